@@ -44,6 +44,27 @@ foreach(part daemon client client-dev)
   endif()
 endforeach()
 
+# Each package's bill of materials (SPDX), from the programs as they have been built.
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+function(tandem_sbom package component)
+  set(file "${CMAKE_BINARY_DIR}/${package}.spdx.json")
+  set(programs)
+  set(targets)
+  foreach(target IN LISTS ARGN)
+    list(APPEND programs "$<TARGET_FILE:${target}>")
+    list(APPEND targets --target ${target})
+  endforeach()
+  add_custom_command(OUTPUT "${file}"
+    COMMAND Python3::Interpreter -B "${CMAKE_SOURCE_DIR}/deploy/sbom.py" --name ${package} --version "${PROJECT_VERSION}"
+            --build "${CMAKE_BINARY_DIR}" --output "${file}" ${targets} ${programs}
+    DEPENDS ${ARGN} "${CMAKE_SOURCE_DIR}/deploy/sbom.py" COMMENT "Listing the materials of ${package}" VERBATIM)
+  add_custom_target(${component}_sbom DEPENDS "${file}")
+  add_dependencies(packaged ${component}_sbom)
+  install(FILES "${file}" DESTINATION "${CMAKE_INSTALL_DATAROOTDIR}/doc/${package}" COMPONENT ${component})
+endfunction()
+tandem_sbom(tandem-daemon daemon tandemd tandem-engine tandemctl)
+tandem_sbom(tandem-client client tandem tandem_grpc_plugin tandem-tune-rank tandem-train-digits)
+
 string(TIMESTAMP TANDEM_RPM_DATE "%a %b %d %Y" UTC)
 configure_file("${CMAKE_SOURCE_DIR}/deploy/rpm/changelog.in" "${TANDEM_PACKAGE_DOCS}/rpm-changelog" @ONLY)
 

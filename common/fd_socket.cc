@@ -16,7 +16,7 @@
 namespace tandem {
 namespace {
 
-// As many as the kernel lets a packet carry. What does not fit would be closed by it, on our thread.
+// As many as the kernel lets a packet carry. It would close the rest, on our thread.
 constexpr size_t kMaxFdsReceived = 253;
 
 // Precedes every body. `outline` says that the body is in the last descriptor, a sealed memfd.

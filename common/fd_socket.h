@@ -31,8 +31,8 @@ Status SendMessage(int socket, const std::string& body, const std::vector<int>& 
 
 // Receives one message. Blocks unless the socket is non-blocking, then UNAVAILABLE with reason "WOULD_BLOCK".
 // End of file is UNAVAILABLE with reason "EOF". A truncated body or descriptor list, or a body over
-// `max_bytes`, is INVALID_ARGUMENT, and every descriptor that came with it has been closed, or is in
-// `refused` if that is given: a peer that is not trusted can make closing one last.
+// `max_bytes`, is INVALID_ARGUMENT. Descriptors that came with it are closed, or moved to `refused` if that
+// is given: closing the last reference of an untrusted peer's descriptor may take long.
 Result<FdMessage> ReceiveMessage(int socket, size_t max_bytes = 64 * 1024 * 1024,
                                  std::vector<UniqueFd>* refused = nullptr);
 

@@ -1,8 +1,8 @@
 // File: gpu_name.h
 //
-// What GPUs are called. Everywhere a GPU is its UUID, never its ordinal. Where several engines share one
-// (`engines_per_gpu`, for tests of more ranks than there are GPUs), each has a GPU of its own by name:
-// "GPU-…#0", "GPU-…#1", …
+// Names of GPUs. A GPU is known by its UUID everywhere, never by its ordinal. Engines that share a
+// GPU (`engines_per_gpu`, for tests of more ranks than GPUs) each have a GPU name: "GPU-…#0",
+// "GPU-…#1", …
 #pragma once
 
 #include <string>

@@ -12,13 +12,13 @@
 namespace tandem::log {
 namespace {
 
-spdlog::level::level_enum LevelOf(Severity severity) {
+spdlog::level::level_enum LevelOf(Level severity) {
   switch (severity) {
-    case Severity::kTrace: return spdlog::level::trace;
-    case Severity::kDebug: return spdlog::level::debug;
-    case Severity::kInfo: return spdlog::level::info;
-    case Severity::kWarning: return spdlog::level::warn;
-    case Severity::kError: return spdlog::level::err;
+    case Level::kTrace: return spdlog::level::trace;
+    case Level::kDebug: return spdlog::level::debug;
+    case Level::kInfo: return spdlog::level::info;
+    case Level::kWarning: return spdlog::level::warn;
+    case Level::kError: return spdlog::level::err;
   }
   return spdlog::level::info;
 }
@@ -37,7 +37,7 @@ class PriorityFlag : public spdlog::custom_flag_formatter {
   std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<PriorityFlag>(); }
 };
 
-std::shared_ptr<spdlog::logger> MakeLogger(Severity least, bool journal) {
+std::shared_ptr<spdlog::logger> MakeLogger(Level least, bool journal) {
   auto logger =
       std::make_shared<spdlog::logger>("tandemd", std::make_shared<spdlog::sinks::stderr_sink_mt>());
   auto formatter = std::make_unique<spdlog::pattern_formatter>();
@@ -49,13 +49,15 @@ std::shared_ptr<spdlog::logger> MakeLogger(Severity least, bool journal) {
 }
 
 std::shared_ptr<spdlog::logger>& Logger() {
-  static std::shared_ptr<spdlog::logger> logger = MakeLogger(Severity::kWarning, false);
+  static std::shared_ptr<spdlog::logger> logger = MakeLogger(Level::kWarning, false);
   return logger;
 }
 
 }  // namespace
 
-void SetUp(Severity least, bool journal) { Logger() = MakeLogger(least, journal); }
+void SetUp(Level least, bool journal) { Logger() = MakeLogger(least, journal); }
+
+void SetLeast(Severity least) { Logger()->set_level(LevelOf(least)); }
 
 bool RunsUnderJournal() {
   const char* stream = std::getenv("JOURNAL_STREAM");
@@ -65,7 +67,7 @@ bool RunsUnderJournal() {
   return ::fstat(2, &status) == 0 && status.st_dev == device && status.st_ino == inode;
 }
 
-void Write(Severity severity, std::string_view text) { Logger()->log(LevelOf(severity), OneLine(text)); }
+void Write(Level severity, std::string_view text) { Logger()->log(LevelOf(severity), OneLine(text)); }
 
 std::string OneLine(std::string_view text) {
   std::string line(text);

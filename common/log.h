@@ -11,22 +11,25 @@
 
 namespace tandem::log {
 
-enum class Severity : uint8_t { kTrace = 0, kDebug = 1, kInfo = 2, kWarning = 3, kError = 4 };
+enum class Level : uint8_t { kTrace = 0, kDebug = 1, kInfo = 2, kWarning = 3, kError = 4 };
 
 // Sets the least severity that is written, and the form. Call once at the start; before it, warnings and
 // errors are written in the plain form.
-void SetUp(Severity least, bool journal);
+void SetUp(Level least, bool journal);
+
+// Changes the least severity that is written. Thread-safe.
+void SetLeast(Severity least);
 
 // True if standard error is the journal's stream (JOURNAL_STREAM names its device and inode).
 bool RunsUnderJournal();
 
 // Writes one line. Thread-safe; line feeds in `text` become spaces, so that one event is one line.
-void Write(Severity severity, std::string_view text);
+void Write(Level severity, std::string_view text);
 
-inline void Info(std::string_view text) { Write(Severity::kInfo, text); }
-inline void Warning(std::string_view text) { Write(Severity::kWarning, text); }
-inline void Error(std::string_view text) { Write(Severity::kError, text); }
-inline void Debug(std::string_view text) { Write(Severity::kDebug, text); }
+inline void Info(std::string_view text) { Write(Level::kInfo, text); }
+inline void Warning(std::string_view text) { Write(Level::kWarning, text); }
+inline void Error(std::string_view text) { Write(Level::kError, text); }
+inline void Debug(std::string_view text) { Write(Level::kDebug, text); }
 
 // `text` without line feeds and other control characters.
 std::string OneLine(std::string_view text);

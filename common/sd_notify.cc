@@ -1,8 +1,10 @@
 #include "common/sd_notify.h"
 
 #include <systemd/sd-daemon.h>
+#include <time.h>
 
 #include <cstdint>
+#include <string>
 
 #include "common/log.h"
 
@@ -10,6 +12,14 @@ namespace tandem {
 
 void NotifyReady(const std::string& status) {
   sd_notify(0, ("READY=1\nSTATUS=" + log::OneLine(status)).c_str());
+}
+
+void NotifyReloading() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  const uint64_t us =
+      static_cast<uint64_t>(now.tv_sec) * 1'000'000 + static_cast<uint64_t>(now.tv_nsec) / 1000;
+  sd_notify(0, ("RELOADING=1\nMONOTONIC_USEC=" + std::to_string(us)).c_str());
 }
 
 void NotifyStatus(const std::string& status) { sd_notify(0, ("STATUS=" + log::OneLine(status)).c_str()); }

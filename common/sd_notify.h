@@ -1,7 +1,7 @@
 // File: sd_notify.h
 //
-// What a service tells systemd: readiness, a status line, the watchdog's heartbeat, the stop. All do nothing
-// when the process was not started by systemd (NOTIFY_SOCKET is not set). Thread-safe.
+// Reports of a service to systemd: readiness, a status line, the watchdog's heartbeat, the stop. They do
+// nothing when the process was not started by systemd (NOTIFY_SOCKET is not set). Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -11,6 +11,8 @@ namespace tandem {
 
 // READY=1 with a status line.
 void NotifyReady(const std::string& status);
+// RELOADING=1. NotifyReady ends it.
+void NotifyReloading();
 // The line that `systemctl status` shows.
 void NotifyStatus(const std::string& status);
 // STOPPING=1.

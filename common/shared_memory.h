@@ -1,8 +1,8 @@
 // File: shared_memory.h
 //
-// Shared memory between Tandem's processes: sealed memfds and their mappings. A memfd that Tandem hands out
-// carries the seals shrink, grow and seal, so that no holder can make another one fault; one that comes from
-// outside is checked for the shrink seal before it is mapped.
+// Shared memory between Tandem's processes: sealed memfds and their mappings. A memfd from Tandem carries the
+// seals shrink, grow and seal, so that no holder can make another one fault. A memfd from outside is checked
+// for the shrink seal before it is mapped.
 #pragma once
 
 #include <cstddef>

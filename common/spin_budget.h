@@ -1,14 +1,14 @@
 // File: spin_budget.h
 //
-// How often a polling loop spins before it yields its CPU. Spinning is the fastest wait while the other side
-// runs on another CPU, and pure loss while that one waits for this CPU. Which it is shows by whether spinning
-// was enough for the last wait, so that is what decides; now and then a wait spins in full to find out
-// whether things have changed.
+// How often a polling loop spins before it yields its CPU. Spinning is the fastest wait while the
+// other side runs on another CPU, and pure loss while the other side waits for this CPU. The last
+// wait decides: whether spinning was enough for it. Now and then a wait spins in full to detect a
+// change.
 #pragma once
 
 namespace tandem {
 
-// Not thread-safe: one a polling thread, for all of its waits.
+// Not thread-safe: each polling thread has one object for all waits.
 class SpinBudget {
  public:
   // Spins for the wait that begins now.

@@ -126,8 +126,10 @@ Status Engine::Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, b
       StatusDetail detail;
       detail.reason = from.reason();
       detail.who = from.who();
-      int rank = -1;
-      if (from.who().rfind("rank ", 0) == 0) rank = std::atoi(from.who().c_str() + 5);
+      detail.ranks.assign(from.ranks().begin(), from.ranks().end());
+      detail.pid = from.pid();
+      if (from.has_gpu()) detail.gpu = from.gpu();
+      const int rank = detail.ranks.empty() ? -1 : static_cast<int>(detail.ranks.front());
       queue_->Break(group, {Status(static_cast<Code>(from.code()), from.message(), std::move(detail)), rank});
       return Status::Ok();
     }
@@ -258,7 +260,7 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
   gpu_ = request.gpu;
   memory_ = std::make_unique<MemoryTable>(backend_.get(), dead_);
   const LaunchQueueOptions options{.gpu = gpu_,
-                                   .speculates = !start.no_prelaunch(),
+                                   .speculates = !start.no_speculative_launch(),
                                    .replaces = start.generation() > 1,
                                    .turn_limits = turn_limits_};
   queue_ =
@@ -431,6 +433,8 @@ Status Engine::AddPlan(const v1::Command& command, bool* deferred) {
   plan->uses_bulk = program.bulk_bytes > 0;
   plan->never_speculative = program.signal_count > kFirstCancelSignal;
   plan->bytes_moved = from.bytes_moved();
+  plan->op = from.op();
+  plan->algorithm = from.algorithm();
   plan->arrivals = from.next_count();
   plan->first_count = from.next_count();
   for (const plan::Step& step : program.steps) plan->step_lanes.push_back(step.lane);

@@ -49,6 +49,8 @@ void Engine::OnLaunchDone(uint64_t launch_id, const Status& status) {
   done->set_who(status.detail().who);
   if (status.detail().started.has_value()) done->set_started(*status.detail().started);
   for (uint32_t rank : status.detail().ranks) done->add_ranks(rank);
+  done->set_pid(status.detail().pid);
+  if (status.detail().gpu >= 0) done->set_gpu(status.detail().gpu);
   link_.Send(message);
 }
 
@@ -63,6 +65,7 @@ void Engine::OnGroupLost(const Plan& plan, uint64_t count, const Status& status)
   v1::LaunchFailed& failed = *message.mutable_launch_failed() = DescribeFailure(plan, count, status);
   failed.set_breaks_group(true);
   failed.set_who(status.detail().who);
+  for (uint32_t rank : status.detail().ranks) failed.add_ranks(rank);
   failed.set_generation(plan.group->generation);
   link_.Send(message);
 }

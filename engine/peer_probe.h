@@ -15,7 +15,7 @@
 
 namespace tandem::engine {
 
-// Executes a probe on a lane of its own and waits for each of its copies, at most 5 s (DEADLINE_EXCEEDED).
+// Executes a probe on its own lane and waits for each of the probe's copies, at most 5 s (DEADLINE_EXCEEDED).
 // DATA_LOSS names the first word that differs; the detail's field is the target's index. Meant for an engine
 // that does nothing else. `dead` takes what may still be in use after a time-out.
 Status RunProbe(const v1::Probe& probe, Backend* backend, const MemoryTable& memory, DeferredRelease* dead);

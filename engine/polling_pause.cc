@@ -14,7 +14,7 @@ constexpr uint64_t kYieldForNs = 10'000'000, kYieldForCrowdedNs = 60'000;
 // Between two yields it looks again and again: a system call takes longer than a look, and a launch waits for
 // several looks of several engines one after another.
 constexpr uint64_t kHotForNs = 5'000;
-// On a CPU of its own a yield is one system call.
+// Alone on a CPU a yield is one system call.
 constexpr uint64_t kLongYieldNs = 20'000;
 // So many waits later it is tried again whether the CPU is still wanted by others.
 constexpr unsigned kForgetAfter = 16;

@@ -4,8 +4,8 @@
 // long), then yielding the CPU every 5 µs, then asleep for ever longer up to 50 µs. A GPU's write wakes
 // nobody, so there is nothing better to wait for.
 //
-// A nap that a program's end or a doorbell falls into delays the next launch on all ranks by the longest such
-// nap, so an engine yields for ten milliseconds before it naps: longer than most programs run. Where others
+// The longest nap delays the next launch on all ranks if a program's end or a doorbell falls into it. So an
+// engine yields for ten milliseconds before it naps: longer than most programs run. Where others
 // want the CPU, which shows by yields that take long, it naps after 60 µs.
 #pragma once
 

@@ -9,6 +9,11 @@ namespace {
 constexpr uint64_t kMagic = 0x54444d5354415431;  // "TDMSTAT1"
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
+// Never 0.
+uint64_t SeriesKey(uint32_t op, uint32_t algorithm) {
+  return uint64_t{1} << 63 | static_cast<uint64_t>(op & 0x7fffffff) << 32 | algorithm;
+}
+
 void Add(std::atomic<uint64_t>* counter, uint64_t amount) {
   // One writer: a plain read and write is enough, and cheaper than a locked instruction.
   counter->store(counter->load(kRelaxed) + amount, kRelaxed);
@@ -69,13 +74,16 @@ Result<StatsArea> StatsArea::Map(int fd) {
 void StatsArea::TakeOver() {
   for (uint32_t i = 0; i < plan_rows_; ++i)
     row(static_cast<int>(i))->plan_id.store(0, std::memory_order_release);
+  SetWaiting(0, 0, 0);
+  SetStarted(0);
 }
 
-int StatsArea::ClaimRow(uint64_t plan_id, uint64_t group_id) {
-  if (free_rows_.empty()) return -1;
-  int index = free_rows_.back();
+StatsRow StatsArea::ClaimRow(uint64_t plan_id, uint64_t group_id, uint32_t op, uint32_t algorithm) {
+  StatsRow rows{.plan = -1, .series = ClaimSeries(op, algorithm)};
+  if (free_rows_.empty()) return rows;
+  rows.plan = free_rows_.back();
   free_rows_.pop_back();
-  PlanRow* claimed = row(index);
+  PlanRow* claimed = row(rows.plan);
   claimed->plan_id.store(0, kRelaxed);
   for (auto* field : {&claimed->launches, &claimed->failures, &claimed->bytes_moved, &claimed->run_ns,
                       &claimed->wait_ns, &claimed->max_ns}) {
@@ -84,38 +92,111 @@ int StatsArea::ClaimRow(uint64_t plan_id, uint64_t group_id) {
   for (auto& bucket : claimed->histogram) bucket.store(0, kRelaxed);
   claimed->group_id.store(group_id, kRelaxed);
   claimed->plan_id.store(plan_id, std::memory_order_release);
-  return index;
+  return rows;
 }
 
-void StatsArea::ReleaseRow(int index) {
-  if (index < 0) return;
-  row(index)->plan_id.store(0, std::memory_order_release);
-  free_rows_.push_back(index);
-}
-
-void StatsArea::Count(int index, bool failed, uint64_t bytes_moved) {
-  Add(&header()->launches, 1);
-  if (failed) Add(&header()->failures, 1);
-  if (index < 0) return;
-  PlanRow* plan = row(index);
-  Add(&plan->launches, 1);
-  if (failed) {
-    Add(&plan->failures, 1);
-  } else {
-    Add(&plan->bytes_moved, bytes_moved);
+int StatsArea::ClaimSeries(uint32_t op, uint32_t algorithm) {
+  const uint64_t key = SeriesKey(op, algorithm);
+  for (int i = 0; i < kMaxSeries; ++i) {
+    const uint64_t taken = series(i)->key.load(kRelaxed);
+    if (taken == key) return i;
+    if (taken != 0) continue;
+    series(i)->key.store(key, std::memory_order_release);
+    return i;
   }
+  return -1;
 }
 
-void StatsArea::Time(int index, const TraceRecord& record) {
-  if (index >= 0 && record.code == 0) {
-    PlanRow* plan = row(index);
-    uint64_t run_ns = record.end_ns > record.start_ns ? record.end_ns - record.start_ns : 0;
-    Add(&plan->run_ns, run_ns);
-    Add(&plan->wait_ns, record.start_ns > record.arrive_ns ? record.start_ns - record.arrive_ns : 0);
-    if (run_ns > plan->max_ns.load(kRelaxed)) plan->max_ns.store(run_ns, kRelaxed);
-    Add(&plan->histogram[DurationBucket(static_cast<int64_t>(run_ns))], 1);
+void StatsArea::ReleaseRow(StatsRow released) {
+  if (released.plan < 0) return;
+  row(released.plan)->plan_id.store(0, std::memory_order_release);
+  free_rows_.push_back(released.plan);
+}
+
+void StatsArea::Count(StatsRow rows, int code, uint64_t bytes_moved) {
+  const bool failed = code != 0;
+  const auto add = [&](auto* to) {
+    Add(&to->launches, 1);
+    if (failed) {
+      Add(&to->failures, 1);
+    } else {
+      Add(&to->bytes_moved, bytes_moved);
+    }
+  };
+  Add(&header()->launches, 1);
+  if (failed) {
+    const bool known = code > 0 && static_cast<size_t>(code) < kStatsCodes;
+    Add(&header()->failures, 1);
+    Add(&header()->failures_by_code[known ? code : static_cast<int>(Code::kUnknown)], 1);
+  }
+  if (rows.series >= 0) add(series(rows.series));
+  if (rows.plan >= 0) add(row(rows.plan));
+}
+
+void StatsArea::Time(StatsRow rows, const TraceRecord& record) {
+  if (record.code == 0) {
+    const uint64_t run_ns = record.end_ns > record.start_ns ? record.end_ns - record.start_ns : 0;
+    const uint64_t wait_ns = record.start_ns > record.arrive_ns ? record.start_ns - record.arrive_ns : 0;
+    const int bucket = DurationBucket(static_cast<int64_t>(run_ns));
+    if (rows.series >= 0) {
+      SeriesRow* sums = series(rows.series);
+      Add(&sums->run_ns, run_ns);
+      Add(&sums->wait_ns, wait_ns);
+      Add(&sums->runs[bucket], 1);
+      Add(&sums->waits[DurationBucket(static_cast<int64_t>(wait_ns))], 1);
+    }
+    if (rows.plan >= 0) {
+      PlanRow* plan = row(rows.plan);
+      Add(&plan->run_ns, run_ns);
+      Add(&plan->wait_ns, wait_ns);
+      if (run_ns > plan->max_ns.load(kRelaxed)) plan->max_ns.store(run_ns, kRelaxed);
+      Add(&plan->histogram[bucket], 1);
+    }
   }
   Trace(record);
+}
+
+void StatsArea::SetWaiting(uint32_t waiting, uint32_t late_ranks, uint64_t oldest_arrive_ns) {
+  header()->waiting.store(waiting, kRelaxed);
+  header()->late_ranks.store(late_ranks, kRelaxed);
+  header()->oldest_arrive_ns.store(oldest_arrive_ns, kRelaxed);
+}
+
+QueueState StatsArea::Queue() const {
+  return {.waiting = header()->waiting.load(kRelaxed),
+          .started = header()->started.load(kRelaxed),
+          .late_ranks = header()->late_ranks.load(kRelaxed),
+          .oldest_arrive_ns = header()->oldest_arrive_ns.load(kRelaxed)};
+}
+
+std::array<uint64_t, kStatsCodes> StatsArea::FailuresByCode() const {
+  std::array<uint64_t, kStatsCodes> counts{};
+  for (size_t code = 0; code < kStatsCodes; ++code)
+    counts[code] = header()->failures_by_code[code].load(kRelaxed);
+  return counts;
+}
+
+std::vector<SeriesStats> StatsArea::ReadSeries() const {
+  std::vector<SeriesStats> all;
+  for (int i = 0; i < kMaxSeries; ++i) {
+    const SeriesRow* from = series(i);
+    const uint64_t key = from->key.load(std::memory_order_acquire);
+    if (key == 0) break;
+    SeriesStats sums;
+    sums.op = static_cast<uint32_t>(key >> 32) & 0x7fffffff;
+    sums.algorithm = static_cast<uint32_t>(key);
+    sums.launches = from->launches.load(kRelaxed);
+    sums.failures = from->failures.load(kRelaxed);
+    sums.bytes_moved = from->bytes_moved.load(kRelaxed);
+    sums.run_ns = from->run_ns.load(kRelaxed);
+    sums.wait_ns = from->wait_ns.load(kRelaxed);
+    for (size_t b = 0; b < kDurationBuckets; ++b) {
+      sums.runs[b] = from->runs[b].load(kRelaxed);
+      sums.waits[b] = from->waits[b].load(kRelaxed);
+    }
+    all.push_back(sums);
+  }
+  return all;
 }
 
 void StatsArea::Trace(const TraceRecord& record) {

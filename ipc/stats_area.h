@@ -1,9 +1,11 @@
 // File: stats_area.h
 //
 // `StatsArea`: an engine's statistics, in shared memory that tandemd makes and reads. It holds counters and a
-// duration histogram for each plan, and the latest launches as trace records. One writer (the engine's main
-// thread), any number of readers. All fields are atomics; a record that is overwritten while it is read is
-// left out.
+// duration histogram for each plan, the same for each operation and algorithm, what waits now, and the latest
+// launches as trace records. A plan's figures end with the plan. Those of an operation and algorithm are
+// added to as launches end, and only grow, whatever becomes of plans and engines. One writer (the engine's
+// main thread), any number of readers. All fields are atomics; a record that is overwritten while it is read
+// is left out.
 #pragma once
 
 #include <array>
@@ -43,6 +45,35 @@ struct PlanStats {
   }
 };
 
+// All launches of one operation and algorithm on one GPU, whatever their plans.
+struct SeriesStats {
+  uint32_t op = 0;         // as the plans' AddPlan has it
+  uint32_t algorithm = 0;  // likewise
+  uint64_t launches = 0;   // ended, failed ones included
+  uint64_t failures = 0;
+  uint64_t bytes_moved = 0;
+  uint64_t run_ns = 0;   // sums over launches that ended with OK: start to end,
+  uint64_t wait_ns = 0;  // and this rank's arrival to start
+  std::array<uint64_t, kDurationBuckets> runs{}, waits{};
+};
+
+// What has arrived on one GPU and not ended.
+struct QueueState {
+  uint32_t waiting = 0;           // launches that have not started
+  uint32_t started = 0;           // launches on lanes
+  uint32_t late_ranks = 0;        // ranks missing at launches that have waited for more than a second
+  uint64_t oldest_arrive_ns = 0;  // of the waiting launches, CLOCK_MONOTONIC; 0: none waits
+};
+
+// Where a plan's launches are counted. -1: nowhere.
+struct StatsRow {
+  int plan = -1;
+  int series = -1;
+};
+
+// Canonical codes, OK included.
+inline constexpr size_t kStatsCodes = 17;
+
 // One launch on one GPU, or one step of a sampled launch; times are CLOCK_MONOTONIC nanoseconds, 0 where it
 // did not get so far.
 struct TraceRecord {
@@ -66,16 +97,20 @@ class StatsArea {
   StatsArea() = default;
   static Result<StatsArea> Map(int fd);
 
-  // Engine, before anything else: frees the rows that an engine before it has left, which has ended. The
-  // totals and the trace stay.
+  // Engine, before anything else: frees the plans' rows that an engine before it has left, which has ended,
+  // and clears what waited there. The totals, the sums by operation and algorithm, and the trace stay.
   void TakeOver();
-  // Engine: a row for the plan, or -1 if all are taken (then the plan has no statistics, only the totals
-  // count it).
-  int ClaimRow(uint64_t plan_id, uint64_t group_id);
-  void ReleaseRow(int row);
-  // Engine: a launch has ended, and when it ran, which may be known a little later. `row` may be -1.
-  void Count(int row, bool failed, uint64_t bytes_moved);
-  void Time(int row, const TraceRecord& record);
+  // Engine: rows for the plan. `plan` is -1 if all are taken: then the plan has no statistics of its own.
+  StatsRow ClaimRow(uint64_t plan_id, uint64_t group_id, uint32_t op = 0, uint32_t algorithm = 0);
+  void ReleaseRow(StatsRow row);
+  // Engine: a launch has ended with this canonical code, and when it ran, which may be known a little later.
+  void Count(StatsRow row, int code, uint64_t bytes_moved);
+  void Time(StatsRow row, const TraceRecord& record);
+  // Engine: a launch has waited for a second. Once a launch.
+  void CountLate() { header()->late.fetch_add(1, std::memory_order_relaxed); }
+  // Engine: what waits, and what is on lanes.
+  void SetWaiting(uint32_t waiting, uint32_t late_ranks, uint64_t oldest_arrive_ns);
+  void SetStarted(uint32_t started) { header()->started.store(started, std::memory_order_relaxed); }
   // Engine: a step of a sampled launch, for the trace alone.
   void RecordStep(const TraceRecord& record) { Trace(record); }
   bool traces() const { return trace_records_ > 0; }
@@ -87,9 +122,15 @@ class StatsArea {
 
   // Readers.
   std::vector<PlanStats> ReadPlans() const;
+  std::vector<SeriesStats> ReadSeries() const;
   std::vector<TraceRecord> ReadTrace() const;  // oldest first
+  QueueState Queue() const;
   uint64_t Launches() const { return header()->launches.load(std::memory_order_relaxed); }
   uint64_t Failures() const { return header()->failures.load(std::memory_order_relaxed); }
+  // Launches that ended with each canonical code other than OK; a code that is none counts as UNKNOWN.
+  std::array<uint64_t, kStatsCodes> FailuresByCode() const;
+  // Launches that have waited for a second.
+  uint64_t Late() const { return header()->late.load(std::memory_order_relaxed); }
   uint64_t Speculated() const { return header()->speculated.load(std::memory_order_relaxed); }
   uint64_t Cancelled() const { return header()->cancelled.load(std::memory_order_relaxed); }
   // Nanoseconds in which at least one program ran.
@@ -104,6 +145,15 @@ class StatsArea {
     std::atomic<uint32_t> trace_records;
     std::atomic<uint64_t> launches, failures, busy_ns, speculated, cancelled;
     std::atomic<uint64_t> traced;  // records ever written
+    std::atomic<uint64_t> late;
+    std::atomic<uint64_t> failures_by_code[kStatsCodes];
+    std::atomic<uint32_t> waiting, started, late_ranks;
+    std::atomic<uint64_t> oldest_arrive_ns;
+  };
+  struct alignas(64) SeriesRow {
+    std::atomic<uint64_t> key;  // 0: free, and so are all behind it
+    std::atomic<uint64_t> launches, failures, bytes_moved, run_ns, wait_ns;
+    std::atomic<uint64_t> runs[kDurationBuckets], waits[kDurationBuckets];
   };
   struct alignas(64) PlanRow {
     std::atomic<uint64_t> plan_id;  // 0: free
@@ -115,11 +165,17 @@ class StatsArea {
     std::atomic<uint64_t> plan_id, group_id, launch, arrive_ns, start_ns, end_ns;
     std::atomic<uint64_t> code_and_step;  // code, (step + 1) << 32, lane << 56
   };
-  static constexpr size_t kRowsOffset = 4096;
+  // More than there are operations times algorithms.
+  static constexpr int kMaxSeries = 256;
+  static constexpr size_t kSeriesOffset = 4096;
+  static constexpr size_t kRowsOffset = kSeriesOffset + kMaxSeries * sizeof(SeriesRow);
+  static_assert(sizeof(Header) <= kSeriesOffset);
   static size_t Bytes(uint32_t plan_rows, uint32_t trace_records) {
     return kRowsOffset + plan_rows * sizeof(PlanRow) + trace_records * sizeof(TraceSlot);
   }
   Header* header() const { return mapping_.As<Header>(); }
+  SeriesRow* series(int index) const { return mapping_.As<SeriesRow>(kSeriesOffset) + index; }
+  int ClaimSeries(uint32_t op, uint32_t algorithm);
   PlanRow* row(int index) const { return mapping_.As<PlanRow>(kRowsOffset) + index; }
   TraceSlot* trace_slot(uint64_t index) const {
     return mapping_.As<TraceSlot>(kRowsOffset + plan_rows_ * sizeof(PlanRow)) + index % trace_records_;

@@ -112,8 +112,8 @@ struct FusedDelivery {
   int rank = 0;  // whose memory
   DeviceView to;
   Word* done = nullptr;  // gets the epoch when `to` is written
-  int words = 1;  // that many from `done` on do; of several each tells of a band of columns, at the latest
-                  // when `to` is written
+  int words = 1;  // the words from `done` on that get it; of several, each is for a band of columns, which
+                  // it follows
 };
 
 // A product within a fused matmul, and what surrounds it. All of a fused matmul's have equal rows but one,
@@ -126,8 +126,8 @@ struct FusedPart {
   // product itself is source `own`, whose memory is not read.
   bool sums = false;
   int own = -1;
-  std::vector<Word*>
-      sum_waits;  // those of each other source, in order: as many as it is told by (FusedDelivery::words)
+  // The words of each other source, in order (FusedDelivery::words).
+  std::vector<Word*> sum_waits;
   ReduceArgs sum;
   // A sum is written to peers as well; a product without a sum to its one delivery, and perhaps to C on the
   // way.
@@ -145,7 +145,7 @@ struct SkinnyArgs {
       arrived;  // by rank: this rank's first word there, and the other's first word here
 };
 
-// What a backend keeps of a piece of work from launch to launch with the same addresses.
+// State that a backend keeps of a piece of work from launch to launch with the same addresses.
 struct PreparedWork {
   virtual ~PreparedWork() = default;
 };
@@ -248,7 +248,7 @@ class Communicator {
   virtual Result<bool> Ready() { return true; }
 };
 
-// What a communicator of the host's stand-in shares with its peers; NCCL takes `unique_id` instead.
+// The state that a communicator of the host's stand-in shares with its peers; NCCL takes `unique_id` instead.
 struct CommunicatorOptions {
   int rank = 0;
   int world_size = 1;
@@ -259,8 +259,8 @@ struct CommunicatorOptions {
   const Word* abort_word = nullptr;  // non-zero ends every wait of the stand-in
 };
 
-// What a guard may be on. kFused: a kernel for CollectiveArgs::parts or skinny; kCollective: for what else
-// they hold. A kernel that was called off leaves no trace: no word, no state of its own.
+// The kinds of work that a guard may be on. kFused: a kernel for CollectiveArgs::parts or skinny;
+// kCollective: other collectives. A kernel that was cancelled leaves no trace: no word, no state.
 enum class Guarded : uint8_t { kCopy, kCopyEngine, kMatmul, kReduce, kCollective, kFused };
 
 // One GPU. Lanes alias onto the hardware queues that the backend was made with, as streams do.
@@ -294,7 +294,7 @@ class Backend {
   // on; else with one.
   virtual Result<std::unique_ptr<Lane>> MakeDualStreamLane(int priority) { return MakeLane(priority); }
   virtual Result<std::unique_ptr<Event>> MakeEvent() = 0;
-  // What the ranks of a new communicator share; empty where they need nothing.
+  // The data that the ranks of a new communicator share; empty where they need nothing.
   virtual Result<std::string> MakeUniqueId() { return std::string(); }
   // Begins to make a communicator and returns; see Communicator::Ready.
   virtual Result<std::unique_ptr<Communicator>> MakeCommunicator(const CommunicatorOptions& options) = 0;
@@ -336,8 +336,8 @@ class Backend {
     for (size_t i = 0; i < count; ++i) TANDEM_RETURN_IF_ERROR(StoreWord(words + i, value));
     return Status::Ok();
   }
-  // Reads a word from the CPU, for telling people what a lane waits for. UNIMPLEMENTED where words may lie
-  // out of its reach.
+  // Reads a word from the CPU, to report what a lane waits for. UNIMPLEMENTED where words may lie out of the
+  // CPU's reach.
   virtual Result<uint64_t> LoadWord(const Word* word) { return word->load(std::memory_order_acquire); }
   // Zeroes memory of a segment and waits until that is done. No lane may be using it.
   virtual Status ClearMemory(std::byte* data, size_t bytes) {

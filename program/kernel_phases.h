@@ -45,8 +45,8 @@ int KernelWordIndex(const CollectiveStep& step, int index);
 // that the kernel has not, several types, or more than a kernel takes.
 std::optional<std::vector<KernelPhase>> FusePhases(const CollectiveStep& step);
 
-// What kLowLatency's kernel exchanges: piece p goes from source[p] to rank p; what comes from rank p ends in
-// destination[p]. The same numbers as tandem::PacketExchange.
+// The exchange of kLowLatency's kernel: piece p goes from source[p] to rank p, and the piece from rank p ends
+// in destination[p]. The same numbers as tandem::PacketExchange.
 struct PacketPlan {
   enum class Shape : uint8_t { kSum = 1, kGather = 2, kTwoShot = 3 };
   Shape shape = Shape::kSum;
@@ -61,8 +61,8 @@ std::optional<PacketPlan> PlanPackets(const CollectiveStep& step, int world_size
 // The most bytes of a piece that fit.
 uint64_t MaxPacketPieceBytes(PacketPlan::Shape shape, int world_size);
 
-// Sets `blocks` and the words of the collective of `programs` (all ranks of a plan), if nothing else of
-// theirs signals or waits and a kernel can run it. The choice depends on all ranks' views and so is one for
+// Sets `blocks` and the words of the collective of `programs` (all ranks of a plan), if no other step signals
+// or waits and a kernel can run it. The choice depends on all ranks' views and so is one for
 // all. `sms`: those that the kernel may take on each GPU, a block each; 0: no bound.
 void PlanKernels(std::vector<RankProgram>* programs, int sms);
 

@@ -187,7 +187,7 @@ struct CollectiveStep {
   // words [first_signal, first_signal + signal_count * n * 2): see KernelWordIndex. kLowLatency uses none.
   uint16_t blocks = 0;
   uint8_t shots = 1;  // kLowLatency all-reduce: 1 or 2
-  // kFused: the few-rows kernel, whose words are [first_signal, first_signal + SkinnyLayout::words()).
+  // kFused: the skinny kernel, whose words are [first_signal, first_signal + SkinnyLayout::words()).
   std::optional<SkinnyStep> skinny;
   std::vector<Step> expansion;
 };

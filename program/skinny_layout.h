@@ -1,6 +1,6 @@
 // File: skinny_layout.h
 //
-// How the kernel for few rows (kernels/cuda/skinny/skinny.h) cuts a product, and where its ranks exchange
+// How the skinny kernel (kernels/cuda/skinny/skinny.h) cuts a product, and where its ranks exchange
 // what they send each other. Planner, engine and kernel must agree on it, so it is a function of the request
 // alone.
 //
@@ -37,9 +37,9 @@ struct SkinnyLayout {
   // Gather: units of columns in which a shard is pushed, and the stages (of 128 bytes of K) in each but the
   // last.
   int k_blocks() const { return static_cast<int>((k * element_bytes + 127) / 128); }
-  int blocks_per_unit() const { return (k_blocks() + kMostUnits - 1) / kMostUnits; }
+  int blocks_per_unit() const { return (k_blocks() + kMaxUnits - 1) / kMaxUnits; }
   int units() const { return (k_blocks() + blocks_per_unit() - 1) / blocks_per_unit(); }
-  static constexpr int kMostUnits = 256;
+  static constexpr int kMaxUnits = 256;
   // Sums: bytes of a tile's segment in fragments (see skinny.cuh).
   int64_t fragment_bytes() const { return int64_t{segment} * tile_n * out_bytes; }
   // Bytes of a slot of the exchange area, one for each rank that sends: a shard, or a rank's partial sums;
@@ -70,14 +70,14 @@ struct SkinnyLayout {
   int box_rows() const { return segment; }
 };
 
-// CTAs that the kernel may have on a GPU of `sms` SMs, or of those that there are of an H100 or H200 (0): one
-// on each but some, which are for what must go on beside it.
+// The number of CTAs that the kernel may have on a GPU of `sms` SMs (0: those of an H100 or H200). Each has
+// an SM; the remaining SMs are for work that must go on beside the kernel.
 inline constexpr int kSkinnyCtas = 128;
 constexpr int MaxSkinnyCtas(int sms) { return sms <= 0 || sms - 4 > kSkinnyCtas ? kSkinnyCtas : sms - 4; }
 inline constexpr int kSkinnyTileRows = 128;
 // Rows up to which two ranks sum in one step. As many bytes go either way, so that of more rows nothing is
 // gained; and owners need not round their own parts.
-inline constexpr int64_t kMostOneStepRows = 256;
+inline constexpr int64_t kMaxOneStepRows = 256;
 // Rows of all ranks together: of more, transfers take as long as a wave of tiles, and other forms hide them.
 inline constexpr int64_t kMaxSkinnyRows = 1024;
 
@@ -108,7 +108,7 @@ inline std::optional<SkinnyLayout> MakeSkinnyLayout(SkinnyKind kind, int world, 
   layout.k = k;
   layout.element_bytes = element_bytes;
   layout.out_bytes = out_bytes;
-  layout.one_step = kind == SkinnyKind::kAllReduce && world == 2 && m <= kMostOneStepRows;
+  layout.one_step = kind == SkinnyKind::kAllReduce && world == 2 && m <= kMaxOneStepRows;
   int most = 64;  // rows of a warpgroup
   while (most * world > kSkinnyTileRows) most /= 2;
   while (layout.segment < most && layout.segment < rows) layout.segment *= 2;

@@ -60,7 +60,7 @@ double CpuUs(const std::vector<std::string>& pids) {
   return total;
 }
 
-// What one rank has measured, a sample a round.
+// The samples of one rank, one a round.
 struct Samples {
   std::vector<double> stream_us, cpu_us, engine_cpu_us, alone_us, captured_us, ahead_us;
 };
@@ -154,7 +154,7 @@ Status InStream(Run& run, Rank& rank, bool leader, Samples* samples) {
   return rank.plan->Wait(kDeadline);
 }
 
-// What the client's thread spends on a launch: bursts that find room.
+// The time that the client's thread spends on a launch: bursts that find room.
 Status ClientCpu(Run& run, Rank& rank, Samples* samples) {
   for (int burst = 0; burst < kBursts; ++burst) {
     run.together.arrive_and_wait();

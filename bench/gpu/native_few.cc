@@ -1,9 +1,9 @@
-// Products of few rows with their collective by the few-rows kernel, on the GPUs of this node, beside the
+// Products of few rows with their collective by the skinny kernel, on the GPUs of this node, beside the
 // product alone and NCCL + cuBLASLt's best candidate.
-//   native_few check WORLD                                        odd shapes, aligned and not, against NCCL +
-//   cuBLASLt native_few gather|scatter|reduce WORLD ROUNDS M N K [k|n]     right, then timed: launches one at
-//   a time, then one behind another in
-//                                                                 a CUDA graph
+//   native_few check WORLD        odd shapes, aligned and not, against NCCL + cuBLASLt
+//   native_few gather|scatter|reduce WORLD ROUNDS M N K [k|n]
+//                                 results, then times: launches one at a time, then one behind another in a
+//                                 CUDA graph
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -134,7 +134,7 @@ class SkinnyBench : public Bench {
       }
     });
     add("NCCL + cuBLASLt", [&](int rank, int set, uint64_t) { Unfused(rank, set); });
-    add("few rows", [&](int rank, int set, uint64_t epoch) { Fused(rank, set, epoch); });
+    add("skinny", [&](int rank, int set, uint64_t epoch) { Fused(rank, set, epoch); });
     return arms;
   }
 
@@ -205,7 +205,7 @@ int main(int argc, char** argv) {
                   argc > 7 && argv[7][0] == 'n', std::max(2, std::atoi(argv[3]))};
   const auto layout = LayoutOf(kind, world.size(), test);
   if (!layout) {
-    std::printf("no few-rows layout for this shape\n");
+    std::printf("no skinny layout for this shape\n");
     return 0;
   }
   SkinnyBench(&world, kind, test, *layout).Run();

@@ -1,10 +1,10 @@
 // All-gather→matmul, matmul→reduce-scatter and matmul→all-reduce by the fused kernel with pushes by copy
-// engine, on the GPUs of this node: right first, then beside the product alone, the transfers alone, and NCCL
-// + cuBLASLt's best candidate.
+// engine, on the GPUs of this node. First the results are checked; then it is timed beside the product alone,
+// the transfers alone, and NCCL + cuBLASLt's best candidate.
 //   native_fused gather|scatter|reduce WORLD ROUNDS M N K [k|n] [bf16|fp8|fp8-exact] [rows]
-// k, n: what of B is contiguous, its columns (as fp8 needs it) or its rows. fp8: e4m3 operands with fast
-// accumulation, fp8-exact: the same without, both to bf16, with a scale for each operand; `rows`: with one
-// for each row of A and column of B, which in a gather every rank has already. All-reduce is of bf16 only.
+// k, n: which extent of B is contiguous, its columns (as fp8 needs it) or its rows. fp8: e4m3 operands with
+// fast accumulation; fp8-exact: without; both to bf16, with a scale for each operand. `rows`: a scale for
+// each row of A and column of B, which in a gather every rank has already. All-reduce is of bf16 only.
 #include "bench/gpu/native_fused.h"
 
 #include <cstdlib>

@@ -1,7 +1,7 @@
 // File: native_fused.h
 //
-// What the benchmarks of the fused matmuls have in common: operands in sets, with their scales where they are
-// fp8, a full product by cuBLASLt, NCCL, and the fused kernel's state. One .cc an operation.
+// The common parts of the benchmarks of the fused matmuls: operands in sets, with scales for fp8, a full
+// product by cuBLASLt, NCCL, and the fused kernel's state. One .cc an operation.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ struct Case {
   bool row_scales = false;  // fp8: a scale for each row of A and column of B; else one for each matrix
 
   bool Float8() const { return IsFloat8(type); }
-  // What a case's numbers do not say, as the command's words: " fp8-exact rows"; of bf16 nothing.
+  // The properties of a case beside its numbers, as the command's words: " fp8-exact rows"; "" for bf16.
   std::string Suffix() const {
     if (!Float8()) return "";
     return std::string(exact ? " fp8-exact" : " fp8") + (row_scales ? " rows" : "");
@@ -48,7 +48,7 @@ struct Tuning {
 
 inline const uint64_t* Plain(const Word* word) { return reinterpret_cast<const uint64_t*>(word); }
 
-// What both operations have: operands in sets, a full product by cuBLASLt, and the fused kernel's state.
+// The parts of every operation: operands in sets, a full product by cuBLASLt, and the fused kernel's state.
 class Bench {
  public:
   Bench(World* world, const Case& test) : world_(*world), c_(test), w_(world->size()), rows_(test.m / w_) {
@@ -72,7 +72,7 @@ class Bench {
           world_.gpu(rank).Random(static_cast<size_t>(c_.n * c_.k) * DTypeBytes(c_.type), c_.type));
     }
   }
-  // The scales of a rank's sets, if they have any: of all m rows of A, and of its B. A's are the same on
+  // The scales of a rank's sets, if they have any: of all m rows of A, and of B. A's are the same on
   // ranks of one `seed`.
   void MakeScales(int rank, int seed) {
     row_scale_.resize(At(w_));
@@ -82,7 +82,7 @@ class Bench {
       column_scale_[At(rank)].push_back(Scales(rank, c_.row_scales ? c_.n : 1, (w_ + rank) * kSets + set));
     }
   }
-  // What scales A's rows from piece `piece` on; null: nothing does.
+  // The scales of A's rows from piece `piece` on; null: none.
   const float* RowScale(int rank, int set, int piece) const {
     if (!c_.Float8()) return nullptr;
     const auto* scales = reinterpret_cast<const float*>(row_scale_[At(rank)][At(set % kSets)]);
@@ -181,11 +181,11 @@ class Bench {
     }
     return worst;
   }
-  // The largest error that is right, where bf16 is right up to `roundings`. fp8 is multiplied exactly by both
-  // sides, and their sums are rounded to bf16 alike; without fast accumulation the sums are as good as those
-  // of bf16. With it the tensor cores cut the running sum to 13 bits of fraction with each 32 terms (see
-  // FastAccumulation in tests/conformance/compare.cc), half a unit on average, always towards zero: two
-  // orders of summing may differ by all of it.
+  // The largest error that is right, where bf16 is right up to `roundings`. Both sides multiply fp8 exactly
+  // and round sums to bf16 alike. Without fast accumulation fp8 sums are as good as bf16's. With it the
+  // tensor cores cut the running sum to 13 bits of fraction with each 32 terms (see FastAccumulation in
+  // tests/conformance/compare.cc). A cut is half a unit on average, always towards zero, and two orders of
+  // summing may differ by all cuts.
   double MostError(double roundings) const {
     if (!c_.Float8() || c_.exact) return roundings;
     return roundings + 0x1p-14 * static_cast<double>((c_.k + 31) / 32);

@@ -2,10 +2,10 @@
 // variant. Four operand sets in turn, so that no operand stays in L2 from launch to launch; arms alternate in
 // random order.
 //   native_gemm list                     the variants, one a line
-//   native_gemm check VARIANT…           of exact ones also sums over a long K
-//   native_gemm time ROUNDS VARIANT…     those of the first one's types, beside cuBLASLt in the same mode of
-//   accumulation native_gemm once M N K VARIANT…      for a profiler: cuBLASLt's best, then each of the first
-//   one's types, three launches of each
+//   native_gemm check VARIANT…           results; for exact variants also sums over a long K
+//   native_gemm time ROUNDS VARIANT…     variants of the first variant's types, beside cuBLASLt in the same
+//                                        mode of accumulation
+//   native_gemm once M N K VARIANT…      for a profiler, three launches each: cuBLASLt's best, then variants
 // "guard" arms have a guard that is not raised; in "shared" ones the last tiles are shared by all clusters
 // (fused_stream_k.h), where that pays. A variant is its number in the list; `exact` are all that sum fp8
 // exactly, `blocks` those with scales by blocks, `all` are all. Beside an arm's speed stand the SMs' clock

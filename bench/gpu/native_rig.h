@@ -1,7 +1,7 @@
 // File: native_rig.h
 //
-// What the benchmarks of the fused kernels share: a GPU with random operands and a timed stream, and arms
-// that alternate in random order.
+// The common parts of the benchmarks of the fused kernels: a GPU with random operands and a timed stream, and
+// arms that alternate in random order.
 #pragma once
 
 #include <cstddef>
@@ -70,7 +70,7 @@ class Gpu {
   std::vector<std::unique_ptr<Segment>> segments_;
 };
 
-// What the fused kernel's launches on `gpu` need; until it is cleared.
+// Memory that the fused kernel's launches on `gpu` need; until it is cleared.
 cuda::FusedMemory MemoryOf(Gpu& gpu);
 
 // A way to do the work; returns microseconds.

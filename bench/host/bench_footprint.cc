@@ -18,7 +18,7 @@ using namespace tandem;
 
 constexpr Milliseconds kDeadline{60000};
 
-// Launches an empty plan on a stream of its own, once directly and once from a graph.
+// Launches an empty plan on a separate stream, once directly and once from a graph.
 Status Launch(const std::shared_ptr<Group>& group, bool keep_graph,
               std::vector<std::shared_ptr<void>>* held) {
   OpRequest request;

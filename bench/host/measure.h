@@ -1,6 +1,6 @@
 // File: measure.h
 //
-// What the benchmarks share: a clock, order statistics, and the JSON line that each result is.
+// The common parts of the benchmarks: a clock, order statistics, and the JSON line that each result is.
 #pragma once
 
 #include <string>

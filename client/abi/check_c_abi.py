@@ -14,9 +14,28 @@ import sys
 import tempfile
 
 
+def whole_text(header):
+    """The header's text, each header of the same folder that it includes in place of the #include, once."""
+    seen = set()
+
+    def text(path):
+        if path in seen or not os.path.exists(path):
+            return ""
+        seen.add(path)
+        with open(path, encoding="utf-8") as file:
+            return re.sub(
+                r'^#include "tandem/(\w+\.h)"$',
+                lambda part: text(os.path.join(os.path.dirname(path), part[1])),
+                file.read(),
+                flags=re.M,
+            )
+
+    return text(header)
+
+
 def declarations(header):
     """(kind, name, text) of every declaration in the header."""
-    text = re.sub(r"/\*.*?\*/", " ", open(header, encoding="utf-8").read(), flags=re.S)
+    text = re.sub(r"/\*.*?\*/", " ", whole_text(header), flags=re.S)
     text = re.sub(r"^\s*#.*$", "", text, flags=re.M)
     text = re.sub(r'extern "C" \{', "", text)
     for match in re.finditer(r"enum (\w+) \{(.*?)\}", text, re.S):
@@ -71,7 +90,7 @@ def main():
     parser.add_argument("--update", action="store_true")
     arguments = parser.parse_args()
     found = list(declarations(arguments.header))
-    version = re.search(r"#define TANDEM_ABI_VERSION (\d+)", open(arguments.header, encoding="utf-8").read())[1]
+    version = re.search(r"#define TANDEM_ABI_VERSION (\d+)", whole_text(arguments.header))[1]
     lines = [f"version {version}"]
     structs = [(name, value) for kind, name, value in found if kind == "struct"]
     lines += [f"{kind} {value}" for kind, _, value in found if kind != "struct"]

@@ -1,8 +1,8 @@
 // File: rank_device.h
 //
-// What a rank of an example, a test or a benchmark does on its own with its GPU, alike on every backend:
-// streams with host functions and captures, events, and copies between memory that launches are bound to and
-// buffers of the host. The client library itself needs none of this.
+// The GPU work of one rank of an example, a test or a benchmark, alike on every backend. It has streams with
+// host functions and captures, events, and copies between launch memory and host buffers. The client library
+// itself needs none of this.
 //
 // Example:
 //   auto device = RankDevice::Create(client->backend(), group->gpu_uuid());
@@ -34,7 +34,7 @@ class RankEvent {
   virtual Result<double> MicrosecondsSince(const RankEvent& start) const = 0;
 };
 
-// What a capture has recorded, ready to be replayed. Destroy it when no replay is in flight.
+// A recorded capture, ready to be replayed. Destroy it when no replay is in flight.
 class RankGraph {
  public:
   virtual ~RankGraph() = default;
@@ -63,8 +63,8 @@ class RankStream {
   virtual Status Replay(RankGraph& graph) = 0;
 };
 
-// Bytes of the host that stand for bytes of a device's memory. Where the device's memory is the host's (host
-// backend), they are the same bytes and nothing is ever copied; elsewhere, pinned memory of its own.
+// Host bytes that stand for bytes of a device's memory. On the host backend both are the same bytes, and
+// nothing is ever copied. Elsewhere they are pinned memory.
 class RankMirror {
  public:
   virtual ~RankMirror() = default;

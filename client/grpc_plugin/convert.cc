@@ -74,6 +74,13 @@ void ToProto(const OpRequest& request, v1::OpRequest* proto) {
   proto->set_restartable(request.restartable);
 }
 
+void ToProto(const Status& status, v1::StatusDetail* proto) {
+  proto->set_code(static_cast<int>(status.code()));
+  proto->set_message(status.message());
+  proto->set_reason(status.detail().reason);
+  proto->set_field(status.detail().field);
+}
+
 PlanInfo FromProto(const v1::PlanInfo& proto) {
   PlanInfo info;
   info.plan_id = proto.plan_id();

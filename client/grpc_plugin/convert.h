@@ -12,6 +12,7 @@
 namespace tandem::client {
 
 Status FromProto(const v1::StatusDetail& detail);
+void ToProto(const Status& status, v1::StatusDetail* proto);
 // The one status of a daemon that is gone; `address` is the socket that the session was opened at.
 Status DaemonLost(const std::string& address);
 // The daemon's status from the trailer "tandem-status-bin"; without one, gRPC's own code, and the daemon's

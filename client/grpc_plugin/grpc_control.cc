@@ -9,6 +9,8 @@
 #include "client/grpc_plugin/convert.h"
 #include "client/grpc_plugin/lease.h"
 #include "client/lib/control_api.h"
+#include "program/program_codec.h"
+#include "tandem/engine/v1/program.pb.h"
 #include "tandem/v1/tandem.grpc.pb.h"
 
 namespace tandem::client {
@@ -18,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 
 // For calls that wait for nobody.
 constexpr Milliseconds kCallDeadline(20000);
-// What the daemon gets beyond the caller's deadline to say who is late.
+// Time for the daemon beyond the caller's deadline, to report who is late.
 constexpr Milliseconds kAnswerTime(3000);
 // Short for a call made to learn whether the daemon lives.
 constexpr Milliseconds kCheckDeadline(5000);
@@ -58,8 +60,10 @@ class GrpcControl final : public ClientControl {
   Status Free(uint64_t tensor_id) override;
   Result<uint64_t> Register(const RegisterInfo& memory) override;
   Status Deregister(uint64_t registration_id) override;
-  Result<PlanInfo> Prepare(uint64_t group_id, const std::string& key, const OpRequest& request,
-                           Milliseconds deadline) override;
+  Result<PreparedPlan> Prepare(uint64_t group_id, const std::string& key, const OpRequest& request,
+                               Milliseconds deadline) override;
+  Status ArmPlan(uint64_t plan_id, const Status& refusal, Milliseconds deadline) override;
+  Status ReportFailure(const FailureReport& report) override;
   Status ReleasePlan(uint64_t plan_id) override;
   Result<ChannelInfo> OpenChannel(const std::string& gpu_uuid, uint32_t entries) override;
   Status CloseChannel(uint64_t channel_id) override;
@@ -82,6 +86,8 @@ class GrpcControl final : public ClientControl {
     context.set_deadline(std::chrono::system_clock::now() + deadline);
     return FromGrpc((stub_.get()->*method)(&context, request, reply), context, address_);
   }
+  // A client-placed plan's program and descriptors.
+  Result<ClientPlacementInfo> TakePlacement(const v1::ClientPlacement& reply, Clock::time_point end);
   void ReadEvents();
 
   Lease lease_;
@@ -250,8 +256,53 @@ Status GrpcControl::Deregister(uint64_t registration_id) {
   return Call(&v1::Tandem::StubInterface::Deregister, request, &reply, kCallDeadline);
 }
 
-Result<PlanInfo> GrpcControl::Prepare(uint64_t group_id, const std::string& key, const OpRequest& op,
-                                      Milliseconds deadline) {
+Result<ClientPlacementInfo> GrpcControl::TakePlacement(const v1::ClientPlacement& reply,
+                                                       Clock::time_point end) {
+  TANDEM_ASSIGN_OR_RETURN(std::vector<UniqueFd> fds, lease_.Take(reply.transfer_id(), end));
+  const auto signals = static_cast<size_t>(reply.signal_segment_ids_size());
+  const auto workspace = static_cast<size_t>(reply.workspace_segment_ids_size());
+  engine::v1::RankProgram program;
+  if (fds.size() != 1 + signals + workspace || !program.ParseFromString(reply.program())) {
+    return Internal("the daemon's answer about a client-placed plan is malformed");
+  }
+  ClientPlacementInfo info;
+  TANDEM_ASSIGN_OR_RETURN(info.program, plan::DecodeProgram(program));
+  info.verdict_page = std::move(fds[0]);
+  for (size_t i = 0; i < signals; ++i) info.signals.push_back(std::move(fds[1 + i]));
+  for (size_t i = 0; i < workspace; ++i) info.workspace.push_back(std::move(fds[1 + signals + i]));
+  info.signal_ids.assign(reply.signal_segment_ids().begin(), reply.signal_segment_ids().end());
+  info.workspace_ids.assign(reply.workspace_segment_ids().begin(), reply.workspace_segment_ids().end());
+  info.signal_bytes = reply.signal_segment_bytes();
+  info.workspace_bytes = reply.workspace_segment_bytes();
+  info.half_bytes = reply.half_bytes();
+  info.bulk_bytes = reply.bulk_bytes();
+  info.launch_deadline = Milliseconds(reply.launch_deadline_ms());
+  return info;
+}
+
+Status GrpcControl::ArmPlan(uint64_t plan_id, const Status& refusal, Milliseconds deadline) {
+  v1::ArmPlanRequest request;
+  v1::ArmPlanReply reply;
+  request.set_plan_id(plan_id);
+  if (!refusal.ok()) ToProto(refusal, request.mutable_refusal());
+  request.set_deadline_ms(DeadlineMs(deadline));
+  return Call(&v1::Tandem::StubInterface::ArmPlan, request, &reply, deadline + kAnswerTime);
+}
+
+Status GrpcControl::ReportFailure(const FailureReport& report) {
+  v1::ReportFailureRequest request;
+  v1::ReportFailureReply reply;
+  request.set_group_id(report.group_id);
+  request.set_plan_id(report.plan_id);
+  request.set_launch(report.launch);
+  request.set_awaited_rank(report.awaited_rank);
+  ToProto(report.status, request.mutable_status());
+  return Call(&v1::Tandem::StubInterface::ReportFailure, request, &reply, kCheckDeadline);
+}
+
+Result<PreparedPlan> GrpcControl::Prepare(uint64_t group_id, const std::string& key, const OpRequest& op,
+                                          Milliseconds deadline) {
+  const auto end = Clock::now() + deadline + kAnswerTime;
   v1::PrepareRequest request;
   v1::PrepareReply reply;
   request.set_group_id(group_id);
@@ -259,7 +310,19 @@ Result<PlanInfo> GrpcControl::Prepare(uint64_t group_id, const std::string& key,
   ToProto(op, request.mutable_request());
   request.set_deadline_ms(DeadlineMs(deadline));
   TANDEM_RETURN_IF_ERROR(Call(&v1::Tandem::StubInterface::Prepare, request, &reply, deadline + kAnswerTime));
-  return FromProto(reply.plan());
+  PreparedPlan prepared;
+  prepared.info = FromProto(reply.plan());
+  if (reply.has_client()) {
+    Result<ClientPlacementInfo> placement = TakePlacement(reply.client(), end);
+    if (!placement.ok()) {
+      // The other ranks need not wait for this one.
+      (void)ArmPlan(prepared.info.plan_id, placement.status(), Milliseconds(1));
+      (void)ReleasePlan(prepared.info.plan_id);
+      return placement.status();
+    }
+    prepared.client = std::move(*placement);
+  }
+  return prepared;
 }
 
 Status GrpcControl::ReleasePlan(uint64_t plan_id) {

@@ -1,6 +1,6 @@
 // File: client_device.h
 //
-// The seam between the library and the GPU of its process: streams that launches are put on, pages of words
+// The interface of the library to the GPU of its process: streams that launches are put on, pages of words
 // that streams wait on, and memory. One implementation for the host backend, one over the CUDA driver
 // (cuda/cuda_client_device.h). Everything else of the library is the same for both.
 //
@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <new>
 #include <string>
@@ -19,6 +20,10 @@
 #include "common/unique_fd.h"
 #include "ipc/channel_layout.h"
 #include "tandem/client.h"
+
+namespace tandem {
+class HostEvent;
+}
 
 namespace tandem::client {
 
@@ -37,6 +42,9 @@ class LaunchStream {
   virtual Status Arrive(Word* request, Word* done, uint64_t value) = 0;
   // A captured launch, at every replay: *done = 0, *doorbell = 1, held until *done >= 1.
   virtual Status ArriveCaptured(Word* doorbell, Word* done) = 0;
+  // A client-placed launch: runs `kernel` after all earlier work of the stream and after the last record of
+  // `order`, then records `order`. Captured, it does all three at every replay.
+  virtual Status RunInOrder(HostEvent& order, std::function<void()> kernel);
   // Gives `object` to the graph under capture: dropped once that, all its executable graphs and their
   // launches are gone, on a thread that must not wait for a stream.
   virtual Status RetainInCapture(std::shared_ptr<void> object) = 0;
@@ -94,7 +102,7 @@ struct ForeignRange {
   size_t bytes() const { return pieces.back().base + pieces.back().bytes - base(); }
 };
 
-// What another process needs to map such memory.
+// The data with which another process maps such memory.
 struct ExportedRange {
   std::string ipc_handle;
   std::vector<UniqueFd> fds;
@@ -132,8 +140,8 @@ class ClientDevice {
   virtual Result<bool> Exchange32(const std::string& gpu_uuid, uint32_t* word, uint32_t from, uint32_t to,
                                   Clock::time_point deadline) = 0;
 
-  // What lies at `address`; INVALID_ARGUMENT says of memory that cannot be registered why, and what to use
-  // instead.
+  // Returns the memory at `address`. INVALID_ARGUMENT: the memory cannot be registered; the message gives the
+  // reason and names memory that can.
   virtual Result<ForeignRange> Describe(const void* address, size_t bytes) = 0;
   virtual Result<ExportedRange> Export(const ForeignRange& range) = 0;
   // True if the pieces of `range` that [address, address + bytes) touches are still the memory that was
@@ -147,7 +155,7 @@ class ClientDevice {
 // without a driver.
 Result<std::shared_ptr<ClientDevice>> MakeClientDevice(const std::string& backend);
 
-// Each in a file of its own; the build has one of the two last.
+// Each function has its own file; the build has one of the last two.
 std::shared_ptr<ClientDevice> MakeHostClientDevice();
 Result<std::shared_ptr<ClientDevice>> MakeCudaClientDevice();
 Result<std::string> CudaDeviceUuid(int ordinal);

@@ -12,16 +12,18 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/unique_fd.h"
+#include "program/program.h"
 #include "tandem/client.h"
 
 namespace tandem::client {
 
 // Grows with every change of this header: core and gRPC plugin must be of one build.
-inline constexpr int kControlApiVersion = 2;
+inline constexpr int kControlApiVersion = 3;
 
 struct AttachInfo {
   uint64_t session_id = 0;
@@ -61,6 +63,30 @@ struct ChannelInfo {
   UniqueFd ring, words;
 };
 
+// Of a plan that is placed in the client: what this rank needs to launch it.
+struct ClientPlacementInfo {
+  plan::RankProgram program;
+  UniqueFd verdict_page;
+  std::vector<UniqueFd> signals, workspace;         // by rank; no workspace: empty
+  std::vector<uint64_t> signal_ids, workspace_ids;  // by rank: which of them are one
+  uint64_t signal_bytes = 0, workspace_bytes = 0;   // of each segment
+  uint64_t half_bytes = 0, bulk_bytes = 0;          // of a workspace: half 0, half 1, then the bulk area
+  Milliseconds launch_deadline{0};
+};
+
+struct PreparedPlan {
+  PlanInfo info;
+  std::optional<ClientPlacementInfo> client;  // none: engines run it
+};
+
+// A client-placed launch that this rank has seen fail.
+struct FailureReport {
+  uint64_t group_id = 0, plan_id = 0;
+  uint64_t launch = 0;    // its number in the group
+  int awaited_rank = -1;  // that it waited for; -1: none
+  Status status;
+};
+
 struct DirectLaunch {
   uint64_t plan_id = 0, generation = 0, deadline_ms = 0;
   std::string tag;
@@ -94,8 +120,13 @@ class ClientControl {
   virtual Status Free(uint64_t tensor_id) = 0;
   virtual Result<uint64_t> Register(const RegisterInfo& memory) = 0;
   virtual Status Deregister(uint64_t registration_id) = 0;
-  virtual Result<PlanInfo> Prepare(uint64_t group_id, const std::string& key, const OpRequest& request,
-                                   Milliseconds deadline) = 0;
+  virtual Result<PreparedPlan> Prepare(uint64_t group_id, const std::string& key, const OpRequest& request,
+                                       Milliseconds deadline) = 0;
+  // Whether this rank can launch a client-placed plan (`refusal` is OK). Waits for all ranks; fails on all if
+  // one of them cannot.
+  virtual Status ArmPlan(uint64_t plan_id, const Status& refusal, Milliseconds deadline) = 0;
+  // Returns once the group is broken, after a few ten milliseconds.
+  virtual Status ReportFailure(const FailureReport& report) = 0;
   virtual Status ReleasePlan(uint64_t plan_id) = 0;
   virtual Result<ChannelInfo> OpenChannel(const std::string& gpu_uuid, uint32_t entries) = 0;
   virtual Status CloseChannel(uint64_t channel_id) = 0;

@@ -1,6 +1,6 @@
 // File: fork_guard.h
 //
-// What a fork leaves behind. The child shares nothing with the daemon: its handles answer
+// The state after a fork. The child shares nothing with the daemon: its handles answer
 // FAILED_PRECONDITION, its copies of the lease sockets are closed in the child's atfork handler, and no
 // destructor of gRPC runs there. Nor can it connect, since gRPC does not work in a child of a process that
 // has used it. Locks that another thread held at the fork stay locked in the child: what runs there,

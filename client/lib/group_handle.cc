@@ -32,20 +32,77 @@ GroupHandle::~GroupHandle() {
 Result<std::shared_ptr<Plan>> GroupHandle::Prepare(const std::string& key, const OpRequest& request,
                                                    Milliseconds deadline) {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
-  TANDEM_ASSIGN_OR_RETURN(PlanInfo info, session_->control().Prepare(id(), key, request, Bounded(deadline)));
+  TANDEM_ASSIGN_OR_RETURN(PreparedPlan prepared,
+                          session_->control().Prepare(id(), key, request, Bounded(deadline)));
+  PlanInfo& info = prepared.info;
   if (info.slot_bytes.size() > static_cast<size_t>(kMaxBindings)) {
     return InvalidArgument("a plan has at most " + std::to_string(kMaxBindings) + " slots, not " +
                            std::to_string(info.slot_bytes.size()));
   }
-  std::lock_guard lock(plans_mutex_);
   // A retry of a key is the same plan, and its launches are counted together: one handle.
+  {
+    std::lock_guard lock(plans_mutex_);
+    const auto known = plans_.find(info.plan_id);
+    if (known != plans_.end()) {
+      if (std::shared_ptr<Plan> plan = known->second.lock()) return plan;
+    }
+  }
+  std::shared_ptr<PlacedPlan> placed;
+  if (prepared.client.has_value()) {
+    TANDEM_ASSIGN_OR_RETURN(placed, ArmPlaced(prepared, request, Bounded(deadline)));
+  }
+  std::lock_guard lock(plans_mutex_);
   std::weak_ptr<Plan>& known = plans_[info.plan_id];
   if (std::shared_ptr<Plan> plan = known.lock()) return plan;
-  auto plan =
-      std::shared_ptr<Plan>(std::make_shared<PlanHandle>(shared_from_this(), std::move(info), request));
+  auto plan = std::shared_ptr<Plan>(
+      std::make_shared<PlanHandle>(shared_from_this(), std::move(info), request, std::move(placed)));
   known = plan;
   std::erase_if(plans_, [](const auto& entry) { return entry.second.expired(); });
   return plan;
+}
+
+Result<std::shared_ptr<PlacedPlan>> GroupHandle::MakePlaced(const PreparedPlan& prepared,
+                                                            const OpRequest& request) {
+  TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session_->device());
+  std::shared_ptr<PlacedGroup> group;
+  {
+    std::lock_guard lock(plans_mutex_);
+    if (placed_ == nullptr) {
+      TANDEM_ASSIGN_OR_RETURN(VerdictPage page, VerdictPage::Map(prepared.client->verdict_page.get()));
+      placed_ = std::make_shared<PlacedGroup>(id(), rank_, std::move(page), session_->FailureReports());
+      session_->AddPlaced(placed_);
+    }
+    group = placed_;
+  }
+  return PlacedPlan::Make(*prepared.client, prepared.info, request, *device, session_->segments(), gpu_uuid_,
+                          std::move(group));
+}
+
+Result<std::shared_ptr<PlacedPlan>> GroupHandle::ArmPlaced(const PreparedPlan& prepared,
+                                                           const OpRequest& request, Milliseconds deadline) {
+  Result<std::shared_ptr<PlacedPlan>> made = MakePlaced(prepared, request);
+  // Ranks that can launch it hear of one that cannot, and no launch waits for it.
+  const Status armed = session_->control().ArmPlan(prepared.info.plan_id, made.status(), deadline);
+  if (armed.ok() && made.ok()) return made;
+  (void)session_->control().ReleasePlan(prepared.info.plan_id);
+  return made.ok() ? armed : made.status();
+}
+
+void GroupHandle::AddTensor(const std::shared_ptr<TensorHandle>& tensor) {
+  std::lock_guard lock(tensors_mutex_);
+  std::erase_if(tensors_, [](const auto& known) { return known.expired(); });
+  tensors_.push_back(tensor);
+}
+
+std::shared_ptr<TensorHandle> GroupHandle::FindTensor(const std::byte* data, size_t bytes) {
+  std::lock_guard lock(tensors_mutex_);
+  for (const auto& known : tensors_) {
+    std::shared_ptr<TensorHandle> tensor = known.lock();
+    if (tensor == nullptr || data < tensor->data()) continue;
+    const auto offset = static_cast<size_t>(data - tensor->data());
+    if (offset <= tensor->bytes() && bytes <= tensor->bytes() - offset) return tensor;
+  }
+  return nullptr;
 }
 
 Result<std::shared_ptr<SymmetricTensor>> GroupHandle::Allocate(const std::vector<int64_t>& shape, DType dtype,

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "client/lib/placed/placed_plan.h"
 #include "client/lib/session.h"
 #include "client/lib/slot_overlap.h"
 #include "tandem/client.h"
@@ -19,11 +20,14 @@
 namespace tandem::client {
 
 class GroupHandle;
+class TensorHandle;
 
 class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> {
  public:
   // `request`: this rank's, as the daemon has accepted it.
-  PlanHandle(std::shared_ptr<GroupHandle> group, PlanInfo info, const OpRequest& request);
+  // `placed`: of a plan that this process launches; null: engines run it.
+  PlanHandle(std::shared_ptr<GroupHandle> group, PlanInfo info, const OpRequest& request,
+             std::shared_ptr<PlacedPlan> placed = nullptr);
   ~PlanHandle() override;
 
   const PlanInfo& info() const override { return info_; }
@@ -37,6 +41,10 @@ class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> 
 
  private:
   ClientSession& session() const;
+  Status LaunchPlaced(StreamRef stream, std::span<const Binding> bindings, const LaunchOptions& options);
+  // A client-placed launch's operands, and what is wrong with them.
+  Result<PlacedBindings> BindPlaced(std::span<const Binding> bindings, const LaunchOptions& options) const;
+  Result<engine::SlotAddress> ResolvePlaced(size_t i, const Binding& binding, PlacedTag* tag) const;
   // Fills `entry` and `bound`, and returns what is wrong with the bindings, as far as this side knows. A
   // wrong entry is filled so that the engine refuses the launch.
   Status FillEntry(ClientDevice& device, std::span<const Binding> bindings, const LaunchOptions& options,
@@ -44,6 +52,8 @@ class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> 
   // The memory that slot `i` is bound to.
   Result<LaunchBinding> Resolve(ClientDevice& device, size_t i, const Binding& binding,
                                 BoundRegistrations* bound) const;
+  Status CheckDevice(const Memory& memory) const;
+  Status CheckCount(size_t bindings) const;
   // An error of slot `i`'s binding, with the slot's name and field.
   Status OfSlot(size_t i, const Status& error) const;
   // The failure that a launch must return instead of being made; OK if it may go on.
@@ -58,6 +68,7 @@ class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> 
   const std::shared_ptr<GroupHandle> group_;
   const PlanInfo info_;
   const SlotOverlap overlap_;
+  const std::shared_ptr<PlacedPlan> placed_;
   const std::shared_ptr<ClientPlanState> state_;
   std::mutex direct_mutex_;
   struct Direct {
@@ -91,8 +102,17 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
   const std::shared_ptr<ClientSession>& session() const { return session_; }
   const std::shared_ptr<ClientGroupState>& state() const { return state_; }
   Milliseconds launch_deadline() const { return launch_deadline_; }
+  // The group's symmetric tensor that [data, data + bytes) lies in; null: none.
+  std::shared_ptr<TensorHandle> FindTensor(const std::byte* data, size_t bytes);
+  void AddTensor(const std::shared_ptr<TensorHandle>& tensor);
 
  private:
+  // Maps the memory with which this process launches a plan itself.
+  Result<std::shared_ptr<PlacedPlan>> MakePlaced(const PreparedPlan& prepared, const OpRequest& request);
+  // The same, once all ranks can launch the plan. Else the plan is released.
+  Result<std::shared_ptr<PlacedPlan>> ArmPlaced(const PreparedPlan& prepared, const OpRequest& request,
+                                                Milliseconds deadline);
+
   const std::shared_ptr<ClientSession> session_;
   const JoinInfo info_;
   const int rank_, world_size_;
@@ -103,6 +123,9 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
   std::atomic<bool> left_{false};
   std::mutex plans_mutex_;
   std::map<uint64_t, std::weak_ptr<Plan>> plans_;
+  std::shared_ptr<PlacedGroup> placed_;  // guarded by `plans_mutex_`; made for the first such plan
+  std::mutex tensors_mutex_;
+  std::vector<std::weak_ptr<TensorHandle>> tensors_;
 };
 
 // Memory of the client's own, made or given as a descriptor.
@@ -168,6 +191,8 @@ class TensorHandle : public SymmetricTensor, public std::enable_shared_from_this
   Status WaitSignal(int peer, int channel, Milliseconds timeout) override;
   Status Barrier(int channel, Milliseconds timeout) override;
   int channels() const override;
+  // `peer`'s tensor at the place of [data, …) in this rank's.
+  std::byte* PeerOf(const std::byte* data, int peer) const { return Buffer(peer) + (data - this->data()); }
   Status StreamWriteValue32(StreamRef stream, int peer, size_t offset_bytes, uint32_t value) override;
   Status Memset32(StreamRef stream, int peer, size_t offset_bytes, uint32_t value, size_t count) override;
 

@@ -23,6 +23,11 @@ class HostLaunchStream final : public LaunchStream {
     TANDEM_RETURN_IF_ERROR(stream_->WriteWord(doorbell, 1));
     return stream_->WaitWord(done, 1);
   }
+  Status RunInOrder(HostEvent& order, std::function<void()> kernel) override {
+    TANDEM_RETURN_IF_ERROR(stream_->WaitExternal(order));
+    TANDEM_RETURN_IF_ERROR(stream_->Enqueue(std::move(kernel)));
+    return stream_->RecordExternal(order);
+  }
   Status RetainInCapture(std::shared_ptr<void> object) override {
     return stream_->RetainInCapture(std::move(object));
   }
@@ -94,6 +99,10 @@ class HostClientDevice final : public ClientDevice {
 };
 
 }  // namespace
+
+Status LaunchStream::RunInOrder(HostEvent&, std::function<void()>) {
+  return Unimplemented("launches of this backend run on engines");
+}
 
 std::shared_ptr<ClientDevice> MakeHostClientDevice() { return std::make_shared<HostClientDevice>(); }
 

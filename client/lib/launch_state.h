@@ -1,6 +1,6 @@
 // File: launch_state.h
 //
-// What launches in flight share with the handles they came from: the group's generation and end, the plan's
+// The state that launches in flight share with their handles: the group's generation and end, the plan's
 // launches not ended, and the failures that no call has returned yet. Thread-safe.
 #pragma once
 
@@ -15,9 +15,9 @@
 
 namespace tandem::client {
 
-// A group's side of it. Generations: `generation` goes into launches; a restart of an engine makes a newer
-// one known, and launches move on to it once the user of this rank has been told, so that everything enqueued
-// before ends with ABORTED on all ranks alike.
+// A group's side of the state. Each launch carries `generation`. A restart of an engine makes a newer
+// generation known. Launches move on to it once a call has returned the restart to this rank's user, so that
+// everything enqueued before ends with ABORTED on all ranks alike.
 class ClientGroupState {
  public:
   ClientGroupState(uint64_t id, uint64_t generation)
@@ -89,23 +89,23 @@ class ClientPlanState {
   }
   uint64_t Pending() const { return pending_.load(std::memory_order_acquire); }
 
-  // The user ends the plan, which cuts off what is in flight without any engine's restart. What it was
+  // The user ends the plan, which cuts off launches in flight without an engine's restart. Returns the state
   // before.
   bool SetReleased(bool released) { return released_.exchange(released, std::memory_order_acq_rel); }
   bool Released() const { return released_.load(std::memory_order_acquire); }
-  // The user has been told how a launch of `generation` ended: if a restart cut it off, the group moves on.
+  // A call has returned how a launch of `generation` ended: if a restart cut it off, the group moves on.
   void Told(uint64_t generation, const Status& status);
 
   bool HasFailed() const { return failure_count_.load(std::memory_order_acquire) != 0; }
   // Keeps a failure for the next call. `stream` is where the launch was made (LaunchStream::Id()). Of the
-  // launches that one restart cut off, the first alone is kept. `again`: a replay of a captured launch: each
-  // that fails is told, or once those of one code that no call has told yet.
+  // launches that one restart cut off, only the first is kept. `again`: a replay of a captured launch. Of
+  // replays, one failure of each code is kept until a call returns it.
   void Fail(uint64_t stream, uint64_t generation, const Status& status, bool again = false);
   // Takes the oldest failure, of `stream` and of replays only unless kAnyStream; tells the group if it was a
   // restart's.
   std::optional<Status> TakeFailure(uint64_t stream) { return Take(stream, Kind::kAny); }
-  // The same of those only that a restart cut off which no call has told yet, of this plan or another: the
-  // others are left to Wait and Query. And of all that no restart cut off.
+  // The same, but only failures that a restart caused and that no call has returned yet, of this plan or
+  // another. The others are left to Wait and Query. TakeOther: all failures that no restart caused.
   std::optional<Status> TakeAborted(uint64_t stream) { return Take(stream, Kind::kAborted); }
   std::optional<Status> TakeOther(uint64_t stream) { return Take(stream, Kind::kOther); }
 

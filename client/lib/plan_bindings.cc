@@ -10,6 +10,22 @@ namespace {
 
 Status BindingError(Status status, const char* reason) { return status.WithDetail({.reason = reason}); }
 
+Status CheckRoom(const Memory& memory, uint64_t offset, uint64_t needed) {
+  if (offset <= memory.bytes() && needed <= memory.bytes() - offset) return Status::Ok();
+  return BindingError(
+      OutOfRange("needs " + std::to_string(needed) + " bytes from offset " + std::to_string(offset) +
+                 ", the memory has " + std::to_string(memory.bytes())),
+      "BINDING_TOO_SMALL");
+}
+
+Status Overlaps(int first_slot) {
+  const std::string first = std::to_string(first_slot);
+  return BindingError(InvalidArgument("overlaps slot " + first +
+                                      " in memory, and the launch writes one of both: bind them apart, or " +
+                                      "prepare the plan with this slot's alias_of = " + first),
+                      "SLOTS_OVERLAP");
+}
+
 std::string FieldOf(size_t slot) { return "bindings[" + std::to_string(slot) + "]"; }
 
 }  // namespace
@@ -22,6 +38,21 @@ Status PlanHandle::OfSlot(size_t i, const Status& error) const {
       .WithDetail(std::move(detail));
 }
 
+Status PlanHandle::CheckDevice(const Memory& memory) const {
+  TANDEM_RETURN_IF_ERROR(memory.Check());
+  if (memory.gpu_uuid().empty() || memory.gpu_uuid() == group_->gpu_uuid()) return Status::Ok();
+  return BindingError(InvalidArgument("the memory is on " + memory.gpu_uuid() + ", the group's rank has " +
+                                      group_->gpu_uuid()),
+                      "WRONG_DEVICE");
+}
+
+Status PlanHandle::CheckCount(size_t bindings) const {
+  if (bindings == info_.slot_bytes.size()) return Status::Ok();
+  return InvalidArgument("plan '" + info_.key + "' has " + std::to_string(info_.slot_bytes.size()) +
+                         " slots, the launch binds " + std::to_string(bindings))
+      .WithDetail({.reason = "BINDING_COUNT", .field = "bindings", .started = false});
+}
+
 Result<LaunchBinding> PlanHandle::Resolve(ClientDevice& device, size_t i, const Binding& binding,
                                           BoundRegistrations* bound) const {
   uint64_t needed = info_.slot_bytes[i];
@@ -32,21 +63,62 @@ Result<LaunchBinding> PlanHandle::Resolve(ClientDevice& device, size_t i, const 
                                              needed, bound);
   }
   const Memory& memory = *binding.memory;
-  if (binding.offset > memory.bytes() || needed > memory.bytes() - binding.offset) {
-    return BindingError(
-        OutOfRange("needs " + std::to_string(needed) + " bytes from offset " +
-                   std::to_string(binding.offset) + ", the memory has " + std::to_string(memory.bytes())),
-        "BINDING_TOO_SMALL");
-  }
-  TANDEM_RETURN_IF_ERROR(memory.Check());
-  if (!memory.gpu_uuid().empty() && memory.gpu_uuid() != group_->gpu_uuid()) {
-    return BindingError(InvalidArgument("the memory is on " + memory.gpu_uuid() + ", the group's rank has " +
-                                        group_->gpu_uuid()),
-                        "WRONG_DEVICE");
-  }
+  TANDEM_RETURN_IF_ERROR(CheckRoom(memory, binding.offset, needed));
+  TANDEM_RETURN_IF_ERROR(CheckDevice(memory));
   // Such a handle only names the memory: the user may drop it at once.
   if (auto* foreign = dynamic_cast<const ForeignClientMemory*>(&memory)) bound->Add(foreign->registration());
   return LaunchBinding{memory.registration_id(), memory.registration_offset() + binding.offset};
+}
+
+Result<engine::SlotAddress> PlanHandle::ResolvePlaced(size_t i, const Binding& binding,
+                                                      PlacedTag* tag) const {
+  const uint64_t needed = info_.slot_bytes[i];
+  std::byte* start = nullptr;
+  if (binding.memory == nullptr) {
+    if (binding.pointer == nullptr) return BindingError(InvalidArgument("is not bound"), "NOT_BOUND");
+    start = const_cast<std::byte*>(static_cast<const std::byte*>(binding.pointer)) + binding.offset;
+  } else {
+    TANDEM_RETURN_IF_ERROR(CheckRoom(*binding.memory, binding.offset, needed));
+    TANDEM_RETURN_IF_ERROR(CheckDevice(*binding.memory));
+    start = binding.memory->data() + binding.offset;
+  }
+  engine::SlotAddress address;
+  address.own = start;
+  if (!placed_->symmetric(i)) return address;
+  const std::shared_ptr<TensorHandle> tensor = group_->FindTensor(start, needed);
+  if (tensor == nullptr) {
+    return BindingError(InvalidArgument("is symmetric, and bound to no symmetric tensor of the group"),
+                        "NOT_SYMMETRIC");
+  }
+  for (int peer = 0; peer < group_->world_size(); ++peer) {
+    address.peer[static_cast<size_t>(peer)] = tensor->PeerOf(start, peer);
+  }
+  tag->Add(tensor->registration_id());
+  tag->Add(static_cast<uint64_t>(start - tensor->data()));
+  return address;
+}
+
+Result<PlacedBindings> PlanHandle::BindPlaced(std::span<const Binding> bindings,
+                                              const LaunchOptions& options) const {
+  TANDEM_RETURN_IF_ERROR(CheckCount(bindings.size()));
+  PlacedBindings bound;
+  PlacedTag tag;
+  tag.Add(info_.plan_id);
+  tag.Add(TagDigest(options.tag));
+  SlotAddresses addresses{};
+  for (size_t i = 0; i < bindings.size(); ++i) {
+    bound.slots.emplace_back();
+    if (info_.slot_bytes[i] == 0) continue;
+    Result<engine::SlotAddress> address = ResolvePlaced(i, bindings[i], &tag);
+    if (!address.ok()) return OfSlot(i, address.status());
+    bound.slots.back() = *address;
+    addresses[i] = reinterpret_cast<uintptr_t>(address->own);
+  }
+  if (const auto shared = overlap_.Find(addresses); shared.has_value()) {
+    return OfSlot(static_cast<size_t>(shared->second), Overlaps(shared->first));
+  }
+  bound.tag = tag.Fold();
+  return bound;
 }
 
 Status PlanHandle::FillEntry(ClientDevice& device, std::span<const Binding> bindings,
@@ -56,12 +128,7 @@ Status PlanHandle::FillEntry(ClientDevice& device, std::span<const Binding> bind
   entry->deadline_ns = static_cast<uint64_t>(Bounded(options.deadline).count()) * 1'000'000;
   entry->tag_digest = TagDigest(options.tag);
   entry->binding_count = static_cast<uint32_t>(std::min(bindings.size(), static_cast<size_t>(kMaxBindings)));
-  Status status;
-  if (bindings.size() != info_.slot_bytes.size()) {
-    status = InvalidArgument("plan '" + info_.key + "' has " + std::to_string(info_.slot_bytes.size()) +
-                             " slots, the launch binds " + std::to_string(bindings.size()))
-                 .WithDetail({.reason = "BINDING_COUNT", .field = "bindings", .started = false});
-  }
+  Status status = CheckCount(bindings.size());
   SlotAddresses addresses{};
   for (size_t i = 0; i < entry->binding_count; ++i) {
     entry->bindings[i] = {};
@@ -84,13 +151,7 @@ Status PlanHandle::FillEntry(ClientDevice& device, std::span<const Binding> bind
   if (!shared.has_value()) return status;
   const auto second = static_cast<size_t>(shared->second);
   entry->bindings[second] = {};
-  const std::string first = std::to_string(shared->first);
-  const Status overlaps =
-      InvalidArgument("overlaps slot " + first +
-                      " in memory, and the launch writes one of both: bind them apart, or " +
-                      "prepare the plan with this slot's alias_of = " + first)
-          .WithDetail({.reason = "SLOTS_OVERLAP"});
-  return status.ok() ? OfSlot(second, overlaps) : status;
+  return status.ok() ? OfSlot(second, Overlaps(shared->first)) : status;
 }
 
 }  // namespace tandem::client

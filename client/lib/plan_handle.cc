@@ -33,10 +33,12 @@ Status MoreSevere(Status first, Status second) {
 
 }  // namespace
 
-PlanHandle::PlanHandle(std::shared_ptr<GroupHandle> group, PlanInfo info, const OpRequest& request)
+PlanHandle::PlanHandle(std::shared_ptr<GroupHandle> group, PlanInfo info, const OpRequest& request,
+                       std::shared_ptr<PlacedPlan> placed)
     : group_(std::move(group)),
       info_(std::move(info)),
       overlap_(request),
+      placed_(std::move(placed)),
       state_(std::make_shared<ClientPlanState>(info_.plan_id, group_->state())) {}
 
 PlanHandle::~PlanHandle() {
@@ -65,6 +67,7 @@ Status PlanHandle::BeforeLaunch() {
 }
 
 Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, const LaunchOptions& options) {
+  if (placed_ != nullptr) return LaunchPlaced(ref, bindings, options);
   TANDEM_RETURN_IF_ERROR(BeforeLaunch());
   TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session().device());
   LaunchStreamStorage storage;
@@ -116,8 +119,36 @@ Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, cons
   }
 }
 
+Status PlanHandle::LaunchPlaced(StreamRef ref, std::span<const Binding> bindings,
+                                const LaunchOptions& options) {
+  TANDEM_RETURN_IF_ERROR(session().CheckLaunchable());
+  if (state_->Released()) return FailedPrecondition("the plan has been released");
+  TANDEM_RETURN_IF_ERROR(placed_->group().Failed());
+  TANDEM_RETURN_IF_ERROR(group_->state()->Broken());
+  TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session().device());
+  LaunchStreamStorage storage;
+  TANDEM_ASSIGN_OR_RETURN(LaunchStream * stream, device->Open(ref, group_->gpu_uuid(), &storage));
+  TANDEM_ASSIGN_OR_RETURN(const bool capturing, stream->IsCapturing());
+  uint64_t stream_id = kReplays;
+  if (!capturing) {
+    TANDEM_ASSIGN_OR_RETURN(stream_id, stream->Id());
+  }
+  Result<PlacedBindings> bound = BindPlaced(bindings, options);
+  if (!bound.ok()) {
+    // Nothing was captured: no replay will be missing. A launch is missing from now on.
+    if (!capturing) placed_->group().Refuse(info_.plan_id, bound.status());
+    return bound.status();
+  }
+  return placed_->Launch(*stream, capturing, stream_id, *std::move(bound),
+                         options.deadline.count() > 0 ? options.deadline : group_->launch_deadline(), state_);
+}
+
 Result<uint64_t> PlanHandle::LaunchWithoutStream(std::span<const Binding> bindings,
                                                  const LaunchOptions& options) {
+  if (placed_ != nullptr) {
+    return FailedPrecondition("plan '" + info_.key + "' is placed in the client: launch it on a stream")
+        .WithDetail({.reason = "CLIENT_PLACED"});
+  }
   TANDEM_RETURN_IF_ERROR(BeforeLaunch());
   DirectLaunch launch;
   launch.plan_id = info_.plan_id;
@@ -127,8 +158,8 @@ Result<uint64_t> PlanHandle::LaunchWithoutStream(std::span<const Binding> bindin
   TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session().device());
   LaunchEntry entry;
   Direct direct{launch.generation, {}, {}};
-  // A launch that is bound wrongly arrives all the same, and is refused for all ranks. What is beyond an
-  // entry's length is not bound at all.
+  // A launch with wrong bindings arrives all the same, and is refused for all ranks. Bindings beyond an
+  // entry's length are not bound at all.
   direct.wrong = FillEntry(*device, bindings, options, &entry, &direct.bound);
   for (size_t i = 0; i < bindings.size(); ++i) {
     LaunchBinding binding = i < entry.binding_count ? entry.bindings[i] : LaunchBinding{};

@@ -94,7 +94,7 @@ Result<std::shared_ptr<ForeignRegistration>> Registrations::Foreign(ClientContro
   if (auto known = Find(device, at, bytes, gpu_uuid)) return known;
   TANDEM_ASSIGN_OR_RETURN(ForeignRange range, device.Describe(address, bytes));
   TANDEM_ASSIGN_OR_RETURN(range.gpu_uuid, GpuNameOf(range.gpu_uuid, gpu_uuid));
-  // What was here before is deregistered before its successor is registered.
+  // The memory before is deregistered before its successor is registered.
   if (Sweep(device)) Deregister(control);
   TANDEM_ASSIGN_OR_RETURN(ExportedRange exported, device.Export(range));
   RegisterInfo info;

@@ -1,9 +1,9 @@
 // File: registrations.h
 //
-// What addresses of this process mean to the daemon: the session's memories by where they lie, and the user's
-// own device memory, registered once and found again. The user's memory may vanish at any time, and other
-// memory take its address: every look at a registration of it compares the ids of its pieces, which the
-// driver never gives twice.
+// Maps addresses of this process to the daemon's registrations: the session's memories by their addresses,
+// and the user's own device memory, registered once and found again. The user's memory may vanish at any
+// time, and other memory may take its address. So every look-up compares the ids of the memory's pieces,
+// which the driver never reuses.
 //
 // Thread-safe. Look-ups for launches allocate nothing and take a shared lock.
 #pragma once
@@ -61,8 +61,8 @@ class ForeignRegistration {
   const ForeignRange range_;
 };
 
-// Those that one launch is bound to, held until it has ended: none of them may be taken back to make room for
-// another. Room for all: the launch path allocates nothing.
+// The registrations that one launch is bound to, held until the launch has ended: none may be revoked to make
+// room for another. It has room for all, so the launch path allocates nothing.
 class BoundRegistrations {
  public:
   void Add(std::shared_ptr<ForeignRegistration> registration) {
@@ -84,8 +84,8 @@ class BoundRegistrations {
 
 class Registrations {
  public:
-  // Called before unused registrations are looked for: lets go of those of launches that have ended. Set
-  // once, first.
+  // Called before unused registrations are looked for: drops the registrations of launches that have ended.
+  // Set once, first.
   void BeforeSweep(std::function<void()> reap) { reap_ = std::move(reap); }
 
   // Memories of the session's own, by address: `group_id` is that of a symmetric tensor, 0 for memory that
@@ -109,8 +109,8 @@ class Registrations {
   // The daemon's GPUs, to know the shared ones. Set once, first.
   void SetGpus(const std::vector<GpuDescription>& gpus);
 
-  // What a launch of `group_id` on `gpu_uuid` is bound to by an address: a memory of the session's, or the
-  // user's own, which goes to `bound` too.
+  // The memory to which an address binds a launch of `group_id` on `gpu_uuid`: a memory of the session, or
+  // the user's own memory, which is added to `bound`.
   Result<LaunchBinding> Resolve(ClientControl& control, ClientDevice& device, uint64_t group_id,
                                 const std::string& gpu_uuid, const void* address, size_t bytes,
                                 BoundRegistrations* bound);

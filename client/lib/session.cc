@@ -49,6 +49,7 @@ ClientSession::~ClientSession() {
     (void)control_.release();
     // Nor are the channels' words mapped here: a channel is not to be looked at, let alone drained.
     for (auto& [key, channel] : channels_) (void)new std::shared_ptr<StreamChannel>(std::move(channel));
+    (void)new std::shared_ptr<FailureReporter>(std::move(reporter_));
     return;
   }
   Close(Unavailable("the client has been destroyed"));
@@ -62,6 +63,7 @@ ClientSession::~ClientSession() {
     watchdog_->join();
     delete watchdog_;
   }
+  if (reporter_ != nullptr) reporter_->Stop();
   for (auto& [key, channel] : channels_) DeferredReclaimer::Get().Retire(std::move(channel));
   if (control_ != nullptr) control_->Shutdown();
   delete state_changed_;
@@ -161,7 +163,7 @@ void ClientSession::CloseIdleChannels() {
   {
     std::unique_lock lock(channels_mutex_);
     for (auto it = channels_.begin(); it != channels_.end();) {
-      // A launch that is being made holds a reference of its own.
+      // A launch that is being made holds its own reference.
       if (it->second.use_count() == 1 && it->second->Idle()) {
         idle.push_back(std::move(it->second));
         it = channels_.erase(it);
@@ -198,6 +200,33 @@ void ClientSession::AddGroup(const std::shared_ptr<ClientGroupState>& group) {
   }
 }
 
+void ClientSession::AddPlaced(const std::shared_ptr<PlacedGroup>& group) {
+  {
+    std::lock_guard lock(placed_mutex_);
+    std::erase_if(placed_, [](const auto& known) { return known.expired(); });
+    placed_.push_back(group);
+  }
+  // The session may have ended since the plan was prepared.
+  if (const Status over = CheckLaunchable(); !over.ok()) group->CutOff(over);
+}
+
+std::function<void(FailureReport)> ClientSession::FailureReports() {
+  std::lock_guard lock(placed_mutex_);
+  if (reporter_ == nullptr) reporter_ = std::make_shared<FailureReporter>(control_.get());
+  return [reporter = reporter_](FailureReport report) { reporter->Post(std::move(report)); };
+}
+
+void ClientSession::CutOffPlaced(const Status& why) {
+  std::vector<std::shared_ptr<PlacedGroup>> groups;
+  {
+    std::lock_guard lock(placed_mutex_);
+    for (const auto& known : placed_) {
+      if (auto group = known.lock()) groups.push_back(std::move(group));
+    }
+  }
+  for (const auto& group : groups) group->CutOff(why);
+}
+
 void ClientSession::OnEvent(std::function<void(const ClientEvent&)> callback) {
   if (InChild())
     return;  // a callback may have been running at the fork, and its lock is never given back here
@@ -207,7 +236,7 @@ void ClientSession::OnEvent(std::function<void(const ClientEvent&)> callback) {
   if (!InCallback()) lock.lock();
   callback_.swap(next);
   if (lock.owns_lock()) lock.unlock();
-  // What the one before held ends here, without the lock.
+  // The groups of the lease before end here, without the lock.
 }
 
 void ClientSession::Tell(const ClientEvent& event) {
@@ -287,6 +316,7 @@ void ClientSession::Close(const Status& why) {
 }
 
 bool ClientSession::ReleaseChannels(const Status& why) {
+  CutOffPlaced(why);
   bool captured = false;
   std::vector<std::shared_ptr<StreamChannel>> channels;
   {

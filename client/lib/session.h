@@ -1,7 +1,7 @@
 // File: session.h
 //
-// What all handles of one client share: the gRPC plugin, the channels of the client's streams, the groups'
-// states, and the watchdog that releases the process's own streams once the daemon is gone.
+// The parts that all handles of one client share: the gRPC plugin, the channels of the client's streams, the
+// groups' states, and the watchdog that releases the process's own streams once the daemon is gone.
 #pragma once
 
 #include <condition_variable>
@@ -20,6 +20,8 @@
 #include "client/lib/control_api.h"
 #include "client/lib/fork_guard.h"
 #include "client/lib/launch_state.h"
+#include "client/lib/placed/failure_reporter.h"
+#include "client/lib/placed/placed_group.h"
 #include "client/lib/registrations.h"
 #include "client/lib/segment_cache.h"
 #include "client/lib/stream_channel.h"
@@ -46,7 +48,7 @@ class ClientSession : public std::enable_shared_from_this<ClientSession> {
   // session.
   Result<ClientDevice*> device();
 
-  // What every call of a handle asks first: not in a forked child, not detached.
+  // Every call of a handle checks this first: not in a forked child, not detached.
   Status CheckUsable() const;
   // CheckUsable, and the daemon has not gone: for launches, which no daemon would refuse.
   Status CheckLaunchable() const;
@@ -67,6 +69,10 @@ class ClientSession : public std::enable_shared_from_this<ClientSession> {
   void ReapAll();
 
   void AddGroup(const std::shared_ptr<ClientGroupState>& group);
+  // Ends the launches of `group` once the session is over, when nobody else writes verdicts.
+  void AddPlaced(const std::shared_ptr<PlacedGroup>& group);
+  // Where groups report failures to; any thread, also after the session's end.
+  std::function<void(FailureReport)> FailureReports();
   // The callback before is not called any more after this, and has returned, unless it is it that calls.
   void OnEvent(std::function<void(const ClientEvent&)> callback);
 
@@ -111,6 +117,7 @@ class ClientSession : public std::enable_shared_from_this<ClientSession> {
   // Ends every channel's waits; true if some must be served again.
   bool ReleaseChannels(const Status& why);
   void Forget(const std::shared_ptr<StreamChannel>& channel);
+  void CutOffPlaced(const Status& why);
 
   std::unique_ptr<ClientControl> control_;
   AttachInfo info_;
@@ -130,6 +137,10 @@ class ClientSession : public std::enable_shared_from_this<ClientSession> {
   std::mutex groups_mutex_;
   std::map<uint64_t, std::weak_ptr<ClientGroupState>> groups_;
   std::map<uint64_t, std::vector<ControlEvent>> early_events_;  // of groups whose join has not returned yet
+
+  std::mutex placed_mutex_;
+  std::vector<std::weak_ptr<PlacedGroup>> placed_;
+  std::shared_ptr<FailureReporter> reporter_;  // null before the first placed group
 
   std::mutex callback_mutex_;              // held while the callback runs
   std::atomic<std::thread::id> caller_{};  // who runs it

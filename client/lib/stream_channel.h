@@ -59,7 +59,7 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
   void Release(const Status& why) { producer_.words().Release(why); }
   // A graph that can be replayed still uses the channel's words.
   bool HasCaptured() const { return captured_count_.load(std::memory_order_acquire) != 0; }
-  // A graph has let go of its captured launch, and the engine has not been told: Reap tells it.
+  // A graph has dropped its captured launch, and the engine does not know it yet: Reap sends that.
   bool HasDropped() const { return has_dropped_.load(std::memory_order_acquire); }
   // No launch is in flight or being made, and no graph can make one.
   bool Idle();

@@ -39,6 +39,7 @@ Result<std::shared_ptr<SymmetricTensor>> TensorHandle::Make(std::shared_ptr<Grou
   tensor->pad_bytes_ = info.pad_bytes;
   session->registrations().Add(tensor->data(), tensor->bytes_, tensor->gpu_uuid(), tensor->group_->id(),
                                tensor->registration_id_);
+  tensor->group_->AddTensor(tensor);
   return std::shared_ptr<SymmetricTensor>(std::move(tensor));
 }
 

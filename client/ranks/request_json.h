@@ -1,7 +1,7 @@
 // File: request_json.h
 //
 // A request as JSON: {"op": "all_reduce", "operands": [{"role": "input", "dtype": "f32", "shape": [256]}, …],
-// …}. What is left out has the default of OpRequest; an operand's dtype is f32.
+// …}. An absent field has the default of OpRequest; an operand's dtype is f32.
 #pragma once
 
 #include <nlohmann/json.hpp>

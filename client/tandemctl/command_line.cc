@@ -63,7 +63,16 @@ void AddDaemonCommands(CLI::App& app, CommandLine& line) {
   CLI::App* trace = add("trace", "The latest launches of all GPUs as Chrome trace JSON", WriteTrace);
   trace->add_option("-o,--output", line.options.output, "File to write; default is standard output");
   trace->add_option("--last", line.options.last, "Launches of each GPU, the latest ones; 0: all");
-  CLI::App* drain = add("drain", "Accept nothing new and wait for the groups to end", Drain);
+  CLI::App* support =
+      add("support", "One archive for a report: doctor, counters, listings, trace, configuration, journal",
+          Support);
+  support->add_option("-o,--output", line.options.output,
+                      "The archive; default is tandem-support-TIME.tar.gz in this directory");
+  support->add_flag("--redact", line.options.redact,
+                    "Replace names of sessions, groups, commands, cgroups and the host; no journal");
+  add("cordon", "Accept no new sessions and groups; jobs that run go on", Cordon)
+      ->add_flag("--undo", line.options.undo, "Accept again; ends a drain too");
+  CLI::App* drain = add("drain", "Cordon the node, tell its jobs, and wait for the groups to end", Drain);
   drain->add_option("--wait", line.options.drain_seconds, "Seconds to wait")->check(CLI::Range(0.0, 86400.0));
   drain->add_flag("--undo", line.options.undo, "Accept again");
   CLI::App* evict =
@@ -93,6 +102,9 @@ void AddExplain(CLI::App& app, CommandLine& line) {
   sub->add_option("--world", explain.world, "Ranks, 1 to 8");
   sub->add_option("--topology", explain.topology_file, "Topology file (TOML); its first GPUs are the ranks");
   sub->add_option("--algorithm", explain.algorithm, Listed(AlgorithmNames()));
+  sub->add_option(
+      "--placement", explain.placement,
+      Listed(PlacementNames()) + "; client: one kernel on the ranks' own streams");
   sub->add_option("--dim", explain.dim, "Gather, scatter or all-to-all dimension");
   sub->add_option("--root", explain.root, "Root of broadcast and reduce");
   sub->add_option("--steps", explain.steps,

@@ -8,6 +8,8 @@
 #include <thread>
 
 #include "client/tandemctl/json.h"
+#include "client/tandemctl/local_checks.h"
+#include "client/tandemctl/support.h"
 #include "client/tandemctl/top.h"
 #include "client/tandemctl/topology_json.h"
 #include "client/tandemctl/views.h"
@@ -105,9 +107,14 @@ Status ShowHealth(const Connection& connection, const CommandOptions& options) {
 }
 
 Status ShowDoctor(const Connection& connection, const CommandOptions& options) {
-  TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::Doctor));
-  TANDEM_RETURN_IF_ERROR(Show(reply, options.json, DoctorText));
-  for (const auto& finding : reply.findings()) {
+  const auto reply = Ask(connection, &Admin::Stub::Doctor);
+  if (reply.status().code() == Code::kUnavailable || reply.status().code() == Code::kPermissionDenied) {
+    const LocalNode node = ThisNode(connection.runtime_dir(), connection.admin_dir());
+    TANDEM_RETURN_IF_ERROR(Show(CheckLocally(node), options.json, DoctorText));
+  }
+  if (!reply.ok()) return reply.status();
+  TANDEM_RETURN_IF_ERROR(Show(*reply, options.json, DoctorText));
+  for (const auto& finding : reply->findings()) {
     if (finding.severity() == admin::v1::Finding::FAILURE)
       return FailedPrecondition("the node is not healthy");
   }
@@ -191,6 +198,23 @@ Status WriteTrace(const Connection& connection, const CommandOptions& options) {
   std::fprintf(stderr, "%s: %zu bytes (chrome://tracing or ui.perfetto.dev)\n", options.output.c_str(),
                reply.chrome_trace_json().size() + 1);
   return Status::Ok();
+}
+
+Status Support(const Connection& connection, const CommandOptions& options) {
+  return WriteSupport(connection, ThisNode(connection.runtime_dir(), connection.admin_dir()),
+                      {.output = options.output, .redact = options.redact});
+}
+
+Status Cordon(const Connection& connection, const CommandOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(auto stub, connection.Changer());
+  admin::v1::CordonRequest request;
+  request.set_undo(options.undo);
+  admin::v1::CordonReply reply;
+  TANDEM_RETURN_IF_ERROR(connection.Call(*stub, &AdminControl::Stub::Cordon, request, &reply));
+  return Show(reply, options.json, [&](const admin::v1::CordonReply& r) {
+    return std::string(options.undo ? "serving again: " : "cordoned: ") + std::to_string(r.sessions()) +
+           " sessions, " + std::to_string(r.groups()) + (options.undo ? " groups\n" : " groups go on\n");
+  });
 }
 
 Status Drain(const Connection& connection, const CommandOptions& options) {

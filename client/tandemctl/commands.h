@@ -16,7 +16,7 @@ struct CommandOptions {
   bool json = false;
   bool ready = false;           // health
   bool once = false;            // top
-  bool undo = false;            // drain
+  bool undo = false;            // cordon, drain
   bool programs = false;        // plans
   bool segments = false;        // pools
   double interval_seconds = 1;  // top
@@ -27,13 +27,15 @@ struct CommandOptions {
   uint32_t last = 0;      // trace
   bool force = false;     // evict
   std::string gpu;        // evict, reset: an index or a UUID; "": a session
-  std::string output;     // trace; "" or "-": standard output
+  std::string output;     // trace: "" or "-" is standard output; support: the archive
+  bool redact = false;    // support
 };
 
 Status ShowTopology(const Connection& connection, const CommandOptions& options);
 // FAILED_PRECONDITION if tandemd is not live, or with `ready` if the node is not ready.
 Status ShowHealth(const Connection& connection, const CommandOptions& options);
-// FAILED_PRECONDITION if a finding is a failure.
+// FAILED_PRECONDITION if a finding is a failure. Where no daemon answers: the findings of this machine alone,
+// and why none answers.
 Status ShowDoctor(const Connection& connection, const CommandOptions& options);
 Status ShowSessions(const Connection& connection, const CommandOptions& options);
 Status ShowGroups(const Connection& connection, const CommandOptions& options);
@@ -45,6 +47,9 @@ Status ShowStats(const Connection& connection, const CommandOptions& options);
 // interval.
 Status ShowTop(const Connection& connection, const CommandOptions& options);
 Status WriteTrace(const Connection& connection, const CommandOptions& options);
+// Writes an archive for a report (support.h).
+Status Support(const Connection& connection, const CommandOptions& options);
+Status Cordon(const Connection& connection, const CommandOptions& options);
 // FAILED_PRECONDITION if groups are left at the end.
 Status Drain(const Connection& connection, const CommandOptions& options);
 Status Evict(const Connection& connection, const CommandOptions& options);

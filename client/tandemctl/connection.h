@@ -29,6 +29,9 @@ class Connection {
   // `admin_dir`: of admin.sock; empty: the runtime directory with "-admin" appended, as tandemd has it.
   Connection(std::string runtime_dir, std::string admin_dir, std::chrono::milliseconds timeout);
 
+  const std::string& runtime_dir() const { return runtime_dir_; }
+  const std::string& admin_dir() const { return admin_dir_; }
+
   // The services, by their sockets. UNAVAILABLE with reason "UNREACHABLE" if nobody listens,
   // PERMISSION_DENIED if this user may not connect.
   Result<std::unique_ptr<admin::v1::Admin::Stub>> Reader() const;

@@ -186,6 +186,7 @@ Result<std::vector<OpRequest>> MakeRequests(const ExplainOptions& options) {
 Result<Explanation> Explain(const ExplainOptions& options) {
   TANDEM_ASSIGN_OR_RETURN(std::vector<OpRequest> requests, MakeRequests(options));
   plan::GroupContext group;
+  TANDEM_ASSIGN_OR_RETURN(group.placement, plan::ParsePlacement(options.placement));
   if (options.topology_file.empty()) {
     group.topology = EmulatedTopology(options.world);
   } else {
@@ -216,6 +217,7 @@ std::string ExplanationText(const Explanation& explanation, const ExplainOptions
   line("group", std::to_string(options.world) + " ranks, " + explanation.topology_class);
   line("algorithm", std::string(AlgorithmName(plan.algorithm)) + (plan.fused ? "" : " (not fused)"));
   line("why", plan.reason);
+  line("placement", std::string(PlacementName(plan.placement)) + ": " + plan.placement_reason);
   if (plan.steps != 0) line("steps x lanes", std::to_string(plan.steps) + " x " + std::to_string(plan.lanes));
   line("scales", plan.scale_mode);
   line("wire type", plan.wire_type);
@@ -251,6 +253,8 @@ std::string ExplanationJson(const Explanation& explanation, const ExplainOptions
                               {"topology_class", explanation.topology_class},
                               {"algorithm", std::string(AlgorithmName(plan.algorithm))},
                               {"reason", plan.reason},
+                              {"placement", std::string(PlacementName(plan.placement))},
+                              {"placement_reason", plan.placement_reason},
                               {"fused", plan.fused},
                               {"steps", plan.steps},
                               {"lanes", plan.lanes},

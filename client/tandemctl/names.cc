@@ -31,6 +31,8 @@ std::vector<std::string> DTypeNames() { return {"f32", "f16", "bf16", "f8e4m3", 
 
 std::vector<std::string> ScaleNames() { return {"tensor_wise", "row_wise", "block_wise"}; }
 
+std::vector<std::string> PlacementNames() { return {"auto", "engine", "client"}; }
+
 std::vector<std::string> ShellNames() { return {"bash", "zsh", "fish"}; }
 
 std::string Listed(const std::vector<std::string>& names) {

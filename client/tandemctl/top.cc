@@ -86,8 +86,10 @@ std::string TopText(const TopSample& before, const TopSample& now) {
   std::string text = "tandemd " + stats.version() + ", " + stats.backend() + ", up " +
                      Age(stats.uptime_seconds()) + ", " + std::to_string(stats.sessions()) + " sessions, " +
                      std::to_string(stats.groups()) + " groups, " + std::to_string(stats.plans()) + " plans" +
-                     (stats.draining() ? ", DRAINING" : "") + "; rates over " +
-                     Number(rates.seconds, "%.1f s") + "\n\n";
+                     (stats.draining()   ? ", DRAINING"
+                      : stats.cordoned() ? ", CORDONED"
+                                         : "") +
+                     "; rates over " + Number(rates.seconds, "%.1f s") + "\n\n";
   Table engines({"gpu", "engine", ">busy", ">launches/s", ">failed/s", ">launches"});
   for (const EngineRates& e : rates.engines) {
     engines.Add({e.engine->gpu_uuid(), e.engine->state(), Number(100 * e.busy, "%.0f %%"),
@@ -114,6 +116,7 @@ std::string TopJson(const TopSample& before, const TopSample& now) {
                               {"backend", now.stats.backend()},
                               {"uptime_seconds", now.stats.uptime_seconds()},
                               {"draining", now.stats.draining()},
+                              {"cordoned", now.stats.cordoned()},
                               {"sessions", now.stats.sessions()},
                               {"groups", now.stats.groups()},
                               {"engines", nlohmann::ordered_json::array()},

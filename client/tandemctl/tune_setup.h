@@ -16,7 +16,7 @@ namespace tandem::ctl {
 // One thing to measure.
 struct TuneCase {
   ExplainOptions what;     // op, dtype, dim, symmetric, exact; the rest is not looked at
-  std::string shape;       // MxNxK of the whole product; of a collective one rank's input
+  std::string shape;       // MxNxK of the whole product; for a collective, one rank's input
   std::string scales;      // fp8: "tensor_wise" (the default), "row_wise", "block_wise"
   std::string candidates;  // "ring:8x2,pipeline:x3,unfused"; empty: DefaultCandidates
   // "all_gather_matmul 8192x3584x8192 f8e4m3 row_wise".

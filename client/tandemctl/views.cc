@@ -117,11 +117,11 @@ std::string DoctorText(const admin::v1::DoctorReply& reply) {
 
 std::string SessionsText(const admin::v1::ListSessionsReply& reply) {
   Table table({">id", ">pid", ">uid", "name", "command", ">age", ">groups", ">tensors", ">regs", ">channels",
-               ">memory"});
+               ">memory", "owner"});
   for (const auto& s : reply.sessions()) {
     table.Add({std::to_string(s.id()), std::to_string(s.pid()), std::to_string(s.uid()), s.name(),
                s.command(), Age(s.age_seconds()), std::to_string(s.groups()), std::to_string(s.tensors()),
-               std::to_string(s.registrations()), std::to_string(s.channels()), Bytes(s.bytes())});
+               std::to_string(s.registrations()), std::to_string(s.channels()), Bytes(s.bytes()), s.owner()});
   }
   return OrNone(table, "no sessions") + CutNote(reply);
 }
@@ -244,18 +244,20 @@ std::string QueueText(const admin::v1::GetQueueReply& reply) {
 }
 
 std::string StatsText(const admin::v1::GetStatsReply& reply) {
-  std::string text = "tandemd " + reply.version() + ", " + reply.backend() + " backend, up " +
-                     Age(reply.uptime_seconds()) + (reply.draining() ? ", DRAINING" : "") + "\n" +
-                     std::to_string(reply.sessions()) + " sessions, " + std::to_string(reply.groups()) +
-                     " groups, " + std::to_string(reply.plans()) + " plans, " + Bytes(reply.segment_bytes()) +
-                     " in segments, " + std::to_string(reply.descriptors()) + " descriptors, " +
-                     Bytes(reply.rss_bytes()) + " resident\n\n";
+  std::string text =
+      "tandemd " + reply.version() + ", " + reply.backend() + " backend, up " + Age(reply.uptime_seconds()) +
+      (reply.draining()   ? ", DRAINING"
+       : reply.cordoned() ? ", CORDONED"
+                          : "") +
+      "\n" + std::to_string(reply.sessions()) + " sessions, " + std::to_string(reply.groups()) + " groups, " +
+      std::to_string(reply.plans()) + " plans, " + Bytes(reply.segment_bytes()) + " in segments, " +
+      std::to_string(reply.descriptors()) + " descriptors, " + Bytes(reply.rss_bytes()) + " resident\n\n";
   Table table({"gpu", "engine", ">pid", ">generation", ">restarts", ">channels", ">launches", ">ahead",
-               ">called off", ">failed", ">busy", "last end"});
+               ">cancelled", ">failed", ">busy", "last end"});
   for (const auto& e : reply.engines()) {
     table.Add({e.gpu_uuid(), e.state(), std::to_string(e.pid()), std::to_string(e.generation()),
                std::to_string(e.restarts()), std::to_string(e.channels()), std::to_string(e.launches()),
-               std::to_string(e.prelaunched()), std::to_string(e.called_off()), std::to_string(e.failures()),
+               std::to_string(e.speculated()), std::to_string(e.cancelled()), std::to_string(e.failures()),
                Micros(e.busy_seconds() * 1e6), e.last_exit()});
   }
   return text + table.Text() + SentText(reply) + LinksText(reply);

@@ -1,4 +1,4 @@
-// What the library says of arguments that cannot be right, and of handles whose time is over, before any
+// The library's errors for arguments that cannot be right, and for handles whose time is over, before any
 // daemon is asked.
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ class ArgumentsTest : public HostClientTest {
     request.operands.push_back({Role::kInput, {DType::kF32, {256}, {}}});
     return group->Prepare("bound", request).value();
   }
-  // What a launch bound to `binding` says, and the slot's binding that the engine is given for it.
+  // The error of a launch bound to `binding`, and the slot's binding that the engine gets for it.
   Status Launch(Plan& plan, const Binding& binding, LaunchBinding* sent) {
     Status status = plan.Launch(stream_.get(), {&binding, 1});
     const LaunchEntry entry = Arrive(Engine());

@@ -183,7 +183,7 @@ TEST_F(ClientTest, ManyThreadsAndStreamsLaunchTogether) {
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
-      // Two threads share the fixture's stream, the third has one of its own.
+      // Two threads share the fixture's stream, the third has a separate one.
       auto own = HostStream::Create().value();
       HostStream* stream = t == 0 ? own.get() : stream_.get();
       for (int i = 0; i < kLaunches; ++i) EXPECT_TRUE(plan_->Launch(stream, {}).ok());

@@ -17,7 +17,7 @@
 
 namespace tandem::client {
 
-// What the test keeps of a fake, since the session owns the fake itself. Thread-safe.
+// The test's handle to a fake, since the session owns the fake itself. Thread-safe.
 struct FakeDaemon {
   std::mutex mutex;
   // Held while a callback runs, as the real plugin's Shutdown waits for those: none comes once the session
@@ -117,8 +117,8 @@ class FakeControl final : public ClientControl {
     daemon_->deregistered.push_back(id);
     return Answer();
   }
-  Result<PlanInfo> Prepare(uint64_t, const std::string& key, const OpRequest& request,
-                           Milliseconds deadline) override {
+  Result<PreparedPlan> Prepare(uint64_t, const std::string& key, const OpRequest& request,
+                               Milliseconds deadline) override {
     std::lock_guard lock(daemon_->mutex);
     daemon_->prepare_deadline = deadline;
     PlanInfo info;
@@ -128,8 +128,12 @@ class FakeControl final : public ClientControl {
       TANDEM_ASSIGN_OR_RETURN(int64_t bytes, BoundBytes(request, slot));
       info.slot_bytes.push_back(static_cast<uint64_t>(bytes));
     }
-    return info;
+    PreparedPlan prepared;
+    prepared.info = std::move(info);
+    return prepared;
   }
+  Status ArmPlan(uint64_t, const Status& refusal, Milliseconds) override { return refusal; }
+  Status ReportFailure(const FailureReport&) override { return Answer(); }
   Status ReleasePlan(uint64_t id) override {
     std::lock_guard lock(daemon_->mutex);
     daemon_->released_plans.push_back(id);

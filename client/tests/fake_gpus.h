@@ -24,7 +24,7 @@ class FakeGpus : public ::testing::NiceMock<cuda::MockCudaDriver> {
     CUgraph capturing = nullptr;
     std::vector<CUstreamBatchMemOpParams> operations;
   };
-  // What lies at an address. `kind`: "malloc", "chunk", "managed", "host", "pool".
+  // The memory at an address. `kind`: "malloc", "chunk", "managed", "host", "pool".
   struct Memory {
     std::string kind;
     size_t bytes = 0;
@@ -45,7 +45,7 @@ class FakeGpus : public ::testing::NiceMock<cuda::MockCudaDriver> {
   static Stream& Of(CUstream stream) { return *reinterpret_cast<Stream*>(stream); }
   void Put(uintptr_t address, Memory memory) { memory_[address] = std::move(memory); }
   void Remove(uintptr_t address) { memory_.erase(address); }
-  // What StreamBatchMemOp does unless a test expects otherwise.
+  // The default result of StreamBatchMemOp.
   static Status Enqueue(CUstream stream, CUstreamBatchMemOpParams* operations, unsigned count) {
     for (unsigned i = 0; i < count; ++i) {
       const CUstreamBatchMemOpParams& operation = operations[i];

@@ -1,4 +1,4 @@
-// What a forked child may do with the library: nothing that reaches its parent's session, and it is told so.
+// A forked child cannot reach its parent's session by the library, and each call returns that.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>

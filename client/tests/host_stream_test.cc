@@ -146,6 +146,47 @@ TEST(HostGraphTest, UnjoinedWorkIsRefused) {
   EXPECT_EQ(origin->EndCapture().status().code(), Code::kFailedPrecondition);
 }
 
+// Work that one event orders, by calls on three streams and by two graphs: never two pieces at once, and all
+// of them.
+TEST(HostGraphTest, AnExternalEventOrdersCallsAndReplays) {
+  HostEvent order;
+  int running = 0, count = 0, overlaps = 0;  // plain: the order is what keeps them right
+  const auto work = [&] {
+    if (++running > 1) ++overlaps;
+    ++count;
+    --running;
+  };
+  std::vector<std::unique_ptr<HostStream>> streams;
+  for (int i = 0; i < 3; ++i) streams.push_back(NewStream());
+  const auto launch = [&](HostStream& stream) {
+    ASSERT_TRUE(stream.WaitExternal(order).ok());
+    ASSERT_TRUE(stream.Enqueue(work).ok());
+    ASSERT_TRUE(stream.RecordExternal(order).ok());
+  };
+  std::vector<HostGraphExec> graphs;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(streams[0]->BeginCapture().ok());
+    launch(*streams[0]);
+    launch(*streams[0]);
+    auto graph = streams[0]->EndCapture();
+    ASSERT_TRUE(graph.ok());
+    auto exec = graph->Instantiate();
+    ASSERT_TRUE(exec.ok());
+    graphs.push_back(std::move(*exec));
+  }
+  EXPECT_EQ(count, 0);
+  EXPECT_TRUE(order.Query());
+  constexpr int kRounds = 2000;
+  for (int i = 0; i < kRounds; ++i) {
+    launch(*streams[static_cast<size_t>(i % 3)]);
+    ASSERT_TRUE(graphs[static_cast<size_t>(i % 2)].Launch(*streams[static_cast<size_t>((i + 1) % 3)]).ok());
+  }
+  ASSERT_TRUE(order.Synchronize(60s).ok());
+  for (auto& stream : streams) ASSERT_TRUE(stream->Synchronize(60s).ok());
+  EXPECT_EQ(count, 3 * kRounds);
+  EXPECT_EQ(overlaps, 0);
+}
+
 TEST(HostGraphTest, UserObjectsLiveAsLongAsAnyExecutableGraphOrLaunch) {
   auto stream = NewStream();
   std::atomic<uint64_t> gate{0};

@@ -50,8 +50,8 @@ TEST_F(SharedGpuTest, MemoryIsRegisteredWithTheRanksShare) {
   EXPECT_EQ(Registered(), (std::vector<std::string>{"GPU-0#1", "GPU-0#1"}));
 }
 
-// One process with two ranks on one GPU, as tests have it: each rank's launches have a registration of its
-// own.
+// One process with two ranks on one GPU, as tests have it: each rank's launches have a separate
+// registration.
 TEST_F(SharedGpuTest, EachRankOfAProcessHasARegistrationOfItsShare) {
   auto first = Prepare(Join("GPU-0#0"));
   auto second = Prepare(Join("GPU-0#1"));

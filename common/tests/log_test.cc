@@ -17,7 +17,7 @@ namespace tandem {
 namespace {
 
 TEST(LogTest, PlainLinesCarryTimeAndSeverity) {
-  log::SetUp(log::Severity::kInfo, false);
+  log::SetUp(log::Level::kInfo, false);
   testing::internal::CaptureStderr();
   log::Info("engine ready gpu=1");
   log::Debug("not shown");
@@ -29,7 +29,7 @@ TEST(LogTest, PlainLinesCarryTimeAndSeverity) {
 }
 
 TEST(LogTest, JournalLinesBeginWithThePriority) {
-  log::SetUp(log::Severity::kDebug, true);
+  log::SetUp(log::Level::kDebug, true);
   testing::internal::CaptureStderr();
   log::Debug("d");
   log::Info("i");

@@ -1,6 +1,6 @@
 // One address for each shared file of this process, however often it is mapped.
 //
-// The engines and clients of a node map the same memory, each at an address of its own. TSan goes by
+// The engines and clients of a node map the same memory, each at another address. TSan goes by
 // addresses: it would see neither a race between two of them nor the atomic words that order what they do.
 // Linked with --wrap=mmap and
 // --wrap=munmap, this gives every mapping of a file the first one's address, so that it sees both.

@@ -41,8 +41,8 @@ class Scanner {
   bool AllowsNonAscii() const { return state_ == State::kComment || (state_ == State::kString && !escaped_); }
 
   // A string begins at the start of the text or after one of these. Elsewhere a quote is part of a malformed
-  // value, which toml++ reads to its end; or of a quoted key after a dot, which cannot be told from such a
-  // value without parsing it.
+  // value, which toml++ reads to its end, or of a quoted key after a dot. Only parsing can distinguish the
+  // two.
   bool MayOpen() const {
     return at_ == 0 || std::string_view(" \t\r\n=[,{").find(text_[at_ - 1]) != std::string_view::npos;
   }

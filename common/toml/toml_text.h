@@ -1,7 +1,7 @@
 // File: toml_text.h
 //
-// What every reader and writer of TOML in Tandem shares: reading the file, a check before it is parsed, and
-// quoting.
+// The parts that every reader and writer of TOML in Tandem shares: reading the file, a check before parsing,
+// and quoting.
 #pragma once
 
 #include <string>

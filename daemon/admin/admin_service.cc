@@ -101,6 +101,7 @@ grpc::Status AdminService::ListSessions(grpc::ServerContext*, const admin::v1::L
     out.set_bytes(session.bytes);
     out.set_descriptors(session.descriptors);
     out.set_cgroup(session.cgroup);
+    out.set_owner(session.owner);
     out.set_command(session.command);
     if (session.mps.answers) out.set_mps(session.mps.directory);
     if (!AddWithin(budget, reply->mutable_sessions(), std::move(out))) break;
@@ -216,7 +217,8 @@ grpc::Status AdminService::GetStats(grpc::ServerContext*, const admin::v1::GetSt
   reply->set_version(sources_.version);
   reply->set_instance_id(control.instance_id);
   reply->set_backend(sources_.backend);
-  reply->set_draining(control.draining);
+  reply->set_draining(control.admission == Admission::kDraining);
+  reply->set_cordoned(control.admission != Admission::kOpen);
   reply->set_sessions(control.sessions);
   reply->set_groups(control.groups);
   reply->set_plans(control.plans);
@@ -244,8 +246,8 @@ grpc::Status AdminService::GetStats(grpc::ServerContext*, const admin::v1::GetSt
     out->set_launches(area.Launches());
     out->set_failures(area.Failures());
     out->set_busy_seconds(area.BusyNs() * 1e-9);
-    out->set_prelaunched(area.Speculated());
-    out->set_called_off(area.Cancelled());
+    out->set_speculated(area.Speculated());
+    out->set_cancelled(area.Cancelled());
     launches += area.Launches();
     failures += area.Failures();
   }
@@ -253,47 +255,6 @@ grpc::Status AdminService::GetStats(grpc::ServerContext*, const admin::v1::GetSt
   reply->set_failures(failures);
   FillLinks(sources_, reply_bytes_ / 2, reply);
   return grpc::Status::OK;
-}
-
-grpc::Status AdminControlService::Drain(grpc::ServerContext* context, const admin::v1::DrainRequest* request,
-                                        admin::v1::DrainReply* reply) {
-  sources_.control->SetDraining(!request->undo());
-  if (sources_.on_drain) sources_.on_drain(!request->undo());
-  auto left = std::pair<uint64_t, uint64_t>();
-  if (request->undo()) {
-    ControlSnapshot now = sources_.control->Snapshot();
-    left = {now.sessions, now.groups};
-  } else {
-    Waiter waiter{Waiter::Clock::now() + std::chrono::milliseconds(request->deadline_ms()),
-                  [context] { return context->IsCancelled(); }};
-    left = sources_.control->WaitDrained(waiter);
-  }
-  reply->set_sessions_left(left.first);
-  reply->set_groups_left(left.second);
-  return grpc::Status::OK;
-}
-
-grpc::Status AdminControlService::Evict(grpc::ServerContext*, const admin::v1::EvictRequest* request,
-                                        admin::v1::EvictReply* reply) {
-  if (!request->gpu_uuid().empty()) {
-    auto pids = EvictFromGpu(sources_, request->gpu_uuid(), request->force());
-    if (!pids.ok()) return ToGrpc(pids.status());
-    for (int pid : *pids) reply->add_pids(pid);
-    return grpc::Status::OK;
-  }
-  Status status = sources_.control->Evict(request->session_id());
-  if (status.ok())
-    log::Warning("session evicted by an operator session=" + std::to_string(request->session_id()));
-  return ToGrpc(status);
-}
-
-grpc::Status AdminControlService::Reset(grpc::ServerContext*, const admin::v1::ResetRequest* request,
-                                        admin::v1::ResetReply*) {
-  Result<int> gpu = sources_.topology.Find(request->gpu_uuid());
-  if (!gpu.ok()) return ToGrpc(Status(Code::kNotFound, gpu.status().message()));
-  Status status = sources_.engines->Reset(*gpu);
-  if (status.ok()) log::Warning("engine started again by an operator gpu=" + std::to_string(*gpu));
-  return ToGrpc(status);
 }
 
 }  // namespace tandem::daemon

@@ -39,9 +39,13 @@ struct AdminSources {
   std::string version;
   std::span<const StatsArea> stats;  // by GPU
   TuningStore* tuning = nullptr;
-  GpuProcesses* gpu_processes = nullptr;  // none on the host backend
-  std::function<void(bool)> on_drain;     // called when draining begins and ends; may be empty
-  std::function<bool()> alive;            // Daemon::Alive; empty: always
+  GpuProcesses* gpu_processes = nullptr;        // none on the host backend
+  std::function<void(Admission)> on_admission;  // called when an operator has changed it; may be empty
+  std::function<bool()> metrics_per_plan;       // whether live plans have series; empty: no
+  // An operator's process, by its connection as grpc::ServerContext::peer() names it: "uid=0 pid=7
+  // command=…". Empty: nobody knows.
+  std::function<std::string(const std::string& peer)> caller;
+  std::function<bool()> alive;  // Daemon::Alive; empty: always
   std::function<std::string()>
       metrics_error;  // why metrics are not served; empty: they are, or are not wanted
 };
@@ -99,22 +103,32 @@ class AdminService final : public admin::v1::Admin::Service {
 // FAILED_PRECONDITION if the engine there waits for nobody, unless `force`.
 Result<std::vector<int>> EvictFromGpu(const AdminSources& sources, const std::string& gpu_uuid, bool force);
 
+// Each call is logged before it is made, with the process that makes it and its arguments, and again if it
+// fails.
 class AdminControlService final : public admin::v1::AdminControl::Service {
  public:
   explicit AdminControlService(const AdminSources& sources) : sources_(sources) {}
 
+  grpc::Status Cordon(grpc::ServerContext* context, const admin::v1::CordonRequest* request,
+                      admin::v1::CordonReply* reply) override;
   grpc::Status Drain(grpc::ServerContext* context, const admin::v1::DrainRequest* request,
                      admin::v1::DrainReply* reply) override;
-  grpc::Status Evict(grpc::ServerContext*, const admin::v1::EvictRequest* request,
+  grpc::Status Evict(grpc::ServerContext* context, const admin::v1::EvictRequest* request,
                      admin::v1::EvictReply* reply) override;
-  grpc::Status Reset(grpc::ServerContext*, const admin::v1::ResetRequest* request,
+  grpc::Status Reset(grpc::ServerContext* context, const admin::v1::ResetRequest* request,
                      admin::v1::ResetReply*) override;
-  grpc::Status PutTuning(grpc::ServerContext*, const admin::v1::PutTuningRequest* request,
+  grpc::Status PutTuning(grpc::ServerContext* context, const admin::v1::PutTuningRequest* request,
                          admin::v1::PutTuningReply* reply) override;
-  grpc::Status ForgetTuning(grpc::ServerContext*, const admin::v1::ForgetTuningRequest* request,
+  grpc::Status ForgetTuning(grpc::ServerContext* context, const admin::v1::ForgetTuningRequest* request,
                             admin::v1::ForgetTuningReply* reply) override;
 
  private:
+  void SetAdmission(Admission admission);
+  // Logs the call `name`, makes it, and logs its failure. (control_calls.cc)
+  grpc::Status Audited(const grpc::ServerContext* context, const char* name,
+                       const google::protobuf::Message& request,
+                       const std::function<grpc::Status()>& call) const;
+
   const AdminSources& sources_;
 };
 

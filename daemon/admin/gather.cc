@@ -1,3 +1,5 @@
+#include <chrono>
+
 #include "common/unix_group.h"
 #include "daemon/admin/admin_service.h"
 #include "daemon/admin/engine_queues.h"
@@ -9,21 +11,10 @@
 
 namespace tandem::daemon {
 
-MetricsInput GatherMetrics(const AdminSources& sources) {
-  MetricsInput input;
-  input.control = sources.control->Snapshot();
-  input.pools = sources.control->SnapshotPools();
-  for (int gpu = 0; gpu < sources.engines->count(); ++gpu) {
-    input.engines.push_back(sources.engines->StatusOf(gpu));
-    input.gpu_uuids.push_back(sources.topology.gpus[gpu].uuid);
-  }
-  for (const StatsArea& area : sources.stats) {
-    input.launches.push_back(area.Launches());
-    input.failures.push_back(area.Failures());
-    input.busy_ns.push_back(area.BusyNs());
-    input.prelaunched.push_back(area.Speculated());
-    input.called_off.push_back(area.Cancelled());
-  }
+namespace {
+
+// The live plans' figures: as many series as plans, which has no bound that suits a fleet.
+void AddPlans(const AdminSources& sources, MetricsInput& input) {
   input.plans = ReadAllPlans(sources.stats);
   for (const PlanSnapshot& plan : sources.control->SnapshotPlans()) {
     v1::PlanInfo info;
@@ -32,6 +23,36 @@ MetricsInput GatherMetrics(const AdminSources& sources) {
                                   std::string(AlgorithmName(static_cast<Algorithm>(info.algorithm())))};
     input.gpus_of_plan[plan.plan_id] = plan.gpus;
   }
+}
+
+}  // namespace
+
+MetricsInput GatherMetrics(const AdminSources& sources) {
+  MetricsInput input;
+  input.control = sources.control->Snapshot();
+  input.pools = sources.control->SnapshotPools();
+  for (int gpu = 0; gpu < sources.engines->count(); ++gpu) {
+    input.engines.push_back(sources.engines->StatusOf(gpu));
+    input.gpu_uuids.push_back(sources.topology.gpus[gpu].uuid);
+  }
+  for (size_t gpu = 0; gpu < sources.stats.size(); ++gpu) {
+    const StatsArea& area = sources.stats[gpu];
+    input.launches.push_back(area.Launches());
+    input.failures.push_back(area.Failures());
+    input.busy_ns.push_back(area.BusyNs());
+    input.prelaunched.push_back(area.Speculated());
+    input.called_off.push_back(area.Cancelled());
+    input.late.push_back(area.Late());
+    input.series.push_back(area.ReadSeries());
+    const auto failures = area.FailuresByCode();
+    for (size_t code = 0; code < failures.size(); ++code) input.failures_by_code[code] += failures[code];
+    // The queue of an engine that has ended has ended too.
+    const bool ready = input.engines[gpu].state == EngineState::kReady;
+    input.queues.push_back(ready ? area.Queue() : QueueState());
+  }
+  input.now_ns = static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch() /
+                                       std::chrono::nanoseconds(1));
+  if (sources.metrics_per_plan && sources.metrics_per_plan()) AddPlans(sources, input);
   input.links = sources.links;
   input.process = ReadProcessInfo();
   input.version = sources.version;
@@ -42,7 +63,7 @@ MetricsInput GatherMetrics(const AdminSources& sources) {
 Health GatherHealth(const AdminSources& sources) {
   HealthInput input;
   input.live = !sources.alive || sources.alive();
-  input.draining = sources.control->Snapshot().draining;
+  input.admission = sources.control->Snapshot().admission;
   input.topology = sources.topology;
   for (int gpu = 0; gpu < sources.engines->count(); ++gpu)
     input.engines.push_back(sources.engines->StatusOf(gpu));

@@ -35,6 +35,19 @@ void Fill(const plan::TuningEntry& entry, admin::v1::TuningEntry* out) {
   }
 }
 
+plan::TuningCandidate CandidateOf(const admin::v1::TuningCandidate& from) {
+  plan::TuningCandidate candidate;
+  candidate.algorithm = static_cast<Algorithm>(from.algorithm());
+  candidate.steps = from.steps();
+  candidate.lanes = from.lanes();
+  candidate.samples = from.samples();
+  candidate.median_us = from.median_us();
+  candidate.p10_us = from.p10_us();
+  candidate.p90_us = from.p90_us();
+  candidate.refused = from.refused();
+  return candidate;
+}
+
 Status NoTable() { return FailedPrecondition("this daemon keeps no tuning table"); }
 
 }  // namespace
@@ -68,43 +81,40 @@ grpc::Status AdminService::ListTuning(grpc::ServerContext*, const admin::v1::Lis
   return grpc::Status::OK;
 }
 
-grpc::Status AdminControlService::PutTuning(grpc::ServerContext*, const admin::v1::PutTuningRequest* request,
+grpc::Status AdminControlService::PutTuning(grpc::ServerContext* context,
+                                            const admin::v1::PutTuningRequest* request,
                                             admin::v1::PutTuningReply* reply) {
-  if (static_cast<size_t>(request->candidates_size()) > plan::kMaxTuningCandidates) {
-    return ToGrpc(InvalidArgument("more than " + std::to_string(plan::kMaxTuningCandidates) + " candidates"));
-  }
-  std::vector<plan::TuningCandidate> candidates;
-  for (const admin::v1::TuningCandidate& from : request->candidates()) {
-    plan::TuningCandidate candidate;
-    if (from.algorithm() > 255) return ToGrpc(InvalidArgument("unknown algorithm"));
-    candidate.algorithm = static_cast<Algorithm>(from.algorithm());
-    candidate.steps = from.steps();
-    candidate.lanes = from.lanes();
-    candidate.samples = from.samples();
-    candidate.median_us = from.median_us();
-    candidate.p10_us = from.p10_us();
-    candidate.p90_us = from.p90_us();
-    candidate.refused = from.refused();
-    candidates.push_back(std::move(candidate));
-  }
-  auto entry = sources_.control->PutTuning(
-      request->request(), {request->gpu_uuids().begin(), request->gpu_uuids().end()}, std::move(candidates));
-  if (!entry.ok()) return ToGrpc(entry.status());
-  Fill(*entry, reply->mutable_entry());
-  return grpc::Status::OK;
+  return Audited(context, "PutTuning", *request, [&] {
+    if (static_cast<size_t>(request->candidates_size()) > plan::kMaxTuningCandidates) {
+      return ToGrpc(
+          InvalidArgument("more than " + std::to_string(plan::kMaxTuningCandidates) + " candidates"));
+    }
+    std::vector<plan::TuningCandidate> candidates;
+    for (const admin::v1::TuningCandidate& from : request->candidates()) {
+      if (from.algorithm() > 255) return ToGrpc(InvalidArgument("unknown algorithm"));
+      candidates.push_back(CandidateOf(from));
+    }
+    auto entry = sources_.control->PutTuning(request->request(),
+                                             {request->gpu_uuids().begin(), request->gpu_uuids().end()},
+                                             std::move(candidates));
+    if (!entry.ok()) return ToGrpc(entry.status());
+    Fill(*entry, reply->mutable_entry());
+    return grpc::Status::OK;
+  });
 }
 
-grpc::Status AdminControlService::ForgetTuning(grpc::ServerContext*,
+grpc::Status AdminControlService::ForgetTuning(grpc::ServerContext* context,
                                                const admin::v1::ForgetTuningRequest* request,
                                                admin::v1::ForgetTuningReply* reply) {
-  if (sources_.tuning == nullptr) return ToGrpc(NoTable());
-  if (request->id().empty() != request->all()) return ToGrpc(InvalidArgument("either an id or all"));
-  Result<size_t> count =
-      request->all() ? sources_.tuning->ForgetAll() : sources_.tuning->Forget(request->id());
-  if (!count.ok()) return ToGrpc(count.status());
-  if (*count > 0) log::Info("tuning: " + std::to_string(*count) + " entries forgotten by an operator");
-  reply->set_forgotten(static_cast<uint32_t>(*count));
-  return grpc::Status::OK;
+  return Audited(context, "ForgetTuning", *request, [&] {
+    if (sources_.tuning == nullptr) return ToGrpc(NoTable());
+    if (request->id().empty() != request->all()) return ToGrpc(InvalidArgument("either an id or all"));
+    Result<size_t> count =
+        request->all() ? sources_.tuning->ForgetAll() : sources_.tuning->Forget(request->id());
+    if (!count.ok()) return ToGrpc(count.status());
+    reply->set_forgotten(static_cast<uint32_t>(*count));
+    return grpc::Status::OK;
+  });
 }
 
 }  // namespace tandem::daemon

@@ -52,7 +52,7 @@ Status CheckBooleans(const std::vector<Flag>& flags, const std::vector<std::stri
 }
 
 // --config's file, or the default one if it is there, and config.d beside it; then the flags.
-Status Load(const std::vector<Flag>& flags, bool config_given, CommandLine& line) {
+Status Load(const std::vector<Flag>& flags, bool config_given, DaemonCommandLine& line) {
   if (config_given || access(line.config_path.c_str(), F_OK) == 0) {
     TANDEM_RETURN_IF_ERROR(LoadConfigOver(line.config_path, line.config));
   } else {
@@ -72,10 +72,10 @@ Status Load(const std::vector<Flag>& flags, bool config_given, CommandLine& line
 
 }  // namespace
 
-Result<CommandLine> ParseCommandLine(int argc, const char* const* argv,
-                                     const std::string& default_config_path) {
+Result<DaemonCommandLine> ParseCommandLine(int argc, const char* const* argv,
+                                           const std::string& default_config_path) {
   CLI::App app("tandemd: runs collectives and matmuls in tandem on the GPUs of this node.", "tandemd");
-  CommandLine line;
+  DaemonCommandLine line;
   bool check = false;
   bool print = false;
   bool print_default = false;
@@ -113,24 +113,24 @@ Result<CommandLine> ParseCommandLine(int argc, const char* const* argv,
   try {  // CLI11 reports by exceptions
     app.parse(arguments);
   } catch (const CLI::CallForHelp&) {
-    line.action = CommandLine::Action::kPrint;
+    line.action = DaemonCommandLine::Action::kPrint;
     line.output = app.help();
     return line;
   } catch (const CLI::ParseError& error) {
     return InvalidArgument(std::string(error.what()) + " (tandemd --help lists the flags)");
   }
   if (version) {
-    line.action = CommandLine::Action::kPrint;
+    line.action = DaemonCommandLine::Action::kPrint;
     line.output = std::string("tandemd ") + BuildVersion() + "\n";
     return line;
   }
   if (print_default) {
-    line.action = CommandLine::Action::kPrint;
+    line.action = DaemonCommandLine::Action::kPrint;
     line.output = PrintDefaultConfigFile();
     return line;
   }
   TANDEM_RETURN_IF_ERROR(Load(flags, config_option->count() > 0, line));
-  if (print || check) line.action = CommandLine::Action::kPrint;
+  if (print || check) line.action = DaemonCommandLine::Action::kPrint;
   line.check = check;
   if (print) line.output = PrintConfig(line.config);
   if (check && !print) line.output = "configuration is valid\n";

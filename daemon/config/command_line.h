@@ -15,7 +15,7 @@ namespace tandem {
 // Read when --config is not given; it may be absent then, with or without a config.d beside it.
 inline constexpr char kDefaultConfigPath[] = "/etc/tandem/tandemd.toml";
 
-struct CommandLine {
+struct DaemonCommandLine {
   enum class Action {
     kRun,    // start the daemon with `config`
     kPrint,  // write `output` to stdout and end with status 0
@@ -32,7 +32,7 @@ struct CommandLine {
 // Reads `argv` (argv[0] is the program's name), the files, and checks the outcome; --check-config and
 // --print-config fail where the daemon would refuse to start. An error is one sentence for stderr; the exit
 // status for it is 2.
-Result<CommandLine> ParseCommandLine(int argc, const char* const* argv,
-                                     const std::string& default_config_path = kDefaultConfigPath);
+Result<DaemonCommandLine> ParseCommandLine(int argc, const char* const* argv,
+                                           const std::string& default_config_path = kDefaultConfigPath);
 
 }  // namespace tandem

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string>
 
+#include "daemon/config/allow_rules.h"
 #include "daemon/config/config_keys.h"
 
 namespace tandem {
@@ -101,13 +102,19 @@ std::string Print(const Config& config, std::string_view before_key) {
     std::string_view leaf = dot == std::string_view::npos ? key.name : key.name.substr(dot + 1);
     if (!out.empty()) out += "\n";
     if (key_table != table) {
+      if (table.empty()) {
+        // Before the tables: a list without rules is a key of none of them.
+        out += Comment(std::string(config::kAllowDoc) + " Reloadable.");
+        out += config.allow.empty() ? std::string(before_key) + "allow = []\n\n"
+                                    : "# The tables are at the end.\n\n";
+      }
       out += "[" + std::string(key_table) + "]\n";
       table = key_table;
     }
-    out += Comment(std::string(key.doc) + Limits(key));
+    out += Comment(std::string(key.doc) + Limits(key) + (key.live ? " Reloadable." : ""));
     out += std::string(before_key) + std::string(leaf) + " = " + config::PrintValue(key, config) + "\n";
   }
-  return out;
+  return out + config::PrintAllow(config.allow);
 }
 
 }  // namespace
@@ -165,7 +172,9 @@ std::string PrintDefaultConfigFile() {
   return "# Configuration of tandemd. Every key is shown with its default; uncomment what you change.\n"
          "# Files in config.d/ beside this one are read after it, in the order of their names; flags go over "
          "all files.\n"
-         "# `tandemd --check-config` checks, `tandemd --print-config` shows what is in force.\n\n" +
+         "# `tandemd --check-config` checks, `tandemd --print-config` shows what is in force.\n"
+         "# `systemctl reload tandemd` takes over the keys marked as reloadable; the others need a "
+         "restart.\n\n" +
          Print(Config(), "# ");
 }
 

@@ -5,11 +5,12 @@
 // keys (config_keys.h), so the file, the flags, --print-config and the documentation cannot disagree.
 //
 // Example:
-//   Result<CommandLine> line = ParseCommandLine(argc, argv);      // command_line.h
+//   Result<DaemonCommandLine> line = ParseCommandLine(argc, argv);      // command_line.h
 //   Result<Config> config = LoadConfig("/etc/tandem/tandemd.toml");  // config_file.h
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,13 +20,13 @@
 
 namespace tandem {
 
-enum class Backend : uint8_t {
+enum class BackendKind : uint8_t {
   kAuto = 0,  // CUDA where NVML finds a GPU, else host
   kHost = 1,  // emulated GPUs on the CPU
   kCuda = 2,
 };
 // "auto", "host", "cuda".
-std::string_view BackendName(Backend backend);
+std::string_view BackendName(BackendKind backend);
 
 enum class LogLevel : uint8_t { kTrace = 0, kDebug = 1, kInfo = 2, kWarning = 3, kError = 4 };
 // "trace", "debug", "info", "warning", "error".
@@ -36,6 +37,9 @@ enum class FusedUse : uint8_t {
   kExplicit = 0,  // when a request asks for them
   kAuto = 1,      // also where they are predicted to be the fastest
 };
+
+// Where plans run of groups that have no option "placement": "auto", "engine", "client".
+enum class PlacementUse : uint8_t { kAuto = 0, kEngine = 1, kClient = 2 };
 
 // Limits beyond which tandemd answers RESOURCE_EXHAUSTED; of one uid unless a member's comment names
 // something else.
@@ -77,6 +81,15 @@ struct MpsConfig {
   std::string spare_pipe_directory;  // while the first one's server accepts nobody; "": wait for it
 };
 
+// One rule of [[allow]]: sessions that fit every selector that is set may use these GPUs. The first rule that
+// fits decides. Without any rule everybody may use all GPUs; with rules a session that none fits is refused.
+struct AllowConfig {
+  std::optional<int64_t> uid, gid;
+  std::string cgroup;                                           // this one and all below it; "": any
+  std::optional<std::vector<std::string>> gpus = std::nullopt;  // UUIDs or indexes; none: all GPUs
+  bool operator==(const AllowConfig&) const = default;
+};
+
 // Modes for tests of Tandem itself. No node that serves jobs sets them.
 struct TestingConfig {
   int64_t engines_per_gpu = 1;      // CUDA: ranks that share each GPU; 8 in all
@@ -93,7 +106,7 @@ struct Config {
   std::string socket_group =
       "tandem";             // group (name or gid) of lease.sock and client.sock; "": tandemd's own
   std::string engine_path;  // the tandem-engine program; "": beside tandemd's own
-  Backend backend = Backend::kAuto;
+  BackendKind backend = BackendKind::kAuto;
   std::string topology_file;  // topology to use instead of NVML's or the emulated default; "": none
   int64_t emulated_gpus = 4;  // 1 to 8; a topology file's GPUs count instead if there is one
   int64_t emulated_memory_bytes = int64_t{2} << 30;  // memory of each emulated GPU, allocated as it is used
@@ -102,15 +115,20 @@ struct Config {
       kDefaultLaunchDeadline.count();  // from the first rank's arrival, where group and launch set none
   int64_t join_deadline_ms = 300000;   // longest wait for all ranks of a join, rendezvous or prepare
   FusedUse fused = FusedUse::kAuto;    // fused kernels: when asked for, or also by choice
-  bool prelaunch = true;               // an expected launch's first kernel waits on its lane for the start
-  int64_t trace_records = 65536;       // launches kept for `tandemctl trace`; 0: no trace
+  PlacementUse placement = PlacementUse::kAuto;  // of plans: engines or the ranks' own streams
+  bool speculative_launch = true;  // an expected launch's first kernel waits on its lane for the start
+  int64_t trace_records = 65536;   // launches kept for `tandemctl trace`; 0: no trace
+  bool cordoned = false;           // no new sessions and groups
+  int64_t stop_grace_ms = 30000;   // how long a stop waits for groups to end
   LogLevel log_level = LogLevel::kInfo;
   std::string metrics_listen =
-      "off";  // "address:port" that serves Prometheus metrics (port 0: any), or "off"
+      "off";                      // "address:port" that serves Prometheus metrics (port 0: any), or "off"
+  bool metrics_per_plan = false;  // series of each live plan
   QuotaConfig quotas;
   SupervisorConfig supervisor;
   MpsConfig mps;
   TestingConfig testing;
+  std::vector<AllowConfig> allow;      // a file that has rules replaces those of files before it
   std::vector<std::string> old_names;  // one sentence for each old name of a key that a file or a flag used
 };
 

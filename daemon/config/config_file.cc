@@ -9,6 +9,7 @@
 
 #include "common/toml/toml_parse.h"
 #include "common/toml/toml_text.h"
+#include "daemon/config/allow_rules.h"
 #include "daemon/config/config_keys.h"
 
 namespace tandem {
@@ -84,6 +85,10 @@ Status ParseConfigText(std::string_view text, std::string_view file, Config& con
   TANDEM_ASSIGN_OR_RETURN(toml::table root, ParseToml(text, file));
   Config changed = config;
   for (const auto& [name, node] : root) {
+    if (name.str() == "allow") {
+      TANDEM_ASSIGN_OR_RETURN(changed.allow, config::ParseAllow(node, file));
+      continue;
+    }
     const toml::table* table = node.as_table();
     if (table == nullptr) {
       TANDEM_RETURN_IF_ERROR(ApplyNode(std::string(name.str()), node, file, changed));

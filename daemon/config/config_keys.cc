@@ -15,11 +15,12 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kBackends = {"auto", "host", "cuda"};
 constexpr std::array<std::string_view, 2> kFusedUses = {"explicit", "auto"};
+constexpr std::array<std::string_view, 3> kPlacementUses = {"auto", "engine", "client"};
 constexpr std::array<std::string_view, 5> kLogLevels = {"trace", "debug", "info", "warning", "error"};
 
 }  // namespace
 
-std::string_view BackendName(Backend backend) {
+std::string_view BackendName(BackendKind backend) {
   auto index = static_cast<size_t>(backend);
   return index < kBackends.size() ? kBackends[index] : "invalid";
 }
@@ -56,6 +57,11 @@ constexpr KeySpec Bool(std::string_view name, FieldRef (*field)(Config&), std::s
 constexpr KeySpec Choice(std::string_view name, FieldRef (*field)(Config&),
                          std::span<const std::string_view> choices, std::string_view doc) {
   return {name, KeyType::kChoice, field, 0, 0, choices, doc};
+}
+
+constexpr KeySpec Live(KeySpec key) {
+  key.live = true;
+  return key;
 }
 
 constexpr KeySpec WithOldName(std::string_view old_name, KeySpec key) {
@@ -100,53 +106,67 @@ const std::vector<KeySpec>& Table() {
                   Choice("fused_kernels", TANDEM_FIELD(fused), kFusedUses,
                          "explicit: the fused kernels run plans that ask for them; auto: also those that "
                          "they are predicted to run the fastest.")),
-      Bool("prelaunch", TANDEM_FIELD(prelaunch),
-           "The first kernel of the launch that is expected next waits on its lane for the start, which "
-           "saves some microseconds; it is "
-           "called off when another launch comes first."),
+      Choice(
+          "placement", TANDEM_FIELD(placement), kPlacementUses,
+          "Where plans run of groups without the option placement: on engines, or on the ranks' own streams "
+          "(host backend so far). auto takes the engine."),
+      WithOldName("prelaunch",
+                  Bool("speculative_launch", TANDEM_FIELD(speculative_launch),
+                       "The first kernel of the launch that is expected next waits on its lane for the "
+                       "start, which saves some microseconds. It is cancelled when another launch comes "
+                       "first.")),
       Integer("trace_records", TANDEM_FIELD(trace_records), 0, 1048576,
               "Launches kept for `tandemctl trace`. 0: none."),
-      Choice("log_level", TANDEM_FIELD(log_level), kLogLevels, "Least severity that is logged to stderr."),
-      Text("metrics.listen", TANDEM_FIELD(metrics_listen),
-           "Address and port that serve Prometheus metrics, for example 127.0.0.1:9464 (port 0: any free "
-           "one), or off."),
+      Live(Bool("cordoned", TANDEM_FIELD(cordoned),
+                "The node takes no new sessions and groups, as after `tandemctl cordon`.")),
+      Live(Integer("stop_grace_ms", TANDEM_FIELD(stop_grace_ms), 0, kDayMs,
+                   "How long a stop waits for the groups to end. The unit's TimeoutStopSec must be longer.")),
+      Live(Choice("log_level", TANDEM_FIELD(log_level), kLogLevels,
+                  "Least severity that is logged to stderr.")),
+      Live(
+          Text("metrics.listen", TANDEM_FIELD(metrics_listen),
+               "Address and port that serve Prometheus metrics, for example 127.0.0.1:9464 (port 0: any free "
+               "one), or off.")),
+      Live(Bool("metrics.per_plan", TANDEM_FIELD(metrics_per_plan),
+                "Series of each live plan too: its rate, and that as a part of its slowest link.")),
       Integer("quotas.sessions", TANDEM_FIELD(quotas.sessions), 1, 65536, "Sessions of the whole node."),
-      Integer("quotas.sessions_per_uid", TANDEM_FIELD(quotas.sessions_per_uid), 1, 65536,
-              "Sessions of one uid."),
-      Integer("quotas.groups", TANDEM_FIELD(quotas.groups), 1, 1048576, "Groups of one uid."),
-      Integer("quotas.plans", TANDEM_FIELD(quotas.plans), 1, 1048576, "Plans of one uid."),
-      Bytes("quotas.plan_bytes", TANDEM_FIELD(quotas.plan_bytes), 4096, 1024 * kTiB,
-            "Memory that tandemd keeps the plans of one uid in."),
-      Integer("quotas.tensors", TANDEM_FIELD(quotas.tensors), 1, 16777216,
-              "Symmetric tensors and registrations of one uid."),
-      Integer("quotas.descriptors", TANDEM_FIELD(quotas.descriptors), 1, 1048576,
-              "Open descriptors that tandemd holds for one uid."),
-      Bytes("quotas.segment_bytes", TANDEM_FIELD(quotas.segment_bytes), 2 * kMiB, 1024 * kTiB,
-            "Symmetric memory of one uid, all GPUs together."),
-      Bytes("quotas.registered_bytes", TANDEM_FIELD(quotas.registered_bytes), 2 * kMiB, 1024 * kTiB,
-            "Registered memory of one uid's own."),
+      Live(Integer("quotas.sessions_per_uid", TANDEM_FIELD(quotas.sessions_per_uid), 1, 65536,
+                   "Sessions of one uid.")),
+      Live(Integer("quotas.groups", TANDEM_FIELD(quotas.groups), 1, 1048576, "Groups of one uid.")),
+      Live(Integer("quotas.plans", TANDEM_FIELD(quotas.plans), 1, 1048576, "Plans of one uid.")),
+      Live(Bytes("quotas.plan_bytes", TANDEM_FIELD(quotas.plan_bytes), 4096, 1024 * kTiB,
+                 "Memory that tandemd keeps the plans of one uid in.")),
+      Live(Integer("quotas.tensors", TANDEM_FIELD(quotas.tensors), 1, 16777216,
+                   "Symmetric tensors and registrations of one uid.")),
+      Live(Integer("quotas.descriptors", TANDEM_FIELD(quotas.descriptors), 1, 1048576,
+                   "Open descriptors that tandemd holds for one uid.")),
+      Live(Bytes("quotas.segment_bytes", TANDEM_FIELD(quotas.segment_bytes), 2 * kMiB, 1024 * kTiB,
+                 "Symmetric memory of one uid, all GPUs together.")),
+      Live(Bytes("quotas.registered_bytes", TANDEM_FIELD(quotas.registered_bytes), 2 * kMiB, 1024 * kTiB,
+                 "Registered memory of one uid's own.")),
       Integer("quotas.calls_per_uid", TANDEM_FIELD(quotas.calls_per_uid), 1, 65536,
               "Calls under way of one uid, beyond two of each of its sessions, which nobody else can take; "
               "of the whole node twice as many. "
               "Each has a thread of tandemd while it waits."),
-      Integer("quotas.cgroup_sessions", TANDEM_FIELD(quotas.cgroup_sessions), 0, 65536,
-              "Sessions of one cgroup, whatever their uids. 0: as many as of one uid."),
-      Integer("quotas.cgroup_groups", TANDEM_FIELD(quotas.cgroup_groups), 0, 1048576,
-              "Groups of one cgroup; a group counts where its rank 0 is. 0: as many as of one uid."),
-      Integer("quotas.cgroup_plans", TANDEM_FIELD(quotas.cgroup_plans), 0, 1048576,
-              "Plans of the groups of one cgroup. 0: as many as of one uid."),
-      Bytes("quotas.cgroup_plan_bytes", TANDEM_FIELD(quotas.cgroup_plan_bytes), 0, 1024 * kTiB,
-            "Memory that tandemd keeps the plans of one cgroup in. 0: as much as of one uid."),
-      Integer("quotas.cgroup_tensors", TANDEM_FIELD(quotas.cgroup_tensors), 0, 16777216,
-              "Symmetric tensors and registrations of one cgroup. 0: as many as of one uid."),
-      Integer("quotas.cgroup_descriptors", TANDEM_FIELD(quotas.cgroup_descriptors), 0, 1048576,
-              "Open descriptors that tandemd holds for one cgroup. 0: as many as of one uid."),
-      Bytes("quotas.cgroup_segment_bytes", TANDEM_FIELD(quotas.cgroup_segment_bytes), 0, 1024 * kTiB,
-            "Symmetric memory of one cgroup, all GPUs together. 0: as many as of one uid."),
-      Bytes("quotas.cgroup_registered_bytes", TANDEM_FIELD(quotas.cgroup_registered_bytes), 0, 1024 * kTiB,
-            "Registered memory of one cgroup. 0: as many as of one uid."),
-      Integer("quotas.cgroup_calls", TANDEM_FIELD(quotas.cgroup_calls), 0, 65536,
-              "Calls under way of one cgroup, beyond two of each of its sessions. 0: as many as of one uid."),
+      Live(Integer("quotas.cgroup_sessions", TANDEM_FIELD(quotas.cgroup_sessions), 0, 65536,
+                   "Sessions of one cgroup, whatever their uids. 0: as many as of one uid.")),
+      Live(Integer("quotas.cgroup_groups", TANDEM_FIELD(quotas.cgroup_groups), 0, 1048576,
+                   "Groups of one cgroup; a group counts where its rank 0 is. 0: as many as of one uid.")),
+      Live(Integer("quotas.cgroup_plans", TANDEM_FIELD(quotas.cgroup_plans), 0, 1048576,
+                   "Plans of the groups of one cgroup. 0: as many as of one uid.")),
+      Live(Bytes("quotas.cgroup_plan_bytes", TANDEM_FIELD(quotas.cgroup_plan_bytes), 0, 1024 * kTiB,
+                 "Memory that tandemd keeps the plans of one cgroup in. 0: as much as of one uid.")),
+      Live(Integer("quotas.cgroup_tensors", TANDEM_FIELD(quotas.cgroup_tensors), 0, 16777216,
+                   "Symmetric tensors and registrations of one cgroup. 0: as many as of one uid.")),
+      Live(Integer("quotas.cgroup_descriptors", TANDEM_FIELD(quotas.cgroup_descriptors), 0, 1048576,
+                   "Open descriptors that tandemd holds for one cgroup. 0: as many as of one uid.")),
+      Live(Bytes("quotas.cgroup_segment_bytes", TANDEM_FIELD(quotas.cgroup_segment_bytes), 0, 1024 * kTiB,
+                 "Symmetric memory of one cgroup, all GPUs together. 0: as many as of one uid.")),
+      Live(Bytes("quotas.cgroup_registered_bytes", TANDEM_FIELD(quotas.cgroup_registered_bytes), 0,
+                 1024 * kTiB, "Registered memory of one cgroup. 0: as many as of one uid.")),
+      Live(Integer(
+          "quotas.cgroup_calls", TANDEM_FIELD(quotas.cgroup_calls), 0, 65536,
+          "Calls under way of one cgroup, beyond two of each of its sessions. 0: as many as of one uid.")),
       Integer("supervisor.backoff_initial_ms", TANDEM_FIELD(supervisor.backoff_initial_ms), 1, kDayMs,
               "Wait before an engine's first restart; doubles with each further crash."),
       Integer("supervisor.backoff_max_ms", TANDEM_FIELD(supervisor.backoff_max_ms), 1, kDayMs,

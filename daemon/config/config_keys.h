@@ -25,7 +25,8 @@ enum class KeyType : uint8_t {
 };
 
 // A member of Config by its type. kChoice members are enums whose values count the choices from 0.
-using FieldRef = std::variant<std::string*, int64_t*, bool*, Backend*, LogLevel*, FusedUse*>;
+using FieldRef =
+    std::variant<std::string*, int64_t*, bool*, BackendKind*, LogLevel*, FusedUse*, PlacementUse*>;
 
 struct KeySpec {
   std::string_view name;  // dotted, "quotas.sessions"; the part before the dot is the TOML table
@@ -35,6 +36,7 @@ struct KeySpec {
   int64_t max = 0;
   std::span<const std::string_view> choices;
   std::string_view doc;            // one or two sentences
+  bool live = false;               // a reload takes it over; any other key needs a restart
   std::string_view old_name = {};  // the name of the version before, which is still read; "": none
 };
 

@@ -36,6 +36,21 @@ StatusDetail BlameGpu(std::string reason, int gpu, std::string field) {
   return detail;
 }
 
+engine::v1::Command BreakCommand(uint64_t group_id, const Status& why) {
+  const StatusDetail& detail = why.detail();
+  engine::v1::Command command;
+  engine::v1::BreakGroup& message = *command.mutable_break_group();
+  message.set_group_id(group_id);
+  message.set_code(static_cast<int>(why.code()));
+  message.set_message(why.message());
+  message.set_reason(detail.reason);
+  message.set_who(detail.who);
+  message.mutable_ranks()->Add(detail.ranks.begin(), detail.ranks.end());
+  message.set_pid(detail.pid);
+  if (detail.gpu >= 0) message.set_gpu(detail.gpu);
+  return command;
+}
+
 std::string Seconds(std::chrono::milliseconds time) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.3g s", static_cast<double>(std::max<int64_t>(time.count(), 0)) / 1000);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tandem/engine/v1/engine.pb.h"
 #include "tandem/status.h"
 
 namespace tandem::daemon {
@@ -22,6 +23,9 @@ StatusDetail BlameRanks(std::string reason, std::vector<uint32_t> ranks, std::st
 StatusDetail BlameRank(std::string reason, int rank, std::string field = {}, int64_t pid = 0);
 // The engine of a GPU, by its position in the node's topology.
 StatusDetail BlameGpu(std::string reason, int gpu, std::string field = {});
+
+// The command that ends a group on an engine with `why`, which is not OK: code, message and cause.
+engine::v1::Command BreakCommand(uint64_t group_id, const Status& why);
 
 // A time as people read it: "2 s", "0.03 s".
 std::string Seconds(std::chrono::milliseconds time);

@@ -8,6 +8,8 @@
 
 #include "daemon/control/channels/channel_service.h"
 #include "daemon/control/channels/launch_service.h"
+#include "daemon/control/clients/client_memory.h"
+#include "daemon/control/clients/failure_service.h"
 #include "daemon/control/engines/engine_service.h"
 #include "daemon/control/engines/group_restorer.h"
 #include "daemon/control/groups/group_installer.h"
@@ -71,13 +73,15 @@ struct Control::Services {
   EventService events{core};
   SegmentService segments{core};
   GroupInstaller installer{core, segments};
-  GroupService groups{core, segments, installer};
+  ClientMemoryService client_memory{core, segments};
+  GroupService groups{core, segments, installer, client_memory};
+  FailureService failures{core, groups};
   GroupRestorer restorer{core, installer, groups};
   JoinService joins{core, installer, groups, restorer};
   TensorService tensors{core, segments, installer};
   RegistrationService registrations{core};
   WorkspaceService workspace{core, segments, installer};
-  PlanService plans{core, installer, workspace};
+  PlanService plans{core, installer, workspace, client_memory};
   TuningService tuning{core};
   ChannelService channels{core};
   LaunchService launches{core, installer};
@@ -184,6 +188,12 @@ Result<v1::PrepareReply> Control::Prepare(const SessionRef& session, const v1::P
                                           const Waiter& waiter) {
   return services_->plans.Prepare(session, request, waiter);
 }
+Status Control::ArmPlan(const SessionRef& session, const v1::ArmPlanRequest& request, const Waiter& waiter) {
+  return services_->plans.Arm(session, request, waiter);
+}
+Status Control::ReportFailure(const SessionRef& session, const v1::ReportFailureRequest& request) {
+  return services_->failures.Report(session, request);
+}
 Status Control::ReleasePlan(const SessionRef& session, uint64_t plan_id) {
   return services_->plans.Release(session, plan_id);
 }
@@ -203,27 +213,46 @@ Status Control::WaitLaunch(const SessionRef& session, uint64_t launch_id, const 
   return services_->launches.Wait(session, launch_id, waiter);
 }
 
-void Control::SetDraining(bool draining) {
+void Control::SetAdmission(Admission admission) {
   Registry& registry = services_->core.registry;
   RegistryLock lock(registry);
-  if (registry.draining == draining) return;
-  registry.draining = draining;
+  if (registry.admission == admission) return;
+  registry.admission = admission;
   registry.engines_changed.notify_all();
-  if (!draining) return;
+  if (admission != Admission::kDraining) return;
   v1::Event event;
   event.set_kind(v1::Event::DRAINING);
   event.set_rank(-1);
-  FillStatusDetail(Unavailable("the daemon is draining: no new sessions, groups or plans")
-                       .WithDetail({.reason = "DRAINING", .who = {}, .field = {}}),
-                   event.mutable_status());
+  FillStatusDetail(registry.Admits("sessions and groups"), event.mutable_status());
   services_->events.PostToAll(event);
+}
+
+void Control::SetLimits(const ControlLimits& limits) {
+  RegistryLock lock(services_->core.registry);
+  // The others are read without the lock: `sessions` and `calls_per_uid` size the servers' threads.
+  ControlLimits& own = services_->core.options.limits;
+  own.sessions_per_uid = limits.sessions_per_uid;
+  own.groups = limits.groups;
+  own.plans = limits.plans;
+  own.plan_bytes = limits.plan_bytes;
+  own.tensors = limits.tensors;
+  own.descriptors = limits.descriptors;
+  own.segment_bytes = limits.segment_bytes;
+  own.registered_bytes = limits.registered_bytes;
+  own.cgroup = limits.cgroup;
+  services_->core.registry.ledger.SetLimits(own);
+}
+
+void Control::SetAllow(std::vector<AllowRule> rules) {
+  RegistryLock lock(services_->core.registry);
+  services_->core.options.allow = std::move(rules);
 }
 
 std::pair<uint64_t, uint64_t> Control::WaitDrained(const Waiter& waiter) {
   Registry& registry = services_->core.registry;
   RegistryLock lock(registry);
   waiter.Wait(lock, registry.engines_changed, [&]() TANDEM_REQUIRES(registry_mutex) {
-    return registry.groups.empty() || !registry.draining || registry.stopping;
+    return registry.groups.empty() || registry.admission != Admission::kDraining || registry.stopping;
   });
   return {registry.sessions.size(), registry.groups.size()};
 }
@@ -248,6 +277,8 @@ void Control::OnEngineDown(int gpu, uint64_t generation, const std::string& reas
 void Control::OnLaunchDone(int gpu, const engine::v1::LaunchDone& done) {
   StatusDetail detail{.reason = done.reason(), .who = done.who()};
   detail.ranks.assign(done.ranks().begin(), done.ranks().end());
+  detail.pid = done.pid();
+  if (done.has_gpu()) detail.gpu = done.gpu();
   if (done.has_started()) detail.started = done.started();
   services_->launches.End(gpu, done.launch_id(),
                           done.code() == 0

@@ -5,6 +5,7 @@
 //
 //   sessions/  sessions, their events, and their ends      plans/     plans, workspaces, measured times
 //   joins/     ranks meet under a name                     channels/  channels, launches by gRPC
+//   clients/   memory and failures of client-placed plans
 //   groups/    states of a group, installation, end        engines/   what engines report, restoration
 //   memory/    segments, symmetric tensors, registrations  store/     the registry and its mutex
 //
@@ -71,7 +72,7 @@ class Control final : public EngineListener {
   // NOT_FOUND.
   Status Evict(uint64_t session_id, const std::string& by = "an operator");
   // A place for one call of the session, for as long as it is held, which must not outlive this: each call
-  // that waits has a thread of the service. A session's first ones are its own, others come out of its uid's
+  // that waits has a thread of the service. A session has some of its own; further ones come out of its uid's
   // and cgroup's. RESOURCE_EXHAUSTED.
   Result<std::shared_ptr<void>> Admit(const SessionRef& session);
   // A stream of the session's events, in place of the one before: each event is delivered once.
@@ -101,6 +102,9 @@ class Control final : public EngineListener {
   // --- plans
   Result<v1::PrepareReply> Prepare(const SessionRef& session, const v1::PrepareRequest& request,
                                    const Waiter& waiter);
+  // Of a plan that is placed in the client: see PlanService::Arm and FailureService::Report.
+  Status ArmPlan(const SessionRef& session, const v1::ArmPlanRequest& request, const Waiter& waiter);
+  Status ReportFailure(const SessionRef& session, const v1::ReportFailureRequest& request);
   Status ReleasePlan(const SessionRef& session, uint64_t plan_id);
 
   // --- channels and launches
@@ -111,8 +115,13 @@ class Control final : public EngineListener {
   Status WaitLaunch(const SessionRef& session, uint64_t launch_id, const Waiter& waiter);
 
   // --- operators
-  void SetDraining(bool draining);
-  // Waits until no group is left; the numbers of sessions and groups.
+  // Sessions are told when draining begins.
+  void SetAdmission(Admission admission);
+  // Takes over quotas, except for `sessions` and `calls_per_uid`, which hold from the start to the end.
+  void SetLimits(const ControlLimits& limits);
+  // For sessions that attach from now on.
+  void SetAllow(std::vector<AllowRule> rules);
+  // Waits until no group is left, or draining ends; the numbers of sessions and groups.
   std::pair<uint64_t, uint64_t> WaitDrained(const Waiter& waiter);
   ControlSnapshot Snapshot();
   std::vector<SessionSnapshot> SnapshotSessions();

@@ -1,15 +1,19 @@
 // File: control_options.h
 //
-// What the control plane is configured with: identity, default deadlines and quotas.
+// The configuration of the control plane: identity, default deadlines and quotas.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "common/deadline.h"
+#include "daemon/planner/planner.h"
 #include "daemon/topology/topology.h"
 
 namespace tandem::daemon {
@@ -54,6 +58,13 @@ constexpr uint64_t MostCalls(const ControlLimits& limits) {
   return limits.sessions * kOwnCalls + 2 * limits.calls_per_uid;
 }
 
+// Sessions that fit every selector that is set may use these GPUs (AllowConfig).
+struct AllowRule {
+  std::optional<uint32_t> uid, gid;
+  std::string cgroup;                                // this one and all below it; "": any
+  std::optional<std::set<int>> gpus = std::nullopt;  // positions in the topology; none: all
+};
+
 enum class LogSeverity { kDebug, kInfo, kWarning, kError };
 
 struct ControlOptions {
@@ -74,7 +85,11 @@ struct ControlOptions {
   bool verify_plans = false;
   bool fused_by_choice =
       false;  // plans take fused kernels unasked where they are predicted to be the fastest
+  // Of plans of groups that have no option "placement".
+  plan::PlanPlacement placement = plan::PlanPlacement::kAuto;
   ControlLimits limits;
+  // The first rule that fits a session decides. None at all: everybody may use all GPUs.
+  std::vector<AllowRule> allow;
   std::shared_ptr<TuningStore> tuning;  // measured times that plans are chosen by; null: none
   // Called when a group is asked for a transition that its table does not have, a defect of tandemd, under
   // the registry's lock; it is logged either way. For tests, which fail by it.

@@ -28,14 +28,17 @@ ControlSnapshot Inspector::Snapshot() {
   ControlSnapshot snapshot;
   snapshot.instance_id = instance_id_;
   snapshot.uptime_seconds = SecondsSince(started_);
-  snapshot.draining = core_.registry.draining;
+  snapshot.open_to_all = core_.options.allow.empty();
+  snapshot.admission = core_.registry.admission;
   snapshot.sessions = core_.registry.sessions.size();
   snapshot.groups = core_.registry.groups.size();
   snapshot.sessions_total = core_.registry.sessions_total;
   snapshot.sessions_lost_total = core_.registry.sessions_lost_total;
   snapshot.sessions_evicted_total = core_.registry.sessions_evicted_total;
   snapshot.groups_broken_total = core_.registry.groups_broken_total;
-  snapshot.launch_failures = core_.registry.launch_failures;
+  snapshot.quota_use = core_.registry.ledger.LargestUse();
+  snapshot.quota_use["sessions"] = static_cast<double>(snapshot.sessions) /
+                                   static_cast<double>(std::max<uint64_t>(core_.options.limits.sessions, 1));
   for (const auto& [id, group] : core_.registry.groups) snapshot.plans += group->plans.size();
   for (const auto& [id, session] : core_.registry.sessions) {
     snapshot.tensors += session->tensors.size();
@@ -61,6 +64,7 @@ std::vector<SessionSnapshot> Inspector::SnapshotSessions() {
     snapshot.name = session->name;
     snapshot.command = session->command;
     snapshot.cgroup = session->peer.cgroup;
+    snapshot.owner = session->owner;
     snapshot.mps = session->mps;
     snapshot.device_max_connections = session->device_max_connections;
     snapshot.age_seconds = SecondsSince(session->since);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <string_view>
 
 namespace tandem::daemon {
 namespace {
@@ -9,6 +10,11 @@ namespace {
 constexpr std::array<const char*, kResources> kNames = {"sessions",      "groups",           "plans",
                                                         "plan bytes",    "tensors",          "descriptors",
                                                         "segment bytes", "registered bytes", "calls"};
+
+// As the configuration has them, in its table [quotas].
+constexpr std::array<const char*, kResources> kKeys = {
+    "sessions_per_uid", "groups",           "plans",        "plan_bytes", "tensors", "descriptors",
+    "segment_bytes",    "registered_bytes", "calls_per_uid"};
 
 size_t Index(Resource resource) { return static_cast<size_t>(resource); }
 
@@ -52,13 +58,31 @@ Status CheckLimit(const std::string& name, const std::string& who, uint64_t limi
                  .usage = static_cast<long long>(usage)});
 }
 
-Ledger::Ledger(const ControlLimits& limits)
-    : uid_limits_{limits.sessions_per_uid, limits.groups,           limits.plans,
-                  limits.plan_bytes,       limits.tensors,          limits.descriptors,
-                  limits.segment_bytes,    limits.registered_bytes, limits.calls_per_uid},
-      cgroup_limits_{limits.cgroup.sessions,      limits.cgroup.groups,           limits.cgroup.plans,
-                     limits.cgroup.plan_bytes,    limits.cgroup.tensors,          limits.cgroup.descriptors,
-                     limits.cgroup.segment_bytes, limits.cgroup.registered_bytes, limits.cgroup.calls} {
+std::string OwnerOf(const std::string& cgroup) {
+  bool kubepods = false;
+  for (size_t begin = 0; begin < cgroup.size();) {
+    size_t end = cgroup.find('/', begin);
+    if (end == std::string::npos) end = cgroup.size();
+    const std::string_view name = std::string_view(cgroup).substr(begin, end - begin);
+    // By systemd's names "kubepods-burstable-pod<uid>.slice", by cgroupfs's "pod<uid>" below "kubepods".
+    const bool pod = (kubepods && name.starts_with("pod")) ||
+                     (name.starts_with("kubepods") && name.find("-pod") != std::string_view::npos);
+    const bool job = name.size() > 4 && name.starts_with("job_") &&
+                     name.find_first_not_of("0123456789", 4) == std::string_view::npos;
+    if (pod || job) return cgroup.substr(0, end);
+    kubepods |= name.starts_with("kubepods");
+    begin = end + 1;
+  }
+  return cgroup;
+}
+
+void Ledger::SetLimits(const ControlLimits& limits) {
+  uid_limits_ = {limits.sessions_per_uid, limits.groups,           limits.plans,
+                 limits.plan_bytes,       limits.tensors,          limits.descriptors,
+                 limits.segment_bytes,    limits.registered_bytes, limits.calls_per_uid};
+  cgroup_limits_ = {limits.cgroup.sessions,      limits.cgroup.groups,           limits.cgroup.plans,
+                    limits.cgroup.plan_bytes,    limits.cgroup.tensors,          limits.cgroup.descriptors,
+                    limits.cgroup.segment_bytes, limits.cgroup.registered_bytes, limits.cgroup.calls};
   for (size_t i = 0; i < kResources; ++i) {
     if (cgroup_limits_[i] == 0) cgroup_limits_[i] = uid_limits_[i];
   }
@@ -84,6 +108,22 @@ Status Ledger::Charge(const Payer& payer, Resource resource, uint64_t amount) {
 void Ledger::Refund(const Payer& payer, Resource resource, uint64_t amount) {
   TakeFrom(uids_, payer.uid, resource, amount);
   if (!payer.cgroup.empty()) TakeFrom(cgroups_, payer.cgroup, resource, amount);
+}
+
+std::map<std::string, double> Ledger::LargestUse() const {
+  std::map<std::string, double> uses;
+  for (size_t i = 0; i < kResources; ++i) {
+    double& use = uses[kKeys[i]];
+    const auto note = [&](const auto& accounts, uint64_t limit) {
+      for (const auto& [owner, amounts] : accounts) {
+        use = std::max(use,
+                       static_cast<double>(amounts[i]) / static_cast<double>(std::max<uint64_t>(limit, 1)));
+      }
+    };
+    note(uids_, uid_limits_[i]);
+    note(cgroups_, cgroup_limits_[i]);
+  }
+  return uses;
 }
 
 uint64_t Ledger::Total(Resource resource) const {

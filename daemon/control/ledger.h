@@ -4,7 +4,7 @@
 // it. A uid alone does not tell the containers of a node apart, since they often run as the same user; a
 // cgroup alone does not bind a user who may make cgroups: hence both, and whichever is reached first refuses.
 //
-// Thread rule: none of its own; the registry's mutex guards it.
+// Thread rule: the registry's mutex guards it.
 #pragma once
 
 #include <array>
@@ -31,6 +31,11 @@ enum class Resource : size_t {
 };
 inline constexpr size_t kResources = 9;
 
+// The cgroup of the job that the process in `cgroup` belongs to, which quotas are kept by: a pod's in
+// Kubernetes ("…/kubepods.slice/…/pod<uid>"), a job's in Slurm ("…/job_17"), else `cgroup` itself. Tasks and
+// containers of one job have cgroups of their own below the job's.
+std::string OwnerOf(const std::string& cgroup);
+
 // Whom something is charged to. A group, its plans and its segments are charged to its rank 0, all else to
 // the session that asked. An empty cgroup (the kernel did not tell) is not accounted for; the uid is.
 struct Payer {
@@ -40,7 +45,10 @@ struct Payer {
 
 class Ledger {
  public:
-  explicit Ledger(const ControlLimits& limits);
+  explicit Ledger(const ControlLimits& limits) { SetLimits(limits); }
+
+  // Accounts that have more than the new limits allow keep it, and get nothing more.
+  void SetLimits(const ControlLimits& limits);
 
   // Whether `payer` may have `amount` more. RESOURCE_EXHAUSTED, reason "QUOTA_<NAME>", with limit, usage and
   // who ("uid 7", "cgroup /x"). `unbooked` are amounts that count without being charged, of the uid and of
@@ -57,6 +65,9 @@ class Ledger {
   // Gives back what was charged. An account without anything is forgotten.
   void Refund(const Payer& payer, Resource resource, uint64_t amount);
 
+  // By the quota's key in the configuration: the part of its limit that the account with the largest part
+  // uses, 0 to 1. A uid's and a cgroup's limits count as one quota.
+  std::map<std::string, double> LargestUse() const;
   // Charged to all uids together.
   uint64_t Total(Resource resource) const;
   // Accounts of uids and cgroups that have anything: 0 once everything has been given back.

@@ -1,7 +1,7 @@
 // File: snapshot.h
 //
-// What the control plane holds, as plain values for operators: administration, metrics and doctor read these
-// and never the registry itself. Each snapshot is taken under one short lock and is consistent in itself.
+// The control plane's state as plain values for operators: administration, metrics and doctor read these and
+// never the registry itself. Each snapshot is taken under one short lock and is consistent in itself.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,13 @@ class PlanInfo;
 
 namespace tandem::daemon {
 
+// What the node takes that is new. Jobs that it has go on in every state, and prepare new plans.
+enum class Admission : uint8_t {
+  kOpen,      // everything
+  kCordoned,  // no sessions and groups
+  kDraining,  // as kCordoned, and the jobs have been asked to end
+};
+
 struct SessionSnapshot {
   uint64_t id = 0;
   uint32_t uid = 0;
@@ -26,6 +33,7 @@ struct SessionSnapshot {
   std::string name;                     // as the client calls itself
   std::string command;                  // /proc/<pid>/comm at attach
   std::string cgroup;                   // at attach; empty if unreadable
+  std::string owner;                    // the job's cgroup: OwnerOf(cgroup)
   MpsEndpoint mps;                      // that its CUDA driver meets, as it told
   uint32_t device_max_connections = 0;  // as it told; 0: not set
   double age_seconds = 0;
@@ -60,7 +68,7 @@ struct GroupSnapshot {
   std::vector<MemberSnapshot> members;
   uint32_t plans = 0;
   uint64_t workspace_bytes = 0;           // both halves of one rank, as allocated
-  uint64_t unshared_workspace_bytes = 0;  // the same if each of its plans had a workspace of its own
+  uint64_t unshared_workspace_bytes = 0;  // the same if each plan had its own workspace
   uint64_t bulk_bytes = 0;
 };
 
@@ -94,7 +102,7 @@ struct PlanSnapshot {
   std::vector<std::vector<std::string>> steps;  // with them, by rank: what each step is called
 };
 
-// Which plans, and what of them.
+// The plans to list, and which of their fields.
 struct PlanQuery {
   uint64_t group_id = 0, plan_id = 0;        // 0: all
   const std::set<uint64_t>* only = nullptr;  // these plans; null: all
@@ -120,7 +128,8 @@ struct ChannelSnapshot {
 struct ControlSnapshot {
   std::string instance_id;
   double uptime_seconds = 0;
-  bool draining = false;
+  Admission admission = Admission::kOpen;
+  bool open_to_all = true;  // no rule binds sessions to GPUs
   uint64_t sessions = 0;
   uint64_t groups = 0;
   uint64_t names = 0;  // that groups have, had, or are joined by
@@ -134,7 +143,9 @@ struct ControlSnapshot {
   uint64_t sessions_lost_total = 0;     // ended by the end of their process
   uint64_t sessions_evicted_total = 0;  // ended by an operator
   uint64_t groups_broken_total = 0;
-  std::map<int, uint64_t> launch_failures;  // by canonical code, since the start
+  // By the quota's key ("plans", "sessions_per_uid"): the part of it that the uid or cgroup uses that uses
+  // the most, 0 to 1.
+  std::map<std::string, double> quota_use;
   std::map<uint32_t, uint64_t> sessions_by_uid;
 };
 

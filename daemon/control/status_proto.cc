@@ -31,4 +31,12 @@ void FillStatusDetail(const Status& status, v1::StatusDetail* detail) {
   if (from.started.has_value()) detail->set_started(*from.started);
 }
 
+Status StatusOf(const v1::StatusDetail& detail) {
+  const bool known = detail.code() >= 0 && detail.code() <= static_cast<int>(Code::kUnauthenticated);
+  const Code code = known ? static_cast<Code>(detail.code()) : Code::kUnknown;
+  if (code == Code::kOk) return Status::Ok();
+  return Status(code, Cut(detail.message(), kMaxMessage),
+                {.reason = Cut(detail.reason(), kMaxField), .field = Cut(detail.field(), kMaxField)});
+}
+
 }  // namespace tandem::daemon

@@ -16,4 +16,8 @@ namespace tandem::daemon {
 // as a whole.
 void FillStatusDetail(const Status& status, v1::StatusDetail* detail);
 
+// A status that a client sends, with its code, message, reason and field; texts are cut as above. A code that
+// does not exist is UNKNOWN.
+Status StatusOf(const v1::StatusDetail& detail);
+
 }  // namespace tandem::daemon

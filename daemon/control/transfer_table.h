@@ -16,8 +16,8 @@
 
 namespace tandem::daemon {
 
-// Descriptors of one transfer: a range of so many chunks, 20 GiB of PyTorch's. What a uid has in all is its
-// quota's matter.
+// Descriptors of one transfer: a range of so many chunks, 20 GiB of PyTorch's. The quota bounds the total of
+// a uid.
 inline constexpr uint32_t kMaxTransferFds = 1024;
 
 // Thread-safe.
@@ -25,9 +25,9 @@ class TransferTable {
  public:
   explicit TransferTable(size_t max_transfers) : max_transfers_(max_transfers) {}
 
-  // One part of a transfer. A transfer that is too long is remembered as refused, its descriptors closed, and
-  // whoever claims it is told; parts that contradict each other (totals, overlaps, no descriptors) are
-  // INVALID_ARGUMENT and end the transfer; RESOURCE_EXHAUSTED when too many are open.
+  // Adds one part of a transfer. A transfer that is too long is refused: its descriptors are closed, and the
+  // call that claims it fails. INVALID_ARGUMENT, and the transfer ends: parts contradict each other (totals,
+  // overlaps, no descriptors). RESOURCE_EXHAUSTED: too many are open.
   Status Add(uint64_t transfer_id, uint32_t index, uint32_t total, ForeignFds fds);
 
   // The transfer ends with `why`, its descriptors are closed, and whoever claims it is told.

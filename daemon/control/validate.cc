@@ -8,18 +8,18 @@
 namespace tandem::daemon {
 namespace {
 
-Status Wrong(const std::string& field, const std::string& what) {
+Status BadField(const std::string& field, const std::string& what) {
   return InvalidArgument(field + " " + what).WithDetail({.reason = "BAD_FIELD", .who = {}, .field = field});
 }
 
 Status CheckText(const std::string& field, std::string_view text, size_t min, size_t max) {
   if (text.size() < min || text.size() > max) {
-    return Wrong(field, "must have " + std::to_string(min) + " to " + std::to_string(max) + " bytes, not " +
-                            std::to_string(text.size()));
+    return BadField(field, "must have " + std::to_string(min) + " to " + std::to_string(max) +
+                               " bytes, not " + std::to_string(text.size()));
   }
   // Names end in logs and tables.
   for (unsigned char c : text) {
-    if (c < 0x20 || c == 0x7f) return Wrong(field, "must not contain control characters");
+    if (c < 0x20 || c == 0x7f) return BadField(field, "must not contain control characters");
   }
   return Status::Ok();
 }
@@ -27,7 +27,7 @@ Status CheckText(const std::string& field, std::string_view text, size_t min, si
 template <typename Enum>
 Status CheckEnum(const std::string& field, uint32_t value, Enum first, Enum last) {
   if (value < static_cast<uint32_t>(first) || value > static_cast<uint32_t>(last)) {
-    return Wrong(field, "has no value " + std::to_string(value));
+    return BadField(field, "has no value " + std::to_string(value));
   }
   return Status::Ok();
 }
@@ -38,21 +38,22 @@ Status ValidateAttach(const v1::AttachRequest& request) {
   TANDEM_RETURN_IF_ERROR(CheckText("name", request.name(), 0, 128));
   TANDEM_RETURN_IF_ERROR(CheckText("client_version", request.client_version(), 0, 64));
   TANDEM_RETURN_IF_ERROR(CheckText("mps_pipe_directory", request.mps_pipe_directory(), 0, 4096));
-  if (request.protocol_min() > request.protocol_max()) return Wrong("protocol_min", "is above protocol_max");
+  if (request.protocol_min() > request.protocol_max())
+    return BadField("protocol_min", "is above protocol_max");
   return Status::Ok();
 }
 
 Status ValidateJoin(const v1::JoinGroupRequest& request) {
   if (request.job_key().size() < 16 || request.job_key().size() > 256) {
-    return Wrong("job_key", "must have 16 to 256 bytes, not " + std::to_string(request.job_key().size()));
+    return BadField("job_key", "must have 16 to 256 bytes, not " + std::to_string(request.job_key().size()));
   }
   TANDEM_RETURN_IF_ERROR(CheckText("name", request.name(), 1, 128));
   TANDEM_RETURN_IF_ERROR(CheckText("gpu_uuid", request.gpu_uuid(), 1, 128));
   TANDEM_RETURN_IF_ERROR(CheckText("host_id", request.host_id(), 0, 256));
   if (request.on_slow_placement() > static_cast<uint32_t>(OnSlowPlacement::kError)) {
-    return Wrong("on_slow_placement", "is none of allow, warn, error");
+    return BadField("on_slow_placement", "is none of allow, warn, error");
   }
-  if (request.options_size() > 64) return Wrong("options", "has more than 64 entries");
+  if (request.options_size() > 64) return BadField("options", "has more than 64 entries");
   for (const auto& [key, value] : request.options()) {
     TANDEM_RETURN_IF_ERROR(CheckText("options", key, 1, 128));
     TANDEM_RETURN_IF_ERROR(CheckText("options[" + key + "]", value, 0, 1024));
@@ -63,32 +64,32 @@ Status ValidateJoin(const v1::JoinGroupRequest& request) {
 Status ValidateRegister(const v1::RegisterTensorRequest& request) {
   TANDEM_RETURN_IF_ERROR(CheckText("gpu_uuid", request.gpu_uuid(), 1, 128));
   if (request.bytes() == 0 || request.bytes() > static_cast<uint64_t>(kMaxTensorBytes)) {
-    return Wrong("bytes", "must be 1 to " + std::to_string(kMaxTensorBytes) + ", not " +
-                              std::to_string(request.bytes()));
+    return BadField("bytes", "must be 1 to " + std::to_string(kMaxTensorBytes) + ", not " +
+                                 std::to_string(request.bytes()));
   }
   if (!request.ipc_handle().empty()) {
-    if (request.ipc_handle().size() != 64) return Wrong("ipc_handle", "must have 64 bytes");
-    if (request.chunk_bytes_size() != 0) return Wrong("chunk_bytes", "must be empty with an IPC handle");
-    if (request.offset() > static_cast<uint64_t>(kMaxTensorBytes)) return Wrong("offset", "is too large");
+    if (request.ipc_handle().size() != 64) return BadField("ipc_handle", "must have 64 bytes");
+    if (request.chunk_bytes_size() != 0) return BadField("chunk_bytes", "must be empty with an IPC handle");
+    if (request.offset() > static_cast<uint64_t>(kMaxTensorBytes)) return BadField("offset", "is too large");
     return Status::Ok();
   }
-  if (request.chunk_bytes_size() == 0) return Wrong("chunk_bytes", "must name each descriptor's bytes");
+  if (request.chunk_bytes_size() == 0) return BadField("chunk_bytes", "must name each descriptor's bytes");
   uint64_t sum = 0;
   for (uint64_t bytes : request.chunk_bytes()) {
     if (bytes == 0 || bytes > static_cast<uint64_t>(kMaxTensorBytes)) {
-      return Wrong("chunk_bytes", "has a chunk of " + std::to_string(bytes) + " bytes");
+      return BadField("chunk_bytes", "has a chunk of " + std::to_string(bytes) + " bytes");
     }
     sum += bytes;
-    if (sum > 2 * static_cast<uint64_t>(kMaxTensorBytes)) return Wrong("chunk_bytes", "sums to too much");
+    if (sum > 2 * static_cast<uint64_t>(kMaxTensorBytes)) return BadField("chunk_bytes", "sums to too much");
   }
   if (request.offset() >= request.chunk_bytes(0)) {
-    return Wrong("offset", "is " + std::to_string(request.offset()) + ", beyond the first descriptor's " +
-                               std::to_string(request.chunk_bytes(0)) + " bytes");
+    return BadField("offset", "is " + std::to_string(request.offset()) + ", beyond the first descriptor's " +
+                                  std::to_string(request.chunk_bytes(0)) + " bytes");
   }
   if (sum - request.offset() < request.bytes()) {
-    return Wrong("chunk_bytes", "sums to " + std::to_string(sum) + ", less than offset + bytes, " +
-                                    std::to_string(request.offset()) + " + " +
-                                    std::to_string(request.bytes()));
+    return BadField("chunk_bytes", "sums to " + std::to_string(sum) + ", less than offset + bytes, " +
+                                       std::to_string(request.offset()) + " + " +
+                                       std::to_string(request.bytes()));
   }
   return Status::Ok();
 }
@@ -98,52 +99,53 @@ Status ValidateOpenChannel(const v1::OpenChannelRequest& request) {
   const uint32_t entries = request.entries();
   if (entries != 0 &&
       (entries < kMinRequestedEntries || entries > kMaxRequestedEntries || (entries & (entries - 1)))) {
-    return Wrong("entries", "must be a power of two from " + std::to_string(kMinRequestedEntries) + " to " +
-                                std::to_string(kMaxRequestedEntries) + ", not " + std::to_string(entries));
+    return BadField("entries", "must be a power of two from " + std::to_string(kMinRequestedEntries) +
+                                   " to " + std::to_string(kMaxRequestedEntries) + ", not " +
+                                   std::to_string(entries));
   }
   return Status::Ok();
 }
 
 Status ValidateLaunch(const v1::LaunchRequest& request) {
   if (request.bindings_size() > kMaxOperands) {
-    return Wrong("bindings", "has more than " + std::to_string(kMaxOperands) + " entries");
+    return BadField("bindings", "has more than " + std::to_string(kMaxOperands) + " entries");
   }
-  if (request.tag().size() > 4096) return Wrong("tag", "has more than 4096 bytes");
+  if (request.tag().size() > 4096) return BadField("tag", "has more than 4096 bytes");
   return Status::Ok();
 }
 
 Status ValidatePrepare(const v1::PrepareRequest& request) {
   TANDEM_RETURN_IF_ERROR(CheckText("key", request.key(), 1, 256));
-  if (!request.has_request()) return Wrong("request", "is missing");
+  if (!request.has_request()) return BadField("request", "is missing");
   return Status::Ok();
 }
 
 Result<TensorSpec> ParseTensorSpec(const v1::TensorSpec& spec, const std::string& field) {
   if (spec.dtype() > static_cast<uint32_t>(DType::kU8)) {
-    return Wrong(field + ".dtype", "has no value " + std::to_string(spec.dtype()));
+    return BadField(field + ".dtype", "has no value " + std::to_string(spec.dtype()));
   }
   if (spec.shape_size() > kMaxDimensions) {
-    return Wrong(field + ".shape", "has " + std::to_string(spec.shape_size()) + " dimensions; at most " +
-                                       std::to_string(kMaxDimensions) + " are allowed");
+    return BadField(field + ".shape", "has " + std::to_string(spec.shape_size()) + " dimensions; at most " +
+                                          std::to_string(kMaxDimensions) + " are allowed");
   }
   TensorSpec result;
   result.dtype = static_cast<DType>(spec.dtype());
   result.shape.assign(spec.shape().begin(), spec.shape().end());
   result.strides.assign(spec.strides().begin(), spec.strides().end());
   if (!result.strides.empty() && result.strides.size() != result.shape.size()) {
-    return Wrong(field + ".strides", "has " + std::to_string(result.strides.size()) + " entries for " +
-                                         std::to_string(result.shape.size()) + " dimensions");
+    return BadField(field + ".strides", "has " + std::to_string(result.strides.size()) + " entries for " +
+                                            std::to_string(result.shape.size()) + " dimensions");
   }
   for (int64_t stride : result.strides) {
-    if (stride < 0) return Wrong(field + ".strides", "must not be negative");
+    if (stride < 0) return BadField(field + ".strides", "must not be negative");
   }
   Result<int64_t> elements = ElementCount(result.shape);
-  if (!elements.ok()) return Wrong(field + ".shape", "is wrong: " + elements.status().message());
+  if (!elements.ok()) return BadField(field + ".shape", "is wrong: " + elements.status().message());
   Result<int64_t> bytes = SpanBytes(result);
-  if (!bytes.ok()) return Wrong(field, "is wrong: " + bytes.status().message());
+  if (!bytes.ok()) return BadField(field, "is wrong: " + bytes.status().message());
   if (*bytes > kMaxTensorBytes) {
-    return Wrong(field + ".shape", "needs " + std::to_string(*bytes) + " bytes; at most " +
-                                       std::to_string(kMaxTensorBytes) + " are possible");
+    return BadField(field + ".shape", "needs " + std::to_string(*bytes) + " bytes; at most " +
+                                          std::to_string(kMaxTensorBytes) + " are possible");
   }
   return result;
 }
@@ -163,18 +165,19 @@ Result<OpRequest> ParseOpRequest(const v1::OpRequest& proto, int world_size) {
   TANDEM_RETURN_IF_ERROR(CheckEnum("algorithm", proto.algorithm(), Algorithm::kAuto, Algorithm::kDirect));
   TANDEM_RETURN_IF_ERROR(CheckEnum("on_unfused", proto.on_unfused(), OnUnfused::kAllow, OnUnfused::kError));
   if (proto.operands_size() > kMaxOperands) {
-    return Wrong("operands", "has more than " + std::to_string(kMaxOperands) + " entries");
+    return BadField("operands", "has more than " + std::to_string(kMaxOperands) + " entries");
   }
   if (proto.transfers_size() > kMaxTransfers) {
-    return Wrong("transfers", "has more than " + std::to_string(kMaxTransfers) + " entries");
+    return BadField("transfers", "has more than " + std::to_string(kMaxTransfers) + " entries");
   }
-  if (proto.dim() < -kMaxDimensions || proto.dim() >= kMaxDimensions) return Wrong("dim", "is out of range");
+  if (proto.dim() < -kMaxDimensions || proto.dim() >= kMaxDimensions)
+    return BadField("dim", "is out of range");
   if (proto.root() < 0 || proto.root() >= world_size) {
-    return Wrong("root", "must be a rank of the group, 0 to " + std::to_string(world_size - 1));
+    return BadField("root", "must be a rank of the group, 0 to " + std::to_string(world_size - 1));
   }
-  if (proto.steps() < 0 || proto.steps() > 1024) return Wrong("steps", "must be 0 to 1024");
-  if (proto.lanes() < 0 || proto.lanes() > 8) return Wrong("lanes", "must be 0 to 8");
-  if (proto.chunk_pivot() < 0) return Wrong("chunk_pivot", "must not be negative");
+  if (proto.steps() < 0 || proto.steps() > 1024) return BadField("steps", "must be 0 to 1024");
+  if (proto.lanes() < 0 || proto.lanes() > 8) return BadField("lanes", "must be 0 to 8");
+  if (proto.chunk_pivot() < 0) return BadField("chunk_pivot", "must not be negative");
   OpRequest request;
   request.op = static_cast<Op>(proto.op());
   for (int i = 0; i < proto.operands_size(); ++i) {
@@ -187,8 +190,8 @@ Result<OpRequest> ParseOpRequest(const v1::OpRequest& proto, int world_size) {
     operand.symmetric = from.symmetric();
     operand.alias_of = from.alias_of();
     if (operand.alias_of < -1 || operand.alias_of >= i) {
-      return Wrong(field + ".alias_of",
-                   "must be -1 or an earlier slot, not " + std::to_string(operand.alias_of));
+      return BadField(field + ".alias_of",
+                      "must be -1 or an earlier slot, not " + std::to_string(operand.alias_of));
     }
     request.operands.push_back(std::move(operand));
   }
@@ -196,9 +199,9 @@ Result<OpRequest> ParseOpRequest(const v1::OpRequest& proto, int world_size) {
     const v1::Transfer& from = proto.transfers(i);
     const std::string field = "transfers[" + std::to_string(i) + "]";
     if (from.peer() < 0 || from.peer() >= world_size)
-      return Wrong(field + ".peer", "is not a rank of the group");
+      return BadField(field + ".peer", "is not a rank of the group");
     if (from.slot() < 0 || from.slot() >= proto.operands_size())
-      return Wrong(field + ".slot", "is not a slot");
+      return BadField(field + ".slot", "is not a slot");
     request.transfers.push_back({from.send(), from.peer(), from.slot()});
   }
   request.dim = proto.dim();

@@ -1,7 +1,7 @@
 // File: validate.h
 //
-// What a request from outside must satisfy whatever the state: ids that may exist, lengths, shapes, overflow,
-// enumerations. Pure functions of the request, safe on any bytes that parse; every one answers
+// The checks that a request from outside must pass whatever the state: ids that may exist, lengths, shapes,
+// overflow, enumerations. Pure functions of the request, safe on any bytes that parse; every one answers
 // INVALID_ARGUMENT (or OUT_OF_RANGE) with detail.field set.
 #pragma once
 

@@ -12,10 +12,10 @@
 
 namespace tandem::daemon {
 
-// One sentence for each thing that a start with `config` on this machine would miss, each with the key that
-// names it: the engine program, the backend's GPUs, the topology and tuning files, the directories, the
-// group, the metrics' address. Empty if nothing is missing. Whether another tandemd runs, or something else
-// has the metrics' port, is not looked at.
+// Returns one sentence for each thing that a start with `config` on this machine would miss, each with its
+// key: the engine program, the backend's GPUs, the topology and tuning files, the directories, the group, the
+// metrics' address. Empty: nothing is missing. It does not check whether another tandemd runs, or whether the
+// metrics' port is taken.
 std::vector<std::string> CheckStart(const Config& config, const NodeSources& sources = ThisMachine());
 
 }  // namespace tandem::daemon

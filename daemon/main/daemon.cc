@@ -8,6 +8,7 @@
 
 #include "common/log.h"
 #include "common/sd_notify.h"
+#include "daemon/config/config_keys.h"
 #include "daemon/main/instance_lock.h"
 #include "daemon/main/link_rates.h"
 #include "daemon/main/node_setup.h"
@@ -71,6 +72,7 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, const std::s
     log::Warning("tuning file refused: " + refused);
   ControlOptions options = ControlOptionsOf(config, node, version);
   options.tuning = daemon->tuning_;
+  TANDEM_ASSIGN_OR_RETURN(options.allow, AllowRulesOf(config.allow, node.topology));
   daemon->control_ = std::make_unique<Control>(std::move(options), *daemon->supervisor_);
   AdminSources& sources = daemon->sources_;
   sources.control = daemon->control_.get();
@@ -86,11 +88,17 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, const std::s
       daemon->gpu_processes_ = std::make_unique<GpuProcesses>(std::move(*nvml));
   }
   sources.gpu_processes = daemon->gpu_processes_.get();
-  sources.on_drain = [self = daemon.get()](bool draining) {
-    log::Info(draining ? "draining begins" : "draining ends");
-    NotifyStatus(draining ? "draining" : "serving");
+  sources.on_admission = [self = daemon.get()](Admission) {
+    NotifyStatus(self->Summary());
     self->PublishHealth();
   };
+  daemon->metrics_per_plan_ = config.metrics_per_plan;
+  sources.metrics_per_plan = [self = daemon.get()] { return self->metrics_per_plan_.load(); };
+  sources.caller = [self = daemon.get()](const std::string& peer) {
+    std::lock_guard<std::mutex> lock(self->published_mutex_);
+    return self->servers_ == nullptr ? std::string() : self->servers_->CallerOf(peer);
+  };
+  if (config.cordoned) daemon->control_->SetAdmission(Admission::kCordoned);
   sources.alive = [self = daemon.get()] { return self->Alive(); };
   sources.metrics_error = [self = daemon.get()] {
     std::lock_guard<std::mutex> lock(self->published_mutex_);
@@ -240,7 +248,62 @@ std::string Daemon::Summary() {
   }
   return std::to_string(ready) + "/" + std::to_string(supervisor_->count()) + " engines (" +
          sources_.backend + "), " + std::to_string(now.sessions) + " sessions, " +
-         std::to_string(now.groups) + " groups" + (now.draining ? ", draining" : "");
+         std::to_string(now.groups) + " groups" +
+         (now.admission == Admission::kDraining   ? ", draining"
+          : now.admission == Admission::kCordoned ? ", cordoned"
+                                                  : "");
+}
+
+std::vector<std::string> Daemon::Reload(const Config& next) {
+  std::vector<std::string> taken, left;
+  Config before = config_, after = next;
+  for (const config::KeySpec& key : config::Keys()) {
+    const std::string value = config::PrintValue(key, after);
+    if (value == config::PrintValue(key, before)) continue;
+    if (key.live) {
+      taken.push_back(std::string(key.name) + "=" + value);
+    } else {
+      left.push_back(std::string(key.name));
+    }
+  }
+  if (next.allow != config_.allow) {
+    Result<std::vector<AllowRule>> rules = AllowRulesOf(next.allow, control_->options().topology);
+    if (rules.ok()) {
+      taken.push_back("allow has " + std::to_string(rules->size()) + " rules");
+      config_.allow = next.allow;
+      control_->SetAllow(std::move(*rules));
+    } else {
+      log::Error("configuration: allow stays as it is: " + rules.status().message());
+    }
+  }
+  for (const std::string& change : taken) log::Info("configuration: " + change);
+  config_.log_level = next.log_level;
+  log::SetLeast(static_cast<log::Severity>(next.log_level));
+  config_.stop_grace_ms = next.stop_grace_ms;
+  const int64_t sessions = config_.quotas.sessions, calls_per_uid = config_.quotas.calls_per_uid;
+  config_.quotas = next.quotas;
+  config_.quotas.sessions = sessions;
+  config_.quotas.calls_per_uid = calls_per_uid;
+  control_->SetLimits(LimitsOf(config_.quotas));
+  config_.metrics_per_plan = next.metrics_per_plan;
+  metrics_per_plan_ = next.metrics_per_plan;
+  if (config_.metrics_listen != next.metrics_listen ||
+      (metrics_ == nullptr && next.metrics_listen != "off")) {
+    config_.metrics_listen = next.metrics_listen;
+    metrics_.reset();
+    {
+      std::lock_guard<std::mutex> lock(published_mutex_);
+      metrics_error_.clear();
+    }
+    if (next.metrics_listen != "off") StartMetrics();
+  }
+  // An operator's own cordon or drain stays until the key changes.
+  if (config_.cordoned != next.cordoned) {
+    config_.cordoned = next.cordoned;
+    control_->SetAdmission(next.cordoned ? Admission::kCordoned : Admission::kOpen);
+  }
+  PublishHealth();
+  return left;
 }
 
 bool Daemon::Alive() {
@@ -249,7 +312,7 @@ bool Daemon::Alive() {
 }
 
 void Daemon::BeginDrain() {
-  control_->SetDraining(true);
+  control_->SetAdmission(Admission::kDraining);
   PublishHealth();
 }
 

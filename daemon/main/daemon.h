@@ -4,6 +4,7 @@
 // metrics. Made by Start, ended by the destructor in the opposite order.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -40,8 +41,12 @@ class Daemon {
   // True if the parts make progress: the registry answers (this call blocks while it does not), and every
   // keeper of an engine has gone through its loop lately.
   bool Alive();
-  // No new sessions, groups and plans from now on.
+  // No new sessions and groups from now on.
   void BeginDrain();
+  // Takes over what the configuration's keys that are `live` have changed to: log level, quotas, metrics,
+  // cordon, stop grace. Returns the other keys that have changed, which need a restart. Not thread-safe.
+  std::vector<std::string> Reload(const Config& next);
+  std::chrono::milliseconds stop_grace() const { return std::chrono::milliseconds(config_.stop_grace_ms); }
   // Sets what the gRPC health service answers. Called whenever the node's health may have changed.
   // Thread-safe.
   void PublishHealth();
@@ -68,6 +73,7 @@ class Daemon {
   std::unique_ptr<Servers> servers_;
   std::unique_ptr<MetricsServer> metrics_;
   bool made_admin_directory_ = false;
+  std::atomic<bool> metrics_per_plan_{false};
   std::mutex published_mutex_;  // over metrics_error_, and over servers_ while it is set and used for health
   std::string metrics_error_;
 };

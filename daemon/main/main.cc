@@ -3,14 +3,15 @@
 // Exit status: 0 after an orderly stop (or a printed answer), 1 if it could not start, 2 if the command line
 // or the configuration is wrong, 3 if another tandemd runs in the runtime directory.
 //
-// SIGTERM and SIGINT drain: nothing new is accepted, groups may end within 30 s, then everything stops; a
-// second signal stops at once.
+// SIGTERM and SIGINT drain: no new job is accepted, groups may end within stop_grace_ms, then everything
+// stops; a second signal stops at once. SIGHUP reads the configuration again.
 #include <signal.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,33 +30,52 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using tandem::daemon::Daemon;
 
-// Below the unit's TimeoutStopSec of 60 s, with room for the engines' end.
-constexpr std::chrono::seconds kDrainLimit{30};
-
-sigset_t StopSignals() {
+// The signals that main's loop waits for.
+sigset_t OwnSignals() {
   sigset_t signals;
   sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);
   return signals;
 }
 
 // The signal that came within `timeout`, or 0.
 int AwaitSignal(milliseconds timeout) {
-  sigset_t signals = StopSignals();
+  sigset_t signals = OwnSignals();
   timespec wait{timeout.count() / 1000, (timeout.count() % 1000) * 1000000};
   int signal = ::sigtimedwait(&signals, nullptr, &wait);
   return signal > 0 ? signal : 0;
 }
 
-// Serves until a signal comes. The watchdog hears from us only while the daemon's parts make progress.
-void Serve(Daemon& daemon) {
+// Reads files and flags again. An error leaves everything as it is.
+void Reload(Daemon& daemon, int argc, char** argv) {
+  tandem::NotifyReloading();
+  auto line = tandem::ParseCommandLine(argc, argv);
+  if (!line.ok()) {
+    tandem::log::Error("the configuration stays as it is: " + line.status().message());
+  } else {
+    for (const std::string& note : line->config.old_names) tandem::log::Warning(note);
+    for (const std::string& key : daemon.Reload(line->config))
+      tandem::log::Warning("configuration: " + key + " has changed, which needs a restart");
+    tandem::log::Info("configuration read again");
+  }
+  tandem::NotifyReady(daemon.Summary());
+}
+
+// Serves until a stop signal comes; SIGHUP calls `reload`. The watchdog hears from us only while the daemon's
+// parts make progress.
+void Serve(Daemon& daemon, const std::function<void()>& reload) {
   milliseconds turn(500);  // a change of the node's health is published this late
   if (auto interval = tandem::WatchdogInterval(); interval.count() > 0) {
     turn = std::min(turn, std::max(milliseconds(10), std::chrono::duration_cast<milliseconds>(interval / 3)));
   }
   std::string last_summary;
-  while (AwaitSignal(turn) == 0) {
+  for (;;) {
+    const int signal = AwaitSignal(turn);
+    if (signal == SIGHUP) {
+      reload();
+    } else if (signal != 0) {
+      return;
+    }
     if (daemon.Alive()) tandem::NotifyAlive();
     daemon.PublishHealth();
     std::string summary = daemon.Summary();
@@ -68,13 +88,14 @@ void Drain(Daemon& daemon) {
   tandem::NotifyStopping("draining");
   tandem::log::Info("stopping: draining (a second signal stops at once) " + daemon.Summary());
   daemon.BeginDrain();
-  auto end = Clock::now() + kDrainLimit;
+  const milliseconds grace = daemon.stop_grace();
+  const auto end = Clock::now() + grace;
   while (!daemon.Drained()) {
     if (Clock::now() >= end) {
-      tandem::log::Warning("groups are left after " + std::to_string(kDrainLimit.count()) + " s: stopping");
+      tandem::log::Warning("groups are left after " + std::to_string(grace.count()) + " ms: stopping");
       return;
     }
-    if (AwaitSignal(milliseconds(20)) != 0) {
+    if (const int signal = AwaitSignal(milliseconds(20)); signal != 0 && signal != SIGHUP) {
       tandem::log::Warning("second signal: stopping at once");
       return;
     }
@@ -83,7 +104,7 @@ void Drain(Daemon& daemon) {
 }
 
 // The findings of --check-config beyond the configuration's own rules; one sentence each.
-std::vector<std::string> Problems(const tandem::CommandLine& line) {
+std::vector<std::string> Problems(const tandem::DaemonCommandLine& line) {
   if (line.strict) return tandem::daemon::CheckStart(line.config);
   if (line.config.topology_file.empty()) return {};
   const tandem::Status topology = tandem::LoadTopology(line.config.topology_file).status();
@@ -106,17 +127,17 @@ int main(int argc, char** argv) {
     for (const std::string& problem : problems) std::fprintf(stderr, "tandemd: %s\n", problem.c_str());
     if (!problems.empty()) return 2;
   }
-  if (line->action == tandem::CommandLine::Action::kPrint) {
+  if (line->action == tandem::DaemonCommandLine::Action::kPrint) {
     std::fputs(line->output.c_str(), stdout);
     return 0;
   }
-  // Before any thread exists, so that all inherit it: stop signals are for main's sigtimedwait alone.
-  sigset_t signals = StopSignals();
+  // Before any thread exists, so that all inherit it: these signals are for main's sigtimedwait alone.
+  sigset_t signals = OwnSignals();
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
-  ::signal(SIGHUP, SIG_IGN);
+  ::signal(SIGHUP, SIG_IGN);  // engines inherit it; a blocked signal comes to sigtimedwait all the same
 
-  tandem::log::SetUp(static_cast<tandem::log::Severity>(line->config.log_level),
+  tandem::log::SetUp(static_cast<tandem::log::Level>(line->config.log_level),
                      tandem::log::RunsUnderJournal());
   tandem::log::Info(std::string("tandemd ") + tandem::BuildVersion() + " starts" +
                     (line->config_path.empty() ? std::string() : " config=" + line->config_path));
@@ -128,7 +149,7 @@ int main(int argc, char** argv) {
   }
   tandem::log::Info("serving at " + line->config.runtime_dir + ": " + (*daemon)->Summary());
   tandem::NotifyReady((*daemon)->Summary());
-  Serve(**daemon);
+  Serve(**daemon, [&] { Reload(**daemon, argc, argv); });
   Drain(**daemon);
   (*daemon).reset();
   tandem::log::Info("stopped");

@@ -80,16 +80,16 @@ NodeSources ThisMachine() {
 }
 
 Result<NodeChoice> ChooseNode(const Config& config, const NodeSources& sources) {
-  if (config.backend == Backend::kCuda && !sources.cuda_built) {
+  if (config.backend == BackendKind::kCuda && !sources.cuda_built) {
     return FailedPrecondition(
         "this tandemd was built without the CUDA backend: set backend = \"host\" or \"auto\"");
   }
   Result<NodeChoice> node = FailedPrecondition("no backend");
-  if (config.backend == Backend::kHost || !sources.cuda_built) {
+  if (config.backend == BackendKind::kHost || !sources.cuda_built) {
     node = ChooseHost(config);
   } else if (Result<NvmlTopology> found = ReadGpus(sources); found.ok()) {
     node = ChooseCuda(config, *found);
-  } else if (config.backend == Backend::kCuda) {
+  } else if (config.backend == BackendKind::kCuda) {
     return FailedPrecondition("backend = \"cuda\", but there is no GPU that can be used: " +
                               found.status().message());
   } else {
@@ -141,7 +141,7 @@ Result<EngineSettings> EngineSettingsOf(const Config& config, const NodeChoice& 
   settings.trace_records = static_cast<uint32_t>(config.trace_records);
   settings.emulated_fused = config.testing.emulated_fused;
   settings.engines_per_gpu = static_cast<uint32_t>(config.testing.engines_per_gpu);
-  settings.prelaunch = config.prelaunch;
+  settings.speculative_launch = config.speculative_launch;
   settings.restart.backoff_initial = milliseconds(config.supervisor.backoff_initial_ms);
   settings.restart.backoff_max = milliseconds(config.supervisor.backoff_max_ms);
   settings.restart.crash_loop_count = static_cast<int>(config.supervisor.crash_loop_count);
@@ -163,6 +163,49 @@ std::string TuningDirectory(const Config& config) {
   return error ? std::string() : (self.parent_path().parent_path() / "share" / "tandem" / "tuning").string();
 }
 
+Result<std::vector<AllowRule>> AllowRulesOf(const std::vector<AllowConfig>& rules, const Topology& topology) {
+  std::vector<AllowRule> all;
+  for (const AllowConfig& from : rules) {
+    AllowRule rule{.uid = {}, .gid = {}, .cgroup = from.cgroup};
+    if (from.uid.has_value()) rule.uid = static_cast<uint32_t>(*from.uid);
+    if (from.gid.has_value()) rule.gid = static_cast<uint32_t>(*from.gid);
+    if (from.gpus.has_value()) rule.gpus.emplace();
+    for (const std::string& gpu : from.gpus.value_or(std::vector<std::string>())) {
+      const bool is_index = gpu.find_first_not_of("0123456789") == std::string::npos && gpu.size() < 4;
+      const Result<int> found = is_index ? Result<int>(std::stoi(gpu)) : topology.Find(gpu);
+      if (!found.ok() || *found >= topology.size())
+        return NotFound("allow.gpus names GPU " + gpu + ", which this node does not have");
+      rule.gpus->insert(*found);
+    }
+    all.push_back(std::move(rule));
+  }
+  return all;
+}
+
+ControlLimits LimitsOf(const QuotaConfig& quotas) {
+  ControlLimits limits;
+  limits.sessions = quotas.sessions;
+  limits.sessions_per_uid = quotas.sessions_per_uid;
+  limits.groups = quotas.groups;
+  limits.plans = quotas.plans;
+  limits.plan_bytes = quotas.plan_bytes;
+  limits.tensors = quotas.tensors;
+  limits.descriptors = quotas.descriptors;
+  limits.segment_bytes = quotas.segment_bytes;
+  limits.registered_bytes = quotas.registered_bytes;
+  limits.calls_per_uid = quotas.calls_per_uid;
+  limits.cgroup.sessions = quotas.cgroup_sessions;
+  limits.cgroup.groups = quotas.cgroup_groups;
+  limits.cgroup.plans = quotas.cgroup_plans;
+  limits.cgroup.plan_bytes = quotas.cgroup_plan_bytes;
+  limits.cgroup.tensors = quotas.cgroup_tensors;
+  limits.cgroup.descriptors = quotas.cgroup_descriptors;
+  limits.cgroup.segment_bytes = quotas.cgroup_segment_bytes;
+  limits.cgroup.registered_bytes = quotas.cgroup_registered_bytes;
+  limits.cgroup.calls = quotas.cgroup_calls;
+  return limits;
+}
+
 ControlOptions ControlOptionsOf(const Config& config, const NodeChoice& node, const std::string& version) {
   ControlOptions options;
   options.backend = node.backend;
@@ -175,26 +218,12 @@ ControlOptions ControlOptionsOf(const Config& config, const NodeChoice& node, co
   options.default_launch_deadline = milliseconds(config.launch_deadline_ms);
   options.verify_plans = config.testing.verify_plans;
   options.fused_by_choice = config.fused == FusedUse::kAuto;
-  const QuotaConfig& quotas = config.quotas;
-  options.limits.sessions = quotas.sessions;
-  options.limits.sessions_per_uid = quotas.sessions_per_uid;
-  options.limits.groups = quotas.groups;
-  options.limits.plans = quotas.plans;
-  options.limits.plan_bytes = quotas.plan_bytes;
-  options.limits.tensors = quotas.tensors;
-  options.limits.descriptors = quotas.descriptors;
-  options.limits.segment_bytes = quotas.segment_bytes;
-  options.limits.registered_bytes = quotas.registered_bytes;
-  options.limits.calls_per_uid = quotas.calls_per_uid;
-  options.limits.cgroup.sessions = quotas.cgroup_sessions;
-  options.limits.cgroup.groups = quotas.cgroup_groups;
-  options.limits.cgroup.plans = quotas.cgroup_plans;
-  options.limits.cgroup.plan_bytes = quotas.cgroup_plan_bytes;
-  options.limits.cgroup.tensors = quotas.cgroup_tensors;
-  options.limits.cgroup.descriptors = quotas.cgroup_descriptors;
-  options.limits.cgroup.segment_bytes = quotas.cgroup_segment_bytes;
-  options.limits.cgroup.registered_bytes = quotas.cgroup_registered_bytes;
-  options.limits.cgroup.calls = quotas.cgroup_calls;
+  options.limits = LimitsOf(config.quotas);
+  switch (config.placement) {
+    case PlacementUse::kAuto: options.placement = plan::PlanPlacement::kAuto; break;
+    case PlacementUse::kEngine: options.placement = plan::PlanPlacement::kEngine; break;
+    case PlacementUse::kClient: options.placement = plan::PlanPlacement::kClient; break;
+  }
   options.log = [](LogSeverity severity, const std::string& text) {
     switch (severity) {
       case LogSeverity::kDebug: log::Debug(text); break;

@@ -48,6 +48,9 @@ Result<EngineSettings> EngineSettingsOf(const Config& config, const NodeChoice& 
 // own. May not exist.
 std::string TuningDirectory(const Config& config);
 
+// The rules with the GPUs' positions. NOT_FOUND names a GPU that the node does not have.
+Result<std::vector<AllowRule>> AllowRulesOf(const std::vector<AllowConfig>& rules, const Topology& topology);
+ControlLimits LimitsOf(const QuotaConfig& quotas);
 ControlOptions ControlOptionsOf(const Config& config, const NodeChoice& node, const std::string& version);
 
 }  // namespace tandem::daemon

@@ -11,6 +11,7 @@
 
 #include "common/log.h"
 #include "daemon/admin/bounded_admin.h"
+#include "daemon/main/admin_listener.h"
 #include "daemon/main/instance_lock.h"
 #include "daemon/service/tandem_service.h"
 
@@ -21,8 +22,7 @@ namespace {
 // are refused or answered at once, and wait for the next call.
 constexpr uint64_t kSpareThreads = 64 + kMaxAdminCalls;
 
-void Configure(grpc::ServerBuilder& builder, const std::string& socket, const ControlLimits& limits) {
-  builder.AddListeningPort("unix:" + socket, grpc::InsecureServerCredentials());
+void Configure(grpc::ServerBuilder& builder, const ControlLimits& limits) {
   builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
   // One queue with few pollers: calls that wait have threads of their own, and an idle daemon few of them.
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
@@ -33,9 +33,10 @@ void Configure(grpc::ServerBuilder& builder, const std::string& socket, const Co
       grpc::ResourceQuota("tandemd").SetMaxThreads(static_cast<int>(MostCalls(limits) + kSpareThreads)));
 }
 
-// Builds and starts. Only the owner may use the socket's file until ShareSocket opens it.
-Result<std::unique_ptr<grpc::Server>> Build(grpc::ServerBuilder& builder, const std::string& socket) {
+// Builds, listens and starts. Only the owner may use the socket's file until ShareSocket opens it.
+Result<std::unique_ptr<grpc::Server>> BuildAt(grpc::ServerBuilder& builder, const std::string& socket) {
   TANDEM_RETURN_IF_ERROR(RemoveStaleSocket(socket));
+  builder.AddListeningPort("unix:" + socket, grpc::InsecureServerCredentials());
   mode_t before = ::umask(0177);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   ::umask(before);
@@ -74,11 +75,13 @@ struct Servers::Parts {
   AdminService admin_for_admin;
   AdminControlService admin_control;
   std::unique_ptr<grpc::Server> client_server, admin_server;
+  std::unique_ptr<AdminListener> admin_listener;
 };
 
 Servers::Servers(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Servers::~Servers() {
+  parts_->admin_listener.reset();
   auto now = std::chrono::system_clock::now();
   if (parts_->client_server) parts_->client_server->Shutdown(now + std::chrono::seconds(1));
   if (parts_->admin_server) parts_->admin_server->Shutdown(now + std::chrono::seconds(1));
@@ -93,20 +96,24 @@ Result<std::unique_ptr<Servers>> Servers::Start(const Config& config, Control& c
   grpc::EnableDefaultHealthCheckService(true);
   {
     grpc::ServerBuilder builder;
-    Configure(builder, parts->client_path, control.options().limits);
+    Configure(builder, control.options().limits);
     builder.RegisterService(&parts->tandem);
     builder.RegisterService(&parts->bounded_admin);
-    TANDEM_ASSIGN_OR_RETURN(parts->client_server, Build(builder, parts->client_path));
+    TANDEM_ASSIGN_OR_RETURN(parts->client_server, BuildAt(builder, parts->client_path));
   }
   // The plugin reaches every server that is built from here on: the administrators' only.
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   {
     grpc::ServerBuilder builder;
-    Configure(builder, parts->admin_path, control.options().limits);
+    Configure(builder, control.options().limits);
     builder.RegisterService(&parts->tandem_for_admin);
     builder.RegisterService(&parts->admin_for_admin);
     builder.RegisterService(&parts->admin_control);
-    TANDEM_ASSIGN_OR_RETURN(parts->admin_server, Build(builder, parts->admin_path));
+    TANDEM_RETURN_IF_ERROR(RemoveStaleSocket(parts->admin_path));
+    parts->admin_server = builder.BuildAndStart();
+    if (parts->admin_server == nullptr) return Unavailable("cannot serve " + parts->admin_path);
+    TANDEM_ASSIGN_OR_RETURN(parts->admin_listener,
+                            AdminListener::Start(parts->admin_path, parts->admin_server.get()));
   }
   Status shared = ShareSocket(parts->client_path, config.socket_group, 0660);
   if (shared.code() == Code::kNotFound) {
@@ -126,6 +133,10 @@ void Servers::SetHealth(const Health& health) {
     for (const char* name : {"", "readiness", "tandem.v1.Tandem"})
       service->SetServingStatus(name, health.ready);
   }
+}
+
+std::string Servers::CallerOf(const std::string& peer) const {
+  return parts_->admin_listener->CallerOf(peer);
 }
 
 Status Servers::DialSelf() const {

@@ -1,5 +1,6 @@
 #include "daemon/observe/doctor.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "common/gpu_name.h"
@@ -209,9 +210,21 @@ void CheckTuning(const DoctorInput& input, Findings& findings) {
 }
 
 void CheckWork(const DoctorInput& input, Findings& findings) {
-  if (input.control.draining) {
-    findings.push_back({Severity::kNote, "draining", "the node drains: no new sessions, groups or plans",
+  if (input.control.admission == Admission::kDraining) {
+    findings.push_back({Severity::kNote, "draining", "the node drains: no new sessions and groups",
                         "tandemctl drain --undo ends it"});
+  }
+  const bool containers = std::any_of(input.sessions.begin(), input.sessions.end(), [](const auto& session) {
+    return session.owner.find("kubepods") != std::string::npos;
+  });
+  if (containers && input.control.open_to_all) {
+    findings.push_back({Severity::kWarning, "allow",
+                        "pods attach, and nothing binds them to GPUs of their own",
+                        "tables [[allow]] in tandemd.toml admit users and cgroups to GPUs"});
+  }
+  if (input.control.admission == Admission::kCordoned) {
+    findings.push_back({Severity::kNote, "cordoned", "the node is cordoned: no new sessions and groups",
+                        "tandemctl cordon --undo ends it"});
   }
   for (const auto& group : input.groups) {
     if (group.state == "broken") {

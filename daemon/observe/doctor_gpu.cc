@@ -75,9 +75,9 @@ void CheckMps(const DoctorInput& input, Findings& findings) {
 void CheckBlocked(const DoctorInput& input, Findings& findings) {
   for (size_t gpu = 0; gpu < input.engines.size(); ++gpu) {
     const EngineStatus& engine = input.engines[gpu];
-    if (engine.shared_fate && engine.blocked.empty()) {
+    if (engine.context_lost && engine.blocked.empty()) {
       findings.push_back(
-          {Severity::kNote, "shared_fate",
+          {Severity::kNote, "gpu_context_lost",
            "the engine of " + GpuName(input, gpu) +
                " fell with every process on its GPU: " + engine.last_exit,
            "a fault of one process under MPS, or its kill -9 in a kernel, ends all contexts on that GPU: "

@@ -27,7 +27,10 @@ Health CheckHealth(const HealthInput& input) {
   Health health;
   health.live = input.live;
   if (!input.live) health.reasons.push_back("tandemd makes no progress");
-  if (input.draining) health.reasons.push_back("the node drains: tandemd accepts no new work");
+  if (input.admission == Admission::kDraining)
+    health.reasons.push_back("the node drains: it takes no new jobs");
+  if (input.admission == Admission::kCordoned)
+    health.reasons.push_back("the node is cordoned: it takes no new jobs");
   for (size_t gpu = 0; gpu < input.engines.size(); ++gpu) {
     if (std::string why = WhyNotReady(input.engines[gpu]); !why.empty()) {
       health.reasons.push_back("the " + EngineName(input.topology, gpu) + " " + why);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/control/snapshot.h"
 #include "daemon/supervisor/engines.h"
 #include "daemon/topology/topology.h"
 
@@ -22,7 +23,7 @@ struct Health {
 
 struct HealthInput {
   bool live = true;  // Daemon::Alive
-  bool draining = false;
+  Admission admission = Admission::kOpen;
   Topology topology;
   std::vector<EngineStatus> engines;  // by GPU
 };

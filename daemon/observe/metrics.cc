@@ -2,13 +2,13 @@
 
 #include <prometheus/metric_family.h>
 
-#include <algorithm>
 #include <deque>
 #include <iterator>
 #include <limits>
-#include <set>
 #include <string_view>
 #include <utility>
+
+#include "tandem/op_request.h"
 
 namespace tandem::daemon {
 namespace {
@@ -59,17 +59,18 @@ class Families {
 };
 
 // Every fourth bucket of the engines' quarter octaves: powers of two of a microsecond, in seconds.
-ClientMetric DurationHistogram(const Labels& labels, const LaunchCounters::Value& value) {
+ClientMetric DurationHistogram(const Labels& labels, const std::array<uint64_t, kDurationBuckets>& buckets,
+                               uint64_t sum_ns) {
   ClientMetric metric = WithLabels(labels);
   uint64_t sum = 0;
   for (int i = 0; i < kDurationBuckets; ++i) {
-    sum += value.histogram[i];
+    sum += buckets[static_cast<size_t>(i)];
     if (i % 4 == 3 && i < kDurationBuckets - 1)
       metric.histogram.bucket.push_back({sum, DurationBucketUpperUs(i) * 1e-6});
   }
   metric.histogram.bucket.push_back({sum, std::numeric_limits<double>::infinity()});
   metric.histogram.sample_count = sum;
-  metric.histogram.sample_sum = value.run_ns * 1e-9;
+  metric.histogram.sample_sum = static_cast<double>(sum_ns) * 1e-9;
   return metric;
 }
 
@@ -102,36 +103,71 @@ void AddEngines(const MetricsInput& input, Families& families) {
          input.prelaunched, 1);
   by_gpu("tandem_engine_called_off_total", "Kernels called off that waited on a lane for a launch",
          input.called_off, 1);
+  by_gpu("tandem_late_launches_total", "Launches that have waited over a second for other ranks", input.late,
+         1);
 }
 
-void AddLaunches(const LaunchCounters& launches, Families& families) {
-  auto labels = [](const LaunchCounters::Key& key) {
-    return Labels{{"gpu", key.gpu_uuid}, {"op", key.op}, {"algorithm", key.algorithm}};
-  };
+void AddLaunches(const MetricsInput& input, Families& families) {
   auto& count =
       families.Add("tandem_launches_total", "Launches by operation and algorithm", MetricType::Counter);
-  for (const auto& [key, value] : launches.values()) Families::AddCounter(count, labels(key), value.launches);
   auto& bytes = families.Add("tandem_moved_bytes_total", "Bytes sent to peers", MetricType::Counter);
-  for (const auto& [key, value] : launches.values())
-    Families::AddCounter(bytes, labels(key), value.bytes_moved);
   auto& durations = families.Add("tandem_launch_duration_seconds", "From a launch's start to its end",
                                  MetricType::Histogram);
-  for (const auto& [key, value] : launches.values())
-    durations.metric.push_back(DurationHistogram(labels(key), value));
+  auto& waits =
+      families.Add("tandem_launch_wait_seconds", "From a rank's arrival at a launch to the launch's start",
+                   MetricType::Histogram);
+  for (size_t gpu = 0; gpu < input.series.size(); ++gpu) {
+    for (const SeriesStats& series : input.series[gpu]) {
+      const Labels labels = {
+          {"gpu", input.gpu_uuids[gpu]},
+          {"op", std::string(OpName(static_cast<Op>(series.op)))},
+          {"algorithm", std::string(AlgorithmName(static_cast<Algorithm>(series.algorithm)))}};
+      Families::AddCounter(count, labels, series.launches);
+      Families::AddCounter(bytes, labels, series.bytes_moved);
+      durations.metric.push_back(DurationHistogram(labels, series.runs, series.run_ns));
+      waits.metric.push_back(DurationHistogram(labels, series.waits, series.wait_ns));
+    }
+  }
+  auto& failures =
+      families.Add("tandem_launch_failures_total", "Failed launches by canonical code", MetricType::Counter);
+  for (size_t code = 1; code < kStatsCodes; ++code) {
+    Families::AddCounter(failures, {{"code", std::string(CodeName(static_cast<Code>(code)))}},
+                         input.failures_by_code[code]);
+  }
 }
 
-// A GPU's rows, one sum for each plan: a plan that is being reinstalled may have two rows.
-std::map<uint64_t, PlanStats> RowsMerged(const std::vector<PlanStats>& rows) {
-  std::map<uint64_t, PlanStats> plans;
-  for (const PlanStats& row : rows) {
-    PlanStats& sum = plans[row.plan_id];
-    sum.launches += row.launches;
-    sum.failures += row.failures;
-    sum.bytes_moved += row.bytes_moved;
-    sum.run_ns += row.run_ns;
-    for (int i = 0; i < kDurationBuckets; ++i) sum.histogram[i] += row.histogram[i];
+void AddQueues(const MetricsInput& input, Families& families) {
+  auto& depth = families.Add("tandem_queue_launches", "Launches that have arrived and not ended, by state",
+                             MetricType::Gauge);
+  auto& oldest =
+      families.Add("tandem_oldest_waiting_launch_seconds",
+                   "Age of the launch that has waited the longest; 0: none waits", MetricType::Gauge);
+  auto& late = families.Add(
+      "tandem_late_ranks", "Ranks missing at launches that have waited for over a second", MetricType::Gauge);
+  for (size_t gpu = 0; gpu < input.queues.size(); ++gpu) {
+    const QueueState& queue = input.queues[gpu];
+    const std::string& uuid = input.gpu_uuids[gpu];
+    Families::AddGauge(depth, {{"gpu", uuid}, {"state", "waiting"}}, queue.waiting);
+    Families::AddGauge(depth, {{"gpu", uuid}, {"state", "started"}}, queue.started);
+    const bool waits = queue.oldest_arrive_ns != 0 && queue.oldest_arrive_ns < input.now_ns;
+    Families::AddGauge(oldest, {{"gpu", uuid}},
+                       waits ? static_cast<double>(input.now_ns - queue.oldest_arrive_ns) * 1e-9 : 0);
+    Families::AddGauge(late, {{"gpu", uuid}}, queue.late_ranks);
   }
-  return plans;
+}
+
+void AddProcess(const ProcessInfo& process, Families& families) {
+  families.Counter("process_cpu_seconds_total", "Processor time of tandemd, user and system",
+                   process.cpu_seconds);
+  families.Gauge("process_resident_memory_bytes", "Resident memory of tandemd", process.rss_bytes);
+  families.Gauge("process_virtual_memory_bytes", "Address space of tandemd", process.virtual_bytes);
+  families.Gauge("process_open_fds", "Open descriptors of tandemd", process.descriptors);
+  if (process.descriptor_limit != 0)
+    families.Gauge("process_max_fds", "Limit of open descriptors", process.descriptor_limit);
+  if (process.start_time_seconds != 0) {
+    families.Gauge("process_start_time_seconds", "Start of tandemd, in seconds since the epoch",
+                   process.start_time_seconds);
+  }
 }
 
 // Gauges of live plans. A released plan's gauges go with it.
@@ -141,6 +177,7 @@ void AddLinks(const MetricsInput& input, Families& families) {
   for (const LinkRate& link : input.links) {
     Families::AddGauge(links, {{"gpu", link.from}, {"peer", link.to}}, link.gb_per_second * 1e9);
   }
+  if (input.labels.empty()) return;
   auto& sent =
       families.Add("tandem_plan_sent_bytes_per_second",
                    "Rate at which a rank of a live plan sends while its launches run", MetricType::Gauge);
@@ -161,31 +198,7 @@ void AddLinks(const MetricsInput& input, Families& families) {
 
 }  // namespace
 
-void LaunchCounters::Update(const MetricsInput& input) {
-  std::set<std::pair<size_t, uint64_t>> live;
-  for (size_t gpu = 0; gpu < input.plans.size(); ++gpu) {
-    for (const auto& [plan_id, now] : RowsMerged(input.plans[gpu])) {
-      auto labels = input.labels.find(plan_id);
-      if (labels == input.labels.end()) continue;
-      auto id = std::make_pair(gpu, plan_id);
-      live.insert(id);
-      PlanStats& before = seen_[id];
-      if (now.launches < before.launches) before = PlanStats{};  // a restarted engine counts from 0
-      Value& value = values_[{input.gpu_uuids[gpu], labels->second.op, labels->second.algorithm}];
-      value.launches += now.launches - before.launches;
-      value.failures += now.failures - std::min(before.failures, now.failures);
-      value.bytes_moved += now.bytes_moved - std::min(before.bytes_moved, now.bytes_moved);
-      value.run_ns += now.run_ns - std::min(before.run_ns, now.run_ns);
-      for (int i = 0; i < kDurationBuckets; ++i) {
-        value.histogram[i] += now.histogram[i] - std::min(before.histogram[i], now.histogram[i]);
-      }
-      before = now;
-    }
-  }
-  std::erase_if(seen_, [&](const auto& entry) { return !live.contains(entry.first); });
-}
-
-std::vector<MetricFamily> CollectMetrics(const MetricsInput& input, const LaunchCounters& launches) {
+std::vector<MetricFamily> CollectMetrics(const MetricsInput& input) {
   Families families;
   const ControlSnapshot& control = input.control;
   families.Gauge("tandem_sessions", "Attached sessions", control.sessions);
@@ -194,20 +207,22 @@ std::vector<MetricFamily> CollectMetrics(const MetricsInput& input, const Launch
   families.Gauge("tandem_tensors", "Symmetric tensors", control.tensors);
   families.Gauge("tandem_registrations", "Registrations of clients' own memory", control.registrations);
   families.Gauge("tandem_channels", "Open channels", control.channels);
-  families.Gauge("tandem_draining", "1 while the node drains", control.draining ? 1 : 0);
+  families.Gauge("tandem_draining", "1 while the node drains",
+                 control.admission == Admission::kDraining ? 1 : 0);
+  families.Gauge("tandem_cordoned", "1 while the node takes no new sessions and groups, draining or not",
+                 control.admission != Admission::kOpen ? 1 : 0);
   families.Counter("tandem_sessions_total", "Sessions since the start", control.sessions_total);
   families.Counter("tandem_sessions_lost_total", "Sessions that ended with their process, or by its fault",
                    control.sessions_lost_total);
   families.Counter("tandem_sessions_evicted_total", "Sessions that an operator ended",
                    control.sessions_evicted_total);
   families.Counter("tandem_groups_broken_total", "Groups that have broken", control.groups_broken_total);
-  auto& failures =
-      families.Add("tandem_launch_failures_total", "Failed launches by canonical code", MetricType::Counter);
-  for (const auto& [code, count] : control.launch_failures) {
-    Families::AddCounter(failures, {{"code", std::string(CodeName(static_cast<Code>(code)))}}, count);
-  }
+  auto& quotas = families.Add("tandem_quota_use_ratio", "Part of a quota that its largest user has in use",
+                              MetricType::Gauge);
+  for (const auto& [quota, use] : control.quota_use) Families::AddGauge(quotas, {{"quota", quota}}, use);
   AddEngines(input, families);
-  AddLaunches(launches, families);
+  AddLaunches(input, families);
+  AddQueues(input, families);
   AddLinks(input, families);
   auto& segments =
       families.Add("tandem_pool_segment_bytes", "Memory in segments of a GPU's pool", MetricType::Gauge);
@@ -216,11 +231,7 @@ std::vector<MetricFamily> CollectMetrics(const MetricsInput& input, const Launch
   auto& used =
       families.Add("tandem_pool_used_bytes", "Memory of a GPU's pool that is in use", MetricType::Gauge);
   for (const auto& pool : input.pools) Families::AddGauge(used, {{"gpu", pool.gpu_uuid}}, pool.used_bytes);
-  families.Gauge("process_resident_memory_bytes", "Resident memory of tandemd", input.process.rss_bytes);
-  families.Gauge("process_open_fds", "Open descriptors of tandemd", input.process.descriptors);
-  if (input.process.descriptor_limit != 0) {
-    families.Gauge("process_max_fds", "Limit of open descriptors", input.process.descriptor_limit);
-  }
+  AddProcess(input.process, families);
   auto& build = families.Add("tandem_build_info",
                              "1, with the version and commit of tandemd, and the backend", MetricType::Gauge);
   Families::AddGauge(build, {{"version", input.version}, {"backend", input.backend}}, 1);

@@ -62,17 +62,13 @@ struct MetricsServer::Parts {
   std::function<MetricsInput()> gather;
   std::function<Health()> health;
   std::mutex mutex;
-  LaunchCounters launches;   // under mutex
   std::string last_message;  // the library's latest one; under mutex
   mg_context* context = nullptr;
 
   Answer Metrics() {
-    MetricsInput input = gather();
-    std::lock_guard<std::mutex> lock(mutex);
-    launches.Update(input);
     return {.code = 200,
             .type = "text/plain; version=0.0.4; charset=utf-8",
-            .body = prometheus::TextSerializer().Serialize(CollectMetrics(input, launches))};
+            .body = prometheus::TextSerializer().Serialize(CollectMetrics(gather()))};
   }
   Answer Live() {
     const Health now = health();

@@ -9,6 +9,9 @@ namespace tandem::daemon {
 
 struct ProcessInfo {
   uint64_t rss_bytes = 0;
+  uint64_t virtual_bytes = 0;
+  double cpu_seconds = 0;         // user and system
+  double start_time_seconds = 0;  // since the epoch; 0: not known
   uint64_t descriptors = 0;       // open
   uint64_t descriptor_limit = 0;  // RLIMIT_NOFILE, soft; 0: none
   uint64_t locked_limit_bytes = 0;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "daemon/planner/choice/choice.h"
+#include "daemon/planner/choice/placement.h"
 #include "daemon/planner/cost/measured.h"
 #include "daemon/planner/families/families.h"
 #include "daemon/planner/families/matmul_notes.h"
@@ -11,6 +12,7 @@
 #include "daemon/planner/problem/problem.h"
 #include "program/kernel_phases.h"
 #include "program/text.h"
+#include "program/verifier/verifier.h"
 
 namespace tandem::plan {
 namespace {
@@ -75,7 +77,7 @@ Result<Plan> PlanProblem(const Problem& problem, const Measured* measured) {
   plan.algorithm = choice.algorithm;
   plan.reason = std::move(choice.reason);
   if (choice.algorithm == Algorithm::kFused && SkinnyFor(problem))
-    plan.reason += "; few rows: one kernel moves and multiplies";
+    plan.reason += "; skinny: one kernel moves and multiplies";
   plan.refused = std::move(choice.refused);
   plan.warnings = std::move(choice.warnings);
   if (group.packet_kernels && choice.algorithm != Algorithm::kFused) {
@@ -104,9 +106,8 @@ Result<Plan> PlanMeasured(std::span<const OpRequest> requests, const GroupContex
   return PlanProblem(problem, &measured);
 }
 
-}  // namespace
-
-Result<Plan> MakePlan(std::span<const OpRequest> requests, const GroupContext& group) {
+// The plan for engines, wherever it is to run.
+Result<Plan> PlanForEngines(std::span<const OpRequest> requests, const GroupContext& group) {
   TANDEM_ASSIGN_OR_RETURN(const Problem problem, MakeProblem(requests, group));
   if (const TuningEntry* entry = MeasuredFor(problem); entry != nullptr) {
     // Times of cuBLASLt's products say nothing of the plain kernel's.
@@ -121,6 +122,50 @@ Result<Plan> MakePlan(std::span<const OpRequest> requests, const GroupContext& g
     }
   }
   return PlanProblem(problem, nullptr);
+}
+
+Result<Plan> PlaceInClient(std::span<const OpRequest> requests, const GroupContext& group, Plan first) {
+  if (!group.no_client_kernels.empty()) {
+    return FailedPrecondition(Text("placement = client: ", group.no_client_kernels))
+        .WithDetail({.reason = "NO_CLIENT_KERNELS", .field = "placement"});
+  }
+  const Status refused = CheckClientPlacement(first, requests);
+  first.placement = PlanPlacement::kClient;
+  first.placement_reason = "asked for";
+  if (refused.ok()) return first;
+  const Status why = refused.WithContext(Text("placement = client: ", AlgorithmName(first.algorithm)));
+  if (requests[0].algorithm != Algorithm::kAuto) return why;
+  for (Algorithm algorithm : OtherAlgorithms(first)) {
+    std::vector<OpRequest> asked(requests.begin(), requests.end());
+    for (OpRequest& request : asked) request.algorithm = algorithm;
+    Result<Plan> plan = PlanForEngines(asked, group);
+    if (!plan.ok() || !CheckClientPlacement(*plan, asked).ok()) continue;
+    plan->reason = Text("the client can run it; ", AlgorithmName(first.algorithm),
+                        ", the choice of engines: ", refused.message());
+    plan->placement = PlanPlacement::kClient;
+    plan->placement_reason = "asked for";
+    return plan;
+  }
+  return why;
+}
+
+}  // namespace
+
+Result<Plan> MakePlan(std::span<const OpRequest> requests, const GroupContext& group) {
+  TANDEM_ASSIGN_OR_RETURN(Plan plan, PlanForEngines(requests, group));
+  if (group.placement == PlanPlacement::kClient) return PlaceInClient(requests, group, std::move(plan));
+  // The form alone: the proof takes longer than planning does.
+  const Status form = CheckOneKernel(plan.programs);
+  plan.placement_reason = group.placement == PlanPlacement::kEngine
+                              ? "asked for"
+                              : "auto takes the engine until times of client launches are measured";
+  if (!group.no_client_kernels.empty()) {
+    plan.placement_reason += Text("; ", group.no_client_kernels);
+  } else {
+    plan.placement_reason += form.ok() ? "; the client could run this plan"
+                                       : Text("; the client cannot run this plan: ", form.message());
+  }
+  return plan;
 }
 
 }  // namespace tandem::plan

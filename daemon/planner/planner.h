@@ -9,6 +9,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "daemon/topology/topology.h"
@@ -20,7 +21,18 @@ namespace tandem::plan {
 
 class TuningTable;
 
-// What the planner may assume of the engines of a group.
+// Where the launches of a plan run (docs/client-placement.md).
+enum class PlanPlacement : uint8_t {
+  kAuto = 0,    // for now as kEngine: no time is measured yet of launches in clients
+  kEngine = 1,  // on the engines' lanes
+  kClient = 2,  // on the ranks' own streams, as one kernel that meets the peers
+};
+
+// "auto", "engine" or "client", and back: INVALID_ARGUMENT for other names.
+std::string_view PlacementName(PlanPlacement placement);
+Result<PlanPlacement> ParsePlacement(std::string_view name);
+
+// The planner's assumptions about the engines of a group.
 struct GroupContext {
   Topology topology;           // of the group's GPUs in rank order; its size is the world size
   bool fused_kernels = false;  // of every engine: kFused
@@ -41,6 +53,10 @@ struct GroupContext {
   // is called.
   const TuningTable* tuning = nullptr;
   std::string gpu_model;  // the table's name for these GPUs; empty: no table holds for them
+  // kClient: a plan must be one that the client can run. With algorithm kAuto the planner takes the fastest
+  // such algorithm; else it refuses the request (MakePlan).
+  PlanPlacement placement = PlanPlacement::kAuto;
+  std::string no_client_kernels;  // why no client can run kernels; empty: clients can
 };
 
 struct RefusedAlgorithm {
@@ -71,7 +87,9 @@ struct Plan {
   uint64_t bytes_moved = 0;       // over links, sent by one rank
   uint64_t gathered_a_bytes = 0;  // copied out or gathered in workspace, not in place
   double predicted_us = 0;
-  double measured_us = 0;             // what the tuning table has; 0: not chosen by it
+  double measured_us = 0;                            // what the tuning table has; 0: not chosen by it
+  PlanPlacement placement = PlanPlacement::kEngine;  // kEngine or kClient
+  std::string placement_reason;       // why; of an engine's plan also whether the client could run it
   std::vector<std::string> warnings;  // on_unfused = warn, slow placement, …
   std::vector<RankProgram> programs;  // index is the rank
 };
@@ -79,6 +97,8 @@ struct Plan {
 // Plans `requests` (one per rank, in rank order; fields that must agree have been compared by
 // CompareRequests). INVALID_ARGUMENT names the field that is wrong; FAILED_PRECONDITION carries every
 // algorithm's reason when the asked algorithm cannot run or on_unfused is kError and no fused one can.
+// FAILED_PRECONDITION with detail.field "placement" when the client must run the plan and cannot:
+// detail.reason is CheckOneKernel's or VerifyPrograms'.
 Result<Plan> MakePlan(std::span<const OpRequest> requests, const GroupContext& group);
 
 // Checks that the ranks' requests agree where they must (docs/protocol.md lists the fields). INVALID_ARGUMENT

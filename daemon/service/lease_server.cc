@@ -18,7 +18,7 @@
 namespace tandem::daemon {
 namespace {
 
-// What an epoll event is about: the connection's id above two bits of kind.
+// The subject of an epoll event: the connection's id above two bits of kind.
 enum Kind : uint64_t { kListener = 0, kWake = 1, kSocket = 2, kPidfd = 3 };
 constexpr uint64_t Tag(uint64_t id, Kind kind) { return id << 2 | kind; }
 

@@ -3,7 +3,7 @@
 // `LeaseServer`: the lease sockets. One thread waits for all of them: it takes the peer's credentials and
 // pidfd, attaches sessions, files descriptors that clients send, and reports a session as lost when its
 // process dies (pidfd) or its socket ends. Sends never block: a client that does not read fills a bounded
-// backlog of its own and disturbs nobody.
+// backlog and disturbs nobody else.
 #pragma once
 
 #include <cstdint>

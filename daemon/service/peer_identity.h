@@ -1,7 +1,7 @@
 // File: peer_identity.h
 //
-// Who is at the other end of a Unix socket, and a pidfd of that process: by SO_PEERPIDFD where the kernel has
-// it (6.5), else by pidfd_open with a check that the pid was not reused meanwhile.
+// The process at the other end of a Unix socket, and a pidfd of it: by SO_PEERPIDFD where the kernel has it
+// (6.5), else by pidfd_open with a check that the pid was not reused meanwhile.
 #pragma once
 
 #include <string>

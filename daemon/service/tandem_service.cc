@@ -118,6 +118,21 @@ grpc::Status TandemService::Prepare(grpc::ServerContext* context, const v1::Prep
   });
 }
 
+grpc::Status TandemService::ArmPlan(grpc::ServerContext* context, const v1::ArmPlanRequest* request,
+                                    v1::ArmPlanReply* reply) {
+  return Answer(context, request->deadline_ms(), reply, [&](const SessionRef& session, const Waiter& waiter) {
+    return control_.ArmPlan(session, *request, waiter);
+  });
+}
+
+grpc::Status TandemService::ReportFailure(grpc::ServerContext* context,
+                                          const v1::ReportFailureRequest* request,
+                                          v1::ReportFailureReply* reply) {
+  return Answer(context, 0, reply, [&](const SessionRef& session, const Waiter&) {
+    return control_.ReportFailure(session, *request);
+  });
+}
+
 grpc::Status TandemService::ReleasePlan(grpc::ServerContext* context, const v1::ReleasePlanRequest* request,
                                         v1::ReleasePlanReply* reply) {
   return Answer(context, 0, reply, [&](const SessionRef& session, const Waiter&) {

@@ -38,6 +38,10 @@ class TandemService final : public v1::Tandem::Service {
                           v1::DeregisterReply* reply) override;
   grpc::Status Prepare(grpc::ServerContext* context, const v1::PrepareRequest* request,
                        v1::PrepareReply* reply) override;
+  grpc::Status ArmPlan(grpc::ServerContext* context, const v1::ArmPlanRequest* request,
+                       v1::ArmPlanReply* reply) override;
+  grpc::Status ReportFailure(grpc::ServerContext* context, const v1::ReportFailureRequest* request,
+                             v1::ReportFailureReply* reply) override;
   grpc::Status ReleasePlan(grpc::ServerContext* context, const v1::ReleasePlanRequest* request,
                            v1::ReleasePlanReply* reply) override;
   grpc::Status OpenChannel(grpc::ServerContext* context, const v1::OpenChannelRequest* request,

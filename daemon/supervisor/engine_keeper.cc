@@ -192,7 +192,7 @@ std::optional<milliseconds> EngineKeeper::PauseAfter(const Life& life, RestartPo
   mps_choice_ = 0;
   blocked_logged_ = {};
   if (life.length > kLongLife) policy.OnLife();
-  if (life.shared_fate) {
+  if (life.context_lost) {
     // Not counted: it may be the doing of any process on that GPU, and somebody's bug must not take the GPU
     // from all.
     milliseconds delay = life.length > kLongLife ? milliseconds(0) : policy.OnBlocked();
@@ -235,7 +235,7 @@ EngineKeeper::Life EngineKeeper::RunOnce() {
       std::lock_guard<std::mutex> lock(mutex_);
       status_.state = EngineState::kReady;
       status_.blocked.clear();
-      status_.shared_fate = false;
+      status_.context_lost = false;
       connection_ = connection;
     }
     life.was_ready = true;
@@ -273,8 +273,8 @@ EngineKeeper::Life EngineKeeper::RunOnce() {
     } else {
       status_.last_exit = life.reason;
       status_.blocked.clear();
-      life.shared_fate = last_words_.detail().reason == "CONTEXT_LOST" && status_.mps.answers;
-      status_.shared_fate = life.shared_fate;
+      life.context_lost = last_words_.detail().reason == "CONTEXT_LOST" && status_.mps.answers;
+      status_.context_lost = life.context_lost;
     }
   }
   if (life.was_ready) listener_.OnEngineDown(gpu_, generation, life.reason);
@@ -312,7 +312,7 @@ Status EngineKeeper::StartEngine(EngineProcess& process, std::shared_ptr<EngineC
   start->set_visibility_delay_us(settings_.visibility_delay_us);
   start->set_trace_records(settings_.trace_records);
   start->set_emulated_fused(settings_.emulated_fused);
-  start->set_no_prelaunch(!settings_.prelaunch);
+  start->set_no_speculative_launch(!settings_.speculative_launch);
   start->set_engines_per_gpu(settings_.engines_per_gpu);
   return connection->Post(command, {order_log_, seat_.stats_area.get()});
 }

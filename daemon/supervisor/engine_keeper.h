@@ -35,7 +35,7 @@ struct EngineSettings {
   uint32_t visibility_delay_us = 0;
   uint32_t trace_records = 0;
   bool emulated_fused = false;
-  bool prelaunch = true;
+  bool speculative_launch = true;
   uint32_t engines_per_gpu = 1;
   // MPS pipe directories that a start tries in turn: the usual one, then spare ones, which serve while the
   // usual one's server accepts nobody. Given to the engine as CUDA_MPS_PIPE_DIRECTORY; empty: the engine
@@ -90,9 +90,9 @@ class EngineKeeper {
   struct Life {
     std::string reason;  // why it ended
     bool was_ready = false;
-    bool blocked = false;      // it could not start, by somebody else's doing
-    bool shared_fate = false;  // it lost its context under MPS
-    Clock::duration length{};  // from Ready
+    bool blocked = false;       // it could not start, by somebody else's doing
+    bool context_lost = false;  // it lost its context under MPS
+    Clock::duration length{};   // from Ready
   };
 
   void Run();

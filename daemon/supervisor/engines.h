@@ -65,7 +65,7 @@ struct EngineStatus {
   std::string lingers = {};
   // Its last end was the loss of the GPU context under MPS: every client of that server on that GPU lost its
   // context too.
-  bool shared_fate = false;
+  bool context_lost = false;
   MpsEndpoint mps = {};  // which the process was started with, as it was then; empty on the host backend
 };
 

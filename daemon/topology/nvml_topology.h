@@ -1,7 +1,8 @@
 // File: nvml_topology.h
 //
-// Builds a `Topology` from NVML. What NVML cannot tell becomes a warning and the cautious answer (no link, no
-// peer access), never a guess; a GPU that has fallen off the bus is left out and named, and the others go on.
+// Builds a `Topology` from NVML. A property that NVML does not report becomes a warning and the cautious
+// value (no link, no peer access). A GPU that has fallen off the bus is left out and named; the others go
+// on.
 #pragma once
 
 #include <optional>
@@ -15,8 +16,8 @@
 namespace tandem {
 
 struct NvmlTopology {
-  Topology topology;           // source is "nvml"; GPUs in NVML's order, which is that of their PCI bus ids
-  std::string driver_version;  // "" if NVML does not say
+  Topology topology;                  // source is "nvml"; GPUs in NVML's order, by PCI bus id
+  std::string driver_version;         // "": NVML does not report it
   std::vector<std::string> warnings;  // for doctor and the log; each names the GPU
 };
 

@@ -31,7 +31,7 @@ Result<Topology> ShareGpus(const Topology& topology, int engines) {
       const bool same = device == other;
       shared.p2p[i][j] = same || topology.p2p[device][other];
       shared.pcie[i][j] = same ? PcieDistance::kPix : topology.pcie[device][other];
-      // Through switches a pair is linked by the links of its ends, which shares have as well.
+      // Through switches a pair is linked by the links of both ends, which shares have as well.
       const bool switched = topology.gpus[static_cast<size_t>(device)].switch_links > 0;
       shared.nvlinks[i][j] = same ? (switched ? 0 : 1) : topology.nvlinks[device][other];
     }

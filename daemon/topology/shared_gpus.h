@@ -15,7 +15,7 @@ namespace tandem {
 // more than kMaxGpus.
 Result<Topology> ShareGpus(const Topology& topology, int engines);
 
-// Whether two of its GPUs are shares of one device.
+// Whether two GPUs of the topology are shares of one device.
 bool SharesDevice(const Topology& topology);
 
 }  // namespace tandem

@@ -63,8 +63,8 @@ struct Topology {
   int size() const { return static_cast<int>(gpus.size()); }
   // Whether i and j, another one, may reach each other's memory: both ways, or nobody uses the pair.
   bool HasPeerAccess(int i, int j) const { return i != j && p2p[i][j] && p2p[j][i]; }
-  // Links over which i and j can talk: direct ones plus min(switch links of i, of j). 0 means PCIe; it is
-  // also the answer for a pair without peer access (`p2p` false), whose links nobody may use.
+  // Links over which i and j can communicate: direct ones plus min(switch links of i, of j). 0 means PCIe, or
+  // a pair without peer access (`p2p` false), whose links nobody may use.
   int LinkCount(int i, int j) const;
   // The position of the GPU with this UUID; NOT_FOUND lists the known ones.
   Result<int> Find(std::string_view uuid) const;
@@ -82,10 +82,10 @@ Topology EmulatedTopology(int gpus, uint64_t memory_bytes = uint64_t{2} << 30);
 // without peer access counts for nothing.
 TopologyClass Classify(const Topology& topology);
 
-// For kHybridCubeMesh: mate[i] is the GPU of the other quad that i is linked to, quad[i] the three of its own
-// quad with quad[i][k] = j if and only if quad[j][k] = i (three perfect matchings, so that at step k each
-// link of the matching is busy both ways). The matchings are deterministic: a quad's GPUs in ascending
-// position have local indexes q = 0..3, and quad[i][k] is the one of local index q xor (k + 1).
+// For kHybridCubeMesh: mate[i] is the GPU of the other quad that i is linked to. quad[i] has the three other
+// GPUs of i's quad, with quad[i][k] = j if and only if quad[j][k] = i: three perfect matchings, so that at
+// step k each link of the matching is busy both ways. The matchings are deterministic: GPUs of a quad,
+// ascending, have local indexes q = 0..3, and quad[i][k] has local index q xor (k + 1).
 // FAILED_PRECONDITION for other classes.
 struct HybridCubeMesh {
   std::array<int, kMaxGpus> mate{};

@@ -9,8 +9,8 @@
 
 namespace tandem {
 
-// The matrix: "NV18" for NVLinks, direct or through NVSwitches, else the PCIe distance; then a legend of the
-// marks that occur, the GPUs' properties, pairs without peer access, and the class. Ends with a newline.
+// The matrix: "NV18" for NVLinks, direct or through NVSwitches, else the PCIe distance. Below it: a legend of
+// the marks, the GPUs' properties, pairs without peer access, and the class. Ends with a newline.
 std::string TopologyMatrix(const Topology& topology);
 
 // Only the matrix and its legend.

@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).parent
-# An entry of --help: names, then the text in a column of its own, or in that column on the next line. Entries of an option group are
+# An entry of --help: names, then the text in a separate column, or in that column on the next line. Entries of an option group are
 # further to the right by two.
 ENTRY = re.compile(r"^( {2}| {4})(\S.*)$")
 COLUMN = 28  # from the entry's beginning

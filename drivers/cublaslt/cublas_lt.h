@@ -51,7 +51,7 @@ struct LtProduct {
   bool HasBlockScales() const { return x_scales >= LtScale::kBlocks || y_scales >= LtScale::kBlocks; }
 };
 
-// What a run needs beside the product.
+// The arguments of a run beside the product.
 struct LtOperands {
   const void* x = nullptr;
   const void* y = nullptr;
@@ -86,8 +86,8 @@ Status CublasStatus(const char* call, cublasStatus_t status, const char* text);
 // none. Thread-safe once made. Never unloaded.
 Result<CublasLt*> LoadCublasLt();
 
-// Loads the library alone, ahead of the above: it needs no context, and any thread may do it. What goes wrong
-// is said there.
+// Loads the library alone, ahead of the above: it needs no context, and any thread may do it. A failure is
+// returned there.
 void PreloadCublasLt();
 
 }  // namespace tandem::cuda

@@ -80,7 +80,7 @@ namespace {
   X(cuMemFree)
 // clang-format on
 
-// What older drivers lack; nullptr then.
+// Functions that older drivers lack; nullptr then.
 #define TANDEM_NEWER_CUDA_FUNCTIONS(X) X(cuMemcpyBatchAsync) X(cuMemcpy3DBatchAsync)
 
 #define TANDEM_SYMBOL_TEXT(symbol) #symbol

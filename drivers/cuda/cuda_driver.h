@@ -120,10 +120,10 @@ class CudaDriver {
 
   // --- copies ---
   virtual Status MemcpyAsync(CUdeviceptr destination, CUdeviceptr source, size_t bytes, CUstream stream) = 0;
-  // Copies that must go on beside kernels that hold every SM: the driver is told so
-  // (CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE), for left alone it may copy device memory by a kernel, which
-  // then waits for an SM. Without the calls for it, as before CUDA 12.8, they are plain copies. `stream` is
-  // not the default one. 3D: both sides unified device addresses, no offsets.
+  // Copies that must go on beside kernels that hold every SM. They carry
+  // CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE, since by default the driver may copy device memory by a
+  // kernel, which then waits for an SM. Before CUDA 12.8, which lacks these calls, they are plain copies.
+  // `stream` is not the default one. 3D: both sides unified device addresses, no offsets.
   virtual Status MemcpyBesideKernelsAsync(CUdeviceptr destination, CUdeviceptr source, size_t bytes,
                                           CUstream stream) = 0;
   virtual Status Memcpy3DBesideKernelsAsync(const CUDA_MEMCPY3D& copy, CUstream stream) = 0;

@@ -25,7 +25,7 @@ using NvmlDevice = void*;
 // Numbers below are NVML's own (nvml.h of CUDA 13).
 inline constexpr int kNvmlMaxNvLinks = 18;
 
-// What an NVLink ends at.
+// The device at an NVLink's other end.
 enum class NvmlRemoteType : uint32_t { kGpu = 0, kIbmNpu = 1, kSwitch = 2, kUnknown = 255 };
 
 // The nearest common ancestor of two GPUs on PCIe.
@@ -38,7 +38,7 @@ enum class NvmlTopologyLevel : uint32_t {
   kSystem = 50,
 };
 
-// What peer access is asked for.
+// The use that peer access is queried for.
 enum class NvmlP2pIndex : uint32_t { kRead = 0, kWrite = 1, kNvLink = 2, kAtomics = 3 };
 
 // The answer; 0 is yes.

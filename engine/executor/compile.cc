@@ -451,7 +451,7 @@ class ProgramCompiler {
 
   // Checks that `view` stays inside its memory, and leaves its address to the launch.
   Status Resolve(const View& view, const char* name, DeviceView* out, Operation* operation) {
-    TANDEM_ASSIGN_OR_RETURN(uint64_t limit, LimitOf(view, name));
+    TANDEM_ASSIGN_OR_RETURN(const uint64_t limit, LimitOf(view, program_, limits_, name));
     TANDEM_ASSIGN_OR_RETURN(const bool empty, CheckInside(view, limit, name));
     out->dtype = view.dtype;
     out->extent = view.extent;
@@ -461,27 +461,6 @@ class ProgramCompiler {
     operation->patches.push_back(
         {view.ref.space, view.ref.rank, view.ref.slot, empty ? 0 : view.ref.offset, &out->data});
     return Status::Ok();
-  }
-
-  Result<uint64_t> LimitOf(const View& view, const char* name) const {
-    if (view.ref.rank >= program_.world_size) {
-      return OutOfRange(std::string(name) + ": rank " + std::to_string(view.ref.rank));
-    }
-    switch (view.ref.space) {
-      case Space::kWorkspace: return program_.workspace_bytes;
-      case Space::kBulk: return program_.bulk_bytes;
-      case Space::kOperand: break;
-      default: return InvalidArgument(std::string(name) + ": unknown space");
-    }
-    if (view.ref.slot >= limits_.slots.size()) {
-      return OutOfRange(std::string(name) + ": slot " + std::to_string(view.ref.slot));
-    }
-    const SlotLimit& slot = limits_.slots[view.ref.slot];
-    if (view.ref.rank != program_.rank && !slot.symmetric) {
-      return InvalidArgument(std::string(name) + ": slot " + std::to_string(view.ref.slot) +
-                             " of a peer, but the slot is not symmetric");
-    }
-    return slot.bytes;
   }
 
   const RankProgram& program_;

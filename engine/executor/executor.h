@@ -30,13 +30,13 @@ namespace tandem::engine {
 // Bytes of one rank's signal area: the words of all its writers, then its packets.
 inline constexpr size_t kSignalAreaBytes = plan::kSignalAreaBytes;
 
-// What is known of an operand slot when the program is compiled.
+// The facts about an operand slot that are known when the program is compiled.
 struct SlotLimit {
   uint64_t bytes = 0;      // what a binding is guaranteed to have from its address on
   bool symmetric = false;  // peers' memory of this slot may be named
 };
 
-// What a program may touch. Compile refuses programs that go beyond.
+// The memory and words that a program may touch. Compile refuses programs that go beyond.
 struct ProgramLimits {
   int rank = 0;
   int world_size = 1;
@@ -58,7 +58,7 @@ struct StepEvents {
   Event* end = nullptr;
 };
 
-// What changes from launch to launch. Enqueue copies what it needs.
+// The values that change from launch to launch. Enqueue copies what it needs.
 struct LaunchContext {
   uint64_t epoch = 0;
   // By rank, as mapped by this GPU: the workspace half of this launch's parity, the bulk area, the signal
@@ -93,9 +93,9 @@ class CompiledProgram {
   ~CompiledProgram();
 
   // Lets the backend choose and load what the program's products need (Backend::PrepareMatmul), and say which
-  // collectives it runs as one kernel. Once, before the first launch on that backend; without it the first
-  // launch chooses by guess, may load kernels beside waiting lanes, and runs collectives step by step, which
-  // the peers must then do as well.
+  // Call it once, before the first launch on that backend. Without it the first launch chooses by guess, may
+  // load kernels beside waiting lanes, and runs collectives step by step, which the peers must then do as
+  // well.
   Status Prepare(Backend& backend);
 
   int lanes() const { return lanes_; }               // lanes that the executor must have

@@ -7,7 +7,7 @@ namespace tandem::engine {
 namespace {
 
 constexpr int64_t kMaxExtent =
-    int64_t{1} << 30;  // of a matrix for the few-rows kernel, which counts bytes of a row in an int
+    int64_t{1} << 30;  // of a matrix for the skinny kernel, which counts bytes of a row in an int
 
 class Cutter {
  public:
@@ -112,11 +112,11 @@ Result<SkinnyLayout> SkinnyLayoutOf(const plan::CollectiveStep& step, int world_
   const plan::MatmulStep& matmul = step.skinny->matmul;
   if (matmul.a.extent.size() != 2 || matmul.b.extent.size() != 2 || matmul.c.extent.size() != 2 ||
       matmul.accumulate || matmul.has_chunk_signals) {
-    return InvalidArgument("no product of matrices for the few-rows kernel");
+    return InvalidArgument("no product of matrices for the skinny kernel");
   }
   for (const plan::View* view : {&matmul.a, &matmul.b, &matmul.c}) {
     if (std::max(view->extent[0], view->extent[1]) > kMaxExtent)
-      return InvalidArgument("too much for the few-rows kernel");
+      return InvalidArgument("too much for the skinny kernel");
   }
   const int64_t n = matmul.b.extent[1], k = matmul.b.extent[0], a_rows = matmul.a.extent[0],
                 c_rows = matmul.c.extent[0];
@@ -126,7 +126,7 @@ Result<SkinnyLayout> SkinnyLayoutOf(const plan::CollectiveStep& step, int world_
     kind = step.op == Op::kMatmulAllReduce ? SkinnyKind::kAllReduce : SkinnyKind::kScatter;
     m = a_rows;
   } else if (step.op != Op::kAllGatherMatmul) {
-    return InvalidArgument("an operation that the few-rows kernel has not");
+    return InvalidArgument("an operation that the skinny kernel has not");
   }
   const bool gathers = kind == SkinnyKind::kGather;
   bool fits = matmul.a.extent[1] == k && matmul.c.extent[1] == n &&
@@ -142,11 +142,11 @@ Result<SkinnyLayout> SkinnyLayoutOf(const plan::CollectiveStep& step, int world_
   covers(matmul.has_scale_b, matmul.scale_b, n, true);
   covers(matmul.has_bias, matmul.bias, n, false);
   covers(matmul.has_result_scale, matmul.result_scale, 1, false);
-  if (!fits) return InvalidArgument("views for the few-rows kernel that do not belong together");
+  if (!fits) return InvalidArgument("views for the skinny kernel that do not belong together");
   const auto layout = MakeSkinnyLayout(
       kind, world_size, m, n, k, static_cast<int>(DTypeBytes(matmul.a.dtype)),
       static_cast<int>(DTypeBytes(matmul.c.dtype)), RunsAlongN(matmul.b), step.skinny->most_ctas);
-  if (!layout) return InvalidArgument("more than the few-rows kernel computes at once");
+  if (!layout) return InvalidArgument("more than the skinny kernel computes at once");
   return *layout;
 }
 

@@ -1,7 +1,7 @@
 // File: fused_steps.h
 //
 // The expansion of a fused matmul, cut into its parts: what one kernel does, told by the steps that do the
-// same. And the layout of the kernel for few rows. Pure.
+// same. And the layout of the skinny kernel. Pure.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,7 @@
 
 namespace tandem::engine {
 
-// What has been made is copied to a peer, who is told by one word, or by several that lie side by side.
+// Finished data is copied to a peer, which sees it by one word, or by several adjacent words.
 struct DeliverySteps {
   const plan::CopyStep* copy = nullptr;
   const plan::SignalStep* signal = nullptr;  // the first
@@ -42,7 +42,7 @@ struct FusedCut {
 // The parts of `step`. INVALID_ARGUMENT names a step that has no place in a fused matmul of `rank`.
 Result<FusedCut> CutFusedSteps(const plan::CollectiveStep& step, int rank);
 
-// How the few-rows kernel cuts `step`, which has SkinnyStep. INVALID_ARGUMENT when its views do not belong
+// How the skinny kernel cuts `step`, which has SkinnyStep. INVALID_ARGUMENT when its views do not belong
 // together, or it is more than the kernel computes.
 Result<SkinnyLayout> SkinnyLayoutOf(const plan::CollectiveStep& step, int world_size);
 

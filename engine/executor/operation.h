@@ -50,7 +50,7 @@ struct CompiledProgram::Operation {
   };
   std::vector<WordPatch> words;
   // Of a fused matmul, by the epoch's parity: sets of addresses that it was launched with lately, and what
-  // the backend keeps of each. A model's layers may share one plan, each with operands of its own.
+  // the backend keeps for each. A model's layers may share one plan, each with its own operands.
   struct KeptSet {
     std::vector<const void*> bound;
     std::unique_ptr<PreparedWork> prepared;

@@ -4,6 +4,30 @@
 
 namespace tandem::engine {
 
+using plan::Space;
+
+Result<uint64_t> LimitOf(const plan::View& view, const plan::RankProgram& program,
+                         const ProgramLimits& limits, const char* name) {
+  if (view.ref.rank >= program.world_size) {
+    return OutOfRange(std::string(name) + ": rank " + std::to_string(view.ref.rank));
+  }
+  switch (view.ref.space) {
+    case Space::kWorkspace: return program.workspace_bytes;
+    case Space::kBulk: return program.bulk_bytes;
+    case Space::kOperand: break;
+    default: return InvalidArgument(std::string(name) + ": unknown space");
+  }
+  if (view.ref.slot >= limits.slots.size()) {
+    return OutOfRange(std::string(name) + ": slot " + std::to_string(view.ref.slot));
+  }
+  const SlotLimit& slot = limits.slots[view.ref.slot];
+  if (view.ref.rank != program.rank && !slot.symmetric) {
+    return InvalidArgument(std::string(name) + ": slot " + std::to_string(view.ref.slot) +
+                           " of a peer, but the slot is not symmetric");
+  }
+  return slot.bytes;
+}
+
 Result<bool> CheckInside(const plan::View& view, uint64_t limit, const char* name) {
   if (!IsValid(view.dtype) || view.extent.size() != view.stride.size()) {
     return InvalidArgument(std::string(name) + ": malformed view");

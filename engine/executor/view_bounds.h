@@ -5,10 +5,16 @@
 
 #include <cstdint>
 
+#include "engine/executor/executor.h"
 #include "program/program.h"
 #include "tandem/status.h"
 
 namespace tandem::engine {
+
+// The bytes of the memory that `view` is in, `name` in errors. OUT_OF_RANGE: no such rank or slot.
+// INVALID_ARGUMENT: no such space, or a peer's slot that is not symmetric.
+Result<uint64_t> LimitOf(const plan::View& view, const plan::RankProgram& program,
+                         const ProgramLimits& limits, const char* name);
 
 // Checks `view` against `limit` bytes of memory, `name` in errors; returns whether it has no elements.
 // INVALID_ARGUMENT for a malformed or unaligned view, OUT_OF_RANGE for one that ends beyond the limit.

@@ -184,7 +184,8 @@ struct Plan {
   bool never_speculative =
       false;  // its first kernel was refused, or it uses the words that cancel first kernels
   uint64_t bytes_moved = 0;
-  int stats_row = -1;
+  uint32_t op = 0, algorithm = 0;  // what its launches are counted by
+  StatsRow stats_row;
   uint64_t arrivals = 0;     // launches that this rank has made: the number of the last
   uint64_t first_count = 0;  // its value when the plan was added
   LaunchLags lags;
@@ -203,6 +204,9 @@ inline constexpr uint64_t kDigestSeed = 0xcbf29ce484222325;
 // begun, which are as many as programs on the lanes.
 inline constexpr int kCancelSignals = 4;
 inline constexpr int kFirstCancelSignal = plan::kSignalsPerWriter - kCancelSignals;
+
+// A launch that has waited for so long is late: its missing ranks are reported.
+inline constexpr uint64_t kLateAfterNs = 1'000'000'000;
 
 // How long a launch may run that asks for one deadline and whose group has another: the longer of them, but
 // what it asks for counts up to an hour only. All groups share the lanes, and a client may write anything

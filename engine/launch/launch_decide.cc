@@ -167,6 +167,7 @@ void LaunchQueue::ReportLate(Plan* plan, uint64_t now) {
   Launch& launch = plan->active;
   if (now < launch.next_late_ns) return;
   uint64_t waited = now - launch.arrive_ns;
+  if (launch.next_late_ns == launch.arrive_ns + kLateAfterNs) stats_.CountLate();
   launch.next_late_ns = now + waited;  // after 1, 2, 4, … s
   std::vector<int> missing = MissingRanks(*plan);
   if (!missing.empty()) listener_->OnLate(*plan, launch, missing, static_cast<double>(waited) / 1e9);
@@ -256,15 +257,32 @@ bool LaunchQueue::Poll() {
     any |= DecideAll();
     if (!fatal_.ok()) return true;
   }
+  PublishWaiting();
   PublishProgress();
   any |= EndOverdue();
   return ServeBroken(0) || any;
+}
+
+void LaunchQueue::PublishWaiting() {
+  if (undecided_.empty() && !published_waiting_) return;
+  published_waiting_ = !undecided_.empty();
+  uint64_t oldest = 0;
+  uint32_t late = 0;
+  for (const Plan* plan : undecided_) {
+    const Launch& launch = plan->active;
+    if (oldest == 0 || launch.arrive_ns < oldest) oldest = launch.arrive_ns;
+    // It has been reported as late.
+    if (launch.next_late_ns > launch.arrive_ns + kLateAfterNs)
+      late += static_cast<uint32_t>(std::popcount(MissingMask(*plan)));
+  }
+  stats_.SetWaiting(static_cast<uint32_t>(undecided_.size()), late, oldest);
 }
 
 void LaunchQueue::PublishProgress() {
   const uint64_t progress = read_position_ << 8 | static_cast<uint8_t>(in_flight_.size());
   if (progress == published_progress_) return;
   published_progress_ = progress;
+  stats_.SetStarted(static_cast<uint32_t>(in_flight_.size()));
   log_.PublishProgress(options_.gpu, read_position_, static_cast<int>(in_flight_.size()));
 }
 

@@ -11,7 +11,6 @@ namespace {
 
 // A rank may not be further ahead of the slowest one than this: the log names launches by 16 bits.
 constexpr uint64_t kMaxLead = 16384;
-constexpr uint64_t kLateAfterNs = 1'000'000'000;
 constexpr size_t kMaxTombstones = 8192;
 
 uint64_t Saturating(uint64_t a, uint64_t b) {
@@ -70,7 +69,7 @@ Status LaunchQueue::AddPlan(std::unique_ptr<Plan> plan) {
   if (plan->id == 0 || plans_.contains(key)) {
     return AlreadyExists("plan " + std::to_string(plan->id) + " exists already");
   }
-  plan->stats_row = stats_.ClaimRow(plan->id, plan->group->id);
+  plan->stats_row = stats_.ClaimRow(plan->id, plan->group->id, plan->op, plan->algorithm);
   // The plan's tombstone stays: if this generation is taken back because another engine has ended, launches
   // still get the reason.
   plans_.emplace(key, std::move(plan));
@@ -271,6 +270,7 @@ void LaunchQueue::RejectArrival(const LaunchRequest& request, uint64_t generatio
 
 void LaunchQueue::RejectCounted(const LaunchRequest& request, const Plan& plan, uint64_t count,
                                 const Failure& failure) {
+  stats_.Count(plan.stats_row, static_cast<int>(failure.status.code()), 0);
   listener_->OnLaunchFailed(plan, count, failure.status);
   RejectArrival(request, plan.group->generation, failure);
 }

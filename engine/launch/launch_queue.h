@@ -161,6 +161,8 @@ class LaunchQueue {
   void Refuse(Plan* plan, Failure failure, std::optional<bool> started = false);
   void RemoveFromUndecided(Plan* plan);
   void PublishProgress();
+  // Writes the statistics of the waiting launches.
+  void PublishWaiting();
 
   // Starting and ending (launch_start.cc).
   void Start(Plan* plan);
@@ -217,6 +219,7 @@ class LaunchQueue {
   };
   std::vector<ReleasedChannel> released_;  // see KeepReleased
   uint64_t published_progress_ = ~uint64_t{0};
+  bool published_waiting_ = false;  // launches wait, as the statistics have it
   Status fatal_;
 };
 

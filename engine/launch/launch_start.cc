@@ -248,14 +248,10 @@ bool LaunchQueue::EndOverdue() {
   if (now < since || now - since < launch.run_limit_ns) return false;
   int who_rank = -1;
   const std::string awaited = AwaitedText(*plan, &who_rank);
-  const std::string who = who_rank < 0 ? "" : "rank " + std::to_string(who_rank);
-  LoseGroup(plan,
-            {Status(Code::kDeadlineExceeded,
-                    LaunchName(*plan, launch.count) + " has run on rank " +
-                        std::to_string(plan->group->rank) + " for " +
-                        std::to_string((now - since) / 1'000'000) + " ms, beyond its deadline; " + awaited,
-                    {.reason = "LAUNCH_OVERDUE", .who = who, .field = {}}),
-             who_rank});
+  const std::string text = LaunchName(*plan, launch.count) + " has run on rank " +
+                           std::to_string(plan->group->rank) + " for " +
+                           std::to_string((now - since) / 1'000'000) + " ms, beyond its deadline; " + awaited;
+  LoseGroup(plan, MakeFailure("LAUNCH_OVERDUE", DeadlineExceeded(text), who_rank));
   return true;
 }
 

@@ -84,7 +84,7 @@ void LaunchTiming::End(Plan* plan, Code code, uint64_t end_ns, const LaunchObser
                      .start_ns = launch.start_ns,
                      .end_ns = end_ns,
                      .code = static_cast<int32_t>(code)};
-  stats_->Count(plan->stats_row, code != Code::kOk, plan->bytes_moved);
+  stats_->Count(plan->stats_row, static_cast<int>(code), plan->bytes_moved);
   if (observed != nullptr && launch.events) {
     unread_.push_back({.plan = plan,
                        .record = record,

@@ -85,7 +85,7 @@ TEST(BreakTest, WhatAFreedLaneSendsNeverEndsAPeersLaunchWithOk) {
   channel1->Launch(Entry(plan));
   ASSERT_TRUE(OneHasStarted(node, {0, 1}));
   // Rank 1's engine is not told: it learns of the break by the log.
-  ASSERT_TRUE(node.Break(0, group, Code::kUnavailable, "rank 1's client is gone", "rank 1").ok());
+  ASSERT_TRUE(node.Break(0, group, Code::kUnavailable, "rank 1's client is gone", 1).ok());
   ASSERT_TRUE(channel0->Wait(1));
   EXPECT_EQ(channel0->producer.Outcome(1).status.code(), Code::kUnavailable);
   // By now rank 0's signal is under way: rank 1's gate opens, and its launch runs to its end.
@@ -153,7 +153,7 @@ class ImpersonatedPeerTest : public ::testing::Test {
     ASSERT_TRUE(
         node_.AwaitQueue(0, [](const v1::Queue& q) { return q.items_size() == 1 && q.items(0).started(); }));
   }
-  void Break() { ASSERT_TRUE(node_.Break(0, group_, Code::kUnavailable, "rank 1 is lost", "rank 1").ok()); }
+  void Break() { ASSERT_TRUE(node_.Break(0, group_, Code::kUnavailable, "rank 1 is lost", 1).ok()); }
   void ExpectEnd() {
     ASSERT_TRUE(channel_->Wait(1));
     EXPECT_EQ(channel_->producer.Outcome(1).status.message(), "rank 1 is lost");

@@ -127,7 +127,7 @@ TEST_F(DoneTest, WhoSeesDoneMayLaunchThePlanByAnotherChannel) {
   EXPECT_FALSE(no_done_) << "lane 0 writes done before the completion word";
 }
 
-// What comes before the end overlaps, whatever its client has written into its own words.
+// A launch before the end overlaps, whatever its client has written into its words.
 TEST_F(DoneTest, WhatComesBeforeTheEndOverlapsAtOnce) {
   OpenGated();
   Channels others;
@@ -159,7 +159,7 @@ TEST_F(DoneTest, ABreakLeavesTheOutcomeOfWhatHasEndedAlone) {
   OpenGated();
   const uint64_t sequence = LaunchBehindTheGate();
   for (int gpu : gpus_)
-    ASSERT_TRUE(node_.Break(gpu, group_, Code::kUnavailable, "rank 1 has died", "rank 1").ok());
+    ASSERT_TRUE(node_.Break(gpu, group_, Code::kUnavailable, "rank 1 has died", 1).ok());
   Gate(true);
   EXPECT_EQ(CodeOf(channels_, sequence), Code::kOk);
 }

@@ -323,12 +323,15 @@ uint64_t EngineNode::AddBarrierPlan(TestGroup* group) {
 }
 
 Status EngineNode::Break(int gpu, const TestGroup& group, Code code, const std::string& message,
-                         const std::string& who) {
+                         uint32_t rank, int64_t pid) {
   v1::Command command;
-  command.mutable_break_group()->set_group_id(group.id);
-  command.mutable_break_group()->set_code(static_cast<int>(code));
-  command.mutable_break_group()->set_message(message);
-  command.mutable_break_group()->set_who(who);
+  v1::BreakGroup& end = *command.mutable_break_group();
+  end.set_group_id(group.id);
+  end.set_code(static_cast<int>(code));
+  end.set_message(message);
+  end.set_who("rank " + std::to_string(rank));
+  end.add_ranks(rank);
+  end.set_pid(pid);
   return Call(gpu, command);
 }
 

@@ -325,7 +325,7 @@ TEST(EngineTest, CapturedLaunchesReplayAndFailForGoodAfterABreak) {
     EXPECT_TRUE(channel0->producer.CapturedOutcome(*slot).status.ok());
     ASSERT_TRUE(channel1->Wait(i));
   }
-  ASSERT_TRUE(node.Break(0, group, Code::kUnavailable, "rank 1 is gone", "rank 1").ok());
+  ASSERT_TRUE(node.Break(0, group, Code::kUnavailable, "rank 1 is gone", 1).ok());
   for (int i = 0; i < 3; ++i) {
     ASSERT_TRUE(replay());
     EXPECT_EQ(channel0->producer.CapturedOutcome(*slot).status.code(), Code::kUnavailable);
@@ -357,12 +357,14 @@ TEST(EngineTest, ABreakReleasesLanesAndNamesTheRank) {
   channel0->Launch(Entry(hanging));
   ASSERT_TRUE(channel1->LaunchAndWait(Entry(hanging)).status.ok());
   EXPECT_EQ(channel0->producer.Done(), 0u);
-  ASSERT_TRUE(node.Break(0, group, Code::kUnavailable, "rank 1 (pid 77) has died", "rank 1").ok());
+  ASSERT_TRUE(node.Break(0, group, Code::kUnavailable, "rank 1 (pid 77) has died", 1, 77).ok());
   ASSERT_TRUE(channel0->Wait(1));
   LaunchOutcome outcome = channel0->producer.Outcome(1);
   EXPECT_EQ(outcome.status.code(), Code::kUnavailable);
   EXPECT_EQ(outcome.status.message(), "rank 1 (pid 77) has died");
   EXPECT_EQ(outcome.who_rank, 1);
+  EXPECT_EQ(outcome.status.detail().ranks, std::vector<uint32_t>{1});
+  EXPECT_EQ(outcome.status.detail().pid, 77);
   EXPECT_EQ(channel0->LaunchAndWait(Entry(plan)).status.code(), Code::kUnavailable);
   EXPECT_TRUE(bystander_channel->LaunchAndWait(Entry(other)).status.ok());
   v1::Command remove;

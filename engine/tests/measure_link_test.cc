@@ -1,4 +1,4 @@
-// What an engine says of a link, on a device whose copies take as long as the test says.
+// The engine's figures of a link, on a device whose copies take as long as the test sets.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The engine's memory on an emulated GPU: probes with data, foreign memory that begins inside its first
-// chunk, and the end of what can be let go of only while no lane works.
+// chunk, and memory that can be released only while no lane works.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -113,7 +113,7 @@ TEST_F(EngineMemoryTest, ForeignMemoryMayBeginInsideItsFirstChunk) {
     return made;
   };
   EXPECT_EQ(memory_->AddForeign(5, 3, 8192, dups(0, 2), {8192, 8192}, 8193).code(), Code::kInvalidArgument);
-  // What came ahead goes with the registration that is refused.
+  // Pieces that came ahead go with the refused registration.
   ASSERT_TRUE(memory_->AddChunks(5, dups(0, 1)).ok());
   EXPECT_EQ(memory_->AddForeign(5, 3, 12289, dups(1, 2), {8192, 8192}, 4096).code(), Code::kInvalidArgument);
   EXPECT_EQ(memory_->AddForeign(5, 3, 12288, dups(1, 2), {8192, 8192}, 4096).code(), Code::kInvalidArgument);

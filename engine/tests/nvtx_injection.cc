@@ -1,4 +1,4 @@
-// What a profiler injects, as NVTX loads it by NVTX_INJECTION64_PATH: notes each range that is pushed or
+// A profiler's injection, as NVTX loads it by NVTX_INJECTION64_PATH: notes each range that is pushed or
 // popped.
 #include <nvtx3/nvToolsExt.h>
 
@@ -41,7 +41,7 @@ extern "C" __attribute__((visibility("default"))) int InitializeInjectionNvtx2(
   return 1;
 }
 
-// What has been noted since the last call: the names of pushed ranges, and "pop"s.
+// Notes since the last call: the names of pushed ranges, and "pop"s.
 extern "C" __attribute__((visibility("default"))) void TakeNvtxNotes(std::vector<std::string>* taken) {
   std::lock_guard lock(mutex);
   taken->swap(notes);

@@ -289,7 +289,7 @@ TEST_F(SpeculativeLaunchTest, ABreakCancelsTheKernel) {
   Learn(slots, 20);
   Fill();
   for (int gpu : gpus_)
-    ASSERT_TRUE(node_.Break(gpu, group_, Code::kUnavailable, "rank 1 has died", "rank 1").ok());
+    ASSERT_TRUE(node_.Break(gpu, group_, Code::kUnavailable, "rank 1 has died", 1).ok());
   for (int slot : slots) {
     Ring(slot);
     ASSERT_TRUE(Ended(slot));
@@ -365,7 +365,7 @@ TEST_F(HeldKernelTest, AGroupIsThereUntilAKernelThatWasCancelledHasPassed) {
   remove.mutable_remove_group()->set_group_id(group_.id);
   const auto removal = node_.Send(0, remove);
   ASSERT_TRUE(removal.ok());
-  // What the engine could answer before this one, it has answered before the next.
+  // The engine has answered everything before this command before it answers the next.
   ASSERT_TRUE(node_.Call(0, Ping()).ok());
   const auto ping = node_.Send(0, Ping());
   ASSERT_TRUE(ping.ok());

@@ -1,4 +1,4 @@
-// Which of two streams lane 0 is on: when the other one is tried, and when it is kept.
+// The choice between lane 0's two streams: when the other one is tried, and when it is kept.
 #include "engine/launch/stream_choice.h"
 
 #include <gtest/gtest.h>

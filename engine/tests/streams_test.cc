@@ -19,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What a test sees of a lane of two streams.
+// The test's view of a lane of two streams.
 struct Streams {
   std::atomic<int> current{0};
   std::atomic<int> changes{0};
@@ -33,7 +33,7 @@ class DualStreamLane : public WrappedLane {
       : WrappedLane(std::move(first)), second_(std::move(second)), streams_(streams) {}
   int stream_count() const override { return 2; }
   Status UseStream(int index) override {
-    // What comes behind all that the stream was given is there at once, unless that is unfinished.
+    // Work behind everything on the stream is there at once, unless that is unfinished.
     TANDEM_RETURN_IF_ERROR(lane().WriteWord(&behind_, ++marks_));
     const auto end = Clock::now() + std::chrono::seconds(2);
     while (behind_.load() != marks_ && Clock::now() < end) std::this_thread::yield();

@@ -6,8 +6,8 @@
 //   {"event":"epoch", …}    after every epoch: loss; its checkpoint is written
 //   {"event":"gradients"…}  after the first step: this rank's gradients
 //   {"event":"lost", …}     the group broke: status, when it was seen (CLOCK_MONOTONIC ns). Then the worker
-//   waits for a
-//                           line {"resume_epoch": N}, joins again and goes on after epoch N.
+//                           waits for a line
+//                           {"resume_epoch": N}, joins again and goes on after epoch N.
 //   {"event":"plans"|"sweep"|"variant"|"done"|"failed", …}
 #pragma once
 

@@ -189,7 +189,7 @@ TEST(ChannelTest, LongTextsAreCutAndLongReasonsLeftOut) {
   };
   EXPECT_EQ(publish(kStatusReasonBytes - 1), std::string(kStatusReasonBytes - 1, 'R'));
   EXPECT_EQ(publish(kStatusReasonBytes), "") << "a reason that is cut is another";
-  // What is there from a failure is none of a later one's, nor of a launch that went well.
+  // No trace of a failure stays in a later failure, or in a launch that ended well.
   publish(3);
   ends.consumer.PublishStatus(1, Internal(""), 1);
   EXPECT_EQ(ends.producer.Outcome(1).status, Internal(""));

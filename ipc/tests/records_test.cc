@@ -98,9 +98,9 @@ TEST(StatsAreaTest, CountsAndKeepsTheLatestLaunches) {
   UniqueFd fd = std::move(*CreateStatsArea(2, 4));
   StatsArea writer = std::move(*StatsArea::Map(fd.get()));
   StatsArea reader = std::move(*StatsArea::Map(fd.get()));
-  int row = writer.ClaimRow(77, 5);
-  ASSERT_GE(writer.ClaimRow(78, 5), 0);
-  EXPECT_EQ(writer.ClaimRow(79, 5), -1);
+  const StatsRow row = writer.ClaimRow(77, 5);
+  ASSERT_GE(writer.ClaimRow(78, 5).plan, 0);
+  EXPECT_EQ(writer.ClaimRow(79, 5).plan, -1);
   for (uint64_t i = 1; i <= 10; ++i) {
     TraceRecord record{.plan_id = 77,
                        .group_id = 5,
@@ -109,7 +109,7 @@ TEST(StatsAreaTest, CountsAndKeepsTheLatestLaunches) {
                        .start_ns = 2000,
                        .end_ns = 2000 + i * 10000,
                        .code = i == 10 ? 4 : 0};
-    writer.Count(row, record.code != 0, 100);
+    writer.Count(row, record.code, 100);
     writer.Time(row, record);
   }
   std::vector<PlanStats> plans = reader.ReadPlans();
@@ -135,13 +135,13 @@ TEST(StatsAreaTest, AnEngineThatTakesOverFreesTheRowsOfTheOneBefore) {
   {
     StatsArea ended = std::move(*StatsArea::Map(fd.get()));
     ended.ClaimRow(77, 5);
-    const int row = ended.ClaimRow(78, 5);
-    ended.Count(row, false, 100);
+    const StatsRow row = ended.ClaimRow(78, 5);
+    ended.Count(row, 0, 100);
   }
   StatsArea next = std::move(*StatsArea::Map(fd.get()));
   next.TakeOver();
   EXPECT_TRUE(reader.ReadPlans().empty());
-  ASSERT_GE(next.ClaimRow(78, 5), 0);  // the row that was 77's
+  ASSERT_GE(next.ClaimRow(78, 5).plan, 0);  // the row that was 77's
   const std::vector<PlanStats> plans = reader.ReadPlans();
   ASSERT_EQ(plans.size(), 1u);
   EXPECT_EQ(plans[0].plan_id, 78u);
@@ -149,13 +149,46 @@ TEST(StatsAreaTest, AnEngineThatTakesOverFreesTheRowsOfTheOneBefore) {
   EXPECT_EQ(reader.Launches(), 1u);
 }
 
+TEST(StatsAreaTest, SumsByOperationAndAlgorithmOutlivePlansAndEngines) {
+  UniqueFd fd = std::move(*CreateStatsArea(1, 0));
+  StatsArea reader = std::move(*StatsArea::Map(fd.get()));
+  for (int engine = 0; engine < 2; ++engine) {
+    StatsArea area = std::move(*StatsArea::Map(fd.get()));
+    area.TakeOver();
+    const StatsRow first = area.ClaimRow(77, 5, 1, 2);
+    const StatsRow second = area.ClaimRow(78, 5, 1, 3);  // it has no row
+    EXPECT_EQ(second.plan, -1);
+    EXPECT_NE(first.series, second.series);
+    area.Count(first, 0, 100);
+    area.Time(first, {.plan_id = 77, .arrive_ns = 1000, .start_ns = 3000, .end_ns = 8000});
+    area.Count(second, 14, 100);
+    area.ReleaseRow(first);
+    area.ReleaseRow(second);
+  }
+  EXPECT_TRUE(reader.ReadPlans().empty());
+  const std::vector<SeriesStats> series = reader.ReadSeries();
+  ASSERT_EQ(series.size(), 2u);
+  EXPECT_EQ(series[0].op, 1u);
+  EXPECT_EQ(series[0].algorithm, 2u);
+  EXPECT_EQ(series[0].launches, 2u);
+  EXPECT_EQ(series[0].bytes_moved, 200u);
+  EXPECT_EQ(series[0].run_ns, 10000u);
+  EXPECT_EQ(series[0].wait_ns, 4000u);
+  EXPECT_EQ(series[0].runs[static_cast<size_t>(DurationBucket(5000))], 2u);
+  EXPECT_EQ(series[0].waits[static_cast<size_t>(DurationBucket(2000))], 2u);
+  EXPECT_EQ(series[1].algorithm, 3u);
+  EXPECT_EQ(series[1].failures, 2u);
+  EXPECT_EQ(series[1].bytes_moved, 0u);
+  EXPECT_EQ(reader.FailuresByCode()[14], 2u);
+}
+
 TEST(StatsAreaTest, StepsAreTracedAndNotCounted) {
   UniqueFd fd = std::move(*CreateStatsArea(2, 4));
   StatsArea area = std::move(*StatsArea::Map(fd.get()));
-  int row = area.ClaimRow(77, 5);
+  StatsRow row = area.ClaimRow(77, 5);
   area.RecordStep(
       {.plan_id = 77, .group_id = 5, .launch = 1, .start_ns = 10, .end_ns = 20, .step = 300, .lane = 7});
-  area.Count(row, true, 100);
+  area.Count(row, -3, 100);
   area.Time(row, {.plan_id = 77, .group_id = 5, .launch = 1, .start_ns = 5, .end_ns = 25, .code = -3});
   EXPECT_EQ(area.Launches(), 1u);
   EXPECT_EQ(area.ReadPlans()[0].launches, 1u);
@@ -171,8 +204,8 @@ TEST(StatsAreaTest, StepsAreTracedAndNotCounted) {
 TEST(StatsAreaTest, CountsWithoutATraceIfAskedForNone) {
   UniqueFd fd = std::move(*CreateStatsArea(2, 0));
   StatsArea area = std::move(*StatsArea::Map(fd.get()));
-  const int row = area.ClaimRow(77, 5);
-  area.Count(row, false, 100);
+  const StatsRow row = area.ClaimRow(77, 5);
+  area.Count(row, 0, 100);
   area.Time(row, {.plan_id = 77, .group_id = 5, .launch = 1});
   EXPECT_EQ(area.Launches(), 1u);
   EXPECT_TRUE(area.ReadTrace().empty());

@@ -20,8 +20,8 @@ namespace tandem {
 
 struct CudaBackendOptions {
   int device = 0;  // ordinal among the visible devices
-  // Processes whose kernels may wait for each other's on this device: they take a part of its SMs, so that
-  // all find room.
+  // Processes whose kernels may wait for each other on this device: each takes a part of its SMs, so that all
+  // find room.
   int engines = 1;
   // Candidates of cuBLASLt that PrepareMatmul times for each shape; 1 takes the first without a trial.
   int matmul_candidates = 8;

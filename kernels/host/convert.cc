@@ -58,7 +58,7 @@ const Table& TableOf() {
   return table;
 }
 
-// The stride of 1 gets a loop of its own, which vectorises. Elements are aligned to their size.
+// The stride of 1 gets a separate loop, which vectorises. Elements are aligned to their size.
 template <typename T, typename F>
 void Load(const void* source, int64_t stride, int64_t count, float* out, F convert) {
   const T* elements = static_cast<const T*>(source);

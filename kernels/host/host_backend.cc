@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kGranularity = size_t{2} << 20;
 
-// What the emulated GPU's memory holds: the segments that its backend allocated, by inode.
+// The emulated GPU's memory: the segments that its backend allocated, by inode.
 class MemoryLedger {
  public:
   explicit MemoryLedger(size_t limit) : limit_(limit) {}

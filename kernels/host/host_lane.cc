@@ -17,7 +17,7 @@ int64_t HostLaneEvent::TimeNs() const { return Done() ? state_->time_ns.load(std
 
 namespace {
 
-// True if the work has been called off.
+// True if the work has been cancelled.
 bool CalledOff(const Guard& guard) {
   return guard.word != nullptr && Reached(guard.word->load(std::memory_order_acquire), guard.value);
 }

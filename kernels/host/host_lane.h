@@ -52,7 +52,7 @@ class HostLane : public Lane {
  private:
   std::shared_ptr<HostQueueSet> queues_;
   HostQueue* queue_;
-  // What the tasks carry.
+  // The arguments of the tasks.
   Recycler<BoxCopy> copies_;
   Recycler<BoxReduce> reductions_;
   Recycler<MatmulArgs> products_;

@@ -91,8 +91,8 @@ class HostQueueSet {
   static Result<std::shared_ptr<HostQueueSet>> Create(int count, int visibility_delay_us = 0,
                                                       uint64_t seed = 0);
 
-  // The queue for a new lane: round-robin from the first queue up for ordinary lanes and from the last one
-  // down for those of priority 0, so that urgent lanes share a queue with ordinary ones as late as possible.
+  // The queue for a new lane. Ordinary lanes go round-robin from the first queue up, lanes of priority 0 from
+  // the last one down, so that urgent lanes share a queue with ordinary ones as late as possible.
   HostQueue* Next(int priority);
   int size() const { return static_cast<int>(queues_.size()); }
   // HostQueue::Shutdown for all: first all waits end, then all threads are joined.

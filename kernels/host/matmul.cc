@@ -68,7 +68,7 @@ void LoadFactors(const DeviceView& view, int64_t count, Offsets* scratch, std::v
   }
 }
 
-// What a product works in. Each queue's thread keeps its own from product to product, which then allocate
+// The buffers of a product. Each queue's thread keeps its own from product to product, which then allocate
 // nothing; at most about a panel, a block of A and one of sums.
 struct Workbench {
   Offsets rows_a, rows_c, factors;

@@ -1,6 +1,6 @@
 // File: nccl_options.h
 //
-// What a group's options ("nccl.…", JoinOptions::options) say of its NCCL communicator. The stand-in checks
+// A group's options ("nccl.…", JoinOptions::options) for its NCCL communicator. The stand-in checks
 // them too: a wrong one is refused on every backend.
 #pragma once
 

@@ -33,7 +33,7 @@ struct StridedBox {
 
 // Elements of a view; extents must not be negative.
 int64_t CountOf(const DeviceView& view);
-// True when the view's elements lie one after the other in the order of its dimensions.
+// True when the view's elements are adjacent in the order of the view's dimensions.
 bool IsContiguous(const DeviceView& view);
 // INVALID_ARGUMENT unless extent and stride have equal lengths, extents are not negative, and the dtype is
 // known; and, where there are elements, the address is set.

@@ -24,7 +24,7 @@ bool Ordered(const History& history, const Touch& a, const Touch& b) {
 Status Report(const History& history, const Touch& a, const Touch& b, bool alternate_parity) {
   auto step = [&history](const Touch& touch) {
     const LaunchGraph& graph = *history.launches[touch.launch];
-    const Event& event = graph.events[touch.access->last];
+    const GraphEvent& event = graph.events[touch.access->last];
     return Describe(graph.programs, event.rank, event.step, touch.launch) +
            (touch.access->write ? " writes" : " reads") + " bytes [" + std::to_string(touch.begin) + ", " +
            std::to_string(touch.end) + ")";

@@ -15,7 +15,7 @@ Status CheckEntries(const History& history, int period) {
     const LaunchGraph& graph = *history.launches[n];
     const uint32_t base = history.base[n];
     for (const Access& access : graph.accesses) {
-      const Event& event = graph.events[access.first];
+      const GraphEvent& event = graph.events[access.first];
       if (access.owner == event.rank || access.space == Space::kWorkspace) continue;
       if (history.Before(graph.begin[access.owner] + base, access.first + base)) continue;
       return Refuse("NO_ENTRY", Describe(graph.programs, event.rank, event.step, n) + " may touch " +

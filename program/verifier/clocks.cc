@@ -10,7 +10,7 @@ namespace {
 
 struct Place {
   int launch = 0;
-  const Event* event = nullptr;
+  const GraphEvent* event = nullptr;
 };
 
 Place PlaceOf(const History& history, uint32_t event) {
@@ -86,7 +86,7 @@ Result<History> OrderLaunches(std::vector<const LaunchGraph*> launches, uint32_t
     const LaunchGraph& graph = *history.launches[n];
     const uint32_t base = static_cast<uint32_t>(history.chain.size());
     history.base.push_back(base);
-    for (const Event& event : graph.events) {
+    for (const GraphEvent& event : graph.events) {
       history.chain.push_back(event.chain);
       history.position.push_back(length[event.chain]++);
     }

@@ -294,7 +294,7 @@ class Expander {
     for (const Wait& wait : waits_) {
       const Signal& signal = signal_[wait.word];
       if (signal.event == kNone) {
-        const Event& event = graph_.events[wait.event];
+        const GraphEvent& event = graph_.events[wait.event];
         return Refuse("SIGNAL", Describe(graph_.programs, event.rank, event.step, -1) + " waits for word " +
                                     std::to_string(wait.word % kSignalsPerWriter) + " of rank " +
                                     std::to_string(wait.word / kSignalsPerWriter % world_) +

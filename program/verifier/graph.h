@@ -1,7 +1,7 @@
 // File: verifier_graph.h
 //
-// What the verifier reasons on: one launch of all ranks' programs as primitive events, the edges among them,
-// and the bytes they touch. Launches of the same programs are copies of one LaunchGraph.
+// The verifier's model: one launch of all ranks' programs as primitive events, the edges among them, and the
+// bytes they touch. Launches of the same programs are copies of one LaunchGraph.
 //
 // Since every word is written once a launch, by one writer whose launches are in order, a wait for a launch's
 // epoch is over exactly when that launch's signal has happened. Happens-before is therefore a fixed graph,
@@ -43,7 +43,7 @@ struct Edge {
 inline constexpr uint32_t kBeginOfLaunch = UINT32_MAX - 1;
 inline constexpr uint32_t kEndOfLaunch = UINT32_MAX;
 
-struct Event {
+struct GraphEvent {
   uint32_t chain = 0;  // events of a chain are totally ordered
   uint32_t step = 0;   // index in the rank's program, kBeginOfLaunch or kEndOfLaunch
   uint8_t rank = 0;
@@ -75,7 +75,7 @@ class ChainTable {
 
 struct LaunchGraph {
   std::span<const RankProgram> programs;
-  std::vector<Event> events;  // in the order of their chains
+  std::vector<GraphEvent> events;  // in the order of their chains
   std::vector<Edge> edges;
   std::vector<ByteBox> boxes;
   std::vector<Access> accesses;

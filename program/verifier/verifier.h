@@ -1,8 +1,8 @@
 // File: verifier.h
 //
-// The verifier: proves of all ranks' programs, by vector clocks over their steps, that they cannot deadlock,
-// that no two unordered steps touch the same bytes (one of them writing), that every access lies within its
-// buffer, and that every program closes: each rank's done follows every rank's first step.
+// The verifier. By vector clocks over the steps of all ranks' programs it proves four things: no deadlock; no
+// two unordered steps touch the same bytes while one writes; every access lies within its buffer; and every
+// program closes: each rank's done follows every rank's first step.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,8 @@ struct VerifyOptions {
   bool client_placed = false;
 };
 
-// OK, or INTERNAL with a message that names the two steps (rank, launch, step index, label) and what is
-// wrong: detail.reason is "DEADLOCK", "RACE", "BOUNDS", "NOT_CLOSED", "NO_ENTRY", "SIGNAL", "UNCOALESCED",
+// OK, or INTERNAL. The message names the two steps (rank, launch, step index, label) and the fault.
+// detail.reason is "DEADLOCK", "RACE", "BOUNDS", "NOT_CLOSED", "NO_ENTRY", "SIGNAL", "UNCOALESCED",
 // "INPUT_WRITTEN" or "MALFORMED".
 Status VerifyPrograms(std::span<const RankProgram> programs, const VerifyContext& context,
                       const VerifyOptions& options = {});

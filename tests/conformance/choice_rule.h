@@ -1,7 +1,8 @@
 // File: choice_rule.h
 //
-// What `auto` must choose for an all-reduce by its size alone, from the planner's table of bounds: every
-// bound is inclusive, the algorithms follow each other in the order of their bounds, and the last needs none.
+// The choice that `auto` must make for an all-reduce by its size alone, from the planner's table of bounds.
+// Every bound is inclusive, the algorithms follow each other in the order of their bounds, and the last needs
+// none.
 #pragma once
 
 #include <cstdint>

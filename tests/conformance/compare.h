@@ -13,7 +13,7 @@
 
 namespace tandem::conformance {
 
-// What an output came by, for what may then be off.
+// The way in which an output was computed, which bounds its error.
 struct Execution {
   int roundings = 1;                       // the plan's, of one element
   Algorithm algorithm = Algorithm::kAuto;  // the plan's

@@ -12,7 +12,7 @@
 
 namespace tandem::conformance {
 
-// What the inputs hold.
+// The values of the inputs.
 enum class Values : uint8_t {
   kRandom,   // uniform in [-1, 1], rounded to the dtype
   kExact,    // small integers whose sums and products every dtype represents: the result is known to the bit
@@ -30,7 +30,7 @@ struct Case {
   int skew = 0;
   // The tensors come to more than a megabyte a rank: left out of short runs.
   bool heavy = false;
-  // What kAuto chooses is judged by size (choice_rule.h).
+  // kAuto's choice is judged by size (choice_rule.h).
   bool judge_choice = false;
   // Why the request must be refused; empty: it must not, if its algorithm is on offer. Fused and low_latency
   // may refuse what does not fit them, but not where it must run.
@@ -60,7 +60,7 @@ class Draw {
 // A hash of two numbers.
 uint64_t Mix(uint64_t a, uint64_t b);
 
-// Which slots an operation writes on `rank`, and which it reads.
+// The slots that an operation writes on `rank`, and the slots that it reads.
 bool IsOutput(const OpRequest& request, int slot, int rank);
 bool IsInput(const OpRequest& request, int slot, int rank);
 // The slot that holds the bytes of `slot`.

@@ -25,7 +25,7 @@ class DaemonProcess {
   // False once it has ended by itself.
   bool Running();
   const std::string& runtime_dir() const { return folder_; }
-  // The last lines of its log.
+  // The last lines of the daemon's log.
   std::string LogTail() const;
 
  private:

@@ -27,7 +27,8 @@ double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// What must be the same on all ranks, to the bit: bytes that moved, and sums of deterministic plans.
+// The results that must be the same on all ranks, to the bit: bytes that moved, and sums of deterministic
+// plans.
 std::string CompareRanks(const Case& test, const std::vector<Result<json>>& replies) {
   const json& first = *replies[0];
   for (size_t rank = 1; rank < replies.size(); ++rank) {
@@ -87,7 +88,7 @@ class Launcher {
       return 2;
     }
     for (size_t i = 0; i < options_.worlds.size(); ++i) {
-      // What is left of the time is shared out among the worlds to come.
+      // The rest of the time is shared out among the worlds to come.
       allowed_ = (options_.time_limit - spent_) / static_cast<double>(options_.worlds.size() - i);
       Status status = RunWorld(options_.worlds[i]);
       if (status.ok()) continue;
@@ -146,7 +147,7 @@ class Launcher {
       for (size_t index : selected) std::printf("W%d %s\n", world, matrix[index].name.c_str());
       return Status::Ok();
     }
-    TANDEM_ASSIGN_OR_RETURN(ArenaBytes arenas, StressBytes(world));
+    TANDEM_ASSIGN_OR_RETURN(ArenaBytes arenas, StressBytes(world, options_.in_client()));
     for (size_t index : selected) {
       if (options_.stress > 0) break;
       for (int rank = 0; rank < world; ++rank) {

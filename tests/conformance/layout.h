@@ -1,7 +1,7 @@
 // File: layout.h
 //
-// Where a case's tensors lie in a rank's two arenas (registered memory of its own, and symmetric memory),
-// with guard bytes between them, and what the arenas hold before and after a launch.
+// The places of a case's tensors in a rank's two arenas (registered memory, and symmetric memory), with guard
+// bytes between them, and the arenas' contents before and after a launch.
 #pragma once
 
 #include <cstddef>

@@ -34,6 +34,9 @@ int main(int argc, char** argv) {
                  "Shows what becomes of a fault: NUMBER:wrong, NUMBER:exit, NUMBER:hang")
       ->delimiter(',');
   app.add_flag("!--no-captures", options.captures, "Leave out launches in graphs");
+  app.add_option("--placement", options.placement,
+                 "Where plans run: engine, or client, which refuses plans that need an engine")
+      ->check(CLI::IsMember({"auto", "engine", "client"}));
   app.add_option("--stress", options.stress, "Instead of cases: so many mixed launches with late ranks");
   app.add_option("--runtime-dir", options.runtime_dir,
                  "Of a running daemon (default: one is started and ended)");

@@ -14,7 +14,7 @@ namespace tandem::conformance {
 
 using Shape = std::vector<int64_t>;
 
-// What a case has beside its request.
+// The parts of a case beside its request.
 struct Extras {
   std::string note = {};  // goes into the name
   Values values = Values::kRandom;

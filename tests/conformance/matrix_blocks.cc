@@ -97,7 +97,7 @@ void AddReduction(Matrix* matrix, Op op, const Types& types, const Extents& exte
   AddAll(matrix, request, types, extents.note);
 }
 
-// What the fused kernel takes: e4m3 to bf16, B by columns with a factor a block, A's factors packed.
+// Cases that the fused kernel takes: e4m3 to bf16, B by columns with a factor a block, A's factors packed.
 void AddFused(Matrix* matrix, Op op, const Extents& extents) {
   Draw& draw = matrix->draw();
   const int world = matrix->world();

@@ -128,7 +128,7 @@ void AddTransfers(Matrix* matrix) {
     matrix->AddEvery(request, {});
   }
   if (world == 1) return;
-  // A ring; then everybody with everybody, each message of a size of its own. Several between the same two
+  // A ring; then everybody with everybody, each message of another size. Several between the same two
   // ranks meet in their order.
   for (int64_t count : {0, 1, 5, 257, 4096}) {
     for (bool ring : {true, false}) {

@@ -1,6 +1,6 @@
-// What the fused kernels take, none of which they may refuse where they are on offer: every type that they
-// have, B by rows and by columns, pieces that fill their tiles of 128 rows and pieces that do not, several
-// tiles an owner, epilogues.
+// Cases that the fused kernels must not refuse where they are on offer: every type that they have, B by rows
+// and by columns, pieces that fill their tiles of 128 rows and pieces that do not, several tiles an owner,
+// epilogues.
 #include "tests/conformance/matrix.h"
 
 namespace tandem::conformance {
@@ -49,9 +49,9 @@ const std::vector<Extents> kUneven = {{1, 8, 16, "one row of all"},
                                       {37, 1032, 144, "37 tokens"},
                                       {1037, 264, 80, "1037 tokens"},
                                       {8229, 520, 32, "uneven rows of several tiles an owner"}};
-// Of few rows, so many columns that the kernel for them takes wider tiles than 64: on two ranks, where B's
-// columns are contiguous, 112, 128, 224 and 256 along one row of tiles, 112 and 224 along two; where its rows
-// are, 128 and 256 for 112 and 224.
+// Few rows, with so many columns that the skinny kernel takes wider tiles than 64. On two ranks: with B's
+// columns contiguous, 112, 128, 224 and 256 along one row of tiles, 112 and 224 along two; with B's rows
+// contiguous, 128 and 256 for 112 and 224.
 const std::vector<Extents> kWide = {
     {16, 14328, 48, "few rows, 14328 columns"},         {9, 16200, 48, "few rows, 16200 columns"},
     {16, 28000, 32, "few rows, 28000 columns"},         {5, 32000, 32, "few rows, 32000 columns"},

@@ -157,7 +157,7 @@ void AddReducedMatmul(Matrix* matrix, Op op, const Types& types, const Extents& 
   scatter ? AddWithSchedules(matrix, request, extras) : matrix->AddEvery(request, extras);
 }
 
-// C = A * B whose rows are used chunk by chunk; every chunk is ready here, the waiting has tests of its own.
+// C = A * B whose rows are used chunk by chunk; every chunk is ready here, the waiting has separate tests.
 void AddAsyncInput(Matrix* matrix) {
   for (const Types& types : kTypes) {
     for (int chunks : {1, 2, 5}) {

@@ -1,6 +1,6 @@
 // File: options.h
 //
-// What tandem-conformance was asked to do.
+// The options of tandem-conformance.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,13 @@ struct Options {
   int sample = 0;         // run so many cases, drawn by the seed; 0: all
   bool heavy = true;      // cases of over a megabyte too
   double time_limit = 0;  // seconds in which cases are run, of all worlds together; 0: none
-  int max_failures = 20;  // then the world is given up
+  int max_failures = 20;  // then the world ends
   // "operation/algorithm"s of which a case must have run, lest a run that was refused everything pass.
   std::vector<std::string> must_run;
-  int deadline = 30;                        // seconds for each step of a case; a launch's is half of that
-  bool captures = true;                     // some launches in graphs
+  int deadline = 30;      // seconds for each step of a case; a launch's is half of that
+  bool captures = true;   // some launches in graphs
+  std::string placement;  // the groups' option; empty: not set
+  bool in_client() const { return placement == "client"; }
   int stress = 0;                           // launches of the stress instead of cases
   std::string runtime_dir;                  // of a running daemon; empty: one is started and ended
   int first_gpu = 0;                        // the index of rank 0's GPU; other ranks have those behind it
@@ -30,8 +32,8 @@ struct Options {
   std::vector<std::string> daemon_options;  // more of its flags
   std::string daemon_log;  // file for the log of the daemon that is started; empty: dropped with its folder
   std::string json;        // file for the summary; empty: none
-  // Faults to plant, as "NUMBER:HOW": what befalls the last rank in the case of that number. "wrong": a byte
-  // of its output is turned; "exit": its process ends; "hang": it falls silent.
+  // Faults to plant, as "NUMBER:HOW": the fault of the last rank in the case of that number. "wrong": a byte
+  // of its output is changed; "exit": its process ends; "hang": it stops answering.
   std::vector<std::string> plant;
   bool list = false;
   bool quiet = false;  // print what fails and the summary only

@@ -51,6 +51,7 @@ Status Rank::Start() {
   join.gpu_uuid = gpu->uuid;
   join.deadline = options_.deadline;
   join.launch_deadline = options_.deadline / 2;
+  if (!options_.placement.empty()) join.options["placement"] = options_.placement;
   TANDEM_ASSIGN_OR_RETURN(group_, client_->JoinGroup(join));
   TANDEM_ASSIGN_OR_RETURN(device_, RankDevice::Create(client_->backend(), group_->gpu_uuid()));
   TANDEM_ASSIGN_OR_RETURN(own_.memory, client_->AllocateRegistered(options_.own_bytes, group_->gpu_uuid()));
@@ -78,7 +79,7 @@ json Rank::Run(const Case& test, size_t index, bool spoil) {
     report["status"] = "failed";
     report["code"] = CodeName(status.code());
     report["message"] = status.ToString();
-    // What was judged to be wrong leaves the group whole. After a call that failed the ranks may be at odds
+    // A wrong result leaves the group whole. After a call that failed the ranks may be at odds
     // over counts, or the group broken, the daemon gone: no further case.
     report["fatal"] = !report.value("judged", false);
   }
@@ -98,10 +99,13 @@ Status Rank::JudgeRefusal(const Case& test, const Status& refusal, json* report)
   const bool refused =
       refusal.code() == Code::kFailedPrecondition &&
       (refusal.detail().reason == "ALGORITHM_REFUSED" || refusal.detail().reason == "UNFUSED_REFUSED");
-  if (!refused) return refusal.WithContext("prepare");
+  const bool needs_engine = options_.in_client() && refusal.code() == Code::kFailedPrecondition &&
+                            refusal.detail().reason == "NOT_ONE_KERNEL";
+  if (!refused && !needs_engine) return refusal.WithContext("prepare");
   (*report)["judged"] = true;
+  if (needs_engine) return Status::Ok();
   if (!test.refusal.empty() || !OnOffer(request.op, request.algorithm)) return Status::Ok();
-  // What is built for some shapes only says so when it meets another.
+  // An algorithm for some shapes reports a refusal only when it meets another shape.
   const bool choosy = request.algorithm == Algorithm::kFused || request.algorithm == Algorithm::kLowLatency;
   if (choosy && !test.must_run) return Status::Ok();
   return refusal.WithContext("on offer, and refused");
@@ -110,6 +114,8 @@ Status Rank::JudgeRefusal(const Case& test, const Status& refusal, json* report)
 Status Rank::JudgeChoice(const OpRequest& request, const PlanInfo& info) const {
   const std::string& topology = group_->topology_class();
   const bool by_size = topology == "nvswitch" || topology == "full_mesh";
+  // Clients take what they can run.
+  if (options_.in_client()) return Status::Ok();
   // A world of one copies; what an operator has measured goes before all bounds.
   if (options_.world == 1 || !by_size || info.reason.starts_with("measured")) return Status::Ok();
   const bool cuda = client_->backend() == "cuda";
@@ -157,7 +163,8 @@ Status Rank::RunPlan(const Case& test, size_t index, bool spoil, json* report) {
   }
   const AllInputs inputs = MakeInputs(test, seed);
   const Image image = MakeImage(test, layout, inputs, options_.rank);
-  const Way others[] = {Way::kStream, options_.captures ? Way::kCaptured : Way::kStream, Way::kDirect,
+  const Way direct = options_.in_client() ? Way::kCaptured : Way::kDirect;  // which has no stream
+  const Way others[] = {Way::kStream, options_.captures ? Way::kCaptured : Way::kStream, direct,
                         Way::kStream};
   const Way ways[] = {Way::kStream, others[Mix(seed, rank) % 4]};
   std::vector<std::vector<std::byte>> first;

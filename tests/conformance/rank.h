@@ -49,7 +49,7 @@ class Rank {
   const RankOptions& options() const { return options_; }
   // Whether the group runs the operation by this algorithm where it fits; always by `auto`.
   bool OnOffer(Op op, Algorithm algorithm) const;
-  // What a plan's outputs come by.
+  // The way in which a plan computes its outputs.
   Execution ExecutionOf(const PlanInfo& info) const {
     return {info.roundings, info.algorithm, client_->backend() == "cuda"};
   }

@@ -26,11 +26,12 @@ std::vector<std::string> Arguments(const Options& options, int world, int rank) 
                                         "--job-key=" + options.job_key,
                                         "--own-bytes=" + std::to_string(options.own_bytes),
                                         "--symmetric-bytes=" + std::to_string(options.symmetric_bytes)};
+  if (!options.placement.empty()) arguments.push_back("--placement=" + options.placement);
   if (!options.captures) arguments.push_back("--no-captures");
   return arguments;
 }
 
-// What went wrong first, by rank.
+// The first failure, by rank.
 Status FirstFailure(const std::vector<Result<json>>& replies) {
   for (size_t rank = 0; rank < replies.size(); ++rank) {
     Status status = replies[rank].status();

@@ -1,6 +1,6 @@
 // File: reference.h
 //
-// What a case must compute, in double precision, with no thought of how. Independent of the planner's own
+// The right results of a case, in double precision. Independent of the planner's own
 // reference.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace tandem::conformance {
 
-// What one output slot of one rank must hold.
+// The right contents of one output slot of one rank.
 struct Expected {
   // Moved bytes: these, packed, to the bit. Empty if the output is computed.
   std::vector<std::byte> bytes;

@@ -120,7 +120,8 @@ class MatmulOfRank {
     const auto [peer, row] = OwnerOfRow(whole);
     std::copy_n(shards[At(peer)].begin() + row * k_, k_, out);
   }
-  // Gathering along a leading dimension: who has row `whole` of the gathered A, and as which of its own rows.
+  // Gathering along a leading dimension: the rank with row `whole` of the gathered A, and that row's index
+  // there.
   std::pair<int64_t, int64_t> OwnerOfRow(int64_t whole) const {
     const Shape& a = SpecOf(Role::kA).shape;
     const int64_t inner = CountOf(Shape(a.begin() + Dim() + 1, a.end() - 1)), length = a[At(Dim())];

@@ -10,7 +10,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kRefusals = 12;   // of an algorithm that has never run: then it is asked for no more
-constexpr size_t kBefore = 16;  // cases told of before one that broke the group
+constexpr size_t kBefore = 16;  // cases listed before one that broke the group
 constexpr size_t kListed = 40;  // failing cases in the summary; the JSON has all
 
 std::string RowOf(const Case& test) {

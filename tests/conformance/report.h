@@ -1,7 +1,7 @@
 // File: report.h
 //
-// What a run has found: a line a case while it runs (TAP), a table and the failing cases last, all of it as
-// JSON.
+// The results of a run: a line a case while it runs (TAP), then a table and the failing cases, and all of it
+// as JSON.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ class Report {
  public:
   explicit Report(const Options& options) : options_(options) {}
 
-  // `place`: of the case in the seed's order of its world.
+  // `place`: the case's place in the seed's order of its world.
   void Add(int world, const Case& test, const Verdict& verdict, double milliseconds, size_t place);
   // Something that is no case's: a world that was given up, a stress that failed.
   void Fail(int world, const std::string& what);

@@ -26,7 +26,7 @@ struct OperandSet {
   Layout layout;
   AllInputs inputs;
   std::vector<Binding> bindings;
-  ArenaBytes begin, end;  // of its place in the arenas
+  ArenaBytes begin, end;  // the plan's place in the arenas
   bool launched = false;
 };
 struct StressPlan {
@@ -51,9 +51,10 @@ class Stress {
       : rank_(rank),
         launches_(launches),
         world_(rank.options().world),
-        cases_(StressCases(world_)),
+        cases_(StressCases(world_, rank.options().in_client())),
         common_(Mix(rank.options().seed, 77)),
-        own_(Mix(rank.options().seed, 1000 + rank.options().rank)) {}
+        // Client-placed launches are in one order on all ranks; engines match them.
+        own_(Mix(rank.options().seed, 1000 + (rank.options().in_client() ? 0 : rank.options().rank))) {}
 
   Status Run(json* report) {
     TANDEM_RETURN_IF_ERROR(Prepare());
@@ -141,7 +142,7 @@ class Stress {
     return first.plan->Launch(stream.ref(), first.sets[2].bindings);
   }
 
-  // What every stream is to do in this block, alike on all ranks; then the streams' turns, each rank's own.
+  // The launches of every stream in this block, alike on all ranks; then the streams' turns, each rank's own.
   Status RunBlock() {
     std::vector<std::vector<uint64_t>> todo(kStreams + 1);
     for (int i = 0; i < kBlock; ++i) {
@@ -259,7 +260,7 @@ class Stress {
 
 }  // namespace
 
-std::vector<Case> StressCases(int world) {
+std::vector<Case> StressCases(int world, bool in_client) {
   Matrix matrix(world, 1);
   const auto add = [&matrix](Op op, Algorithm algorithm, std::vector<Operand> operands, Values values,
                              int alias_of = -1, int shift = 1) {
@@ -283,6 +284,18 @@ std::vector<Case> StressCases(int world) {
   add(Op::kAllReduce, kOneShot, pair(DType::kF32, 257, 257, false), Values::kExact);
   add(Op::kAllReduce, kTwoShot, pair(DType::kBf16, 4099, 4099, true), Values::kExact, 0);
   add(Op::kAllGather, kSm, pair(DType::kF16, 33, 33 * world, true), Values::kBits, 0);
+  if (in_client) {
+    add(Op::kReduceScatter, kSm, pair(DType::kF32, 65 * world, 65, false), Values::kExact);
+    add(Op::kAllToAll, kSm, pair(DType::kI32, 24 * world, 24 * world, false), Values::kBits);
+    add(Op::kBroadcast, kSm, pair(DType::kU8, 1001, 1001, true), Values::kBits);
+    add(Op::kReduce, kSm, pair(DType::kF32, 301, 301, false), Values::kExact);
+    add(Op::kBarrier, kDirect, {}, Values::kRandom);
+    add(Op::kAllReduce, kAuto, pair(DType::kBf16, 96, 96, false), Values::kExact);
+    // The last two: in the graph.
+    add(Op::kAllReduce, kOneShot, pair(DType::kF16, 500, 500, true), Values::kExact);
+    add(Op::kAllGather, kSm, pair(DType::kI64, 70, 70 * world, false), Values::kBits);
+    return matrix.Take();
+  }
   add(Op::kReduceScatter, kCopyEngine, pair(DType::kF32, 65 * world, 65, false), Values::kExact);
   add(Op::kAllToAll, kNccl, pair(DType::kI32, 24 * world, 24 * world, false), Values::kBits);
   add(Op::kBroadcast, kSm, pair(DType::kU8, 1001, 1001, true), Values::kBits);
@@ -304,7 +317,7 @@ std::vector<Case> StressCases(int world) {
     add(Op::kMatmulAllReduce, kFused, bf16(rows * world, rows * world), Values::kExact, -1, 0);
   }
   add(Op::kAllGather, kLowLatency, pair(DType::kBf16, 40, 40 * world, false), Values::kBits);
-  // Whatever the daemon prefers: packets where there are any.
+  // The daemon's preference: packets where there are any.
   add(Op::kAllReduce, kAuto, pair(DType::kBf16, 96, 96, false), Values::kExact);
   add(Op::kReduceScatter, kAuto, pair(DType::kF32, 40 * world, 40, true), Values::kExact, 0);
   add(Op::kAllGatherMatmul, kAuto, product(32, 64, 48, 32 * world), Values::kExact);
@@ -314,9 +327,9 @@ std::vector<Case> StressCases(int world) {
   return matrix.Take();
 }
 
-Result<ArenaBytes> StressBytes(int world) {
+Result<ArenaBytes> StressBytes(int world, bool in_client) {
   ArenaBytes used;
-  for (const Case& test : StressCases(world)) {
+  for (const Case& test : StressCases(world, in_client)) {
     for (int variant = 0; variant < kVariants; ++variant) {
       TANDEM_ASSIGN_OR_RETURN(Layout layout, MakeLayout(test, world - 1));
       MoveBehind(&layout, &used);

@@ -16,8 +16,8 @@ namespace tandem::conformance {
 // tell what is equal on all ranks by definition (replicated scales, the epilogue of a matmul all-reduce).
 std::vector<std::byte> MakeValues(const Case& test, int rank, int slot, uint64_t seed);
 
-// Whether the request's scales are by blocks of K, which B's shape says; and the shape that scales of a
-// rank's own A have, for each row and, by blocks, block.
+// Whether the request's scales are by blocks of K (from B's shape); and the shape of the scales of a rank's
+// own A: by row and, with blocks, by block.
 bool HasBlockScales(const OpRequest& request);
 std::vector<int64_t> OwnScaleShape(const OpRequest& request);
 

@@ -3,9 +3,9 @@
 // thousand runs come in one of ten: what fails then relies on the pace of the machine, in a test or in the
 // code. tests/run_delayed runs the tests with it.
 //
-//   TANDEM_DELAY_PERCENT  how many of the calls are followed by a delay (default 3; mutexes and yields a
-//   small part of that) TANDEM_DELAY_US       the longest usual delay (default 3000); one delay in fifty is
-//   up to fifty times as long
+//   TANDEM_DELAY_PERCENT  the part of the calls with a delay behind them (default 3; mutexes and yields less)
+//   TANDEM_DELAY_US       the longest usual delay (default 3000); one delay in fifty is up to fifty times
+//                         as long
 #include <dlfcn.h>
 #include <poll.h>
 #include <pthread.h>
@@ -30,7 +30,7 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-// Which thread gets which numbers is of no account: no run is like another.
+// The threads' order of numbers does not matter: no run is like another.
 uint64_t Random() {
   static thread_local uint64_t state = 0;
   if (state == 0) {

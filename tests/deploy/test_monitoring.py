@@ -25,8 +25,6 @@ BOARD = ROOT / "deploy/monitoring/grafana-tandem.json"
 PROMTOOL = shutil.which("promtool")
 # Of Prometheus itself.
 OWN_NAMES = {"up"}
-# What a running daemon shows only after something has failed.
-AFTER_FAILURES = {"tandem_launch_failures_total": {"code"}}
 
 
 def promtool(*arguments, **options):
@@ -147,7 +145,15 @@ class Names(unittest.TestCase):
     def setUpClass(cls):
         cls.daemon = Daemon(BIN / "tandemd")
         cls.addClassCleanup(cls.daemon.stop)
-        # Launches, so that their series are there.
+        cls.run_job()  # before the first scrape: its launches are counted all the same
+        cls.text = cls.daemon.get("/metrics")
+        cls.series = {}
+        for name, labels in re.findall(r"^(\w+)(?:\{(.*)\})? \S+$", cls.text, re.M):
+            cls.series.setdefault(name, []).append(dict(re.findall(r'(\w+)="([^"]*)"', labels)))
+
+    @classmethod
+    def run_job(cls):
+        """A job of two ranks, from its start to its end."""
         environment = {
             **os.environ,
             "TANDEM_RUNTIME_DIR": str(cls.daemon.runtime_dir),
@@ -158,14 +164,39 @@ class Names(unittest.TestCase):
         ]
         codes = [rank.wait(timeout=120) for rank in ranks]
         assert codes == [0, 0], codes
-        cls.text = cls.daemon.get("/metrics")
-        cls.series = {}
-        for name, labels in re.findall(r"^(\w+)(?:\{(.*)\})? \S+$", cls.text, re.M):
-            cls.series.setdefault(name, []).append(dict(re.findall(r'(\w+)="([^"]*)"', labels)))
-        for name, labels in AFTER_FAILURES.items():
-            cls.series.setdefault(name, [dict.fromkeys(labels, "")])
 
-    @unittest.skip("counters of launches are folded at a scrape: a job between two scrapes leaves none")
+    def sums(self, name):
+        """By GPU: the values of a metric's all-reduces."""
+        text = self.daemon.get("/metrics")
+        sums = {}
+        for labels, value in re.findall(rf"^{name}{{(.*)}} (\S+)$", text, re.M):
+            named = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+            if named["op"] == "all_reduce":
+                sums[named["gpu"]] = sums.get(named["gpu"], 0) + float(value)
+        return sums
+
+    def test_a_job_between_two_scrapes_is_counted(self):
+        names = ("tandem_launches_total", "tandem_launch_duration_seconds_count", "tandem_launch_wait_seconds_count")
+        before = {name: self.sums(name) for name in names}
+        self.run_job()
+        self.assertIn("\ntandem_plans 0\n", self.daemon.get("/metrics"))
+        added = {}
+        for name in names:
+            after = self.sums(name)
+            self.assertEqual(len(after), 2, after)
+            added[name] = [after[gpu] - before[name][gpu] for gpu in sorted(after)]
+        self.assertGreater(min(added[names[0]]), 0, added)
+        self.assertEqual(added[names[1]], added[names[0]])
+        self.assertEqual(added[names[2]], added[names[0]])
+
+    def test_failures_of_every_code_begin_at_zero(self):
+        codes = {series["code"] for series in self.series["tandem_launch_failures_total"]}
+        self.assertEqual(len(codes), 16)
+        self.assertLessEqual({"ABORTED", "DEADLINE_EXCEEDED", "UNAVAILABLE"}, codes)
+
+    def test_plans_have_no_series_of_their_own(self):
+        self.assertFalse([name for name in self.series if name.startswith("tandem_plan_")])
+
     def test_every_name_and_label_is_exported(self):
         recorded = {rule["record"]: rule["expr"] for rule in rules() if "record" in rule}
         expressions = [rule["expr"] for rule in rules()] + board_expressions()

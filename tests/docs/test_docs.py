@@ -175,7 +175,7 @@ class Documents(unittest.TestCase):
                 for document, path in self.missing(rf"(?<![\w./$-])((?:{tops})/[\w./-]*\w)(?![\w*{{<-])", exists)
                 # Folders of builds, and of a bundle.
                 if not re.match(r"(tests/bin|bench/results-)", path)
-                # Beside a document of its own folder.
+                # Beside a document of the same folder.
                 and os.path.join(os.path.dirname(document), path) not in self.files
             ],
             [],

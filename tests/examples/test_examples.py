@@ -169,6 +169,14 @@ class Recover(Examples):
         self.job[0] = self.begin_rank(0)
         self.expect_right("RANK_LOST")
 
+    def test_an_evicted_rank(self):
+        self.await_step(200)
+        victim = self.job[1].process.pid
+        session = next(s["id"] for s in self.daemon.ctl_json("sessions")["sessions"] if s["pid"] == victim)
+        self.daemon.ctl("evict", str(session))
+        self.expect_right("EVICTED")
+        self.assertTrue(any("RANK_LOST" in str(line) for line in self.job[0].lines), self.job[0].output())
+
     def test_a_killed_daemon(self):
         self.await_step(300)
         old, self.daemon = self.daemon, None
@@ -180,6 +188,26 @@ class Recover(Examples):
         self.daemon.own_dir = True
         self.await_step(600)
         self.expect_right("DAEMON_LOST", "SESSION_LOST")
+
+
+@host_only("emulated GPUs are enough")
+class Digits(TandemTest):
+    """tandem-train-digits finds its daemon by the environment, and a short training passes its own checks."""
+
+    gpus = 2
+
+    def test_two_epochs(self):
+        program = [os.path.join(BIN, "tandem-train-digits"), "--world", "2", "--epochs", "2"]
+        for more in ((), ("--runtime-dir=",), ("--runtime-dir=", "--seed", "2")):
+            with self.subTest(more=more):
+                done = subprocess.run(
+                    [*program, *more],
+                    env={**os.environ, "TANDEM_RUNTIME_DIR": self.daemon.runtime_dir},
+                    capture_output=True,
+                    text=True,
+                    timeout=PATIENCE,
+                )
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
 
 if __name__ == "__main__":

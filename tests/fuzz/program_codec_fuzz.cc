@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kMaxSteps = 64;
 constexpr uint64_t kBytes = 1 << 16;
 
-// What a view touches is expanded step by step there: only boxes of a launch's usual size.
+// A view's bytes are expanded step by step there: only boxes of a launch's usual size.
 bool Small(const tandem::plan::RankProgram& program) {
   return program.steps.size() <= kMaxSteps && program.world_size <= 2;
 }

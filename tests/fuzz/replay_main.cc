@@ -1,5 +1,5 @@
-// Runs a fuzz target without a fuzzer, as a test: every file of its corpus, then mutations of them from a
-// fixed seed until their number or the time is used up.
+// Runs a fuzz target without a fuzzer, as a test: every file of the target's corpus, then mutations of them
+// from a fixed seed until their number or the time is used up.
 //
 //   fuzz_replay_ring CORPUS… [-mutations=N] [-seed=N]     folders; or one file, to run it alone
 //
@@ -102,7 +102,7 @@ class Mutator {
         std::memcpy(bytes.data() + at, &value, std::min(bytes.size() - at, size_t{1} << Below(4)));
         break;
       }
-      case 5: {  // a piece of its own once more
+      case 5: {  // a piece of the input once more
         const Bytes piece(place, place + static_cast<ptrdiff_t>(std::min(bytes.size() - at, 1 + Below(64))));
         bytes.insert(bytes.begin() + static_cast<ptrdiff_t>(Below(bytes.size())), piece.begin(), piece.end());
         break;

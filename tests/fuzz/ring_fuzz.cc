@@ -152,7 +152,7 @@ class Engine {
   uint64_t last_id_ = 100;
 };
 
-// What the rogue does, byte by byte of the input.
+// The rogue's actions, byte by byte of the input.
 class Rogue {
  public:
   Rogue(Engine& engine, ChannelServer& server, Group* pair, std::vector<uint64_t> plans)

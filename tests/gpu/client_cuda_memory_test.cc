@@ -1,5 +1,5 @@
-// What the library makes of device pointers: the kinds of memory that CUDA has, what can be registered of
-// them and how, and memory that comes and goes at one address.
+// The library's handling of device pointers: the kinds of memory that CUDA has, the memory that can be
+// registered and how, and memory that comes and goes at one address.
 #include "tests/gpu/client_cuda_fixture.h"
 
 namespace tandem::client {

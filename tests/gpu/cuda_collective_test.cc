@@ -4,14 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cmath>
-#include <cstring>
 #include <random>
 
 #include "drivers/cuda/cuda_driver.h"
 #include "kernels/cuda/collectives/collective_plan.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/host/reduce.h"
+#include "tests/gpu/collective_cases.h"
 #include "tests/gpu/collective_probes.h"
 #include "tests/gpu/cuda_machine.h"
 #include "tests/gpu/kernel_group.h"
@@ -48,174 +46,10 @@ int MostBlocks(int world) {
   return kBlocksPerGpu / ((world + gpus - 1) / gpus);
 }
 
-struct Case {
-  Op op = Op::kAllReduce;
-  Algorithm algorithm = Algorithm::kOneShot;
-  DType dtype = DType::kBf16;
-  std::vector<int64_t> piece = {1000};  // the input's shape, or the output's of a reduce-scatter
-  int dim = 0;
-  ReduceOp reduce_op = ReduceOp::kSum;
-  bool in_place = false, symmetric = false, cube_mesh = false;
-  int shift = 0;
-};
-
-Operand MakeOperand(Role role, std::vector<int64_t> shape, const Case& test) {
-  Operand operand;
-  operand.role = role;
-  operand.spec.dtype = test.dtype;
-  operand.spec.shape = std::move(shape);
-  operand.symmetric = test.symmetric;
-  return operand;
-}
-
-std::vector<OpRequest> Requests(const Case& test, int world) {
-  OpRequest request;
-  request.op = test.op;
-  request.algorithm = test.algorithm;
-  request.dim = test.dim;
-  request.reduce_op = test.reduce_op;
-  request.root = world - 1;
-  std::vector<int64_t> whole = test.piece;
-  whole[static_cast<size_t>(test.dim)] *= world;
-  const bool gathers = test.op == Op::kAllGather;
-  const bool scatters = test.op == Op::kReduceScatter || test.op == Op::kAllToAll;
-  request.operands = {
-      MakeOperand(Role::kInput, scatters ? whole : test.piece, test),
-      MakeOperand(Role::kOutput, gathers || test.op == Op::kAllToAll ? whole : test.piece, test)};
-  if (test.in_place) request.operands[1].alias_of = 0;
-  return std::vector<OpRequest>(static_cast<size_t>(world), request);
-}
-
-// The part of `whole` (pieces of `test.piece` along dim) that belongs to `index`, or its place when `write`.
-void MovePiece(const Case& test, int world, int index, std::vector<std::byte>* whole,
-               std::vector<std::byte>* piece, bool write) {
-  size_t outer = 1, inner = DTypeBytes(test.dtype);
-  for (size_t d = 0; d < test.piece.size(); ++d) {
-    (d < static_cast<size_t>(test.dim) ? outer : inner) *= static_cast<size_t>(test.piece[d]);
-  }
-  for (size_t o = 0; o < outer; ++o) {
-    std::byte* in_whole =
-        whole->data() + (o * static_cast<size_t>(world) + static_cast<size_t>(index)) * inner;
-    std::byte* in_piece = piece->data() + o * inner;
-    std::memcpy(write ? in_whole : in_piece, write ? in_piece : in_whole, inner);
-  }
-}
-
-using Buffers = std::vector<std::vector<std::byte>>;  // by rank
-
-std::vector<std::byte> Sum(const Buffers& parts, DType dtype, float scale) {
-  std::vector<std::byte> sum(parts[0].size());
-  std::vector<const std::byte*> sources;
-  for (const auto& part : parts) sources.push_back(part.data());
-  host::SumContiguous(sources, sum.data(), dtype, static_cast<int64_t>(sum.size() / DTypeBytes(dtype)),
-                      scale);
-  return sum;
-}
-
-// What every rank's output must be; empty: anything.
-Buffers Expected(const Case& test, Buffers in, const KernelGroup& group) {
-  const int world = group.world_size();
-  const float scale = test.reduce_op == ReduceOp::kAvg ? 1.0f / static_cast<float>(world) : 1.0f;
-  Buffers out(in.size());
-  for (int rank = 0; rank < world; ++rank) {
-    auto r = static_cast<size_t>(rank);
-    switch (test.op) {
-      case Op::kAllReduce: out[r] = Sum(in, test.dtype, scale); break;
-      case Op::kBroadcast: out[r] = in.back(); break;
-      case Op::kReduce:
-        if (rank == world - 1) out[r] = Sum(in, test.dtype, scale);
-        break;
-      case Op::kReduceScatter: {
-        Buffers pieces;
-        for (auto& whole : in) {
-          pieces.emplace_back(whole.size() / in.size());
-          MovePiece(test, world, rank, &whole, &pieces.back(), false);
-        }
-        out[r] = Sum(pieces, test.dtype, scale);
-        break;
-      }
-      case Op::kAllGather:
-        out[r].resize(in[0].size() * in.size());
-        for (int s = 0; s < world; ++s) MovePiece(test, world, s, &out[r], &in[static_cast<size_t>(s)], true);
-        break;
-      default:  // all-to-all
-        out[r].resize(in[0].size());
-        for (int s = 0; s < world; ++s) {
-          std::vector<std::byte> piece(in[0].size() / in.size());
-          MovePiece(test, world, rank, &in[static_cast<size_t>(s)], &piece, false);
-          MovePiece(test, world, s, &out[r], &piece, true);
-        }
-    }
-  }
-  return out;
-}
-
-std::vector<std::byte> RandomElements(DType dtype, size_t bytes, std::mt19937* random, bool special) {
-  std::vector<std::byte> data(bytes);
-  const size_t count = bytes / DTypeBytes(dtype);
-  std::uniform_real_distribution<float> values(-2, 2);
-  for (size_t i = 0; i < count; ++i) {
-    if (!IsFloating(dtype)) {
-      const uint64_t value = (uint64_t{(*random)()} << 32) | (*random)();
-      std::memcpy(data.data() + i * DTypeBytes(dtype), &value, DTypeBytes(dtype));
-      continue;
-    }
-    float value = values(*random);
-    if (special && (*random)() % 16 == 0) {
-      constexpr float kSpecial[] = {NAN, INFINITY, -INFINITY, -0.0f, 0.0f, 1e-40f, 3e38f};
-      value = kSpecial[(*random)() % 7];
-    }
-    StoreFromFloat(data.data(), dtype, i, value);
-  }
-  return data;
-}
-
-// Equal bits, or both not a number.
-testing::AssertionResult Same(const std::vector<std::byte>& got, const std::vector<std::byte>& expected,
-                              DType dtype) {
-  if (got == expected) return testing::AssertionSuccess();
-  const size_t size = DTypeBytes(dtype);
-  for (size_t i = 0; i * size < expected.size(); ++i) {
-    if (std::memcmp(got.data() + i * size, expected.data() + i * size, size) == 0) continue;
-    if (IsFloating(dtype)) {
-      const float a = LoadAsFloat(got.data(), dtype, i), b = LoadAsFloat(expected.data(), dtype, i);
-      if (std::isnan(a) && std::isnan(b)) continue;
-      return testing::AssertionFailure() << "element " << i << " is " << a << ", not " << b;
-    }
-    return testing::AssertionFailure() << "element " << i << " differs";
-  }
-  return testing::AssertionSuccess();
-}
-
-std::string Name(const Case& test, int world) {
-  std::string name = std::string(OpName(test.op)) + " " + std::string(AlgorithmName(test.algorithm)) + " " +
-                     std::string(DTypeName(test.dtype)) + " W=" + std::to_string(world) + " [";
-  for (int64_t extent : test.piece) name += std::to_string(extent) + " ";
-  return name + "] dim " + std::to_string(test.dim) + (test.in_place ? " in place" : "") +
-         (test.symmetric ? " symmetric" : "") + (test.shift != 0 ? " shifted" : "") +
-         (test.reduce_op == ReduceOp::kAvg ? " avg" : "");
-}
-
-// Sets a rank's input, and gets its output. In place along a dimension one of them is the rank's part of the
-// memory of both.
-void SetInput(const Case& test, KernelGroup* group, int rank, int launch, std::vector<std::byte> in) {
-  if (!test.in_place || test.op != Op::kAllGather) return group->Set(rank, 0, launch, in);
-  std::vector<std::byte> whole(group->Bytes(rank, 0), std::byte{0x6b});
-  MovePiece(test, group->world_size(), rank, &whole, &in, true);
-  group->Set(rank, 0, launch, whole);
-}
-std::vector<std::byte> GetOutput(const Case& test, KernelGroup* group, int rank, int launch) {
-  if (!test.in_place || test.op != Op::kReduceScatter) return group->Get(rank, 1, launch);
-  std::vector<std::byte> whole = group->Get(rank, 0, launch);
-  std::vector<std::byte> out(whole.size() / static_cast<size_t>(group->world_size()));
-  MovePiece(test, group->world_size(), rank, &whole, &out, false);
-  return out;
-}
-
 int cases_run = 0;
 
 // Three launches back to back, on operands of their own.
-void Check(const Case& test, int world) {
+void Check(const CollectiveCase& test, int world) {
   SCOPED_TRACE(Name(test, world));
   constexpr int kLaunches = 3;
   KernelGroup group(&Machine(), Requests(test, world),
@@ -263,7 +97,7 @@ TEST(CudaCollectiveTest, AllReducesOfEveryTypeAndSize) {
     for (Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot}) {
       for (DType dtype : {DType::kF32, DType::kF16, DType::kBf16, DType::kF8E4M3, DType::kF8E5M2, DType::kI32,
                           DType::kI64, DType::kU8}) {
-        Case test{.algorithm = algorithm, .dtype = dtype, .piece = {4099}};
+        CollectiveCase test{.algorithm = algorithm, .dtype = dtype, .piece = {4099}};
         Check(test, world);
         if (HasFatalFailure()) return;
       }
@@ -271,7 +105,8 @@ TEST(CudaCollectiveTest, AllReducesOfEveryTypeAndSize) {
            {int64_t{1}, int64_t{7}, int64_t{8}, int64_t{257}, int64_t{65536}, int64_t{300001}}) {
         for (bool in_place : {false, true}) {
           for (int shift : {0, 1}) {
-            Case test{.algorithm = algorithm, .piece = {count}, .in_place = in_place, .shift = shift};
+            CollectiveCase test{
+                .algorithm = algorithm, .piece = {count}, .in_place = in_place, .shift = shift};
             test.symmetric = count == 257 || count == 65536;
             if (shift == 1) test.reduce_op = ReduceOp::kAvg;
             Check(test, world);
@@ -290,7 +125,8 @@ TEST(CudaCollectiveTest, LowLatencyOfEveryTypeAndSize) {
                         DType::kI64, DType::kU8}) {
       for (int64_t count : {int64_t{1}, int64_t{8}, int64_t{1003}, int64_t{16384}}) {
         for (int shift : {0, 1}) {
-          Case test{.algorithm = Algorithm::kLowLatency, .dtype = dtype, .piece = {count}, .shift = shift};
+          CollectiveCase test{
+              .algorithm = Algorithm::kLowLatency, .dtype = dtype, .piece = {count}, .shift = shift};
           test.in_place = count == 1003;
           if (count == 16384 && DTypeBytes(dtype) > 4) continue;
           Check(test, world);
@@ -316,7 +152,7 @@ TEST(CudaCollectiveTest, ExchangesOfEveryShape) {
           if (dim > 0 && (op == Op::kBroadcast || op == Op::kReduce)) continue;
           for (bool symmetric : {false, true}) {
             for (int shift : {0, 1}) {
-              Case test{.op = op, .algorithm = Algorithm::kSm, .piece = piece, .dim = dim};
+              CollectiveCase test{.op = op, .algorithm = Algorithm::kSm, .piece = piece, .dim = dim};
               test.dtype = shift == 1 ? DType::kF32 : DType::kBf16;
               test.symmetric = symmetric;
               test.shift = shift;
@@ -338,7 +174,8 @@ TEST(CudaCollectiveTest, HybridCubeMeshOfEveryType) {
   for (DType dtype : {DType::kF32, DType::kF16, DType::kI32}) {
     for (int64_t count : {int64_t{1}, int64_t{4099}, int64_t{65536}}) {
       // Values whose sums are exact in any order: the mesh adds quads, the reference ranks.
-      Case test{.algorithm = Algorithm::kHybridCubeMesh, .dtype = dtype, .piece = {count}, .cube_mesh = true};
+      CollectiveCase test{
+          .algorithm = Algorithm::kHybridCubeMesh, .dtype = dtype, .piece = {count}, .cube_mesh = true};
       KernelGroup group(&Machine(), Requests(test, 8), {.max_blocks = MostBlocks(8)}, Context(8, true));
       ASSERT_TRUE(group.status().ok()) << group.status().ToString();
       Buffers in;
@@ -366,7 +203,7 @@ TEST(CudaCollectiveTest, HybridCubeMeshOfEveryType) {
 // Elements that differ after `launches` launches under random delays, with data that is new in each; -1:
 // blocked, until an abort.
 int64_t ErrorsUnderDelays(Algorithm algorithm, int64_t count, int world, int launches, cuda::Fault fault) {
-  Case test{.algorithm = algorithm, .dtype = DType::kI32, .piece = {count}};
+  CollectiveCase test{.algorithm = algorithm, .dtype = DType::kI32, .piece = {count}};
   KernelGroup group(&Machine(), Requests(test, world),
                     {.max_blocks = MostBlocks(world), .launches = launches, .separate = false},
                     Context(world));
@@ -442,7 +279,8 @@ TEST(CudaCollectiveTest, PlantedFaultsAreFound) {
 
 TEST(CudaCollectiveTest, AbortEndsKernelsWithinASecond) {
   for (Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kLowLatency}) {
-    Case test{.algorithm = algorithm, .piece = {algorithm == Algorithm::kLowLatency ? 4000 : 100000}};
+    CollectiveCase test{.algorithm = algorithm,
+                        .piece = {algorithm == Algorithm::kLowLatency ? 4000 : 100000}};
     KernelGroup group(&Machine(), Requests(test, 4), {.max_blocks = MostBlocks(4)}, Context(4));
     ASSERT_TRUE(group.status().ok()) << group.status().ToString();
     // Rank 3 never comes.
@@ -456,10 +294,10 @@ TEST(CudaCollectiveTest, AbortEndsKernelsWithinASecond) {
   }
 }
 
-// A launch that is called off on all ranks before any of their kernels begins.
+// A launch that is cancelled on all ranks before any of their kernels begins.
 TEST(CudaCollectiveTest, AGuardThatIsRaisedLeavesTheLaunchOutAndTheNextRuns) {
   for (Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kLowLatency}) {
-    Case test{.algorithm = algorithm, .piece = {4000}};
+    CollectiveCase test{.algorithm = algorithm, .piece = {4000}};
     SCOPED_TRACE(AlgorithmName(algorithm));
     KernelGroup group(&Machine(), Requests(test, 2), {.max_blocks = MostBlocks(2), .launches = 3},
                       Context(2));
@@ -490,7 +328,7 @@ TEST(CudaCollectiveTest, AGuardThatIsRaisedLeavesTheLaunchOutAndTheNextRuns) {
     }
     for (int rank = 0; rank < 2; ++rank) {
       const auto r = static_cast<size_t>(rank);
-      EXPECT_EQ(group.Get(rank, 1, 1), before[r]) << "called off, and has written on rank " << rank;
+      EXPECT_EQ(group.Get(rank, 1, 1), before[r]) << "cancelled, and has written on rank " << rank;
       EXPECT_TRUE(Same(group.Get(rank, 1, 2), expected[2][r], test.dtype)) << "rank " << rank;
     }
     EXPECT_TRUE(group.GuardsIntact());

@@ -51,7 +51,7 @@ class FusedLongTest : public FusedRaceTest, public testing::WithParamInterface<s
   };
 
   void EnqueueOne(const FusedVariant& variant, const Stash& stash) {
-    // What the last kernel has read may be written anew, and what the reader has compared.
+    // Memory that the last kernel has read may be written anew, and memory that the reader has compared.
     if (epoch_ > 0) {
       ASSERT_TRUE(peer_->Wait(ended_.get()).ok());
       ASSERT_TRUE(main_->Wait(read_.get()).ok());

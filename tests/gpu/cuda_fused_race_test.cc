@@ -1,6 +1,6 @@
-// The order of the fused kernel's words and data on one GPU, its peers played by lanes: right under random
-// pauses, found wrong with each fault that is planted; progress beside a kernel that leaves it a few SMs; an
-// end by abort, and a launch that is called off, which leave nothing behind.
+// The order of the fused kernel's words and data on one GPU, with lanes as its peers. It is right under
+// random pauses and found wrong with each planted fault. Also: progress beside a kernel that leaves it a few
+// SMs; an end by abort; and a cancelled launch. Both ends leave nothing behind.
 #include "tests/gpu/fused_race_fixture.h"
 
 namespace tandem::cuda {

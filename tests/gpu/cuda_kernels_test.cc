@@ -57,7 +57,7 @@ TEST_F(CudaKernelsTest, SumsEqualTheHostBackendsBitByBit) {
   }
 }
 
-// Work that is called off by a word that the service stream writes, in the memory of the same GPU.
+// Work that is cancelled by a word that the service stream writes, in the memory of the same GPU.
 TEST_F(CudaKernelsTest, AGuardThatIsRaisedLeavesCopiesAndSumsOut) {
   DeviceView guard_word = Random(DType::kI64, {1});
   CopyArgs copy;

@@ -77,7 +77,7 @@ class TwoRanks {
     Status status = Call(rank, kind);
     return status.ok() ? ranks_[rank].lane->Record(ranks_[rank].event.get()) : status;
   }
-  // Each rank on a thread of its own, as in engines.
+  // Each rank on a separate thread, as in engines.
   void Together(const std::function<Status(int)>& what) {
     auto peer = std::async(std::launch::async, [&] { return what(1); });
     Status status = what(0);
@@ -196,7 +196,7 @@ double MicrosecondsOfACall(const char* blocking, plan::NcclKind kind) {
   return took[0][kCalls / 2];
 }
 
-// What nccl.blocking is there for. Without it NCCL makes a thread for each call.
+// The purpose of nccl.blocking. Without it NCCL makes a thread for each call.
 TEST(CudaNcclTest, ACallOfTheChildCostsLessThanOneOfTheParent) {
   if (CudaDeviceCount() < 2) GTEST_SKIP() << "needs 2 GPUs";
   for (auto [kind, name] :
@@ -225,10 +225,10 @@ void AwaitAborts() {
 
 }  // namespace tandem
 
-// Ends as tandem-engine does, by _Exit. An abort may outlive its communicator, on a thread of its own inside
-// NCCL, and NCCL has threads that serve proxies for peers in this very process; exit() would take the CUDA
-// driver's and NCCL's state away from under them (the process died so by SIGSEGV, with every test passed: see
-// NCCL's issue 1013 for its like).
+// Ends as tandem-engine does, by _Exit. An abort may outlive its communicator, on a thread inside NCCL, and
+// NCCL has threads that serve proxies for peers in this process. exit() would remove the CUDA driver's and
+// NCCL's state while these threads use it. The process died so by SIGSEGV, with every test passed: see NCCL's
+// issue 1013.
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   const int failed = RUN_ALL_TESTS();

@@ -1,4 +1,4 @@
-// The few-rows kernel's order of words and data in tens of thousands of launches, one behind the other
+// The skinny kernel's order of words and data in tens of thousands of launches, one behind the other
 // without the host: two ranks on one GPU, pauses at random, data that change from launch to launch, and
 // results compared on the GPU.
 #include "tests/gpu/skinny_race_fixture.h"

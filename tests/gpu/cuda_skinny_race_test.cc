@@ -1,6 +1,6 @@
-// The order of the few-rows kernel's words and data: two ranks on one GPU, one of which comes late. Right
+// The order of the skinny kernel's words and data: two ranks on one GPU, one of which comes late. Right
 // under random pauses, found wrong with each fault that is planted; shards are complete beside a kernel that
-// holds most of the SMs; an end by abort; a launch that is called off leaves nothing behind.
+// holds most of the SMs; an end by abort; a launch that is cancelled leaves nothing behind.
 #include <algorithm>
 #include <thread>
 
@@ -26,7 +26,7 @@ class SkinnySquatterTest : public SkinnyRaceTest {
     ASSERT_EQ(*HostWord(0), squatters);
   }
 
-  // Of sums, on few SMs: the peer has room for all of its CTAs, and came first.
+  // Of sums, on few SMs: the peer has room for all CTAs, and came first.
   void SumOnFewSms() {
     MakeRanks(512);
     ASSERT_GT(layout_.ctas(), kLeft) << "there is room for all CTAs";
@@ -124,7 +124,7 @@ TEST_P(SkinnyRaceTest, AbortEndsItAndTheNextLaunchIsRight) {
 }
 
 // As an engine calls off what it has enqueued ahead: the kernel stands behind a wait when its guard is
-// raised. What came before has left its words, stamps and outputs.
+// raised. The launch before has left its words, stamps and outputs.
 TEST_P(SkinnyRaceTest, CalledOffItLeavesNoTraceAndTheSameEpochIsRight) {
   MakeRanks(512);
   const auto everything = [&] {

@@ -46,7 +46,7 @@ class CudaWordsTest : public testing::Test {
     }
   }
   Word* DeviceWord(size_t index) { return reinterpret_cast<Word*>(segment_->data()) + index; }
-  // Reads device memory; on a stream of its own, since lanes may wait.
+  // Reads device memory; on a separate stream, since lanes may wait.
   std::vector<uint64_t> Read(size_t first, size_t count) {
     std::vector<uint64_t> words(count);
     auto* driver = *cuda::LoadCudaDriver();

@@ -1,4 +1,4 @@
-// A process with a CUDA context that does what it is told by lines on its standard input, and answers each
+// A process with a CUDA context that obeys lines on its standard input, and answers each
 // with one line of JSON: a neighbour that watches its context, or the culprit. Used by the tests of recovery,
 // together with Tandem's clients or alone.
 //

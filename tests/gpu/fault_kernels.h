@@ -1,6 +1,6 @@
 // File: fault_kernels.h
 //
-// What a process can do to the others on its GPU, for the tests of recovery: faults, kernels that do not end,
+// Harm by a process to the others on its GPU, for the tests of recovery: faults, kernels that do not end,
 // streams that wait for ever. Every function acts on the device that the calling thread has chosen, and
 // returns CUDA's error code: 0 is success.
 #pragma once
@@ -23,7 +23,7 @@ const char* ErrorName(int error);
 int IllegalAccess();
 // Fills the GPU with a kernel that runs for `milliseconds`; returns as soon as it is running.
 int Spin(int64_t milliseconds);
-// Puts a wait for a word that nobody writes on a stream of its own; returns at once.
+// Puts a wait for a word that nobody writes on a new stream; returns at once.
 int WaitForEver();
 
 // Ways to find out whether the context still lives, from the dearest to the cheapest; each waits for its own

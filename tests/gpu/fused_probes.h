@@ -20,7 +20,7 @@ enum class FusedFault { kNone, kFlagBeforeData, kMissingWait, kStaleEpoch };
 // bf16, B by columns, tiles of 128×256, no cluster, with sums: the product's kernel, with pauses before it
 // writes a word and after it has waited for one.
 FusedVariant ProbedVariant(FusedFault fault);
-// The same of the few-rows kernel: bf16, B by columns, tiles of 64 columns.
+// The same of the skinny kernel: bf16, B by columns, tiles of 64 columns.
 SkinnyVariant ProbedSkinny(FusedFault fault);
 
 // Holds `blocks` SMs until *release is not 0; adds 1 to *holding for each that it has. Both words in memory

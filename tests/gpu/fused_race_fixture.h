@@ -21,7 +21,7 @@ inline constexpr int kTiles = 12;
 inline constexpr int kLaunches = 16;
 inline constexpr int kBandStep = 16;
 
-// What a launch's kernel runs with. One stage of K and a CTA for each tile, or stages and tiles that follow
+// The kernel's parameters of a launch. One stage of K and a CTA a tile, or stages and tiles that follow
 // one another: rings that wrap, tickets taken ahead, store warps beside the next products.
 struct Extent {
   int64_t k = 64;
@@ -33,8 +33,8 @@ struct Extent {
 // stores itself, or both.
 enum class Delivery { kNone, kCarried, kDirect, kBoth };
 
-// Three pieces: the rank's own rows, told to a peer; rows that a peer delivers, told to a peer; rows that it
-// owns, to which it adds the sums of two peers, told to all.
+// Three pieces: the rank's own rows, signalled to a peer; rows that a peer delivers, signalled to a peer;
+// rows that it owns, to which it adds the sums of two peers, signalled to all.
 struct Launch {
   std::vector<float> a, b, sums;
   std::vector<std::vector<float>> expected;  // by piece
@@ -129,9 +129,9 @@ class FusedRaceTest : public ProbedGpuTest {
     return wrong;
   }
 
-  // Words: 0 the delivered rows, 1 and 2 the peers' sums, 3 to 5 the kernel's for its pieces, 6 the guard, 7
-  // that copies may be written, 8 that the kernel may end. Of deliveries all but the last piece is told, and
-  // the sums are, in two word bands, the second one's words kBandStep further.
+  // Words: 0 the delivered rows, 1 and 2 the peers' sums, 3 to 5 the kernel's for its pieces, 6 the guard,
+  // 7 copies may be written, 8 the kernel may end. All deliveries but the last piece are signalled, and the
+  // sums, in two word bands; the second band's words lie kBandStep further.
   void EnqueueKernel(const FusedVariant& variant, uint64_t epoch, uint64_t timeout_ns = 20'000'000'000,
                      bool guarded = false) {
     FusedMatmul matmul;

@@ -1,6 +1,6 @@
 // File: skinny_race_fixture.h
 //
-// The few-rows kernel in launches whose results are known to the bit: two ranks on one GPU.
+// The skinny kernel in launches whose results are known to the bit: two ranks on one GPU.
 #pragma once
 
 #include <array>
@@ -84,7 +84,7 @@ class SkinnyRaceTest : public ProbedGpuTest, public testing::WithParamInterface<
     return true;
   }
 
-  // What both ranks multiply, and what becomes of it.
+  // The operands of both ranks, and the use of the product.
   struct Operands {
     std::array<Matrix, kRanks> a, b, expected;
   };

@@ -59,9 +59,17 @@ class NodeControl final : public client::ClientControl {
     return Unimplemented("memory of the client's own");
   }
   Status Deregister(uint64_t) override { return Status::Ok(); }
-  Result<PlanInfo> Prepare(uint64_t, const std::string& key, const OpRequest& request,
-                           Milliseconds deadline) override {
-    return node_->Prepare(rank_, key, request, deadline);
+  Result<client::PreparedPlan> Prepare(uint64_t, const std::string& key, const OpRequest& request,
+                                       Milliseconds deadline) override {
+    client::PreparedPlan prepared;
+    TANDEM_ASSIGN_OR_RETURN(prepared.info, node_->Prepare(rank_, key, request, deadline));
+    return prepared;
+  }
+  Status ArmPlan(uint64_t, const Status&, Milliseconds) override {
+    return Unimplemented("plans that are placed in the client");
+  }
+  Status ReportFailure(const client::FailureReport&) override {
+    return Unimplemented("plans that are placed in the client");
   }
   Status ReleasePlan(uint64_t id) override { return node_->ReleasePlan(id); }
   Result<client::ChannelInfo> OpenChannel(const std::string&, uint32_t entries) override {

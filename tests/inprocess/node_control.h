@@ -1,8 +1,8 @@
 // File: node_control.h
 //
 // tandemd's part for a process that holds all engines and all clients: each client's gRPC plugin, made of
-// the real planner and the engines' real commands, with neither sockets nor gRPC between. What remains is
-// what runs concurrently in a node: the client library, the channels, the launch queue, the executor, the
+// the real planner and the engines' real commands, with neither sockets nor gRPC between. The rest of
+// a node runs as it is: the client library, the channels, the launch queue, the executor, the
 // backend.
 #pragma once
 
@@ -36,7 +36,7 @@ class Node {
 
  private:
   friend class NodeControl;
-  // What ranks have asked for under one key; complete when all have.
+  // The requests of ranks under one key; complete when all ranks have made theirs.
   struct Meeting {
     std::vector<OpRequest> requests;
     size_t seated = 0;

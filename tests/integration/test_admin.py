@@ -234,8 +234,9 @@ class Ctl(CtlTest):
         self.assertIn("draining", reply["message"])
         failure = self.assertFails("UNAVAILABLE", late.call, "join", name="new", world=1, rank=0)
         self.assertIn("draining", failure.message)
-        self.assertFails("UNAVAILABLE", clients[0].call, "prepare", key="new", request=AR)
-        self.check_all_reduce(clients)  # what was there goes on
+        self.check_all_reduce(clients)  # the jobs that are there go on, with new plans too
+        self.all_reduce_plan(clients, key="new")
+        self.check_all_reduce(clients, key="new")
         self.daemon.ctl("drain", "--undo")
         stranger.connect()
         late.call("join", name="new", world=1, rank=0)
@@ -362,7 +363,7 @@ class FailedLink(KeptProbe):
         self.assertIn(self.reason, self.daemon.tail(200))
         self.assertTrue(any(self.a in f["message"] and self.b in f["message"] for f in self.finding("p2p")))
 
-        # What meets over the link goes by NCCL, in whatever order the ranks are; what does not is as ever.
+        # Ranks across the link use NCCL, in any order; other ranks do not.
         for name, gpus, by_nccl in (
             ("bad", [self.a, self.b], True),
             ("turned", [self.b, self.a], True),
@@ -392,10 +393,13 @@ class FailedLink(KeptProbe):
 
 
 class Metrics(CtlTest):
-    extra = ("--metrics-listen", "127.0.0.1:0")
+    extra = ("--metrics-listen", "127.0.0.1:0", "--metrics-per-plan")
 
     def port(self):
-        return int(re.search(r"metrics are served at \S+ port=(\d+)", self.daemon.tail(200)).group(1))
+        # The sockets answer before the metrics do.
+        served = re.compile(r"metrics are served at \S+ port=(\d+)")
+        wait_until(lambda: served.search(self.daemon.tail(200)), 20, "no metrics are served")
+        return int(served.search(self.daemon.tail(200)).group(1))
 
     def get(self, path):
         """The status and the body."""
@@ -444,6 +448,7 @@ class Metrics(CtlTest):
         self.assertTrue(any("launches_total" in name for name in values))
         for family, count in (
             ("tandem_link_bytes_per_second", 2),
+            ("tandem_launch_wait_seconds_count", 2),
             ("tandem_plan_sent_bytes_per_second", 2),
             ("tandem_plan_link_ratio", 2),
         ):

@@ -106,12 +106,12 @@ class Captured(TandemTest):
             self.failing_replay(client, ("ABORTED",))
 
     def ahead(self):
-        return [engine.get("prelaunched", 0) for engine in self.daemon.engines()[:2]]
+        return [engine.get("speculated", 0) for engine in self.daemon.engines()[:2]]
 
     def replay_until_ahead(self, clients):
         before = self.ahead()
         for index in range(200):
-            # A burst beside the single one: what has waited on a lane for 50 ms is called off, and a busy machine takes longer than
+            # A burst beside the single one: what has waited on a lane for 50 ms is cancelled, and a busy machine takes longer than
             # that from one command to the next.
             everybody(clients, "replay", graph="g", times=8)
             self.replay(clients, base=index)
@@ -122,7 +122,7 @@ class Captured(TandemTest):
     def test_replays_find_their_first_kernel_on_the_lane(self):
         clients = self.captured()
         self.replay_until_ahead(clients)
-        # It is called off for what comes instead, which is right, and so is what was expected.
+        # It is cancelled for what comes instead, which is right, and so is what was expected.
         for index in range(10):
             self.check_all_reduce(clients)
             self.replay(clients, base=index)

@@ -8,7 +8,7 @@ from harness import TandemTest, everybody, needs_gpus, own_gpus_only, wait_until
 
 MOST_RANKS = 3
 
-# What makes all of a client's streams share one hardware queue.
+# Makes all of a client's streams share one hardware queue.
 ONE_QUEUE = {"TANDEM_HOST_QUEUES": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 AR = {
@@ -27,9 +27,11 @@ class ClientFaults(TandemTest):
         self.check_all_reduce(clients)
         return clients
 
-    def assertNamed(self, reply, rank):
+    def assertNamed(self, reply, rank, pid=None):
         self.assertEqual(reply["code"], "UNAVAILABLE", reply)
         self.assertIn(f"rank {rank}", reply["message"])
+        if pid is not None:
+            self.assertEqual((reply["detail"]["ranks"], reply["detail"]["pid"]), ([rank], pid), reply)
 
     def test_killed_while_another_waits_in_each_call(self):
         self.killed_while_others_wait(2, "rendezvous", "prepare", "launch")
@@ -74,7 +76,7 @@ class ClientFaults(TandemTest):
                     if phase == "launch":
                         self.assertTrue(reply["ok"], reply)
                         reply = client.call("wait", plan="ar", check=False)
-                    self.assertNamed(reply, world - 1)
+                    self.assertNamed(reply, world - 1, victim.process.pid)
                 self.check_all_reduce(bystanders)
                 for client in clients:
                     client.close()
@@ -130,7 +132,7 @@ class ClientFaults(TandemTest):
         self.all_reduce_plan([again, survivor], group="again")
         self.check_all_reduce([again, survivor])
         both_are_kept()
-        # The survivor's engine has its part too: the same tensor in a group of its own.
+        # The survivor's engine has its part too: the same tensor in another group.
         survivor.call("join", world=1, rank=0, name="alone", job_key=self.job_key, gpu=gpus[1])
         survivor.call("rendezvous", group="alone", tensor="t", memory="t alone")
         survivor.call("allocate", group="alone", memory="copy", shape=[count])
@@ -352,7 +354,7 @@ class ClientFaults(TandemTest):
         self.assertNamed(clients[0].reply(calls[0], check=False), 1)
         clients[0].call("sync", deadline_ms=20000)
         self.check_all_reduce(bystanders)
-        # The next incarnation has a communicator of its own.
+        # The next incarnation has another communicator.
         successor = self.daemon.client("successor")
         successor.connect()
         clients[1] = successor
@@ -372,7 +374,7 @@ class ClientFaults(TandemTest):
             for reply in self.prepare_all_reduce(clients, algorithm="nccl", check=False):
                 self.assertEqual(reply.get("code"), "INVALID_ARGUMENT", reply)
                 self.assertIn(words, reply["message"])
-            # What needs no communicator is not refused.
+            # A plan without a communicator is not refused.
             self.all_reduce_plan(clients, key="other", algorithm="one_shot")
             self.check_all_reduce(clients, key="other")
 

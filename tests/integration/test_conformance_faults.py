@@ -63,7 +63,7 @@ class ConformanceFaults(unittest.TestCase):
             self.assertEqual((failure["operation"], failure["algorithm"]), ("all_reduce", "one_shot"))
             self.assertEqual(failure["operands"][0]["dtype"], "f32")
             self.assertIn("--filter", failure["again"])
-        # What ran before a case that broke the group is told since the group's last restart, and can be run again with it.
+        # The report lists the cases since the group's last restart, and they can be run again.
         self.assertIsNone(wrong["before"])
         self.assertEqual(
             [[case["place"] for case in failure["before"]["cases"]] for failure in (died, silent, died_again)],

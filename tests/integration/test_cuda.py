@@ -361,7 +361,7 @@ class ChunksOfMemory(TandemTest):
                     begin = min(place, count - 40)
                     values = client.call("read", memory="out", offset=begin * 4, count=40)["values"]
                     self.assertEqual(values, [-7.0] * 40, "a launch that was refused has written")
-        # What lies at the address now is taken, by a registration of its own.
+        # The memory at the address now is taken, by a new registration.
         self.fill(clients, "in", cuts, count, 50)
         self.reduce(clients, "ar", by_address)
         self.check_sums(clients, "out", cuts, count, 50, places)

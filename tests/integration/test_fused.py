@@ -5,7 +5,7 @@ kernels run."""
 import unittest
 
 from harness import CUDA, TandemTest, everybody, host_only, own_gpus_only, wait_until
-from test_operations import OperationsTest, Slot, add, matmul, ramp
+from operation_cases import OperationsTest, Slot, add, matmul, ramp
 
 MOST_RANKS = 3
 OPS = ("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce")
@@ -46,7 +46,7 @@ class Fused(OperationsTest):
         self.assertIn("fused = explicit", dict(plan["refused"])["fused"])
         plan = everybody(clients, "prepare", key="asked", request=gather_request(4096, 8192, 8192, 2))[0]["plan"]
         self.assertEqual((plan["algorithm"], plan["reason"], plan["fused"]), ("fused", "asked for", True))
-        # What its kernels do not take says why.
+        # A request that the kernels refuse gets the reason.
         for reply in everybody(clients, "prepare", key="odd", check=False, request=gather_request(16, 16, 12, 2)):
             self.assertEqual(reply["code"], "FAILED_PRECONDITION")
             self.assertIn("K is no multiple of 16 bytes", reply["message"])
@@ -92,7 +92,7 @@ class Fused(OperationsTest):
             group=f"w{world}",
             algorithm="fused",
         )
-        # Any number of rows: ranks own equal parts, or the last one fewer, or none; in bf16 the kernel for few rows, in f32 the other.
+        # Any number of rows: ranks own equal parts, or the last one fewer, or none; in bf16 the skinny kernel, in f32 the other.
         for rows, out in (
             (m * world, "bf16"),
             (m * world - 1, "bf16"),

@@ -109,7 +109,7 @@ class KillEveryCall(TandemTest):
             if phase == "before" and call[3]:
                 self.assertFalse(reply["ok"], f"{call[0]} went well without rank 1")
         if call[0] not in ("join", "leave", "detach"):
-            # Whatever came of the call, the group is broken now, by name.
+            # However the call ended, the group is broken now, and names the rank.
             wait_until(
                 lambda: not partner.call("prepare", key="other", request=AR, deadline_ms=1500, check=False)["ok"]
             )

@@ -57,7 +57,12 @@ class Outcomes(TandemTest):
         def test(how, clients):
             end = self.waiting(clients, how)
             clients[1].kill()
-            self.assertReason(end(), "UNAVAILABLE", "RANK_LOST", "rank 1")
+            pid = clients[1].process.pid
+            reply = end()
+            self.assertReason(reply, "UNAVAILABLE", "RANK_LOST", "rank 1")
+            self.assertEqual((reply["detail"]["ranks"], reply["detail"]["pid"]), ([1], pid), reply)
+            later = clients[0].call("launch", plan="ar", bindings=[["ar.in", 0], ["ar.out", 0]], check=False)
+            self.assertEqual((later["detail"]["ranks"], later["detail"]["pid"]), ([1], pid), later)
 
         self.each_way(test)
 

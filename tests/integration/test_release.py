@@ -8,7 +8,7 @@ import unittest
 
 from harness import Daemon, TandemTest, everybody, wait_until
 
-PLANS = ("launched", "replayed")  # each on a stream of its own
+PLANS = ("launched", "replayed")  # each on a separate stream
 TRIES = 3  # the machine may be busy: the best of these counts
 PROMISE = 1.0  # seconds from the kill until the last stream stands no longer
 

@@ -60,7 +60,7 @@ class RogueTest(TandemTest):
         self.all_reduce_plan(self.bystanders, group="bystanders")
         self.check_all_reduce(self.bystanders)
         self.pids = (self.daemon.process.pid, sorted(self.daemon.engine_pids()))
-        # gRPC opens a few descriptors of its own on the first calls: an honest session first.
+        # gRPC opens a few descriptors on the first calls: an honest session first.
         self.rogue().attach()
         self.daemon.clients.pop().close()
         self.sessions(2)
@@ -270,7 +270,7 @@ class Transfers(RogueTest):
         self.assertUnharmed()
         # Once the orphans have been closed, there is room again.
         wait_until(lambda: self.daemon.descriptors() < self.baseline + 60, ORPHANS, "orphans stay open")
-        # A number of its own: that the earlier ones were refused is remembered as long as descriptors are, and they came last.
+        # Another number: the refusal of the earlier ones is remembered as long as descriptors are, and they came last.
         rogues[2].call("send_transfer", transfer_id=100, count=1)
         reply = self.register(rogues[2], 100)
         self.assertTrue(reply["ok"], reply)

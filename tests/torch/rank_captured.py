@@ -4,7 +4,7 @@ import tandem.torch
 import torch
 import torch.distributed as dist
 from checks import DEVICE, check, main
-from rank_ops import OPS, near, rand, world
+from reference_ops import OPS, near, rand, world
 
 
 def captured(function, *inputs):

@@ -2,7 +2,7 @@
 
 import torch
 from checks import check, main
-from rank_ops import OPS, near, rand, same_gradients, world
+from reference_ops import OPS, near, rand, same_gradients, world
 
 
 @check

@@ -4,7 +4,7 @@ import tandem.torch
 import torch
 import torch.distributed._symmetric_memory as symm_mem
 from checks import CUDA, DEVICE, check, main
-from rank_ops import near, rand, rank, reference, world
+from reference_ops import near, rand, rank, reference, world
 
 OPS = torch.ops.symm_mem
 

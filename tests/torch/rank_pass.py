@@ -5,7 +5,7 @@ import tandem.torch
 import torch
 import torch.distributed as dist
 from checks import DEVICE, SHARED_GPUS, check, main
-from rank_ops import near, rand, reference, world
+from reference_ops import near, rand, reference, world
 from tandem.torch import _pass
 from tandem.torch._graphs import c10d
 from torch import nn

@@ -27,9 +27,7 @@ class KilledRank(unittest.TestCase):
                 self.assertEqual((told["rank"], told["code"]), (1, "UNAVAILABLE"), told)
                 self.assertIn("rank 1", told["text"])
                 self.assertIn(str(pid), told["text"])
-                self.assertIn(
-                    told["pid"], (None, pid)
-                )  # the message names it; the field is not sent for a broken group yet
+                self.assertEqual(told["pid"], pid, told)
                 self.assertLess(told["seconds"], 20, told)
                 self.assertEqual(told["again"], ["RankLost", "RankLost"], told)
                 self.assertTrue(told["detached"])

@@ -11,7 +11,7 @@ import unittest
 
 from node import BIN, HERE
 
-# What is on every Linux machine with a C++ program on it.
+# The libraries of every Linux machine with a C++ program.
 SYSTEM = {
     "linux-vdso.so.1",
     "libc.so.6",

@@ -87,5 +87,5 @@ def chosen(world, groups, small=False, only=""):
     return [case for case in cases(world, groups, small) if re.search(only, case.name)]
 
 
-# Those that are measured beside rivals.
+# Cases that are measured beside rivals.
 GROUPS = ("empty", "few", "matmul", "fp8", "ring", "collectives")

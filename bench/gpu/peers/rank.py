@@ -8,6 +8,7 @@ import os
 import sys
 import time
 
+import arm_parts
 import arms
 import cases
 import stats
@@ -25,7 +26,7 @@ BASELINES = (
     "pytorch fused",
     "cublas+pytorch two-shot",
     "pytorch fused rs+ag",
-    arms.BESIDE,
+    arm_parts.BESIDE,
     "nccl",
     "windows",
     "pytorch one-shot",
@@ -140,7 +141,7 @@ def main():
             continue
         log(f"case {case.name}")
         torch.manual_seed(1000 + options.rank)
-        context = arms.Context(bench, windows, tandem)
+        context = arm_parts.Context(bench, windows, tandem)
         count = case.calls()
         factories, reference, tolerance = arms.BUILDERS[case.kind](context, case)
         measured, failed, watts = bench.compare(

@@ -194,7 +194,7 @@ def main():
     parser.add_argument("--only", default="", metavar="REGEX", help="cases whose names it finds")
     parser.add_argument("--without-tandem", action="store_true")
     parser.add_argument(
-        "--tandemd", action="append", default=[], metavar="OPTION", help="of tandemd, as --prelaunch=false"
+        "--tandemd", action="append", default=[], metavar="OPTION", help="of tandemd, as --speculative-launch=false"
     )
     parser.add_argument("--seconds", type=float, default=500, help="of all world sizes together")
     options = parser.parse_args()

@@ -6,25 +6,23 @@ what. `limit` ends it.
 
 import os
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-PARTS = (
-    "tests",
-    "integration",
-    "conformance",
-    "shared",
-    "recovery",
-    "sanitizer",
-    "handover",
-    "bench",
-    "native",
-    "peers",
-    "tune",
-)
+from fused_jobs import float8_jobs, fused_jobs
+from job import Job
 
-# Which suites run under an MPS server of their own: those in which nobody is killed or faults. Under MPS a fault is
+# Suites with a separate MPS server: in them nobody is killed or faults. Under MPS a fault is
 # shared by all on the GPU, and the tests of faults expect the culprit alone to fall; tests/gpu/recovery has both.
-UNDER_MPS = ("test_basic", "test_captured", "test_cuda", "test_fused", "test_sharing", "test_operations", "test_tune")
+UNDER_MPS = (
+    "test_basic",
+    "test_captured",
+    "test_cuda",
+    "test_fused",
+    "test_late_rank",
+    "test_sharing",
+    "test_operations",
+    "test_tune",
+)
 # Seconds, by suite; DEFAULT_SUITE for another.
 SUITES = {
     "test_captured": 35,
@@ -36,7 +34,8 @@ SUITES = {
     "test_fused": 25,
     "test_cuda": 25,
     "test_basic": 15,
-    "test_operations": 50,
+    "test_operations": 40,
+    "test_late_rank": 10,
     "test_rounds": 160,
     "test_process_faults": 60,
     "test_conformance_faults": 50,
@@ -77,13 +76,13 @@ GPU_TESTS = {
     "cuda_import_test": (2, 20),
     "cuda_words_test": (2, 10),
 }
-# What they measure has goals: alone, but for the rounds that measure nothing.
+# Their measurements have goals, so they run alone, except for rounds that measure nothing.
 RECOVERY = {
     "with_mps": (("test_recovery.RecoveryWithMps", "test_recovery.WhatItTook"), 60),
     "without_mps": (("test_recovery.RecoveryWithoutMps", "test_recovery.WhatItTook"), 40),
     "servers": (("test_servers",), 180),
 }  # fifty rounds among them
-# (tool, test, its cases, seconds). Products of cuBLASLt's under racecheck take minutes; of the kernel for few rows it reports a word
+# (tool, test, its cases, seconds). Products of cuBLASLt's under racecheck take minutes; of the skinny kernel it reports a word
 # that threads pass by acquire and release (docs/gotchas.md).
 RIGHT = "*RaceTest.IsRight*-*Queue*"
 GUARDED = "*AGuardThatIsRaised*"
@@ -102,29 +101,6 @@ SANITIZED = (
 )
 # Calls that tests expect to be refused are no findings.
 SANITIZER_OPTIONS = {"memcheck": ("--report-api-errors", "no"), "racecheck": (), "synccheck": ()}
-# A 70B model's: hidden size, and the feed-forward width that the ranks share.
-HIDDEN, FEED_FORWARD = 8192, 28672
-NATIVE_ROWS = (2048, 8192)
-SKINNY = (64, 256, 512)  # by the few-rows kernel
-# How native_fused measures gathers and scatters of fp8, by the end of a job's name.
-FLOAT8 = {"fp8": ("fp8",), "fp8_exact": ("fp8-exact",), "fp8_exact_rows": ("fp8-exact", "rows")}
-
-
-@dataclass(frozen=True)
-class Job:
-    name: str
-    part: str
-    command: tuple
-    expect: float  # seconds
-    limit: float  # seconds
-    gpus: int = 0  # that it has for itself
-    kind: str = "plain"  # how its log is read: see verdict.py
-    mps: bool = False  # under an MPS server of its own
-    alone: bool = False  # it measures: nothing runs beside it
-    folder: str = "."  # where it runs, in the bundle
-    stdout: str = ""  # its standard output by itself: a file of the results
-    needs: str = ""  # a file without which it is left out
-    environment: dict = field(default_factory=dict, compare=False)
 
 
 def shell(text):
@@ -387,45 +363,6 @@ def bench_jobs(bundle):
         )
 
 
-def native_case(mode, world, rows):
-    """A fused case's name, and what the command that measures it takes."""
-    width = FEED_FORWARD // world
-    n, k = (width, HIDDEN) if mode == "gather" else (HIDDEN, width)
-    return f"native_{mode}_{rows}_w{world}", (mode, str(world), "10", str(rows), str(n), str(k))
-
-
-def native_jobs(bundle):
-    program = os.path.join(bundle, "bin/native_gemm")
-    yield Job("native_checks", "native", (program, "check", "all"), 90, 240, gpus=1)
-    yield Job("native_exact", "native", (program, "time", "15", "exact"), 30, 90, gpus=1, alone=True)
-    few = os.path.join(bundle, "bin/native_few")
-    for world in (2, 4):
-        yield Job(f"native_few_check_w{world}", "native", (few, "check", str(world)), 20, 60, gpus=world)
-        for rows in (*SKINNY, *NATIVE_ROWS):
-            for mode in ("gather", "scatter", "reduce"):
-                name, words = native_case(mode, world, rows)
-                program = few if rows in SKINNY else os.path.join(bundle, "bin/native_fused")
-                yield Job(name, "native", (program, *words), 4 if rows in SKINNY else 12, 60, gpus=world, alone=True)
-
-
-def float8_jobs(bundle):
-    """The fused fp8 kernels by themselves. They come late: whole plans of fp8 are among the peers."""
-    for world in (2, 4):
-        for rows in NATIVE_ROWS:
-            for mode in ("gather", "scatter"):
-                name, words = native_case(mode, world, rows)
-                for end, types in FLOAT8.items():
-                    yield Job(
-                        f"{name}_{end}",
-                        "native",
-                        (os.path.join(bundle, "bin/native_fused"), *words, *types),
-                        10,
-                        60,
-                        gpus=world,
-                        alone=True,
-                    )
-
-
 def peers_jobs(bundle, results, world, count, more):
     for ranks in [world] if world else [w for w in (4, 2, 8) if w <= count]:
         out = os.path.join(results, f"peers-w{ranks}.jsonl")
@@ -491,19 +428,19 @@ def all_jobs(bundle, results, backend, count, world=0, more=(), tool=None):
     wide = [job for job in suites if job.gpus > 2 and job.name in FIRST_SUITES]
     later = [job for job in suites if job.name not in FIRST_SUITES]
     peers = list(peers_jobs(bundle, results, world, count, more))
-    native = list(native_jobs(bundle))
+    fused = list(fused_jobs(bundle))
     return [
         *(job for job in tests if job.gpus <= 2),
         *(job for job in conformance if job.gpus <= 2),
         *first,
         *digits[:1],
         *recovery,
-        *(job for job in native if not job.alone),
+        *(job for job in fused if not job.alone),
         *(job for job in tests if job.gpus > 2),
         *(job for job in conformance if job.gpus > 2 and job.name not in LATE),
         *wide,
         *handover_jobs(bundle, count),
-        *(job for job in native if job.alone),
+        *(job for job in fused if job.alone),
         *peers,
         *sanitizer_jobs(bundle, tool),
         *bench_jobs(bundle),

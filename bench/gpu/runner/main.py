@@ -13,6 +13,7 @@ import time
 
 import jobs
 import verdict
+from job import ALIASES, PARTS
 from schedule import Schedule, estimate
 
 SHOWN = 8  # failures of a job on the terminal
@@ -103,7 +104,7 @@ class Report:
 
     def table(self):
         print(f"\n{'part':12} {'job':28} {'passed':>6} {'failed':>6} {'skipped':>7} {'seconds':>8}  {'':8} log")
-        for row in sorted(self.rows, key=lambda row: jobs.PARTS.index(row["part"])):
+        for row in sorted(self.rows, key=lambda row: PARTS.index(ALIASES.get(row["part"], row["part"]))):
             if "left_out" in row:
                 print(f"{row['part']:12} {row['job']:28} left out: {row['left_out']}")
             else:
@@ -152,7 +153,7 @@ def parse(arguments):
     if "--" in arguments:
         at = arguments.index("--")
         arguments, more = arguments[:at], arguments[at + 1 :]
-    parser = argparse.ArgumentParser(prog="run", description="Parts: all, " + ", ".join(jobs.PARTS))
+    parser = argparse.ArgumentParser(prog="run", description="Parts: all, " + ", ".join(PARTS))
     parser.add_argument("parts", nargs="*", metavar="PART")
     parser.add_argument("-o", "--results", default=None, help="folder (default: results in the bundle)")
     parser.add_argument(
@@ -175,7 +176,8 @@ def parse(arguments):
         help="host: conformance and integration without GPUs, on four emulated ones",
     )
     options = parser.parse_args(arguments)
-    unknown = set(options.parts) - {*jobs.PARTS, "all"}
+    options.parts = [ALIASES.get(part, part) for part in options.parts]
+    unknown = set(options.parts) - {*PARTS, "all"}
     if unknown:
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     options.more = tuple(more)
@@ -188,7 +190,7 @@ def main():
     results = os.path.abspath(options.results or os.path.join(bundle, "results"))
     devices = gpus() if options.backend == "cuda" else [""] * 4
     os.makedirs(results, exist_ok=True)
-    wanted = set(jobs.PARTS) if not options.parts or "all" in options.parts else set(options.parts)
+    wanted = set(PARTS) if not options.parts or "all" in options.parts else set(options.parts)
     chosen = [
         job
         for job in jobs.all_jobs(

@@ -51,7 +51,7 @@ def of_conformance(log, summary):
             + (f", {one['first_wrong']}" if one.get("first_wrong") else "")
             for one in summary["failures"]
         ]
-        # What went wrong outside a case (no daemon, say) is counted as wrong, not as run.
+        # A failure outside a case (no daemon, say) is counted as wrong, not as run.
         passed = max(0, summary["run"] - summary["refused"] - summary["wrong"])
         cut = f"{summary['run']} of {summary['drawn']} cases" if summary.get("cut_short") else ""
         return Verdict(passed, summary["wrong"], summary["refused"], failures, cut)

@@ -19,10 +19,10 @@
 // Ownership: handles are reference counted. A handle keeps what it came from alive. References that a handle
 // returns live as long as the handle. Arguments are copied, if their function does not say otherwise.
 //
-// Errors: every call fails with UNAVAILABLE (reason DAEMON_LOST) once the daemon is gone, with
-// reason EVICTED once an operator has evicted the session, with UNAVAILABLE after Client::Detach, and with
-// FAILED_PRECONDITION (reason FORKED) in a forked child. Each function names its other errors.
-// docs/protocol.md lists the reasons.
+// Errors: every call fails with UNAVAILABLE (reason DAEMON_LOST) once the daemon is gone, with reason EVICTED
+// (UNAVAILABLE, or UNAUTHENTICATED at first) once an operator has evicted the session, with UNAVAILABLE after
+// Client::Detach, and with FAILED_PRECONDITION (reason FORKED) in a forked child. Each function names its
+// other errors; docs/recovery.md lists the reasons.
 //
 // Fork: the child of a process that has connected cannot use this library, because gRPC does not outlive a
 // fork. The child may drop handles; their mappings are not there. The parent is unharmed. Start such a child
@@ -355,26 +355,26 @@ class TANDEM_API Client : public std::enable_shared_from_this<Client> {
   // Ends a tensor of Empty; its memory goes with the last handle. NOT_FOUND: no such tensor.
   virtual Status Free(uint64_t tensor) = 0;
 
-  // Registers `bytes` of the client's own memory on the GPU behind `fd`, which stays the caller's: on the
-  // host backend a memfd of at least `bytes`, sealed against shrinking; on the CUDA backend an exported VMM
-  // allocation of `bytes`, a multiple of its granularity. INVALID_ARGUMENT: another kind of descriptor, or a
-  // smaller one. RESOURCE_EXHAUSTED: a quota.
+  // Registers `bytes` of the client's own memory on the GPU behind `fd`, which stays the caller's. On the
+  // host backend: a memfd of at least `bytes`, sealed against shrinking. On CUDA: an exported VMM allocation
+  // of `bytes`, a multiple of its granularity. INVALID_ARGUMENT: another kind of descriptor, or a smaller
+  // one. RESOURCE_EXHAUSTED: a quota.
   virtual Result<std::shared_ptr<Memory>> RegisterFd(int fd, size_t bytes, const std::string& gpu_uuid) = 0;
   // Makes memory and registers it: on the CUDA backend a VMM allocation on that GPU, which this process must
   // see.
   virtual Result<std::shared_ptr<Memory>> AllocateRegistered(size_t bytes, const std::string& gpu_uuid) = 0;
-  // Registers [device_pointer, device_pointer + bytes) of the user's own memory on a GPU: cudaMalloc's, whose
-  // whole allocation the engine then maps, or virtual memory that can be exported as POSIX descriptors
-  // (PyTorch's expandable segments; the chunks touched, 1024 at most: else INVALID_ARGUMENT, reason
-  // TOO_MANY_DESCRIPTORS). The same memory again costs a look-up. The registration lasts until the memory is
+  // Registers [device_pointer, device_pointer + bytes) of the user's own memory on a GPU. It is either
+  // cudaMalloc's, and the engine maps the whole allocation, or virtual memory that can be exported as POSIX
+  // descriptors, as PyTorch's expandable segments. Over 1024 touched chunks are INVALID_ARGUMENT, reason
+  // TOO_MANY_DESCRIPTORS. The same memory again costs a look-up. The registration lasts until the memory is
   // freed or the session ends; the handle only names it. INVALID_ARGUMENT, reason NOT_REGISTRABLE: other
   // memory; the message says which memory to use.
   virtual Result<std::shared_ptr<Memory>> RegisterCuda(const void* device_pointer, size_t bytes) = 0;
   // The UUID of this process's CUDA device `ordinal`, as the daemon names the GPU.
   static Result<std::string> CudaDeviceUuid(int ordinal);
 
-  // Sets the callback for events, in place of an earlier one; null: none. The library calls it from a thread
-  // of its own, one event at a time. The callback must not block. It may drop handles, also the last one, and
+  // Sets the callback for events, in place of an earlier one; null: none. It is called from a thread of the
+  // library, one event at a time, and must not block. It may drop handles, also the last one, and
   // call OnEvent. Once OnEvent has returned, the earlier callback is not called any more.
   virtual void OnEvent(std::function<void(const ClientEvent&)> callback) = 0;
   // OK if the daemon is reachable and the session lives.

@@ -84,7 +84,7 @@ class TANDEM_API HostGraphExec {
   std::shared_ptr<host::GraphExecState> state_;
 };
 
-// What a capture has recorded. Not thread-safe.
+// A recorded capture. Not thread-safe.
 class TANDEM_API HostGraph {
  public:
   HostGraph(HostGraph&&) noexcept;
@@ -129,6 +129,11 @@ class TANDEM_API HostStream {
   // Holds the stream until the latest record of `event` made before this call is reached. Waiting for an
   // event that was recorded in a capture draws this stream into that capture.
   Status Wait(HostEvent& event);
+  // The same while the stream captures, at each launch of the graph instead: the graph's launch records the
+  // event, or waits for its latest record, as a call would that is made at that time. The event stays outside
+  // of the capture. Use one of these pairs for an event, not both.
+  Status RecordExternal(HostEvent& event);
+  Status WaitExternal(HostEvent& event);
 
   // Names this stream among all streams of the process, for ever: unlike its address, never given to another.
   // Not 0.

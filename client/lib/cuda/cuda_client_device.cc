@@ -21,7 +21,7 @@ using cuda::VmmAllocation;
 
 constexpr unsigned kHostFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
 constexpr auto kPollPause = std::chrono::microseconds(20);
-// What the GPU gets at least to say what a word holds: some microseconds are enough unless it is busy.
+// The least time for the GPU to read a word: some microseconds are enough unless it is busy.
 constexpr auto kReadTime = std::chrono::milliseconds(20);
 
 // Registered pages of words. Dropped by the DeferredReclaimer only: unregistering blocks behind the GPUs'

@@ -1,5 +1,5 @@
-// What the user's device pointers point to, and how another process gets to it: cudaMalloc's allocations by
-// CUDA IPC, virtual memory ranges (PyTorch's expandable segments) chunk by chunk as POSIX descriptors.
+// The memory behind device pointers, and how another process gets it: cudaMalloc's allocations by CUDA IPC,
+// virtual memory ranges (PyTorch's expandable segments) chunk by chunk as POSIX descriptors.
 #include <cstdio>
 #include <string>
 

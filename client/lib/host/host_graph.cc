@@ -67,6 +67,18 @@ Status HostGraphExec::Launch(HostStream& stream) {
           state->records[static_cast<size_t>(record)].store(launch, std::memory_order_release);
         });
         break;
+      case GraphNode::Kind::kRecordExternal: {
+        const uint64_t record = node.event->recorded.fetch_add(1, std::memory_order_acq_rel) + 1;
+        queue->SubmitShort([state = state_, i, record](const TaskContext&) {
+          host::EventState& event = *(*state->nodes)[i].event;
+          event.time_ns.store(host::MonotonicNs(), std::memory_order_relaxed);
+          event.reached.store(record, std::memory_order_release);
+        });
+        break;
+      }
+      case GraphNode::Kind::kWaitExternal:
+        queue->SubmitWait(&node.event->reached, node.event->recorded.load(std::memory_order_acquire), state_);
+        break;
       case GraphNode::Kind::kWait:
         queue->SubmitWait(&state_->records[static_cast<size_t>(node.record)], launch, state_);
         break;

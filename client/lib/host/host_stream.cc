@@ -235,6 +235,28 @@ Status HostStream::Wait(HostEvent& event) {
   return Status::Ok();
 }
 
+Status HostStream::RecordExternal(HostEvent& event) {
+  std::unique_lock lock(state_->mutex);
+  if (CaptureState* capture = state_->ActiveCapture()) {
+    std::lock_guard capture_lock(capture->mutex);
+    host::AddNode(*capture, state_->branch, GraphNode::Kind::kRecordExternal).event = event.state_;
+    return Status::Ok();
+  }
+  lock.unlock();
+  return Record(event);
+}
+
+Status HostStream::WaitExternal(HostEvent& event) {
+  std::unique_lock lock(state_->mutex);
+  if (CaptureState* capture = state_->ActiveCapture()) {
+    std::lock_guard capture_lock(capture->mutex);
+    host::AddNode(*capture, state_->branch, GraphNode::Kind::kWaitExternal).event = event.state_;
+    return Status::Ok();
+  }
+  lock.unlock();
+  return Wait(event);
+}
+
 uint64_t HostStream::id() const { return state_->id; }
 
 bool HostStream::Query() const {

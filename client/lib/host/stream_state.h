@@ -1,6 +1,6 @@
 // File: stream_state.h
 //
-// What HostStream, HostEvent and HostGraph hold behind their public faces. Internal to the host stream.
+// The state of HostStream, HostEvent and HostGraph. Internal to the host stream.
 #pragma once
 
 #include <atomic>
@@ -19,16 +19,19 @@ namespace tandem::host {
 // ends.
 Result<HostQueueSet*> ProcessQueues();
 
+struct EventState;
+
 // One recorded operation. A branch is one stream's part of a capture; branch 0 is the stream that began it.
 struct GraphNode {
-  enum class Kind { kFunction, kWriteWord, kWaitWord, kRecord, kWait };
+  enum class Kind { kFunction, kWriteWord, kWaitWord, kRecord, kWait, kRecordExternal, kWaitExternal };
   Kind kind = Kind::kFunction;
   int branch = 0;
   std::function<void()> function;
   std::atomic<uint64_t>* word = nullptr;
   const std::atomic<uint64_t>* watched = nullptr;
   uint64_t value = 0;
-  int record = 0;  // kRecord, kWait: which record of this graph
+  int record = 0;                     // kRecord, kWait: which record of this graph
+  std::shared_ptr<EventState> event;  // kRecordExternal, kWaitExternal
 };
 
 // A captured graph; not changed once an executable graph holds it, but for `user_objects` of the HostGraph's

@@ -270,6 +270,22 @@ TEST(ExplainTest, SizeAndTopologyDecideTheAlgorithm) {
   EXPECT_FALSE(json.contains("programs"));
 }
 
+TEST(ExplainTest, PlacementIsExplained) {
+  ExplainOptions options;
+  options.shape = "1024";
+  options.placement = "client";
+  auto explanation = Explain(options);
+  ASSERT_TRUE(explanation.ok()) << explanation.status().ToString();
+  EXPECT_THAT(ExplanationText(*explanation, options), HasSubstr("client: asked for"));
+  EXPECT_EQ(nlohmann::json::parse(ExplanationJson(*explanation, options))["placement"], "client");
+  options.algorithm = "copy_engine";
+  EXPECT_EQ(Explain(options).status().detail().field, "placement");
+  options.placement = "auto";
+  EXPECT_THAT(ExplanationText(*Explain(options), options), HasSubstr("measured; the client cannot run"));
+  options.placement = "gpu";
+  EXPECT_EQ(Explain(options).status().code(), Code::kInvalidArgument);
+}
+
 TEST(JsonTest, IntegersAreNumbersWhereADoubleHoldsThem) {
   admin::v1::ListPoolsReply reply;
   admin::v1::Pool* pool = reply.add_pools();
@@ -417,7 +433,7 @@ TEST(ExitCodeTest, ExplainPrintsTextJsonAndPrograms) {
   EXPECT_EQ(nlohmann::json::parse(text)["programs"].size(), 4u);
 }
 
-// What bash completes after these words, the last of which is unfinished.
+// Bash's completions after these words, the last of which is unfinished.
 std::string Completed(const std::vector<std::string>& words) {
   std::string array;
   for (const std::string& word : words) array += " '" + word + "'";

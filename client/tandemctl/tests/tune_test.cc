@@ -1,4 +1,4 @@
-// What `tandemctl tune` asks for and how it counts.
+// The requests of `tandemctl tune`, and its statistics.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

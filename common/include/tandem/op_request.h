@@ -64,7 +64,7 @@ enum class Algorithm : uint8_t {
   kRing = 10,          // S steps over n lanes
   kTiledTwoShot = 11,  // matmul all-reduce, two-shot on tiles
   kFused = 12,         // one fused kernel; CUDA only
-  kDirect = 13,        // send and receive, barrier, local operations: the one way there is
+  kDirect = 13,        // send and receive, barrier, local operations: their only algorithm
 };
 
 // The meaning of a slot to its operation.
@@ -160,13 +160,13 @@ Result<Algorithm> ParseAlgorithm(std::string_view name);
 Result<int64_t> ElementCount(const std::vector<int64_t>& shape);
 // Contiguous strides of a shape, last dimension fastest.
 std::vector<int64_t> ContiguousStrides(const std::vector<int64_t>& shape);
-// The bytes from a tensor's first element to the end of its last, strides considered; overflow is
-// INVALID_ARGUMENT.
+// The bytes from a tensor's first element to the end of the last one, strides considered. INVALID_ARGUMENT:
+// they overflow.
 Result<int64_t> SpanBytes(const TensorSpec& spec);
 
-// The slot of an all_gather or reduce_scatter in place that is one rank's part of the other's memory: the
-// input of the one, the output of the other, as NCCL has them (sendbuff == recvbuff + rank * count, and the
-// other way round). -1 if none. Of a request that nobody has checked too.
+// The slot of an all_gather or reduce_scatter in place that is one rank's part of the other slot's memory:
+// the input of all_gather, the output of reduce_scatter. NCCL has the same rule (sendbuff == recvbuff + rank
+// * count, and the reverse). -1 if there is none. The request need not have been checked.
 int PartSlot(const OpRequest& request);
 // A slot's strides in elements, also where its spec leaves them out: contiguous ones; of the PartSlot, the
 // larger tensor's.

@@ -11,7 +11,7 @@
 namespace tandem::daemon {
 namespace {
 
-// What a reply may have beside its entries: token, flags.
+// The fields of a reply beside its entries: token, flags.
 constexpr size_t kFrame = 256;
 
 class ListingTest : public ControlTest {
@@ -176,7 +176,7 @@ TEST_F(ListingTest, ATraceTakesNoMoreThanItIsAllowed) {
   std::vector<StatsArea> areas;
   areas.push_back(*StatsArea::Map(fd->get()));
   for (uint64_t launch = 1; launch <= 4096; ++launch) {
-    areas[0].Time(-1, {*ids.begin(), 1, launch, launch * 100, launch * 100 + 10, launch * 100 + 50, 0});
+    areas[0].Time({}, {*ids.begin(), 1, launch, launch * 100, launch * 100 + 10, launch * 100 + 50, 0});
   }
   sources.stats = areas;
   AdminService service(sources, 64 << 10);

@@ -21,7 +21,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-Result<CommandLine> Parse(std::vector<const char*> arguments) {
+Result<DaemonCommandLine> Parse(std::vector<const char*> arguments) {
   arguments.insert(arguments.begin(), "tandemd");
   return ParseCommandLine(static_cast<int>(arguments.size()), arguments.data());
 }
@@ -42,9 +42,10 @@ class CommandLineFile : public ::testing::Test {
 };
 
 TEST_F(CommandLineFile, FlagsGoOverTheFileAndTheFileOverDefaults) {
-  Result<CommandLine> line = Parse({"--config", path_.c_str(), "--emulated-gpus", "8", "--quotas-plans=9"});
+  Result<DaemonCommandLine> line =
+      Parse({"--config", path_.c_str(), "--emulated-gpus", "8", "--quotas-plans=9"});
   ASSERT_TRUE(line.ok()) << line.status().ToString();
-  EXPECT_EQ(line->action, CommandLine::Action::kRun);
+  EXPECT_EQ(line->action, DaemonCommandLine::Action::kRun);
   EXPECT_EQ(line->config_path, path_);
   EXPECT_EQ(line->config.emulated_gpus, 8);
   EXPECT_EQ(line->config.hardware_queues, 16);
@@ -53,24 +54,24 @@ TEST_F(CommandLineFile, FlagsGoOverTheFileAndTheFileOverDefaults) {
 }
 
 TEST_F(CommandLineFile, PrintedConfigParsesBackToWhatIsInForce) {
-  Result<CommandLine> line = Parse({"--config", path_.c_str(), "--print-config", "--backend", "host"});
+  Result<DaemonCommandLine> line = Parse({"--config", path_.c_str(), "--print-config", "--backend", "host"});
   ASSERT_TRUE(line.ok()) << line.status().ToString();
-  EXPECT_EQ(line->action, CommandLine::Action::kPrint);
+  EXPECT_EQ(line->action, DaemonCommandLine::Action::kPrint);
   Config parsed;
   ASSERT_TRUE(ParseConfigText(line->output, "printed", parsed).ok());
-  EXPECT_EQ(parsed.backend, Backend::kHost);
+  EXPECT_EQ(parsed.backend, BackendKind::kHost);
   EXPECT_EQ(parsed.hardware_queues, 16);
   EXPECT_EQ(PrintConfig(parsed), PrintConfig(line->config));
 }
 
 TEST_F(CommandLineFile, CheckConfigFailsWhereTheDaemonWould) {
-  Result<CommandLine> good = Parse({"--config", path_.c_str(), "--check-config"});
+  Result<DaemonCommandLine> good = Parse({"--config", path_.c_str(), "--check-config"});
   ASSERT_TRUE(good.ok());
-  EXPECT_EQ(good->action, CommandLine::Action::kPrint);
+  EXPECT_EQ(good->action, DaemonCommandLine::Action::kPrint);
   EXPECT_EQ(good->output, "configuration is valid\n");
   EXPECT_TRUE(good->check);
   std::ofstream(path_) << "emulated_gpus = 2\nhardware_queues = 33\n";
-  Result<CommandLine> bad = Parse({"--config", path_.c_str(), "--check-config"});
+  Result<DaemonCommandLine> bad = Parse({"--config", path_.c_str(), "--check-config"});
   ASSERT_FALSE(bad.ok());
   EXPECT_THAT(bad.status().message(), AllOf(StartsWith(path_ + ":2: "), HasSubstr("the limits are 1 to 32")));
   std::ofstream(path_) << "runtime_dir = \"relative\"\n";
@@ -87,13 +88,13 @@ TEST(CommandLine, DropInsAreReadWithoutTheDefaultFileToo) {
   };
   EXPECT_EQ(parse({})->config_path, "");
   std::ofstream(directory / "config.d/10-site.toml") << "emulated_gpus = 3\nhardware_queues = 5\n";
-  Result<CommandLine> alone = parse({"--hardware-queues=6"});
+  Result<DaemonCommandLine> alone = parse({"--hardware-queues=6"});
   ASSERT_TRUE(alone.ok()) << alone.status().ToString();
   EXPECT_EQ(alone->config.emulated_gpus, 3);
   EXPECT_EQ(alone->config.hardware_queues, 6);
   EXPECT_EQ(alone->config_path, file);
   std::ofstream(file) << "emulated_gpus = 2\njoin_deadline_ms = 77\n";
-  Result<CommandLine> both = parse({});
+  Result<DaemonCommandLine> both = parse({});
   ASSERT_TRUE(both.ok()) << both.status().ToString();
   EXPECT_EQ(both->config.emulated_gpus, 3);
   EXPECT_EQ(both->config.join_deadline_ms, 77);
@@ -124,7 +125,7 @@ TEST(CommandLine, EveryKeyHasAFlagThatSetsIt) {
     std::vector<const char*> arguments = {flag.c_str()};
     if (key.name == "quotas.sessions") arguments.push_back("--quotas-sessions-per-uid=1");
     if (key.name == "supervisor.backoff_max_ms") arguments.push_back("--supervisor-backoff-initial-ms=1");
-    Result<CommandLine> line = Parse(arguments);
+    Result<DaemonCommandLine> line = Parse(arguments);
     ASSERT_TRUE(line.ok()) << line.status().ToString();
     Config expected;
     ASSERT_TRUE(config::SetKeyFromText(key, value, expected).ok());
@@ -141,13 +142,13 @@ TEST(CommandLine, ABareBooleanFlagIsTrue) {
 }
 
 TEST(CommandLine, AnEmptyValueDoesNotSwallowTheNextFlag) {
-  Result<CommandLine> line = Parse({"--socket-group=", "--check-config"});
+  Result<DaemonCommandLine> line = Parse({"--socket-group=", "--check-config"});
   ASSERT_TRUE(line.ok()) << line.status().ToString();
   EXPECT_EQ(line->config.socket_group, "");
-  EXPECT_EQ(line->action, CommandLine::Action::kPrint) << "it would start a daemon";
+  EXPECT_EQ(line->action, DaemonCommandLine::Action::kPrint) << "it would start a daemon";
   for (const config::KeySpec& key : config::Keys()) {
     const std::string flag = config::FlagName(key) + "=";
-    Result<CommandLine> empty = Parse({flag.c_str(), "--check-config"});
+    Result<DaemonCommandLine> empty = Parse({flag.c_str(), "--check-config"});
     if (empty.ok()) {
       EXPECT_TRUE(empty->check) << flag;
     } else {
@@ -161,7 +162,7 @@ TEST(CommandLine, AnEmptyValueDoesNotSwallowTheNextFlag) {
 }
 
 TEST(CommandLine, OldNamesAreReadAndReported) {
-  Result<CommandLine> line =
+  Result<DaemonCommandLine> line =
       Parse({"--debug-verify-plans", "--engines-per-gpu", "2", "--visibility-delay-us=7"});
   ASSERT_TRUE(line.ok()) << line.status().ToString();
   EXPECT_TRUE(line->config.testing.verify_plans);
@@ -172,6 +173,7 @@ TEST(CommandLine, OldNamesAreReadAndReported) {
   EXPECT_EQ(line->config.old_names.size(), 3u);
   EXPECT_THAT(Parse({"--help"})->output, ::testing::Not(HasSubstr("--debug-verify-plans")));
   EXPECT_TRUE(Parse({"--testing-verify-plans"})->config.old_names.empty());
+  EXPECT_FALSE(Parse({"--prelaunch=false"})->config.speculative_launch);
 }
 
 TEST(CommandLine, StrictNeedsCheckConfig) {
@@ -188,21 +190,21 @@ TEST(CommandLine, BadFlagsAreNamed) {
   EXPECT_THAT(Parse({"--no-such-flag"}).status().message(), HasSubstr("--no-such-flag"));
   EXPECT_THAT(Parse({"stray"}).status().message(), HasSubstr("stray"));
   EXPECT_FALSE(Parse({"--emulated-gpus"}).ok());
-  Result<CommandLine> absent = Parse({"--config", "/nonexistent/tandemd.toml"});
+  Result<DaemonCommandLine> absent = Parse({"--config", "/nonexistent/tandemd.toml"});
   EXPECT_EQ(absent.status().code(), Code::kNotFound);
   EXPECT_THAT(absent.status().message(), HasSubstr("/nonexistent/tandemd.toml"));
 }
 
 TEST(CommandLine, HelpAndVersionNeedNoConfiguration) {
-  Result<CommandLine> help = Parse({"--help"});
+  Result<DaemonCommandLine> help = Parse({"--help"});
   ASSERT_TRUE(help.ok());
-  EXPECT_EQ(help->action, CommandLine::Action::kPrint);
+  EXPECT_EQ(help->action, DaemonCommandLine::Action::kPrint);
   for (const config::KeySpec& key : config::Keys())
     EXPECT_THAT(help->output, HasSubstr(config::FlagName(key)));
-  Result<CommandLine> defaults = Parse({"--print-default-config"});
+  Result<DaemonCommandLine> defaults = Parse({"--print-default-config"});
   ASSERT_TRUE(defaults.ok());
   EXPECT_EQ(defaults->output, PrintDefaultConfigFile());
-  Result<CommandLine> version = Parse({"--version", "--config", "/nonexistent"});
+  Result<DaemonCommandLine> version = Parse({"--version", "--config", "/nonexistent"});
   ASSERT_TRUE(version.ok());
   EXPECT_EQ(version->output, std::string("tandemd ") + BuildVersion() + "\n");
 }

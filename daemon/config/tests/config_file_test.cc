@@ -46,7 +46,7 @@ TEST(ParseConfigText, SetsWhatTheTextHasAndNothingElse) {
       "verify_plans = true\n",
       config);
   ASSERT_TRUE(status.ok()) << status.ToString();
-  EXPECT_EQ(config.backend, Backend::kHost);
+  EXPECT_EQ(config.backend, BackendKind::kHost);
   EXPECT_EQ(config.emulated_gpus, 8);
   EXPECT_EQ(config.emulated_memory_bytes, int64_t{512} << 20);
   EXPECT_EQ(config.quotas.plans, 7);
@@ -67,7 +67,7 @@ TEST(ParseConfigText, UnknownKeysNameLineAndNearestKey) {
   Status status = Parse("backend = \"host\"\n\nemulated_gpu = 2\n", config);
   EXPECT_EQ(status.code(), Code::kInvalidArgument);
   EXPECT_EQ(status.message(), "t.toml:3: unknown key 'emulated_gpu'; did you mean 'emulated_gpus'?");
-  EXPECT_EQ(config.backend, Backend::kAuto) << "a failed text must change nothing";
+  EXPECT_EQ(config.backend, BackendKind::kAuto) << "a failed text must change nothing";
   EXPECT_EQ(Parse("[quotas]\n\nplan = 2\n", config).message(),
             "t.toml:3: unknown key 'quotas.plan'; did you mean 'quotas.plans'?");
   EXPECT_EQ(Parse("\n[quota]\nplans = 2\n", config).message(),

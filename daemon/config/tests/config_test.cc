@@ -84,6 +84,46 @@ TEST(Config, PrintedConfigParsesBackToTheSame) {
   }
 }
 
+TEST(Config, AllowRulesParseAndPrint) {
+  Config config;
+  const std::string text =
+      "[[allow]]\nuid = 1000\ngpus = [0, \"GPU-7\"]\n"
+      "[[allow]]\ngid = 7\ncgroup = \"/kubepods\"\n";
+  ASSERT_TRUE(ParseConfigText(text, "f", config).ok());
+  ASSERT_EQ(config.allow.size(), 2u);
+  EXPECT_EQ(
+      config.allow[0],
+      (AllowConfig{
+          .uid = 1000, .gid = std::nullopt, .cgroup = "", .gpus = std::vector<std::string>{"0", "GPU-7"}}));
+  EXPECT_EQ(config.allow[1],
+            (AllowConfig{.uid = std::nullopt, .gid = 7, .cgroup = "/kubepods", .gpus = std::nullopt}));
+  Config parsed;
+  parsed.allow.resize(3);
+  ASSERT_TRUE(ParseConfigText(PrintConfig(config), "printed", parsed).ok()) << PrintConfig(config);
+  EXPECT_EQ(parsed.allow, config.allow);
+  ASSERT_TRUE(ParseConfigText(PrintConfig(Config()), "printed", parsed).ok());
+  EXPECT_TRUE(parsed.allow.empty());
+  // A file without rules leaves those of the files before it.
+  ASSERT_TRUE(ParseConfigText("emulated_gpus = 2\n", "g", config).ok());
+  EXPECT_EQ(config.allow.size(), 2u);
+}
+
+TEST(Config, WrongAllowRulesAreNamed) {
+  for (const auto& [text, error] : std::vector<std::pair<std::string, std::string>>{
+           {"allow = 7", "f:1: allow must be tables"},
+           {"allow = [7]", "f:1: allow must be tables"},
+           {"[[allow]]\nuid = -1", "f:2: allow.uid must be"},
+           {"[[allow]]\nuid = \"me\"", "allow.uid must be"},
+           {"[[allow]]\ncgroup = \"x\"", "allow.cgroup must be"},
+           {"[[allow]]\ngpus = 0", "allow.gpus must be"},
+           {"[[allow]]\ngpus = [\"\"]", "allow.gpus must be"},
+           {"[[allow]]\nuser = 1", "unknown key 'allow.user'"}}) {
+    Config config;
+    EXPECT_THAT(ParseConfigText(text, "f", config).message(), HasSubstr(error)) << text;
+    EXPECT_TRUE(config.allow.empty());
+  }
+}
+
 TEST(Config, EveryChangedKeyPrintsDifferently) {
   Config changed = EverythingChanged();
   for (const KeySpec& key : config::Keys()) {

@@ -19,7 +19,13 @@ Result<v1::LaunchReply> LaunchService::Launch(const SessionRef& session, const v
   if (!group) return unknown;
   int rank = 0;
   if (!registry.FindGroup(*session, group->id, &rank).ok()) return unknown;
-  if (group->plans.at(request.plan_id()).released[static_cast<size_t>(rank)]) return unknown;
+  const PlanRecord& plan = group->plans.at(request.plan_id());
+  if (plan.released[static_cast<size_t>(rank)]) return unknown;
+  if (plan.client) {
+    return FailedPrecondition("plan '" + plan.key +
+                              "' is placed in the client, which launches it on a stream")
+        .WithDetail({.reason = "CLIENT_PLACED", .field = "plan_id"});
+  }
   TANDEM_RETURN_IF_ERROR(installer_.Installed(*group));
   TANDEM_RETURN_IF_ERROR(CheckLimit("pending launches", "the session",
                                     core_.options.limits.pending_launches_per_session,

@@ -1,6 +1,7 @@
 #include "daemon/control/engines/engine_service.h"
 
 #include <chrono>
+#include <utility>
 #include <vector>
 
 #include "daemon/control/blame.h"
@@ -32,7 +33,7 @@ void EngineService::OnUp(int gpu, uint64_t generation) {
 
 void EngineService::OnDown(int gpu, uint64_t generation, const std::string& reason) {
   // Under MPS the clients on that GPU have lost their contexts with the engine: their groups cannot go on.
-  const bool context_lost = core_.engines.StatusOf(gpu).shared_fate;
+  const bool context_lost = core_.engines.StatusOf(gpu).context_lost;
   Registry& registry = core_.registry;
   RegistryLock lock(registry);
   const uint64_t known = registry.GenerationOf(gpu);
@@ -59,14 +60,7 @@ void EngineService::SuspendGroups(int gpu, const Status& ended) {
     const GroupState state = group->state();
     // The call that installs a group compares the engines itself, afterwards.
     if (!group->UsesGpu(gpu) || (state != GroupState::kReady && state != GroupState::kClosing)) continue;
-    engine::v1::Command command;
-    engine::v1::BreakGroup& message = *command.mutable_break_group();
-    message.set_group_id(id);
-    message.set_code(static_cast<int>(ended.code()));
-    message.set_message(ended.message());
-    message.set_reason(ended.detail().reason);
-    message.set_who(ended.detail().who);
-    core_.registry.PostToAll(*group, command, nullptr, gpu);
+    core_.registry.PostToAll(*group, BreakCommand(id, ended), nullptr, gpu);
     group->lifecycle.Apply(GroupEvent::kEngineEnded);
     if (state == GroupState::kReady) {
       to_.installer.Uninstall(*group, gpu);
@@ -81,7 +75,7 @@ void EngineService::BreakGroupsOfLostContext(int gpu, const std::string& text) {
     if (!group->UsesGpu(gpu)) continue;
     size_t rank = 0;
     while (group->gpus[rank] != gpu) ++rank;
-    StatusDetail detail = BlameGpu("SHARED_FATE", gpu);
+    StatusDetail detail = BlameGpu("GPU_CONTEXT_LOST", gpu);
     detail.ranks = {static_cast<uint32_t>(rank)};
     // Nobody of the group has been lost yet; the rank on that GPU will find its own context gone.
     to_.groups.Break(*group,
@@ -93,23 +87,21 @@ void EngineService::BreakGroupsOfLostContext(int gpu, const std::string& text) {
 }
 
 void EngineService::OnLaunchFailed(int gpu, const engine::v1::LaunchFailed& failed) {
-  Registry& registry = core_.registry;
-  {
+  if (failed.breaks_group()) {
+    Registry& registry = core_.registry;
     RegistryLock lock(registry);
-    if (failed.breaks_group()) {
-      // Every rank's engine finds out by itself: the first one's reason stands.
-      const auto it = registry.groups.find(failed.group_id());
-      if (it == registry.groups.end() || it->second->generation != failed.generation()) return;
-      if (!it->second->Lives()) return;
-      const auto code = static_cast<Code>(failed.code());
-      const char* reason = code == Code::kDeadlineExceeded ? "LAUNCH_OVERDUE" : "LAUNCH_FAILED";
-      to_.groups.Break(*it->second,
-                       Status(code, "group '" + it->second->name + "': " + failed.message(),
-                              {.reason = reason, .who = failed.who(), .field = {}}),
-                       -1);
-      return;
-    }
-    ++registry.launch_failures[failed.code()];
+    // Every rank's engine finds out by itself: the first one's reason stands.
+    const auto it = registry.groups.find(failed.group_id());
+    if (it == registry.groups.end() || it->second->generation != failed.generation()) return;
+    if (!it->second->Lives()) return;
+    const auto code = static_cast<Code>(failed.code());
+    StatusDetail detail{.reason = code == Code::kDeadlineExceeded ? "LAUNCH_OVERDUE" : "LAUNCH_FAILED",
+                        .who = failed.who()};
+    detail.ranks.assign(failed.ranks().begin(), failed.ranks().end());
+    to_.groups.Break(*it->second,
+                     Status(code, "group '" + it->second->name + "': " + failed.message(), std::move(detail)),
+                     -1);
+    return;
   }
   core_.Log(LogSeverity::kWarning,
             "gpu=" + std::to_string(gpu) + " group=" + std::to_string(failed.group_id()) +

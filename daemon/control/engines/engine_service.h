@@ -1,10 +1,9 @@
 // File: engine_service.h
 //
-// `EngineService`: what the engines report, their restarts above all. When an engine goes, the groups with
-// its GPU are taken off the others; when it is back, it gets its segments by the descriptors that tandemd
+// `EngineService`: handles the engines' reports, above all their restarts. When an engine ends, its groups
+// are removed from the other engines. When it is back, it gets its segments by the descriptors that tandemd
 // kept, and the groups are installed again under a new generation. Sessions, memory and plans go on. Where
-// the engine fell with every other process on its GPU (loss of the GPU's context under MPS), its groups break
-// instead.
+// all processes on the GPU fell with the engine (GPU context loss under MPS), its groups break instead.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // File: group_restorer.h
 //
-// `GroupRestorer`: installs groups again once the engines of all their GPUs run, on a thread of its own.
+// `GroupRestorer`: installs groups again once the engines of all their GPUs run, on its own thread.
 #pragma once
 
 #include <memory>

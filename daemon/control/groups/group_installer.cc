@@ -150,6 +150,7 @@ Status GroupInstaller::Install(GroupRecord& group, const Waiter& waiter) {
     if (group.half_bytes + group.bulk_bytes > 0) PostWorkspace(group, batch);
     for (const auto& [id, tensor] : group.tensors) PostRegistration(group, id, batch);
     for (const auto& [id, plan] : group.plans) {
+      if (plan.client) continue;
       for (size_t rank = 0; rank < group.world(); ++rank) {
         engine::v1::Command command;
         command.ParseFromString(plan.commands[rank]);
@@ -170,6 +171,7 @@ void GroupInstaller::Uninstall(GroupRecord& group, int except_gpu) {
     if (gpu == except_gpu) continue;
     EngineMailbox& mailbox = core_.registry.MailboxOf(gpu);
     for (const auto& [id, plan] : group.plans) {
+      if (plan.client) continue;
       engine::v1::Command command;
       command.mutable_remove_plan()->set_plan_id(id);
       mailbox.Post(std::move(command));

@@ -33,7 +33,7 @@ enum class GroupState {
   kSuspended,   // an engine has ended: the others forget the group, until it is installed again
   kClosing,     // a rank has left: launches under way go on, new ones fail with that rank's name
   kBroken,      // it failed: every launch ends with the reason
-  kEnded,       // nothing of it is left
+  kEnded,       // no rank and no engine has it any more
 };
 
 enum class GroupEvent {
@@ -74,9 +74,9 @@ inline constexpr std::array kGroupTransitions = {
     // Launches under way had all ranks' arrivals and may end; the engines fail later ones with the rank's
     // name.
     GroupTransition{GroupState::kReady, GroupEvent::kRankLeft, GroupState::kClosing},
-    // A group without a rank is not installed again, so no engine would fail the others' launches, and no
-    // restart comes
-    // that they could wait for.
+    // A group without a rank is not installed again. So no engine would fail the
+    // others' launches, and they would wait for a restart that never comes: the
+    // group breaks.
     GroupTransition{GroupState::kSuspended, GroupEvent::kRankLeft, GroupState::kBroken},
     GroupTransition{GroupState::kClosing, GroupEvent::kEngineEnded, GroupState::kBroken},
     // The others leave too; the first one's name stands.

@@ -15,6 +15,15 @@ bool GroupRecord::UsesGpu(int gpu) const { return std::find(gpus.begin(), gpus.e
 void GroupRecord::EndGatherings(const Status& why) {
   for (const auto& [key, meeting] : prepares) meeting->EndGathering(why);
   for (const auto& [key, meeting] : rendezvous) meeting->EndGathering(why);
+  for (const auto& [id, plan] : plans) {
+    if (plan.client) plan.client->armed.EndGathering(why);
+  }
+}
+
+void GroupRecord::AbortClientLaunches(uint64_t from, const Status& why, int except_rank) {
+  for (size_t rank = 0; rank < client.pages.size(); ++rank) {
+    if (static_cast<int>(rank) != except_rank) client.pages[rank].Abort(from, why);
+  }
 }
 
 void GroupRecord::PostEvent(const v1::Event& event, int except_rank, uint64_t most) {

@@ -19,6 +19,7 @@
 #include "daemon/control/store/registry_mutex.h"
 #include "daemon/control/timed_lock.h"
 #include "daemon/planner/planner.h"
+#include "ipc/verdict_page.h"
 #include "tandem/op_request.h"
 
 namespace tandem::daemon {
@@ -84,6 +85,22 @@ struct GroupRecord {
   uint64_t bulk_bytes TANDEM_GUARDED_BY(registry_mutex) = 0;
   SharedFd arrivals TANDEM_GUARDED_BY(registry_mutex);
 
+  // Of client-placed plans; empty before the group's first one.
+  struct ClientMemory {
+    std::shared_ptr<SegmentSet> signals, workspace;
+    uint64_t half_bytes = 0, bulk_bytes = 0;  // of the workspace
+    std::vector<SharedFd> page_fds;           // by rank: verdict pages
+    std::vector<VerdictPage> pages;
+  };
+  ClientMemory client TANDEM_GUARDED_BY(registry_mutex);
+  // A failed client-placed launch, as a member has reported it.
+  struct FailureReport {
+    uint64_t launch = 0, plan_id = 0;
+    int awaited_rank = -1;
+    Status status;
+  };
+  std::map<int, FailureReport> failures TANDEM_GUARDED_BY(registry_mutex);  // by rank, the first of each
+
   // Serialises the calls that grow or install the group's memory. Taken before the registry's mutex, and held
   // across calls to engines.
   TimedLock work;
@@ -101,6 +118,9 @@ struct GroupRecord {
   bool UsesGpu(int gpu) const;
   // Ends every rendezvous that still waits for ranks.
   void EndGatherings(const Status& why) TANDEM_REQUIRES(registry_mutex);
+  // Ends client-placed launches from number `from` on, on all ranks but `except_rank` (-1: on all).
+  void AbortClientLaunches(uint64_t from, const Status& why, int except_rank = -1)
+      TANDEM_REQUIRES(registry_mutex);
   // Queues an event for every member that is still there, except for the one of `except_rank` (-1: for all).
   void PostEvent(const v1::Event& event, int except_rank, uint64_t most) TANDEM_REQUIRES(registry_mutex);
 };

@@ -79,14 +79,8 @@ void GroupService::Break(GroupRecord& group, const Status& why, int lost_rank) {
   registry.engines_changed.notify_all();  // for whoever waits for an engine on the group's behalf
   if (group.state() == GroupState::kDoomed) return;
   ++registry.groups_broken_total;
-  engine::v1::Command command;
-  engine::v1::BreakGroup& message = *command.mutable_break_group();
-  message.set_group_id(group.id);
-  message.set_code(static_cast<int>(why.code()));
-  message.set_message(why.message());
-  message.set_reason(why.detail().reason);
-  message.set_who(why.detail().who);
-  registry.PostToAll(group, command);
+  registry.PostToAll(group, BreakCommand(group.id, why));
+  group.AbortClientLaunches(1, why);
   group.EndGatherings(why);
   PostEvent(group, EventOf(group, v1::Event::RANK_LOST, lost_rank, why), lost_rank);
   PostEvent(group, EventOf(group, v1::Event::GROUP_BROKEN, lost_rank, why), lost_rank);
@@ -123,6 +117,11 @@ void GroupService::RemoveMember(const std::shared_ptr<GroupRecord>& group, int r
                                                       : " has left group '" + group->name + "'"),
                    BlameRank("RANK_LEFT", rank, {}, member.pid));
   group->lifecycle.Apply(GroupEvent::kRankLeft, why);
+  // Client-placed launches that this rank has finished need it no more; later ones would wait for it.
+  if (!installing && !group->client.pages.empty()) {
+    const uint64_t finished = lost ? 0 : group->client.pages[r].Finished();
+    group->AbortClientLaunches(finished == UINT64_MAX ? 1 : finished + 1, why, rank);
+  }
   registry.engines_changed.notify_all();
   if (installing) return;
   const bool all_left =
@@ -157,6 +156,7 @@ void GroupService::Destroy(const std::shared_ptr<GroupRecord>& group) {
     if (*set) segments_.RemoveSet(*set);
     set->reset();
   }
+  client_memory_.Remove(*group);
   for (const auto& set : group->outgrown) segments_.RemoveSet(set);
   group->outgrown.clear();
   for (const auto& set : group->symmetric) {

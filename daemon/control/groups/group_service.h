@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "daemon/control/clients/client_memory.h"
 #include "daemon/control/groups/group_installer.h"
 #include "daemon/control/memory/segment_service.h"
 #include "daemon/control/store/control_core.h"
@@ -18,14 +19,16 @@ namespace tandem::daemon {
 // Thread-safe. The others outlive it.
 class GroupService {
  public:
-  GroupService(ControlCore& core, SegmentService& segments, GroupInstaller& installer)
-      : core_(core), segments_(segments), installer_(installer) {}
+  GroupService(ControlCore& core, SegmentService& segments, GroupInstaller& installer,
+               ClientMemoryService& client_memory)
+      : core_(core), segments_(segments), installer_(installer), client_memory_(client_memory) {}
 
   // Waits for the rank's own launches; later launches of the others fail with the rank's name. NOT_FOUND.
   Status Leave(const SessionRef& session, uint64_t group_id, const Waiter& waiter)
       TANDEM_EXCLUDES(registry_mutex);
 
-  // The group fails for `why`: its engines end launches, its members get the status and events. `lost_rank`
+  // The group fails for `why`: its engines and the members' verdict pages end launches, its members get the
+  // status and events. `lost_rank`
   // (-1: none) gets no event. Nothing happens to a group that is broken already.
   void Break(GroupRecord& group, const Status& why, int lost_rank) TANDEM_REQUIRES(registry_mutex);
   // A group that a rank has left fails, since an engine has gone or goes. Its reason stays the rank.
@@ -49,6 +52,7 @@ class GroupService {
   ControlCore& core_;
   SegmentService& segments_;
   GroupInstaller& installer_;
+  ClientMemoryService& client_memory_;
 };
 
 }  // namespace tandem::daemon

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "daemon/control/blame.h"
+#include "daemon/planner/planner.h"
 #include "program/program.h"
 #include "tandem/v1/tandem.pb.h"
 
@@ -56,6 +57,13 @@ Status CheckJoinRequest(const v1::JoinGroupRequest& request, int pid) {
     return FailedPrecondition(who + " is on another host, '" + request.host_id() +
                               "'; a group lives on one node")
         .WithDetail(BlameRank("OTHER_HOST", request.rank(), "host_id", pid));
+  }
+  if (const auto placement = request.options().find("placement"); placement != request.options().end()) {
+    const Status known = plan::ParsePlacement(placement->second).status();
+    if (!known.ok()) {
+      return known.WithContext(who + ": option 'placement'")
+          .WithDetail(BlameRank("JOIN_MISMATCH", request.rank(), "options", pid));
+    }
   }
   return Status::Ok();
 }

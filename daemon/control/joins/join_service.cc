@@ -136,10 +136,10 @@ Result<v1::JoinGroupReply> JoinService::Join(const SessionRef& session, const v1
   const std::string scope = ScopeOf(session->peer.uid, request);
   const std::string context = "group '" + request.name() + "': rank " + std::to_string(rank);
   Status wrong = CheckJoinRequest(request, session->peer.pid);
-  const Result<int> gpu = core_.FindGpu(request.gpu_uuid());
+  const Result<int> gpu = core_.FindGpu(*session, request.gpu_uuid());
   if (wrong.ok() && !gpu.ok()) {
     wrong = gpu.status().WithContext(context).WithDetail(
-        BlameRank("NO_GPU", rank, "gpu_uuid", session->peer.pid));
+        BlameRank(gpu.status().detail().reason, rank, "gpu_uuid", session->peer.pid));
   }
   if (wrong.ok()) {
     wrong = core_.CheckCrashLoop(*gpu);
@@ -151,10 +151,7 @@ Result<v1::JoinGroupReply> JoinService::Join(const SessionRef& session, const v1
   }
   RegistryLock lock(registry);
   TANDEM_RETURN_IF_ERROR(registry.SessionAlive(*session));
-  if (registry.draining) {
-    return Unavailable("the daemon is draining: no new groups")
-        .WithDetail({.reason = "DRAINING", .who = {}, .field = {}});
-  }
+  TANDEM_RETURN_IF_ERROR(registry.Admits("groups"));
   registry.ForgetVerdicts(Waiter::Clock::now() - core_.options.verdict_memory);
   TANDEM_RETURN_IF_ERROR(AwaitNameFree(lock, scope, session, request, waiter));
   TANDEM_RETURN_IF_ERROR(TakeVerdict(registry.names[scope], *session, rank));
@@ -263,6 +260,15 @@ void JoinService::FillContext(GroupRecord& group) const {
   context.packet_kernels = core_.options.backend == "cuda";
   context.fused_kernels = true;
   context.fused_by_choice = core_.options.fused_by_choice;
+  context.placement = core_.options.placement;
+  if (const auto asked = group.options.find("placement"); asked != group.options.end()) {
+    // CheckJoinRequest has parsed it.
+    if (const auto parsed = plan::ParsePlacement(asked->second); parsed.ok()) context.placement = *parsed;
+  }
+  if (core_.options.backend != "host") {
+    context.no_client_kernels =
+        "kernels of the CUDA backend take their launch's number from an engine so far";
+  }
   for (size_t rank = 0; rank < group.world(); ++rank) {
     const std::string why = core_.engines.StatusOf(group.gpus[rank]).no_fused_kernels;
     if (why.empty()) continue;

@@ -23,10 +23,11 @@ namespace tandem::daemon {
 struct SegmentSet {
   std::string purpose;  // "symmetric", "workspace", "bulk", "control"
   uint64_t group_id = 0;
-  Payer payer;                                                     // charged to
-  uint64_t bytes = 0;                                              // of each segment
-  std::vector<int> gpus;                                           // by rank
-  std::vector<uint64_t> segment_ids;                               // by rank
+  bool for_clients = false;           // mapped by members, and of the engines by the one that made it
+  Payer payer;                        // charged to
+  uint64_t bytes = 0;                 // of each segment
+  std::vector<int> gpus;              // by rank
+  std::vector<uint64_t> segment_ids;  // by rank
   std::vector<SharedFd> fds TANDEM_GUARDED_BY(registry_mutex);     // by rank: they outlive an engine
   std::vector<uint32_t> mapped TANDEM_GUARDED_BY(registry_mutex);  // by rank: bit g: GPU g's engine holds it
   bool owned TANDEM_GUARDED_BY(registry_mutex) = true;             // its group lives

@@ -20,7 +20,7 @@ Result<RegistrationRecord> RegistrationService::MakeRecord(const SessionRef& ses
     TANDEM_ASSIGN_OR_RETURN(fds, session->transfers.Claim(request.transfer_id(), claim));
   }
   TANDEM_RETURN_IF_ERROR(ValidateRegister(request));
-  TANDEM_ASSIGN_OR_RETURN(const int gpu, core_.FindGpu(request.gpu_uuid()));
+  TANDEM_ASSIGN_OR_RETURN(const int gpu, core_.FindGpu(*session, request.gpu_uuid()));
   if (!request.ipc_handle().empty() && core_.options.backend != "cuda") {
     return Unimplemented("CUDA IPC handles need the CUDA backend; this daemon's is " + core_.options.backend)
         .WithDetail({.reason = "BACKEND", .who = {}, .field = "ipc_handle"});
@@ -87,7 +87,7 @@ void RegistrationService::Post(const SessionRecord& session, uint64_t registrati
                                const std::shared_ptr<CommandBatch>& batch) {
   const RegistrationRecord& record = session.registrations.at(registration_id);
   EngineMailbox& mailbox = core_.registry.MailboxOf(record.gpu);
-  // What one message does not carry goes ahead.
+  // Pieces beyond one message's room are sent first.
   auto rest = record.fds.begin();
   for (; record.fds.end() - rest > static_cast<ptrdiff_t>(kMaxFdsPerMessage); rest += kMaxFdsPerMessage) {
     engine::v1::Command chunks;

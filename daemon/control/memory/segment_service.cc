@@ -49,11 +49,13 @@ Status SegmentService::AwaitEngines(RegistryLock& lock, const GroupRecord& group
 
 Result<std::shared_ptr<SegmentSet>> SegmentService::MakeSet(GroupRecord& group, uint64_t bytes,
                                                             const std::string& purpose, const Waiter& waiter,
-                                                            std::shared_ptr<SegmentSet>* in_place_of) {
+                                                            std::shared_ptr<SegmentSet>* in_place_of,
+                                                            bool for_clients) {
   Registry& registry = core_.registry;
   auto set = std::make_shared<SegmentSet>();
   set->purpose = purpose;
   set->group_id = group.id;
+  set->for_clients = for_clients;
   set->payer = group.payer;
   set->bytes = (bytes + kGranularity - 1) / kGranularity * kGranularity;
   set->gpus = group.gpus;
@@ -106,7 +108,7 @@ Result<std::shared_ptr<SegmentSet>> SegmentService::MakeSet(GroupRecord& group, 
       RemoveSet(set);
       return status.WithContext("no " + purpose + " segment of " + std::to_string(set->bytes) + " bytes");
     }
-    for (size_t rank = 0; rank < world; ++rank) MapSet(*set, rank, group, mapped);
+    for (size_t rank = 0; rank < world && !for_clients; ++rank) MapSet(*set, rank, group, mapped);
   }
   status = mapped->Wait(waiter);
   if (!status.ok()) {
@@ -170,6 +172,10 @@ void SegmentService::SendAgain(int gpu) {
   for (const auto& set : core_.registry.sets) {
     for (size_t rank = 0; rank < set->segment_ids.size(); ++rank) {
       if (!(set->mapped[rank] & (1u << gpu)) || !set->fds[rank]) continue;
+      if (set->for_clients) {
+        set->mapped[rank] &= ~(1u << gpu);
+        continue;
+      }
       engine::v1::Command command;
       command.mutable_add_segment()->set_segment_id(set->segment_ids[rank]);
       command.mutable_add_segment()->set_bytes(set->bytes);

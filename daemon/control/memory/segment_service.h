@@ -24,10 +24,12 @@ class SegmentService {
       TANDEM_REQUIRES(registry_mutex);
   // A new set, of at least `bytes` on each GPU, charged to the group's payer and mapped by all its engines.
   // `in_place_of` is removed once the engines are there, before the new set is charged.
+  // `for_clients`: each segment is mapped by the engine that makes it and by no other, and a restart does not
+  // give it to the next engine: tandemd's descriptor keeps the memory.
   Result<std::shared_ptr<SegmentSet>> MakeSet(GroupRecord& group, uint64_t bytes, const std::string& purpose,
                                               const Waiter& waiter,
-                                              std::shared_ptr<SegmentSet>* in_place_of = nullptr)
-      TANDEM_EXCLUDES(registry_mutex);
+                                              std::shared_ptr<SegmentSet>* in_place_of = nullptr,
+                                              bool for_clients = false) TANDEM_EXCLUDES(registry_mutex);
   // Makes the group's engines map a rank's segment that they do not have yet.
   void MapSet(SegmentSet& set, size_t rank, const GroupRecord& group,
               const std::shared_ptr<CommandBatch>& batch) TANDEM_REQUIRES(registry_mutex);

@@ -10,7 +10,7 @@
 namespace tandem::daemon {
 namespace {
 
-// A group's symmetric segments double up to this size; a tensor that is larger gets a segment of its own.
+// A group's symmetric segments double up to this size; a larger tensor gets a separate segment.
 constexpr uint64_t kLargestStep = uint64_t{64} << 20;
 constexpr uint64_t kSmallestStep = uint64_t{2} << 20;
 
@@ -42,7 +42,7 @@ Status CheckOpenRendezvous(const ControlLimits& limits, const GroupRecord& group
 
 Result<v1::EmptyReply> TensorService::Empty(const SessionRef& session, const v1::EmptyRequest& request) {
   TANDEM_ASSIGN_OR_RETURN(const uint64_t bytes, ParseEmpty(request));
-  TANDEM_ASSIGN_OR_RETURN(const int gpu, core_.FindGpu(request.gpu_uuid()));
+  TANDEM_ASSIGN_OR_RETURN(const int gpu, core_.FindGpu(*session, request.gpu_uuid()));
   v1::EmptyReply reply;
   reply.set_bytes(bytes);
   Registry& registry = core_.registry;

@@ -35,8 +35,8 @@ class TensorService {
   // Waits for all ranks; the mappings' descriptors go by the lease. A repeated call gets the same answer.
   Result<v1::RendezvousReply> Meet(const SessionRef& session, const v1::RendezvousRequest& request,
                                    const Waiter& waiter) TANDEM_EXCLUDES(registry_mutex);
-  // Frees a tensor. The memory of a persistent name stays for the next call with it while one of its groups
-  // lives.
+  // Frees a tensor. The memory of a persistent name stays for the next call with that name while a group of
+  // the tensor lives.
   Status Free(const SessionRef& session, uint64_t tensor_id) TANDEM_EXCLUDES(registry_mutex);
   void FreeAllOf(SessionRecord& session) TANDEM_REQUIRES(registry_mutex);
 

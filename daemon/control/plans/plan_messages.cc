@@ -30,6 +30,8 @@ engine::v1::Command AddPlanCommand(const plan::Plan& plan, const OpRequest& requ
   add.set_latency_class(plan.bytes_moved <= kLatencyClassBytes && plan.predicted_us <= kLatencyClassUs);
   add.set_predicted_us(plan.predicted_us);
   add.set_bytes_moved(plan.bytes_moved);
+  add.set_op(static_cast<uint32_t>(plan.op));
+  add.set_algorithm(static_cast<uint32_t>(plan.algorithm));
   return command;
 }
 

@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "daemon/control/memory/memory_records.h"
 #include "daemon/control/rendezvous.h"
 
 namespace tandem::daemon {
@@ -29,6 +32,16 @@ struct PlanRecord {
   uint64_t half_bytes = 0;            // of each half of the workspace, that its programs use
   uint64_t bulk_bytes = 0;
   std::vector<bool> released;  // by rank
+  // Of a plan that is placed in the client; null: engines run it, and have it.
+  struct InClient {
+    InClient(size_t world, std::string what) : armed(world, std::move(what), "arm it") {}
+    Rendezvous armed;                       // of the ranks that can launch it
+    std::vector<std::string> programs;      // by rank: serialised engine::v1::RankProgram
+    std::shared_ptr<SegmentSet> workspace;  // null: it uses none. Later plans may have a larger one
+    uint64_t half_bytes = 0;                // of this workspace
+    uint64_t bulk_bytes = 0;
+  };
+  std::shared_ptr<InClient> client;
 };
 
 struct PrepareRendezvous : Rendezvous {

@@ -8,6 +8,7 @@
 #include "daemon/control/memory/tensor_service.h"
 #include "daemon/control/plans/plan_messages.h"
 #include "daemon/control/plans/tuning_service.h"
+#include "daemon/control/status_proto.h"
 #include "daemon/control/validate.h"
 #include "daemon/planner/cost/measured.h"
 #include "daemon/planner/tuning/tuning_store.h"
@@ -52,10 +53,6 @@ Result<std::shared_ptr<PrepareRendezvous>> PlanService::Enter(GroupRecord& group
     }
   }
   if (it == group.prepares.end()) {
-    if (core_.registry.draining) {
-      return Unavailable("the daemon is draining: no new plans")
-          .WithDetail({.reason = "DRAINING", .who = {}, .field = {}});
-    }
     const size_t open = group.prepares.size() - std::min(group.prepares.size(), group.plans.size());
     TANDEM_RETURN_IF_ERROR(CheckOpenRendezvous(core_.options.limits, group, open));
     auto fresh = std::make_shared<PrepareRendezvous>(group.world(), NameOf(group, key), "prepare it");
@@ -118,6 +115,12 @@ Result<v1::PrepareReply> PlanService::Prepare(const SessionRef& session, const v
   reply.mutable_plan()->set_group_workspace_bytes(group->WorkspaceBytes());
   reply.mutable_plan()->set_unshared_workspace_bytes(group->UnsharedWorkspaceBytes());
   FillOperands(parsed, reply.mutable_plan());
+  if (!plan->second.client) return reply;
+  const std::vector<SharedFd> fds =
+      client_memory_.Describe(*group, *plan->second.client, r, reply.mutable_client());
+  reply.mutable_client()->set_transfer_id(registry.next_id++);
+  lock.Unlock();
+  TANDEM_RETURN_IF_ERROR(core_.SendDescriptors(session->id, reply.client().transfer_id(), fds));
   return reply;
 }
 
@@ -156,6 +159,13 @@ Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group, cons
   }
   draft.commands = AddPlanCommands(draft.plan, draft.requests, group.id);
   draft.kept_bytes = KeptBytes(key, draft.commands);
+  if (draft.plan.placement == plan::PlanPlacement::kClient) {
+    draft.client = std::make_shared<PlanRecord::InClient>(group.world(), draft.context);
+    for (const engine::v1::Command& command : draft.commands) {
+      draft.client->programs.push_back(command.add_plan().program().SerializeAsString());
+      draft.kept_bytes += draft.client->programs.back().size();
+    }
+  }
   return draft;
 }
 
@@ -164,6 +174,10 @@ Status PlanService::Admit(const GroupRecord& group, Draft& draft) {
   TANDEM_RETURN_IF_ERROR(core_.registry.ledger.Check(group.payer, Resource::kPlans, 1));
   TANDEM_RETURN_IF_ERROR(core_.registry.ledger.Check(group.payer, Resource::kPlanBytes, draft.kept_bytes));
   draft.placement = core_.PlacementOf(group);
+  if (draft.client) {  // no engine has a part in its launches
+    draft.placement = {};
+    return Status::Ok();
+  }
   // Copy engines are not time-sliced: a plan of copies alone loses nothing.
   const auto& programs = draft.plan.programs;
   draft.placement.slow = draft.placement.slow && std::any_of(programs.begin(), programs.end(), RunsKernels);
@@ -194,6 +208,7 @@ Result<uint64_t> PlanService::Post(const std::shared_ptr<GroupRecord>& group, Dr
   record.key = draft.key;
   record.index = group->next_plan_index++;
   record.kept_bytes = draft.kept_bytes;
+  record.client = draft.client;
   record.half_bytes = draft.plan.workspace_bytes;
   record.bulk_bytes = draft.plan.bulk_bytes;
   record.released.resize(world);
@@ -202,7 +217,10 @@ Result<uint64_t> PlanService::Post(const std::shared_ptr<GroupRecord>& group, Dr
   info.set_plan_id(plan_id);
   info.set_group_id(group->id);
   info.set_key(draft.key);
-  info.set_placement(draft.placement.text);
+  std::string placement =
+      std::string(plan::PlacementName(draft.plan.placement)) + ": " + draft.plan.placement_reason;
+  if (!draft.placement.text.empty()) placement += "; " + draft.placement.text;
+  info.set_placement(std::move(placement));
   info.set_slow_placement(draft.placement.slow);
   if (draft.placement.slow && group->on_slow_placement == OnSlowPlacement::kWarn) {
     info.add_warnings(draft.placement.text);
@@ -214,6 +232,7 @@ Result<uint64_t> PlanService::Post(const std::shared_ptr<GroupRecord>& group, Dr
     command.mutable_add_plan()->set_plan_id(plan_id);
     command.mutable_add_plan()->set_plan_index(record.index);
     record.commands.push_back(command.SerializeAsString());
+    if (draft.client) continue;
     command.mutable_add_plan()->set_nccl_unique_id(unique_id);
     registry.MailboxOf(group->gpus[rank]).Post(std::move(command), {}, batch);
   }
@@ -230,8 +249,11 @@ Status PlanService::MakeForAll(const std::shared_ptr<GroupRecord>& group, Prepar
     RegistryLock lock(core_.registry);
     TANDEM_RETURN_IF_ERROR(Admit(*group, draft));
   }
-  TANDEM_RETURN_IF_ERROR(workspace_.Grow(*group, draft.plan.workspace_bytes, draft.plan.bulk_bytes, waiter)
-                             .WithContext(draft.context));
+  const uint64_t half_bytes = draft.plan.workspace_bytes, bulk_bytes = draft.plan.bulk_bytes;
+  const Status has_memory =
+      draft.client ? client_memory_.Provide(*group, half_bytes, bulk_bytes, waiter, draft.client.get())
+                   : workspace_.Grow(*group, half_bytes, bulk_bytes, waiter);
+  TANDEM_RETURN_IF_ERROR(has_memory.WithContext(draft.context));
   // NCCL's communicator is made for the first plan that needs it.
   draft.first_nccl = core_.options.backend == "cuda" && !group->communicates &&
                      NeedsCommunicator(draft.plan.programs[0].steps);
@@ -273,9 +295,11 @@ void PlanService::ReportWarnings(GroupRecord& group, const Draft& draft, uint64_
 void PlanService::Remove(GroupRecord& group, uint64_t plan_id) {
   Registry& registry = core_.registry;
   const auto it = group.plans.find(plan_id);
-  engine::v1::Command command;
-  command.mutable_remove_plan()->set_plan_id(plan_id);
-  registry.PostToAll(group, command);
+  if (!it->second.client) {
+    engine::v1::Command command;
+    command.mutable_remove_plan()->set_plan_id(plan_id);
+    registry.PostToAll(group, command);
+  }
   // A plan that failed to reach its engines keeps its rendezvous: the ranks have yet to get the verdict.
   const auto meeting = group.prepares.find(it->second.key);
   if (meeting != group.prepares.end() && meeting->second->plan_id == plan_id && meeting->second->over()) {
@@ -288,18 +312,56 @@ void PlanService::Remove(GroupRecord& group, uint64_t plan_id) {
   group.plans.erase(it);
 }
 
+Result<std::shared_ptr<GroupRecord>> PlanService::GroupOfPlan(const SessionRecord& session, uint64_t plan_id,
+                                                              int* rank) {
+  Registry& registry = core_.registry;
+  const Status unknown = NotFound("no plan " + std::to_string(plan_id) + " in this session");
+  const auto it = registry.plan_groups.find(plan_id);
+  std::shared_ptr<GroupRecord> group = it == registry.plan_groups.end() ? nullptr : it->second.lock();
+  if (!group) return unknown;
+  if (!registry.FindGroup(session, group->id, rank).ok()) return unknown;
+  if (group->plans.at(plan_id).released[static_cast<size_t>(*rank)]) return unknown;
+  return group;
+}
+
+Status PlanService::Arm(const SessionRef& session, const v1::ArmPlanRequest& request, const Waiter& waiter) {
+  RegistryLock lock(core_.registry);
+  TANDEM_RETURN_IF_ERROR(core_.registry.SessionAlive(*session));
+  int rank = 0;
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<GroupRecord> group,
+                          GroupOfPlan(*session, request.plan_id(), &rank));
+  const PlanRecord& plan = group->plans.at(request.plan_id());
+  const std::shared_ptr<PlanRecord::InClient> client = plan.client;
+  if (!client) {
+    return FailedPrecondition("plan '" + plan.key + "' is run by engines: it is not armed")
+        .WithDetail({.reason = "ENGINE_PLACED", .field = "plan_id"});
+  }
+  const size_t r = static_cast<size_t>(rank);
+  Rendezvous& armed = client->armed;
+  if (!armed.over()) {
+    armed.Take(r, waiter.deadline);
+    const Status refusal = StatusOf(request.refusal());
+    const std::string who = NameOf(*group, plan.key) + ": rank " + std::to_string(rank) + " cannot launch it";
+    if (!refusal.ok()) {
+      armed.End(Status(Code::kFailedPrecondition, who + ": " + refusal.message(),
+                       BlameRank("NOT_ARMED", rank, {}, group->members[r].pid)));
+    } else if (!group->lifecycle.why().ok()) {
+      armed.End(group->lifecycle.why());
+    } else if (armed.Complete()) {
+      armed.End(Status::Ok());
+    }
+  }
+  TANDEM_RETURN_IF_ERROR(armed.Await(lock, r, waiter));
+  return armed.verdict();
+}
+
 Status PlanService::Release(const SessionRef& session, uint64_t plan_id) {
   Registry& registry = core_.registry;
   RegistryLock lock(registry);
   TANDEM_RETURN_IF_ERROR(registry.SessionAlive(*session));
-  const Status unknown = NotFound("no plan " + std::to_string(plan_id) + " in this session");
-  const auto it = registry.plan_groups.find(plan_id);
-  const std::shared_ptr<GroupRecord> group = it == registry.plan_groups.end() ? nullptr : it->second.lock();
-  if (!group) return unknown;
   int rank = 0;
-  if (!registry.FindGroup(*session, group->id, &rank).ok()) return unknown;
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<GroupRecord> group, GroupOfPlan(*session, plan_id, &rank));
   PlanRecord& plan = group->plans.at(plan_id);
-  if (plan.released[static_cast<size_t>(rank)]) return unknown;
   plan.released[static_cast<size_t>(rank)] = true;
   if (std::all_of(plan.released.begin(), plan.released.end(), [](bool released) { return released; })) {
     Remove(*group, plan_id);

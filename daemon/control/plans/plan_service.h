@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/control/clients/client_memory.h"
 #include "daemon/control/groups/group_installer.h"
 #include "daemon/control/plans/workspace.h"
 #include "daemon/control/store/control_core.h"
@@ -20,12 +21,17 @@ namespace tandem::daemon {
 // Thread-safe. The others outlive it.
 class PlanService {
  public:
-  PlanService(ControlCore& core, GroupInstaller& installer, WorkspaceService& workspace)
-      : core_(core), installer_(installer), workspace_(workspace) {}
+  PlanService(ControlCore& core, GroupInstaller& installer, WorkspaceService& workspace,
+              ClientMemoryService& client_memory)
+      : core_(core), installer_(installer), workspace_(workspace), client_memory_(client_memory) {}
 
   // Waits for all ranks. The same key with the same request returns the same plan again.
   Result<v1::PrepareReply> Prepare(const SessionRef& session, const v1::PrepareRequest& request,
                                    const Waiter& waiter) TANDEM_EXCLUDES(registry_mutex);
+  // A rank can launch a client-placed plan, or cannot (`request.refusal`). Waits for all ranks: one that
+  // cannot makes the call fail on all of them, with its name. NOT_FOUND.
+  Status Arm(const SessionRef& session, const v1::ArmPlanRequest& request, const Waiter& waiter)
+      TANDEM_EXCLUDES(registry_mutex);
   // The plan goes once all ranks have released it. NOT_FOUND.
   Status Release(const SessionRef& session, uint64_t plan_id) TANDEM_EXCLUDES(registry_mutex);
 
@@ -39,7 +45,8 @@ class PlanService {
     uint64_t kept_bytes = 0;
     Placement placement;
     std::vector<std::string> warnings;
-    bool first_nccl = false;  // the engines make their communicator for it
+    bool first_nccl = false;                       // the engines make their communicator for it
+    std::shared_ptr<PlanRecord::InClient> client;  // null: engines run it
   };
 
   // The rendezvous of this key that the call enters. `text` is the rank's request.
@@ -59,10 +66,14 @@ class PlanService {
   void ReportWarnings(GroupRecord& group, const Draft& draft, uint64_t plan_id)
       TANDEM_REQUIRES(registry_mutex);
   void Remove(GroupRecord& group, uint64_t plan_id) TANDEM_REQUIRES(registry_mutex);
+  // The group of a plan that this session has not released. NOT_FOUND.
+  Result<std::shared_ptr<GroupRecord>> GroupOfPlan(const SessionRecord& session, uint64_t plan_id, int* rank)
+      TANDEM_REQUIRES(registry_mutex);
 
   ControlCore& core_;
   GroupInstaller& installer_;
   WorkspaceService& workspace_;
+  ClientMemoryService& client_memory_;
 };
 
 }  // namespace tandem::daemon

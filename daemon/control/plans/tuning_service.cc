@@ -52,7 +52,7 @@ Result<plan::TuningEntry> TuningService::Put(const v1::OpRequest& request,
   }
   parsed.algorithm = Algorithm::kAuto;
   parsed.steps = parsed.lanes = 0;
-  // What such a group can do at best; whether a later one can is asked when its plan is made.
+  // The most that such a group can do; a later group is checked when its plan is made.
   plan::GroupContext context;
   context.topology = Subset(core_.options.topology, gpus);
   context.packet_kernels = core_.options.backend == "cuda";

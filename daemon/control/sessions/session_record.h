@@ -9,6 +9,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -31,12 +32,14 @@ struct SessionRecord {
   uint64_t id = 0;
   std::array<uint8_t, kTokenBytes> token{};
   PeerIdentity peer;
+  std::string owner;                  // OwnerOf(peer.cgroup): the job that quotas of cgroups are kept by
+  std::optional<std::set<int>> gpus;  // that the process may use; none: all
   std::string name, command;
   MpsEndpoint mps;  // the MPS daemon that the process's CUDA driver meets, by the client's account
   uint32_t device_max_connections = 0;  // CUDA_DEVICE_MAX_CONNECTIONS by the client's account; 0: not set
   Waiter::Clock::time_point since = Waiter::Clock::now();
 
-  TransferTable transfers;  // has a mutex of its own
+  TransferTable transfers;  // has its own mutex
 
   bool ended TANDEM_GUARDED_BY(registry_mutex) = false;
   Status end TANDEM_GUARDED_BY(registry_mutex);  // once it has ended: the status of its later calls
@@ -52,7 +55,7 @@ struct SessionRecord {
   std::condition_variable launches_changed;
   std::set<uint64_t> groups TANDEM_GUARDED_BY(registry_mutex);
 
-  Payer payer() const { return {peer.uid, peer.cgroup}; }
+  Payer payer() const { return {peer.uid, owner}; }
   // Queues an event; beyond `most` the oldest goes.
   void PostEvent(v1::Event event, uint64_t most) TANDEM_REQUIRES(registry_mutex);
 };

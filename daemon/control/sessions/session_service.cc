@@ -57,13 +57,13 @@ Result<v1::AttachReply> SessionService::Attach(const PeerIdentity& peer, const v
         .WithDetail({.reason = "PROTOCOL", .who = {}, .field = "protocol_max"});
   }
   const ControlOptions& options = core_.options;
-  const ControlLimits& limits = options.limits;
-  auto session = std::make_shared<SessionRecord>(limits.transfers_per_session);
+  auto session = std::make_shared<SessionRecord>(options.limits.transfers_per_session);
   if (::getrandom(session->token.data(), session->token.size(), 0) !=
       static_cast<ssize_t>(session->token.size())) {
     return Internal("no random numbers for a token");
   }
   session->peer = peer;
+  session->owner = OwnerOf(peer.cgroup);
   session->name = request.name();
   session->mps = {.directory = request.mps_pipe_directory(),
                   .answers = request.mps_answers(),
@@ -72,13 +72,13 @@ Result<v1::AttachReply> SessionService::Attach(const PeerIdentity& peer, const v
   session->device_max_connections = request.device_max_connections();
   session->command = FirstLine("/proc/" + std::to_string(peer.pid) + "/comm");
   Registry& registry = core_.registry;
+  v1::AttachReply reply;
   {
     RegistryLock lock(registry);
     if (registry.stopping) return Unavailable("the daemon is stopping");
-    if (registry.draining) {
-      return Unavailable("the daemon is draining: no new sessions")
-          .WithDetail({.reason = "DRAINING", .who = {}, .field = {}});
-    }
+    const ControlLimits& limits = options.limits;
+    TANDEM_RETURN_IF_ERROR(registry.Admits("sessions"));
+    TANDEM_ASSIGN_OR_RETURN(session->gpus, core_.AllowedGpus(peer));
     TANDEM_RETURN_IF_ERROR(CheckLimit("sessions", "the node", limits.sessions, registry.sessions.size(), 1));
     Ledger& ledger = registry.ledger;
     TANDEM_RETURN_IF_ERROR(ledger.Check(session->payer(), Resource::kDescriptors, 1));
@@ -87,8 +87,8 @@ Result<v1::AttachReply> SessionService::Attach(const PeerIdentity& peer, const v
     session->id = registry.next_id++;
     registry.sessions[session->id] = session;
     ++registry.sessions_total;
+    FillLimits(limits, &reply);
   }
-  v1::AttachReply reply;
   reply.set_token(session->token.data(), session->token.size());
   reply.set_session_id(session->id);
   reply.set_protocol(kProtocol);
@@ -97,6 +97,7 @@ Result<v1::AttachReply> SessionService::Attach(const PeerIdentity& peer, const v
   reply.set_backend(options.backend);
   reply.set_grpc_socket(options.grpc_socket);
   for (int i = 0; i < options.topology.size(); ++i) {
+    if (session->gpus.has_value() && !session->gpus->contains(i)) continue;
     const GpuInfo& info = options.topology.gpus[static_cast<size_t>(i)];
     v1::Gpu* gpu = reply.add_gpus();
     gpu->set_uuid(info.uuid);
@@ -105,10 +106,10 @@ Result<v1::AttachReply> SessionService::Attach(const PeerIdentity& peer, const v
     gpu->set_memory_bytes(info.memory_bytes);
   }
   reply.set_hardware_queues(options.hardware_queues);
-  FillLimits(limits, &reply);
-  core_.Log(LogSeverity::kInfo, "session=" + std::to_string(session->id) +
-                                    " attached pid=" + std::to_string(peer.pid) +
-                                    " uid=" + std::to_string(peer.uid) + " name=" + session->name);
+  core_.Log(LogSeverity::kInfo, "session=" + std::to_string(session->id) + " attached pid=" +
+                                    std::to_string(peer.pid) + " uid=" + std::to_string(peer.uid) +
+                                    (session->owner.empty() ? std::string() : " owner=" + session->owner) +
+                                    " name=" + session->name);
   return reply;
 }
 
@@ -150,7 +151,7 @@ Status SessionService::AddTransfer(uint64_t session_id, const v1::FdTransfer& pa
     for (const auto& [id, other] : core_.registry.sessions) {
       const uint64_t count = other->transfers.descriptors();
       if (other->peer.uid == session->peer.uid) unclaimed.of_uid += count;
-      if (other->peer.cgroup == session->peer.cgroup) unclaimed.of_cgroup += count;
+      if (other->owner == session->owner) unclaimed.of_cgroup += count;
     }
     quota = core_.registry.ledger.Check(session->payer(), Resource::kDescriptors, fds.size(), unclaimed);
   }

@@ -3,6 +3,17 @@
 #include "daemon/control/blame.h"
 
 namespace tandem::daemon {
+namespace {
+
+// `path` is `folder` or lies below it; any path does for an empty folder.
+bool IsWithin(const std::string& path, const std::string& folder) {
+  const size_t end = folder.find_last_not_of('/');
+  if (end == std::string::npos) return true;
+  return path.compare(0, end + 1, folder, 0, end + 1) == 0 &&
+         (path.size() == end + 1 || path[end + 1] == '/');
+}
+
+}  // namespace
 
 void ControlCore::Log(LogSeverity severity, const std::string& text) const {
   if (options.log) options.log(severity, text);
@@ -12,6 +23,26 @@ Result<int> ControlCore::FindGpu(const std::string& uuid) const {
   Result<int> gpu = options.topology.Find(uuid);
   if (!gpu.ok()) return gpu.status().WithDetail({.reason = "NO_GPU", .who = {}, .field = "gpu_uuid"});
   return gpu;
+}
+
+Result<int> ControlCore::FindGpu(const SessionRecord& session, const std::string& uuid) const {
+  Result<int> gpu = FindGpu(uuid);
+  if (!gpu.ok() || !session.gpus.has_value() || session.gpus->contains(*gpu)) return gpu;
+  return PermissionDenied("the node's rules do not admit this process to GPU " + uuid)
+      .WithDetail({.reason = "GPU_NOT_ALLOWED", .who = {}, .field = "gpu_uuid"});
+}
+
+Result<std::optional<std::set<int>>> ControlCore::AllowedGpus(const PeerIdentity& peer) const {
+  if (options.allow.empty()) return std::optional<std::set<int>>();
+  for (const AllowRule& rule : options.allow) {
+    if (rule.uid.has_value() && *rule.uid != peer.uid) continue;
+    if (rule.gid.has_value() && *rule.gid != peer.gid) continue;
+    if (!IsWithin(peer.cgroup, rule.cgroup)) continue;
+    return rule.gpus;
+  }
+  return PermissionDenied("the node's rules admit neither uid " + std::to_string(peer.uid) + " nor gid " +
+                          std::to_string(peer.gid) + " nor cgroup " + peer.cgroup)
+      .WithDetail({.reason = "NOT_ALLOWED", .who = "uid " + std::to_string(peer.uid), .field = {}});
 }
 
 Status ControlCore::CheckCrashLoop(int gpu) const {

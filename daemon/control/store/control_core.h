@@ -22,7 +22,7 @@ struct ControlCore {
   ControlCore(ControlOptions from, Engines& all)
       : options(std::move(from)), engines(all), registry(options.limits) {}
 
-  ControlOptions options;  // not changed once sessions attach
+  ControlOptions options;  // not changed once sessions attach, except for quotas (Control::SetLimits)
   Engines& engines;
   Registry registry;
   std::atomic<LeasePort*> lease_port = nullptr;
@@ -31,6 +31,12 @@ struct ControlCore {
   void Log(LogSeverity severity, const std::string& text) const;
   // The position of a GPU. NOT_FOUND, reason NO_GPU.
   Result<int> FindGpu(const std::string& uuid) const;
+  // The same for a session's call. PERMISSION_DENIED, reason GPU_NOT_ALLOWED, if the session may not use it.
+  Result<int> FindGpu(const SessionRecord& session, const std::string& uuid) const;
+  // The GPUs that a process may use, by the rules; none: all. PERMISSION_DENIED, reason NOT_ALLOWED, if no
+  // rule fits.
+  Result<std::optional<std::set<int>>> AllowedGpus(const PeerIdentity& peer) const
+      TANDEM_REQUIRES(registry_mutex);
   // UNAVAILABLE, reason ENGINE_CRASH_LOOPED and the cure, if the engine of `gpu` is held down; else OK. It
   // stays down until an operator acts, so nobody should wait for it.
   Status CheckCrashLoop(int gpu) const;

@@ -38,6 +38,15 @@ uint64_t Registry::NewPlanId() {
   }
 }
 
+Status Registry::Admits(const char* what) const {
+  if (admission == Admission::kOpen) return Status::Ok();
+  const bool draining = admission == Admission::kDraining;
+  return Unavailable(
+             std::string(draining ? "the daemon is draining: no new " : "the node is cordoned: no new ") +
+             what)
+      .WithDetail({.reason = draining ? "DRAINING" : "CORDONED", .who = {}, .field = {}});
+}
+
 bool Registry::AllUp(const std::vector<int>& gpus) const {
   for (const int gpu : gpus) {
     if (GenerationOf(gpu) == 0) return false;

@@ -26,6 +26,7 @@
 #include "daemon/control/ledger.h"
 #include "daemon/control/memory/memory_records.h"
 #include "daemon/control/sessions/session_record.h"
+#include "daemon/control/snapshot.h"
 #include "daemon/control/store/registry_mutex.h"
 #include "tandem/engine/v1/engine.pb.h"
 
@@ -56,14 +57,13 @@ struct Registry {
   // Of sessions, groups, tensors, registrations, channels, segments, transfers and launches.
   uint64_t next_id TANDEM_GUARDED_BY(registry_mutex) = 1;
   uint64_t next_plan_id TANDEM_GUARDED_BY(registry_mutex) = 1;  // 24 bits in the order log: see NewPlanId
-  bool draining TANDEM_GUARDED_BY(registry_mutex) = false;
+  Admission admission TANDEM_GUARDED_BY(registry_mutex) = Admission::kOpen;
   bool stopping TANDEM_GUARDED_BY(registry_mutex) = false;
   // Since the start. A session that an operator ended counts as evicted, not as lost.
   uint64_t sessions_total TANDEM_GUARDED_BY(registry_mutex) = 0;
   uint64_t sessions_lost_total TANDEM_GUARDED_BY(registry_mutex) = 0;
   uint64_t sessions_evicted_total TANDEM_GUARDED_BY(registry_mutex) = 0;
   uint64_t groups_broken_total TANDEM_GUARDED_BY(registry_mutex) = 0;
-  std::map<int, uint64_t> launch_failures TANDEM_GUARDED_BY(registry_mutex);  // by canonical code
 
   // False once the group has been destroyed: a call that holds it must not give it anything more.
   bool Has(const GroupRecord& group) const TANDEM_REQUIRES(registry_mutex);
@@ -90,6 +90,8 @@ struct Registry {
       TANDEM_REQUIRES(registry_mutex);
   // OK while the session may be used; else UNAVAILABLE or UNAUTHENTICATED.
   Status SessionAlive(const SessionRecord& session) const TANDEM_REQUIRES(registry_mutex);
+  // OK while the node takes new `what` ("sessions"); else UNAVAILABLE, reason CORDONED or DRAINING.
+  Status Admits(const char* what) const TANDEM_REQUIRES(registry_mutex);
   // The status of a removal, given the engine's answer. A dead engine holds nothing, so any failure but a
   // deadline counts as success, except while the daemon stops: its engines may hold the memory still.
   Status RemovalStatus(const Status& answer) const TANDEM_REQUIRES(registry_mutex);

@@ -1,5 +1,5 @@
-// What ends while somebody still works on it: a group while its memory is made, an engine while its group is
-// installed, a tensor while its ranks meet, a session with two seats. Nothing may stay behind.
+// Ends while a call still works: a group while its memory is made, an engine while its group is installed, a
+// tensor during its rendezvous, a session with two slots. Nothing may stay behind.
 #include <gmock/gmock.h>
 
 #include <atomic>

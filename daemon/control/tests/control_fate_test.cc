@@ -105,7 +105,7 @@ TEST_F(FateTest, RanksMustAgreeOnStrictness) {
   }
 }
 
-TEST_F(FateTest, SharedFateBreaksTheGroupsOfThatGpuAndNoOthers) {
+TEST_F(FateTest, ALostContextBreaksTheGroupsOfThatGpuAndNoOthers) {
   StartCuda(4);
   std::vector<SessionRef> hit = {AttachAt(1, 7), AttachAt(2, 7)}, spared = {AttachAt(3, 7), AttachAt(4, 7)};
   auto joined = JoinWith(hit, OnSlowPlacement::kAllow);
@@ -119,7 +119,7 @@ TEST_F(FateTest, SharedFateBreaksTheGroupsOfThatGpuAndNoOthers) {
   engines->Kill(0, true);
   auto event = NextOfKind(hit[1], v1::Event::GROUP_BROKEN);
   ASSERT_TRUE(event.ok()) << event.status().ToString();
-  EXPECT_EQ(event->status().reason(), "SHARED_FATE");
+  EXPECT_EQ(event->status().reason(), "GPU_CONTEXT_LOST");
   EXPECT_EQ(event->status().who(), "gpu 0");
   for (const auto& plan : PrepareAll(hit, joined[0]->group_id())) {
     EXPECT_EQ(plan.status().code(), Code::kUnavailable);

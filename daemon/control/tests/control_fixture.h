@@ -38,13 +38,14 @@ class Gate {
 
 class FakeLease final : public LeasePort {
  public:
-  Status Send(uint64_t, uint64_t, const std::vector<SharedFd>& fds) override {
+  Status Send(uint64_t session_id, uint64_t, const std::vector<SharedFd>& fds) override {
     std::lock_guard lock(mutex_);
     for (const SharedFd& fd : fds) {
       if (!fd || !fd->valid()) return Internal("a descriptor is missing");
     }
     sent_ += fds.size();
     last_ = fds;
+    last_of_[session_id] = fds;
     return Status::Ok();
   }
   void Close(uint64_t, const Status& why) override {
@@ -60,6 +61,17 @@ class FakeLease final : public LeasePort {
     std::lock_guard lock(mutex_);
     return sent_;
   }
+  // Closes what was sent.
+  void Forget() {
+    std::lock_guard lock(mutex_);
+    last_.clear();
+    last_of_.clear();
+  }
+  // Of the last Send to a session.
+  std::vector<SharedFd> last_of(uint64_t session_id) {
+    std::lock_guard lock(mutex_);
+    return last_of_[session_id];
+  }
   // Of the last Send.
   std::vector<SharedFd> last() {
     std::lock_guard lock(mutex_);
@@ -71,6 +83,7 @@ class FakeLease final : public LeasePort {
   size_t sent_ = 0;
   std::vector<Status> reasons_;
   std::vector<SharedFd> last_;
+  std::map<uint64_t, std::vector<SharedFd>> last_of_;
 };
 
 class ControlTest : public ::testing::Test {

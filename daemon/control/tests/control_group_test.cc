@@ -336,19 +336,109 @@ TEST_F(ControlTest, DrainingRefusesWhatIsNewAndSaysSo) {
   Start(2);
   const auto sessions = AttachAll(2);
   const uint64_t group = Join(sessions);
-  control->SetDraining(true);
+  control->SetAdmission(Admission::kDraining);
   EXPECT_TRUE(NextOfKind(sessions[0], v1::Event::DRAINING).ok());
   EXPECT_EQ(control->JoinGroup(sessions[0], JoinRequest(2, 0, "other"), Waiter::For(kPatience))
                 .status()
                 .detail()
                 .reason,
             "DRAINING");
-  EXPECT_EQ(
-      control->Prepare(sessions[0], AllReduce(group, "k"), Waiter::For(kPatience)).status().detail().reason,
-      "DRAINING");
+  // Jobs that are there go on, with new plans too.
+  for (const auto& plan : Together(2, [&](int rank) {
+         return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, "k"),
+                                 Waiter::For(kPatience));
+       })) {
+    EXPECT_TRUE(plan.ok()) << plan.status().ToString();
+  }
   EXPECT_EQ(control->WaitDrained(Waiter::For(std::chrono::milliseconds(10))).second, 1u);
   for (const auto& session : sessions) ASSERT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
   EXPECT_EQ(control->WaitDrained(Waiter::For(kPatience)), (std::pair<uint64_t, uint64_t>(0, 0)));
+}
+
+TEST_F(ControlTest, ACordonRefusesSessionsAndGroupsAndDisturbsNobody) {
+  Start(2);
+  const auto sessions = AttachAll(2);
+  const uint64_t group = Join(sessions);
+  control->SetAdmission(Admission::kCordoned);
+  EXPECT_EQ(control->Snapshot().admission, Admission::kCordoned);
+  v1::AttachRequest attach;
+  attach.set_protocol_min(kProtocol);
+  attach.set_protocol_max(kProtocol);
+  EXPECT_EQ(control->Attach({.uid = 7, .gid = 7, .pid = 9}, attach).status().detail().reason, "CORDONED");
+  EXPECT_EQ(control->JoinGroup(sessions[0], JoinRequest(2, 0, "other"), Waiter::For(kPatience))
+                .status()
+                .detail()
+                .reason,
+            "CORDONED");
+  for (const auto& plan : Together(2, [&](int rank) {
+         return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, "k"),
+                                 Waiter::For(kPatience));
+       })) {
+    EXPECT_TRUE(plan.ok()) << plan.status().ToString();
+  }
+  const uint64_t stream = control->OpenEvents(sessions[0]);
+  const auto event = control->NextEvent(sessions[0], stream, Waiter::For(std::chrono::milliseconds(0)));
+  EXPECT_TRUE(event.ok() && !event->has_value()) << "no job is asked to end";
+  control->SetAdmission(Admission::kOpen);
+  EXPECT_TRUE(control->Attach({.uid = 7, .gid = 7, .pid = 9}, attach).ok());
+}
+
+TEST_F(ControlTest, RulesAdmitProcessesToGpus) {
+  ControlOptions options;
+  options.allow = {{.uid = 1000, .gid = {}, .cgroup = "", .gpus = std::set<int>{1}},
+                   {.uid = {}, .gid = 7, .cgroup = "/kubepods/", .gpus = std::nullopt}};
+  Start(2, options);
+  v1::AttachRequest request;
+  request.set_protocol_min(kProtocol);
+  request.set_protocol_max(kProtocol);
+  const auto attach = [&](uint32_t uid, uint32_t gid, const std::string& cgroup) {
+    return control->Attach({.uid = uid, .gid = gid, .pid = 9, .cgroup = cgroup}, request);
+  };
+  const auto bound = attach(1000, 7, "/kubepods/pod1");
+  ASSERT_TRUE(bound.ok()) << bound.status().ToString();
+  ASSERT_EQ(bound->gpus_size(), 1);
+  EXPECT_EQ(bound->gpus(0).index(), 1u);
+  EXPECT_EQ(attach(5, 7, "/kubepods")->gpus_size(), 2);
+  EXPECT_EQ(attach(5, 7, "/kubepods/pod1")->gpus_size(), 2);
+  for (const auto& refused : {attach(5, 7, "/kubepods2"), attach(5, 7, ""), attach(5, 8, "/kubepods")}) {
+    EXPECT_EQ(refused.status().code(), Code::kPermissionDenied);
+    EXPECT_EQ(refused.status().detail().reason, "NOT_ALLOWED");
+  }
+  const SessionRef session = *control->Authenticate(bound->token());
+  const std::string foreign = control->options().topology.gpus[0].uuid;
+  v1::EmptyRequest empty;
+  empty.set_gpu_uuid(foreign);
+  empty.mutable_spec()->set_dtype(static_cast<uint32_t>(DType::kF32));
+  empty.mutable_spec()->add_shape(16);
+  EXPECT_EQ(control->Empty(session, empty).status().detail().reason, "GPU_NOT_ALLOWED");
+  v1::OpenChannelRequest channel;
+  channel.set_gpu_uuid(foreign);
+  EXPECT_EQ(control->OpenChannel(session, channel, Waiter::For(kPatience)).status().detail().reason,
+            "GPU_NOT_ALLOWED");
+  const Status join = control->JoinGroup(session, JoinRequest(1, 0), Waiter::For(kPatience)).status();
+  EXPECT_EQ(join.code(), Code::kPermissionDenied) << join.ToString();
+  EXPECT_EQ(join.detail().reason, "GPU_NOT_ALLOWED");
+  control->SetAllow({});
+  EXPECT_EQ(attach(5, 8, "")->gpus_size(), 2);
+}
+
+TEST_F(ControlTest, NewQuotasHoldFromThenOn) {
+  ControlOptions options;
+  ControlLimits& limits = options.limits;
+  limits.groups = 1;
+  Start(1, options);
+  const auto sessions = AttachAll(1);
+  const auto join = [&](const char* name) {
+    return control->JoinGroup(sessions[0], JoinRequest(1, 0, name), Waiter::For(kPatience)).status();
+  };
+  EXPECT_TRUE(join("first").ok());
+  EXPECT_EQ(join("second").detail().reason, "QUOTA_GROUPS");
+  limits.groups = 2;
+  limits.sessions = 1;  // not taken over
+  control->SetLimits(limits);
+  EXPECT_TRUE(join("second").ok());
+  EXPECT_EQ(join("third").detail().limit, 2);
+  EXPECT_NE(control->options().limits.sessions, 1u);
 }
 
 TEST_F(ControlTest, NoRoomForMemoryIsOneClearError) {

@@ -80,7 +80,7 @@ TEST_F(ControlTuningTest, PlansWithoutATimeAreRemembered) {
   ASSERT_EQ(wanted.size(), 1u);
   EXPECT_EQ(wanted[0].plans, 2u);
   EXPECT_EQ(wanted[0].gpu_uuids, Gpus(2));
-  // What is remembered is what can be handed in.
+  // Every remembered problem can be handed in.
   v1::OpRequest request;
   ASSERT_TRUE(request.ParseFromString(wanted[0].request));
   auto entry = control->PutTuning(request, wanted[0].gpu_uuids, {Time(Algorithm::kOneShot, 8)});

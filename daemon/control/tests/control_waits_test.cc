@@ -40,7 +40,7 @@ class ControlWaitsTest : public ControlTest {
     EXPECT_TRUE(Eventually([&] { return waits->load(); }));
     return call;
   }
-  // What `call` answers, which must not need the gate.
+  // The answer of `call`, which must not need the gate.
   template <typename Call>
   Status BeforeTheGateOpens(Call call) {
     auto answer = std::async(std::launch::async, call);

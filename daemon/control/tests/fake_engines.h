@@ -26,7 +26,7 @@ class FakeEngines final : public Engines {
     std::lock_guard lock(mutex_);
     const State& state = state_[static_cast<size_t>(gpu)];
     EngineStatus status{state.up ? EngineState::kReady : EngineState::kDown, 1, state.generation, 0, ""};
-    status.shared_fate = state.shared_fate;
+    status.context_lost = state.context_lost;
     if (held_down.contains(gpu)) {
       status.state = EngineState::kCrashLooped;
       status.last_exit = "signal 11";
@@ -120,18 +120,18 @@ class FakeEngines final : public Engines {
     Kill(gpu);
   }
   // The engine's process ends, and another one comes up.
-  void Kill(int gpu, bool shared_fate = false) {
-    listener->OnEngineDown(gpu, Lose(gpu, shared_fate), "signal 9");
+  void Kill(int gpu, bool context_lost = false) {
+    listener->OnEngineDown(gpu, Lose(gpu, context_lost), "signal 9");
   }
   // The same before anybody has noticed: its generation.
-  uint64_t Lose(int gpu, bool shared_fate = false) {
+  uint64_t Lose(int gpu, bool context_lost = false) {
     std::lock_guard lock(mutex_);
     State& state = state_[static_cast<size_t>(gpu)];
     const uint64_t generation = state.generation;
     state = State{};
     state.up = false;
     state.generation = generation;
-    state.shared_fate = shared_fate;
+    state.context_lost = context_lost;
     return generation;
   }
   void Restart(int gpu) {
@@ -148,7 +148,7 @@ class FakeEngines final : public Engines {
   struct State {
     bool up = true;
     uint64_t generation = 1;
-    bool shared_fate = false;
+    bool context_lost = false;
     std::set<uint64_t> segments, channels;
     std::map<uint64_t, engine::v1::AddGroup> groups;
     std::map<uint64_t, engine::v1::BreakGroup> broken;

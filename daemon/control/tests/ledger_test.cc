@@ -30,7 +30,7 @@ TEST(LedgerTest, TheUidsOrTheCgroupsQuotaRefusesWhicheverIsReachedFirst) {
   const Status by_uid = ledger.Charge(b, Resource::kPlans, 1);
   EXPECT_EQ(by_uid.detail().who, "uid 1");
   EXPECT_EQ(by_uid.detail().limit, 4);
-  // What was refused was not charged to anybody.
+  // A refused request was not charged to anybody.
   EXPECT_EQ(ledger.Total(Resource::kPlans), 5u);
   EXPECT_TRUE(ledger.Charge({3, "/pod-b"}, Resource::kPlans, 1).ok());
 }
@@ -57,6 +57,38 @@ TEST(LedgerTest, UnbookedAmountsAndHugeOnesAreCounted) {
   EXPECT_TRUE(ledger.Check(payer, Resource::kPlans, 1, {.of_uid = 3, .of_cgroup = 2}).ok());
   EXPECT_TRUE(ledger.Charge(payer, Resource::kPlans, 1).ok());
   EXPECT_FALSE(ledger.Check(payer, Resource::kPlans, ~uint64_t{0}).ok());
+}
+
+TEST(LedgerTest, TheOwnerOfACgroupIsItsJob) {
+  const std::pair<const char*, const char*> owners[] = {
+      {"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod12_ab.slice/cri-containerd-99.scope",
+       "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod12_ab.slice"},
+      {"/kubepods.slice/kubepods-pod12_ab.slice/cri-o-99.scope/child",
+       "/kubepods.slice/kubepods-pod12_ab.slice"},
+      {"/kubepods/besteffort/pod12-ab/99", "/kubepods/besteffort/pod12-ab"},
+      {"/system.slice/slurmstepd.scope/job_17/step_0/user/task_3", "/system.slice/slurmstepd.scope/job_17"},
+      {"/slurm/uid_1000/job_17/step_batch", "/slurm/uid_1000/job_17"},
+      {"/user.slice/user-1000.slice/session-3.scope", "/user.slice/user-1000.slice/session-3.scope"},
+      {"/podman/pod12/99", "/podman/pod12/99"},  // of no Kubernetes
+      {"/system.slice/job_x.service", "/system.slice/job_x.service"},
+      {"/", "/"},
+      {"", ""},
+  };
+  for (const auto& [cgroup, owner] : owners) EXPECT_EQ(OwnerOf(cgroup), owner);
+}
+
+TEST(LedgerTest, NewLimitsTakeNothingAway) {
+  Ledger ledger(Limits());
+  const Payer payer{1, "/x"};
+  EXPECT_TRUE(ledger.Charge(payer, Resource::kPlans, 3).ok());
+  EXPECT_GT(ledger.LargestUse()["plans"], 0);
+  ControlLimits fewer = Limits();
+  fewer.plans = fewer.cgroup.plans = 2;
+  ledger.SetLimits(fewer);
+  EXPECT_EQ(ledger.Charge(payer, Resource::kPlans, 1).detail().limit, 2);
+  EXPECT_DOUBLE_EQ(ledger.LargestUse()["plans"], 1.5);
+  ledger.Refund(payer, Resource::kPlans, 2);
+  EXPECT_TRUE(ledger.Charge(payer, Resource::kPlans, 1).ok());
 }
 
 TEST(LedgerTest, RefundsEndAtZeroAndEmptyAccountsAreForgotten) {

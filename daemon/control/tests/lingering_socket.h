@@ -17,7 +17,7 @@
 namespace tandem::daemon {
 
 struct LingeringSocket {
-  // Who closes `end` last waits for `time`.
+  // The last one to close `end` waits for `time`.
   explicit LingeringSocket(std::chrono::seconds time) {
     const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address{};

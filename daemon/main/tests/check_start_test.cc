@@ -24,7 +24,7 @@ class CheckStartTest : public testing::Test {
     good_.runtime_dir = directory_ + "/run/tandem";
     good_.state_dir = directory_ + "/state";
     good_.engine_path = "/bin/true";
-    good_.backend = Backend::kHost;
+    good_.backend = BackendKind::kHost;
     good_.socket_group = "root";
     good_.metrics_listen = "127.0.0.1:0";
   }
@@ -74,7 +74,7 @@ TEST_F(CheckStartTest, EachProblemIsNamedByItsKey) {
 }
 
 TEST_F(CheckStartTest, ABackendThatIsNotThereIsNamed) {
-  good_.backend = Backend::kCuda;
+  good_.backend = BackendKind::kCuda;
   const NodeSources none = {.cuda_built = true, .open_nvml = []() -> Result<std::unique_ptr<NvmlApi>> {
                               return Unavailable("no NVML");
                             }};

@@ -22,7 +22,7 @@ NodeSources Machine(int gpus, bool cuda_built = true) {
           }};
 }
 
-Config With(Backend backend, const std::string& topology_file = {}) {
+Config With(BackendKind backend, const std::string& topology_file = {}) {
   Config config;
   config.backend = backend;
   config.topology_file = topology_file;
@@ -32,7 +32,7 @@ Config With(Backend backend, const std::string& topology_file = {}) {
 const std::string kCubeMesh = TANDEM_SOURCE_DIR "/tests/fixtures/topology/dgx-1v.toml";
 
 TEST(ChooseNodeTest, AutoTakesCudaWhereThereAreGpusAndABuildForThem) {
-  Result<NodeChoice> node = ChooseNode(With(Backend::kAuto), Machine(2));
+  Result<NodeChoice> node = ChooseNode(With(BackendKind::kAuto), Machine(2));
   ASSERT_TRUE(node.ok()) << node.status().ToString();
   EXPECT_EQ(node->backend, "cuda");
   ASSERT_EQ(node->topology.size(), 2);
@@ -41,11 +41,11 @@ TEST(ChooseNodeTest, AutoTakesCudaWhereThereAreGpusAndABuildForThem) {
 }
 
 TEST(ChooseNodeTest, AutoTakesTheHostElseAndSaysWhy) {
-  Result<NodeChoice> without_gpus = ChooseNode(With(Backend::kAuto), Machine(0));
+  Result<NodeChoice> without_gpus = ChooseNode(With(BackendKind::kAuto), Machine(0));
   ASSERT_TRUE(without_gpus.ok());
   EXPECT_EQ(without_gpus->backend, "host");
   EXPECT_THAT(without_gpus->notes, Contains(HasSubstr("no libnvidia-ml.so.1")));
-  Result<NodeChoice> without_cuda = ChooseNode(With(Backend::kAuto), Machine(2, false));
+  Result<NodeChoice> without_cuda = ChooseNode(With(BackendKind::kAuto), Machine(2, false));
   ASSERT_TRUE(without_cuda.ok());
   EXPECT_EQ(without_cuda->backend, "host");
   EXPECT_EQ(without_cuda->topology.source, "emulated");
@@ -54,33 +54,33 @@ TEST(ChooseNodeTest, AutoTakesTheHostElseAndSaysWhy) {
 TEST(ChooseNodeTest, TakesOnlyTheGpusThatASchedulerGave) {
   NodeSources machine = Machine(4);
   machine.visible_devices = "GPU-2,GPU-3";
-  Result<NodeChoice> node = ChooseNode(With(Backend::kCuda), machine);
+  Result<NodeChoice> node = ChooseNode(With(BackendKind::kCuda), machine);
   ASSERT_TRUE(node.ok()) << node.status().ToString();
   ASSERT_EQ(node->topology.size(), 2);
   EXPECT_EQ(node->topology.gpus[0].uuid, "GPU-2");
   machine.visible_devices = "9";
-  EXPECT_THAT(ChooseNode(With(Backend::kCuda), machine).status().message(),
+  EXPECT_THAT(ChooseNode(With(BackendKind::kCuda), machine).status().message(),
               HasSubstr("CUDA_VISIBLE_DEVICES names '9'"));
 }
 
 TEST(ChooseNodeTest, HostIsTakenBesideGpusWhenAskedFor) {
-  Result<NodeChoice> node = ChooseNode(With(Backend::kHost), Machine(2));
+  Result<NodeChoice> node = ChooseNode(With(BackendKind::kHost), Machine(2));
   ASSERT_TRUE(node.ok());
   EXPECT_EQ(node->backend, "host");
   EXPECT_EQ(node->topology.gpus[0].uuid, "EMU-0000-0000");
 }
 
 TEST(ChooseNodeTest, CudaWithoutGpusOrABuildIsRefusedWithTheReason) {
-  Status without_gpus = ChooseNode(With(Backend::kCuda), Machine(0)).status();
+  Status without_gpus = ChooseNode(With(BackendKind::kCuda), Machine(0)).status();
   EXPECT_EQ(without_gpus.code(), Code::kFailedPrecondition);
   EXPECT_THAT(without_gpus.message(), HasSubstr("no libnvidia-ml.so.1"));
-  Status without_cuda = ChooseNode(With(Backend::kCuda), Machine(2, false)).status();
+  Status without_cuda = ChooseNode(With(BackendKind::kCuda), Machine(2, false)).status();
   EXPECT_EQ(without_cuda.code(), Code::kFailedPrecondition);
   EXPECT_THAT(without_cuda.message(), HasSubstr("built without"));
 }
 
 TEST(ChooseNodeTest, AFilesLinksAreForcedOnRealGpusWhichKeepTheirNames) {
-  Result<NodeChoice> node = ChooseNode(With(Backend::kCuda, kCubeMesh), Machine(8));
+  Result<NodeChoice> node = ChooseNode(With(BackendKind::kCuda, kCubeMesh), Machine(8));
   ASSERT_TRUE(node.ok()) << node.status().ToString();
   EXPECT_EQ(Classify(node->topology), TopologyClass::kHybridCubeMesh);
   EXPECT_EQ(node->topology.gpus[7].uuid, "GPU-7");
@@ -99,19 +99,19 @@ TEST(ChooseNodeTest, AFileDoesNotGivePeerAccessThatIsNotThere) {
         });
     return std::unique_ptr<NvmlApi>(std::move(nvml));
   };
-  Result<NodeChoice> node = ChooseNode(With(Backend::kCuda, kCubeMesh), machine);
+  Result<NodeChoice> node = ChooseNode(With(BackendKind::kCuda, kCubeMesh), machine);
   ASSERT_TRUE(node.ok());
   EXPECT_EQ(Classify(node->topology), TopologyClass::kPcieOnly);
 }
 
 TEST(ChooseNodeTest, AFileOfMoreGpusThanThereAreIsRefused) {
-  Status status = ChooseNode(With(Backend::kCuda, kCubeMesh), Machine(4)).status();
+  Status status = ChooseNode(With(BackendKind::kCuda, kCubeMesh), Machine(4)).status();
   EXPECT_EQ(status.code(), Code::kFailedPrecondition);
   EXPECT_THAT(status.message(), HasSubstr("8 GPUs; this node has 4"));
 }
 
 TEST(ChooseNodeTest, AnEngineOfASharedGpuSeesTheDevicesOnce) {
-  Config config = With(Backend::kCuda);
+  Config config = With(BackendKind::kCuda);
   config.testing.engines_per_gpu = 2;
   Result<NodeChoice> node = ChooseNode(config, Machine(2));
   ASSERT_TRUE(node.ok()) << node.status().ToString();
@@ -124,7 +124,7 @@ TEST(ChooseNodeTest, AnEngineOfASharedGpuSeesTheDevicesOnce) {
 }
 
 TEST(ChooseNodeTest, AFilesLinksAreForcedOnSharesToo) {
-  Config config = With(Backend::kCuda, kCubeMesh);
+  Config config = With(BackendKind::kCuda, kCubeMesh);
   config.testing.engines_per_gpu = 4;
   Result<NodeChoice> node = ChooseNode(config, Machine(2));
   ASSERT_TRUE(node.ok()) << node.status().ToString();
@@ -132,10 +132,10 @@ TEST(ChooseNodeTest, AFilesLinksAreForcedOnSharesToo) {
 }
 
 TEST(ChooseNodeTest, AnEngineSeesItsGpuFirst) {
-  NodeChoice node = *ChooseNode(With(Backend::kCuda), Machine(2));
+  NodeChoice node = *ChooseNode(With(BackendKind::kCuda), Machine(2));
   EXPECT_THAT(EngineEnvironment(node, node.topology.gpus[1]), Contains("CUDA_VISIBLE_DEVICES=GPU-1,GPU-0"));
   EXPECT_THAT(EngineEnvironment(node, node.topology.gpus[1]), Contains("CUDA_DEVICE_MAX_CONNECTIONS=32"));
-  NodeChoice host = *ChooseNode(With(Backend::kHost), Machine(0));
+  NodeChoice host = *ChooseNode(With(BackendKind::kHost), Machine(0));
   EXPECT_THAT(EngineEnvironment(host, host.topology.gpus[0]), IsEmpty());
 }
 

@@ -38,7 +38,8 @@ TEST(HealthTest, EachCauseIsNamedAndLeavesTheDaemonLive) {
     return health.reasons.size() == 1 ? health.reasons[0]
                                       : std::to_string(health.reasons.size()) + " reasons";
   };
-  EXPECT_THAT(reason_of([](HealthInput& in) { in.draining = true; }), HasSubstr("drains"));
+  EXPECT_THAT(reason_of([](HealthInput& in) { in.admission = Admission::kDraining; }), HasSubstr("drains"));
+  EXPECT_THAT(reason_of([](HealthInput& in) { in.admission = Admission::kCordoned; }), HasSubstr("cordoned"));
   EXPECT_THAT(reason_of([](HealthInput& in) { in.engines[1].state = EngineState::kCrashLooped; }),
               HasSubstr("engine of GPU 1 (EMU-0000-0001) is held down"));
   EXPECT_THAT(reason_of([](HealthInput& in) { in.engines[0].state = EngineState::kDown; }),

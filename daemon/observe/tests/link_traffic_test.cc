@@ -1,4 +1,4 @@
-// What plans send beside what their links carry, and the metrics of both.
+// The bytes that plans send beside the bytes on their links, and the metrics of both.
 #include "daemon/observe/link_traffic.h"
 
 #include <gmock/gmock.h>
@@ -76,7 +76,7 @@ TEST(SentRatesTest, MetricsHaveLinksAndLivePlans) {
   input.plans = {{Row(5, 1, 10, 100000)}, {Row(5, 1, 20, 100000)}, {}};
   std::map<std::string, std::vector<std::pair<std::string, double>>>
       found;  // by family: first label and value
-  for (const auto& family : CollectMetrics(input, LaunchCounters())) {
+  for (const auto& family : CollectMetrics(input)) {
     for (const auto& metric : family.metric) {
       if (metric.label.size() >= 2 && family.type == prometheus::MetricType::Gauge) {
         found[family.name].emplace_back(metric.label[0].value + " " + metric.label[1].value,

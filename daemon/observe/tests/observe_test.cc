@@ -1,6 +1,5 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <prometheus/metric_family.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,7 +7,6 @@
 
 #include "daemon/observe/chrome_trace.h"
 #include "daemon/observe/doctor.h"
-#include "daemon/observe/metrics.h"
 #include "daemon/observe/plan_totals.h"
 #include "daemon/topology/shared_gpus.h"
 #include "drivers/nvml/mock_nvml.h"
@@ -81,7 +79,7 @@ TEST(ChromeTraceTest, HasOneRowAPlanOnEachGpuAndSlicesForWaitAndRun) {
             2);
 }
 
-// What does not fit is left out from the oldest launch on, on all GPUs alike; a launch goes with its steps.
+// Without room, launches are left out from the oldest on, on all GPUs alike; a launch goes with its steps.
 TEST(ChromeTraceTest, KeepsTheLatestLaunchesThatFit) {
   constexpr int kLaunches = 200;
   std::vector<std::vector<TraceRecord>> records(2);
@@ -200,7 +198,7 @@ TEST(DoctorTest, NamesWhatIsWrong) {
   EXPECT_THAT(Of(input, "late_rank").at(0).message, HasSubstr("rank 1, 3"));
 
   input = Healthy();
-  input.control.draining = true;
+  input.control.admission = Admission::kDraining;
   EXPECT_EQ(Of(input, "draining").size(), 1u);
 
   input = Healthy();
@@ -313,9 +311,9 @@ TEST(DoctorTest, SaysWhatIsWrongWithGpus) {
   input.sessions[0].device_max_connections = 32;
   EXPECT_TRUE(Of(input, "max_connections").empty());
 
-  input.engines[0].shared_fate = true;
+  input.engines[0].context_lost = true;
   input.engines[0].last_exit = "cuStreamQuery: CUDA_ERROR_ILLEGAL_ADDRESS (700); exit 3";
-  EXPECT_THAT(Of(input, "shared_fate").at(0).message, HasSubstr("ILLEGAL_ADDRESS"));
+  EXPECT_THAT(Of(input, "gpu_context_lost").at(0).message, HasSubstr("ILLEGAL_ADDRESS"));
 }
 
 TEST(DoctorTest, EnginesOfASharedGpuAreNoStrangers) {
@@ -429,70 +427,6 @@ TEST(GpuProcessesTest, JoinsNvmlsListsAndWhatTheKernelKnows) {
   EXPECT_THAT(GpuProcessText((*found)[0]), HasSubstr("observe_test"));
   EXPECT_FALSE((*found)[1].under_mps);
   EXPECT_EQ(processes.On("GPU-9").status().code(), Code::kNotFound);
-}
-
-double Value(const std::vector<prometheus::MetricFamily>& families, const std::string& name,
-             const std::string& label) {
-  for (const auto& family : families) {
-    if (family.name != name) continue;
-    for (const auto& metric : family.metric) {
-      bool match = label.empty();
-      for (const auto& entry : metric.label) match |= entry.value == label;
-      if (match)
-        return family.type == prometheus::MetricType::Counter ? metric.counter.value : metric.gauge.value;
-    }
-  }
-  return -1;
-}
-
-TEST(MetricsTest, CountersGoOnAfterReleaseAndRestart) {
-  MetricsInput input;
-  input.gpu_uuids = {"EMU-0"};
-  input.engines.resize(1);
-  input.labels[1] = {"all_reduce", "one_shot"};
-  input.plans = {{Row(1, 10, 100)}};
-  LaunchCounters counters;
-  counters.Update(input);
-  input.plans = {{Row(1, 12, 100)}};
-  counters.Update(input);
-  input.plans = {{Row(1, 3, 100)}};  // a new engine
-  counters.Update(input);
-  input.plans = {{}};  // released
-  counters.Update(input);
-  input.labels[2] = {"all_reduce", "one_shot"};
-  input.plans = {{Row(2, 1, 100)}};
-  counters.Update(input);
-  input.control.launch_failures[4] = 2;
-  auto families = CollectMetrics(input, counters);
-  EXPECT_EQ(Value(families, "tandem_launches_total", "one_shot"), 16);
-  EXPECT_EQ(Value(families, "tandem_launch_failures_total", "DEADLINE_EXCEEDED"), 2);
-  EXPECT_EQ(Value(families, "tandem_engine_state", "down"), 1);
-  for (const auto& family : families) {
-    if (family.type == prometheus::MetricType::Counter) {
-      EXPECT_TRUE(family.name.ends_with("_total")) << family.name;
-    }
-    if (family.type == prometheus::MetricType::Histogram) {
-      const auto& buckets = family.metric.at(0).histogram.bucket;
-      for (size_t i = 1; i < buckets.size(); ++i) {
-        EXPECT_GE(buckets[i].cumulative_count, buckets[i - 1].cumulative_count);
-        EXPECT_GT(buckets[i].upper_bound, buckets[i - 1].upper_bound);
-      }
-      EXPECT_EQ(buckets.back().cumulative_count, 16u);
-    }
-  }
-}
-
-TEST(MetricsTest, TwoRowsOfAPlanAreCountedOnce) {
-  MetricsInput input;
-  input.gpu_uuids = {"GPU-0"};
-  input.labels[1] = {"all_reduce", "one_shot"};
-  LaunchCounters counters;
-  for (int scrape = 0; scrape < 3; ++scrape) {
-    input.plans = {{Row(1, 50, 100), Row(1, 3, 100)}};
-    counters.Update(input);
-  }
-  ASSERT_EQ(counters.values().size(), 1u);
-  EXPECT_EQ(counters.values().begin()->second.launches, 53u);
 }
 
 }  // namespace

@@ -22,8 +22,8 @@ struct Bounds {
 Bounds BoundsOf(Op op, int world_size, TopologyClass topology, bool packet_kernels);
 Bounds BoundsOf(const Problem& problem);
 
-// What was faster than `collective`'s own choice where a product stands before or behind it; kAuto: nothing
-// was, as far as measured: four GPUs, bench/results/gpu-4xH200.jsonl.
+// The algorithm that was faster than `collective`'s own choice where a product stands before or behind it.
+// kAuto: none was faster on four GPUs (bench/results/gpu-4xH200.jsonl).
 Algorithm FasterBesideProduct(const Problem& collective);
 
 }  // namespace tandem::plan

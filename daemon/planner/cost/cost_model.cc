@@ -78,7 +78,7 @@ double CollectiveUs(const Problem& problem, const MachineModel& machine, Algorit
       return machine.launch_us + machine.step_latency_us + TransferUs(bytes * others, machine.link_gbps) +
              local;
     case Algorithm::kLowLatency: {
-      // Half of the link carries epochs; no fence, no flag of its own.
+      // Half of the link carries epochs; there is no fence and no separate flag.
       const bool two_shot = all_reduce && LowLatencyShots(problem) == 2;
       const double moved = !all_reduce ? sent : two_shot ? 2 * sent : bytes * others;
       return machine.launch_us + (two_shot ? 1.5 : 0.5) * machine.step_latency_us +
@@ -108,8 +108,8 @@ double CollectiveUs(const Problem& problem, const MachineModel& machine, Algorit
   }
 }
 
-// What plans took beyond the model on 2 and 4 H200s (bench/results/gpu-*xH200.jsonl): a lane's driver
-// calls, products that run slower beside copies, and what no product hides. `hidden` is the time of a
+// Time of plans beyond the model on 2 and 4 H200s (bench/results/gpu-*xH200.jsonl): a lane's driver calls,
+// products that run slower beside copies, and the time that no product hides. `hidden` is the time of a
 // transfer beside products.
 double MeasuredExtraUs(const Problem& problem, Algorithm algorithm, double hidden) {
   const bool gather = problem.request->op == Op::kAllGatherMatmul;

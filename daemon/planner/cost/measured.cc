@@ -15,7 +15,7 @@ bool AsksTheTable(const Problem& problem) {
   const GroupContext& group = *problem.group;
   if (group.tuning == nullptr || group.gpu_model.empty() || problem.world_size < 2 || !IsTunable(request.op))
     return false;
-  // Who sets some of it himself has a reason that no table knows.
+  // A request that sets some of it has a reason that no table knows.
   return request.algorithm == Algorithm::kAuto && request.steps == 0 && request.lanes == 0;
 }
 
@@ -24,8 +24,8 @@ bool HasSymmetric(const OpRequest& request) {
                      [](const Operand& o) { return o.symmetric; });
 }
 
-// What of a request's operands a product's time may depend on and often does not, so that one that was
-// measured otherwise says something too.
+// The operands that a product's time may depend on and often does not, so that a product measured with other
+// operands counts too.
 struct Placing {
   bool symmetric = false;
   bool b_rows = false;  // B's rows are contiguous, not its columns

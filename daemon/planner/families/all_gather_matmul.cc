@@ -223,9 +223,9 @@ void Pipeline(const Problem& problem, Gather* gather, Builder* builder) {
 
 // On lane 0 one kernel for each B multiplies all shards, waiting for each itself; lane 1 pushes as in the
 // pipeline. Where the own shard keeps all SMs busy for a while, the first kernel goes onto its lane before
-// the pushes, each of which costs the engine's thread microseconds (W = 2, 2048 rows: 11 us); where it does
-// not, the kernel would wait for them (256 rows: 33 us). A kernel that goes first ends only when the peers'
-// pushes have come: lanes 0 and 1 need a hardware queue each.
+// the pushes, each of which costs the engine's thread microseconds (W = 2, 2048 rows: 11 us). Elsewhere the
+// kernel would wait for them (256 rows: 33 us). A kernel that goes first ends only when the peers' pushes
+// have come: lanes 0 and 1 need a hardware queue each.
 void Fused(const Problem& problem, Gather* gather, Builder* builder) {
   const int world = problem.world_size;
   const int sent = builder->Signals();

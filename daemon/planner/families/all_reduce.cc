@@ -10,7 +10,7 @@
 namespace tandem::plan {
 namespace {
 
-// The parts of a tensor by owner: ranges of its elements when input and output are contiguous, else of its
+// The parts of a tensor by owner: ranges of elements when input and output are contiguous, else of the
 // longest dimension.
 class Parts {
  public:
@@ -191,7 +191,7 @@ Status BuildAllReduce(const Problem& problem, Algorithm algorithm, Plan* plan) {
   }
   plan->reduction_order = "rank order, fp32";
   plan->roundings = 1;
-  // What travels is the inputs themselves, and sums that are final: fp32 on the wire would change nothing.
+  // The ranks exchange the inputs themselves, and final sums: fp32 on the wire would change nothing.
   plan->wire_type = DTypeName(problem.Slot(0, problem.slots.input).dtype);
   if (algorithm != Algorithm::kHybridCubeMesh) {
     AllReduceSteps(views.in[0], views.out[0], two_shots ? 2 : 1, views.in_place, &builder).Write(views);

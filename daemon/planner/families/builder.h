@@ -1,16 +1,16 @@
 // File: builder.h
 //
-// `Builder`: writes all ranks' programs of one plan. It lays out what must lie alike on every rank
-// (workspace, signal words) and keeps the rules that every program obeys:
-//   - words have one writer and are written once a launch: an index from Signals() is used once per pair of
-//   ranks;
-//   - peers write only into workspace and, after an entry exchange, into symmetric slots and the bulk area.
-//   Workspace
-//     needs no entry exchange: its halves alternate by epoch parity, and since every program closes, launch n
-//     + 2 starts nowhere before launch n has ended everywhere;
-//   - in program order a program runs on a single in-order queue without deadlock: every signal that a peer
-//   waits for
-//     is listed before the wait that depends on that peer.
+// `Builder`: writes all ranks' programs of one plan. It lays out the workspace and the signal words, alike
+// on every rank, and keeps the rules that every program obeys:
+//   - A word has one writer and is written once a launch: an index from Signals() is used once per pair of
+//     ranks.
+//   - Peers write only into workspace and, after an entry exchange, into symmetric slots and the bulk area.
+//     Workspace needs no entry exchange: its halves alternate by epoch parity, and every program closes.
+//     So launch n + 2 starts nowhere before launch n has ended everywhere, and peers may write into the half
+//     of launch n.
+//   - In program order a program runs on a single in-order queue without deadlock: every signal that a peer
+//     waits for is listed before the wait that depends on that peer.
+//
 // Use: first Reserve and Signals (the layout), then steps; Finish at the end.
 #pragma once
 

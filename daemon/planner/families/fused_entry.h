@@ -1,9 +1,9 @@
 // File: fused_entry.h
 //
 // `FusedEntry`: how a fused kernel that delivers to peers meets them. A kernel of no more than one wave
-// delivers as soon as it ends, so its lane meets them before it. One with a wave to compute before its first
-// delivery need not wait for them to start: lane 1 meets them meanwhile and then writes a word of the rank's
-// own, for which the kernel waits before that delivery.
+// delivers as soon as it ends, so its lane meets them before it. A rank with a wave to compute before its
+// first delivery need not wait for the peers to start. Lane 1 meets the peers meanwhile and then writes a
+// word of this rank, for which the kernel waits before that delivery.
 #pragma once
 
 #include <vector>

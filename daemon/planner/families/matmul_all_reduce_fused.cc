@@ -1,12 +1,12 @@
 // Matmul, then all-reduce of the product by one kernel a rank, two-shot: each rank owns a part of the rows.
-// The kernel computes its partial sums of the peers' rows and then its own, to which it adds theirs in the
-// tiles' epilogue, by bands of columns: the peers' rows of a band, then the own ones of the band before,
-// whose partial sums have come meanwhile. It delivers partial sums to owners, and sums to all, itself, by its
-// tiles: what copy engines did, by whole parts with a word behind each, took longer than the products (15 µs
-// each on four H200s), and a lane that waits for a word 4 to 8 µs. So it waits for the peers' sums itself,
-// too, where they arrive in C. Of more than one wave of the kernel's tiles, lane 1 meets the peers meanwhile,
-// and takes their sums where they do not arrive in C. Any number of rows: the last part may be short, and the
-// last ranks may own none (FusedTileCut).
+// The kernel computes its partial sums of the peers' rows and then its own rows, to which it adds the peers'
+// sums in the tiles' epilogue. It goes by bands of columns: the peers' rows of a band, then the own rows of
+// the band before, whose partial sums have come meanwhile. Its tiles deliver partial sums to owners, and sums
+// to all. Copy engines, by whole parts with a word behind each, took longer than the products (15 µs each on
+// four H200s), and a lane that waits for a word 4 to 8 µs. So the kernel also waits for the peers' sums where
+// they arrive in C. With more than one wave of tiles, lane 1 meets the peers meanwhile, and takes their sums
+// where they do not arrive in C. Any number of rows: the last part may be short, and the last ranks may own
+// none (FusedTileCut).
 #include "daemon/planner/families/families.h"
 #include "daemon/planner/families/fused_entry.h"
 #include "daemon/planner/families/matmul_parts.h"

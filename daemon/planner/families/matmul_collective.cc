@@ -55,7 +55,7 @@ Operand Packed(Role role, DType dtype, std::vector<int64_t> shape) {
   return operand;
 }
 
-// The collective as requests of its own. Pieces lie rank-major, so the first dimension stands for whichever
+// The collective as separate requests. Pieces lie rank-major, so the first dimension stands for whichever
 // it is.
 std::vector<OpRequest> RequestsBeside(const Problem& problem) {
   OpRequest plain;

@@ -18,8 +18,8 @@ struct MatmulCollective {
 };
 
 // For an operation with a matmul that `algorithm` can run; kUnfused: whether it can is what the answer says.
-// kUnfused plans the collective as a request of its own: by the bounds and the cost model of collectives,
-// with NCCL for what their builders cannot take.
+// kUnfused plans the collective as a separate request: by the bounds and the cost model of collectives, with
+// NCCL for requests that their builders cannot take.
 MatmulCollective CollectiveBeside(const Problem& problem, Algorithm algorithm);
 
 // Empty when kLowLatency can run the fused operation of `problem`, else why not. For few rows: no NCCL and no

@@ -1,7 +1,7 @@
 // File: matmul_notes.h
 //
-// What a plan must say about its products on CUDA: copies that a layout costs, and products that cuBLASLt
-// does not take and the slow kernel of any strides computes. Nothing is slow in silence.
+// The notes of a plan on its products on CUDA: copies that a layout costs, and products that cuBLASLt refuses
+// and the slow kernel of any strides computes. Nothing is slow in silence.
 #pragma once
 
 #include <string>

@@ -23,7 +23,7 @@ MatmulStep WholeMatmul(const Problem& problem, int rank, size_t i);
 // the last one) into `c`, with scales but without bias and result scale: a partial sum of a reduction.
 MatmulStep PartialMatmul(const Problem& problem, int rank, int dim, Range range, const View& c);
 
-// Cuts B of `step`, and B's scales by blocks, to `range` of K. What A has of it is the caller's.
+// Cuts B of `step`, and B's scales by blocks, to `range` of K. The caller cuts A.
 void SliceK(Range range, MatmulStep* step);
 
 // Adds bias and result scale of the whole sum to `sum`, whose dst is this rank's output number `i`. `dim` is
@@ -31,7 +31,7 @@ void SliceK(Range range, MatmulStep* step);
 void AddEpilogue(const Problem& problem, int rank, int dim, ReduceStep* sum, size_t i = 0);
 bool HasEpilogue(const Problem& problem);
 
-// What a plan says of a product and then a reduction by `collective`; `rounds_again`: bias, result scale or
+// The explanation of a product and then a reduction by `collective`. `rounds_again`: bias, result scale or
 // C's own type come after the sum.
 void SetUnfusedNumbers(const Problem& problem, Algorithm collective, bool rounds_again, Plan* plan);
 

@@ -1,5 +1,5 @@
 // Matmul, then reduce-scatter of the product: unfused, as a chunk pipeline over two lanes, as a ring of
-// transfer groups, and by one kernel that tells when a slice is complete and sums its own.
+// transfer groups, and by one kernel that signals complete slices and sums its own.
 //
 // Rank r multiplies the slice of rank r + 1 first and its own last, so that at any time all ranks send to
 // different owners and the own slice needs no travel. An owner sums in rank order with fp32 accumulators;
@@ -125,8 +125,8 @@ void Pipeline(const Problem& problem, Scatter* scatter, Builder* builder) {
   }
 }
 
-// On lane 0 one kernel multiplies the slices in the pipeline's order, delivers those of others to their
-// owners, by its tiles, and sums its own slice, the last, with its peers' as it multiplies it. Step by step,
+// On lane 0 one kernel multiplies the slices in the pipeline's order, and its tiles deliver the peers' slices
+// to their owners. It sums its own slice, the last, with its peers' as it multiplies it. Step by step,
 // a slice lies in this rank's memory first and is copied. Pushes by copy engine of whole slices, with a word
 // behind each, were as fast on two H200s and slower for fp8 and for short products
 // (docs/performance-kernels.md). Of more than one wave of the kernel's tiles, lane 1 meets the peers
@@ -236,7 +236,7 @@ bool Unfused(const Problem& problem, Algorithm collective, Builder* builder) {
   std::vector<int64_t> shape = c.extent;
   shape.insert(shape.begin(), world);
   const View slice = Packed(Ref{}, problem.wire, c.extent);
-  // A sum that is a step of its own writes any output; NCCL and kernels know no bias and one type.
+  // A sum in a separate step writes any output; NCCL and kernels know no bias and one type.
   const bool into_output =
       copy_engine || (c.dtype == problem.wire && IsContiguous(c) && !HasEpilogue(problem));
   const uint64_t product = builder->Reserve(Bytes(slice) * static_cast<uint64_t>(world));

@@ -7,8 +7,8 @@
 namespace tandem::plan {
 namespace {
 
-// What is enqueued behind a wait stays well below what a stream takes while it stands still
-// (kMaxChunkSignals), for 8 shards too.
+// The work enqueued behind a wait stays well below the room of a stalled stream (kMaxChunkSignals), for 8
+// shards too.
 constexpr int64_t kMaxProducts = 64;
 
 int LeadingDims(const MatmulStep& step) { return static_cast<int>(step.a.extent.size()) - 1; }

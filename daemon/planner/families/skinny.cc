@@ -26,7 +26,7 @@ SkinnyKind KindOf(Op op) {
 std::string WhyNotTypes(DType a, DType b, DType c) {
   if ((a == DType::kBf16 || a == DType::kF16) && b == a && c == a) return {};
   if (a == DType::kF8E4M3 && b == a && c == DType::kBf16) return {};
-  return Text("no few-rows kernel for ", DTypeName(a), " and ", DTypeName(b), " to ", DTypeName(c));
+  return Text("no skinny kernel for ", DTypeName(a), " and ", DTypeName(b), " to ", DTypeName(c));
 }
 
 class SkinnySteps {
@@ -41,7 +41,7 @@ class SkinnySteps {
         sent_(builder->Signals()),
         summed_(layout.kind == SkinnyKind::kAllReduce ? builder->Signals() : sent_) {}
 
-  // What the kernel of `rank` is told.
+  // The step for the kernel of `rank`.
   SkinnyStep Kernel(int rank) const {
     SkinnyStep step;
     step.matmul = WholeMatmul(problem_, rank, 0);
@@ -176,7 +176,7 @@ std::optional<SkinnyLayout> SkinnyFor(const Problem& problem, std::string* why) 
   const Slots& slots = problem.slots;
   if (slots.b.size() != 1) return none("several B");
   if (slots.gathered_a >= 0) return none("the gathered A is asked for");
-  if (IsBlockWise(problem.scale_mode)) return none("no few-rows kernel for factors by blocks");
+  if (IsBlockWise(problem.scale_mode)) return none("no skinny kernel for factors by blocks");
   const View a = problem.Slot(0, slots.a), b = problem.Slot(0, slots.b[0]), c = problem.Slot(0, slots.c[0]);
   if (std::string types = WhyNotTypes(a.dtype, b.dtype, c.dtype); !types.empty())
     return none(std::move(types));
@@ -184,7 +184,7 @@ std::optional<SkinnyLayout> SkinnyFor(const Problem& problem, std::string* why) 
       MakeSkinnyLayout(KindOf(problem.request->op), problem.world_size, problem.rows, problem.n, problem.k,
                        static_cast<int>(DTypeBytes(a.dtype)), static_cast<int>(DTypeBytes(c.dtype)),
                        RunsAlongN(b), MaxSkinnyCtas(problem.group->kernel_sms));
-  if (!layout) return none("more tiles than the few-rows kernel computes at once");
+  if (!layout) return none("more tiles than the skinny kernel computes at once");
   if (layout->area_bytes() > static_cast<int64_t>(kMaxWorkspaceBytes)) {
     return none(Text("its exchange area of ", BytesText(static_cast<uint64_t>(layout->area_bytes())),
                      " does not fit into workspace"));

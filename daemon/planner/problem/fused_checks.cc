@@ -81,7 +81,7 @@ std::string WhyNotBlocks(const Problem& problem) {
       return Text("B's scales are not those of blocks of ", kScaleBlock, " columns");
     }
   }
-  // What travels is packed on its way: shards that have come would lie otherwise than the own one.
+  // Shards are packed on their way, so they would lie otherwise than the own shard.
   const View scale = problem.Slot(0, problem.slots.scale_a);
   if (ScalesTravel(problem.scale_mode) && !LieAlike(scale, PackedInOrder(scale, scale.ref)))
     return "A's scales are not packed";

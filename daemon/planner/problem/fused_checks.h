@@ -1,7 +1,7 @@
 // File: fused_checks.h
 //
-// Which requests the fused kernels take (kernels/cuda/fused): what TMA and their tiles need of shapes,
-// strides and types.
+// The requests that the fused kernels take (kernels/cuda/fused): the limits of TMA and of their tiles on
+// shapes, strides and types.
 #pragma once
 
 #include <string>
@@ -18,11 +18,11 @@ std::string WhyNotFused(const Problem& problem);
 int64_t FusedTiles(int64_t pieces, int64_t rows, int64_t n);
 
 // Whether `pieces` pieces of `rows` rows and `n` columns each have no more tiles than the fused kernel
-// computes at once. What comes before or after the products is hidden by none of them then.
+// computes at once. No product then hides the work before or after the products.
 bool IsOneFusedWave(int64_t pieces, int64_t rows, int64_t n);
 
-// How an all-reduced product is cut into the ranks' parts, of `rows` rows each but the last one, which may
-// have fewer; those behind it, of the last ranks, have none.
+// The cut of an all-reduced product into the ranks' parts. Each part has `rows` rows, except that the last
+// one with rows may have fewer, and the last ranks may have none.
 struct FusedTileCut {
   int64_t rows = 0;  // of a part
   int64_t m = 0;     // of the product

@@ -34,8 +34,8 @@ Status CheckAttributes(const OpRequest& request, int world_size) {
     return FieldError("steps",
                       Text("only the ring has steps; ", AlgorithmName(request.algorithm), " was asked for"));
   }
-  // A piece has a signal word of its own: on its owner in matmul_reduce_scatter; at each hop around the ring
-  // in all_gather_matmul. A few words are kept for the entry exchange.
+  // A piece has its own signal word: on its owner in matmul_reduce_scatter; at each hop around the ring in
+  // all_gather_matmul. A few words are kept for the entry exchange.
   constexpr int kMaxPieces = kSignalsPerWriter - 32;
   const int hops = request.op == Op::kAllGatherMatmul ? std::max(1, world_size - 1) : 1;
   if (request.steps / world_size > kMaxPieces / hops) {

@@ -30,7 +30,7 @@ enum class ScaleMode : uint8_t {
 std::string_view ScaleModeName(ScaleMode mode);
 // One factor for each row and kScaleBlock elements of K.
 bool IsBlockWise(ScaleMode mode);
-// Each rank has the scales of its own shard of A only: they are gathered with it.
+// Each rank has scales only for its shard of A: they are gathered with it.
 bool ScalesTravel(ScaleMode mode);
 // Each rank has the scales of the whole gathered A.
 bool AreScalesReplicated(ScaleMode mode);
@@ -56,7 +56,7 @@ struct Problem {
   // The whole product, rows × n × k over all of A (gathered) and B; n is the sum over all B. 0 without a
   // matmul.
   int64_t rows = 0, n = 0, k = 0;
-  // What the thresholds are compared with: the whole message, in bytes. All-reduce, broadcast, reduce: the
+  // The size that the thresholds apply to: the whole message, in bytes. All-reduce, broadcast, reduce: the
   // tensor. All-gather and its matmul: the gathered tensor. Reduce-scatter, all-to-all: the input. Matmul +
   // reduction: the whole product in its wire type.
   uint64_t message_bytes = 0;

@@ -24,7 +24,7 @@ Shape WithLast(Shape shape, int64_t extent) {
   return shape;
 }
 
-// What the shape of a scale of B can be taken for.
+// The modes that the shape of a scale of B allows.
 struct ScaleOfB {
   bool plain = false;   // one element, or (1, N)
   bool blocks = false;  // (blocks of K, blocks of N or N)

@@ -1,4 +1,4 @@
-// Collectives as kernels of blocks: every (rank, block) is a process of its own here, run in random order,
+// Collectives as kernels of blocks: every (rank, block) is a separate process here, run in random order,
 // and the result is compared with the expansion run step by step. So a block that read or wrote another
 // block's bytes would be found.
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What `auto` becomes on CUDA behind NVSwitches, against what was measured there, and that nothing else
+// The choices of `auto` on CUDA behind NVSwitches, against measurements there, and that nothing else
 // moves.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ Plan MustPlan(const OpRequest& request, const GroupContext& group) {
   return std::move(*plan);
 }
 
-// What `algorithm` is predicted to take, chosen or not.
+// The predicted time of `algorithm`, chosen or not.
 double Predicted(const Plan& plan, Algorithm algorithm) {
   if (plan.algorithm == algorithm) return plan.predicted_us;
   for (const RefusedAlgorithm& refused : plan.refused) {
@@ -142,7 +142,7 @@ struct Taken {
   double best = 1e9;
 };
 
-// What `algorithm` took, and the fastest of all.
+// The time of `algorithm`, and the fastest of all.
 Taken TakenBy(const Case& test, Algorithm algorithm) {
   const Algorithm overlapped =
       test.op == Op::kMatmulAllReduce ? Algorithm::kTiledTwoShot : Algorithm::kPipeline;
@@ -208,8 +208,8 @@ TEST(MeasuredChoice, ScalesByBlocksArePredictedByWhatTheyTook) {
   }
 }
 
-// Where a table has no entry the kernel that sums exactly is taken for what it took: of 2048 rows it is the
-// fastest scatter by 6 % on two H200s and by 12 % or more on two H100s, of more rows a pipeline is, or as
+// Where a table has no entry, the time of the exact kernel is used. For 2048 rows it is the fastest scatter
+// by 6 % on two H200s and by 12 % or more on two H100s. For more rows a pipeline is the fastest, or as
 // fast.
 TEST(MeasuredChoice, ExactFloat8ScattersAreFusedWhereThatWasFaster) {
   const auto chosen = [](int64_t rows) {
@@ -337,7 +337,7 @@ TEST(MeasuredChoice, NothingElseMoves) {
   const Case few{Op::kAllGatherMatmul, DType::kBf16, 4, 64, 7168, 8192, 0, 0, 0, 0, 0, 0};
   EXPECT_EQ(MustPlan(RequestOf(few), H200s(4)).algorithm, Algorithm::kLowLatency);
   EXPECT_NE(MustPlan(RequestOf(few), pcie).algorithm, Algorithm::kLowLatency);
-  // The kernel for few rows is chosen on as many ranks as it was measured on.
+  // The skinny kernel is chosen on as many ranks as it was measured on.
   for (const auto& [world, expected] :
        {std::pair(2, Algorithm::kFused), {4, Algorithm::kFused}, {8, Algorithm::kLowLatency}}) {
     const GroupContext group = FusedH200s(world);

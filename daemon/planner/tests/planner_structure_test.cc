@@ -10,7 +10,7 @@
 namespace tandem::plan {
 namespace {
 
-// Plans `request` by each of its algorithms that can run, and simulates the programs. Returns how many ran.
+// Plans `request` by each algorithm that can run, and simulates the programs. Returns how many ran.
 int RunAll(OpRequest request, const GroupContext& group) {
   int ran = 0;
   const int world = group.topology.size();
@@ -347,8 +347,8 @@ TEST(SendReceive, WritesSymmetricSlotsInPlace) {
   EXPECT_EQ(plan->bytes_moved, 36u);
 }
 
-// What ends a pipeline follows the last product, or the last sums, on lane 0: no event of another lane stands
-// between them and done.
+// The end of a pipeline follows the last product, or the last sums, on lane 0: no event of another lane
+// stands between them and done.
 TEST_P(EveryWorld, PipelinesEndOnLaneZero) {
   const int world = GetParam();
   if (world == 1) return;

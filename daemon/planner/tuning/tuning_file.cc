@@ -44,21 +44,21 @@ class Fields {
     const toml::node* node = table_.get(name);
     if (node == nullptr) {
       --known_;
-      return required ? Wrong(std::string(name) + " is missing") : Status::Ok();
+      return required ? BadField(std::string(name) + " is missing") : Status::Ok();
     }
     if constexpr (std::is_same_v<T, double>) {
       const std::optional<double> number = node->value<double>();  // whole numbers too
       if (!number || !(node->is_floating_point() || node->is_integer()))
-        return Wrong(std::string(name) + " is no number");
+        return BadField(std::string(name) + " is no number");
       *value = *number;
     } else if constexpr (std::is_same_v<T, int>) {
       const std::optional<int64_t> number = node->value_exact<int64_t>();
       if (!number || *number < 0 || *number > 1 << 30)
-        return Wrong(std::string(name) + " is no integer in its range");
+        return BadField(std::string(name) + " is no integer in its range");
       *value = static_cast<int>(*number);
     } else {
       const std::optional<std::string> text = node->value_exact<std::string>();
-      if (!text) return Wrong(std::string(name) + " is no string");
+      if (!text) return BadField(std::string(name) + " is no string");
       *value = *text;
     }
     return Status::Ok();
@@ -66,12 +66,12 @@ class Fields {
   Result<const toml::array*> Array(std::string_view name) {
     ++known_;
     const toml::node* node = table_.get(name);
-    if (node == nullptr || node->as_array() == nullptr) return Wrong(std::string(name) + " is no array");
+    if (node == nullptr || node->as_array() == nullptr) return BadField(std::string(name) + " is no array");
     return node->as_array();
   }
   // All that the table has was asked for.
-  Status End() const { return known_ == table_.size() ? Status::Ok() : Wrong("a key that is not known"); }
-  Status Wrong(const std::string& what) const { return InvalidArgument(where_ + ": " + what); }
+  Status End() const { return known_ == table_.size() ? Status::Ok() : BadField("a key that is not known"); }
+  Status BadField(const std::string& what) const { return InvalidArgument(where_ + ": " + what); }
 
  private:
   const toml::table& table_;
@@ -86,7 +86,7 @@ Result<TuningCandidate> ReadCandidate(const toml::node& node, const std::string&
   std::string algorithm;
   TANDEM_RETURN_IF_ERROR(fields.Read("algorithm", &algorithm));
   Result<Algorithm> parsed = ParseAlgorithm(algorithm);
-  if (!parsed.ok()) return fields.Wrong(parsed.status().message());
+  if (!parsed.ok()) return fields.BadField(parsed.status().message());
   candidate.algorithm = *parsed;
   TANDEM_RETURN_IF_ERROR(fields.Read("steps", &candidate.steps, false));
   TANDEM_RETURN_IF_ERROR(fields.Read("lanes", &candidate.lanes, false));
@@ -108,7 +108,7 @@ Result<TuningEntry> ReadEntry(const toml::table& table, const std::string& where
   TANDEM_RETURN_IF_ERROR(fields.Read("world_size", &entry.key.world_size));
   TANDEM_RETURN_IF_ERROR(fields.Read("op", &op));
   Result<Op> parsed = ParseOp(op);
-  if (!parsed.ok()) return fields.Wrong(parsed.status().message());
+  if (!parsed.ok()) return fields.BadField(parsed.status().message());
   entry.key.op = *parsed;
   TANDEM_RETURN_IF_ERROR(fields.Read("types", &entry.key.types));
   TANDEM_RETURN_IF_ERROR(fields.Read("scales", &entry.key.scales, false));
@@ -118,11 +118,11 @@ Result<TuningEntry> ReadEntry(const toml::table& table, const std::string& where
   TANDEM_ASSIGN_OR_RETURN(const toml::array* shape, fields.Array("shape"));
   for (const toml::node& extent : *shape) {
     const std::optional<int64_t> value = extent.value_exact<int64_t>();
-    if (!value) return fields.Wrong("shape has an extent that is no integer");
+    if (!value) return fields.BadField("shape has an extent that is no integer");
     entry.shape.push_back(*value);
   }
   TANDEM_ASSIGN_OR_RETURN(const toml::array* candidates, fields.Array("candidates"));
-  if (candidates->size() > plan::kMaxTuningCandidates) return fields.Wrong("too many candidates");
+  if (candidates->size() > plan::kMaxTuningCandidates) return fields.BadField("too many candidates");
   for (const toml::node& node : *candidates) {
     TANDEM_ASSIGN_OR_RETURN(TuningCandidate candidate, ReadCandidate(node, where));
     entry.candidates.push_back(std::move(candidate));
@@ -165,8 +165,8 @@ Result<TuningTable> ParseTuning(std::string_view text, const std::string& file) 
   int format = 0;
   TANDEM_RETURN_IF_ERROR(fields.Read("format", &format));
   if (format != kTuningFormat) {
-    return fields.Wrong("format " + std::to_string(format) + "; this tandemd reads format " +
-                        std::to_string(kTuningFormat));
+    return fields.BadField("format " + std::to_string(format) + "; this tandemd reads format " +
+                           std::to_string(kTuningFormat));
   }
   TuningTable table;
   if (root.contains("entry")) {

@@ -18,7 +18,7 @@
 
 namespace tandem::daemon {
 
-// What a plan was made for without a time that decides.
+// A problem that a plan was made for, and for which no measured time decides.
 struct WantedTuning {
   plan::TuningEntry entry;             // key and shape
   std::string request;                 // v1.OpRequest, serialized, of rank 0
@@ -31,7 +31,7 @@ inline constexpr size_t kMaxWantedTuning = 256;
 class TuningStore {
  public:
   // Reads `state_file` and each *.toml of `shipped_dir` in the order of their names; either may be missing.
-  // What cannot be used is left out as a whole file and named by refused().
+  // A file that cannot be used is left out as a whole; refused() names it.
   TuningStore(std::string state_file, const std::string& shipped_dir);
 
   std::shared_ptr<const plan::TuningTable> Snapshot() const;
@@ -50,7 +50,7 @@ class TuningStore {
   // Remembers what would have been looked up, while this tandemd runs, until there is an entry that holds for
   // it.
   void Want(WantedTuning wanted);
-  // Those that most plans were made for come first.
+  // Problems of most plans come first.
   std::vector<WantedTuning> Wanted() const;
 
  private:

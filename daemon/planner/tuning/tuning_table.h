@@ -4,7 +4,7 @@
 // no file, no clock, no lock (daemon/planner/tuning has those). A table that is shared is not changed any
 // more.
 //
-// What a measurement holds for: the key, which must be equal, and the shape, which may be near. A measured
+// A measurement holds for its key, which must be equal, and its shape, which may be near. A measured
 // shape stands for all shapes of which each extent lies within a factor of √2 of its own (its bucket). The
 // exact shape comes first, then the nearest one by the sum of the extents' distances on a logarithmic scale.
 #pragma once
@@ -21,7 +21,7 @@
 
 namespace tandem::plan {
 
-// What must be equal.
+// The key: must be equal.
 struct TuningKey {
   std::string gpu;             // model of all the group's GPUs; "host" on the host backend
   std::string topology_class;  // TopologyClassName

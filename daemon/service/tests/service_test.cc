@@ -1,4 +1,4 @@
-// The clients' sockets for real: gRPC and leases over Unix sockets, in one process, over fake engines.
+// The services of clients: sessions, descriptors, limits and events, as calls over the sockets have them.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
@@ -6,16 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <fstream>
-#include <sstream>
-
 #include "common/fd_socket.h"
-#include "daemon/control/tests/control_fixture.h"
 #include "daemon/control/tests/lingering_socket.h"
-#include "daemon/service/lease_server.h"
-#include "daemon/service/peer_identity.h"
-#include "daemon/service/status_codec.h"
-#include "daemon/service/tandem_service.h"
+#include "daemon/service/tests/service_fixture.h"
 #include "tandem/v1/tandem.grpc.pb.h"
 
 namespace tandem::daemon {
@@ -24,107 +17,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::string Hex(const std::string& bytes) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (unsigned char c : bytes) {
-    text += kDigits[c >> 4];
-    text += kDigits[c & 15];
-  }
-  return text;
-}
-
-// A client as the library is one: a lease and a stub.
-struct Client {
-  UniqueFd lease;
-  v1::AttachReply attached;
-  std::unique_ptr<v1::Tandem::Stub> stub;
-
-  std::unique_ptr<grpc::ClientContext> Context(const std::string& token = {}) const {
-    auto context = std::make_unique<grpc::ClientContext>();
-    context->AddMetadata("tandem-token", Hex(token.empty() ? attached.token() : token));
-    context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
-    return context;
-  }
-};
-
-v1::StatusDetail DetailOf(const grpc::ClientContext& context) {
-  v1::StatusDetail detail;
-  auto it = context.GetServerTrailingMetadata().find(kStatusTrailer);
-  if (it != context.GetServerTrailingMetadata().end()) {
-    detail.ParseFromString(std::string(it->second.data(), it->second.size()));
-  }
-  return detail;
-}
-
-class ServiceTest : public ControlTest {
- protected:
-  void SetUp() override {
-    char name[] = "/tmp/tandem-service-XXXXXX";
-    directory = ::mkdtemp(name);
-    ControlOptions options;
-    options.grpc_socket = directory + "/client.sock";
-    options.orphan_deadline = std::chrono::milliseconds(500);
-    options.limits.calls_per_session = 16;
-    Start(4, options);
-    LeaseServerOptions lease_options;
-    lease_options.path = directory + "/lease.sock";
-    lease_options.mode = 0600;
-    lease_options.attach_deadline = std::chrono::milliseconds(500);
-    lease_options.max_backlog = 8;
-    lease_options.max_unattached = 8;
-    auto started = LeaseServer::Start(lease_options, *control);
-    ASSERT_TRUE(started.ok()) << started.status().ToString();
-    leases = std::move(*started);
-    service = std::make_unique<TandemService>(*control);
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("unix:" + options.grpc_socket, grpc::InsecureServerCredentials());
-    builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
-    builder.RegisterService(service.get());
-    server = builder.BuildAndStart();
-    ASSERT_NE(server, nullptr);
-    channel = grpc::CreateChannel("unix:" + options.grpc_socket, grpc::InsecureChannelCredentials());
-  }
-  void TearDown() override {
-    control->Stop();
-    server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));
-    leases.reset();
-    control.reset();
-    std::filesystem::remove_all(directory);
-  }
-
-  Result<Client> Connect() {
-    Client client;
-    TANDEM_ASSIGN_OR_RETURN(client.lease, ConnectSeqpacket(directory + "/lease.sock"));
-    v1::LeaseMessage message;
-    message.mutable_attach()->set_protocol_min(1);
-    message.mutable_attach()->set_protocol_max(1);
-    TANDEM_RETURN_IF_ERROR(SendMessage(client.lease.get(), message.SerializeAsString()));
-    TANDEM_ASSIGN_OR_RETURN(FdMessage answer, ReceiveMessage(client.lease.get()));
-    if (!message.ParseFromString(answer.body)) return Internal("malformed answer");
-    if (message.has_refused())
-      return Status(static_cast<Code>(message.refused().code()), message.refused().message());
-    client.attached = message.attached();
-    client.stub = v1::Tandem::NewStub(channel);
-    return client;
-  }
-  // Reads the next transfer; the descriptors that came with it.
-  size_t ReceiveFds(const Client& client, uint64_t transfer_id) {
-    auto message = ReceiveMessage(client.lease.get());
-    v1::LeaseMessage parsed;
-    if (!message.ok() || !parsed.ParseFromString(message->body)) return 0;
-    return parsed.transfer().transfer_id() == transfer_id ? message->fds.size() : 0;
-  }
-
-  std::string directory;
-  std::unique_ptr<LeaseServer> leases;
-  std::unique_ptr<TandemService> service;
-  std::unique_ptr<grpc::Server> server;
-  std::shared_ptr<grpc::Channel> channel;
-};
-
 TEST_F(ServiceTest, AttachJoinAndMeetOverRealSockets) {
-  std::vector<Client> clients;
+  std::vector<ServiceClient> clients;
   for (int i = 0; i < 2; ++i) {
     auto client = Connect();
     ASSERT_TRUE(client.ok()) << client.status().ToString();
@@ -142,7 +36,7 @@ TEST_F(ServiceTest, AttachJoinAndMeetOverRealSockets) {
   });
   EXPECT_EQ(groups[0].group_id(), groups[1].group_id());
   auto sizes = Together(2, [&](int rank) {
-    const Client& client = clients[size_t(rank)];
+    const ServiceClient& client = clients[size_t(rank)];
     v1::EmptyRequest empty;
     empty.mutable_spec()->add_shape(100);
     empty.set_gpu_uuid(client.attached.gpus(rank).uuid());
@@ -158,7 +52,7 @@ TEST_F(ServiceTest, AttachJoinAndMeetOverRealSockets) {
   });
   EXPECT_EQ(sizes, (std::vector<size_t>{2, 2}));
   v1::DetachReply detached;
-  for (const Client& client : clients) {
+  for (const ServiceClient& client : clients) {
     EXPECT_TRUE(client.stub->Detach(client.Context().get(), {}, &detached).ok());
   }
   EXPECT_EQ(control->Snapshot().sessions, 0u);
@@ -238,7 +132,7 @@ TEST_F(ServiceTest, ALeaseThatALivingProcessClosesIsNotLost) {
   ASSERT_EQ(status, 0);
   EXPECT_TRUE(Eventually([&] { return control->Snapshot().sessions_lost_total == 1; }));
 
-  std::vector<Client> clients;
+  std::vector<ServiceClient> clients;
   std::vector<SessionRef> sessions;
   for (int i = 0; i < 2; ++i) {
     auto client = Connect();
@@ -376,7 +270,7 @@ TEST_F(ServiceTest, AClientThatDoesNotReadFillsItsOwnBacklogOnly) {
   }
   EXPECT_EQ(status.detail().reason, "BACKLOG") << status.ToString();
   EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(20));
-  // What was accepted arrives in order once the client reads again.
+  // Accepted messages arrive in order once the client reads again.
   for (uint64_t i = 0; i < 20; ++i) EXPECT_EQ(ReceiveFds(*client, i), 1u);
   EXPECT_TRUE(Connect().ok());
 }
@@ -478,7 +372,7 @@ TEST_F(ServiceTest, EventsStreamUntilTheSessionEnds) {
   auto context = client->Context();
   auto reader = client->stub->Events(context.get(), {});
   reader->WaitForInitialMetadata();
-  control->SetDraining(true);
+  control->SetAdmission(Admission::kDraining);
   v1::Event event;
   ASSERT_TRUE(reader->Read(&event));
   EXPECT_EQ(event.kind(), v1::Event::DRAINING);
@@ -499,55 +393,10 @@ TEST_F(ServiceTest, ANewStreamOfEventsTakesThePlaceOfTheOldOne) {
   v1::Event event;
   EXPECT_FALSE(old_reader->Read(&event));
   EXPECT_EQ(old_reader->Finish().error_code(), grpc::StatusCode::ABORTED);
-  control->SetDraining(true);
+  control->SetAdmission(Admission::kDraining);
   ASSERT_TRUE(new_reader->Read(&event));
   EXPECT_EQ(event.kind(), v1::Event::DRAINING);
   new_context->TryCancel();
-}
-
-TEST(PeerIdentity, BothWaysNameThisProcess) {
-  auto pair = SeqpacketPair();
-  ASSERT_TRUE(pair.ok());
-  for (PidfdSource source : {PidfdSource::kPreferSocket, PidfdSource::kOpenOnly}) {
-    auto peer = IdentifyPeer(pair->first.get(), source);
-    ASSERT_TRUE(peer.ok()) << peer.status().ToString();
-    EXPECT_EQ(peer->first.pid, ::getpid());
-    EXPECT_EQ(peer->first.uid, ::getuid());
-    EXPECT_TRUE(peer->second.valid());
-    std::ifstream file("/proc/self/cgroup");
-    std::stringstream text;
-    text << file.rdbuf();
-    EXPECT_EQ(peer->first.cgroup, MemoryCgroup(text.str()));
-  }
-  EXPECT_GT(*ProcessStartTicks(::getpid()), 0u);
-  const auto age = Waiter::Clock::now() - IdentifyPeer(pair->first.get())->first.started;
-  EXPECT_GE(age, std::chrono::seconds(0));
-  EXPECT_LT(age, std::chrono::minutes(10));  // the program's own
-  EXPECT_EQ(ProcessStartTicks(-1).status().code(), Code::kNotFound);
-}
-
-TEST(PeerIdentity, AProcessThatHasEndedDoesNotLive) {
-  auto pair = SeqpacketPair();
-  ASSERT_TRUE(pair.ok());
-  auto own = IdentifyPeer(pair->first.get());
-  ASSERT_TRUE(own.ok());
-  EXPECT_TRUE(ProcessLives(::getpid(), own->second));
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(0);
-  siginfo_t ended{};
-  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT), 0);
-  EXPECT_FALSE(ProcessLives(child, own->second));  // not reaped yet: the pid is its own
-  ::waitpid(child, nullptr, 0);
-  EXPECT_FALSE(ProcessLives(child, own->second));
-}
-
-TEST(PeerIdentity, TheMemoryControllersCgroupCounts) {
-  EXPECT_EQ(MemoryCgroup("0::/user.slice/session-1.scope\n"), "/user.slice/session-1.scope");
-  EXPECT_EQ(MemoryCgroup("9:name=systemd:/s\n4:cpu,memory:/docker/a:b\n0::/\n"), "/docker/a:b");
-  EXPECT_EQ(MemoryCgroup("4:pids:/p\n0::/unified\n"), "/unified");
-  EXPECT_EQ(MemoryCgroup("4:pids:/p\n"), "");
-  EXPECT_EQ(MemoryCgroup("malformed\n"), "");
-  EXPECT_EQ(MemoryCgroup(""), "");
 }
 
 }  // namespace

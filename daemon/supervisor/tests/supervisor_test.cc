@@ -26,11 +26,11 @@ using testing::HasSubstr;
 
 class Recorder : public EngineListener {
  public:
-  // What OnEngineDown sees of it; set before the first engine starts.
+  // The engine's status in OnEngineDown; set before the first engine starts.
   Engines* engines = nullptr;
-  bool shared_fate() {
+  bool context_lost() {
     std::lock_guard<std::mutex> lock(mutex_);
-    return shared_fate_;
+    return context_lost_;
   }
 
   // Within OnEngineUp, if > 0: the engine must answer, before anything watches it.
@@ -43,7 +43,7 @@ class Recorder : public EngineListener {
   void OnEngineDown(int gpu, uint64_t generation, const std::string& reason) override {
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      shared_fate_ = engines != nullptr && engines->StatusOf(gpu).shared_fate;
+      context_lost_ = engines != nullptr && engines->StatusOf(gpu).context_lost;
     }
     Note("down " + std::to_string(generation) + " " + reason);
   }
@@ -74,7 +74,7 @@ class Recorder : public EngineListener {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::string> notes_;
-  bool shared_fate_ = false;
+  bool context_lost_ = false;
 };
 
 // A directory in which an MPS control daemon seems to answer.
@@ -288,7 +288,7 @@ TEST_F(SupervisorTest, SharedFateIsNoCrashAndIsNamed) {
     ASSERT_TRUE(listener_.Await("down " + std::to_string(generation) +
                                 " cuStreamQuery: CUDA_ERROR_ILLEGAL_ADDRESS (700); exit 3"));
   }
-  EXPECT_TRUE(listener_.shared_fate());
+  EXPECT_TRUE(listener_.context_lost());
 }
 
 TEST_F(SupervisorTest, ALostContextWithoutMpsIsTheEnginesOwnCrash) {
@@ -300,7 +300,7 @@ TEST_F(SupervisorTest, ALostContextWithoutMpsIsTheEnginesOwnCrash) {
   command.mutable_break_group();
   EXPECT_EQ(supervisor_->Call(0, command, {}, milliseconds(30000)).code(), Code::kUnavailable);
   ASSERT_TRUE(AwaitState(EngineState::kCrashLooped));
-  EXPECT_FALSE(supervisor_->StatusOf(0).shared_fate);
+  EXPECT_FALSE(supervisor_->StatusOf(0).context_lost);
 }
 
 TEST_F(SupervisorTest, EngineThatIsNeverReadyIsEnded) {

@@ -51,7 +51,7 @@ struct FixtureCase {
   const char* file;
   int gpus;
   TopologyClass topology_class;
-  int links_of_gpu0;  // summed over all of its links, to switches too
+  int links_of_gpu0;  // summed over all links, to switches too
 };
 
 class TopologyFixture : public ::testing::TestWithParam<FixtureCase> {};

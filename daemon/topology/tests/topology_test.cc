@@ -120,7 +120,7 @@ TEST(HybridCubeMesh, NaturalOrderHasTheDocumentedMatchings) {
   }
 }
 
-// Whatever order the ranks come in: the matchings use existing links only and are perfect.
+// In any order of ranks: the matchings use existing links only and are perfect.
 TEST(HybridCubeMesh, EveryRankOrderGivesPerfectMatchings) {
   Topology natural = CubeMesh();
   std::array<int, 8> order;

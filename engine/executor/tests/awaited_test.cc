@@ -1,5 +1,5 @@
-// Whom a launch that does not end waits for: by the words of its kernels where those run, not of the steps in
-// whose place they do.
+// The rank that a launch waits for is found by the words of its kernels where kernels run, not by the steps
+// that they replace.
 #include <gtest/gtest.h>
 
 #include <memory>

@@ -1,4 +1,4 @@
-// What of a collective's expansion one kernel can do, and what has no place in it.
+// The parts of a collective's expansion that one kernel can do, and parts that it refuses.
 #include "engine/executor/fused_steps.h"
 
 #include <gtest/gtest.h>

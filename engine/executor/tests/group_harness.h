@@ -25,7 +25,7 @@ struct HarnessOptions {
 
 class GroupHarness {
  public:
-  // On SharedMachine(), or on emulated GPUs of its own.
+  // On SharedMachine(), or on separate emulated GPUs.
   explicit GroupHarness(const HarnessOptions& options);
   // Ends lanes of emulated GPUs that are blocked.
   ~GroupHarness();

@@ -186,7 +186,7 @@ TEST(PlannedFusedTest, AllGatherMatmul) {
   }
 }
 
-// Shapes that are one wave of the few-rows kernel's tiles: of each width and either cluster on GPUs, and
+// Shapes that are one wave of the skinny kernel's tiles: of each width and either cluster on GPUs, and
 // bindings off 16 bytes.
 TEST(PlannedFusedTest, SkinnyRows) {
   std::vector<Sizes> all = {{1, 8, false}, {5, 24, true}, {33, 16, false, DType::kF16, DType::kF16}};
@@ -225,7 +225,7 @@ TEST(PlannedFusedTest, ProductsBesideOneKernelForTheCollective) {
   }
 }
 
-// 1024 rows and more of a rank's are several tiles of its own: long sums for emulated GPUs, so few of them.
+// From 1024 rows of a rank on there are several tiles: long sums for emulated GPUs, so few of them.
 TEST(PlannedFusedTest, MatmulAllReduce) {
   for (const Sizes& sizes : AllSizes()) {
     RunCase(AllReduceCase(sizes, false));

@@ -1,5 +1,5 @@
-// What a backend keeps of a fused matmul: there at the next launch with the same addresses, apart for the two
-// halves of workspace, and for as many sets of addresses as are kept.
+// The state that a backend keeps of a fused matmul: found at the next launch with the same addresses,
+// separate for the two halves of workspace, and for as many sets of addresses as are kept.
 #include <gtest/gtest.h>
 
 #include <array>

@@ -1,7 +1,7 @@
 // File: test_machine.h
 //
-// What the executor's tests need of a machine: backends, memory that all ranks map, words of the host,
-// communicators. One on emulated GPUs (MakeHostMachine), one on real ones (tests/gpu).
+// The machine of the executor's tests: backends, memory that all ranks map, words of the host, communicators.
+// One on emulated GPUs (MakeHostMachine), one on real ones (tests/gpu).
 #pragma once
 
 #include <array>
@@ -47,8 +47,8 @@ struct HostMachineOptions {
 };
 std::unique_ptr<TestMachine> MakeHostMachine(const HostMachineOptions& options);
 
-// The machine that all groups of this test program share, or null where each group makes a host machine of
-// its own. A test program defines both functions.
+// The machine that all groups of this test program share, or null where each group makes a separate host
+// machine. A test program defines both functions.
 TestMachine* SharedMachine();
 // The most ranks that SharedMachine has.
 int MostRanks();

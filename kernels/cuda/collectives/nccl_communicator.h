@@ -2,7 +2,7 @@
 //
 // `NcclCommunicator`: a group's NCCL communicator, made without blocking and abortable from any thread.
 // NCCL's own abort may wait for streams and for memory to be freed, hence for other lanes: it runs on a
-// thread of its own.
+// separate thread.
 //
 // Calls on a communicator that does not block go through a thread that NCCL makes for each (ncclGroupEnd): 42
 // to 48 us a call on two H200s, against 6 to 8 us without (cuda_nccl_test). So once the communicator is
@@ -37,12 +37,12 @@ class NcclCommunicator : public Communicator {
   Status Enqueue(const NcclArgs& args, CUstream stream);
   void Abort() override;
   Result<bool> Ready() override;
-  // Aborts of this process that have not come to their end, those of destroyed communicators too: threads
-  // within NCCL, which must not meet the end of the process by exit().
+  // Aborts of this process that have not ended, those of destroyed communicators too. They are threads within
+  // NCCL, which must not meet the end of the process by exit().
   static int AbortsUnderWay();
 
  private:
-  // What an abort under way needs, and may outlive the object for.
+  // The handles that an abort under way needs, and may outlive the object for.
   struct Handle {
     std::shared_ptr<CudaDevice> device;
     NcclLibrary* nccl = nullptr;

@@ -1,9 +1,9 @@
 // File: packets.cuh
 //
-// The kernel of packets: eight bytes of data travel beside the launch's epoch in one 16-byte store, so that a
-// reader who sees the epoch has the data: no fence, no flag, no block that waits for another. (NCCL's LL
-// protocol with a 64-bit flag: the memory only ever holds packets, so what lies there is this launch's or an
-// older epoch's.) Half of the link's bandwidth goes to epochs: for small messages.
+// The kernel of packets. Eight bytes of data travel beside the launch's epoch in one 16-byte store, so a
+// reader that sees the epoch has the data: no fence, no flag, no block that waits for another. (NCCL's LL
+// protocol with a 64-bit flag: the memory only ever holds packets, of this launch's epoch or an older one.)
+// Epochs take half of the link's bandwidth: for small messages.
 #pragma once
 
 #include "kernels/cuda/collectives/phases.cuh"

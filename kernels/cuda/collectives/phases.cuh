@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(kCollectiveThreads) RunPhases(const __grid_con
     if (phase.waits > 0) {
       bool ended = thread < phase.waits && !AwaitEpoch<Probe>(launch.word[phase.first_wait + thread] + shift,
                                                               launch.epoch, launch.limits);
-      // Who gives up publishes nothing more.
+      // A block that ends by abort or time-out publishes nothing more.
       if (__syncthreads_or(ended)) return;
     }
     auto signal = [&] {

@@ -55,8 +55,8 @@ struct Phase {
   uint16_t first_signal, signals;  // in PhasesLaunch::word
 };
 
-// Block b of a rank works on the b-th part of every item and meets block b of the peers: all ranks must
-// launch the same number of blocks, and a part that one rank's item delivers must be an item of the same
+// Block b of a rank works on the b-th part of every item and meets block b of the peers. So all ranks must
+// launch the same number of blocks, and a part of an item on one rank must be a part of an item with the same
 // count on the other.
 struct PhasesLaunch {
   uint64_t epoch;

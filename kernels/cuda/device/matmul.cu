@@ -31,7 +31,7 @@ __device__ inline float Factor(const Factors& factors, int64_t index) {
   return LoadElement(factors.data, factors.type, index * factors.stride);
 }
 
-// kBlocks: every block of K is summed by itself and has factors of its own.
+// kBlocks: every block of K is summed by itself and has its own factors.
 template <bool kBlocks>
 __global__ void __launch_bounds__(kSide* kSide) MatmulTiles(const __grid_constant__ MatmulLaunch matmul) {
   __shared__ float a_tile[kDepth][kTile + 1];

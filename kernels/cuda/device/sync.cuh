@@ -10,7 +10,7 @@
 
 namespace tandem::cuda {
 
-// What the product uses: nothing happens.
+// The probe of the product: does nothing.
 struct NoProbe {
   static constexpr bool kFlagBeforeData = false;
   // True when a word or packet of `epoch` is what the launch waits for.
@@ -48,7 +48,7 @@ __device__ inline void StoreRelaxed(uint64_t* word, uint64_t value) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
 }
 
-// True if the launch has been called off: it must do nothing, nor signal anybody.
+// True if the launch has been cancelled: it must do nothing, nor signal anybody.
 __device__ inline bool CalledOff(const DeviceGuard& guard) {
   return guard.word != nullptr && static_cast<int64_t>(LoadRelaxed(guard.word) - guard.value) >= 0;
 }

@@ -12,8 +12,8 @@
 
 namespace tandem::cuda {
 
-// For ExactMainloop, one thread's: factors of its two rows, 8 apart, and of the two blocks of columns that
-// its tile lies in. What lies outside of C takes its last row's or block's: it is computed and never stored.
+// One thread's factors for ExactMainloop: of its two rows, 8 apart, and of the two blocks of columns that its
+// tile lies in. Rows and blocks beyond C take the last one's factors: they are computed and never stored.
 //
 // They are read two stages ahead. Where both parts of a tile are multiplied at once, each stage takes them
 // from the same registers, and they are moved: with registers in turn ptxas puts the first part's additions

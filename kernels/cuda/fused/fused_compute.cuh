@@ -21,7 +21,7 @@
 
 namespace tandem::cuda {
 
-// What a warpgroup computes next.
+// The tile that a warpgroup computes next.
 struct NextTile {
   int unit;  // see TilePlace; -1: there are no more
   TilePart share;
@@ -86,7 +86,7 @@ class ComputeThread {
   uint32_t empty_;      // the first stage's barrier, of the CTA that this thread tells
 };
 
-// What becomes of a tile's sums, or of a share's.
+// The use of a tile's sums, or of a share's.
 template <class T, class Probe>
 class TileEnd {
  public:

@@ -1,8 +1,8 @@
 // File: fused_epilogue.cuh
 //
-// What happens to sums in registers before they are stored: scales, bias. It runs while the tensor cores have
-// nothing of this warpgroup's to do, so it is short: what it reads comes while the last products run, and
-// what a plan does not have costs no instruction.
+// Scales and bias, applied to sums in registers before they are stored. The tensor cores have no work of this
+// warpgroup meanwhile, so it is short: its inputs are loaded while the last products run, and a step that a
+// plan does not have costs no instruction.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ __device__ __forceinline__ float2 LoadPair(const Element* pair) {
   return Unpack<Element>(__ldg(reinterpret_cast<const uint32_t*>(pair)));
 }
 
-// What the epilogue multiplies and adds. One thread's values of a box: see BoxLane.
+// The factors and summands of the epilogue. One thread's values of a box: see BoxLane.
 template <class T>
 struct Epilogue {
   static constexpr int kValues = T::kBoxColumns / 2, kColumns = kValues / 2;
@@ -74,7 +74,7 @@ struct Epilogue {
     for (int i = 0; i < kValues; ++i) c[i] *= scale[(i >> 2) * 2 + (i & 1)];
   }
 
-  // What comes last, and where a result is complete only.
+  // The last step, applied only where a result is complete.
   __device__ __forceinline__ bool Finishes(const MatmulPiece& piece) const {
     return piece.finish != 0 && (params.bias != nullptr || params.result_scale != nullptr);
   }
@@ -97,8 +97,8 @@ struct Epilogue {
   }
 
  private:
-  // Of C's columns `from` on, those of the thread in box `sub`: 2 p and 2 p + 1 lie 8 p columns behind its
-  // first. 0 beyond C.
+  // For C's columns from `from` on: those of the thread in box `sub`. 2 p and 2 p + 1 lie 8 p columns behind
+  // the thread's first. 0 beyond C.
   template <class Element>
   __device__ __forceinline__ void ReadColumns(const Element* from, int sub, float (&to)[kColumns]) const {
     const int first = column + sub * T::kBoxColumns;

@@ -1,10 +1,10 @@
 // File: fused_halves.cuh
 //
-// The products of a warpgroup's 64 rows of a tile in two halves of the columns, each with sums of its own in
-// the tensor cores. Between a tile's last product and the next tile's first the tensor cores would idle while
-// a warpgroup scales and rounds its sums, for the other warpgroup is there at about the same time. With
-// halves one is rounded while the other one is still multiplied, and that one while the first half of the
-// next tile is multiplied. A is read twice for it, for which shared memory has the bandwidth.
+// The products of a warpgroup's 64 rows of a tile in two halves of the columns, each with separate sums.
+// Between a tile's last product and the next tile's first the tensor cores would idle while a warpgroup
+// scales and rounds, since the other warpgroup does so at about the same time. With halves, one half is
+// rounded while the other half, or the next tile's first half, is multiplied. A is read twice for it, for
+// which shared memory has the bandwidth.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace tandem::cuda {
 
-// Sums of one warpgroup. What is started ends in the order of the starts, a group each for WgmmaWait.
+// Sums of one warpgroup. Products end in the order of their starts, a group each for WgmmaWait.
 template <class T>
 class HalvedProducts {
  public:

@@ -84,8 +84,8 @@ int SmCount() {
   if (cudaGetDevice(&device) != cudaSuccess) return 0;
   if (cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) return 0;
   const int engines = engines_on_device;
-  // Of a shared device something is left for what kernels wait for and the driver does by kernels of its own:
-  // copies within it.
+  // On a shared device some SMs stay free for work that kernels wait for and the driver does by kernels:
+  // copies within the device.
   return engines == 1 ? count : count / engines - 1;
 }
 
@@ -100,8 +100,8 @@ std::span<const FusedVariant> FusedVariants() {
 
 const FusedVariant* FusedVariantFor(const FusedMatmul& matmul, const FusedTiling& tiling) {
   const bool sums = NeedsSums(matmul);
-  // Of those that can: one that sums as is asked before one that is more exact, then one that adds partial
-  // sums only if it must.
+  // In this order: a kernel whose sums are as asked, then a more exact one, then one that adds partial sums
+  // only if it must.
   auto rank = [&](const FusedVariant& variant) {
     return (variant.exact == matmul.exact ? 2 : 0) + (variant.sums == sums ? 1 : 0);
   };

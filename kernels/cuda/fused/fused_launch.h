@@ -20,7 +20,7 @@ struct CUstream_st;
 
 namespace tandem::cuda {
 
-// Which compiled kernel, and how its tiles are walked.
+// A compiled kernel, and how its tiles are walked.
 struct FusedTiling {
   int tile_n = 256;
   int cluster_m = 2, cluster_n = 1;
@@ -35,7 +35,7 @@ struct FusedTiling {
 // is there, or until the group's abort word says that a launch is overdue or the group broken: launches have
 // deadlines of their own, of any length.
 inline constexpr uint64_t kNoTimeLimit = std::numeric_limits<uint64_t>::max();
-// Of those who have no abort word: nothing else would end them.
+// The limit of launches without an abort word: nothing else would end them.
 inline constexpr uint64_t kUnabortedLimitNs = 60'000'000'000;
 constexpr uint64_t TimeLimit(const void* abort_word) {
   return abort_word == nullptr ? kUnabortedLimitNs : kNoTimeLimit;
@@ -69,7 +69,7 @@ struct FusedMatmul {
   std::vector<MatmulCopy> copies;        // see MatmulPiece::first_copy
   std::vector<PieceRun> runs;            // all pieces, in order
   std::vector<const uint64_t*> arrived;  // by source, in rank order; its size is the number of sources
-  int word_bands = 1;                    // in which pieces of several words are told, and sums awaited
+  int word_bands = 1;                    // of pieces with several words, for signals and sums
   int word_step = 1;                     // from one band's word to the next's, in words
   std::vector<const uint64_t*> closing;  // the kernel does not end before these words have reached the epoch
   std::vector<int16_t> slot_of;          // by source: its slice of `slots`
@@ -116,7 +116,7 @@ int SmCount();
 // All compiled variants.
 std::span<const FusedVariant> FusedVariants();
 
-// The variant for `matmul`'s types, layout and sums with `tiling` in place of its own; null if there is none.
+// The variant for `matmul`'s types, layout and sums with the given `tiling`; null if there is none.
 // An exact one does for a matmul that need not be.
 const FusedVariant* FusedVariantFor(const FusedMatmul& matmul, const FusedTiling& tiling);
 

@@ -12,7 +12,7 @@
 
 namespace tandem::cuda {
 
-// What follows the last product's start: nothing.
+// No work follows the last product's start.
 struct NothingBeside {
   __device__ void operator()() const {}
 };

@@ -3,11 +3,11 @@
 // The fused matmul kernel: a persistent, warp-specialised GEMM for Hopper whose tiles wait for, announce, and
 // sum what other GPUs deliver. See fused_matmul.h for its words.
 //
-// Three warpgroups a CTA. The first: warp 0 draws tiles and feeds a ring of stages by TMA (the only one that
-// waits for other GPUs' rows); warps 1 and 2 store what the second and third warpgroup have computed, 64 rows
-// of the tile each, so that the next tile's products never wait for a store, and warp 3 carries stored tiles
-// to other GPUs (fused_store.cuh). A tile's number travels with its first stage. Sums of other GPUs travel
-// through the same ring behind the tile's last product.
+// Three warpgroups a CTA. Of the first, warp 0 draws tiles and feeds a ring of stages by TMA; no other warp
+// waits for other GPUs' rows. Warps 1 and 2 store the results of the second and third warpgroup, 64 rows of
+// the tile each, so that the next tile's products never wait for a store. Warp 3 hands stored tiles to other
+// GPUs (fused_store.cuh). A tile's number travels with its first stage. Sums of other GPUs travel through the
+// same ring behind the tile's last product.
 //
 // Tiles are drawn from a ticket (fused_tile_scheduler.cuh).
 #pragma once
@@ -30,8 +30,8 @@ template <class T, class Probe = NoFusedProbe>
 __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
     FusedMatmul(const __grid_constant__ FusedMatmulParams params) {
   extern __shared__ uint8_t raw[];
-  // The first ticket is on its way before anything else is done. Who finds the launch called off gives it
-  // back.
+  // The first ticket is requested before anything else is done. A CTA that finds the launch cancelled returns
+  // it.
   const int warp = ptx::Warp();
   const uint32_t cluster_rank = T::kCluster == 1 ? 0 : ptx::ClusterRank();
   uint32_t ticket = 0;

@@ -1,18 +1,18 @@
 // File: fused_matmul.h
 //
-// What the fused matmul kernel is given at a launch, and the table of its variants. The kernel computes C =
-// alpha·A·B by tiles of 128 rows in an order that the host chooses, waits for rows of A that other GPUs
-// deliver, stores rows of C in its own or in other GPUs' memory, tells there when they are complete, and adds
-// other GPUs' partial sums to rows that it owns.
+// The arguments of the fused matmul kernel at a launch, and the table of its variants. The kernel computes C
+// = alpha·A·B by tiles of 128 rows in an order that the host chooses. It waits for rows of A that other GPUs
+// deliver, stores rows of C in this or other GPUs' memory, signals complete rows there, and adds other GPUs'
+// partial sums to rows that it owns.
 //
-// The rows of C are cut into *pieces* of equal height, the unit of waiting and telling; a piece's rows are
+// The rows of C are cut into *pieces* of equal height, the unit of waiting and signalling; a piece's rows are
 // one slice (the third dimension) of the tensor maps, so that no tile writes beyond its piece. One piece may
 // have fewer rows, whose maps are its own. M-tiles are numbered through all pieces in the order in which they
 // are run, `tiles_m` a piece. A *band* is a range of m-tiles that is walked together over a range of N: n
 // after n, all its m-tiles for each; none has a short piece's tiles that would be empty.
 //
-// What is delivered to other GPUs may be told in parts, *word bands* of equally many columns, each with a
-// word of its own, so that who sums them need not wait for whole rows.
+// A delivery to other GPUs may be signalled in parts, *word bands* of equally many columns with a word each,
+// so that their sums need not wait for whole rows.
 #pragma once
 
 #include <cuda.h>
@@ -53,9 +53,9 @@ struct MatmulPiece {
   // First slice of `slots` with the other ranks' sums; -1: none are added.
   int16_t first_slot;
   int16_t finish;              // 1: bias and result scale are applied (after the sum)
-  int16_t words;               // that tell of a copy: one, or those of all word bands
+  int16_t words;               // words of a copy: one, or one for each word band
   int16_t first_copy, copies;  // of FusedMatmulParams::copy: where C is stored as well
-  int16_t on_the_way;          // 1: `out` is not C, but where a tile waits to be carried to the copies
+  int16_t on_the_way;          // 1: `out` is not C, but where a tile waits for its handoff to the copies
   int32_t rows;                // of this piece
   uint32_t out_pitch;          // bytes from row to row
   const uint8_t* out;          // where slice `out_slice` begins; read only for copies
@@ -78,7 +78,7 @@ struct FusedMatmulParams {
   MatmulPiece piece[kMaxPieces];
   MatmulCopy copy[kMaxCopies];
   MatmulBand band[kMaxBands];
-  // Of each source: its sums of the first word band are there once >= epoch. The other bands' words lie
+  // By source: its sums of the first word band are there once >= epoch. The other bands' words lie
   // word_step further each.
   const uint64_t* arrived[kMaxRanks];
   int16_t slot_of[kMaxRanks];            // of each source: its slice of `slots`, from the piece's first
@@ -108,10 +108,10 @@ struct FusedMatmulParams {
   uint64_t epoch;
   const uint64_t* entered;     // copies may be written once *entered >= epoch (cyclic); null: at once
   const uint64_t* abort_word;  // non-zero ends every wait; null: none
-  // If *guard_word has reached guard_value (cyclic) when the launch begins, it has been called off: it ends
-  // at once and leaves no trace, no word and no ticket, so that it may be launched once more with the same
-  // epoch. Null: no guard. All CTAs must find the same: the word is not raised while the kernel may run, and
-  // its value is there before the launch's turn comes.
+  // If *guard_word has reached guard_value (cyclic) when the launch begins, the launch is cancelled. It ends
+  // at once and leaves no trace, no word and no ticket, so that it may be launched again with the same epoch.
+  // Null: no guard. All CTAs must find the same: the word is not raised while the kernel may run, and its
+  // value is there before the launch's turn comes.
   const uint64_t* guard_word;
   uint64_t guard_value;
   uint64_t timeout_ns;  // the longest wait
@@ -124,9 +124,9 @@ struct FusedMatmulParams {
   // columns to the next, both in factors; and these are from block to block of K. Neither pointer is null
   // then.
   int32_t row_scale_block_step, column_scale_block_step;
-  // Which units clusters share; drawn behind the others, a ticket a segment. A word for each warpgroup that
-  // computes of a segment's cluster: not 0, its sums are there; zero between launches; and the sums,
-  // uninitialised.
+  // The units that clusters share; drawn behind the others, a ticket a segment. Then a word for each
+  // computing warpgroup of a segment's cluster: not 0: its sums are there; 0 between launches. Then the
+  // sums, uninitialised.
   StreamKSplit split;
   uint32_t* partial_words;
   float* partials;

@@ -1,7 +1,7 @@
 // File: fused_partials.cuh
 //
-// The sums of a shared tile (fused_stream_k.h) on their way, through this GPU's memory, from a warpgroup that
-// has multiplied earlier stages of it to the one that finishes it. They lie box by box, both warpgroups'
+// The sums of a shared tile (fused_stream_k.h), passed through this GPU's memory from a warpgroup that has
+// multiplied earlier stages to the warpgroup that finishes the tile. They lie box by box, both warpgroups'
 // parts of one side by side, as threads hold them: each reads what the same thread of the other CTA wrote.
 // They come through the ring of stages behind the tile's last product, so that nobody waits for memory.
 #pragma once
@@ -111,7 +111,7 @@ class PartialSums {
 
 // The thread that feeds the stages of the CTA that finishes a tile: waits for the sums of the tile's other
 // shares. They are on their way: their clusters wait for nobody meanwhile but for operands, and for these
-// within the launch's bounds. Who waits is the only one, and leaves the words zero.
+// within the launch's bounds. It has one waiter, which leaves the words zero.
 template <class T, class Probe>
 __device__ __forceinline__ void AwaitPartials(const FusedMatmulParams& params, int cta, TilePart share) {
   const PartialPlace<T> place{params, cta};

@@ -147,7 +147,7 @@ bool TakesFused(const CollectiveArgs& args) {
 
 namespace {
 
-// In how many words what is delivered is told: one, or those of the word bands.
+// Sets the number of words that signal a delivery: one, or one for each word band.
 Status SetWords(size_t words, FusedMatmul* fused) {
   if (words <= 1) return Status::Ok();
   if (words > kMaxWordBands || (fused->word_bands > 1 && static_cast<size_t>(fused->word_bands) != words)) {

@@ -10,7 +10,7 @@
 
 namespace tandem::cuda {
 
-// What puts work on a stream; tests have their own.
+// The calls that put work on a stream; tests replace them.
 struct FusedCalls {
   decltype(&LaunchFused) launch = &LaunchFused;
 };

@@ -1,10 +1,10 @@
 // File: fused_staging.cuh
 //
 // How a warpgroup's results come to the warp that stores them: box by box through places in shared memory,
-// which that warp gives back when TMA has read them. A box's way there and back takes about as long as a
-// stage's products, and a tile of 128×256 has four boxes for two places: so where registers suffice the
-// results, rounded, are held in them and staged while the next tile is multiplied. A tile of 128×192 has room
-// for all its boxes.
+// which that warp frees when TMA has read them. A box's way there and back takes about as long as a stage's
+// products, and a tile of 128×256 has four boxes for two places. So where registers suffice, the rounded
+// results are held in them and staged while the next tile is multiplied. A tile of 128×192 has room for all
+// its boxes.
 #pragma once
 
 #include <cstdint>

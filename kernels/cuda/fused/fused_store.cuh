@@ -1,15 +1,15 @@
 // File: fused_store.cuh
 //
 // How a tile of the fused matmul leaves its CTA. Warps 1 and 2 store what the computing warpgroups have
-// staged in shared memory, by TMA, so that the next tile's products wait for no store. What goes to other
-// GPUs as well goes either way:
+// staged in shared memory, by TMA, so that the next tile's products wait for no store. A result that goes to
+// other GPUs too takes one of two ways:
 //
-//   direct   from the same shared memory by the same warps. Nothing is faster, but it is given back at the
-//   links' pace, and the
-//            next tile's sums wait for it: for tiles behind which nothing is computed;
-//   carried  stored in this GPU's memory; warp 3 copies it from there, most likely out of the L2 cache,
-//   through registers while the
-//            next tile is computed. All CTAs together have many times the links' rate.
+//   direct   from the same shared memory by the same warps. It is the fastest way, but the memory is freed
+//            at the links' pace, and the next tile's sums wait for it: for tiles behind which nothing is
+//            computed;
+//   carried  stored in this GPU's memory; warp 3 copies it from there through registers, most likely out
+//            of the L2 cache, while the next tile is computed. All CTAs together have many times the
+//            links' rate.
 #pragma once
 
 #include <cstdint>

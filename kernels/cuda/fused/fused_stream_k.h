@@ -1,17 +1,17 @@
 // File: fused_stream_k.h
 //
-// How the tiles of a last wave that would leave clusters idle are shared by all clusters: along K, in
-// *segments* of equally many stages, one for each cluster (Stream-K: Osama et al., "Stream-K: Work-centric
-// Parallel Decomposition for Dense Matrix-Matrix Multiplication on the GPU", 2023; here of the last wave
-// alone). The stages of the shared units (clusters' tiles), one unit behind the other, are cut into segments.
-// So a segment holds a *share* of one unit, or the end of one and the beginning of the next. Who has a unit's
-// last stages *finishes* it: it adds what the others, who have its earlier stages, leave in memory.
+// Shares the tiles of a last wave that would leave clusters idle among all clusters: along K, in *segments*
+// of equally many stages, one for each cluster (Stream-K: Osama et al., "Stream-K: Work-centric Parallel
+// Decomposition for Dense Matrix-Matrix Multiplication on the GPU", 2023; here only for the last wave). The
+// stages of the shared units (clusters' tiles), one unit behind the other, are cut into segments. So a
+// segment holds a *share* of one unit, or the end of one and the beginning of the next. The cluster with a
+// unit's last stages *finishes* the unit: it adds the sums that peer clusters leave in memory.
 //
-// Clusters draw segments in order and finish nothing before they have left what others wait for, and those
-// who are waited for have drawn before: however few clusters run at once, none waits for one that has not
-// begun.
+// Clusters draw segments in order and finish nothing before they have stored the sums that others wait for. A
+// cluster waits only for clusters that have drawn before it. So however few clusters run at once, none waits
+// for a cluster that has not begun.
 //
-// Which share is whose depends on the plan alone, and sums are added in the order of K: the same bits on
+// The assignment of shares depends on the plan alone, and sums are added in the order of K: the same bits on
 // every run.
 #pragma once
 
@@ -29,7 +29,7 @@ namespace tandem::cuda {
 struct StreamKSplit {
   int32_t from = 0;      // units from this one on are shared
   int32_t units = 0;     // so many; 0: none
-  int32_t k_blocks = 0;  // stages of each, even: what lies beyond K is zero
+  int32_t k_blocks = 0;  // stages of each, even: elements beyond K are zero
   int32_t blocks = 0;    // stages of a segment, even, and no more than those of a unit
   int32_t segments = 0;
 };
@@ -72,7 +72,7 @@ TANDEM_HOST_DEVICE inline int PartsOf(const StreamKSplit& split, int segment, St
   return 2;
 }
 
-// What sharing costs: sums that go through memory, a wait, and a tile's beginning and end more. In stages of
+// The cost of sharing: sums through memory, a wait, and one more beginning and end of a tile. In stages of
 // 256 columns (H200).
 inline constexpr int kShareCost = 12;
 

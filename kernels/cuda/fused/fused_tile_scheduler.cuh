@@ -3,7 +3,7 @@
 // Which tile comes next. Tiles are drawn from a ticket, not from blockIdx: whatever CTAs are resident make
 // progress in the order of the bands. A draw takes some 3000 cycles (a word in L2, the way to the cluster's
 // other CTA and back, divisions), as long as the stages last that are fed ahead. So it is no part of the way
-// from one tile to the next: a ticket is asked for when the tile before begins, and told to the cluster while
+// from one tile to the next: a ticket is requested when the tile before begins, and sent to the cluster while
 // that tile's stages are full.
 #pragma once
 
@@ -28,7 +28,7 @@ struct ScheduledTile {
 __device__ __forceinline__ uint32_t AskTicket(const FusedMatmulParams& params) {
   return ptx::Add(params.ticket, 1);
 }
-// Of a launch that was called off, none of whose clusters has used its ticket.
+// Of a launch that was cancelled, none of whose clusters has used its ticket.
 __device__ __forceinline__ void GiveTicketBack(const FusedMatmulParams& params) {
   ptx::Add(params.ticket, ~0u);
 }

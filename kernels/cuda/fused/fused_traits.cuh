@@ -11,7 +11,7 @@
 
 namespace tandem::cuda {
 
-// What a block of sm_90 may have.
+// Limits of a block on sm_90.
 inline constexpr size_t kMaxSharedBytes = 227 * 1024;
 
 // Operands of A's and B's type; `kExactSums`: see ExactMainloop, for 8-bit types; `kBlockScales`: see
@@ -79,13 +79,13 @@ __device__ __forceinline__ int KBlocks(const FusedMatmulParams& params) {
 
 // Tiles of a CTA that may wait for its store warp.
 inline constexpr int kHandoffs = 4;
-// Numbers of tiles that are fed ahead. Their words are a ring of their own, not one for each stage: a tile
-// has two stages at the least where they are many, so a word is written again when its readers have met twice
+// Numbers of tiles that are fed ahead. Their words are a separate ring, with no word for each stage: a tile
+// has at least two stages where tiles are many, so a word is written again when its readers have met twice
 // since, not just behind products that they began.
 inline constexpr int kTileWords = 4;
 
-// What a warpgroup is to do with a tile, as one number: nothing else than to compute all of it (0), or a
-// share of it.
+// The work of a warpgroup on a tile, as one number: all of the tile (0), or a share of
+// it.
 struct TilePart {
   static constexpr int kLeaves = 1 << 28;
   static_assert(kMaxSegments <= 512 && kMaxPeerCtas <= 7);
@@ -136,7 +136,7 @@ struct FusedShared {
     return TileWord(kTileWords) + static_cast<uint32_t>(group * T::kStagingPlaces + place) * 4;
   }
   __device__ uint32_t ScheduledTicket(int slot) const { return StagedUnit(2, slot); }
-  // The kernel for few rows draws none: how many stages have come (skinny_arrival.cuh).
+  // The skinny kernel draws none: how many stages have come (skinny_arrival.cuh).
   __device__ uint32_t ArrivedStages() const { return ScheduledTicket(0); }
   __device__ uint32_t Handoff(int slot) const { return ScheduledTicket(2 + slot); }
   static constexpr int kBarriers = 2 * T::kStages + 4 * T::kStagingPlaces + 4 + 2 * kHandoffs;

@@ -1,6 +1,6 @@
 // File: fused_views.h
 //
-// What a fused matmul's parts read and write, as slices of matrices that share a tensor map.
+// The matrices that a fused matmul's parts read and write, as slices that share a tensor map.
 #pragma once
 
 #include <algorithm>
@@ -84,8 +84,8 @@ struct Slices {
 
 // A place that a part's product or sum is stored in. Those of one kind share a tensor map.
 struct Output {
-  // Of C's maps: what stays in place, sums and products that nobody asks for; partial sums that wait here to
-  // be copied or carried; then for each rank partial sums and sums that are stored in its memory.
+  // Of C's maps: results that stay in place, sums and products that no peer asks for; partial sums that wait
+  // here for a copy or handoff; then for each rank partial sums and sums stored in that rank's memory.
   enum Kind { kInPlace, kStaged, kFirstDelivered };
   const DeviceView* view = nullptr;
   Word* done = nullptr;
@@ -109,8 +109,8 @@ inline std::vector<Output> OutputsOf(const FusedPart& part) {
   return outputs;
 }
 
-// The tensor maps of C: 0 and 1 for what is in this rank's memory, the others for kinds of deliveries in the
-// order of their first appearance; of either, a short part's are its own where others share the kind.
+// The tensor maps of C: 0 and 1 for this rank's memory, the others for kinds of deliveries in the order of
+// their first appearance. A short part has a separate map of its kind.
 class OutputMaps {
  public:
   // `short_rows`: of short parts; 0: there is none.

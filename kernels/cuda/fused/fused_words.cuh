@@ -51,7 +51,7 @@ struct WordWaiter {
 };
 
 // Counts `halves` of 64 rows of a tile of piece `index` as stored in all places; the caller's fences are
-// done. Who counts the last one of the piece, or of its word band, says that it is complete.
+// done. The counter of the last one signals that the piece, or the word band, is complete.
 template <class T, class Probe>
 __device__ __forceinline__ void CountStored(const FusedMatmulParams& params, int index, int tile_n,
                                             uint32_t halves) {

@@ -10,7 +10,7 @@
 namespace tandem::cuda {
 
 // The first thing in a kernel: true in one thread, of a warp that has nothing else to do yet, if the launch
-// has been called off. All threads look at what it found where they first meet (__syncthreads_or), so that
+// has been cancelled. All threads look at what it found where they first meet (__syncthreads_or), so that
 // the word's way is hidden behind what the other warps do until then, and the word is asked for once a CTA.
 // It was written, and seen there by the CPU, before the launch's turn came: no acquire, which would wait
 // here.

@@ -17,11 +17,11 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// Which 128 threads of the block this one is of. The compiler does not know that threadIdx.x >> 7 is the same
-// in all threads of a warp, and would take all that follows from it, such as descriptors, through vector
-// registers and votes before each product.
+// The index of this thread's warpgroup in the block. The compiler does not know that threadIdx.x >> 7 is
+// the same in all threads of a warp, and would take values derived from it, such as descriptors, through
+// vector registers and votes before each product.
 __device__ __forceinline__ int Warpgroup() { return __shfl_sync(~0u, static_cast<int>(threadIdx.x) >> 7, 0); }
-// Which warp of the block, likewise.
+// The index of this thread's warp, likewise.
 __device__ __forceinline__ int Warp() { return __shfl_sync(~0u, static_cast<int>(threadIdx.x) >> 5, 0); }
 
 // True in one thread of a warp that has come together here, always the same. Unlike of `lane == 0` the
@@ -230,8 +230,8 @@ __device__ __forceinline__ void ProxyFenceShared() {
 }
 __device__ __forceinline__ void SystemFence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
-// What was there before. Unlike atomicAdd nothing is put together for the threads of a warp, so that nobody
-// waits for it here.
+// Returns the value before. Unlike atomicAdd, the threads of a warp do not combine their additions, so no
+// thread waits here.
 __device__ __forceinline__ uint32_t Add(uint32_t* word, uint32_t value) {
   uint32_t before;
   asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;"

@@ -1,6 +1,6 @@
 // File: scales.h
 //
-// What the fused kernels take as factors and as bias.
+// The scales and bias that the fused kernels take.
 #pragma once
 
 #include <optional>
@@ -26,7 +26,7 @@ inline bool TakesScale(bool has, const DeviceView& scale) {
   return !has || (scale.dtype == DType::kF32 && StepOf(scale).has_value());
 }
 
-// True if `bias`, of a product or of its sum of type `out`, is one that the kernels add.
+// True if `bias`, of a product or of its sum of type `out`, is a kind that the kernels add.
 inline bool TakesBias(bool has, const DeviceView& bias, DType out) {
   return !has || ((bias.dtype == out || bias.dtype == DType::kF32) && StepOf(bias).has_value());
 }

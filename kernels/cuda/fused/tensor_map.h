@@ -12,7 +12,7 @@
 
 namespace tandem::cuda {
 
-// What addresses and pitches of matrices are multiples of.
+// The alignment of matrices' addresses and pitches.
 inline constexpr int64_t kTmaBytes = 16;
 
 // Slices of a matrix whose rows are contiguous: element (slice, row, column) lies at data + slice *

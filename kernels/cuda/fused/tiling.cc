@@ -42,9 +42,9 @@ FusedTiling Tiling(int tile_n, int cluster_m) {
   return tiling;
 }
 
-// The kernel for tiles of `tile_n` columns; null if there is none. (There is none in clusters of two for
-// exact sums: single CTAs were as fast or faster by up to 3 %; and none that adds peers' sums in narrow
-// tiles: they do not fit word bands, and their owner would wait for all of them.)
+// The kernel for tiles of `tile_n` columns; null if there is none. There is none in clusters of two for exact
+// sums: single CTAs were as fast or faster by up to 3 %. None adds peers' sums in narrow tiles: they do not
+// fit word bands, and their owner would wait for all of them.
 const FusedVariant* VariantOf(const FusedMatmul& matmul, int tile_n) {
   // Two would waste a tile of every piece with an odd number of them.
   const bool pairs = Blocks(matmul.rows, kTileRows) % 2 == 0;
@@ -109,8 +109,8 @@ std::vector<PieceRun> RunsOfDelivered(const FusedMatmul& matmul, int count) {
   return runs;
 }
 
-// Of each word band what peers own, and behind it what is summed of the band before, for which they have had
-// a band's time.
+// For each word band: first the peers' pieces, then this rank's sums of the band before, whose inputs have
+// had one band's time to arrive.
 std::vector<PieceRun> RunsByWordBands(const FusedMatmul& matmul) {
   const int count = static_cast<int>(matmul.pieces.size());
   const int sums = Sums(matmul.pieces.back()) ? 1 : 0;

@@ -203,7 +203,7 @@ Status VmmAllocation::Map() {
   CUdeviceptr at = address_;
   for (Chunk& chunk : chunks_) {
     Status mapped = driver.MemMap(at, chunk.bytes, chunk.handle);
-    // What the driver answers to a size that is not the allocation's.
+    // The driver's answer to a size that is not the allocation's.
     if (mapped.code() == Code::kInvalidArgument || mapped.code() == Code::kUnimplemented) {
       return InvalidArgument("the memory behind the descriptor has not the " + std::to_string(chunk.bytes) +
                              " bytes that were named: " + mapped.message());

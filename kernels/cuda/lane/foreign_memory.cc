@@ -38,7 +38,7 @@ class ForeignMemory::Part : public Segment {
 
 namespace {
 
-// What the driver's refusal of a handle means to whoever sent it.
+// Translates the driver's refusal of a handle for its sender.
 Status OpenError(const Status& status) {
   const std::string& reason = status.detail().reason;
   const std::string& text = status.message();

@@ -16,7 +16,7 @@ inline bool HonoursGuard(Guarded what) { return what != Guarded::kCopyEngine && 
 // FAILED_PRECONDITION for a guard on work that would run all the same.
 inline Status CheckUnguarded(const Guard& guard, const char* what) {
   return guard.word == nullptr ? Status::Ok()
-                               : FailedPrecondition(std::string(what) + " cannot be called off");
+                               : FailedPrecondition(std::string(what) + " cannot be cancelled");
 }
 
 inline DeviceGuard DeviceGuardOf(const Guard& guard) {

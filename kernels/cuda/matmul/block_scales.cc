@@ -82,8 +82,8 @@ ArrangeScales ArrangeB(const MatmulArgs& args, LtScale scales) {
   return arranged;
 }
 
-// Whether B's factors lie as cuBLASLt reads them. What it reads behind the last block of a column must be
-// there, and no NaN.
+// Whether B's factors lie as cuBLASLt reads them. The bytes that it reads behind the last block of a column
+// must exist, and hold no NaN.
 bool IsPlacedB(const DeviceView& scale, LtScale scales) {
   if (!IsAligned(scale.data)) return false;
   const int64_t blocks = scale.extent[0], lines = scale.extent[1];

@@ -1,10 +1,10 @@
 // File: block_scales.h
 //
-// Scales by blocks of K on CUDA. cuBLASLt takes no strides of theirs: A's must lie by columns,
-// [blocks][rows], and B's by rows of blocks, [blocks of N][blocks of K to a multiple of 4], or as A's do with
-// a factor for each column. Users have them so (PyTorch's scaled products and DeepGEMM want the same), but
-// not what is cut from them or gathered, and not all users: those are arranged anew ahead of the product,
-// which costs a small kernel.
+// Scales by blocks of K on CUDA. cuBLASLt takes no strides for them. A's must lie by columns,
+// [blocks][rows]; B's by rows of blocks, [blocks of N][blocks of K to a multiple of 4], or as A's with a
+// factor for each column. Most users have them so (PyTorch's scaled products and DeepGEMM want the
+// same). Gathered scales, parts of scales, and some users' are rearranged before the product, by a small
+// kernel.
 #pragma once
 
 #include <cstddef>

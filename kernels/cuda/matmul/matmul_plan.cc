@@ -28,7 +28,7 @@ int64_t RowsOf(const MatmulArgs& args) {
 
 int64_t ChunkRows(const MatmulArgs& args) { return (RowsOf(args) + args.chunks - 1) / args.chunks; }
 
-// Bytes from the first element of a stored matrix to the end of its last.
+// Bytes from the first element of a stored matrix to the end of the last one.
 size_t BytesOf(const LtMatrix& matrix) {
   size_t element = matrix.type == CUDA_R_32F                                 ? 4
                    : matrix.type == CUDA_R_16F || matrix.type == CUDA_R_16BF ? 2
@@ -164,7 +164,7 @@ Result<size_t> MatmulChooser::Fastest(const LtProduct& product,
                                       const std::vector<cublasLtMatmulAlgo_t>& candidates, float* left_ms) {
   if (LeastMs(product) >= *left_ms) return 0;
   std::lock_guard trial(trial_mutex_);
-  // What a fault shows in: which work was the last on the stream.
+  // The context of a fault: the last work on the stream.
   std::string last = "filling its operands";
   Result<size_t> fastest = TryAll(product, candidates, left_ms, &last);
   // However the trial went: nothing may run on its memory from here on.
@@ -179,7 +179,7 @@ Result<size_t> MatmulChooser::TryAll(const LtProduct& product,
                                      std::string* last) {
   CudaDriver& driver = device_->driver();
   CUstream stream = device_->service_stream();
-  // An unaligned operand still lies at a multiple of its own element.
+  // An unaligned operand still lies at a multiple of an element.
   auto shift_of = [&](DType type) {
     return product.alignment < kAligned ? std::max<size_t>(product.alignment, DTypeBytes(type)) : 0;
   };

@@ -44,7 +44,7 @@ inline size_t WorkspaceBytes(const LtProduct& product) {
 std::optional<LtMapping> MapToLt(const MatmulArgs& args, int64_t rows, uint32_t alignment,
                                  std::string* reason);
 
-// What puts work on a stream; tests have their own.
+// The calls that put work on a stream; tests replace them.
 struct TrialCalls {
   Status (*fill)(void* data, DType type, int64_t count, uint32_t seed, CUstream_st* stream);  // LaunchRandom
 };
@@ -63,12 +63,12 @@ class MatmulChooser {
         trial_memory_(device_) {}
 
   // Times the candidates on random operands on the service stream and remembers the fastest, for aligned
-  // addresses, and for addresses aligned to their elements only. Of what does not fit into the time
-  // (kTrialBudgetMs) or the memory that there is, the fastest of those that did, or the heuristics' first.
+  // addresses, and for addresses aligned to their elements only. If the time (kTrialBudgetMs) or the memory
+  // does not suffice for all: the fastest of those tried, or the heuristics' first.
   Status Prepare(const MatmulArgs& args);
   // Enqueues the product, with `scratch` (kMatmulScratchBytes) for it alone until later work of `stream`.
-  // Never times: an unknown shape takes the heuristics' first candidate. What cuBLASLt refuses runs on the
-  // plain kernel, from then on too.
+  // Never times: an unknown shape takes the heuristics' first candidate. A product that cuBLASLt refuses runs
+  // on the plain kernel from then on.
   Status Enqueue(const MatmulArgs& args, std::byte* scratch, CUstream stream);
 
  private:

@@ -6,8 +6,8 @@
 namespace tandem::cuda {
 namespace {
 
-// A candidate's time is the best of some rounds, so that what disturbed one of them is left out; a round
-// takes the mean of some runs behind one that warms up. Candidates that are far behind after a round run no
+// A candidate's time is the best of some rounds, so that disturbances are left out. A round takes the mean of
+// some runs behind one that warms up. Candidates that are far behind after a round run no
 // more.
 constexpr size_t kTrialRounds = 4;
 constexpr int kTrials = 3;

@@ -14,7 +14,7 @@
 
 namespace tandem::cuda {
 
-// What the trials of one prepared product may take of the GPU's time, all its shapes and alignments together.
+// The limit of GPU time for the trials of one prepared product, all shapes and alignments together.
 // They run on the engine's only thread, whose silence the supervisor bounds (30 s), and launches wait behind
 // them. Eight candidates of a product of 1 ms take 130 ms; of one that is much longer, fewer candidates are
 // tried, or less often.
@@ -41,8 +41,8 @@ class MatmulTrial {
   };
   MatmulTrial(const Work& work, const std::vector<cublasLtMatmulAlgo_t>& candidates);
 
-  // The fastest candidate's index; candidates.size() when none of them runs. What is not reached within the
-  // budget does not count. May leave work on the stream where it fails.
+  // The fastest candidate's index; candidates.size() when none runs. Candidates beyond the budget do not
+  // count. May leave work on the stream where it fails.
   Result<size_t> Fastest();
 
  private:

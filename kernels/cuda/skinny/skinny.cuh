@@ -1,13 +1,13 @@
 // File: skinny.cuh
 //
-// The few-rows kernel: one tile a CTA, three warpgroups. Warp 0 feeds the ring of stages with B, warp 1 with
+// The skinny kernel: one tile a CTA, three warpgroups. Warp 0 feeds the ring of stages with B, warp 1 with
 // A; of a gather, warp 2 pushes this rank's shard and warp 3 watches the peers'. The second and third
 // warpgroup compute 64 rows of the tile each, and exchange sums; before that they push what must be there
 // first. See skinny.h.
 //
-// What travels of a tile are *fragments*: the 16 × 16 values that a warp holds after its products, 8 a
-// thread, as the threads hold them. Whoever reads a fragment has the same place in its own tile, so neither
-// side sorts anything, and each store is 512 bytes.
+// Tiles travel in *fragments*: the 16 × 16 values that a warp holds after its products, 8 a thread, in the
+// threads' order. The reader of a fragment has the same place in its own tile, so neither side sorts
+// anything, and each store is 512 bytes.
 //
 // Blocks start in the order of their indexes, and a tile sends before it waits for the same tile of the
 // peers; what blocks that do not run should push, others push after a while. So progress needs no more than
@@ -27,8 +27,8 @@ namespace tandem::cuda {
 
 // An all-reduce of two ranks: owners would send as many sums as the others sent parts. So each rank sends all
 // that it has computed, and both add the same two rounded parts in the same order: one way over the links
-// less, and the same bits. The slots are those of the form with owners: what the receiver would own lies in
-// the first half of its area, the rest where sums would come.
+// less, and the same bits. The slots are those of the form with owners: the receiver's part lies in the first
+// half of its area, the rest in the place of sums.
 template <class T, class Probe>
 __device__ __forceinline__ void SumInOneStep(SkinnyEpilogue<T, Probe>& epilogue, const SkinnyParams& params,
                                              const FusedShared<T>& shared, const SkinnyTile<T>& tile,

@@ -1,19 +1,19 @@
 // File: skinny.h
 //
 // The fused matmul kernel for products of so few rows that all their tiles are computed at once, one a CTA:
-// what it is given at a launch, and the table of its variants. Such products are bound by B's way through the
-// memory, and what comes before or after them is hidden by nothing: the kernel moves the shards or sums
-// itself, without a copy engine, while B is on its way.
+// its arguments at a launch, and the table of its variants. B's way through the memory bounds such products
+// and hides no work before or after them. So the kernel moves the shards or sums itself, without a copy
+// engine, while B is on its way.
 //
-//   gather      its CTAs push this rank's shard into the peers' areas by units of columns, in ascending
-//   order, and announce each;
-//               tiles begin as soon as the first columns of A have come.
-//   scatter     a tile's partial sums go to their owners as they lie in registers, a word for each tile; the
-//   owner adds them in
-//               fp32, in rank order.
-//   all-reduce  the same; then owners send the sums to all in the same way. Of two ranks, up to 256 rows each
-//   sends all its partial
-//               sums, rounded, and both add the two: see SkinnyLayout::one_step.
+// Forms:
+//   gather      The CTAs push this rank's shard into the peers' areas by units of columns, in ascending
+//               order, and write a word for each unit. Tiles begin as soon as the first columns of A
+//               have come, before the whole shard is there.
+//   scatter     A tile's partial sums go to their owners in the order of registers, with a word for each
+//               tile. The owner adds them in fp32, in rank order.
+//   all-reduce  The same; then owners send the sums to all in the same way. With two ranks and up to 256
+//               rows, each rank sends all its partial sums, rounded, and both ranks add the two: see
+//               SkinnyLayout::one_step.
 //
 // See SkinnyLayout for tiles and areas. Bindings that TMA cannot load are copied into the stages element by
 // element.
@@ -47,7 +47,7 @@ struct SkinnyParams {
   const uint64_t* abort_word;  // non-zero ends every wait; null: none
   uint32_t* failure;           // set to 1 when a wait timed out
   uint64_t* pushed;            // of each unit: this launch's stamp once this rank has pushed it
-  const uint64_t* guard_word;  // see FusedMatmulParams: called off, a launch leaves no trace, no stamp either
+  const uint64_t* guard_word;  // see FusedMatmulParams: a cancelled launch leaves no trace and no stamp
   uint64_t guard_value;
   uint64_t epoch, timeout_ns;
   float alpha;

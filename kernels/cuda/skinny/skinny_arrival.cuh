@@ -1,6 +1,6 @@
 // File: skinny_arrival.cuh
 //
-// How a CTA of the few-rows kernel learns how far the peers' shards have come: one warp does nothing but look
+// How a CTA of the skinny kernel learns how far the peers' shards have come: one warp does nothing but look
 // at the peers' words and says in shared memory how many stages may be loaded. So no load waits for a word's
 // way through the L2 cache, and stages are loaded as soon as their own columns are here, however many ranks
 // there are.

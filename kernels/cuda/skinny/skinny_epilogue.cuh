@@ -1,7 +1,7 @@
 // File: skinny_epilogue.cuh
 //
-// What the few-rows kernel does with a tile's sums in registers: scales, exchange with the owners of the
-// rows, bias, C.
+// The skinny kernel's work on a tile's sums in registers: scales, exchange with the owners of the rows, bias,
+// C.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace tandem::cuda {
 
-// What a warp of the computing warpgroups does with its 16 rows of a tile after the products.
+// The work of a computing warp on its 16 rows of a tile after the products.
 template <class T, class Probe>
 struct SkinnyEpilogue {
   using Out = typename T::Out;
@@ -175,7 +175,7 @@ struct SkinnyEpilogue {
       fragment.Place(results, T::kResultPitch, f);
     }
   }
-  // What the owner of the rows has summed.
+  // The sums of the rows' owner.
   __device__ __forceinline__ void PlaceSum(uint32_t results) {
     if (lane == 0) waiter.Wait(params.arrived[source] + params.tiles + tile.number);
     Probe::AfterWait(params.epoch);

@@ -1,6 +1,6 @@
 // File: skinny_fragment.cuh
 //
-// What travels of a tile: see skinny.cuh.
+// The units in which tiles travel: see skinny.cuh.
 #pragma once
 
 #include <cstdint>

@@ -25,8 +25,8 @@ Status RuntimeStatus(const char* call, cudaError_t error) {
   return Internal(std::string(call) + ": " + cudaGetErrorName(error) + ": " + cudaGetErrorString(error));
 }
 
-// What a rank's links take, all peers together, in a cycle of an SM: some 360 GB/s at 1.75 GHz. Slower links
-// only queue what comes.
+// The bytes that a rank's links carry, all peers together, in a cycle of an SM: some 360 GB/s at 1.75 GHz.
+// Slower links only queue the stores.
 constexpr int64_t kLinkBytesPerCycle = 208;
 // Until the peers' first columns can be here: some 4 µs.
 constexpr int32_t kFirstCycles = 7000;
@@ -66,7 +66,7 @@ Result<const SkinnyVariant*> FindSkinnyVariant(const SkinnyMatmul& matmul) {
       return &variant;
     }
   }
-  return Unimplemented("no few-rows kernel for " + std::string(DTypeName(matmul.type)) + " and " +
+  return Unimplemented("no skinny kernel for " + std::string(DTypeName(matmul.type)) + " and " +
                        std::string(DTypeName(matmul.b_type)) + " to " +
                        std::string(DTypeName(matmul.out_type)) + (matmul.exact ? ", exact" : "") +
                        (matmul.b_along_n ? ", B's rows" : ", B's columns") + " contiguous, tiles of " +
@@ -126,7 +126,7 @@ Result<SkinnyParams> MakeSkinnyParams(const SkinnyMatmul& matmul) {
   params.guard_value = matmul.guard_value;
   auto* state = static_cast<uint32_t*>(matmul.state);
   params.failure = state + 1;
-  static_assert(128 + sizeof(uint64_t) * SkinnyLayout::kMostUnits <= kFusedStateBytes);
+  static_assert(128 + sizeof(uint64_t) * SkinnyLayout::kMaxUnits <= kFusedStateBytes);
   params.pushed = reinterpret_cast<uint64_t*>(state + 32);
   params.epoch = matmul.epoch;
   params.timeout_ns = matmul.timeout_ns;

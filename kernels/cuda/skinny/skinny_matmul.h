@@ -1,6 +1,6 @@
 // File: skinny_matmul.h
 //
-// The few-rows kernel's host side: which products it takes, how its parameters are made, and its launch.
+// The skinny kernel's host side: which products it takes, how its parameters are made, and its launch.
 //
 // Thread rule: thread-safe; calls act on the current context's device.
 #pragma once

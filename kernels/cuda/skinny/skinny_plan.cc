@@ -12,7 +12,7 @@ bool HasRows(const DeviceView& view) {
   return view.extent.size() == 2 && (view.extent[1] == 1 || view.stride[1] == 1);
 }
 
-// What depends on types and numbers only.
+// The part that depends on types and numbers only.
 SkinnyMatmul WithoutAddresses(const SkinnyArgs& args) {
   const MatmulArgs& matmul = args.matmul;
   SkinnyMatmul few;
@@ -79,7 +79,7 @@ bool TakesSkinny(const SkinnyArgs& args) {
 
 Result<SkinnyMatmul> MakeSkinnyMatmul(const CollectiveArgs& args, void* state) {
   const SkinnyArgs& skinny = *args.skinny;
-  if (!TakesSkinny(skinny)) return Unimplemented("no few-rows kernel for this product");
+  if (!TakesSkinny(skinny)) return Unimplemented("no skinny kernel for this product");
   const auto world = static_cast<size_t>(skinny.layout.world);
   if (skinny.areas.size() != world || skinny.words.size() != world || skinny.arrived.size() != world) {
     return InvalidArgument("areas or words of another number of ranks");

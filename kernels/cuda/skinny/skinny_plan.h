@@ -1,6 +1,6 @@
 // File: skinny_plan.h
 //
-// From a product of few rows, as the executor hands it to a lane, to one launch of its kernel.
+// From a skinny product, as the executor hands it to a lane, to one launch of its kernel.
 #pragma once
 
 #include "kernels/backend.h"
@@ -15,7 +15,7 @@ bool TakesSkinny(const SkinnyArgs& args);
 // The kernel's work; `args` has skinny. `state`: see SkinnyMatmul.
 Result<SkinnyMatmul> MakeSkinnyMatmul(const CollectiveArgs& args, void* state);
 
-// What puts work on a stream; tests have their own.
+// The calls that put work on a stream; tests replace them.
 struct SkinnyCalls {
   decltype(&LaunchSkinny) launch = &LaunchSkinny;
 };

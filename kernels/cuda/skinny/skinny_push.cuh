@@ -1,6 +1,6 @@
 // File: skinny_push.cuh
 //
-// How the few-rows kernel brings its rank's shard to the peers, in units of columns, one a CTA. Were all
+// How the skinny kernel brings its rank's shard to the peers, in units of columns, one a CTA. Were all
 // units on their way at once, the first one would be there no sooner than the last, for they share the links.
 // So each has its turn, at the links' pace: the first ones before anything can be computed, the others beside
 // the products, by a warp that has nothing else to do.
@@ -119,9 +119,9 @@ __device__ __forceinline__ void AwaitFirstUnit(int computing_threads) {
   BarrierOf(kFirstUnitBarrier, computing_threads + 32);
 }
 
-// One warp's part: the CTA's other units, each when its turn has come. Then, if the peers' shards do not come
-// for a while, which is when other blocks of this kernel may not run either, what nobody has pushed: the
-// peers may wait for it as this rank waits for them.
+// One warp's part: the CTA's other units, each when its turn has come. If the peers' shards do not come for a
+// while, other blocks of this kernel may not run either; then also the units that nobody has pushed: the
+// peers may wait for them as this rank waits for theirs.
 template <class T, class Probe>
 __device__ __forceinline__ void PushInTurn(const SkinnyParams& params, const FusedShared<T>& shared) {
   constexpr int64_t kPatience = 40'000;  // cycles, some 20 µs

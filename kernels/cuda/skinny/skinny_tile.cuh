@@ -1,7 +1,7 @@
 // File: skinny_tile.cuh
 //
-// What all parts of the few-rows kernel know: which tile a CTA has, how they wait for other GPUs, which
-// barriers they meet at.
+// The parts that all of the skinny kernel shares: a CTA's tile, waits for other GPUs, and
+// barriers.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ __device__ __forceinline__ void ArriveAt(int id, int threads) {
 inline constexpr int kComputingBarrier = 1, kFirstSegmentBarrier = 2,
                      kFirstUnitBarrier = kFirstSegmentBarrier + 8;
 
-// Which tile a CTA has, and its place in the cluster.
+// A CTA's tile, and its place in the cluster.
 template <class T>
 struct SkinnyTile {
   int cta, in_m, in_n, m, n, number;

@@ -1,6 +1,6 @@
 // File: skinny_traits.cuh
 //
-// The few-rows kernel's shapes. Stages, their barriers and the main loops are the fused kernel's
+// The skinny kernel's shapes. Stages, their barriers and the main loops are the fused kernel's
 // (fused_traits.cuh, fused_mainloop.cuh, fused_exact_mainloop.cuh); a tile's results leave through the
 // stages' memory, which is free by then.
 #pragma once

@@ -1,6 +1,6 @@
 // File: skinny_variant.cuh
 //
-// One source file compiles the variants of the few-rows kernel for one combination of types.
+// One source file compiles the variants of the skinny kernel for one combination of types.
 #pragma once
 
 #include <span>

@@ -205,7 +205,7 @@ TEST(NcclStandinEndTest, WaitsEnd) {
     if (way == 1) group.ranks[2]->Abort();
     if (way == 2) group.abandoned.store(true);
     for (auto& thread : threads) thread.join();
-    // What is aborted stays so.
+    // An aborted communicator stays aborted.
     if (way < 2) group.ranks[0]->Run(args, TaskContext{&group.abandoned, nullptr});
   }
 }

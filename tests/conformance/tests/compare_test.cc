@@ -208,14 +208,15 @@ TEST(CompareTest, AccumulatorsOf14BitsAreRightWithFastAccumulationOnlyAndErrorsA
   const Execution cuda{.roundings = 1, .algorithm = Algorithm::kRing, .cuda = true};
   for (int64_t k : {256, 1024}) {
     const Case fast = Float8Case(k, true), slow = Float8Case(k, false);
-    const AllInputs inputs = MakeInputs(fast, 5);  // each rank has a B of its own
+    const AllInputs inputs = MakeInputs(fast, 5);  // each rank has another B
     const Expected expected = ComputeExpected(fast, inputs, 0, 2);
     ASSERT_TRUE(expected.elements.empty());
     const std::vector<std::byte> cut = Accumulate(inputs, k, CutTo14Bits);
     EXPECT_EQ(CompareOutput(fast, 0, 2, cuda, expected, cut), "") << k;
     const std::vector<std::byte> exact = Accumulate(inputs, k, InFull);
     EXPECT_EQ(CompareOutput(slow, 0, 2, {.roundings = 1}, expected, exact), "") << k;
-    // What no mode may do: leave out an instruction, or one product of an element, or be 1 % off throughout.
+    // Errors that no mode may make: an instruction left out, or one product of an element, or 1 % off
+    // throughout.
     EXPECT_NE(CompareOutput(fast, 0, 2, cuda, expected, Accumulate(inputs, k, CutTo14Bits, 3)), "") << k;
     const std::vector<double> a = ToDoubles(inputs[0][0], DType::kF8E4M3),
                               b = ToDoubles(inputs[0][1], DType::kF8E4M3);

@@ -406,7 +406,7 @@ class Recovery:
         self.daemon.process.wait()
         waiter.call("sync", deadline_ms=20000)
         measured("tandemd killed to a waiting stream's going on", time.monotonic() - begun, RELEASED_WITHIN_SECONDS)
-        # Whoever was first has let it go: the client's watchdog, or the engine. The next calls say why.
+        # The client's watchdog or the engine has released it. The next calls return the reason.
         why = "the daemon at .* is gone|the engine ended with its daemon"
         for call, arguments in (("wait", {"plan": "ar"}), ("launch", ALL_REDUCE)):
             reply = waiter.call(call, check=False, **arguments)

@@ -1,4 +1,4 @@
-// tandem-test-beside-grpc: a training process that has a gRPC of its own. It serves and calls through that
+// tandem-test-beside-grpc: a training process with another gRPC. It serves and calls through that
 // one, uses Tandem's client (whose gRPC plugin loads another copy), and serves and calls again: neither may
 // disturb the other.
 //   tandem-test-beside-grpc RUNTIME_DIR

@@ -27,6 +27,7 @@ json PlanJson(const PlanInfo& info) {
           {"fused", info.fused},
           {"steps", info.steps},
           {"lanes", info.lanes},
+          {"placement", info.placement},
           {"workspace_bytes", info.workspace_bytes},
           {"group_workspace_bytes", info.group_workspace_bytes},
           {"unshared_workspace_bytes", info.unshared_workspace_bytes},
@@ -35,7 +36,7 @@ json PlanJson(const PlanInfo& info) {
           {"warnings", info.warnings}};
 }
 
-// What the library's reader thread told; shared with the callback, which may outlive the session.
+// Events from the library's reader thread; shared with the callback, which may outlive the session.
 struct EventLog {
   std::mutex mutex;
   json entries = json::array();
@@ -188,7 +189,7 @@ Status Session::Rendezvous(const json& command, json* reply) {
   return Status::Ok();
 }
 
-// {"memory", "peer", "name"}: the peer's part of that tensor, under a name of its own. For "fill" and "read",
+// {"memory", "peer", "name"}: the peer's part of that tensor, under another name. For "fill" and "read",
 // not for launches.
 Status Session::Peer(const json& command) {
   const std::string name = command.value("memory", "");

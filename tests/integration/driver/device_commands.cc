@@ -98,8 +98,8 @@ Status Session::Differs(const json& command, json* reply) {
 
 #ifdef TANDEM_DRIVER_CUDA
 
-// What goes wrong on GPUs: cuda_prepare, before any stream waits; cuda_fault: an illegal access; cuda_spin
-// {milliseconds}: a kernel that fills the GPU, running when the reply comes; cuda_probe: whether the context
+// Faults on GPUs. cuda_prepare, before any stream waits. cuda_fault: an illegal access. cuda_spin
+// {milliseconds}: a kernel that fills the GPU and runs when the reply comes. cuda_probe: whether the context
 // still lives.
 Status Session::CudaTrouble(const std::string& name, const json& command) {
   const int error = name == "cuda_prepare" ? faults::UseDevice(faults::kCurrentDevice)

@@ -55,7 +55,7 @@ std::vector<Status> Session::CallEverything(StreamRef stream) {
   return statuses;
 }
 
-// {"runtime_dir": …}: a child without handles of its own tries to connect. Its answer is the reply's.
+// {"runtime_dir": …}: a child without handles tries to connect. Its answer is the reply's.
 Status Session::ForkAndConnect(const json& command, json* reply) {
   int ends[2];
   if (::pipe(ends) != 0) return Internal("pipe failed");
@@ -100,7 +100,7 @@ Status Session::Fork(json* reply) {
       auto code = static_cast<char>(status.code());
       if (::write(ends[1], &code, 1) != 1) ::_exit(3);
     }
-    // A child that ends as a program does, by the destructors of its handles, must do no harm either.
+    // A child that ends normally, by the destructors of its handles, must do no harm either.
     if (client_->backend() == "host") {
       graphs_.clear();
     } else {  // CUDA's own objects are the parent's: not to be touched here

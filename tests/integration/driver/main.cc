@@ -1,5 +1,5 @@
-// tandem-test-client: a client process that does what a test's script tells it, one JSON line a command on
-// standard input, one a reply on standard output: {"id":N,"ok":true,…} or
+// tandem-test-client: a client process that obeys a test's script. It reads one JSON line a command on
+// standard input and writes one a reply on standard output: {"id":N,"ok":true,…} or
 // {"id":N,"ok":false,"code":…,"message":…}.
 
 #include <signal.h>

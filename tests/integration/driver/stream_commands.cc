@@ -48,7 +48,7 @@ Status Session::Replay(const json& command) {
   return Status::Ok();
 }
 
-// {"launches": [{"plan": …, "bindings": …, "stream": …, "times": …}…]}: each from a thread of its own, at
+// {"launches": [{"plan": …, "bindings": …, "stream": …, "times": …}…]}: each from a separate thread, at
 // once.
 Status Session::LaunchThreads(const json& command) {
   json launches = command.value("launches", json::array());

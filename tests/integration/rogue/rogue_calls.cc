@@ -1,4 +1,4 @@
-// What a rogue says over gRPC.
+// A rogue's calls over gRPC.
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
 #include <google/protobuf/util/json_util.h>
@@ -29,7 +29,7 @@ struct Rogue::PendingCall {
   grpc::Status status;
 };
 
-// "count" JoinGroups on "gpu", each of a group of its own whose other rank never comes.
+// "count" JoinGroups on "gpu", each of another group whose other rank never comes.
 Status Rogue::PileUp(const json& command) {
   if (!channel_) return FailedPrecondition("connect first");
   grpc::GenericStub stub(channel_);

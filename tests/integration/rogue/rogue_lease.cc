@@ -1,4 +1,4 @@
-// What a rogue does to the lease socket.
+// A rogue's messages on the lease socket.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>

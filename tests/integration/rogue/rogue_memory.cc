@@ -1,4 +1,4 @@
-// What a rogue does to the memory that it maps: its ring, its words, its symmetric tensors.
+// A rogue's writes to the memory that it maps: its ring, its words, its symmetric tensors.
 #include <atomic>
 #include <cstring>
 

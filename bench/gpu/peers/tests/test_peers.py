@@ -332,7 +332,7 @@ class CasesTest(unittest.TestCase):
             self.assertEqual(case.calls() % 4, 0, case.name)
 
 
-# What goals are set for: kind, then rows (N and K are the 70B model's, split over the ranks) or bytes.
+# The cases with goals: kind, then rows (N and K are the 70B model's, split over the ranks) or bytes.
 ROWS = (512, 2048, 4096, 8192, 16384)
 GOALS = (
     *((kind, m, None) for kind in ("ag", "rs", "ar") for m in (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)),
@@ -413,7 +413,7 @@ class GoalsTest(unittest.TestCase):
                 self.assertLessEqual(RIVALS_OF[kind], known)
                 self.assertLessEqual(RIVALS_OF[kind], set(rank.BASELINES))
                 self.assertTrue(any(name.startswith("tandem") for name in made))
-                # What peers write to is in symmetric memory for all; what it is like without stands beside it.
+                # Memory that peers write to is symmetric for all; the case without stands beside it.
                 self.assertEqual("tandem auto, ordinary" in made, kind in ("ar", "all_reduce", "all_gather"))
                 self.assertEqual(context.exact is not None, "nccl+cublas" in made)
 

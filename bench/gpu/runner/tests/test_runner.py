@@ -14,10 +14,12 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, ".."))
+import fused_jobs
 import jobs
 import main
 import schedule
 import verdict
+from job import PARTS, Job
 
 REPOSITORY = os.path.join(HERE, "../../../..")
 
@@ -63,7 +65,7 @@ class ScheduleTest(unittest.TestCase):
         return log
 
     def job(self, name, text="pass", expect=1.0, limit=60.0, **named):
-        return jobs.Job(name, "tests", python(text), expect, limit, **named)
+        return Job(name, "tests", python(text), expect, limit, **named)
 
     # Two jobs that each wait until the other is there.
     def meeting(self, name, other):
@@ -78,7 +80,7 @@ class ScheduleTest(unittest.TestCase):
         log = self.run_jobs(
             self.job("bad", "raise SystemExit(3)"),
             self.job("good"),
-            jobs.Job("missing", "tests", ("/nonexistent/program",), 1, 1),
+            Job("missing", "tests", ("/nonexistent/program",), 1, 1),
             self.job("last"),
         )
         self.assertEqual(log.codes, {"bad": 3, "good": 0, "missing": 127, "last": 0})
@@ -320,8 +322,11 @@ class PlanTest(unittest.TestCase):
             self.assertEqual(sorted(names), sorted(suites))
         names = [job.name for job in self.plan(4)]
         self.assertEqual(len(names), len(set(names)))
-        self.assertEqual({job.part for job in self.plan(4)} | {"tests"}, set(jobs.PARTS))
+        self.assertEqual({job.part for job in self.plan(4)} | {"tests"}, set(PARTS))
         self.assertLessEqual(set(jobs.FIRST_SUITES) | set(jobs.SUITES) | set(jobs.UNDER_MPS), suites)
+
+    def test_the_old_name_of_a_part_stays(self):
+        self.assertEqual(main.parse(["native", "peers"]).parts, ["fused", "peers"])
 
     def test_the_training_runs_on_two_and_on_four_gpus(self):
         def digits(count, backend="cuda"):
@@ -373,7 +378,7 @@ class PlanTest(unittest.TestCase):
 
     def test_what_tells_most_fits_25_minutes_on_four_gpus(self):
         tests = [
-            jobs.Job(name, "tests", ("x",), seconds, 2 * seconds, gpus=gpus)
+            Job(name, "tests", ("x",), seconds, 2 * seconds, gpus=gpus)
             for name, (gpus, seconds) in jobs.GPU_TESTS.items()
         ]  # a bundle has them, the tree does not
         plan = self.plan(4)
@@ -383,13 +388,11 @@ class PlanTest(unittest.TestCase):
         )
         begins, _ = schedule.estimate(plan, 4)
         ends = {job.name: begins[job.name] + job.expect for job in plan}
-        late = {*jobs.LATE, *(job.name for job in jobs.float8_jobs(REPOSITORY))}
+        late = {*jobs.LATE, *(job.name for job in fused_jobs.float8_jobs(REPOSITORY))}
         for job in plan:
             if job.name in late:
                 self.assertGreater(begins[job.name], begins["peers_w4"])
-            elif (
-                job.part in ("tests", "conformance", "recovery", "handover", "native") or job.name in jobs.FIRST_SUITES
-            ):
+            elif job.part in ("tests", "conformance", "recovery", "handover", "fused") or job.name in jobs.FIRST_SUITES:
                 self.assertLess(ends[job.name], 25 * 60, job.name)
         self.assertLess(ends["peers_w4"], 25 * 60)
         self.assertLess(ends["conformance_w2"], 5 * 60)

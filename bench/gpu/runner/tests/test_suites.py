@@ -15,7 +15,7 @@ import harness
 import jobs
 import run_digits
 
-# What only emulated GPUs have: options of tandemd, names, memory.
+# Things that only emulated GPUs have: options of tandemd, names, memory.
 HOSTS_OWN = ("--emulated-", "--testing-emulated-", "--testing-visibility-delay-us", "EMU-", "register_foreign")
 
 

@@ -42,7 +42,7 @@ class _Managed(ctypes.Structure):
     _fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
 
 
-# What consumers still use, by the number in `context`. A consumer's deleter call drops it.
+# The tensors that consumers still use, by the number in `context`. A consumer's deleter call drops it.
 _in_use: dict[int, tuple[_Managed, Any, Any]] = {}
 _numbers = itertools.count(1)
 

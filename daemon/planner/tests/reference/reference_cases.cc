@@ -132,8 +132,8 @@ class Cases {
     }
   }
 
-  // The smaller operand as this rank's part of the larger one: in dense memory, and with a gap behind each of
-  // its dimensions.
+  // The smaller operand as this rank's part of the larger one: in dense memory, and with a gap behind each
+  // dimension.
   void AddInPlace(const std::string& name, OpRequest r) {
     r.operands[1].alias_of = 0;
     Add(name + " in place", r);

@@ -15,7 +15,7 @@
 
 namespace tandem::plan {
 
-// The operands of one launch, [rank][slot]; a slot that is an alias of another has no bytes of its own.
+// The operands of one launch, [rank][slot]; a slot that is an alias of another has no bytes.
 using LaunchOperands = std::vector<std::vector<std::vector<uint8_t>>>;
 
 struct InterpretOptions {

@@ -1,4 +1,4 @@
-// What runs on GPUs alone: fused kernels, for few rows and for tiles, and low-latency packets.
+// Cases that run on GPUs only: fused kernels, skinny and by tiles, and low-latency packets.
 #include "daemon/planner/tests/reference/reference_cases.h"
 
 namespace tandem::plan {
@@ -37,7 +37,7 @@ std::vector<Case> KernelCasesOf(int world) {
                      std::vector<OpRequest>(static_cast<size_t>(world), request), group});
   };
   for (Op op : {Op::kAllGatherMatmul, Op::kMatmulReduceScatter, Op::kMatmulAllReduce}) {
-    // Sums of f32 have no kernel for few rows.
+    // Sums of f32 have no skinny kernel.
     for (DType out : {DType::kBf16, DType::kF32}) {
       for (int64_t rows : {1, 3})
         add("fused to " + std::string(DTypeName(out)) + " " + std::to_string(rows),

@@ -1,7 +1,7 @@
 // File: reference_ops.h
 //
-// What every operation must compute, in double precision and with no thought of how, and a harness that
-// plans, verifies and interprets a request and compares.
+// The result of every operation, in double precision and independent of algorithms, and a harness that plans,
+// verifies and interprets a request and compares.
 #pragma once
 
 #include <cstdint>

@@ -75,7 +75,7 @@ TEST_P(Fused, GathersBehindItsKernelWhereTheOwnShardTakesNearlyAllSms) {
   if (GetParam() > 2) GTEST_SKIP() << "the same for any number, and long";
   for (bool large : {false, true}) {
     OpRequest r = Gather(DType::kBf16, 1, 8, (large ? 96 : 95) * 256);
-    r.operands[2].spec.dtype = DType::kF32;  // no few-rows kernel
+    r.operands[2].spec.dtype = DType::kF32;  // no skinny kernel
     Plan plan = Check(r, large ? std::vector<int>{0, 2} : std::vector<int>{0, 1, 2}, &error_);
     ASSERT_EQ(error_, "") << large;
     EXPECT_EQ(std::holds_alternative<CollectiveStep>(plan.programs[0].steps[0].work), large);
@@ -126,7 +126,7 @@ TEST_P(Fused, TakesScalesByBlocks) {
   EXPECT_EQ(error_, "");
   Check(scaled(AllReduce(DType::kF8E4M3, 4, k, n, false), rows), {0, 1, 2}, &error_);
   EXPECT_EQ(error_, "");
-  // What there is no kernel for, and shards' scales that come otherwise than the own ones lie.
+  // Products without a kernel, and shards' scales that arrive in another layout than the own ones.
   OpRequest wide = scaled(Gather(DType::kF8E4M3, 4, k, n), 4);
   wide.operands[2].spec.dtype = DType::kF32;
   Check(wide, {0}, &error_);
@@ -160,8 +160,8 @@ TEST_P(Fused, TakesFloat8OfEitherTypeAndEitherAccumulation) {
   }
 }
 
-// One kernel on one lane where all is one wave of its tiles, else beside one that meets the peers; what it
-// waits for, its peers' kernels store. In f32, which the kernel for few rows has not.
+// One kernel on one lane where one wave of tiles suffices, else beside a kernel that meets the peers. The
+// peers' kernels store the words that it waits for. In f32, which has no skinny kernel.
 TEST_P(Fused, Scatters) {
   OpRequest r = Scatter(DType::kBf16, 3, 8, 16);
   r.operands[2].spec.dtype = DType::kF32;

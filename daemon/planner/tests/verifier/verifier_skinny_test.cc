@@ -1,4 +1,4 @@
-// Fused's programs for few rows: when they are taken, what their kernel is told, and that their steps are
+// Fused's skinny programs: when they are taken, their kernel's arguments, and that their steps are
 // proven and right.
 #include <gtest/gtest.h>
 
@@ -53,8 +53,7 @@ class SkinnyRows : public testing::TestWithParam<int> {
     return plan;
   }
   void ExpectOneKernel(const Plan& plan, const SkinnyLayout& layout) {
-    EXPECT_NE(plan.reason.find("few rows: one kernel moves and multiplies"), std::string::npos)
-        << plan.reason;
+    EXPECT_NE(plan.reason.find("skinny: one kernel moves and multiplies"), std::string::npos) << plan.reason;
     EXPECT_EQ(plan.lanes, 1);
     EXPECT_EQ(plan.bulk_bytes, 0u);
     EXPECT_EQ(plan.workspace_bytes, static_cast<uint64_t>(layout.area_bytes() + 255) / 256 * 256);
@@ -165,9 +164,9 @@ TEST_P(SkinnyRows, IsNotTakenWithItsReason) {
   for (const auto& [request, reason] :
        {std::pair(two, "several B"),
         {returned, "the gathered A is asked for"},
-        {to_float, "no few-rows kernel for bf16 and bf16 to f32"},
-        {Request(gather, 3, 129 * 256, 8), "more tiles than the few-rows kernel computes at once"},
-        {Request(gather, 128 * 64 + 1, 8, 8), "more tiles than the few-rows kernel computes at once"},
+        {to_float, "no skinny kernel for bf16 and bf16 to f32"},
+        {Request(gather, 3, 129 * 256, 8), "more tiles than the skinny kernel computes at once"},
+        {Request(gather, 128 * 64 + 1, 8, 8), "more tiles than the skinny kernel computes at once"},
         {Request(gather, 16, 16, most), "does not fit into workspace"}}) {
     EXPECT_FALSE(LayoutFor(request).has_value()) << reason;
     EXPECT_NE(why_.find(reason), std::string::npos) << why_;

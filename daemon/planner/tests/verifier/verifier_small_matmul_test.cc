@@ -148,7 +148,7 @@ TEST_P(SmallMatmul, RefusesWithItsReason) {
   EXPECT_NE(error_.find("needs the CUDA backend's kernels"), std::string::npos) << error_;
 }
 
-// What has not been measured is not chosen.
+// An algorithm without a measurement is not chosen.
 TEST_P(SmallMatmul, IsOnlyRunWhenAskedForOffNvSwitches) {
   for (GpuInfo& gpu : group_.topology.gpus) gpu.switch_links = 0;
   const OpRequest r = Request(Op::kMatmulAllReduce, DType::kBf16, DType::kBf16, 4, 16, 8);

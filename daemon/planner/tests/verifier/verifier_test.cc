@@ -89,7 +89,7 @@ TEST(Verifier, FindsDeadlocks) {
 TEST(Verifier, FindsDeadlocksOfSharedQueues) {
   auto programs = Exchange();
   for (RankProgram& p : programs) {
-    // The wait is issued first, on a lane of its own: fine until both lanes share a queue.
+    // The wait is issued first, on another lane: fine until both lanes share a queue.
     Step wait = p.steps[2];
     wait.lane = 1;
     p.steps.erase(p.steps.begin() + 2);

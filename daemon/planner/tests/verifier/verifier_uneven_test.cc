@@ -75,7 +75,7 @@ TEST(UnevenRows, AreCutIntoPartsThatHoldThemAll) {
   EXPECT_EQ(CutFusedTiles(16384, 65536, 4).bands, 16) << "no more words";
 }
 
-// Short parts, and owners of none. bf16 is the kernel for few rows, f32 the other.
+// Short parts, and owners of none. bf16 is the skinny kernel, f32 the other.
 TEST(UnevenRows, ArePlannedForAnyNumberOfRanks) {
   CheckOptions options;
   options.seeds = {1};
@@ -90,7 +90,7 @@ TEST(UnevenRows, ArePlannedForAnyNumberOfRanks) {
           Plan plan;
           ASSERT_EQ(Check(r, world, options, &plan), "")
               << m << " rows, " << world << " ranks, " << DTypeName(out);
-          EXPECT_EQ(plan.reason.find("few rows") != std::string::npos, out == DType::kBf16);
+          EXPECT_EQ(plan.reason.find("skinny") != std::string::npos, out == DType::kBf16);
           EXPECT_EQ(plan.lanes, 1);
           EXPECT_TRUE(plan.deterministic);
         }
@@ -200,7 +200,7 @@ TEST(UnevenRows, RunWhenTheyAreAskedForOrMeasuredThemselves) {
   const Plan near = plan_of(4097);
   EXPECT_EQ(near.algorithm, Algorithm::kUnfused);
   EXPECT_NE(reason_of(near).find(unequal), std::string::npos) << reason_of(near);
-  // What is asked for runs.
+  // A requested algorithm runs.
   EXPECT_EQ(MakePlan(std::vector<OpRequest>(2, AllReduce(4097, 8192, 8192, DType::kBf16)), group)->algorithm,
             Algorithm::kFused);
 }

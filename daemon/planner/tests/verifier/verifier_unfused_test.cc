@@ -117,7 +117,7 @@ TEST_P(Unfused, RunsInTheBulkArea) {
         options.seeds = {};
         EXPECT_EQ(CheckPlan(*plan, requests, options), "")
             << OpName(op) << " by " << AlgorithmName(collective);
-        // What is symmetric needs no copy in the bulk area; only its own product and partial sums may.
+        // A symmetric operand needs no copy in the bulk area; only the product and partial sums may.
         EXPECT_EQ(plan->bulk_bytes == 0, symmetric && gathers)
             << OpName(op) << " by " << AlgorithmName(collective);
         if (collective == Algorithm::kCopyEngine) {

@@ -104,9 +104,9 @@ TEST(ShippedTables, DecideForTheirNodes) {
   }
 }
 
-// cuBLASLt adds no f32 bias to a product in bf16, and the plain kernel that does is far slower than what was
-// measured: the fused kernel, which takes the bias as it is, is the fastest whatever the table says of a
-// product without one.
+// cuBLASLt adds no f32 bias to a product in bf16, and the plain kernel that does is far slower than the
+// table's figure for a product without bias. The fused kernel takes the bias as it is, so it is the fastest
+// whatever the table has.
 TEST(ShippedTables, SayNothingOfAnEpilogueThatCublasLtRefuses) {
   const TuningTable table = *LoadTuning((kTables / "h200-nvswitch-2.toml").string());
   plan::GroupContext group;

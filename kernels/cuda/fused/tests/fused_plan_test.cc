@@ -102,8 +102,8 @@ class FusedPlanTest : public testing::Test {
 
 const uint64_t* Plain(const Word& word) { return reinterpret_cast<const uint64_t*>(&word); }
 
-// What peers own is stored here on the way and in their memory, a map for each peer; what is owned here in C
-// and in theirs.
+// Pieces of peers are stored here on the way and in the peers' memory, a map for each peer; pieces of this
+// rank in C and in the peers'.
 TEST_F(FusedPlanTest, AllReduceDeliversToPeers) {
   CollectiveArgs args = AllReduce();
   ASSERT_TRUE(TakesFused(args));
@@ -299,7 +299,7 @@ TEST_F(FusedPlanTest, ScalesByBlocksKeepTheirStrides) {
   ASSERT_TRUE(variant.ok()) << variant.status().ToString();
   EXPECT_TRUE((*variant)->blocks);
   EXPECT_EQ(fused->tiling.tile_n, 256);
-  // What it has none for runs step by step.
+  // A collective without a fused kernel runs step by step.
   const auto takes = [&](const std::function<void(CollectiveArgs*)>& change) {
     CollectiveArgs other = Gather();
     scaled(&other);

@@ -1,5 +1,5 @@
-// What launches of a fused matmul with one set of addresses share, and what each has of its own; they are
-// only written down.
+// The state that launches of a fused matmul with one set of addresses share, and the state of each; launches
+// are recorded, not run.
 #include "kernels/cuda/fused/fused_prepared.h"
 
 #include <gtest/gtest.h>

@@ -11,7 +11,7 @@
 namespace tandem::cuda {
 namespace {
 
-// What there is to say against `split`; nothing.
+// Returns the objection to `split`; empty: none.
 std::string Fault(const StreamKSplit& split) {
   std::vector<std::vector<int>> taken(static_cast<size_t>(split.units),
                                       std::vector<int>(static_cast<size_t>(split.k_blocks)));

@@ -108,7 +108,7 @@ TEST(ChooseTiling, GivesFastFloat8TheTilesOfBf16) {
   EXPECT_EQ(ChooseTiling(Float8(4, 512, 7168, true, false), kSms).tile_n, 256);
 }
 
-// What was the fastest width on an H200, in pieces of several ranks or whole; summed it is the wide one.
+// The fastest width on an H200, in pieces of several ranks or whole; the wide one where pieces are summed.
 TEST(ChooseTiling, TakesTheMeasuredWidthsForExactFloat8) {
   struct Case {
     int64_t m, n;

@@ -21,7 +21,7 @@ auto* const kStream = reinterpret_cast<CUstream>(32);
 auto* const kEvent = reinterpret_cast<CUevent>(48);
 Word* const kWord = reinterpret_cast<Word*>(0x1000);
 
-// What a call does with words, as text: "write 1", "wait 2".
+// The word operations of a call, as text: "write 1", "wait 2".
 std::string Text(const CUstreamBatchMemOpParams& operation) {
   if (operation.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64) {
     EXPECT_EQ(operation.writeValue.flags, CU_STREAM_WRITE_VALUE_DEFAULT) << "without its memory barrier";
@@ -111,7 +111,7 @@ TEST_F(CudaLaneTest, HeldWordsGoOutTogetherInOrder) {
   EXPECT_THAT(TakeCalls(), ElementsAre("write 4"));
 }
 
-// What cannot be called off refuses to be guarded, and nothing of it is enqueued.
+// Work that cannot be cancelled refuses a guard, and nothing is enqueued.
 TEST_F(CudaLaneTest, WorkThatWouldRunAllTheSameTakesNoGuard) {
   const Guard guard{.word = kWord, .value = 3};
   CopyArgs copy{{bytes_, DType::kU8, {8}, {1}}, {bytes_ + 8, DType::kU8, {8}, {1}}, true, guard};

@@ -145,7 +145,7 @@ TEST_F(LaneStreamsTest, AllWorkGoesToTheOneInUse) {
   EXPECT_EQ(TakeCalls(), expected("9"));
 }
 
-// What kernels keep on the lane is cleared once, on the stream that runs the first of them.
+// The state of kernels on the lane is cleared once, on the stream that runs the first kernel.
 TEST_F(LaneStreamsTest, TheStateOfFusedKernelsIsTheLanesNotTheStreams) {
   ASSERT_TRUE(lane_->UseStream(1).ok());
   CollectiveArgs fused;

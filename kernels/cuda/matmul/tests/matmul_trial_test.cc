@@ -129,7 +129,7 @@ TEST_F(MatmulTrialTest, AProductLongerThanTheBudgetRunsOnce) {
   ASSERT_TRUE(chooser_->Prepare(Product(33)).ok());
   EXPECT_EQ(lt_.AllRuns(), 1);
   EXPECT_EQ(Chosen(Product(33)), 0u);
-  // The next plan's has a budget of its own.
+  // The next plan has a separate budget.
   lt_.runs.assign(kCandidates, 0);
   lt_.ms.assign(kCandidates, 0.125f);
   ASSERT_TRUE(chooser_->Prepare(Product(34)).ok());

@@ -1,0 +1,83 @@
+#include "client/lib/placed/placed_group.h"
+
+#include <utility>
+
+#include "common/deadline.h"
+#include "kernels/host/word_wait.h"
+
+namespace tandem::client {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How long a launch that has failed by itself waits for tandemd's verdict, which names the cause.
+constexpr std::chrono::milliseconds kVerdictPatience{500};
+
+}  // namespace
+
+Status PlacedGroup::Failed() const {
+  if (has_failed_.load(std::memory_order_acquire)) {
+    std::lock_guard lock(failure_mutex_);
+    return failure_;
+  }
+  return page_.Aborts(finished() + 1) ? page_.Reason() : Status::Ok();
+}
+
+bool PlacedGroup::Keep(const Status& why) {
+  std::lock_guard lock(failure_mutex_);
+  if (!failure_.ok()) return false;
+  failure_ = why;
+  has_failed_.store(true, std::memory_order_release);
+  return true;
+}
+
+void PlacedGroup::Report(uint64_t launch, uint64_t plan_id, const Status& why) {
+  FailureReport report;
+  report.group_id = group_id_;
+  report.plan_id = plan_id;
+  report.launch = launch;
+  report.awaited_rank = why.detail().ranks.empty() ? -1 : static_cast<int>(why.detail().ranks.front());
+  report.status = why;
+  report_(std::move(report));
+}
+
+Status PlacedGroup::Run(PlacedProgram& program, uint64_t plan_id, uint16_t tag,
+                        std::chrono::nanoseconds deadline, std::span<const engine::SlotAddress> slots) {
+  std::lock_guard lock(run_mutex_);
+  TANDEM_RETURN_IF_ERROR(Failed());
+  PlacedLaunch launch;
+  launch.number = finished() + 1;
+  launch.tag = tag;
+  launch.rank = rank_;
+  launch.deadline = Clock::now() + Bounded(deadline);
+  launch.page = &page_;
+  Status status = program.Run(launch, slots);
+  if (status.ok()) {
+    // Last of all: the next launch may begin.
+    counter_.store(launch.number, std::memory_order_release);
+    page_.SetFinished(launch.number);
+    return status;
+  }
+  if (!page_.Aborts(launch.number)) {
+    Report(launch.number, plan_id, status);
+    const auto end = Clock::now() + kVerdictPatience;
+    host::Backoff backoff;
+    while (!page_.Aborts(launch.number) && Clock::now() < end) backoff.Pause();
+  }
+  if (page_.Aborts(launch.number)) status = page_.Reason();
+  Keep(status);
+  return status;
+}
+
+void PlacedGroup::Refuse(uint64_t plan_id, const Status& why) {
+  const Status refused(Code::kFailedPrecondition, "a launch was refused on this rank: " + why.message(),
+                       {.reason = "LAUNCH_REFUSED", .field = why.detail().field, .started = false});
+  if (Keep(refused)) Report(finished() + 1, plan_id, refused);
+}
+
+void PlacedGroup::CutOff(const Status& why) {
+  std::lock_guard lock(failure_mutex_);
+  page_.Abort(1, why);
+}
+
+}  // namespace tandem::client

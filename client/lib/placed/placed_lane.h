@@ -1,0 +1,64 @@
+// File: placed_lane.h
+//
+// `PlacedLane`: the lane of a client-placed launch on the host backend (docs/client-placement.md). Where an
+// engine's lane enqueues, this one works at once: it runs inside the one function of the launch, on the
+// thread of the caller's stream. A word holds the launch's number and tag.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#include "ipc/verdict_page.h"
+#include "kernels/backend.h"
+#include "tandem/status.h"
+
+namespace tandem::client {
+
+// Bits of a word below the launch's number: the tag.
+inline constexpr int kTagBits = 16;
+
+// One launch, as its lane sees it.
+struct PlacedLaunch {
+  using Clock = std::chrono::steady_clock;
+  uint64_t number = 0;  // of the group, from 1
+  uint16_t tag = 0;     // of the plan, the user's tag and the place of symmetric operands
+  int rank = 0;
+  Clock::time_point deadline;         // of all waits together
+  const VerdictPage* page = nullptr;  // outlives the launch
+  const Word* own_words = nullptr;    // this rank's signal words, kSignalsPerWriter of each writer
+};
+
+// Every function works before it returns, and returns why it gave up. The first error must be the launch's
+// last call: a launch that has given up publishes nothing.
+//
+// Errors of a wait:
+//   - the verdict page's reason once launches from this number on are to end,
+//   - DEADLINE_EXCEEDED, reason RANK_LATE, after the launch's deadline,
+//   - INVALID_ARGUMENT, reason LAUNCH_MISMATCH, for a peer that runs another launch under this number,
+//   - FAILED_PRECONDITION, reason DESYNC, for a peer that is ahead by more than one launch.
+// `detail.ranks` names the awaited rank.
+//
+// Thread rule: one thread at a time.
+class PlacedLane : public Lane {
+ public:
+  // Later calls are of this launch.
+  void Begin(const PlacedLaunch& launch) { launch_ = launch; }
+
+  Status WriteWord(Word* word, uint64_t number) override;
+  Status WaitWord(const Word* word, uint64_t number) override;
+  Status Copy(const CopyArgs& args) override;
+  Status Matmul(const MatmulArgs& args) override;
+  Status Reduce(const ReduceArgs& args) override;
+  // UNIMPLEMENTED: of engines only.
+  Status Nccl(const NcclArgs& args) override;
+  Status Record(Event* event) override;
+  Status Wait(Event* event) override;
+
+ protected:
+  const PlacedLaunch& launch() const { return launch_; }
+
+ private:
+  PlacedLaunch launch_;
+};
+
+}  // namespace tandem::client

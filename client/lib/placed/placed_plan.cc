@@ -1,0 +1,88 @@
+#include "client/lib/placed/placed_plan.h"
+
+#include <utility>
+
+#include "common/deadline.h"
+
+namespace tandem::client {
+namespace {
+
+Status DoesNotFit() {
+  return Internal("the daemon's answer about a client-placed plan does not fit together");
+}
+
+}  // namespace
+
+void PlacedTag::Add(uint64_t value) {
+  for (int byte = 0; byte < 8; ++byte) {
+    hash_ ^= value >> (8 * byte) & 0xff;
+    hash_ *= 0x100000001b3;
+  }
+}
+
+uint16_t PlacedTag::Fold() const {
+  const uint64_t half = hash_ ^ hash_ >> 32;
+  return static_cast<uint16_t>(half ^ half >> 16);
+}
+
+Result<std::shared_ptr<PlacedPlan>> PlacedPlan::Make(const ClientPlacementInfo& info, const PlanInfo& plan,
+                                                     const OpRequest& request, ClientDevice& device,
+                                                     SegmentCache& segments, const std::string& gpu_uuid,
+                                                     std::shared_ptr<PlacedGroup> group) {
+  const auto world = static_cast<size_t>(info.program.world_size);
+  const bool has_workspace = !info.workspace.empty();
+  const uint64_t workspace = 2 * info.half_bytes + info.bulk_bytes;
+  if (world > plan::kMaxWorldSize || info.signals.size() != world || info.signal_ids.size() != world ||
+      info.signal_bytes < plan::kSignalAreaBytes || info.workspace.size() != info.workspace_ids.size() ||
+      (has_workspace && (info.workspace.size() != world || info.workspace_bytes < workspace)) ||
+      (!has_workspace && workspace != 0) || plan.slot_bytes.size() != request.operands.size()) {
+    return DoesNotFit();
+  }
+  std::shared_ptr<PlacedPlan> made(new PlacedPlan);
+  made->plan_id_ = plan.plan_id;
+  made->deadline_ = info.launch_deadline;
+  made->group_ = std::move(group);
+  PlacedMemory memory;
+  memory.half_bytes = info.half_bytes;
+  memory.bulk_bytes = info.bulk_bytes;
+  for (size_t rank = 0; rank < world; ++rank) {
+    TANDEM_ASSIGN_OR_RETURN(auto signals, segments.Map(device, gpu_uuid, info.signal_ids[rank],
+                                                       info.signals[rank].get(), info.signal_bytes));
+    memory.signals[rank] = reinterpret_cast<Word*>(signals->data());
+    made->mappings_.push_back(std::move(signals));
+    if (!has_workspace) continue;
+    TANDEM_ASSIGN_OR_RETURN(auto area, segments.Map(device, gpu_uuid, info.workspace_ids[rank],
+                                                    info.workspace[rank].get(), info.workspace_bytes));
+    memory.workspace[rank] = area->data();
+    memory.bulk[rank] = area->data() + 2 * info.half_bytes;
+    made->mappings_.push_back(std::move(area));
+  }
+  std::vector<engine::SlotLimit> slots;
+  for (size_t slot = 0; slot < request.operands.size(); ++slot) {
+    slots.push_back({plan.slot_bytes[slot], request.operands[slot].symmetric});
+    made->symmetric_.push_back(request.operands[slot].symmetric);
+  }
+  TANDEM_ASSIGN_OR_RETURN(made->program_, PlacedProgram::Make(info.program, std::move(slots), memory));
+  return made;
+}
+
+Status PlacedPlan::Launch(LaunchStream& stream, bool capturing, uint64_t stream_id, PlacedBindings bindings,
+                          Milliseconds deadline, std::shared_ptr<ClientPlanState> state) {
+  const std::chrono::nanoseconds limit = deadline.count() > 0 ? Bounded(deadline) : Bounded(deadline_);
+  // A replay is counted while it runs, since nobody knows before how many there will be.
+  if (!capturing) state->Began();
+  std::lock_guard lock(group_->order_mutex());
+  Status enqueued = stream.RunInOrder(
+      group_->order(),
+      [self = shared_from_this(), bindings = std::move(bindings), limit, state, stream_id, capturing] {
+        if (capturing) state->Began();
+        const Status status =
+            self->group_->Run(*self->program_, self->plan_id_, bindings.tag, limit, bindings.slots);
+        if (!status.ok()) state->Fail(stream_id, 0, status, capturing);
+        state->Ended();
+      });
+  if (!enqueued.ok() && !capturing) state->Ended();
+  return enqueued;
+}
+
+}  // namespace tandem::client

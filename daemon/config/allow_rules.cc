@@ -1,0 +1,97 @@
+#include "daemon/config/allow_rules.h"
+
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "common/toml/toml_text.h"
+
+namespace tandem::config {
+namespace {
+
+Status Wrong(std::string_view file, const toml::node& node, const std::string& text) {
+  return InvalidArgument(std::string(file) + ":" + std::to_string(node.source().begin.line) + ": " + text);
+}
+
+Result<int64_t> ParseId(std::string_view name, const toml::node& node, std::string_view file) {
+  const auto* number = node.as_integer();
+  if (number == nullptr || number->get() < 0 || number->get() > std::numeric_limits<uint32_t>::max())
+    return Wrong(file, node, "allow." + std::string(name) + " must be a number from 0 to 4294967295");
+  return number->get();
+}
+
+Result<std::vector<std::string>> ParseGpus(const toml::node& node, std::string_view file) {
+  const Status wrong =
+      Wrong(file, node, "allow.gpus must be a list of indexes and UUIDs, for example [0, 1]");
+  const toml::array* list = node.as_array();
+  if (list == nullptr) return wrong;
+  std::vector<std::string> gpus;
+  for (const toml::node& gpu : *list) {
+    if (const auto* index = gpu.as_integer(); index != nullptr && index->get() >= 0) {
+      gpus.push_back(std::to_string(index->get()));
+    } else if (const auto* uuid = gpu.as_string(); uuid != nullptr && !uuid->get().empty()) {
+      gpus.push_back(uuid->get());
+    } else {
+      return wrong;
+    }
+  }
+  return gpus;
+}
+
+Result<AllowConfig> ParseRule(const toml::table& table, std::string_view file) {
+  AllowConfig rule;
+  for (const auto& [key, node] : table) {
+    const std::string_view name = key.str();
+    if (name == "uid") {
+      TANDEM_ASSIGN_OR_RETURN(rule.uid, ParseId(name, node, file));
+    } else if (name == "gid") {
+      TANDEM_ASSIGN_OR_RETURN(rule.gid, ParseId(name, node, file));
+    } else if (name == "gpus") {
+      TANDEM_ASSIGN_OR_RETURN(rule.gpus, ParseGpus(node, file));
+    } else if (name == "cgroup") {
+      const auto* path = node.as_string();
+      if (path == nullptr || !path->get().starts_with('/'))
+        return Wrong(file, node, "allow.cgroup must be a path that begins with /");
+      rule.cgroup = path->get();
+    } else {
+      return Wrong(file, node,
+                   "unknown key 'allow." + std::string(name) + "'; there are uid, gid, cgroup, gpus");
+    }
+  }
+  return rule;
+}
+
+}  // namespace
+
+Result<std::vector<AllowConfig>> ParseAllow(const toml::node& node, std::string_view file) {
+  const toml::array* tables = node.as_array();
+  if (tables == nullptr) return Wrong(file, node, "allow must be tables [[allow]]");
+  std::vector<AllowConfig> rules;
+  for (const toml::node& each : *tables) {
+    const toml::table* table = each.as_table();
+    if (table == nullptr) return Wrong(file, node, "allow must be tables [[allow]]");
+    TANDEM_ASSIGN_OR_RETURN(AllowConfig rule, ParseRule(*table, file));
+    rules.push_back(std::move(rule));
+  }
+  return rules;
+}
+
+std::string PrintAllow(const std::vector<AllowConfig>& rules) {
+  std::string text;
+  for (const AllowConfig& rule : rules) {
+    text += "\n[[allow]]\n";
+    if (rule.uid.has_value()) text += "uid = " + std::to_string(*rule.uid) + "\n";
+    if (rule.gid.has_value()) text += "gid = " + std::to_string(*rule.gid) + "\n";
+    if (!rule.cgroup.empty()) text += "cgroup = " + QuoteToml(rule.cgroup) + "\n";
+    if (!rule.gpus.has_value()) continue;
+    text += "gpus = [";
+    for (const std::string& gpu : *rule.gpus) {
+      const bool is_index = gpu.find_first_not_of("0123456789") == std::string::npos;
+      text += (text.back() == '[' ? "" : ", ") + (is_index ? gpu : QuoteToml(gpu));
+    }
+    text += "]\n";
+  }
+  return text;
+}
+
+}  // namespace tandem::config

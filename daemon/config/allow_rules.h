@@ -1,0 +1,30 @@
+// File: allow_rules.h
+//
+// The tables [[allow]] of the configuration: which users, groups and cgroups may use which GPUs.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/toml/toml_parse.h"
+#include "daemon/config/config.h"
+#include "tandem/status.h"
+
+namespace tandem::config {
+
+// What the configuration's file says above the rules.
+inline constexpr std::string_view kAllowDoc =
+    "Tables [[allow]] admit users to GPUs, each by any of uid, gid and cgroup (that one and all below it); "
+    "gpus "
+    "lists indexes and UUIDs, without it all GPUs are meant. The first table that fits a session decides. "
+    "Without any table everybody may use all GPUs; else a session that no table fits is refused.";
+
+// The rules of the value of the key `allow`: an array of tables, which may be empty. INVALID_ARGUMENT names
+// file, line and what is wrong.
+Result<std::vector<AllowConfig>> ParseAllow(const toml::node& node, std::string_view file);
+
+// The rules as tables of a TOML file, which ParseAllow gives back. Empty for no rules.
+std::string PrintAllow(const std::vector<AllowConfig>& rules);
+
+}  // namespace tandem::config

@@ -1,0 +1,110 @@
+#include "daemon/control/clients/client_memory.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "program/program.h"
+
+namespace tandem::daemon {
+
+Status ClientMemoryService::MakePages(GroupRecord& group) {
+  if (!group.client.pages.empty()) return Status::Ok();
+  Ledger& ledger = core_.registry.ledger;
+  TANDEM_RETURN_IF_ERROR(ledger.Charge(group.payer, Resource::kDescriptors, group.world()));
+  GroupRecord::ClientMemory made;
+  for (size_t rank = 0; rank < group.world(); ++rank) {
+    Result<UniqueFd> fd = VerdictPage::Create();
+    Result<VerdictPage> page = fd.ok() ? VerdictPage::Map(fd->get()) : fd.status();
+    if (!page.ok()) {
+      ledger.Refund(group.payer, Resource::kDescriptors, group.world());
+      return page.status();
+    }
+    made.page_fds.push_back(std::make_shared<const UniqueFd>(std::move(*fd)));
+    made.pages.push_back(std::move(*page));
+  }
+  group.client.page_fds = std::move(made.page_fds);
+  group.client.pages = std::move(made.pages);
+  return Status::Ok();
+}
+
+Status ClientMemoryService::Provide(GroupRecord& group, uint64_t half_bytes, uint64_t bulk_bytes,
+                                    const Waiter& waiter, PlanRecord::InClient* plan) {
+  uint64_t half = 0, bulk = 0;
+  bool first = false, grows = false;
+  {
+    RegistryLock lock(core_.registry);
+    const GroupRecord::ClientMemory& has = group.client;
+    first = has.signals == nullptr;
+    grows = half_bytes > has.half_bytes || bulk_bytes > has.bulk_bytes;
+    half = std::max(has.half_bytes, AllocatedHalf(half_bytes));
+    bulk = std::max(has.bulk_bytes, bulk_bytes);
+  }
+  std::shared_ptr<SegmentSet> signals, workspace;
+  Status status;
+  const auto make = [&](uint64_t bytes, const char* purpose, std::shared_ptr<SegmentSet>* set) {
+    if (!status.ok()) return;
+    Result<std::shared_ptr<SegmentSet>> made =
+        segments_.MakeSet(group, bytes, purpose, waiter, nullptr, /*for_clients=*/true);
+    if (made.ok()) *set = *made;
+    status = made.status();
+  };
+  if (first) make(plan::kSignalAreaBytes, "client signals", &signals);
+  if (grows) make(2 * half + bulk, "client workspace", &workspace);
+  RegistryLock lock(core_.registry);
+  if (status.ok() && !core_.registry.Has(group)) status = Unavailable("group '" + group.name + "' has ended");
+  if (status.ok() && !group.lifecycle.why().ok()) status = group.lifecycle.why();
+  if (status.ok()) status = MakePages(group);
+  if (!status.ok()) {
+    for (const auto& set : {signals, workspace}) {
+      if (set) segments_.RemoveSet(set);
+    }
+    return status;
+  }
+  GroupRecord::ClientMemory& has = group.client;
+  if (signals) has.signals = signals;
+  if (workspace) {
+    if (has.workspace) group.outgrown.push_back(has.workspace);
+    has.workspace = workspace;
+    has.half_bytes = half;
+    has.bulk_bytes = bulk;
+  }
+  if (half_bytes + bulk_bytes == 0) return Status::Ok();
+  plan->workspace = has.workspace;
+  plan->half_bytes = has.half_bytes;
+  plan->bulk_bytes = has.bulk_bytes;
+  return Status::Ok();
+}
+
+std::vector<SharedFd> ClientMemoryService::Describe(const GroupRecord& group,
+                                                    const PlanRecord::InClient& plan, size_t rank,
+                                                    v1::ClientPlacement* message) const {
+  const SegmentSet& signals = *group.client.signals;
+  std::vector<SharedFd> fds = {group.client.page_fds[rank]};
+  message->set_program(plan.programs[rank]);
+  message->set_signal_segment_bytes(signals.bytes);
+  message->mutable_signal_segment_ids()->Add(signals.segment_ids.begin(), signals.segment_ids.end());
+  fds.insert(fds.end(), signals.fds.begin(), signals.fds.end());
+  if (plan.workspace) {
+    const SegmentSet& workspace = *plan.workspace;
+    message->set_workspace_segment_bytes(workspace.bytes);
+    message->mutable_workspace_segment_ids()->Add(workspace.segment_ids.begin(), workspace.segment_ids.end());
+    fds.insert(fds.end(), workspace.fds.begin(), workspace.fds.end());
+  }
+  message->set_half_bytes(plan.half_bytes);
+  message->set_bulk_bytes(plan.bulk_bytes);
+  message->set_launch_deadline_ms(group.launch_deadline_ms);
+  return fds;
+}
+
+void ClientMemoryService::Remove(GroupRecord& group) {
+  for (const auto& set : {group.client.signals, group.client.workspace}) {
+    if (set) segments_.RemoveSet(set);
+  }
+  if (!group.client.pages.empty()) {
+    core_.registry.ledger.Refund(group.payer, Resource::kDescriptors, group.client.pages.size());
+  }
+  group.client = {};
+}
+
+}  // namespace tandem::daemon

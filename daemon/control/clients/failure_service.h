@@ -1,0 +1,36 @@
+// File: failure_service.h
+//
+// `FailureService`: client-placed launches that have failed, as members report them. The first report breaks
+// the group, after a short time in which the other ranks' reports arrive, so that the rank that caused the
+// failure is named and not the rank that noticed it first.
+#pragma once
+
+#include "daemon/control/groups/group_service.h"
+#include "daemon/control/store/control_core.h"
+#include "tandem/status.h"
+#include "tandem/v1/tandem.pb.h"
+
+namespace tandem::daemon {
+
+// The rank that caused the failure of a launch: reports of a deadline are followed from rank to awaited rank,
+// up to a rank that waits for nobody. -1 without reports. Pure.
+int RootOfDelay(const std::map<int, GroupRecord::FailureReport>& reports);
+
+// Thread-safe. The others outlive it.
+class FailureService {
+ public:
+  FailureService(ControlCore& core, GroupService& groups) : core_(core), groups_(groups) {}
+
+  // Returns once the group is broken. A report about a group that is over already changes nothing.
+  // INVALID_ARGUMENT for a rank that the group does not have. NOT_FOUND.
+  Status Report(const SessionRef& session, const v1::ReportFailureRequest& request)
+      TANDEM_EXCLUDES(registry_mutex);
+
+ private:
+  Status Verdict(const GroupRecord& group) const TANDEM_REQUIRES(registry_mutex);
+
+  ControlCore& core_;
+  GroupService& groups_;
+};
+
+}  // namespace tandem::daemon

@@ -1,0 +1,332 @@
+// Client-placed plans in the control plane (docs/client-placement.md): memory for members, the armed meeting,
+// verdict pages at every end of a group, and reports of failures.
+#include <gmock/gmock.h>
+
+#include <map>
+
+#include "daemon/control/clients/failure_service.h"
+#include "daemon/control/status_proto.h"
+#include "daemon/control/tests/control_fixture.h"
+#include "ipc/verdict_page.h"
+#include "program/program_codec.h"
+
+namespace tandem::daemon {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class ClientPlacementTest : public ControlTest {
+ protected:
+  static constexpr int kWorld = 2;
+
+  void Begin(ControlOptions options = {}) {
+    options.placement = plan::PlanPlacement::kClient;
+    Start(kWorld, options);
+    sessions = AttachAll(kWorld);
+    group = Join(sessions);
+  }
+  std::vector<Result<v1::PrepareReply>> PrepareAll(const std::string& key, int64_t elements = 1024) {
+    return Together(kWorld, [&](int rank) {
+      return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, key, elements),
+                              Waiter::For(kPatience));
+    });
+  }
+  Status Arm(int rank, uint64_t plan, const Status& refusal = {}, milliseconds patience = kPatience) {
+    v1::ArmPlanRequest request;
+    request.set_plan_id(plan);
+    if (!refusal.ok()) FillStatusDetail(refusal, request.mutable_refusal());
+    return control->ArmPlan(sessions[static_cast<size_t>(rank)], request, Waiter::For(patience));
+  }
+  // The plan's id; prepared and armed on all ranks.
+  uint64_t PlanAll(const std::string& key, int64_t elements = 1024) {
+    const auto replies = PrepareAll(key, elements);
+    for (const auto& reply : replies) EXPECT_TRUE(reply.ok()) << reply.status().ToString();
+    if (!replies[0].ok()) return 0;
+    const uint64_t plan = replies[0]->plan().plan_id();
+    for (const Status& armed : Together(kWorld, [&](int rank) { return Arm(rank, plan); }))
+      EXPECT_TRUE(armed.ok()) << armed.ToString();
+    return plan;
+  }
+  // A member's mapping of the page, from the descriptors that it was sent last.
+  VerdictPage PageOf(int rank) {
+    const auto fds = lease.last_of(IdOf(rank));
+    EXPECT_FALSE(fds.empty());
+    auto page = VerdictPage::Map(fds[0]->get());
+    EXPECT_TRUE(page.ok()) << page.status().ToString();
+    return std::move(*page);
+  }
+  Status Report(int rank, uint64_t launch, int awaited, const Status& status, uint64_t plan = 0) {
+    v1::ReportFailureRequest request;
+    request.set_group_id(group);
+    request.set_plan_id(plan);
+    request.set_launch(launch);
+    request.set_awaited_rank(awaited);
+    FillStatusDetail(status, request.mutable_status());
+    return control->ReportFailure(sessions[static_cast<size_t>(rank)], request);
+  }
+
+  std::vector<SessionRef> sessions;
+  uint64_t group = 0;
+};
+
+TEST_F(ClientPlacementTest, MembersGetTheMemoryAndEnginesNoPlan) {
+  Begin();
+  const auto replies = PrepareAll("ar");
+  for (int rank = 0; rank < kWorld; ++rank) {
+    const auto& reply = replies[static_cast<size_t>(rank)];
+    ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+    ASSERT_TRUE(reply->has_client());
+    EXPECT_THAT(reply->plan().placement(), HasSubstr("client: asked for"));
+    const v1::ClientPlacement& client = reply->client();
+    EXPECT_EQ(client.signal_segment_ids_size(), kWorld);
+    EXPECT_EQ(client.workspace_segment_ids_size(), kWorld);
+    EXPECT_GE(client.workspace_segment_bytes(), 2 * client.half_bytes() + client.bulk_bytes());
+    EXPECT_EQ(lease.last_of(IdOf(rank)).size(), static_cast<size_t>(1 + 2 * kWorld));
+    engine::v1::RankProgram encoded;
+    ASSERT_TRUE(encoded.ParseFromString(client.program()));
+    const auto program = plan::DecodeProgram(encoded);
+    ASSERT_TRUE(program.ok()) << program.status().ToString();
+    EXPECT_EQ(program->rank, rank);
+    EXPECT_TRUE(engines->Look(rank).plans.empty());
+    // The engine that made a segment has it, and no other.
+    for (int peer = 0; peer < kWorld; ++peer) {
+      const bool has = engines->Look(rank).segments.contains(client.signal_segment_ids(peer));
+      EXPECT_EQ(has, rank == peer);
+    }
+  }
+  EXPECT_EQ(PageOf(0).AbortFrom(), 0u);
+}
+
+TEST_F(ClientPlacementTest, ALargerPlanGetsALargerWorkspaceAndTheSameWords) {
+  Begin();
+  const auto small = PrepareAll("small");
+  const auto large = PrepareAll("large", 8 << 20);
+  ASSERT_TRUE(small[0].ok() && large[0].ok()) << large[0].status().ToString();
+  EXPECT_EQ(small[0]->client().signal_segment_ids(0), large[0]->client().signal_segment_ids(0));
+  EXPECT_NE(small[0]->client().workspace_segment_ids(0), large[0]->client().workspace_segment_ids(0));
+  const auto again = PrepareAll("small");
+  ASSERT_TRUE(again[0].ok());
+  EXPECT_EQ(again[0]->client().workspace_segment_ids(0), small[0]->client().workspace_segment_ids(0));
+}
+
+TEST_F(ClientPlacementTest, ARankThatCannotLaunchRefusesForAll) {
+  Begin();
+  const auto replies = PrepareAll("ar");
+  ASSERT_TRUE(replies[0].ok());
+  const uint64_t plan = replies[0]->plan().plan_id();
+  const auto armed = Together(kWorld, [&](int rank) {
+    return Arm(rank, plan, rank == 1 ? Unimplemented("no kernels here") : Status::Ok());
+  });
+  for (const Status& status : armed) {
+    EXPECT_EQ(status.code(), Code::kFailedPrecondition);
+    EXPECT_EQ(status.detail().reason, "NOT_ARMED");
+    EXPECT_THAT(status.detail().ranks, ElementsAre(1));
+    EXPECT_THAT(status.message(), HasSubstr("rank 1 cannot launch it: no kernels here"));
+  }
+}
+
+TEST_F(ClientPlacementTest, ARankThatNeverArmsIsNamed) {
+  Begin();
+  const auto replies = PrepareAll("ar");
+  ASSERT_TRUE(replies[0].ok());
+  const Status armed = Arm(0, replies[0]->plan().plan_id(), {}, milliseconds(50));
+  EXPECT_EQ(armed.code(), Code::kDeadlineExceeded) << armed.ToString();
+  EXPECT_THAT(armed.detail().ranks, ElementsAre(1));
+  EXPECT_EQ(Arm(1, 99).code(), Code::kNotFound);
+}
+
+TEST_F(ClientPlacementTest, ALostRankEndsAllLaunchesWithItsName) {
+  Begin();
+  PlanAll("ar");
+  const VerdictPage page = PageOf(0);
+  control->SessionLost(IdOf(1), "its process ended");
+  EXPECT_TRUE(page.Aborts(1));
+  EXPECT_EQ(page.Reason().code(), Code::kUnavailable);
+  EXPECT_EQ(page.Reason().detail().reason, "RANK_LOST");
+  EXPECT_THAT(page.Reason().detail().ranks, ElementsAre(1));
+  EXPECT_THAT(page.Reason().message(), HasSubstr("rank 1 (pid 1001)"));
+}
+
+TEST_F(ClientPlacementTest, ALostRankEndsTheArmedMeeting) {
+  Begin();
+  const auto replies = PrepareAll("ar");
+  ASSERT_TRUE(replies[0].ok());
+  auto armed = std::async(std::launch::async, [&] { return Arm(0, replies[0]->plan().plan_id()); });
+  control->SessionLost(IdOf(1), "its process ended");
+  EXPECT_EQ(armed.get().detail().reason, "RANK_LOST");
+}
+
+TEST_F(ClientPlacementTest, ALeaverEndsLaunchesThatItHasNotFinished) {
+  Begin();
+  PlanAll("ar");
+  VerdictPage leaver = PageOf(1);
+  const VerdictPage other = PageOf(0);
+  leaver.SetFinished(7);
+  ASSERT_TRUE(control->LeaveGroup(sessions[1], group, Waiter::For(kPatience)).ok());
+  EXPECT_FALSE(other.Aborts(7));
+  EXPECT_TRUE(other.Aborts(8));
+  EXPECT_EQ(other.Reason().detail().reason, "RANK_LEFT");
+  EXPECT_THAT(other.Reason().detail().ranks, ElementsAre(1));
+  EXPECT_EQ(leaver.AbortFrom(), 0u);
+}
+
+// A hostile number ends the others' launches at once; it cannot keep them waiting.
+TEST_F(ClientPlacementTest, ALeaversNumberCannotOverflow) {
+  Begin();
+  PlanAll("ar");
+  PageOf(1).SetFinished(UINT64_MAX);
+  const VerdictPage other = PageOf(0);
+  ASSERT_TRUE(control->LeaveGroup(sessions[1], group, Waiter::For(kPatience)).ok());
+  EXPECT_TRUE(other.Aborts(1));
+}
+
+// The memory is tandemd's: the new engine neither gets it nor the plan, and no launch is cut off.
+TEST_F(ClientPlacementTest, AnEnginesRestartChangesNothing) {
+  Begin();
+  const uint64_t plan = PlanAll("ar");
+  const VerdictPage page = PageOf(0);
+  const auto fds = lease.last_of(IdOf(0));
+  engines->Kill(1);
+  EXPECT_EQ(page.AbortFrom(), 0u);
+  engines->Restart(1);
+  ASSERT_TRUE(Eventually([&] { return engines->Look(1).groups.contains(group); }));
+  EXPECT_TRUE(engines->Look(1).plans.empty());
+  EXPECT_EQ(page.AbortFrom(), 0u);
+  // The descriptor that the engine made lives on, and a repeated Prepare gets it.
+  const auto again = PrepareAll("ar");
+  ASSERT_TRUE(again[0].ok()) << again[0].status().ToString();
+  EXPECT_EQ(again[0]->plan().plan_id(), plan);
+  for (const uint64_t id : again[0]->client().signal_segment_ids())
+    EXPECT_FALSE(engines->Look(1).segments.contains(id));
+  EXPECT_EQ(lease.last_of(IdOf(0)), fds);
+}
+
+TEST_F(ClientPlacementTest, AReportBreaksTheGroupAndNamesTheRankThatWaitsForNobody) {
+  Begin();
+  const uint64_t plan = PlanAll("ar");
+  const VerdictPage page = PageOf(0);
+  const auto before = Waiter::Clock::now();
+  EXPECT_TRUE(Report(0, 5, 1, DeadlineExceeded("it waited for rank 1"), plan).ok());
+  EXPECT_LT(Waiter::Clock::now() - before, std::chrono::seconds(1));
+  EXPECT_TRUE(page.Aborts(1));
+  EXPECT_EQ(page.Reason().code(), Code::kDeadlineExceeded);
+  EXPECT_EQ(page.Reason().detail().reason, "RANK_LATE");
+  EXPECT_THAT(page.Reason().detail().ranks, ElementsAre(1));
+  EXPECT_THAT(page.Reason().message(), HasSubstr("launch 5 of plan 'ar'"));
+  // A later report changes nothing.
+  EXPECT_TRUE(Report(1, 9, 0, DeadlineExceeded("it waited for rank 0"), plan).ok());
+  EXPECT_THAT(page.Reason().detail().ranks, ElementsAre(1));
+}
+
+TEST_F(ClientPlacementTest, AMismatchNamesBothPlans) {
+  Begin();
+  const uint64_t a = PlanAll("a"), b = PlanAll("b");
+  const Status mismatch = InvalidArgument("another plan").WithDetail({.reason = "LAUNCH_MISMATCH"});
+  Together(kWorld, [&](int rank) { return Report(rank, 3, 1 - rank, mismatch, rank == 0 ? a : b); });
+  const Status reason = PageOf(0).Reason();
+  EXPECT_EQ(reason.detail().reason, "LAUNCH_MISMATCH");
+  EXPECT_THAT(reason.message(), HasSubstr("rank 0 launched plan 'a', rank 1 plan 'b'"));
+}
+
+TEST_F(ClientPlacementTest, NonsenseReportsAreRefused) {
+  Begin();
+  const Status late = DeadlineExceeded("late");
+  EXPECT_EQ(Report(0, 1, 1, late).code(), Code::kFailedPrecondition);  // no such plan yet
+  PlanAll("ar");
+  EXPECT_EQ(Report(0, 1, 7, late).code(), Code::kInvalidArgument);
+  EXPECT_EQ(Report(0, 1, 0, late).code(), Code::kInvalidArgument);
+  EXPECT_EQ(Report(0, 1, -1, late).code(), Code::kInvalidArgument);
+  EXPECT_EQ(Report(0, 1, 1, Status::Ok()).code(), Code::kInvalidArgument);
+  EXPECT_EQ(PageOf(0).AbortFrom(), 0u);
+}
+
+TEST(RootOfDelayTest, FollowsWaitsToTheirEnd) {
+  using Report = GroupRecord::FailureReport;
+  EXPECT_EQ(RootOfDelay({}), -1);
+  EXPECT_EQ(RootOfDelay({{0, Report{4, 0, 2, {}}}}), 2);
+  EXPECT_EQ(RootOfDelay({{0, Report{4, 0, 1, {}}}, {1, Report{4, 0, 3, {}}}}), 3);
+  // Ranks that wait for each other: one of them.
+  const int circle = RootOfDelay({{0, Report{4, 0, 1, {}}}, {1, Report{4, 0, 0, {}}}});
+  EXPECT_TRUE(circle == 0 || circle == 1);
+}
+
+TEST_F(ClientPlacementTest, LaunchesByGrpcAreRefused) {
+  Begin();
+  v1::LaunchRequest request;
+  request.set_plan_id(PlanAll("ar"));
+  const Status refused = control->Launch(sessions[0], request).status();
+  EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
+  EXPECT_EQ(refused.detail().reason, "CLIENT_PLACED");
+}
+
+TEST_F(ClientPlacementTest, APlanThatNeedsEnginesIsRefusedWithTheReason) {
+  Begin();
+  OpRequest request;
+  request.op = Op::kEmpty;
+  v1::PrepareRequest proto;
+  proto.set_group_id(group);
+  proto.set_key("empty");
+  *proto.mutable_request() = OpRequestToProto(request);
+  const auto replies = Together(kWorld, [&](int rank) {
+    return control->Prepare(sessions[static_cast<size_t>(rank)], proto, Waiter::For(kPatience));
+  });
+  for (const auto& reply : replies) {
+    EXPECT_EQ(reply.status().code(), Code::kFailedPrecondition);
+    EXPECT_EQ(reply.status().detail().reason, "NOT_ONE_KERNEL");
+    EXPECT_EQ(reply.status().detail().field, "placement");
+  }
+}
+
+TEST_F(ClientPlacementTest, OptionsOfAGroupGoBeforeTheConfiguration) {
+  Start(kWorld);
+  sessions = AttachAll(kWorld);
+  const auto join = [&](const std::string& placement, const std::string& name) {
+    return Together(kWorld, [&](int rank) {
+      v1::JoinGroupRequest request = JoinRequest(kWorld, rank, name);
+      (*request.mutable_options())["placement"] = placement;
+      return control->JoinGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
+    });
+  };
+  const auto wrong = join("gpu", "wrong");
+  EXPECT_EQ(wrong[0].status().code(), Code::kInvalidArgument);
+  const auto joined = join("client", "tp");
+  ASSERT_TRUE(joined[0].ok()) << joined[0].status().ToString();
+  group = joined[0]->group_id();
+  const auto in_client = PrepareAll("ar");
+  ASSERT_TRUE(in_client[0].ok());
+  EXPECT_TRUE(in_client[0]->has_client());
+  group = Join(sessions, "plain");
+  const auto in_engine = PrepareAll("ar");
+  ASSERT_TRUE(in_engine[0].ok());
+  EXPECT_FALSE(in_engine[0]->has_client());
+  EXPECT_THAT(in_engine[0]->plan().placement(), HasSubstr("engine: auto takes the engine"));
+}
+
+TEST_F(ClientPlacementTest, NothingIsLeftAfterManyRounds) {
+  ControlOptions options;
+  options.placement = plan::PlanPlacement::kClient;
+  Start(kWorld, options);
+  size_t before = 0;
+  for (int round = 0; round < 50; ++round) {
+    sessions = AttachAll(kWorld);
+    group = Join(sessions);
+    PlanAll("ar");
+    // Members leave, or are lost.
+    for (int rank = 0; rank < kWorld; ++rank) {
+      if (round % 2 == 0) {
+        EXPECT_TRUE(control->Detach(sessions[static_cast<size_t>(rank)], Waiter::For(kPatience)).ok());
+      } else {
+        control->SessionLost(IdOf(rank), "its process ended");
+      }
+    }
+    sessions.clear();
+    lease.Forget();
+    if (round == 1) before = OpenDescriptors();
+  }
+  EXPECT_TRUE(Eventually([&] { return OpenDescriptors() <= before; })) << before;
+}
+
+}  // namespace
+}  // namespace tandem::daemon

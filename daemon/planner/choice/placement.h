@@ -1,0 +1,23 @@
+// File: placement.h
+//
+// Which plans the ranks' own streams can run (docs/client-placement.md).
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "daemon/planner/planner.h"
+#include "tandem/op_request.h"
+#include "tandem/status.h"
+
+namespace tandem::plan {
+
+// OK if the client can run `plan`: every rank's program is one kernel that meets the peers, and the programs
+// are proven without an engine's start. Else FAILED_PRECONDITION with detail.field "placement", and the
+// reason and message of the check that failed.
+Status CheckClientPlacement(const Plan& plan, std::span<const OpRequest> requests);
+
+// The algorithms of `plan.refused` that can run, the fastest by measured or predicted time first.
+std::vector<Algorithm> OtherAlgorithms(const Plan& plan);
+
+}  // namespace tandem::plan

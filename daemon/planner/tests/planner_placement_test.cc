@@ -1,0 +1,112 @@
+// Placement: which plans the client can run, what is chosen when it must, and the reasons
+// (docs/client-placement.md).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "daemon/planner/planner.h"
+#include "daemon/planner/tests/planner_fixtures.h"
+#include "program/verifier/verifier.h"
+
+namespace tandem::plan {
+namespace {
+
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+Result<Plan> PlanIn(PlanPlacement placement, const OpRequest& request) {
+  GroupContext group = SwitchGroup(4);
+  group.placement = placement;
+  return PlanOf(request, group);
+}
+
+OpRequest AllReduceBy(Algorithm algorithm, int64_t elements) {
+  OpRequest request = AllReduce(elements);
+  request.algorithm = algorithm;
+  return request;
+}
+
+TEST(Placement, AutoIsTheEngineForNow) {
+  auto plan = PlanIn(PlanPlacement::kAuto, AllReduceBy(Algorithm::kOneShot, 1024));
+  ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+  EXPECT_EQ(plan->placement, PlanPlacement::kEngine);
+  EXPECT_EQ(plan->placement_reason,
+            "auto takes the engine until times of client launches are measured; the client could run this "
+            "plan");
+  plan = PlanIn(PlanPlacement::kEngine, AllReduceBy(Algorithm::kCopyEngine, 1024));
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->placement, PlanPlacement::kEngine);
+  EXPECT_EQ(plan->placement_reason,
+            "asked for; the client cannot run this plan: rank 0 step 0 (part to owner 1): touches a peer "
+            "outside the kernel");
+}
+
+TEST(Placement, TheClientRunsOneKernel) {
+  for (Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot}) {
+    for (int64_t elements : {0, 1, 1000, 20 << 20}) {
+      const OpRequest request = AllReduceBy(algorithm, elements);
+      const auto plan = PlanIn(PlanPlacement::kClient, request);
+      ASSERT_TRUE(plan.ok()) << elements << ": " << plan.status().ToString();
+      EXPECT_EQ(plan->placement, PlanPlacement::kClient);
+      EXPECT_EQ(plan->placement_reason, "asked for");
+      const auto context = ContextOf(OnAllRanks(request, 4));
+      ASSERT_TRUE(context.ok());
+      EXPECT_TRUE(VerifyPrograms(plan->programs, *context, {.client_placed = true}).ok());
+    }
+  }
+}
+
+TEST(Placement, TheClientRefusesWithTheReason) {
+  const Status lanes = PlanIn(PlanPlacement::kClient, AllReduceBy(Algorithm::kCopyEngine, 1024)).status();
+  EXPECT_EQ(lanes.code(), Code::kFailedPrecondition);
+  EXPECT_EQ(lanes.detail().reason, "NOT_ONE_KERNEL");
+  EXPECT_EQ(lanes.detail().field, "placement");
+  EXPECT_THAT(lanes.message(), StartsWith("placement = client: copy_engine: rank 0 step 0"));
+  EXPECT_THAT(lanes.message(), EndsWith("touches a peer outside the kernel"));
+  const Status meeting = PlanIn(PlanPlacement::kClient, Request(Op::kEmpty, {})).status();
+  EXPECT_EQ(meeting.code(), Code::kFailedPrecondition);
+  EXPECT_THAT(meeting.message(), HasSubstr("no kernel meets the peers"));
+}
+
+// An engine's start is a barrier; without it the ranks meet in a kernel.
+TEST(Placement, ABarrierInTheClientIsAKernel) {
+  const OpRequest request = Request(Op::kBarrier, {});
+  const auto plan = PlanIn(PlanPlacement::kClient, request);
+  ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+  EXPECT_EQ(plan->placement, PlanPlacement::kClient);
+  ASSERT_EQ(plan->programs[0].steps.size(), 1u);
+  EXPECT_EQ(std::get<CollectiveStep>(plan->programs[0].steps[0].work).blocks, 1);
+  EXPECT_TRUE(PlanIn(PlanPlacement::kEngine, request)->programs[0].steps.empty());
+}
+
+TEST(Placement, NoPlanIsPlacedInClientsWithoutKernels) {
+  GroupContext group = SwitchGroup(4);
+  group.no_client_kernels = "kernels take their number from the engine";
+  group.placement = PlanPlacement::kClient;
+  const Status refused = PlanOf(AllReduce(64), group).status();
+  EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
+  EXPECT_EQ(refused.detail().reason, "NO_CLIENT_KERNELS");
+  group.placement = PlanPlacement::kAuto;
+  EXPECT_THAT(PlanOf(AllReduce(64), group)->placement_reason, EndsWith("number from the engine"));
+}
+
+// Engines take copy engines or NCCL for a large one. The client takes the fastest that it can run.
+TEST(Placement, TheClientGetsAnAlgorithmThatItCanRun) {
+  const OpRequest request = AllReduceBy(Algorithm::kAuto, 64 << 20);
+  const auto engine = PlanIn(PlanPlacement::kEngine, request);
+  ASSERT_TRUE(engine.ok());
+  ASSERT_NE(engine->algorithm, Algorithm::kTwoShot) << "choose another size for this test";
+  const auto plan = PlanIn(PlanPlacement::kClient, request);
+  ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+  EXPECT_EQ(plan->algorithm, Algorithm::kTwoShot);
+  EXPECT_EQ(plan->placement, PlanPlacement::kClient);
+  EXPECT_THAT(plan->reason,
+              StartsWith("the client can run it; " + std::string(AlgorithmName(engine->algorithm)) +
+                         ", the choice of engines: rank 0 step 0"));
+}
+
+}  // namespace
+}  // namespace tandem::plan

@@ -1,0 +1,53 @@
+// The verdict page, as tandemd and a member share it.
+#include "ipc/verdict_page.h"
+
+#include <gtest/gtest.h>
+
+namespace tandem {
+namespace {
+
+Status Lost(const char* text) {
+  return Unavailable(text).WithDetail({.reason = "RANK_LOST", .who = "rank 1", .ranks = {1}, .pid = 42});
+}
+
+TEST(VerdictPage, AbortsFromANumberOn) {
+  auto fd = VerdictPage::Create();
+  ASSERT_TRUE(fd.ok());
+  auto daemon = VerdictPage::Map(fd->get());
+  auto member = VerdictPage::Map(fd->get());
+  ASSERT_TRUE(daemon.ok() && member.ok());
+  EXPECT_FALSE(member->Aborts(1));
+  daemon->Abort(8, Lost("rank 1 has left"));
+  EXPECT_FALSE(member->Aborts(7));
+  EXPECT_TRUE(member->Aborts(8));
+  const Status why = member->Reason();
+  EXPECT_EQ(why.code(), Code::kUnavailable);
+  EXPECT_EQ(why.message(), "rank 1 has left");
+  EXPECT_EQ(why.detail(), (StatusDetail{.reason = "RANK_LOST", .who = "rank 1", .ranks = {1}, .pid = 42}));
+}
+
+TEST(VerdictPage, EndsMoreLaunchesAndNeverFewer) {
+  auto fd = VerdictPage::Create();
+  ASSERT_TRUE(fd.ok());
+  auto page = VerdictPage::Map(fd->get());
+  ASSERT_TRUE(page.ok());
+  page->Abort(8, Lost("first"));
+  page->Abort(9, Lost("later"));
+  page->Abort(8, Lost("again"));
+  EXPECT_EQ(page->AbortFrom(), 8u);
+  EXPECT_EQ(page->Reason().message(), "first");
+  page->Abort(1, Lost("broken"));
+  EXPECT_EQ(page->AbortFrom(), 1u);
+  EXPECT_EQ(page->Reason().message(), "broken");
+  page->SetFinished(7);
+  EXPECT_EQ(page->Finished(), 7u);
+}
+
+TEST(VerdictPage, RefusesOtherMemory) {
+  auto small = CreateSealedMemfd("small", 64);
+  ASSERT_TRUE(small.ok());
+  EXPECT_EQ(VerdictPage::Map(small->get()).status().code(), Code::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,30 @@
+#include "ipc/verdict_page.h"
+
+#include <utility>
+
+#include "ipc/status_record.h"
+
+namespace tandem {
+
+Result<UniqueFd> VerdictPage::Create() { return CreateSealedMemfd("tandem-verdict", kVerdictPageBytes); }
+
+Result<VerdictPage> VerdictPage::Map(int fd) {
+  TANDEM_RETURN_IF_ERROR(CheckForeignMemfd(fd, kVerdictPageBytes));
+  VerdictPage page;
+  TANDEM_ASSIGN_OR_RETURN(page.mapping_, Mapping::Map(fd, 0, kVerdictPageBytes, true));
+  return page;
+}
+
+void VerdictPage::Abort(uint64_t from, const Status& why) {
+  const uint64_t before = AbortFrom();
+  if (from == 0 || (before != 0 && before <= from)) return;
+  WriteStatusRecord(&layout()->reason, from, why, 0);
+  layout()->abort_from.store(from, std::memory_order_release);
+}
+
+Status VerdictPage::Reason() const {
+  Status status = ReadStatusRecord(&layout()->reason).status;
+  return status.ok() ? Unavailable("the group's launches were ended without a reason") : status;
+}
+
+}  // namespace tandem

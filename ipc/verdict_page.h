@@ -1,0 +1,61 @@
+// File: verdict_page.h
+//
+// The verdict page of one member of a group (docs/client-placement.md): how tandemd ends client-placed
+// launches. A memfd that tandemd makes, mapped by tandemd and by that member. Kernels look at `abort_from`.
+//
+// All fields are atomics: a member that overwrites its own page harms its own launches only.
+#pragma once
+
+#include <cstdint>
+
+#include "common/shared_memory.h"
+#include "common/unique_fd.h"
+#include "common/word.h"
+#include "ipc/channel_layout.h"
+#include "tandem/status.h"
+
+namespace tandem {
+
+struct VerdictPageLayout {
+  // Launches from this number on give up; 0: none do. A break and a death write 1, a clean leave the leaver's
+  // last number + 1. It never grows.
+  alignas(64) Word abort_from;
+  // Written by the member: its launches that have ended.
+  alignas(64) Word finished;
+  // Why. Written before `abort_from`.
+  StatusRecord reason;
+};
+inline constexpr size_t kVerdictPageBytes = 4096;
+static_assert(sizeof(VerdictPageLayout) <= kVerdictPageBytes);
+
+// A mapping of a page. Any thread may read. One thread a process writes at a time.
+class VerdictPage {
+ public:
+  VerdictPage() = default;
+  // A new page, sealed and zeroed.
+  static Result<UniqueFd> Create();
+  // INVALID_ARGUMENT unless `fd` is such a page. Takes nothing of `fd`.
+  static Result<VerdictPage> Map(int fd);
+
+  // Ends launches from number `from` on, for `why`. A later call that ends fewer launches changes nothing;
+  // one that ends as many keeps the first reason.
+  void Abort(uint64_t from, const Status& why);
+  // 0: no launch is to end.
+  uint64_t AbortFrom() const { return layout()->abort_from.load(std::memory_order_acquire); }
+  bool Aborts(uint64_t launch) const {
+    const uint64_t from = AbortFrom();
+    return from != 0 && from <= launch;
+  }
+  // Why, once AbortFrom() is not 0.
+  Status Reason() const;
+
+  void SetFinished(uint64_t launch) { layout()->finished.store(launch, std::memory_order_release); }
+  uint64_t Finished() const { return layout()->finished.load(std::memory_order_acquire); }
+
+ private:
+  VerdictPageLayout* layout() const { return mapping_.As<VerdictPageLayout>(); }
+
+  Mapping mapping_;
+};
+
+}  // namespace tandem
