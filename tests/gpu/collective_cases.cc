@@ -33,6 +33,8 @@ void MovePiece(const CollectiveCase& test, int world, int index, std::vector<std
   }
 }
 
+}  // namespace
+
 std::vector<std::byte> Sum(const Buffers& parts, DType dtype, float scale) {
   std::vector<std::byte> sum(parts[0].size());
   std::vector<const std::byte*> sources;
@@ -41,8 +43,6 @@ std::vector<std::byte> Sum(const Buffers& parts, DType dtype, float scale) {
                       scale);
   return sum;
 }
-
-}  // namespace
 
 std::vector<OpRequest> Requests(const CollectiveCase& test, int world) {
   OpRequest request;

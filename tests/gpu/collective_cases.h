@@ -37,6 +37,8 @@ std::vector<OpRequest> Requests(const CollectiveCase& test, int world);
 std::vector<std::byte> RandomElements(DType dtype, size_t bytes, std::mt19937* random, bool special);
 // The right output of every rank for the inputs `in`; empty: anything.
 Buffers Expected(const CollectiveCase& test, Buffers in, const KernelGroup& group);
+// Sums of the ranks' elements in fp32, each times `scale`, rounded to `dtype` once.
+std::vector<std::byte> Sum(const Buffers& parts, DType dtype, float scale);
 // Equal bits, or both not a number.
 testing::AssertionResult Same(const std::vector<std::byte>& got, const std::vector<std::byte>& expected,
                               DType dtype);

@@ -117,11 +117,11 @@ void Node::SetCallbacks(int rank, client::ControlCallbacks callbacks) {
   callbacks_[rank] = std::move(callbacks);
 }
 
-void Node::Break(const std::string& message, const std::string& who) {
+void Node::Break(const std::string& message, uint32_t who_rank) {
   {
     std::lock_guard lock(mutex_);
     for (int gpu = 0; gpu < world_size_; ++gpu) {
-      (void)engines_.Break(gpu, group_, Code::kUnavailable, message, who);
+      (void)engines_.Break(gpu, group_, Code::kUnavailable, message, who_rank);
     }
   }
   client::ControlEvent event;

@@ -185,7 +185,7 @@ TEST_P(OneProcessTest, LaunchesReplaysAndABreak) {
       together.arrive_and_wait();
       if (i == 0) {
         EXPECT_TRUE(node.AwaitQueued(1, 1));
-        node.Break(lost, "rank 0");
+        node.Break(lost, 0);
       }
       together.arrive_and_wait();
       rank.ExpectBroken(lost);
