@@ -35,8 +35,8 @@ PLANTED = {
         "calling function 'Has' requires holding",
     ),
     "a record that is read after the mutex was released": (
-        "bool Planted(Registry& registry) { RegistryLock lock(registry); lock.Unlock(); return registry.draining; }",
-        "reading variable 'draining' requires holding",
+        "bool Planted(Registry& registry) { RegistryLock lock(registry); lock.Unlock(); return registry.stopping; }",
+        "reading variable 'stopping' requires holding",
     ),
 }
 

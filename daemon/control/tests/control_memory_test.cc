@@ -224,6 +224,7 @@ TEST_F(ControlMemoryTest, TwoHundredRoundsOfDeathLeaveNothing) {
       return a.segments.empty() && b.segments.empty() && a.plans.empty() && b.plans.empty() &&
              a.groups.empty();
     }));
+    lease.Forget();  // as clients that have died
     if (round == 2) descriptors = OpenDescriptors();
   }
   EXPECT_TRUE(Eventually([&] { return OpenDescriptors() <= descriptors; }));
