@@ -102,9 +102,8 @@ void AddExplain(CLI::App& app, CommandLine& line) {
   sub->add_option("--world", explain.world, "Ranks, 1 to 8");
   sub->add_option("--topology", explain.topology_file, "Topology file (TOML); its first GPUs are the ranks");
   sub->add_option("--algorithm", explain.algorithm, Listed(AlgorithmNames()));
-  sub->add_option(
-      "--placement", explain.placement,
-      Listed(PlacementNames()) + "; client: one kernel on the ranks' own streams");
+  sub->add_option("--placement", explain.placement,
+                  Listed(PlacementNames()) + "; client: one kernel on the ranks' own streams");
   sub->add_option("--dim", explain.dim, "Gather, scatter or all-to-all dimension");
   sub->add_option("--root", explain.root, "Root of broadcast and reduce");
   sub->add_option("--steps", explain.steps,

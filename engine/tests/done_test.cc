@@ -158,8 +158,7 @@ TEST_F(DoneTest, WhatComesBeforeTheEndOverlapsAtOnce) {
 TEST_F(DoneTest, ABreakLeavesTheOutcomeOfWhatHasEndedAlone) {
   OpenGated();
   const uint64_t sequence = LaunchBehindTheGate();
-  for (int gpu : gpus_)
-    ASSERT_TRUE(node_.Break(gpu, group_, Code::kUnavailable, "rank 1 has died", 1).ok());
+  for (int gpu : gpus_) ASSERT_TRUE(node_.Break(gpu, group_, Code::kUnavailable, "rank 1 has died", 1).ok());
   Gate(true);
   EXPECT_EQ(CodeOf(channels_, sequence), Code::kOk);
 }

@@ -95,8 +95,8 @@ class EngineNode {
   uint64_t AddEmptyPlan(TestGroup* group, bool latency_class = false);
   // Every rank signals every other and waits for all: the smallest program that runs on lanes.
   uint64_t AddBarrierPlan(TestGroup* group);
-  Status Break(int gpu, const TestGroup& group, Code code, const std::string& message,
-               uint32_t rank, int64_t pid = 0);
+  Status Break(int gpu, const TestGroup& group, Code code, const std::string& message, uint32_t rank,
+               int64_t pid = 0);
   std::unique_ptr<TestChannel> OpenChannel(int gpu, uint64_t session = 1, uint32_t entries = 64);
   // Rank's symmetric data, mapped here.
   std::byte* Data(const TestGroup& group, int rank);

@@ -288,8 +288,7 @@ TEST_F(SpeculativeLaunchTest, ABreakCancelsTheKernel) {
   const std::vector<int> slots = {Capture(AddGatherPlan()), Capture(AddGatherPlan())};
   Learn(slots, 20);
   Fill();
-  for (int gpu : gpus_)
-    ASSERT_TRUE(node_.Break(gpu, group_, Code::kUnavailable, "rank 1 has died", 1).ok());
+  for (int gpu : gpus_) ASSERT_TRUE(node_.Break(gpu, group_, Code::kUnavailable, "rank 1 has died", 1).ok());
   for (int slot : slots) {
     Ring(slot);
     ASSERT_TRUE(Ended(slot));

@@ -268,8 +268,9 @@ def main():
 
         model = shard_dtensor(model, DeviceMesh.from_group(group, device.type))
         forward = torch.compile(model, fullgraph=True)
-    optimizer = torch.optim.SGD(model.parameters(), lr=args.rate * 100)
-    reference_optimizer = torch.optim.SGD(reference.parameters(), lr=args.rate * 100)
+    # Some parameters are DTensors and some are not; PyTorch's multi-tensor update refuses such a mixture.
+    optimizer = torch.optim.SGD(model.parameters(), lr=args.rate * 100, foreach=False)
+    reference_optimizer = torch.optim.SGD(reference.parameters(), lr=args.rate * 100, foreach=False)
 
     with open(args.text, "rb") as file:
         data = torch.tensor(list(file.read()), device=device)
