@@ -5,20 +5,14 @@
 #include <string>
 #include <utility>
 
+#include "common/digest.h"
+
 namespace tandem::engine {
 namespace {
 
 std::string SlotName(size_t slot) { return "operand " + std::to_string(slot); }
 
 }  // namespace
-
-uint64_t FoldDigest(uint64_t digest, uint64_t value) {
-  for (int i = 0; i < 8; ++i) {
-    digest = (digest ^ (value & 0xff)) * 0x100000001b3;
-    value >>= 8;
-  }
-  return digest;
-}
 
 Status MemoryTable::AddSegment(uint64_t id, int fd, uint64_t bytes) {
   if (segments_.contains(id)) return AlreadyExists("segment " + std::to_string(id) + " is mapped already");
@@ -52,7 +46,7 @@ Status MemoryTable::AddSymmetric(uint64_t id, uint64_t owner_session, uint64_t g
     return InvalidArgument("a symmetric registration has a segment and an offset for each of 1 to 8 ranks");
   }
   auto registration = std::make_shared<Registration>();
-  registration->identity = 0xcbf29ce484222325;
+  registration->identity = kDigestSeed;
   for (size_t rank = 0; rank < segments.size(); ++rank) {
     TANDEM_ASSIGN_OR_RETURN(std::byte * base,
                             Locate(segments[rank], offsets[rank], bytes, &registration->pins));

@@ -106,7 +106,4 @@ class MemoryTable {
       arriving_;  // chunks of registrations that are still to be added
 };
 
-// Folds `value` into a digest (FNV-1a over its bytes).
-uint64_t FoldDigest(uint64_t digest, uint64_t value);
-
 }  // namespace tandem::engine

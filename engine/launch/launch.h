@@ -197,8 +197,6 @@ struct Plan {
   std::vector<std::pair<uint64_t, LogEntry>> early;
 };
 
-// Where a launch's digest begins.
-inline constexpr uint64_t kDigestSeed = 0xcbf29ce484222325;
 // The last words that a rank has on itself cancel speculative launches: they are LaunchContext::guard, in
 // turns. A word that is raised for a kernel must not reach kernels before it that were let go and have not
 // begun, which are as many as programs on the lanes.

@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "common/digest.h"
 #include "engine/launch/launch_outcome.h"
 
 namespace tandem::engine {

@@ -13,15 +13,8 @@ Status DoesNotFit() {
 
 }  // namespace
 
-void PlacedTag::Add(uint64_t value) {
-  for (int byte = 0; byte < 8; ++byte) {
-    hash_ ^= value >> (8 * byte) & 0xff;
-    hash_ *= 0x100000001b3;
-  }
-}
-
 uint16_t PlacedTag::Fold() const {
-  const uint64_t half = hash_ ^ hash_ >> 32;
+  const uint64_t half = digest_ ^ digest_ >> 32;
   return static_cast<uint16_t>(half ^ half >> 16);
 }
 

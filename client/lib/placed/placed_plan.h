@@ -14,6 +14,7 @@
 #include "client/lib/placed/placed_group.h"
 #include "client/lib/placed/placed_program.h"
 #include "client/lib/segment_cache.h"
+#include "common/digest.h"
 #include "tandem/op_request.h"
 #include "tandem/status.h"
 
@@ -57,11 +58,11 @@ class PlacedPlan : public std::enable_shared_from_this<PlacedPlan> {
 // operands.
 class PlacedTag {
  public:
-  void Add(uint64_t value);
+  void Add(uint64_t value) { digest_ = FoldDigest(digest_, value); }
   uint16_t Fold() const;
 
  private:
-  uint64_t hash_ = 0xcbf29ce484222325;
+  uint64_t digest_ = kDigestSeed;
 };
 
 }  // namespace tandem::client
