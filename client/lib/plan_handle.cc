@@ -139,8 +139,7 @@ Status PlanHandle::LaunchPlaced(StreamRef ref, std::span<const Binding> bindings
     if (!capturing) placed_->group().Refuse(info_.plan_id, bound.status());
     return bound.status();
   }
-  return placed_->Launch(*stream, capturing, stream_id, *std::move(bound),
-                         options.deadline.count() > 0 ? options.deadline : group_->launch_deadline(), state_);
+  return placed_->Launch(*stream, capturing, stream_id, *std::move(bound), options.deadline, state_);
 }
 
 Result<uint64_t> PlanHandle::LaunchWithoutStream(std::span<const Binding> bindings,

@@ -35,26 +35,26 @@ Status PlacedLane::WaitWord(const Word* word, uint64_t number) {
   constexpr int64_t kOneLaunch = int64_t{1} << kTagBits;
   const auto peer = static_cast<int>((word - launch_.own_words) / plan::kSignalsPerWriter);
   const auto context = [&] { return "launch " + std::to_string(number); };
-  const std::string rank = "rank " + std::to_string(peer);
+  const auto rank = [&] { return "rank " + std::to_string(peer); };
   host::Backoff backoff;
   while (true) {
     const uint64_t value = word->load(std::memory_order_acquire);
     const auto ahead = static_cast<int64_t>(value - (number << kTagBits));
     if (ahead >= 2 * kOneLaunch) {
-      return FailedPrecondition(context() + ": " + rank + " is " + std::to_string(ahead >> kTagBits) +
+      return FailedPrecondition(context() + ": " + rank() + " is " + std::to_string(ahead >> kTagBits) +
                                 " launches ahead")
           .WithDetail(Awaiting("DESYNC", peer));
     }
     if (ahead >= kOneLaunch) return Status::Ok();  // its next launch: this one has ended there
     if (ahead >= 0) {
       if ((value & (kOneLaunch - 1)) == launch_.tag) return Status::Ok();
-      return InvalidArgument(context() + ": " + rank +
+      return InvalidArgument(context() + ": " + rank() +
                              " launched another plan, or its tag or symmetric operands differ")
           .WithDetail(Awaiting("LAUNCH_MISMATCH", peer));
     }
     if (launch_.page->Aborts(number)) return launch_.page->Reason();
     if (PlacedLaunch::Clock::now() >= launch_.deadline) {
-      return DeadlineExceeded(context() + " ended by its deadline: it waited for " + rank)
+      return DeadlineExceeded(context() + " ended by its deadline: it waited for " + rank())
           .WithDetail(Awaiting("RANK_LATE", peer));
     }
     backoff.Pause();

@@ -31,12 +31,11 @@ struct PlacedLaunch {
 // Every function works before it returns, and returns why it gave up. The first error must be the launch's
 // last call: a launch that has given up publishes nothing.
 //
-// Errors of a wait:
-//   - the verdict page's reason once launches from this number on are to end,
-//   - DEADLINE_EXCEEDED, reason RANK_LATE, after the launch's deadline,
-//   - INVALID_ARGUMENT, reason LAUNCH_MISMATCH, for a peer that runs another launch under this number,
-//   - FAILED_PRECONDITION, reason DESYNC, for a peer that is ahead by more than one launch.
-// `detail.ranks` names the awaited rank.
+// A wait returns one of these errors, and `detail.ranks` names the awaited rank:
+//   - The verdict page ends launches from this number on: the page's reason.
+//   - The launch's deadline passed: DEADLINE_EXCEEDED, reason RANK_LATE.
+//   - The peer runs another launch under this number: INVALID_ARGUMENT, reason LAUNCH_MISMATCH.
+//   - The peer is ahead by more than one launch: FAILED_PRECONDITION, reason DESYNC.
 //
 // Thread rule: one thread at a time.
 class PlacedLane : public Lane {
