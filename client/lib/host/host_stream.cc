@@ -235,25 +235,28 @@ Status HostStream::Wait(HostEvent& event) {
   return Status::Ok();
 }
 
+namespace {
+
+// Adds a node of this kind for the event to the stream's capture; false if the stream is not capturing.
+bool Captured(host::StreamState& stream, GraphNode::Kind kind,
+              const std::shared_ptr<host::EventState>& event) {
+  std::lock_guard lock(stream.mutex);
+  CaptureState* capture = stream.ActiveCapture();
+  if (capture == nullptr) return false;
+  std::lock_guard capture_lock(capture->mutex);
+  host::AddNode(*capture, stream.branch, kind).event = event;
+  return true;
+}
+
+}  // namespace
+
 Status HostStream::RecordExternal(HostEvent& event) {
-  std::unique_lock lock(state_->mutex);
-  if (CaptureState* capture = state_->ActiveCapture()) {
-    std::lock_guard capture_lock(capture->mutex);
-    host::AddNode(*capture, state_->branch, GraphNode::Kind::kRecordExternal).event = event.state_;
-    return Status::Ok();
-  }
-  lock.unlock();
+  if (Captured(*state_, GraphNode::Kind::kRecordExternal, event.state_)) return Status::Ok();
   return Record(event);
 }
 
 Status HostStream::WaitExternal(HostEvent& event) {
-  std::unique_lock lock(state_->mutex);
-  if (CaptureState* capture = state_->ActiveCapture()) {
-    std::lock_guard capture_lock(capture->mutex);
-    host::AddNode(*capture, state_->branch, GraphNode::Kind::kWaitExternal).event = event.state_;
-    return Status::Ok();
-  }
-  lock.unlock();
+  if (Captured(*state_, GraphNode::Kind::kWaitExternal, event.state_)) return Status::Ok();
   return Wait(event);
 }
 
