@@ -81,7 +81,7 @@ TANDEM_C_API void tandem_request_init(tandem_request* request, size_t struct_siz
  * differs between ranks (reason FIELD_MISMATCH); tandem_status_field names it. DEADLINE_EXCEEDED: ranks did
  * not come; tandem_status_ranks returns them. FAILED_PRECONDITION: the chosen algorithm cannot run
  * (UNFUSED_REFUSED, NOT_RESTARTABLE, SLOW_PLACEMENT, …). RESOURCE_EXHAUSTED: workspace or a quota.
- * UNAVAILABLE: the group is broken, or the daemon drains. */
+ * UNAVAILABLE: the group is broken. */
 TANDEM_C_API tandem_status* tandem_prepare(tandem_group* group, const char* key,
                                            const tandem_request* request, int64_t deadline_ms,
                                            tandem_plan** plan);

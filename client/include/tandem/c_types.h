@@ -137,7 +137,7 @@ enum tandem_event_kind {
   TANDEM_EVENT_GROUP_BROKEN = 1,     /* the group's launches fail from now on */
   TANDEM_EVENT_RANK_LEFT = 2,        /* a member has left cleanly */
   TANDEM_EVENT_ENGINE_RESTARTED = 3, /* launches in flight were aborted; plans and memory go on */
-  TANDEM_EVENT_DRAINING = 4,         /* the daemon takes no new groups and plans */
+  TANDEM_EVENT_DRAINING = 4,         /* the daemon takes no new sessions and groups */
   TANDEM_EVENT_LATE = 5,             /* ranks have not arrived at a launch for a second */
   TANDEM_EVENT_DAEMON_LOST = 6,      /* this session is over: the daemon is gone, or has evicted it */
   TANDEM_EVENT_PLAN_WARNING = 7      /* a plan was made that does less than was asked, once a plan */

@@ -141,7 +141,7 @@ struct ClientEvent {
     kGroupBroken,      // the group's launches fail from now on
     kRankLeft,         // a member has left cleanly
     kEngineRestarted,  // launches in flight were aborted; plans and memory go on
-    kDraining,         // the daemon takes no new groups and plans
+    kDraining,         // the daemon takes no new sessions and groups
     kLate,             // ranks have not arrived at a launch for a second
     kDaemonLost,       // this session is over: the daemon is gone, or has evicted it
     kPlanWarning,      // a plan was made that does less than was asked; once a plan
