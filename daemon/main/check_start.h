@@ -12,10 +12,10 @@
 
 namespace tandem::daemon {
 
-// Returns one sentence for each thing that a start with `config` on this machine would miss, each with its
-// key: the engine program, the backend's GPUs, the topology and tuning files, the directories, the group, the
-// metrics' address. Empty: nothing is missing. It does not check whether another tandemd runs, or whether the
-// metrics' port is taken.
+// Returns a sentence, with the key, for each thing that a start with `config` would miss on this machine.
+// Empty: nothing is missing. Checked are the engine program, the backend's GPUs, the topology and tuning
+// files, the directories, the group and the metrics' address. Not checked: whether another tandemd runs, and
+// whether the metrics' port is taken.
 std::vector<std::string> CheckStart(const Config& config, const NodeSources& sources = ThisMachine());
 
 }  // namespace tandem::daemon

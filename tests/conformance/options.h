@@ -32,8 +32,8 @@ struct Options {
   std::vector<std::string> daemon_options;  // more of its flags
   std::string daemon_log;  // file for the log of the daemon that is started; empty: dropped with its folder
   std::string json;        // file for the summary; empty: none
-  // Faults to plant, as "NUMBER:HOW": the fault of the last rank in the case of that number. "wrong": a byte
-  // of its output is changed; "exit": its process ends; "hang": it stops answering.
+  // Faults to plant, as "NUMBER:HOW". The last rank has the fault in the case of that number. "wrong" changes
+  // a byte of the rank's output, "exit" ends the rank's process, "hang" stops its answers.
   std::vector<std::string> plant;
   bool list = false;
   bool quiet = false;  // print what fails and the summary only

@@ -25,11 +25,11 @@ class Job:
     command: tuple
     expect: float  # seconds
     limit: float  # seconds
-    gpus: int = 0  # that it has for itself
-    kind: str = "plain"  # how its log is read: see verdict.py
-    mps: bool = False  # under an MPS server of its own
-    alone: bool = False  # it measures: nothing runs beside it
-    folder: str = "."  # where it runs, in the bundle
-    stdout: str = ""  # its standard output by itself: a file of the results
-    needs: str = ""  # a file without which it is left out
+    gpus: int = 0  # reserved for the job
+    kind: str = "plain"  # how verdict.py reads the log
+    mps: bool = False  # runs under a private MPS server
+    alone: bool = False  # a measurement: nothing runs beside it
+    folder: str = "."  # working folder, in the bundle
+    stdout: str = ""  # the results' file for standard output alone
+    needs: str = ""  # the job is left out without this file
     environment: dict = field(default_factory=dict, compare=False)

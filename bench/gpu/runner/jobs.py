@@ -341,26 +341,17 @@ def bench_jobs(bundle):
         stdout="backend.jsonl",
     )
     for world in (2, 4):
-        yield Job(
-            f"collectives_w{world}",
-            "bench",
-            (os.path.join(bundle, "bin/bench_collective"), "compare", str(world)),
-            12,
-            60,
-            gpus=world,
-            alone=True,
-            stdout=f"collectives-w{world}.jsonl",
-        )
-        yield Job(
-            f"copies_w{world}",
-            "bench",
-            (os.path.join(bundle, "bin/bench_collective"), "copies", str(world)),
-            12,
-            60,
-            gpus=world,
-            alone=True,
-            stdout=f"copies-w{world}.jsonl",
-        )
+        for name, mode in (("collectives", "compare"), ("copies", "copies")):
+            yield Job(
+                f"{name}_w{world}",
+                "bench",
+                (os.path.join(bundle, "bin/bench_collective"), mode, str(world)),
+                12,
+                60,
+                gpus=world,
+                alone=True,
+                stdout=f"{name}-w{world}.jsonl",
+            )
 
 
 def peers_jobs(bundle, results, world, count, more):
