@@ -11,7 +11,8 @@ Result<UniqueFd> VerdictPage::Create() { return CreateSealedMemfd("tandem-verdic
 Result<VerdictPage> VerdictPage::Map(int fd) {
   TANDEM_RETURN_IF_ERROR(CheckForeignMemfd(fd, kVerdictPageBytes));
   VerdictPage page;
-  TANDEM_ASSIGN_OR_RETURN(page.mapping_, Mapping::Map(fd, 0, kVerdictPageBytes, true));
+  TANDEM_ASSIGN_OR_RETURN(Mapping mapping, Mapping::Map(fd, 0, kVerdictPageBytes, true));
+  page.mapping_ = std::make_shared<const Mapping>(std::move(mapping));
   return page;
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "common/shared_memory.h"
 #include "common/unique_fd.h"
@@ -28,7 +29,7 @@ struct VerdictPageLayout {
 inline constexpr size_t kVerdictPageBytes = 4096;
 static_assert(sizeof(VerdictPageLayout) <= kVerdictPageBytes);
 
-// A mapping of a page. Any thread may read. One thread a process writes at a time.
+// A mapping of a page, which copies share. Any thread may read. One thread a process writes at a time.
 class VerdictPage {
  public:
   VerdictPage() = default;
@@ -51,11 +52,10 @@ class VerdictPage {
 
   void SetFinished(uint64_t launch) { layout()->finished.store(launch, std::memory_order_release); }
   uint64_t Finished() const { return layout()->finished.load(std::memory_order_acquire); }
+  VerdictPageLayout* layout() const { return mapping_->As<VerdictPageLayout>(); }
 
  private:
-  VerdictPageLayout* layout() const { return mapping_.As<VerdictPageLayout>(); }
-
-  Mapping mapping_;
+  std::shared_ptr<const Mapping> mapping_;
 };
 
 }  // namespace tandem

@@ -27,6 +27,9 @@ class HostEvent;
 
 namespace tandem::client {
 
+class PlacedGroup;
+class PlacedQueue;
+
 // A user's stream for the length of one call, in which its context is current on the calling thread. Every
 // function enqueues and returns; a failed one has enqueued nothing.
 class LaunchStream {
@@ -149,6 +152,11 @@ class ClientDevice {
   virtual Result<bool> Holds(const ForeignRange& range, uintptr_t address, size_t bytes) = 0;
   // True if a piece of `range` is gone, whatever has taken its address. From any thread.
   virtual Result<bool> Vanished(const ForeignRange& range) = 0;
+
+  // How this device runs the client-placed launches of `group`, which owns the queue. UNIMPLEMENTED: only
+  // engines run launches.
+  virtual Result<std::unique_ptr<PlacedQueue>> MakePlacedQueue(const std::string& gpu_uuid,
+                                                               PlacedGroup& group);
 };
 
 // The device of the daemon's backend. UNIMPLEMENTED for cuda in a library built without it, UNAVAILABLE

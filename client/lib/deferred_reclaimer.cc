@@ -36,14 +36,14 @@ void DeferredReclaimer::Retire(std::shared_ptr<StreamChannel> channel) {
   WakeLocked();
 }
 
-void DeferredReclaimer::Keep(ChannelProducer producer, std::shared_ptr<void> pin) {
+void DeferredReclaimer::Keep(std::shared_ptr<void> memory, std::shared_ptr<void> pin) {
   if (InChild()) {
-    Leak(std::move(producer));
+    Leak(std::move(memory));
     return Leak(std::move(pin));
   }
   if (pin == nullptr) return;  // ordinary memory: unmapped here
   std::lock_guard lock(mutex_);
-  pages_.push_back({std::move(producer), std::move(pin)});
+  pages_.push_back({std::move(memory), std::move(pin)});
   WakeLocked();
 }
 

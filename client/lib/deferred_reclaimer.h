@@ -19,8 +19,6 @@
 #include <mutex>
 #include <vector>
 
-#include "ipc/channel.h"
-
 namespace tandem::client {
 
 class StreamChannel;
@@ -31,8 +29,8 @@ class DeferredReclaimer {
 
   // Takes a channel that nobody pushes to any more; lets go of it once its streams have passed.
   void Retire(std::shared_ptr<StreamChannel> channel);
-  // Takes a channel's memory at its end.
-  void Keep(ChannelProducer producer, std::shared_ptr<void> pin);
+  // Takes memory whose pages are pinned, once no stream will look at it any more. Null pin: drops it at once.
+  void Keep(std::shared_ptr<void> memory, std::shared_ptr<void> pin);
   // Drops `object` on the reclaimer's thread: for threads that must not wait.
   void Discard(std::shared_ptr<void> object);
   // Registers a channel whose streams will wait on pinned words, before they do.
@@ -48,7 +46,7 @@ class DeferredReclaimer {
     std::chrono::steady_clock::time_point drained_at;  // epoch: not drained yet
   };
   struct Pages {
-    ChannelProducer producer;
+    std::shared_ptr<void> memory;
     std::shared_ptr<void> pin;  // dropped first
   };
 

@@ -25,8 +25,19 @@ GroupHandle::GroupHandle(std::shared_ptr<ClientSession> session, const JoinOptio
 GroupHandle::~GroupHandle() {
   // A handle that goes is a clean leave: the daemon need not wait for anything, since no plan can be launched
   // any more.
-  if (!left_.load() && session_->CanCallDaemon())
-    (void)session_->control().LeaveGroup(id(), Milliseconds(5000));
+  if (left_.load() || !session_->CanCallDaemon()) return;
+  SettlePlaced();
+  (void)session_->control().LeaveGroup(id(), Milliseconds(5000));
+}
+
+void GroupHandle::SettlePlaced() {
+  std::shared_ptr<PlacedGroup> placed;
+  {
+    std::lock_guard lock(plans_mutex_);
+    placed = placed_;
+  }
+  // Without the count tandemd ends the others' launches too, which is no worse than a rank that dies.
+  if (placed != nullptr) (void)placed->queue().Settle();
 }
 
 Result<std::shared_ptr<Plan>> GroupHandle::Prepare(const std::string& key, const OpRequest& request,
@@ -69,7 +80,11 @@ Result<std::shared_ptr<PlacedPlan>> GroupHandle::MakePlaced(const PreparedPlan& 
     std::lock_guard lock(plans_mutex_);
     if (placed_ == nullptr) {
       TANDEM_ASSIGN_OR_RETURN(VerdictPage page, VerdictPage::Map(prepared.client->verdict_page.get()));
-      placed_ = std::make_shared<PlacedGroup>(id(), rank_, std::move(page), session_->FailureReports());
+      auto made =
+          std::make_shared<PlacedGroup>(id(), rank_, std::move(page), session_->FailureReports());
+      TANDEM_ASSIGN_OR_RETURN(auto queue, device->MakePlacedQueue(gpu_uuid_, *made));
+      made->SetQueue(std::move(queue));
+      placed_ = std::move(made);
       session_->AddPlaced(placed_);
     }
     group = placed_;
@@ -132,6 +147,7 @@ Status GroupHandle::Leave(Milliseconds deadline) {
     }
     backoff.Pause();
   }
+  SettlePlaced();
   auto left = std::chrono::duration_cast<Milliseconds>(end - std::chrono::steady_clock::now());
   Status status = session_->control().LeaveGroup(id(), std::max(left, Milliseconds(1)));
   if (status.ok()) {

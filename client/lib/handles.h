@@ -112,6 +112,8 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
   // The same, once all ranks can launch the plan. Else the plan is released.
   Result<std::shared_ptr<PlacedPlan>> ArmPlaced(const PreparedPlan& prepared, const OpRequest& request,
                                                 Milliseconds deadline);
+  // Before this rank leaves: tandemd learns how many client-placed launches have ended here.
+  void SettlePlaced();
 
   const std::shared_ptr<ClientSession> session_;
   const JoinInfo info_;

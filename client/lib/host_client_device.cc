@@ -2,6 +2,7 @@
 #include <atomic>
 
 #include "client/lib/client_device.h"
+#include "client/lib/placed/host_placed_queue.h"
 #include "common/shared_memory.h"
 #include "tandem/host_stream.h"
 
@@ -96,9 +97,16 @@ class HostClientDevice final : public ClientDevice {
   }
   Result<bool> Holds(const ForeignRange&, uintptr_t, size_t) override { return false; }
   Result<bool> Vanished(const ForeignRange&) override { return true; }
+  Result<std::unique_ptr<PlacedQueue>> MakePlacedQueue(const std::string&, PlacedGroup& group) override {
+    return std::unique_ptr<PlacedQueue>(std::make_unique<HostPlacedQueue>(group));
+  }
 };
 
 }  // namespace
+
+Result<std::unique_ptr<PlacedQueue>> ClientDevice::MakePlacedQueue(const std::string&, PlacedGroup&) {
+  return Unimplemented("launches of this backend run on engines");
+}
 
 Status LaunchStream::RunInOrder(HostEvent&, std::function<void()>) {
   return Unimplemented("launches of this backend run on engines");

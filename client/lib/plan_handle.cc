@@ -123,7 +123,7 @@ Status PlanHandle::LaunchPlaced(StreamRef ref, std::span<const Binding> bindings
                                 const LaunchOptions& options) {
   TANDEM_RETURN_IF_ERROR(session().CheckLaunchable());
   if (state_->Released()) return FailedPrecondition("the plan has been released");
-  TANDEM_RETURN_IF_ERROR(placed_->group().Failed());
+  TANDEM_RETURN_IF_ERROR(placed_->group().queue().Failed());
   TANDEM_RETURN_IF_ERROR(group_->state()->Broken());
   TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session().device());
   LaunchStreamStorage storage;
@@ -209,7 +209,8 @@ Status PlanHandle::WaitPending(Clock::time_point deadline) {
   PollBackoff backoff;
   while (true) {
     session().ReapAll();
-    if (state_->Pending() == 0) return Status::Ok();
+    const bool judging = placed_ != nullptr && placed_->group().queue().AwaitsVerdict();
+    if (state_->Pending() == 0 && !judging) return Status::Ok();
     if (Clock::now() >= deadline) {
       return DeadlineExceeded(std::to_string(state_->Pending()) + " launches of plan '" + info_.key +
                               "' have not ended");
@@ -256,6 +257,7 @@ Result<bool> PlanHandle::Query() {
   session().ReapAll();
   if (std::optional<Status> failure = state_->TakeFailure(kAnyStream)) return *failure;
   if (state_->Pending() != 0) return false;
+  if (placed_ != nullptr && placed_->group().queue().AwaitsVerdict()) return false;
   for (uint64_t launch : DirectLaunches()) {
     Status status = WaitLaunch(launch, Milliseconds(0));
     if (status.code() == Code::kDeadlineExceeded && IsUnderWay(launch)) return false;

@@ -181,6 +181,8 @@ void ClientSession::ReapAll() {
   for (const auto& channel : retired_) {
     if (auto alive = channel.lock()) alive->Reap();
   }
+  lock.unlock();
+  for (const auto& group : PlacedGroups()) group->queue().Look();
 }
 
 void ClientSession::AddGroup(const std::shared_ptr<ClientGroupState>& group) {
@@ -205,6 +207,8 @@ void ClientSession::AddPlaced(const std::shared_ptr<PlacedGroup>& group) {
     std::lock_guard lock(placed_mutex_);
     std::erase_if(placed_, [](const auto& known) { return known.expired(); });
     placed_.push_back(group);
+    has_placed_.store(true, std::memory_order_release);
+    if (group->queue().LookEvery().count() > 0) reporter_->Watch(group);
   }
   // The session may have ended since the plan was prepared.
   if (const Status over = CheckLaunchable(); !over.ok()) group->CutOff(over);
@@ -216,15 +220,18 @@ std::function<void(FailureReport)> ClientSession::FailureReports() {
   return [reporter = reporter_](FailureReport report) { reporter->Post(std::move(report)); };
 }
 
-void ClientSession::CutOffPlaced(const Status& why) {
+std::vector<std::shared_ptr<PlacedGroup>> ClientSession::PlacedGroups() {
   std::vector<std::shared_ptr<PlacedGroup>> groups;
-  {
-    std::lock_guard lock(placed_mutex_);
-    for (const auto& known : placed_) {
-      if (auto group = known.lock()) groups.push_back(std::move(group));
-    }
+  if (!has_placed_.load(std::memory_order_acquire)) return groups;
+  std::lock_guard lock(placed_mutex_);
+  for (const auto& known : placed_) {
+    if (auto group = known.lock()) groups.push_back(std::move(group));
   }
-  for (const auto& group : groups) group->CutOff(why);
+  return groups;
+}
+
+void ClientSession::CutOffPlaced(const Status& why) {
+  for (const auto& group : PlacedGroups()) group->CutOff(why);
 }
 
 void ClientSession::OnEvent(std::function<void(const ClientEvent&)> callback) {

@@ -117,6 +117,7 @@ class ClientSession : public std::enable_shared_from_this<ClientSession> {
   // Ends every channel's waits; true if some must be served again.
   bool ReleaseChannels(const Status& why);
   void Forget(const std::shared_ptr<StreamChannel>& channel);
+  std::vector<std::shared_ptr<PlacedGroup>> PlacedGroups();
   void CutOffPlaced(const Status& why);
 
   std::unique_ptr<ClientControl> control_;
@@ -140,6 +141,7 @@ class ClientSession : public std::enable_shared_from_this<ClientSession> {
 
   std::mutex placed_mutex_;
   std::vector<std::weak_ptr<PlacedGroup>> placed_;
+  std::atomic<bool> has_placed_{false};
   std::shared_ptr<FailureReporter> reporter_;  // null before the first placed group
 
   std::mutex callback_mutex_;              // held while the callback runs

@@ -47,7 +47,9 @@ StreamChannel::StreamChannel(ChannelProducer producer, uint64_t channel_id, uint
       in_flight_(entries),
       captured_(kCapturedSlots) {}
 
-StreamChannel::~StreamChannel() { DeferredReclaimer::Get().Keep(std::move(producer_), std::move(pin_)); }
+StreamChannel::~StreamChannel() {
+  DeferredReclaimer::Get().Keep(std::make_shared<ChannelProducer>(std::move(producer_)), std::move(pin_));
+}
 
 Status StreamChannel::Pin(ClientDevice& device, const std::string& gpu_uuid) {
   std::span<std::byte> pages = producer_.words().pages();

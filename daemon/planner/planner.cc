@@ -125,11 +125,7 @@ Result<Plan> PlanForEngines(std::span<const OpRequest> requests, const GroupCont
 }
 
 Result<Plan> PlaceInClient(std::span<const OpRequest> requests, const GroupContext& group, Plan first) {
-  if (!group.no_client_kernels.empty()) {
-    return FailedPrecondition(Text("placement = client: ", group.no_client_kernels))
-        .WithDetail({.reason = "NO_CLIENT_KERNELS", .field = "placement"});
-  }
-  const Status refused = CheckClientPlacement(first, requests);
+  const Status refused = CheckClientPlacement(first, requests, group.client_kernels);
   first.placement = PlanPlacement::kClient;
   first.placement_reason = "asked for";
   if (refused.ok()) return first;
@@ -139,7 +135,7 @@ Result<Plan> PlaceInClient(std::span<const OpRequest> requests, const GroupConte
     std::vector<OpRequest> asked(requests.begin(), requests.end());
     for (OpRequest& request : asked) request.algorithm = algorithm;
     Result<Plan> plan = PlanForEngines(asked, group);
-    if (!plan.ok() || !CheckClientPlacement(*plan, asked).ok()) continue;
+    if (!plan.ok() || !CheckClientPlacement(*plan, asked, group.client_kernels).ok()) continue;
     plan->reason = Text("the client can run it; ", AlgorithmName(first.algorithm),
                         ", the choice of engines: ", refused.message());
     plan->placement = PlanPlacement::kClient;
@@ -154,17 +150,12 @@ Result<Plan> PlaceInClient(std::span<const OpRequest> requests, const GroupConte
 Result<Plan> MakePlan(std::span<const OpRequest> requests, const GroupContext& group) {
   TANDEM_ASSIGN_OR_RETURN(Plan plan, PlanForEngines(requests, group));
   if (group.placement == PlanPlacement::kClient) return PlaceInClient(requests, group, std::move(plan));
-  // The form alone: the proof takes longer than planning does.
-  const Status form = CheckOneKernel(plan.programs);
+  const Status form = CheckClientForm(plan, group.client_kernels);
   plan.placement_reason = group.placement == PlanPlacement::kEngine
                               ? "asked for"
                               : "auto takes the engine until times of client launches are measured";
-  if (!group.no_client_kernels.empty()) {
-    plan.placement_reason += Text("; ", group.no_client_kernels);
-  } else {
-    plan.placement_reason += form.ok() ? "; the client could run this plan"
-                                       : Text("; the client cannot run this plan: ", form.message());
-  }
+  plan.placement_reason += form.ok() ? "; the client could run this plan"
+                                     : Text("; the client cannot run this plan: ", form.message());
   return plan;
 }
 

@@ -28,6 +28,12 @@ enum class PlanPlacement : uint8_t {
   kClient = 2,  // on the ranks' own streams, as one kernel that meets the peers
 };
 
+// The kernels that a client launches on its own stream.
+enum class ClientKernels : uint8_t {
+  kAll = 0,          // of the host backend: a function that runs any program of one kernel
+  kCollectives = 1,  // CUDA: collectives without local work around them; engines number the other kernels
+};
+
 // "auto", "engine" or "client", and back: INVALID_ARGUMENT for other names.
 std::string_view PlacementName(PlanPlacement placement);
 Result<PlanPlacement> ParsePlacement(std::string_view name);
@@ -56,7 +62,7 @@ struct GroupContext {
   // kClient: a plan must be one that the client can run. With algorithm kAuto the planner takes the fastest
   // such algorithm; else it refuses the request (MakePlan).
   PlanPlacement placement = PlanPlacement::kAuto;
-  std::string no_client_kernels;  // why no client can run kernels; empty: clients can
+  ClientKernels client_kernels = ClientKernels::kAll;
 };
 
 struct RefusedAlgorithm {

@@ -75,6 +75,9 @@ namespace {
   X(cuUserObjectCreate) \
   X(cuUserObjectRelease) \
   X(cuGraphRetainUserObject) \
+  X(cuGraphAddEventRecordNode) \
+  X(cuGraphAddDependencies) \
+  X(cuStreamUpdateCaptureDependencies) \
   X(cuMemsetD32Async) \
   X(cuMemAlloc) \
   X(cuMemFree)
@@ -276,7 +279,10 @@ class LoadedDriver : public CudaDriver {
     return Check("cuStreamSynchronize", f_.cuStreamSynchronize_(stream));
   }
   Status StreamWaitEvent(CUstream stream, CUevent event) override {
-    return Check("cuStreamWaitEvent", f_.cuStreamWaitEvent_(stream, event, 0));
+    return Check("cuStreamWaitEvent", f_.cuStreamWaitEvent_(stream, event, CU_EVENT_WAIT_DEFAULT));
+  }
+  Status StreamWaitExternalEvent(CUstream stream, CUevent event) override {
+    return Check("cuStreamWaitEvent", f_.cuStreamWaitEvent_(stream, event, CU_EVENT_WAIT_EXTERNAL));
   }
   Status StreamWriteValue64(CUstream stream, CUdeviceptr address, uint64_t value) override {
     return Check("cuStreamWriteValue64",
@@ -344,6 +350,34 @@ class LoadedDriver : public CudaDriver {
         Check("cuStreamGetCaptureInfo",
               f_.cuStreamGetCaptureInfo_(stream, &status, nullptr, &graph, nullptr, nullptr, nullptr)));
     return status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? graph : nullptr;
+  }
+  Result<CaptureInfo> StreamGetCaptureInfo(CUstream stream) override {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CaptureInfo info;
+    cuuint64_t id = 0;
+    const CUgraphNode* nodes = nullptr;
+    size_t count = 0;
+    TANDEM_RETURN_IF_ERROR(
+        Check("cuStreamGetCaptureInfo",
+              f_.cuStreamGetCaptureInfo_(stream, &status, &id, &info.graph, &nodes, nullptr, &count)));
+    if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return FailedPrecondition("the stream does not capture");
+    info.id = id;
+    info.dependencies = {nodes, count};
+    return info;
+  }
+  Status StreamAddCaptureDependency(CUstream stream, CUgraphNode node) override {
+    return Check("cuStreamUpdateCaptureDependencies",
+                 f_.cuStreamUpdateCaptureDependencies_(stream, &node, nullptr, 1,
+                                                       CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
+  }
+  Result<CUgraphNode> GraphAddEventRecordNode(CUgraph graph, CUgraphNode after, CUevent event) override {
+    CUgraphNode node = nullptr;
+    TANDEM_RETURN_IF_ERROR(Check("cuGraphAddEventRecordNode",
+                                 f_.cuGraphAddEventRecordNode_(&node, graph, &after, 1, event)));
+    return node;
+  }
+  Status GraphAddDependency(CUgraph graph, CUgraphNode from, CUgraphNode to) override {
+    return Check("cuGraphAddDependencies", f_.cuGraphAddDependencies_(graph, &from, &to, nullptr, 1));
   }
   Result<CUstreamCaptureMode> ThreadExchangeStreamCaptureMode(CUstreamCaptureMode mode) override {
     TANDEM_RETURN_IF_ERROR(

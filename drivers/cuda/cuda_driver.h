@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "tandem/status.h"
@@ -24,6 +25,13 @@ namespace tandem::cuda {
 // for bad values and handles, UNAVAILABLE when the device or an MPS server is gone or not ready, ABORTED when
 // the context has been lost to a fault, else INTERNAL.
 Status CudaStatus(const char* call, CUresult result, const char* name, const char* text);
+
+// A stream's part of a capture.
+struct CaptureInfo {
+  uint64_t id = 0;  // of the capture, among all of the process
+  CUgraph graph = nullptr;
+  std::span<const CUgraphNode> dependencies;
+};
 
 class CudaDriver {
  public:
@@ -82,6 +90,8 @@ class CudaDriver {
   virtual Result<bool> StreamQuery(CUstream stream) = 0;
   virtual Status StreamSynchronize(CUstream stream) = 0;
   virtual Status StreamWaitEvent(CUstream stream, CUevent event) = 0;
+  // In a capture: each launch of the graph waits for the event's latest record, as a call made then would.
+  virtual Status StreamWaitExternalEvent(CUstream stream, CUevent event) = 0;
   virtual Status StreamWriteValue64(CUstream stream, CUdeviceptr address, uint64_t value) = 0;
   virtual Status StreamWaitValue64(CUstream stream, CUdeviceptr address, uint64_t value, unsigned flags) = 0;
   virtual Status StreamWaitValue32(CUstream stream, CUdeviceptr address, uint32_t value, unsigned flags) = 0;
@@ -105,6 +115,14 @@ class CudaDriver {
   virtual Result<CUstreamCaptureStatus> StreamIsCapturing(CUstream stream) = 0;
   // The graph under capture; null if the stream does not capture.
   virtual Result<CUgraph> StreamGetCaptureGraph(CUstream stream) = 0;
+  // The capture's number, its graph, and the nodes that the stream's next work will follow; the nodes are
+  // good until the stream's next call. FAILED_PRECONDITION if the stream does not capture.
+  virtual Result<CaptureInfo> StreamGetCaptureInfo(CUstream stream) = 0;
+  // The stream's next work in the capture follows `node` too.
+  virtual Status StreamAddCaptureDependency(CUstream stream, CUgraphNode node) = 0;
+  // A node behind `after` that records `event` at each launch of the graph.
+  virtual Result<CUgraphNode> GraphAddEventRecordNode(CUgraph graph, CUgraphNode after, CUevent event) = 0;
+  virtual Status GraphAddDependency(CUgraph graph, CUgraphNode from, CUgraphNode to) = 0;
   // Sets the thread's mode and returns the one before.
   virtual Result<CUstreamCaptureMode> ThreadExchangeStreamCaptureMode(CUstreamCaptureMode mode) = 0;
   // `destroy` is called with `object`, on a thread of the driver's, when the last reference is gone; it must

@@ -56,6 +56,7 @@ class MockCudaDriver : public CudaDriver {
   MOCK_METHOD(Result<bool>, StreamQuery, (CUstream), (override));
   MOCK_METHOD(Status, StreamSynchronize, (CUstream), (override));
   MOCK_METHOD(Status, StreamWaitEvent, (CUstream, CUevent), (override));
+  MOCK_METHOD(Status, StreamWaitExternalEvent, (CUstream, CUevent), (override));
   MOCK_METHOD(Status, StreamWriteValue64, (CUstream, CUdeviceptr, uint64_t), (override));
   MOCK_METHOD(Status, StreamWaitValue64, (CUstream, CUdeviceptr, uint64_t, unsigned), (override));
   MOCK_METHOD(Status, StreamWaitValue32, (CUstream, CUdeviceptr, uint32_t, unsigned), (override));
@@ -75,6 +76,10 @@ class MockCudaDriver : public CudaDriver {
   MOCK_METHOD(Result<CUgraph>, StreamEndCapture, (CUstream), (override));
   MOCK_METHOD(Result<CUstreamCaptureStatus>, StreamIsCapturing, (CUstream), (override));
   MOCK_METHOD(Result<CUgraph>, StreamGetCaptureGraph, (CUstream), (override));
+  MOCK_METHOD(Result<CaptureInfo>, StreamGetCaptureInfo, (CUstream), (override));
+  MOCK_METHOD(Status, StreamAddCaptureDependency, (CUstream, CUgraphNode), (override));
+  MOCK_METHOD(Result<CUgraphNode>, GraphAddEventRecordNode, (CUgraph, CUgraphNode, CUevent), (override));
+  MOCK_METHOD(Status, GraphAddDependency, (CUgraph, CUgraphNode, CUgraphNode), (override));
   MOCK_METHOD(Result<CUstreamCaptureMode>, ThreadExchangeStreamCaptureMode, (CUstreamCaptureMode),
               (override));
   MOCK_METHOD(Result<CUuserObject>, UserObjectCreate, (void*, CUhostFn), (override));

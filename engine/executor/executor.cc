@@ -267,6 +267,26 @@ Status Executor::EnqueueFirstKernel(CompiledProgram& program, const LaunchContex
   }
 }
 
+Result<const CollectiveArgs*> Executor::BindSoleKernel(CompiledProgram& program,
+                                                       const LaunchContext& context) {
+  using Operation = CompiledProgram::Operation;
+  TANDEM_RETURN_IF_ERROR(CheckContext(program, context));
+  Operation* kernel = nullptr;
+  for (size_t i = 0; i < program.operations_.size(); ++i) {
+    Operation& operation = program.operations_[i];
+    if (operation.kind == Operation::Kind::kNop) continue;
+    if (kernel != nullptr || operation.collective == nullptr) {
+      return Unimplemented("the program has work beside one kernel for a collective");
+    }
+    kernel = &operation;
+    i += operation.expansion;
+  }
+  if (kernel == nullptr) return Unimplemented("the program has no kernel");
+  TANDEM_RETURN_IF_ERROR(Bind(program, *kernel, context));
+  TANDEM_RETURN_IF_ERROR(SetCollective(*kernel, program.rank_, context));
+  return kernel->collective.get();
+}
+
 Status Executor::EnqueueOperations(CompiledProgram& program, const LaunchContext& context) {
   using Kind = CompiledProgram::Operation::Kind;
   if (static_cast<size_t>(program.lanes_) > lanes_.size()) {

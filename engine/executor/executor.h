@@ -168,6 +168,11 @@ class Executor {
   // cancelled.
   Status EnqueueFirstKernel(CompiledProgram& program, const LaunchContext& context);
 
+  // The arguments, with `context`'s addresses and words, of a program that is one kernel for a collective;
+  // good until the program is bound again. For who launches that kernel without lanes. UNIMPLEMENTED: the
+  // program has other work.
+  static Result<const CollectiveArgs*> BindSoleKernel(CompiledProgram& program, const LaunchContext& context);
+
  private:
   Status EnqueueOperations(CompiledProgram& program, const LaunchContext& context);
   // Lets lane 0 wait for what the program's other lanes hold now.

@@ -54,6 +54,14 @@ __global__ void Fill(uint32_t* data, int64_t count, int rank, uint64_t epoch) {
   }
 }
 
+__global__ void FillNext(uint32_t* data, int64_t count, int rank, const uint64_t* counter) {
+  const uint64_t epoch = *counter + 1;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * blockDim.x) {
+    data[i] = Value(rank, epoch, i);
+  }
+}
+
 __global__ void CheckSum(const uint32_t* data, int64_t count, int64_t first, int world, uint64_t epoch,
                          uint64_t* errors) {
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
@@ -64,14 +72,60 @@ __global__ void CheckSum(const uint32_t* data, int64_t count, int64_t first, int
   }
 }
 
+__global__ void CheckLast(const uint32_t* data, int64_t count, int world, const uint64_t* counter,
+                          uint64_t* errors) {
+  const uint64_t epoch = *counter;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * blockDim.x) {
+    uint32_t sum = 0;
+    for (int rank = 0; rank < world; ++rank) sum += Value(rank, epoch, i);
+    if (data[i] != sum) atomicAdd(reinterpret_cast<unsigned long long*>(errors), 1ull);
+  }
+}
+
 using Right = DelayProbe<false, false>;
 using FlagFirst = DelayProbe<true, false>;
 using Stale = DelayProbe<false, true>;
+// Of words that hold a launch's number above a tag.
+struct StaleLaunch : Right {
+  static constexpr uint64_t kOne = uint64_t{1} << kLaunchTagBits;
+  __device__ static bool HasReached(uint64_t value, uint64_t seen) {
+    return NoProbe::HasReached(value - kOne, seen);
+  }
+  __device__ static bool IsOf(uint64_t value, uint64_t seen) { return seen == value || seen + 2 * kOne == value; }
+};
 
 template <typename Launch, typename Kernel>
 Status Run(Kernel kernel, const Launch& launch, CUstream_st* stream) {
   kernel<<<static_cast<unsigned>(launch.blocks), kCollectiveThreads, 0, stream>>>(launch);
   return LaunchStatus("a probe");
+}
+
+template <typename Probe>
+Status RunPlaced(const PlacedKernelLaunch& placed, CUstream_st* stream) {
+  if (const auto* phases = std::get_if<PlacedPhasesLaunch>(&placed)) {
+    RunPlacedPhases<uint32_t, 8, Probe>
+        <<<static_cast<unsigned>(phases->phases.blocks), kCollectiveThreads, 0, stream>>>(*phases);
+    return LaunchStatus("a probe");
+  }
+  const auto& packets = std::get<PlacedPacketsLaunch>(placed);
+  const auto blocks = static_cast<unsigned>(packets.packets.blocks);
+  if (packets.packets.shape == PacketShape::kTwoShot) {
+    RunPlacedPackets<uint32_t, 8, PacketShape::kTwoShot, Probe><<<blocks, kCollectiveThreads, 0, stream>>>(packets);
+  } else {
+    RunPlacedPackets<uint32_t, 8, PacketShape::kSum, Probe><<<blocks, kCollectiveThreads, 0, stream>>>(packets);
+  }
+  return LaunchStatus("a probe");
+}
+
+template <typename Probe>
+Status LoadPlacedProbes() {
+  TANDEM_RETURN_IF_ERROR(
+      LoadKernel("a probe", reinterpret_cast<const void*>(&RunPlacedPhases<uint32_t, 8, Probe>)));
+  TANDEM_RETURN_IF_ERROR(LoadKernel(
+      "a probe", reinterpret_cast<const void*>(&RunPlacedPackets<uint32_t, 8, PacketShape::kSum, Probe>)));
+  return LoadKernel("a probe",
+                    reinterpret_cast<const void*>(&RunPlacedPackets<uint32_t, 8, PacketShape::kTwoShot, Probe>));
 }
 
 template <typename Probe>
@@ -96,6 +150,26 @@ Status LaunchPacketsWithDelays(const PacketsLaunch& launch, Fault fault, CUstrea
   return Run(PacketProbe<Right>(launch.shape), launch, stream);
 }
 
+Status LaunchPlacedWithDelays(const PlacedKernelLaunch& launch, Fault fault, CUstream_st* stream) {
+  switch (fault) {
+    case Fault::kNone: return RunPlaced<Right>(launch, stream);
+    case Fault::kFlagBeforeData: return RunPlaced<FlagFirst>(launch, stream);
+    case Fault::kStaleEpoch: return RunPlaced<StaleLaunch>(launch, stream);
+  }
+  return InvalidArgument("fault");
+}
+
+Status LaunchFillNext(uint32_t* data, int64_t count, int rank, const uint64_t* counter, CUstream_st* stream) {
+  FillNext<<<32, 256, 0, stream>>>(data, count, rank, counter);
+  return LaunchStatus("FillNext");
+}
+
+Status LaunchCheckLast(const uint32_t* data, int64_t count, int world, const uint64_t* counter, uint64_t* errors,
+                       CUstream_st* stream) {
+  CheckLast<<<32, 256, 0, stream>>>(data, count, world, counter, errors);
+  return LaunchStatus("CheckLast");
+}
+
 Status LaunchFill(uint32_t* data, int64_t count, int rank, uint64_t epoch, CUstream_st* stream) {
   Fill<<<32, 256, 0, stream>>>(data, count, rank, epoch);
   return LaunchStatus("Fill");
@@ -108,6 +182,13 @@ Status LaunchCheckSum(const uint32_t* data, int64_t count, int64_t first, int wo
 }
 
 Status LoadProbes() {
+  TANDEM_RETURN_IF_ERROR(LoadPlacedProbes<Right>());
+  TANDEM_RETURN_IF_ERROR(LoadPlacedProbes<FlagFirst>());
+  TANDEM_RETURN_IF_ERROR(LoadPlacedProbes<StaleLaunch>());
+  for (const void* kernel :
+       {reinterpret_cast<const void*>(&FillNext), reinterpret_cast<const void*>(&CheckLast)}) {
+    TANDEM_RETURN_IF_ERROR(LoadKernel("a probe", kernel));
+  }
   for (const void* kernel : {reinterpret_cast<const void*>(&Fill), reinterpret_cast<const void*>(&CheckSum),
                              reinterpret_cast<const void*>(&RunPhases<uint32_t, 8, Right>),
                              reinterpret_cast<const void*>(&RunPhases<uint32_t, 8, FlagFirst>),

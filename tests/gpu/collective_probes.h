@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/collectives/placed_plan.h"
 #include "kernels/cuda/device/collective.h"
 
 namespace tandem::cuda {
@@ -16,11 +17,19 @@ enum class Fault { kNone, kFlagBeforeData, kStaleEpoch };
 Status LaunchPhasesWithDelays(const PhasesLaunch& launch, Fault fault, CUstream_st* stream);
 Status LaunchPacketsWithDelays(const PacketsLaunch& launch, Fault fault, CUstream_st* stream);
 
+// The same for client-placed kernels.
+Status LaunchPlacedWithDelays(const PlacedKernelLaunch& launch, Fault fault, CUstream_st* stream);
+
 // data[i] = a hash of rank, epoch and i.
 Status LaunchFill(uint32_t* data, int64_t count, int rank, uint64_t epoch, CUstream_st* stream);
+// The same for launch `*counter` + 1, so that a graph makes new data at each replay.
+Status LaunchFillNext(uint32_t* data, int64_t count, int rank, const uint64_t* counter, CUstream_st* stream);
 // Adds to *errors the i for which data[i] is not the sum of all ranks' fills; `first` is added to i.
 Status LaunchCheckSum(const uint32_t* data, int64_t count, int64_t first, int world, uint64_t epoch,
                       uint64_t* errors, CUstream_st* stream);
+// The same for launch `*counter`, which has just ended.
+Status LaunchCheckLast(const uint32_t* data, int64_t count, int world, const uint64_t* counter, uint64_t* errors,
+                       CUstream_st* stream);
 
 // Loads them all: the first launch of a kernel may wait for the whole context.
 Status LoadProbes();

@@ -140,6 +140,19 @@ CollectiveArgs KernelGroup::Args(int rank, uint64_t epoch, int launch) const {
   return args;
 }
 
+cuda::PlacedHalves KernelGroup::halves(int rank) const {
+  cuda::PlacedHalves halves;
+  halves.half_bytes = half_bytes_;
+  for (size_t peer = 0; peer < workspace_.size(); ++peer)
+    halves.workspace[peer] = workspace_[peer].at[static_cast<size_t>(rank)];
+  return halves;
+}
+
+uint64_t* KernelGroup::own_words(int rank) const {
+  const auto r = static_cast<size_t>(rank);
+  return reinterpret_cast<uint64_t*>(signals_[r].at[r]);
+}
+
 Status KernelGroup::Launch(int rank, uint64_t epoch, int launch) {
   return lane(rank).Collective(Args(rank, epoch, launch));
 }

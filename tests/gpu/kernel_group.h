@@ -13,6 +13,7 @@
 #include "daemon/planner/planner.h"
 #include "engine/executor/tests/test_machine.h"
 #include "kernels/backend.h"
+#include "kernels/cuda/collectives/placed_plan.h"
 #include "kernels/cuda/lane/cuda_lane.h"
 
 namespace tandem::engine {
@@ -59,6 +60,9 @@ class KernelGroup {
   CUstream stream(int rank) const { return lanes_[static_cast<size_t>(rank)]->stream(); }
   cuda::CudaLane& lane(int rank) { return *lanes_[static_cast<size_t>(rank)]; }
   Word* abort_word() const { return abort_word_; }
+  // The workspaces of all ranks, and `rank`'s own signal area, as `rank` maps them.
+  cuda::PlacedHalves halves(int rank) const;
+  uint64_t* own_words(int rank) const;
   TestMachine& machine() { return *machine_; }
 
  private:

@@ -6,14 +6,13 @@ import signal
 import time
 import unittest
 
-from harness import TandemTest, everybody, host_only, wait_until
+from harness import TandemTest, everybody, needs_gpus, wait_until
 
 MOST_RANKS = 4
 
 AR = [["ar.in", 0], ["ar.out", 0]]
 # A survivor's launch ends so long after the kill. The library needs some milliseconds; the rest is the machine's.
 AT_ONCE = 0.5
-HOST = "kernels of the CUDA backend take their number from an engine so far"
 
 
 class Placed(TandemTest):
@@ -52,8 +51,8 @@ class Placed(TandemTest):
         return time.monotonic() - begin
 
 
-@host_only(HOST)
 class Launches(Placed):
+    @needs_gpus(4)
     def test_operations_give_right_data_while_all_engines_stand_still(self):
         clients = self.placed(world=4)
         engines = self.daemon.engine_pids()
@@ -137,7 +136,7 @@ class Launches(Placed):
         self.assertEqual(counts[2], counts[-1], counts)
 
 
-@host_only(HOST)
+@needs_gpus(3)
 class Deaths(Placed):
     world = 3
 
@@ -249,7 +248,7 @@ class Deaths(Placed):
         self.check_all_reduce(clients)
 
 
-@host_only(HOST)
+@needs_gpus(3)
 class LateRanks(Placed):
     world = 3
 
@@ -270,6 +269,7 @@ class LateRanks(Placed):
         finally:
             clients[1].kill(signal.SIGCONT)
 
+    @needs_gpus(4)
     def test_the_rank_that_waits_for_nobody_is_named(self):
         clients = self.placed(world=4, launch_deadline_ms=1500)
         self.launch(clients[:3])
@@ -297,7 +297,6 @@ class LateRanks(Placed):
         self.check_ended(clients[0], "FAILED_PRECONDITION", "LAUNCH_REFUSED", [1])
 
 
-@host_only(HOST)
 class Configured(Placed):
     extra = ("--placement", "client")
 

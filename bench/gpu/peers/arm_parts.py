@@ -79,14 +79,27 @@ def ordinary_arm(context, key, op, operands, role, shape):
     return [tandem_factory(context, key, "auto, ordinary", op, tensors, "auto", True, {})] if context.tandem else []
 
 
-def tandem_factory(context, key, label, op, tensors, algorithm, graph, attributes):
+def placed_arms(context, key, op, operands, outputs, algorithms):
+    """Arms of client-placed plans in graphs, and the planner's choice on a stream. `algorithms`: (label, algorithm)."""
+    if context.tandem is None:
+        return []
+
+    def factory(label, algorithm, graph):
+        return tandem_factory(
+            context, key, f"client {label}", op, lambda: (operands, outputs), algorithm, graph, {}, placed=True
+        )
+
+    return [factory(label, algorithm, True) for label, algorithm in algorithms] + [factory("stream", "auto", False)]
+
+
+def tandem_factory(context, key, label, op, tensors, algorithm, graph, attributes, placed=False):
     """One arm of Tandem's by name and how to make it. `tensors`: gives operands by role and the outputs once the arm is made, so
     that what belongs to it alone is allocated no sooner."""
 
     def make():
         operands, outputs = tensors()
         return context.tandem.arm(
-            f"tandem {label}", f"{key}/{label}", op, operands, outputs, algorithm, graph, attributes
+            f"tandem {label}", f"{key}/{label}", op, operands, outputs, algorithm, graph, attributes, placed
         )
 
     return f"tandem {label}", make

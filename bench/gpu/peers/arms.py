@@ -12,6 +12,7 @@ from arm_parts import (
     TOLERANCE,
     beside_copies,
     ordinary_arm,
+    placed_arms,
     plain,
     pushes,
     tandem_arms,
@@ -237,6 +238,10 @@ def collective(context, case):
     arms += tandem_arms(context, case.name, case.kind, {"input": inputs, "output": own}, own, algorithms)
     if shared:
         arms += ordinary_arm(context, case.name, case.kind, {"input": inputs}, "output", (sizes[1],))
+    shots = ("one_shot", "two_shot") if case.kind == "all_reduce" else ("sm",)
+    choices = [(name, name) for name in (*shots, "low_latency", "auto")]
+    sums = context.empty(sizes[1]) if context.tandem else None
+    arms += placed_arms(context, case.name, case.kind, {"input": inputs, "output": sums}, sums, choices)
     return arms, reference, TOLERANCE
 
 

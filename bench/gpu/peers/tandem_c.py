@@ -162,6 +162,18 @@ class Memory:
         self.tensor = None
 
 
+class PlainMemory:
+    """A torch tensor of this process's as it is: client-placed launches take addresses."""
+
+    symmetric, handle = 0, None
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def close(self):
+        self.tensor = None
+
+
 class DeviceBytes:
     """Memory at a device address, as torch.as_tensor takes it."""
 
@@ -239,7 +251,12 @@ class Plan:
     @staticmethod
     def bind(memories):
         """Bindings for `launch`, made once: launching allocates nothing."""
-        return (Binding * max(1, len(memories)))(*[Binding(memory.handle, 0, None) for memory in memories])
+        return (Binding * max(1, len(memories)))(
+            *[
+                Binding(memory.handle, 0, None if memory.handle else memory.tensor.data_ptr())
+                for memory in memories
+            ]
+        )
 
     def launch(self, bindings, count):
         status = self.launch_cuda(
@@ -259,7 +276,8 @@ class Plan:
 
 
 class Group:
-    def __init__(self, client, name, rank, world, uuid, job_key):
+    def __init__(self, client, name, rank, world, uuid, job_key, settings=()):
+        """`settings`: the group's options, (name, value) pairs."""
         self.library, self.client, self.handle = client.library, client, Pointer()
         key = job_key.encode()
         options = JoinOptions()
@@ -271,6 +289,12 @@ class Group:
             uuid.encode(),
         )
         options.world_size, options.rank = world, rank
+        texts = ctypes.c_char_p * max(1, len(settings))
+        names = texts(*[setting[0].encode() for setting in settings])
+        values = texts(*[setting[1].encode() for setting in settings])
+        options.option_names = ctypes.cast(names, Pointer)
+        options.option_values = ctypes.cast(values, Pointer)
+        options.option_count = len(settings)
         options.deadline_ms, options.launch_deadline_ms = 60000, LAUNCH_DEADLINE_MS
         self.library.call("tandem_join_group", client.handle, ctypes.byref(options), ctypes.byref(self.handle))
 

@@ -14,6 +14,9 @@ class TandemSide:
     def __init__(self, runtime_dir, rank, world, uuid, job_key):
         self.client = tandem_c.Client(runtime_dir, f"bench{rank}")
         self.group = tandem_c.Group(self.client, f"bench{world}", rank, world, uuid, job_key)
+        self.placed = tandem_c.Group(
+            self.client, f"bench{world}-client", rank, world, uuid, job_key, [("placement", "client")]
+        )
         self.runtime_dir, self.memories = runtime_dir, {}
 
     def trace(self, last):
@@ -52,18 +55,20 @@ class TandemSide:
         self.memories.update((self.key(memory.tensor), memory) for memory in made)
         return [memory.tensor for memory in made]
 
-    def arm(self, name, key, op, operands, outputs, algorithm, graph, attributes):
-        """A plan for `operands` (role -> tensors by set) as an arm; raises what Prepare refuses."""
+    def arm(self, name, key, op, operands, outputs, algorithm, graph, attributes, placed=False):
+        """A plan for `operands` (role -> tensors by set) as an arm; raises what Prepare refuses. `placed`: the plan is
+        launched on the caller's stream."""
+        group, memory = (self.placed, tandem_c.PlainMemory) if placed else (self.group, self.memory)
         plan = tandem_c.Plan(
-            self.group,
+            group,
             key,
             op,
-            [(role, self.memory(tensors[0])) for role, tensors in operands.items()],
+            [(role, memory(tensors[0])) for role, tensors in operands.items()],
             algorithm,
             **attributes,
         )
         sets = len(next(iter(operands.values()))) if operands else 1
-        bindings = [plan.bind([self.memory(tensors[i]) for tensors in operands.values()]) for i in range(sets)]
+        bindings = [plan.bind([memory(tensors[i]) for tensors in operands.values()]) for i in range(sets)]
         count = len(operands)
 
         def run(i):
@@ -87,7 +92,9 @@ class TandemSide:
             )
             if field in info
         }
-        return Arm(name, run, graph=graph, check=plan.wait, close=plan.close, note=note, plan=info.get("plan_id"))
+        # The daemon times launches of engines only.
+        launches = None if placed else info.get("plan_id")
+        return Arm(name, run, graph=graph, check=plan.wait, close=plan.close, note=note, plan=launches)
 
     def end_case(self):
         """Forgets the case's memory."""
@@ -98,5 +105,6 @@ class TandemSide:
 
     def close(self):
         self.end_case()
+        self.placed.leave()
         self.group.leave()
         self.client.close()

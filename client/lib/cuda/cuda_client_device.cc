@@ -9,6 +9,8 @@
 
 #include "client/lib/cuda/context_scope.h"
 #include "client/lib/cuda/cuda_launch_stream.h"
+#include "client/lib/cuda/placed/cuda_placed_queue.h"
+#include "client/lib/placed/placed_group.h"
 #include "client/lib/fork_guard.h"
 #include "common/gpu_name.h"
 
@@ -173,6 +175,18 @@ Result<bool> CudaClientDevice::WaitService(CudaDevice& device, Clock::time_point
     if (Clock::now() >= deadline) return false;
     std::this_thread::sleep_for(kPollPause);
   }
+}
+
+Result<std::unique_ptr<PlacedQueue>> CudaClientDevice::MakePlacedQueue(const std::string& gpu_uuid,
+                                                                       PlacedGroup& group) {
+  std::shared_ptr<CudaDevice> device;
+  {
+    SlowCallScope scope(driver_);
+    TANDEM_ASSIGN_OR_RETURN(Gpu * gpu, Find(gpu_uuid));
+    TANDEM_ASSIGN_OR_RETURN(device, Opened(*gpu));
+  }
+  TANDEM_ASSIGN_OR_RETURN(auto pages, PlacedPages::Make(std::move(device), *this, gpu_uuid, group.page()));
+  return std::unique_ptr<PlacedQueue>(std::make_unique<CudaPlacedQueue>(group, std::move(pages)));
 }
 
 // The word is in device memory, which the CPU does not reach: it is read by a copy and written by a stream's

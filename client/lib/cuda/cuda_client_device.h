@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "client/lib/client_device.h"
+#include "client/lib/placed/placed_queue.h"
 #include "drivers/cuda/cuda_driver.h"
 #include "kernels/cuda/lane/cuda_device.h"
 
@@ -35,6 +36,8 @@ class CudaClientDevice final : public ClientDevice {
   Result<ExportedRange> Export(const ForeignRange& range) override;
   Result<bool> Holds(const ForeignRange& range, uintptr_t address, size_t bytes) override;
   Result<bool> Vanished(const ForeignRange& range) override;
+  Result<std::unique_ptr<PlacedQueue>> MakePlacedQueue(const std::string& gpu_uuid,
+                                                       PlacedGroup& group) override;
 
  private:
   struct Gpu {

@@ -21,6 +21,7 @@ class CudaLaunchStream final : public LaunchStream {
   bool IsDefault() const {
     return stream_ == nullptr || stream_ == CU_STREAM_LEGACY || stream_ == CU_STREAM_PER_THREAD;
   }
+  CUstream stream() const { return stream_; }
   // No context was current on the thread.
   bool NoContext() const { return scope_.before() == nullptr; }
   // Makes the stream's context current (a default stream's is). INVALID_ARGUMENT if it is none of `device`.

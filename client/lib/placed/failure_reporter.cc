@@ -1,6 +1,9 @@
 #include "client/lib/placed/failure_reporter.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "client/lib/placed/placed_group.h"
 
 namespace tandem::client {
 
@@ -16,6 +19,29 @@ void FailureReporter::Post(FailureReport report) {
   changed_.notify_all();
 }
 
+void FailureReporter::Watch(const std::shared_ptr<PlacedGroup>& group) {
+  {
+    std::lock_guard lock(mutex_);
+    watched_.push_back(group);
+    const std::chrono::milliseconds every = group->queue().LookEvery();
+    look_every_ = look_every_.count() == 0 ? every : std::min(look_every_, every);
+  }
+  changed_.notify_all();
+}
+
+void FailureReporter::LookAtGroups() {
+  std::vector<std::shared_ptr<PlacedGroup>> groups;
+  {
+    std::lock_guard lock(mutex_);
+    std::erase_if(watched_, [](const auto& known) { return known.expired(); });
+    if (watched_.empty()) look_every_ = std::chrono::milliseconds(0);
+    for (const auto& known : watched_) {
+      if (auto group = known.lock()) groups.push_back(std::move(group));
+    }
+  }
+  for (const auto& group : groups) group->queue().Look();
+}
+
 void FailureReporter::Stop() {
   {
     std::lock_guard lock(mutex_);
@@ -28,8 +54,19 @@ void FailureReporter::Stop() {
 void FailureReporter::Run() {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return stopping_ || !reports_.empty(); });
+    const auto due = [&] { return stopping_ || !reports_.empty(); };
+    if (look_every_.count() == 0) {
+      changed_.wait(lock, [&] { return due() || look_every_.count() > 0; });
+    } else {
+      changed_.wait_for(lock, look_every_, due);
+    }
     if (stopping_) return;
+    if (reports_.empty()) {
+      lock.unlock();
+      LookAtGroups();
+      lock.lock();
+      continue;
+    }
     const FailureReport report = std::move(reports_.front());
     reports_.pop_front();
     lock.unlock();

@@ -1,17 +1,22 @@
 // File: failure_reporter.h
 //
 // `FailureReporter`: reports failed client-placed launches to tandemd, from a separate thread. A
-// stream's thread must not wait for an answer.
+// stream's thread must not wait for an answer. The same thread looks at launches that end without a call of
+// the library's, as kernels do.
 #pragma once
 
 #include <condition_variable>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "client/lib/control_api.h"
 
 namespace tandem::client {
+
+class PlacedGroup;
 
 // Thread-safe. A forked child must not destroy it: its thread is not there.
 class FailureReporter {
@@ -24,16 +29,21 @@ class FailureReporter {
 
   // Returns at once. Dropped after Stop.
   void Post(FailureReport report);
+  // Looks at the group's launches from now on, as often as its queue asks for.
+  void Watch(const std::shared_ptr<PlacedGroup>& group);
   // Ends the thread, after the report that it is sending.
   void Stop();
 
  private:
   void Run();
+  void LookAtGroups();
 
   ClientControl* const control_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<FailureReport> reports_;
+  std::vector<std::weak_ptr<PlacedGroup>> watched_;
+  std::chrono::milliseconds look_every_{0};  // 0: nothing is watched
   bool stopping_ = false;
   std::thread thread_;  // last: it uses everything above
 };

@@ -15,11 +15,14 @@ constexpr std::chrono::milliseconds kVerdictPatience{500};
 
 }  // namespace
 
+Status PlacedGroup::Kept() const {
+  if (!has_failed_.load(std::memory_order_acquire)) return Status::Ok();
+  std::lock_guard lock(failure_mutex_);
+  return failure_;
+}
+
 Status PlacedGroup::Failed() const {
-  if (has_failed_.load(std::memory_order_acquire)) {
-    std::lock_guard lock(failure_mutex_);
-    return failure_;
-  }
+  if (Status kept = Kept(); !kept.ok()) return kept;
   return page_.Aborts(finished() + 1) ? page_.Reason() : Status::Ok();
 }
 
@@ -72,7 +75,7 @@ Status PlacedGroup::Run(PlacedProgram& program, uint64_t plan_id, uint16_t tag,
 void PlacedGroup::Refuse(uint64_t plan_id, const Status& why) {
   const Status refused(Code::kFailedPrecondition, "a launch was refused on this rank: " + why.message(),
                        {.reason = "LAUNCH_REFUSED", .field = why.detail().field, .started = false});
-  if (Keep(refused)) Report(finished() + 1, plan_id, refused);
+  if (Keep(refused)) Report(queue_->NextLaunch(), plan_id, refused);
 }
 
 void PlacedGroup::CutOff(const Status& why) {

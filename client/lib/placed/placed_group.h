@@ -1,20 +1,22 @@
 // File: placed_group.h
 //
 // `PlacedGroup`: one rank's side of a group's client-placed launches (docs/client-placement.md). It has the
-// launch counter, which all plans of the group share, the verdict page, and the failure that ends the group.
+// verdict page, the failure that ends the group, and the queue that runs the launches. On the host backend it
+// also has the launch counter, which all plans of the group share.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <span>
 
 #include "client/lib/control_api.h"
 #include "client/lib/placed/placed_program.h"
+#include "client/lib/placed/placed_queue.h"
 #include "ipc/verdict_page.h"
-#include "tandem/host_stream.h"
 #include "tandem/status.h"
 
 namespace tandem::client {
@@ -27,8 +29,20 @@ class PlacedGroup {
   PlacedGroup(uint64_t group_id, int rank, VerdictPage page, std::function<void(FailureReport)> report)
       : group_id_(group_id), rank_(rank), page_(std::move(page)), report_(std::move(report)) {}
 
-  // Why no launch can be made any more; OK while they can.
+  // Once, before the first launch.
+  void SetQueue(std::unique_ptr<PlacedQueue> queue) { queue_ = std::move(queue); }
+  PlacedQueue& queue() const { return *queue_; }
+  int rank() const { return rank_; }
+  VerdictPage& page() { return page_; }
+
+  // Why no launch can be made any more; OK while they can. Of launches on the host.
   Status Failed() const;
+  // The failure that has been kept; OK while there is none.
+  Status Kept() const;
+  // Keeps the first failure; true for it.
+  bool Keep(const Status& why);
+  // Tells tandemd of a launch that has failed here.
+  void Report(uint64_t launch, uint64_t plan_id, const Status& why);
 
   // Runs the group's next launch, on the thread of a stream. OK: all data is right, and the counter has
   // grown. An error ends the group: later launches return it and touch nothing.
@@ -43,16 +57,7 @@ class PlacedGroup {
   // Launches that have ended well.
   uint64_t finished() const { return counter_.load(std::memory_order_acquire); }
 
-  // Held while a launch is put on its stream, so that all launches of the group lie behind one another.
-  std::mutex& order_mutex() { return order_mutex_; }
-  // Recorded behind each launch, and waited for before the next.
-  HostEvent& order() { return order_; }
-
  private:
-  // Keeps the first failure; true for it.
-  bool Keep(const Status& why);
-  void Report(uint64_t launch, uint64_t plan_id, const Status& why);
-
   const uint64_t group_id_;
   const int rank_;
   VerdictPage page_;
@@ -62,8 +67,7 @@ class PlacedGroup {
   std::atomic<bool> has_failed_{false};
   mutable std::mutex failure_mutex_;  // also of writes of the page
   Status failure_;
-  std::mutex order_mutex_;
-  HostEvent order_;
+  std::unique_ptr<PlacedQueue> queue_;  // last: it uses everything above
 };
 
 }  // namespace tandem::client

@@ -55,27 +55,21 @@ Result<std::shared_ptr<PlacedPlan>> PlacedPlan::Make(const ClientPlacementInfo& 
     slots.push_back({plan.slot_bytes[slot], request.operands[slot].symmetric});
     made->symmetric_.push_back(request.operands[slot].symmetric);
   }
-  TANDEM_ASSIGN_OR_RETURN(made->program_, PlacedProgram::Make(info.program, std::move(slots), memory));
+  TANDEM_ASSIGN_OR_RETURN(made->work_, made->group_->queue().Prepare(info.program, std::move(slots), memory));
   return made;
 }
 
 Status PlacedPlan::Launch(LaunchStream& stream, bool capturing, uint64_t stream_id, PlacedBindings bindings,
                           Milliseconds deadline, std::shared_ptr<ClientPlanState> state) {
-  const std::chrono::nanoseconds limit = deadline.count() > 0 ? Bounded(deadline) : Bounded(deadline_);
-  // A replay is counted while it runs, since nobody knows before how many there will be.
-  if (!capturing) state->Began();
-  std::lock_guard lock(group_->order_mutex());
-  Status enqueued = stream.RunInOrder(
-      group_->order(),
-      [self = shared_from_this(), bindings = std::move(bindings), limit, state, stream_id, capturing] {
-        if (capturing) state->Began();
-        const Status status =
-            self->group_->Run(*self->program_, self->plan_id_, bindings.tag, limit, bindings.slots);
-        if (!status.ok()) state->Fail(stream_id, 0, status, capturing);
-        state->Ended();
-      });
-  if (!enqueued.ok() && !capturing) state->Ended();
-  return enqueued;
+  PlacedCall call;
+  call.bindings = std::move(bindings);
+  call.deadline = deadline.count() > 0 ? Bounded(deadline) : Bounded(deadline_);
+  call.plan_id = plan_id_;
+  call.stream_id = stream_id;
+  call.capturing = capturing;
+  call.state = std::move(state);
+  call.keep = shared_from_this();
+  return group_->queue().Launch(stream, *work_, std::move(call));
 }
 
 }  // namespace tandem::client

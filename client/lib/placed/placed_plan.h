@@ -12,19 +12,13 @@
 #include "client/lib/control_api.h"
 #include "client/lib/launch_state.h"
 #include "client/lib/placed/placed_group.h"
-#include "client/lib/placed/placed_program.h"
+#include "client/lib/placed/placed_queue.h"
 #include "client/lib/segment_cache.h"
 #include "common/digest.h"
 #include "tandem/op_request.h"
 #include "tandem/status.h"
 
 namespace tandem::client {
-
-// One launch's operands.
-struct PlacedBindings {
-  std::vector<engine::SlotAddress> slots;
-  uint16_t tag = 0;
-};
 
 // Thread-safe. Launches in flight and graphs hold it, and with it the mappings.
 class PlacedPlan : public std::enable_shared_from_this<PlacedPlan> {
@@ -51,7 +45,7 @@ class PlacedPlan : public std::enable_shared_from_this<PlacedPlan> {
   std::vector<bool> symmetric_;  // by slot
   std::vector<std::shared_ptr<DeviceMapping>> mappings_;
   std::shared_ptr<PlacedGroup> group_;
-  std::unique_ptr<PlacedProgram> program_;
+  std::shared_ptr<PlacedWork> work_;
 };
 
 // Fills `tag` from what must be alike on all ranks: the plan, the user's tag, and the place of symmetric

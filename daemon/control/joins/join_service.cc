@@ -265,10 +265,8 @@ void JoinService::FillContext(GroupRecord& group) const {
     // CheckJoinRequest has parsed it.
     if (const auto parsed = plan::ParsePlacement(asked->second); parsed.ok()) context.placement = *parsed;
   }
-  if (core_.options.backend != "host") {
-    context.no_client_kernels =
-        "kernels of the CUDA backend take their launch's number from an engine so far";
-  }
+  context.client_kernels =
+      core_.options.backend == "cuda" ? plan::ClientKernels::kCollectives : plan::ClientKernels::kAll;
   for (size_t rank = 0; rank < group.world(); ++rank) {
     const std::string why = core_.engines.StatusOf(group.gpus[rank]).no_fused_kernels;
     if (why.empty()) continue;

@@ -1,7 +1,9 @@
 #include "daemon/planner/choice/placement.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
+#include <variant>
 
 #include "program/verifier/verifier.h"
 
@@ -25,8 +27,27 @@ Result<PlanPlacement> ParsePlacement(std::string_view name) {
       .WithDetail({.field = "placement"});
 }
 
-Status CheckClientPlacement(const Plan& plan, std::span<const OpRequest> requests) {
-  Status status = CheckOneKernel(plan.programs);
+Status CheckClientForm(const Plan& plan, ClientKernels kernels) {
+  TANDEM_RETURN_IF_ERROR(CheckOneKernel(plan.programs));
+  if (kernels == ClientKernels::kAll) return Status::Ok();
+  for (const RankProgram& program : plan.programs) {
+    for (size_t s = 0; s < program.steps.size(); ++s) {
+      const auto* collective = std::get_if<CollectiveStep>(&program.steps[s].work);
+      const bool empty = std::holds_alternative<NopStep>(program.steps[s].work);
+      if (empty || (collective != nullptr && collective->blocks > 0 && !collective->skinny &&
+                    collective->algorithm != Algorithm::kFused))
+        continue;
+      return Status(Code::kFailedPrecondition,
+                    "rank " + std::to_string(program.rank) + ", step " + std::to_string(s) +
+                        ": on CUDA clients launch collectives only, without products or copies around them",
+                    {.reason = "NOT_ONE_KERNEL"});
+    }
+  }
+  return Status::Ok();
+}
+
+Status CheckClientPlacement(const Plan& plan, std::span<const OpRequest> requests, ClientKernels kernels) {
+  Status status = CheckClientForm(plan, kernels);
   if (status.ok()) {
     TANDEM_ASSIGN_OR_RETURN(const VerifyContext context, ContextOf(requests));
     status = VerifyPrograms(plan.programs, context, {.client_placed = true});

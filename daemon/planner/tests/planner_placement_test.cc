@@ -82,15 +82,21 @@ TEST(Placement, ABarrierInTheClientIsAKernel) {
   EXPECT_TRUE(PlanIn(PlanPlacement::kEngine, request)->programs[0].steps.empty());
 }
 
-TEST(Placement, NoPlanIsPlacedInClientsWithoutKernels) {
+TEST(Placement, ClientsOfCudaLaunchCollectivesOnly) {
   GroupContext group = SwitchGroup(4);
-  group.no_client_kernels = "kernels take their number from the engine";
+  group.client_kernels = ClientKernels::kCollectives;
   group.placement = PlanPlacement::kClient;
-  const Status refused = PlanOf(AllReduce(64), group).status();
+  const auto collective = PlanOf(AllReduce(64), group);
+  ASSERT_TRUE(collective.ok()) << collective.status().ToString();
+  EXPECT_EQ(collective->placement, PlanPlacement::kClient);
+  OpRequest product = MatmulAllReduce(8, 256, 256);
+  product.algorithm = Algorithm::kFused;
+  const Status refused = PlanOf(product, group).status();
   EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
-  EXPECT_EQ(refused.detail().reason, "NO_CLIENT_KERNELS");
-  group.placement = PlanPlacement::kAuto;
-  EXPECT_THAT(PlanOf(AllReduce(64), group)->placement_reason, EndsWith("number from the engine"));
+  EXPECT_EQ(refused.detail().reason, "NOT_ONE_KERNEL");
+  EXPECT_THAT(refused.message(), HasSubstr("on CUDA clients launch collectives only"));
+  group.client_kernels = ClientKernels::kAll;
+  EXPECT_TRUE(PlanOf(product, group).ok());
 }
 
 // Engines take copy engines or NCCL for a large one. The client takes the fastest that it can run.

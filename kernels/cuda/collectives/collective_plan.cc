@@ -160,13 +160,4 @@ Result<PacketsLaunch> MakePacketsLaunch(const CollectiveArgs& args) {
   return launch;
 }
 
-Status EnqueueCollective(const CollectiveArgs& args, CUstream_st* stream) {
-  if (args.exchange == PacketExchange::kNone) {
-    TANDEM_ASSIGN_OR_RETURN(PhasesLaunch launch, MakePhasesLaunch(args));
-    return LaunchPhases(launch, stream);
-  }
-  TANDEM_ASSIGN_OR_RETURN(PacketsLaunch launch, MakePacketsLaunch(args));
-  return LaunchPackets(launch, stream);
-}
-
 }  // namespace tandem::cuda

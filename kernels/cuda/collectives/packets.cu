@@ -1,8 +1,6 @@
 // The kernels of packets for every type, shape and world size, and the wait for a word of the user's own.
 #include <cuda_runtime.h>
 
-#include <algorithm>
-
 #include "kernels/cuda/collectives/packets.cuh"
 
 namespace tandem::cuda {
@@ -21,15 +19,7 @@ __global__ void AwaitWord32(const uint32_t* word, const WaitLimits limits) {
 Status LaunchPackets(const PacketsLaunch& launch, CUstream_st* stream) {
   PacketKernels<NoProbe>::Kernel kernel =
       PacketKernels<NoProbe>::Of(static_cast<DType>(launch.type), launch.shape, launch.world);
-  // No more threads than packets: small blocks start sooner.
-  int64_t most = 1;
-  const auto per_packet = static_cast<int64_t>(
-      8 / (launch.shape == PacketShape::kGather ? 1 : DTypeBytes(static_cast<DType>(launch.type))));
-  for (int p = 0; p < launch.world; ++p)
-    most = std::max(most, (launch.count[p] + per_packet - 1) / per_packet);
-  const int64_t a_block = (most + launch.blocks - 1) / launch.blocks;
-  const auto threads = static_cast<unsigned>(std::min<int64_t>((a_block + 31) / 32 * 32, kCollectiveThreads));
-  kernel<<<static_cast<unsigned>(launch.blocks), threads, 0, stream>>>(launch);
+  kernel<<<static_cast<unsigned>(launch.blocks), PacketThreads(launch), 0, stream>>>(launch);
   return LaunchStatus("RunPackets");
 }
 

@@ -6,6 +6,9 @@
 // Epochs take half of the link's bandwidth: for small messages.
 #pragma once
 
+#include <type_traits>
+
+#include "kernels/cuda/collectives/meeting.cuh"
 #include "kernels/cuda/collectives/phases.cuh"
 
 namespace tandem::cuda {
@@ -54,16 +57,18 @@ __device__ inline void StorePiece(void* piece, int64_t index, int64_t count, uin
   }
 }
 
-template <typename Element, int kMax>
+template <typename Element, int kMax, typename Meeting>
 struct PacketRunner {
   const PacketsLaunch& launch;
+  const Meeting& meeting;
+  const int64_t half_offset;  // packets to this launch's half
 
   __device__ int Peer(int step) const {
     int peer = launch.rank + step;
     return peer >= launch.world ? peer - launch.world : peer;
   }
   __device__ Packet* Slot(int reader, int writer, int shot) const {
-    return launch.area[reader] + (int64_t{shot} * launch.world + writer) * launch.slot_packets;
+    return launch.area[reader] + half_offset + (int64_t{shot} * launch.world + writer) * launch.slot_packets;
   }
   static __device__ int64_t Packets(int64_t count) {
     return (count + Word8<Element>::kCount - 1) / Word8<Element>::kCount;
@@ -73,10 +78,12 @@ struct PacketRunner {
   // together.
   template <typename Probe>
   __device__ bool Receive(int64_t index, int shot, uint64_t (&data)[kMax]) const {
-    Patience patience(launch.limits);
+    typename Meeting::PacketPatience patience(meeting);
     while (true) {
       Packet packets[kMax];
       bool all = true;
+      int missing = 0;
+      uint64_t seen = 0;
 #pragma unroll
       for (int s = 0; s < kMax; ++s) {
         if (s < launch.world && s != launch.rank) packets[s] = LoadPacket(Slot(launch.rank, s, shot) + index);
@@ -84,11 +91,15 @@ struct PacketRunner {
 #pragma unroll
       for (int s = 0; s < kMax; ++s) {
         if (s >= launch.world || s == launch.rank) continue;
-        all = all && Probe::IsOf(launch.epoch, packets[s].epoch);
+        if (!Probe::IsOf(meeting.value(), packets[s].epoch)) {
+          all = false;
+          missing = s;
+          seen = packets[s].epoch;
+        }
         data[s] = packets[s].data;
       }
       if (all) return true;
-      if (!patience.Continue()) return false;
+      if (!patience.Continue(missing, seen)) return false;
     }
   }
 
@@ -111,11 +122,12 @@ struct PacketRunner {
 };
 
 // Threads work alone: each sends its packets, then waits for those with the same index.
-template <typename Element, int kMax, PacketShape kShape, typename Probe>
-__global__ void __launch_bounds__(kCollectiveThreads)
-    RunPackets(const __grid_constant__ PacketsLaunch launch) {
-  if (CalledOff(launch.guard)) return;
-  const PacketRunner<Element, kMax> runner{launch};
+// Returns false in a thread that has given up: it has published nothing since.
+template <typename Element, int kMax, PacketShape kShape, typename Probe, typename Meeting>
+__device__ __forceinline__ bool ExchangePackets(const PacketsLaunch& launch, const Meeting& meeting,
+                                                int64_t half_offset) {
+  const PacketRunner<Element, kMax, Meeting> runner{launch, meeting, half_offset};
+  const uint64_t value = meeting.value();
   const int rank = launch.rank, world = launch.world;
   const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
@@ -123,19 +135,19 @@ __global__ void __launch_bounds__(kCollectiveThreads)
   for (int p = 0; p < world; ++p) longest = max(longest, runner.Packets(launch.count[p]));
   const int64_t own = runner.Packets(launch.count[rank]);
 
-  Probe::BeforeSignal(launch.epoch, 0);
+  Probe::BeforeSignal(value, 0);
   for (int64_t i = first; i < longest; i += step) {
     for (int j = 1; j < world; ++j) {
       const int peer = runner.Peer(j);
       if (i >= runner.Packets(launch.count[peer])) continue;
       StorePacket(runner.Slot(peer, rank, 0) + i,
-                  LoadPiece<Element>(launch.source[peer], i, launch.count[peer]), launch.epoch);
+                  LoadPiece<Element>(launch.source[peer], i, launch.count[peer]), value);
     }
   }
   for (int64_t i = first; i < own; i += step) {
     uint64_t data[kMax];
     uint64_t mine = LoadPiece<Element>(launch.source[rank], i, launch.count[rank]);
-    if (!runner.template Receive<Probe>(i, 0, data)) return;
+    if (!runner.template Receive<Probe>(i, 0, data)) return false;
 #pragma unroll
     for (int s = 0; s < kMax; ++s) {
       if (s == rank) data[s] = mine;
@@ -149,9 +161,9 @@ __global__ void __launch_bounds__(kCollectiveThreads)
       uint64_t sum = runner.Sum(data);
       StorePiece<Element>(launch.destination[rank], i, launch.count[rank], sum);
       if constexpr (kShape == PacketShape::kTwoShot) {
-        Probe::BeforeSignal(launch.epoch, 1);
+        Probe::BeforeSignal(value, 1);
         for (int j = 1; j < world; ++j)
-          StorePacket(runner.Slot(runner.Peer(j), rank, 1) + i, sum, launch.epoch);
+          StorePacket(runner.Slot(runner.Peer(j), rank, 1) + i, sum, value);
       }
     }
   }
@@ -162,27 +174,54 @@ __global__ void __launch_bounds__(kCollectiveThreads)
         const int peer = runner.Peer(j);
         if (i >= runner.Packets(launch.count[peer])) continue;
         const Packet* slot = runner.Slot(rank, peer, 1) + i;
-        Patience patience(launch.limits);
+        typename Meeting::PacketPatience patience(meeting);
         Packet packet = LoadPacket(slot);
-        while (!Probe::IsOf(launch.epoch, packet.epoch)) {
-          if (!patience.Continue()) return;
+        while (!Probe::IsOf(value, packet.epoch)) {
+          if (!patience.Continue(peer, packet.epoch)) return false;
           packet = LoadPacket(slot);
         }
         StorePiece<Element>(launch.destination[peer], i, launch.count[peer], packet.data);
       }
     }
   }
+  return true;
 }
 
-// The kernel for a launch's type, shape and world size.
-template <typename Probe>
+template <typename Element, int kMax, PacketShape kShape, typename Probe>
+__global__ void __launch_bounds__(kCollectiveThreads)
+    RunPackets(const __grid_constant__ PacketsLaunch launch) {
+  if (CalledOff(launch.guard)) return;
+  ExchangePackets<Element, kMax, kShape, Probe>(launch, StartedMeeting(launch.epoch, launch.limits), 0);
+}
+
+template <typename Element, int kMax, PacketShape kShape, typename Probe>
+__global__ void __launch_bounds__(kCollectiveThreads)
+    RunPlacedPackets(const __grid_constant__ PlacedPacketsLaunch launch) {
+  const PlacedMeeting meeting(launch.frame);
+  const bool ended =
+      meeting.HasFailed() || !ExchangePackets<Element, kMax, kShape, Probe>(
+                                 launch.packets, meeting, meeting.half() * launch.half_packets);
+  if (__syncthreads_or(ended)) return;
+  meeting.Count();
+}
+
+// The kernel for a launch's type, shape and world size. `Launch`: PacketsLaunch or PlacedPacketsLaunch.
+template <typename Probe, typename Launch = PacketsLaunch>
 struct PacketKernels {
-  using Kernel = void (*)(const PacketsLaunch);
+  using Kernel = void (*)(const Launch);
+  template <typename Element, int kMax, PacketShape kShape>
+  static Kernel OfLaunch() {
+    if constexpr (std::is_same_v<Launch, PlacedPacketsLaunch>) {
+      return &RunPlacedPackets<Element, kMax, kShape, Probe>;
+    } else {
+      return &RunPackets<Element, kMax, kShape, Probe>;
+    }
+  }
   template <typename Element, PacketShape kShape>
   static Kernel OfWorld(int world) {
-    if (world <= 2) return &RunPackets<Element, 2, kShape, Probe>;
-    if (world <= 4) return &RunPackets<Element, 4, kShape, Probe>;
-    return &RunPackets<Element, 8, kShape, Probe>;
+    if (world <= 2) return OfLaunch<Element, 2, kShape>();
+    if (world <= 4) return OfLaunch<Element, 4, kShape>();
+    return OfLaunch<Element, 8, kShape>();
   }
   template <typename Element>
   static Kernel OfShape(PacketShape shape, int world) {
@@ -207,5 +246,20 @@ struct PacketKernels {
     }
   }
 };
+
+// No more threads than packets: small blocks start sooner.
+inline unsigned PacketThreads(const PacketsLaunch& launch) {
+  const bool gathers = launch.shape == PacketShape::kGather;
+  const auto per_packet =
+      static_cast<int64_t>(8 / (gathers ? 1 : DTypeBytes(static_cast<DType>(launch.type))));
+  int64_t most = 1;
+  for (int p = 0; p < launch.world; ++p) {
+    const int64_t packets = (launch.count[p] + per_packet - 1) / per_packet;
+    if (packets > most) most = packets;
+  }
+  const int64_t a_block = (most + launch.blocks - 1) / launch.blocks;
+  const int64_t warps = (a_block + 31) / 32 * 32;
+  return static_cast<unsigned>(warps < kCollectiveThreads ? warps : kCollectiveThreads);
+}
 
 }  // namespace tandem::cuda

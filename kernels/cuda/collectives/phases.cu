@@ -1,8 +1,6 @@
 // The kernels of phases for every type and number of sources.
 #include <cuda_runtime.h>
 
-#include <algorithm>
-
 #include "kernels/cuda/collectives/phases.cuh"
 
 namespace tandem::cuda {
@@ -10,10 +8,8 @@ namespace tandem::cuda {
 Status PhaseKernelsLoad();
 
 Status LaunchPhases(const PhasesLaunch& launch, CUstream_st* stream) {
-  int most = 1;
-  for (int i = 0; i < kMaxItems; ++i) most = std::max<int>(most, launch.item[i].sources);
   PhaseKernels<NoProbe>::Kernel kernel =
-      PhaseKernels<NoProbe>::Of(static_cast<DType>(launch.type), launch.sums, most);
+      PhaseKernels<NoProbe>::Of(static_cast<DType>(launch.type), launch.sums, MostSources(launch));
   kernel<<<static_cast<unsigned>(launch.blocks), kCollectiveThreads, 0, stream>>>(launch);
   return LaunchStatus("RunPhases");
 }

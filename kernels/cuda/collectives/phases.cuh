@@ -7,6 +7,9 @@
 // phases.
 #pragma once
 
+#include <type_traits>
+
+#include "kernels/cuda/collectives/meeting.cuh"
 #include "kernels/cuda/device/elements.cuh"
 #include "kernels/cuda/device/sync.cuh"
 
@@ -70,9 +73,10 @@ class ItemRunner {
   static constexpr int kCopyUnroll = 4;
   static constexpr int kSumUnroll = kMax <= 4 ? 2 : 1;
 
-  __device__ ItemRunner(const PhasesLaunch& launch, const PhaseItem& item)
+  // `pointer`: PhasesLaunch::pointer, of this launch's half.
+  __device__ ItemRunner(const PhasesLaunch& launch, void* const* pointer, const PhaseItem& item)
       : item_(item),
-        pointer_(launch.pointer + item.first_pointer),
+        pointer_(pointer + item.first_pointer),
         pitch_(launch.pitch + item.first_pointer) {}
 
   __device__ void Run(int block, int blocks) const {
@@ -200,52 +204,82 @@ class ItemRunner {
 };
 
 // kMax: at least as many as an item has sources.
-template <typename Element, int kMax, typename Probe>
-__global__ void __launch_bounds__(kCollectiveThreads) RunPhases(const __grid_constant__ PhasesLaunch launch) {
+// Returns false in all threads of a block that has given up: it has published nothing since.
+template <typename Element, int kMax, typename Probe, typename Meeting>
+__device__ __forceinline__ bool WorkPhases(const PhasesLaunch& launch, const Meeting& meeting,
+                                           void* const* pointer) {
   const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   const int64_t shift = int64_t{block} * launch.word_stride;
-  // All threads of a block alike, should the guard be raised just now.
-  if (launch.guard.word != nullptr && __syncthreads_or(CalledOff(launch.guard))) return;
+  const uint64_t value = meeting.value();
   for (int p = 0; p < launch.phases; ++p) {
     const Phase& phase = launch.phase[p];
     if (phase.waits > 0) {
-      bool ended = thread < phase.waits && !AwaitEpoch<Probe>(launch.word[phase.first_wait + thread] + shift,
-                                                              launch.epoch, launch.limits);
+      const bool ended = thread < phase.waits &&
+                         !meeting.template Await<Probe>(launch.word[phase.first_wait + thread] + shift);
       // A block that ends by abort or time-out publishes nothing more.
-      if (__syncthreads_or(ended)) return;
+      if (__syncthreads_or(ended)) return false;
     }
     auto signal = [&] {
       if (phase.signals == 0) return;
       __syncthreads();
       if (thread < phase.signals) {
-        Probe::BeforeSignal(launch.epoch, phase.first_signal + thread);
-        StoreRelease(launch.word[phase.first_signal + thread] + shift, launch.epoch);
+        Probe::BeforeSignal(value, phase.first_signal + thread);
+        StoreRelease(launch.word[phase.first_signal + thread] + shift, value);
       }
     };
     if constexpr (Probe::kFlagBeforeData) {
       signal();
       __syncthreads();
-      Probe::AfterEarlySignal(launch.epoch);
+      Probe::AfterEarlySignal(value);
     }
     for (int i = 0; i < phase.items; ++i) {
-      ItemRunner<Element, kMax>(launch, launch.item[phase.first_item + i]).Run(block, launch.blocks);
+      ItemRunner<Element, kMax>(launch, pointer, launch.item[phase.first_item + i]).Run(block, launch.blocks);
     }
     if constexpr (!Probe::kFlagBeforeData) signal();
   }
+  return true;
 }
 
-// The kernel for a launch's type and number of sources.
-template <typename Probe>
+template <typename Element, int kMax, typename Probe>
+__global__ void __launch_bounds__(kCollectiveThreads) RunPhases(const __grid_constant__ PhasesLaunch launch) {
+  // All threads of a block alike, should the guard be raised just now.
+  if (launch.guard.word != nullptr && __syncthreads_or(CalledOff(launch.guard))) return;
+  WorkPhases<Element, kMax, Probe>(launch, StartedMeeting(launch.epoch, launch.limits), launch.pointer);
+}
+
+template <typename Element, int kMax, typename Probe>
+__global__ void __launch_bounds__(kCollectiveThreads)
+    RunPlacedPhases(const __grid_constant__ PlacedPhasesLaunch launch) {
+  __shared__ void* pointer[kMaxPointers];
+  const PlacedMeeting meeting(launch.frame);
+  const int64_t shift = meeting.half() * launch.half_bytes;
+  for (uint32_t i = threadIdx.x; i < kMaxPointers; i += kCollectiveThreads) {
+    const bool halved = launch.halved[i / 32] >> (i % 32) & 1;
+    pointer[i] = static_cast<char*>(launch.phases.pointer[i]) + (halved ? shift : 0);
+  }
+  if (__syncthreads_or(meeting.HasFailed())) return;
+  if (WorkPhases<Element, kMax, Probe>(launch.phases, meeting, pointer)) meeting.Count();
+}
+
+// The kernel for a launch's type and number of sources. `Launch`: PhasesLaunch or PlacedPhasesLaunch.
+template <typename Probe, typename Launch = PhasesLaunch>
 struct PhaseKernels {
-  using Kernel = void (*)(const PhasesLaunch);
+  using Kernel = void (*)(const Launch);
+  template <typename Element, int kMax>
+  static Kernel OfLaunch() {
+    if constexpr (std::is_same_v<Launch, PlacedPhasesLaunch>) {
+      return &RunPlacedPhases<Element, kMax, Probe>;
+    } else {
+      return &RunPhases<Element, kMax, Probe>;
+    }
+  }
   template <typename Element>
   static Kernel OfElement(int most) {
-    if (most <= 4) return &RunPhases<Element, 4, Probe>;
-    return &RunPhases<Element, 8, Probe>;
+    return most <= 4 ? OfLaunch<Element, 4>() : OfLaunch<Element, 8>();
   }
   // `most` sources of `type`; moves are bytes whatever their type.
   static Kernel Of(DType type, bool sums, int most) {
-    if (!sums) return &RunPhases<uint8_t, 4, Probe>;
+    if (!sums) return OfLaunch<uint8_t, 4>();
     switch (type) {
       case DType::kF32: return OfElement<float>(most);
       case DType::kF16: return OfElement<__half>(most);
@@ -261,5 +295,11 @@ struct PhaseKernels {
     }
   }
 };
+
+inline int MostSources(const PhasesLaunch& launch) {
+  int most = 1;
+  for (const PhaseItem& item : launch.item) most = item.sources > most ? item.sources : most;
+  return most;
+}
 
 }  // namespace tandem::cuda

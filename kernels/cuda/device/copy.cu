@@ -73,19 +73,6 @@ bool IsDense(const CopyLaunch& copy) {
 
 }  // namespace
 
-Status LaunchStatus(const char* kernel) {
-  cudaError_t error = cudaGetLastError();
-  if (error == cudaSuccess) return Status::Ok();
-  return Internal(std::string("launch of ") + kernel + ": " + cudaGetErrorName(error) + " (" +
-                  std::to_string(static_cast<int>(error)) + "): " + cudaGetErrorString(error));
-}
-
-Status LoadKernel(const char* name, const void* kernel) {
-  cudaFuncAttributes attributes;
-  (void)cudaFuncGetAttributes(&attributes, kernel);
-  return LaunchStatus(name);
-}
-
 Status LaunchCopy(const CopyLaunch& copy, CUstream_st* stream) {
   auto address = reinterpret_cast<uintptr_t>(copy.source) | reinterpret_cast<uintptr_t>(copy.destination);
   int64_t bytes = copy.count * copy.element_bytes;

@@ -1,0 +1,219 @@
+#include "client/lib/cuda/placed/cuda_placed_queue.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "client/lib/cuda/context_scope.h"
+#include "client/lib/deferred_reclaimer.h"
+#include "client/lib/placed/placed_group.h"
+#include "program/program.h"
+
+namespace tandem::client {
+namespace {
+
+using cuda::CudaDriver;
+using cuda::GaveUp;
+
+// How often failures are looked for: no call of the library's may come after a replay.
+constexpr std::chrono::milliseconds kLookEvery{5};
+// How long a launch that has failed by itself waits for tandemd's verdict, which names the cause.
+constexpr std::chrono::milliseconds kVerdictPatience{500};
+
+// Held by a graph. The driver drops it on a thread that must not call CUDA.
+struct GraphHold {
+  std::shared_ptr<void> keep;
+
+  ~GraphHold() { DeferredReclaimer::Get().Discard(std::move(keep)); }
+};
+
+uint64_t LoadShared(const uint64_t& word) {
+  return std::atomic_ref<uint64_t>(const_cast<uint64_t&>(word)).load(std::memory_order_acquire);
+}
+
+}  // namespace
+
+std::chrono::milliseconds CudaPlacedQueue::LookEvery() const { return kLookEvery; }
+
+Result<std::shared_ptr<PlacedWork>> CudaPlacedQueue::Prepare(const plan::RankProgram& program,
+                                                             std::vector<engine::SlotLimit> slots,
+                                                             const PlacedMemory& memory) {
+  TANDEM_ASSIGN_OR_RETURN(auto work, CudaPlacedWork::Make(program, std::move(slots), memory));
+  SlowCallScope scope(pages_->device().driver());
+  TANDEM_RETURN_IF_ERROR(pages_->device().Enter());
+  TANDEM_RETURN_IF_ERROR(work->LoadKernel());
+  std::lock_guard lock(mutex_);
+  frame_.own_words = reinterpret_cast<const uint64_t*>(memory.signals[static_cast<size_t>(program.rank)]);
+  frame_.words_per_peer = plan::kSignalsPerWriter;
+  return std::shared_ptr<PlacedWork>(std::move(work));
+}
+
+Status CudaPlacedQueue::Failed() const {
+  if (Status kept = group_.Kept(); !kept.ok()) return kept;
+  // A rank that has left was met by all launches that this rank has made. A new one would wait for it.
+  return pages_->verdict().AbortFrom() != 0 ? pages_->verdict().Reason() : Status::Ok();
+}
+
+Status CudaPlacedQueue::Launch(LaunchStream& stream, PlacedWork& work, PlacedCall call) {
+  auto& cuda_stream = static_cast<CudaLaunchStream&>(stream);
+  std::lock_guard lock(mutex_);
+  Result<cuda::PlacedKernelLaunch*> launch =
+      static_cast<CudaPlacedWork&>(work).For(call.bindings.slots, pages_->device().driver());
+  Status launched = launch.status();
+  if (launched.ok()) {
+    frame_.timeout_ns = static_cast<uint64_t>(std::max<int64_t>(call.deadline.count(), 1));
+    frame_.tag = call.bindings.tag;
+    frame_.plan = call.plan_id;
+    cuda::SetFrame(**launch, frame_);
+    launched = call.capturing ? LaunchCaptured(cuda_stream, **launch, call)
+                              : LaunchEager(cuda_stream, **launch, call);
+  }
+  // Nothing was captured: no replay will be missing. An eager launch is missing from now on.
+  if (!launched.ok() && !call.capturing) group_.Refuse(call.plan_id, launched);
+  return launched;
+}
+
+Status CudaPlacedQueue::LaunchEager(CudaLaunchStream& stream, const cuda::PlacedKernelLaunch& launch,
+                                    const PlacedCall& call) {
+  CudaDriver& driver = pages_->device().driver();
+  // A graph may have recorded the event on any stream.
+  if (ever_captured_ || call.stream_id != last_stream_) {
+    TANDEM_RETURN_IF_ERROR(driver.StreamWaitEvent(stream.stream(), pages_->order()));
+  }
+  TANDEM_RETURN_IF_ERROR(cuda::Enqueue(launch, stream.stream()));
+  last_stream_ = call.stream_id;
+  call.state->Began();
+  auto known = std::find_if(in_flight_.begin(), in_flight_.end(), [&](const InFlight& each) {
+    return each.state == call.state && each.stream_id == call.stream_id;
+  });
+  if (known == in_flight_.end()) {
+    known = in_flight_.insert(known, InFlight{call.state, call.keep, call.stream_id, 0});
+  }
+  ++known->launches;
+  return driver.EventRecord(pages_->order(), stream.stream());
+}
+
+Status CudaPlacedQueue::LaunchCaptured(CudaLaunchStream& stream, const cuda::PlacedKernelLaunch& launch,
+                                       const PlacedCall& call) {
+  CudaDriver& driver = pages_->device().driver();
+  const CUstream captured = stream.stream();
+  TANDEM_ASSIGN_OR_RETURN(cuda::CaptureInfo info, driver.StreamGetCaptureInfo(captured));
+  const bool first = info.id != capture_.id;
+  auto hold = std::make_shared<GraphHold>();
+  hold->keep = call.keep;
+  TANDEM_RETURN_IF_ERROR(stream.RetainInCapture(std::move(hold)));
+  if (first) {
+    TANDEM_RETURN_IF_ERROR(driver.StreamWaitExternalEvent(captured, pages_->order()));
+  } else if (captured != capture_.stream) {
+    TANDEM_RETURN_IF_ERROR(driver.StreamAddCaptureDependency(captured, capture_.last));
+  }
+  TANDEM_RETURN_IF_ERROR(cuda::Enqueue(launch, captured));
+  TANDEM_ASSIGN_OR_RETURN(info, driver.StreamGetCaptureInfo(captured));
+  if (info.dependencies.size() != 1) return Internal("a captured kernel is not its stream's last work");
+  const CUgraphNode kernel = info.dependencies.front();
+  CUgraphNode record = capture_.record;
+  if (first) {
+    TANDEM_ASSIGN_OR_RETURN(record, driver.GraphAddEventRecordNode(info.graph, kernel, pages_->order()));
+  } else {
+    TANDEM_RETURN_IF_ERROR(driver.GraphAddDependency(info.graph, kernel, record));
+  }
+  capture_ = {info.id, captured, kernel, record};
+  ever_captured_ = true;
+  std::erase_if(captured_, [](const auto& state) { return state.expired(); });
+  const bool known = std::any_of(captured_.begin(), captured_.end(),
+                                 [&](const auto& state) { return state.lock() == call.state; });
+  if (!known) captured_.push_back(call.state);
+  return Status::Ok();
+}
+
+Status CudaPlacedQueue::ReportedFailure() const {
+  const cuda::LaunchReport& report = *pages_->report();
+  const auto kind = static_cast<GaveUp>(LoadShared(report.kind));
+  const std::string launch = "launch " + std::to_string(LoadShared(report.number));
+  const auto peer = static_cast<uint32_t>(LoadShared(report.peer));
+  const std::string rank = "rank " + std::to_string(peer);
+  const auto awaiting = [&](const char* reason) {
+    return StatusDetail{.reason = reason, .who = rank, .ranks = {peer}};
+  };
+  switch (kind) {
+    case GaveUp::kNot: return Status::Ok();
+    case GaveUp::kCutOff: return Unavailable(launch + " was ended by tandemd");
+    case GaveUp::kLate:
+      return DeadlineExceeded(launch + " ended by its deadline: it waited for " + rank)
+          .WithDetail(awaiting("RANK_LATE"));
+    case GaveUp::kMismatch:
+      return InvalidArgument(launch + ": " + rank +
+                             " launched another plan, or its tag or symmetric operands differ")
+          .WithDetail(awaiting("LAUNCH_MISMATCH"));
+    case GaveUp::kDesync: break;
+  }
+  return FailedPrecondition(launch + ": " + rank + " is more than one launch ahead")
+      .WithDetail(awaiting("DESYNC"));
+}
+
+CudaPlacedQueue::Ending CudaPlacedQueue::CheckEnding() {
+  std::lock_guard lock(ending_mutex_);
+  if (!group_.Kept().ok()) {
+    awaits_verdict_.store(false, std::memory_order_release);
+    return Ending::kKept;
+  }
+  const Status failure = ReportedFailure();
+  if (failure.ok()) return Ending::kNone;
+  const bool judged = pages_->verdict().AbortFrom() != 0;
+  if (!judged && !reported_) {
+    reported_ = true;
+    reported_at_ = Clock::now();
+    awaits_verdict_.store(true, std::memory_order_release);
+    group_.Report(LoadShared(pages_->report()->number), LoadShared(pages_->report()->plan), failure);
+  }
+  if (!judged && Clock::now() - reported_at_ < kVerdictPatience) return Ending::kVerdictPending;
+  group_.Keep(judged ? pages_->verdict().Reason() : failure);
+  awaits_verdict_.store(false, std::memory_order_release);
+  return Ending::kKept;
+}
+
+void CudaPlacedQueue::Look() {
+  std::vector<InFlight> ended;
+  std::vector<std::weak_ptr<ClientPlanState>> replayed;
+  {
+    // A launch may hold it in a call of the driver that goes on only when another launch has ended.
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    Status query;
+    bool done = false;
+    if (lock.owns_lock() && !in_flight_.empty()) {
+      SlowCallScope scope(pages_->device().driver());
+      query = pages_->device().Enter();
+      if (query.ok()) {
+        Result<bool> reached = pages_->device().driver().EventQuery(pages_->order());
+        query = reached.status();
+        done = !reached.ok() || *reached;
+      }
+      if (!query.ok()) group_.Keep(query);  // the context is gone, and all launches with it
+    }
+    // After the event: a kernel that has failed has said so before it ended.
+    const Ending ending = CheckEnding();
+    if (ending == Ending::kVerdictPending || !lock.owns_lock()) return;
+    if (ending == Ending::kKept && !told_captured_) {
+      told_captured_ = true;
+      replayed = captured_;
+    }
+    if (done) ended.swap(in_flight_);
+  }
+  const Status kept = group_.Kept();
+  for (const auto& known : replayed) {
+    if (const auto state = known.lock()) state->Fail(kReplays, 0, kept, true);
+  }
+  for (const InFlight& each : ended) {
+    if (!kept.ok()) each.state->Fail(each.stream_id, 0, kept, true);
+    for (uint64_t i = 0; i < each.launches; ++i) each.state->Ended();
+  }
+}
+
+Status CudaPlacedQueue::Settle() {
+  if (!Failed().ok()) return Status::Ok();
+  TANDEM_ASSIGN_OR_RETURN(const uint64_t count, pages_->ReadCount());
+  group_.page().SetFinished(count);
+  return Status::Ok();
+}
+
+}  // namespace tandem::client

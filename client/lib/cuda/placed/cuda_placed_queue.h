@@ -1,0 +1,90 @@
+// File: cuda_placed_queue.h
+//
+// `CudaPlacedQueue`: client-placed launches on CUDA (docs/client-placement.md). A launch is one kernel on the
+// caller's stream. Kernels count themselves in device memory, so neither a launch nor a replay knows its
+// number here.
+//
+// All launches of a group follow one another, on whatever streams and in whatever graphs they are: an event is
+// recorded behind each eager launch and at the end of each graph, and waited for before the next.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "client/lib/cuda/cuda_launch_stream.h"
+#include "client/lib/cuda/placed/cuda_placed_work.h"
+#include "client/lib/cuda/placed/placed_pages.h"
+#include "client/lib/placed/placed_queue.h"
+#include "kernels/cuda/lane/cuda_device.h"
+
+namespace tandem::client {
+
+class PlacedGroup;
+
+// Thread-safe. Launches in flight and graphs hold their plan, and with it the group and its queue.
+class CudaPlacedQueue final : public PlacedQueue {
+ public:
+  // `group` owns the queue.
+  CudaPlacedQueue(PlacedGroup& group, std::unique_ptr<PlacedPages> pages)
+      : group_(group), pages_(std::move(pages)) {}
+
+  Result<std::shared_ptr<PlacedWork>> Prepare(const plan::RankProgram& program,
+                                              std::vector<engine::SlotLimit> slots,
+                                              const PlacedMemory& memory) override;
+  Status Launch(LaunchStream& stream, PlacedWork& work, PlacedCall call) override;
+  Status Failed() const override;
+  uint64_t NextLaunch() const override { return 0; }
+  void Look() override;
+  bool AwaitsVerdict() const override { return awaits_verdict_.load(std::memory_order_acquire); }
+  std::chrono::milliseconds LookEvery() const override;
+  Status Settle() override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  // Eager launches of one plan on one stream that may not have ended.
+  struct InFlight {
+    std::shared_ptr<ClientPlanState> state;
+    std::shared_ptr<void> keep;
+    uint64_t stream_id = 0;
+    uint64_t launches = 0;
+  };
+  // The capture that a launch was last recorded in.
+  struct Capture {
+    uint64_t id = 0;
+    CUstream stream = nullptr;     // of its last launch
+    CUgraphNode last = nullptr;    // that launch's kernel
+    CUgraphNode record = nullptr;  // behind all its launches: records the order event
+  };
+  enum class Ending : uint8_t { kNone, kVerdictPending, kKept };
+
+  Status LaunchEager(CudaLaunchStream& stream, const cuda::PlacedKernelLaunch& launch, const PlacedCall& call);
+  Status LaunchCaptured(CudaLaunchStream& stream, const cuda::PlacedKernelLaunch& launch,
+                        const PlacedCall& call);
+  // Whether a launch has failed, and whether tandemd's verdict, which names the cause, is known.
+  Ending CheckEnding();
+  // What a kernel has written into the report.
+  Status ReportedFailure() const;
+
+  PlacedGroup& group_;
+  const std::unique_ptr<PlacedPages> pages_;
+  cuda::LaunchFrame frame_ = pages_->frame();
+
+  std::mutex mutex_;  // held in the driver's calls, which may block behind many launches
+  std::vector<InFlight> in_flight_;
+  std::vector<std::weak_ptr<ClientPlanState>> captured_;  // plans with launches in graphs
+  Capture capture_;
+  bool ever_captured_ = false;
+  uint64_t last_stream_ = 0;  // of the last eager launch
+
+  std::mutex ending_mutex_;
+  bool reported_ = false;
+  bool told_captured_ = false;
+  std::atomic<bool> awaits_verdict_{false};
+  Clock::time_point reported_at_;
+};
+
+}  // namespace tandem::client

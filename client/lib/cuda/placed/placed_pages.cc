@@ -1,0 +1,98 @@
+#include "client/lib/cuda/placed/placed_pages.h"
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "client/lib/cuda/context_scope.h"
+#include "client/lib/deferred_reclaimer.h"
+#include "common/unique_fd.h"
+
+namespace tandem::client {
+namespace {
+
+constexpr size_t kPage = 4096;
+constexpr auto kPollPause = std::chrono::microseconds(20);
+constexpr auto kServiceTime = std::chrono::seconds(2);
+
+// Lets go of what needs the driver, on a thread that may wait.
+struct DeviceRemains {
+  std::shared_ptr<cuda::CudaDevice> device;
+  std::shared_ptr<cuda::VmmAllocation> memory;
+  CUevent order = nullptr;
+
+  ~DeviceRemains() {
+    SlowCallScope scope(device->driver());
+    if (device->Enter().ok() && order != nullptr) (void)device->driver().EventDestroy(order);
+    memory.reset();
+  }
+};
+
+}  // namespace
+
+Result<std::unique_ptr<PlacedPages>> PlacedPages::Make(std::shared_ptr<cuda::CudaDevice> device,
+                                                       ClientDevice& pins, const std::string& gpu_uuid,
+                                                       VerdictPage verdict) {
+  SlowCallScope scope(device->driver());
+  TANDEM_RETURN_IF_ERROR(device->Enter());
+  std::unique_ptr<PlacedPages> made(new PlacedPages);
+  made->device_ = device;
+  made->verdict_ = std::move(verdict);
+  TANDEM_ASSIGN_OR_RETURN(const UniqueFd fd, CreateSealedMemfd("tandem-launch-report", kPage));
+  TANDEM_ASSIGN_OR_RETURN(Mapping mapping, Mapping::Map(fd.get(), 0, kPage, true));
+  made->host_ = std::make_shared<Mapping>(std::move(mapping));
+  TANDEM_ASSIGN_OR_RETURN(made->host_pin_, pins.PinWords(gpu_uuid, made->host_->data(), kPage));
+  auto* const verdict_data = reinterpret_cast<std::byte*>(made->verdict_.layout());
+  TANDEM_ASSIGN_OR_RETURN(made->verdict_pin_, pins.PinWords(gpu_uuid, verdict_data, kVerdictPageBytes));
+  TANDEM_ASSIGN_OR_RETURN(auto memory, cuda::VmmAllocation::Create(device, sizeof(DevicePage)));
+  made->memory_ = std::make_shared<cuda::VmmAllocation>(std::move(memory));
+  TANDEM_ASSIGN_OR_RETURN(made->order_, device->driver().EventCreate(CU_EVENT_DISABLE_TIMING));
+  TANDEM_RETURN_IF_ERROR(device->driver().MemsetD8Async(reinterpret_cast<CUdeviceptr>(made->memory_->data()), 0,
+                                                        sizeof(DevicePage), device->service_stream()));
+  TANDEM_RETURN_IF_ERROR(made->AwaitService());
+  return made;
+}
+
+PlacedPages::~PlacedPages() {
+  auto remains = std::make_shared<DeviceRemains>();
+  remains->device = device_;
+  remains->memory = std::move(memory_);
+  remains->order = order_;
+  DeferredReclaimer& reclaimer = DeferredReclaimer::Get();
+  reclaimer.Discard(std::move(remains));
+  reclaimer.Keep(std::move(host_), std::move(host_pin_));
+  reclaimer.Keep(std::make_shared<VerdictPage>(verdict_), std::move(verdict_pin_));
+}
+
+cuda::LaunchFrame PlacedPages::frame() const {
+  cuda::LaunchFrame frame = {};
+  frame.counters = counters()->counters;
+  frame.failed = &counters()->failed;
+  frame.abort_from = reinterpret_cast<const uint64_t*>(&verdict_.layout()->abort_from);
+  frame.report = &host()->report;
+  return frame;
+}
+
+Status PlacedPages::AwaitService() const {
+  const auto end = std::chrono::steady_clock::now() + kServiceTime;
+  while (true) {
+    TANDEM_ASSIGN_OR_RETURN(const bool done, device_->driver().StreamQuery(device_->service_stream()));
+    if (done) return Status::Ok();
+    if (std::chrono::steady_clock::now() >= end) return DeadlineExceeded("the GPU does not answer");
+    std::this_thread::sleep_for(kPollPause);
+  }
+}
+
+Result<uint64_t> PlacedPages::ReadCount() {
+  SlowCallScope scope(device_->driver());
+  TANDEM_RETURN_IF_ERROR(device_->Enter());
+  const auto to = reinterpret_cast<CUdeviceptr>(&host()->count);
+  const auto from = reinterpret_cast<CUdeviceptr>(counters()->counters);
+  TANDEM_RETURN_IF_ERROR(
+      device_->driver().MemcpyAsync(to, from, sizeof(uint64_t), device_->service_stream()));
+  TANDEM_RETURN_IF_ERROR(AwaitService());
+  return std::atomic_ref<uint64_t>(host()->count).load(std::memory_order_acquire);
+}
+
+}  // namespace tandem::client

@@ -1,0 +1,48 @@
+#include "client/lib/placed/host_placed_queue.h"
+
+#include <utility>
+
+#include "client/lib/placed/placed_group.h"
+
+namespace tandem::client {
+namespace {
+
+class HostPlacedWork final : public PlacedWork {
+ public:
+  explicit HostPlacedWork(std::unique_ptr<PlacedProgram> made) : program(std::move(made)) {}
+
+  const std::unique_ptr<PlacedProgram> program;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<PlacedWork>> HostPlacedQueue::Prepare(const plan::RankProgram& program,
+                                                             std::vector<engine::SlotLimit> slots,
+                                                             const PlacedMemory& memory) {
+  TANDEM_ASSIGN_OR_RETURN(auto made, PlacedProgram::Make(program, std::move(slots), memory));
+  return std::shared_ptr<PlacedWork>(std::make_shared<HostPlacedWork>(std::move(made)));
+}
+
+Status HostPlacedQueue::Failed() const { return group_.Failed(); }
+
+uint64_t HostPlacedQueue::NextLaunch() const { return group_.finished() + 1; }
+
+Status HostPlacedQueue::Launch(LaunchStream& stream, PlacedWork& work, PlacedCall call) {
+  const std::shared_ptr<ClientPlanState> state = call.state;
+  const bool capturing = call.capturing;
+  PlacedProgram& program = *static_cast<HostPlacedWork&>(work).program;
+  // A replay is counted while it runs, since nobody knows before how many there will be.
+  if (!capturing) state->Began();
+  std::lock_guard lock(order_mutex_);
+  Status enqueued = stream.RunInOrder(order_, [this, &program, call = std::move(call)] {
+    if (call.capturing) call.state->Began();
+    const Status status =
+        group_.Run(program, call.plan_id, call.bindings.tag, call.deadline, call.bindings.slots);
+    if (!status.ok()) call.state->Fail(call.stream_id, 0, status, call.capturing);
+    call.state->Ended();
+  });
+  if (!enqueued.ok() && !capturing) state->Ended();
+  return enqueued;
+}
+
+}  // namespace tandem::client

@@ -1,0 +1,72 @@
+// File: placed_queue.h
+//
+// `PlacedQueue`: how a backend runs the client-placed launches of one rank and group. One implementation for
+// the host backend, one for CUDA (client/lib/cuda/placed).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "client/lib/client_device.h"
+#include "client/lib/launch_state.h"
+#include "client/lib/placed/placed_program.h"
+#include "engine/executor/executor.h"
+#include "program/program.h"
+#include "tandem/status.h"
+
+namespace tandem::client {
+
+// One launch's operands.
+struct PlacedBindings {
+  std::vector<engine::SlotAddress> slots;
+  uint16_t tag = 0;
+};
+
+// One call of Plan::Launch.
+struct PlacedCall {
+  PlacedBindings bindings;
+  std::chrono::nanoseconds deadline{0};  // of the launch, at least 1 ns
+  uint64_t plan_id = 0;
+  uint64_t stream_id = 0;  // LaunchStream::Id(), or kReplays
+  bool capturing = false;
+  std::shared_ptr<ClientPlanState> state;
+  // The plan. Held until the launch has ended, or the graph that captured it is gone.
+  std::shared_ptr<void> keep;
+};
+
+// A rank program that is ready for launches on one backend. Used by the queue that made it.
+class PlacedWork {
+ public:
+  virtual ~PlacedWork() = default;
+};
+
+// Thread-safe.
+class PlacedQueue {
+ public:
+  virtual ~PlacedQueue() = default;
+  // Checks `program` against the memory that it may touch, and loads what its launches need.
+  // INVALID_ARGUMENT or OUT_OF_RANGE: it touches what it may not. UNIMPLEMENTED: it needs an engine.
+  virtual Result<std::shared_ptr<PlacedWork>> Prepare(const plan::RankProgram& program,
+                                                      std::vector<engine::SlotLimit> slots,
+                                                      const PlacedMemory& memory) = 0;
+  // Puts one launch onto `stream`, behind all earlier ones of the group. Its failure is kept in the call's
+  // state under its stream.
+  virtual Status Launch(LaunchStream& stream, PlacedWork& work, PlacedCall call) = 0;
+  // Why no launch can be made any more; OK while they can.
+  virtual Status Failed() const = 0;
+  // The number of the next launch, for messages; 0: only the device knows it.
+  virtual uint64_t NextLaunch() const = 0;
+  // Hands on how launches have ended. Called by whoever waits, and from a thread of the session's every
+  // LookEvery().
+  virtual void Look() {}
+  // True while a failure is known and its cause, tandemd's verdict, is not: whoever waits looks again.
+  virtual bool AwaitsVerdict() const { return false; }
+  // 0: nobody need look.
+  virtual std::chrono::milliseconds LookEvery() const { return std::chrono::milliseconds(0); }
+  // Tells tandemd how many launches have ended. Before this rank leaves, when none is under way.
+  virtual Status Settle() { return Status::Ok(); }
+};
+
+}  // namespace tandem::client

@@ -1,0 +1,15 @@
+// Enqueues a collective's kernel for an engine. Apart from the parameters, which clients make too.
+#include "kernels/cuda/collectives/collective_plan.h"
+
+namespace tandem::cuda {
+
+Status EnqueueCollective(const CollectiveArgs& args, CUstream_st* stream) {
+  if (args.exchange == PacketExchange::kNone) {
+    TANDEM_ASSIGN_OR_RETURN(PhasesLaunch launch, MakePhasesLaunch(args));
+    return LaunchPhases(launch, stream);
+  }
+  TANDEM_ASSIGN_OR_RETURN(PacketsLaunch launch, MakePacketsLaunch(args));
+  return LaunchPackets(launch, stream);
+}
+
+}  // namespace tandem::cuda

@@ -1,0 +1,149 @@
+// File: meeting.cuh
+//
+// How the kernel of a collective knows its launch and its peers. `StartedMeeting`: an engine has started the
+// launch, and the epoch is a parameter. `PlacedMeeting`: the launch is placed in the client, and the kernel
+// takes its number from counters in device memory.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/collectives/placed.h"
+#include "kernels/cuda/device/sync.cuh"
+
+namespace tandem::cuda {
+
+class StartedMeeting {
+ public:
+  __device__ StartedMeeting(uint64_t epoch, const WaitLimits& limits) : epoch_(epoch), limits_(limits) {}
+
+  // What words and packets of this launch hold.
+  __device__ uint64_t value() const { return epoch_; }
+  // The launch's half of memory that has two: 0 or 1. Parameters already name an engine's half.
+  __device__ int64_t half() const { return 0; }
+  // True once *word holds this launch's value or a later one; false when the wait was ended.
+  template <typename Probe>
+  __device__ bool Await(const uint64_t* word) const {
+    return AwaitEpoch<Probe>(word, epoch_, limits_);
+  }
+
+  // The slow side of a wait for packets.
+  class StartedPatience {
+   public:
+    __device__ explicit StartedPatience(const StartedMeeting& meeting) : patience_(meeting.limits_) {}
+    // Called after each poll in vain, with the peer and its packet's number; false: give up.
+    __device__ bool Continue(int /*peer*/, uint64_t /*seen*/) { return patience_.Continue(); }
+
+   private:
+    Patience patience_;
+  };
+  using PacketPatience = StartedPatience;
+
+ private:
+  const uint64_t epoch_;
+  const WaitLimits& limits_;
+};
+
+class PlacedMeeting {
+ public:
+  // Looks of a thread at `failed` for each at the verdict page: that lies in host memory, and every thread of
+  // a kernel may be waiting. Threads of a warp take turns.
+  static constexpr uint32_t kLooksPerVerdict = 32;
+
+  __device__ explicit PlacedMeeting(const LaunchFrame& frame)
+      : frame_(frame),
+        number_(LoadPrivate(frame.counters + blockIdx.x) + 1),
+        value_(number_ << kLaunchTagBits | frame.tag) {}
+
+  __device__ uint64_t value() const { return value_; }
+  __device__ int64_t half() const { return static_cast<int64_t>(number_ & 1); }
+  // True if a launch of the group has failed: this one must do nothing. Threads of a block may differ.
+  __device__ bool HasFailed() const { return LoadPrivate(frame_.failed) != 0; }
+
+  template <typename Probe>
+  __device__ bool Await(const uint64_t* word) const {
+    PlacedPatience patience(*this);
+    while (true) {
+      const uint64_t seen = LoadAcquire(word);
+      const int64_t ahead = Ahead(seen);
+      if (ahead >= 0 || Probe::HasReached(value_, seen)) {
+        if (ahead < kOneLaunch ? TagFits(seen) : ahead < 2 * kOneLaunch) return true;
+        return GiveUp(ahead < kOneLaunch ? GaveUp::kMismatch : GaveUp::kDesync, PeerOf(word), seen);
+      }
+      if (!patience.Continue(PeerOf(word), seen)) return false;
+    }
+  }
+
+  class PlacedPatience {
+   public:
+    __device__ explicit PlacedPatience(const PlacedMeeting& meeting) : meeting_(meeting) {}
+    __device__ bool Continue(int peer, uint64_t seen) {
+      if (++polls_ % kPollsPerLook != 0) return true;
+      return meeting_.Look(polls_ / kPollsPerLook, &start_ns_, peer, seen);
+    }
+
+   private:
+    const PlacedMeeting& meeting_;
+    uint32_t polls_ = 0;
+    uint64_t start_ns_ = 0;
+  };
+  using PacketPatience = PlacedPatience;
+
+  // By all threads of a block that has not given up, once none of them reads the block's counter any more.
+  // Many threads store: one thread's 256 stores would take microseconds.
+  __device__ void Count() const {
+    for (uint32_t b = blockIdx.x + threadIdx.x * gridDim.x; b < kLaunchCounters; b += gridDim.x * blockDim.x)
+      frame_.counters[b] = number_;
+  }
+
+ private:
+  static constexpr int64_t kOneLaunch = int64_t{1} << kLaunchTagBits;
+
+  // Past the first-level cache: another kernel, or another block, has written it.
+  __device__ static uint64_t LoadPrivate(const uint64_t* word) {
+    uint64_t value;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+    return value;
+  }
+  // How far a word is ahead of this launch with tag 0.
+  __device__ int64_t Ahead(uint64_t seen) const {
+    return static_cast<int64_t>(seen - (number_ << kLaunchTagBits));
+  }
+  __device__ bool TagFits(uint64_t seen) const { return (seen & (kOneLaunch - 1)) == frame_.tag; }
+  __device__ int PeerOf(const uint64_t* word) const {
+    return static_cast<int>((word - frame_.own_words) / frame_.words_per_peer);
+  }
+
+  // False: the wait ends.
+  __device__ bool Look(uint32_t look, uint64_t* start_ns, int peer, uint64_t seen) const {
+    if (LoadPrivate(frame_.failed) != 0) return false;
+    // A packet of another launch is as far as words are never let get.
+    const int64_t ahead = Ahead(seen);
+    if (ahead >= 0) return GiveUp(ahead < kOneLaunch ? GaveUp::kMismatch : GaveUp::kDesync, peer, seen);
+    if ((look + threadIdx.x) % kLooksPerVerdict == 0) {
+      const uint64_t from = LoadRelaxed(frame_.abort_from);
+      if (from != 0 && from <= number_) return GiveUp(GaveUp::kCutOff, peer, seen);
+    }
+    if (frame_.timeout_ns == 0) return true;
+    const uint64_t now = GlobalTimerNs();
+    if (*start_ns == 0) *start_ns = now;
+    return now - *start_ns < frame_.timeout_ns || GiveUp(GaveUp::kLate, peer, seen);
+  }
+
+  // Returns false. The first thread of all tells the host.
+  __device__ bool GiveUp(GaveUp why, int peer, uint64_t seen) const {
+    auto* failed = reinterpret_cast<unsigned long long*>(frame_.failed);
+    if (atomicCAS(failed, 0ull, 1ull) != 0) return false;
+    StoreRelaxed(&frame_.report->number, number_);
+    StoreRelaxed(&frame_.report->peer, static_cast<uint64_t>(peer));
+    StoreRelaxed(&frame_.report->seen, seen);
+    StoreRelaxed(&frame_.report->plan, frame_.plan);
+    StoreRelease(&frame_.report->kind, static_cast<uint64_t>(why));
+    return false;
+  }
+
+  const LaunchFrame& frame_;
+  const uint64_t number_;
+  const uint64_t value_;
+};
+
+}  // namespace tandem::cuda

@@ -1,0 +1,53 @@
+// The kernels of collectives that are placed in the client, for every type, shape and world size.
+#include "kernels/cuda/collectives/placed.h"
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/collectives/packets.cuh"
+
+namespace tandem::cuda {
+namespace {
+
+using Phases = PhaseKernels<NoProbe, PlacedPhasesLaunch>;
+using Packets = PacketKernels<NoProbe, PlacedPacketsLaunch>;
+
+Phases::Kernel KernelOf(const PlacedPhasesLaunch& launch) {
+  const PhasesLaunch& phases = launch.phases;
+  return Phases::Of(static_cast<DType>(phases.type), phases.sums, MostSources(phases));
+}
+
+Packets::Kernel KernelOf(const PlacedPacketsLaunch& launch) {
+  const PacketsLaunch& packets = launch.packets;
+  return Packets::Of(static_cast<DType>(packets.type), packets.shape, packets.world);
+}
+
+Status CheckBlocks(int blocks) {
+  return blocks >= 1 && blocks <= kLaunchCounters
+             ? Status::Ok()
+             : InvalidArgument("a client-placed kernel of " + std::to_string(blocks) + " blocks");
+}
+
+}  // namespace
+
+Status LaunchPlacedPhases(const PlacedPhasesLaunch& launch, CUstream_st* stream) {
+  TANDEM_RETURN_IF_ERROR(CheckBlocks(launch.phases.blocks));
+  KernelOf(launch)<<<static_cast<unsigned>(launch.phases.blocks), kCollectiveThreads, 0, stream>>>(launch);
+  return LaunchStatus("RunPlacedPhases");
+}
+
+Status LaunchPlacedPackets(const PlacedPacketsLaunch& launch, CUstream_st* stream) {
+  TANDEM_RETURN_IF_ERROR(CheckBlocks(launch.packets.blocks));
+  const auto blocks = static_cast<unsigned>(launch.packets.blocks);
+  KernelOf(launch)<<<blocks, PacketThreads(launch.packets), 0, stream>>>(launch);
+  return LaunchStatus("RunPlacedPackets");
+}
+
+Status LoadPlacedPhases(const PlacedPhasesLaunch& launch) {
+  return LoadKernel("RunPlacedPhases", reinterpret_cast<const void*>(KernelOf(launch)));
+}
+
+Status LoadPlacedPackets(const PlacedPacketsLaunch& launch) {
+  return LoadKernel("RunPlacedPackets", reinterpret_cast<const void*>(KernelOf(launch)));
+}
+
+}  // namespace tandem::cuda

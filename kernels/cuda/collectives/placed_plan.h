@@ -1,0 +1,38 @@
+// File: placed_plan.h
+//
+// A collective's arguments as one launch of a client-placed kernel (docs/client-placement.md).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <variant>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/collectives/placed.h"
+#include "tandem/status.h"
+
+struct CUstream_st;
+
+namespace tandem::cuda {
+
+// The workspaces of a group's client-placed plans, by rank, as mapped here. Half 1 lies `half_bytes` behind
+// half 0.
+struct PlacedHalves {
+  std::array<std::byte*, kMaxGroupRanks> workspace{};  // half 0; null: none
+  uint64_t half_bytes = 0;                             // a multiple of 16
+};
+
+using PlacedKernelLaunch = std::variant<PlacedPhasesLaunch, PlacedPacketsLaunch>;
+
+// The parameters, without the frame, of a kernel for `args`, whose addresses are those of an even launch.
+// UNIMPLEMENTED for what no client-placed kernel takes. INVALID_ARGUMENT for views that are no runs.
+Result<PlacedKernelLaunch> MakePlacedLaunch(const CollectiveArgs& args, const PlacedHalves& halves);
+
+// Sets what the launches of a group have in common.
+void SetFrame(PlacedKernelLaunch& launch, const LaunchFrame& frame);
+// Loads the kernel into the current context.
+Status Load(const PlacedKernelLaunch& launch);
+// Enqueues the kernel on `stream` of the current context.
+Status Enqueue(const PlacedKernelLaunch& launch, CUstream_st* stream);
+
+}  // namespace tandem::cuda

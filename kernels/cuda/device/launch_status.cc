@@ -1,0 +1,26 @@
+// Errors of the runtime's calls around kernels.
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include "tandem/status.h"
+
+namespace tandem::cuda {
+
+Status LaunchStatus(const char* kernel);
+Status LoadKernel(const char* name, const void* kernel);
+
+Status LaunchStatus(const char* kernel) {
+  cudaError_t error = cudaGetLastError();
+  if (error == cudaSuccess) return Status::Ok();
+  return Internal(std::string("launch of ") + kernel + ": " + cudaGetErrorName(error) + " (" +
+                  std::to_string(static_cast<int>(error)) + "): " + cudaGetErrorString(error));
+}
+
+Status LoadKernel(const char* name, const void* kernel) {
+  cudaFuncAttributes attributes;
+  (void)cudaFuncGetAttributes(&attributes, kernel);
+  return LaunchStatus(name);
+}
+
+}  // namespace tandem::cuda
