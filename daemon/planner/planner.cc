@@ -1,6 +1,7 @@
 #include "daemon/planner/planner.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "daemon/planner/choice/choice.h"
@@ -145,15 +146,41 @@ Result<Plan> PlaceInClient(std::span<const OpRequest> requests, const GroupConte
   return why;
 }
 
+// The hand-over to an engine and back, which predicted and measured times of engines' plans contain.
+constexpr double kHandOverUs = 12;
+// `auto` takes the client for a gain of this much: it promises less (docs/client-placement.md).
+constexpr double kLeastGain = 1.03;
+
+double TimeOf(const Plan& plan) { return plan.measured_us > 0 ? plan.measured_us : plan.predicted_us; }
+
+// `engine`, or the client's plan if that is faster.
+Plan ChoosePlacement(std::span<const OpRequest> requests, const GroupContext& group, Plan engine) {
+  Result<Plan> client = PlaceInClient(requests, group, engine);
+  if (!client.ok()) {
+    engine.placement_reason = Text("auto; the client cannot run this plan: ", client.status().message());
+    return engine;
+  }
+  const double by_engine = TimeOf(engine), by_client = std::max(TimeOf(*client) - kHandOverUs, 1.0);
+  const std::string times = Text("auto: on the caller's stream ", AlgorithmName(client->algorithm),
+                                 " is predicted to take ", std::lround(by_client), " us, by the engine ",
+                                 AlgorithmName(engine.algorithm), " ", std::lround(by_engine), " us");
+  Plan chosen = by_client * kLeastGain <= by_engine ? *std::move(client) : std::move(engine);
+  chosen.placement_reason = times;
+  return chosen;
+}
+
 }  // namespace
 
 Result<Plan> MakePlan(std::span<const OpRequest> requests, const GroupContext& group) {
   TANDEM_ASSIGN_OR_RETURN(Plan plan, PlanForEngines(requests, group));
   if (group.placement == PlanPlacement::kClient) return PlaceInClient(requests, group, std::move(plan));
+  if (group.placement == PlanPlacement::kAuto && group.client_kernels == ClientKernels::kCollectives) {
+    return ChoosePlacement(requests, group, std::move(plan));
+  }
   const Status form = CheckClientForm(plan, group.client_kernels);
   plan.placement_reason = group.placement == PlanPlacement::kEngine
                               ? "asked for"
-                              : "auto takes the engine until times of client launches are measured";
+                              : "auto takes the engine on the host backend";
   plan.placement_reason += form.ok() ? "; the client could run this plan"
                                      : Text("; the client cannot run this plan: ", form.message());
   return plan;

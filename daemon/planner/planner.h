@@ -23,7 +23,7 @@ class TuningTable;
 
 // Where the launches of a plan run (docs/client-placement.md).
 enum class PlanPlacement : uint8_t {
-  kAuto = 0,    // for now as kEngine: no time is measured yet of launches in clients
+  kAuto = 0,    // CUDA: the client where it is faster; host backend: kEngine
   kEngine = 1,  // on the engines' lanes
   kClient = 2,  // on the ranks' own streams, as one kernel that meets the peers
 };

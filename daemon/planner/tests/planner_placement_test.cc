@@ -29,13 +29,12 @@ OpRequest AllReduceBy(Algorithm algorithm, int64_t elements) {
   return request;
 }
 
-TEST(Placement, AutoIsTheEngineForNow) {
+TEST(Placement, AutoIsTheEngineOnTheHostBackend) {
   auto plan = PlanIn(PlanPlacement::kAuto, AllReduceBy(Algorithm::kOneShot, 1024));
   ASSERT_TRUE(plan.ok()) << plan.status().ToString();
   EXPECT_EQ(plan->placement, PlanPlacement::kEngine);
   EXPECT_EQ(plan->placement_reason,
-            "auto takes the engine until times of client launches are measured; the client could run this "
-            "plan");
+            "auto takes the engine on the host backend; the client could run this plan");
   plan = PlanIn(PlanPlacement::kEngine, AllReduceBy(Algorithm::kCopyEngine, 1024));
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->placement, PlanPlacement::kEngine);
@@ -97,6 +96,22 @@ TEST(Placement, ClientsOfCudaLaunchCollectivesOnly) {
   EXPECT_THAT(refused.message(), HasSubstr("on CUDA clients launch collectives only"));
   group.client_kernels = ClientKernels::kAll;
   EXPECT_TRUE(PlanOf(product, group).ok());
+}
+
+TEST(Placement, AutoOnCudaTakesTheClientWhereTheHandOverCounts) {
+  GroupContext group = SwitchGroup(4);
+  group.client_kernels = ClientKernels::kCollectives;
+  const auto small = PlanOf(AllReduce(1024), group);
+  ASSERT_TRUE(small.ok()) << small.status().ToString();
+  EXPECT_EQ(small->placement, PlanPlacement::kClient);
+  EXPECT_THAT(small->placement_reason, StartsWith("auto: on the caller's stream "));
+  const auto large = PlanOf(AllReduce(256 << 20), group);
+  ASSERT_TRUE(large.ok());
+  EXPECT_EQ(large->placement, PlanPlacement::kEngine) << large->placement_reason;
+  const auto product = PlanOf(GatherMatmul(4, 2048, 2048, 2048), group);
+  ASSERT_TRUE(product.ok());
+  EXPECT_EQ(product->placement, PlanPlacement::kEngine);
+  EXPECT_THAT(product->placement_reason, StartsWith("auto; the client cannot run this plan: "));
 }
 
 // Engines take copy engines or NCCL for a large one. The client takes the fastest that it can run.
