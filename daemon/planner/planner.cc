@@ -1,7 +1,6 @@
 #include "daemon/planner/planner.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "daemon/planner/choice/choice.h"
@@ -162,8 +161,8 @@ Plan ChoosePlacement(std::span<const OpRequest> requests, const GroupContext& gr
   }
   const double by_engine = TimeOf(engine), by_client = std::max(TimeOf(*client) - kHandOverUs, 1.0);
   const std::string times = Text("auto: on the caller's stream ", AlgorithmName(client->algorithm),
-                                 " is predicted to take ", std::lround(by_client), " us, by the engine ",
-                                 AlgorithmName(engine.algorithm), " ", std::lround(by_engine), " us");
+                                 " is predicted to take ", MicrosecondsText(by_client), ", by the engine ",
+                                 AlgorithmName(engine.algorithm), " ", MicrosecondsText(by_engine));
   Plan chosen = by_client * kLeastGain <= by_engine ? *std::move(client) : std::move(engine);
   chosen.placement_reason = times;
   return chosen;

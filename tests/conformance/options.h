@@ -22,7 +22,7 @@ struct Options {
   std::vector<std::string> must_run;
   int deadline = 30;      // seconds for each step of a case; a launch's is half of that
   bool captures = true;   // some launches in graphs
-  std::string placement;  // the groups' option; empty: not set
+  std::string placement = "engine";  // the groups' option: auto, engine, client
   bool in_client() const { return placement == "client"; }
   int stress = 0;                           // launches of the stress instead of cases
   std::string runtime_dir;                  // of a running daemon; empty: one is started and ended

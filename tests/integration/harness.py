@@ -181,6 +181,8 @@ class Daemon:
                 "--state-dir",
                 os.path.join(self.runtime_dir, "state"),
                 *EXTRA,
+                # What these tests say of deaths and deadlines holds for engines' launches; `auto` would choose by time.
+                *([] if "--placement" in extra else ["--placement", "engine"]),
                 *extra,
             ],
             stdout=self.log,

@@ -13,9 +13,9 @@ from measure import Arm
 class TandemSide:
     def __init__(self, runtime_dir, rank, world, uuid, job_key):
         self.client = tandem_c.Client(runtime_dir, f"bench{rank}")
-        self.group = tandem_c.Group(self.client, f"bench{world}", rank, world, uuid, job_key)
-        self.placed = tandem_c.Group(
-            self.client, f"bench{world}-client", rank, world, uuid, job_key, [("placement", "client")]
+        self.group, self.placed = (
+            tandem_c.Group(self.client, f"bench{world}-{where}", rank, world, uuid, job_key, [("placement", where)])
+            for where in ("engine", "client")
         )
         self.runtime_dir, self.memories = runtime_dir, {}
 

@@ -134,6 +134,8 @@ class GpuDaemon(Daemon):
                 "cuda",
                 "--socket-group",
                 "nogroup",
+                "--placement",
+                "engine",
                 "--runtime-dir",
                 self.runtime_dir,
                 "--state-dir",
