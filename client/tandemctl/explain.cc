@@ -68,12 +68,16 @@ Status AddMatmul(const ExplainOptions& options, const Shape& a, DType dtype, OpR
   if (options.b_shape.empty())
     return InvalidArgument(options.op + " needs --b, the shape of B, as in 8192x3584");
   TANDEM_ASSIGN_OR_RETURN(Shape b, ParseShape(options.b_shape));
-  if (b.size() != 2 || a.size() < 2 || a.back() != b[0]) {
-    return InvalidArgument("B must be KxN where K is A's last extent (" + std::to_string(a.back()) + ")");
+  // Gathered along its last dimension, A has parts of K.
+  const bool gathers = request.op == Op::kAllGatherMatmul;
+  const bool along_k = gathers && request.dim == static_cast<int>(a.size()) - 1;
+  const int64_t k = a.empty() ? 0 : a.back() * (along_k ? options.world : 1);
+  if (b.size() != 2 || a.size() < 2 || k != b[0]) {
+    return InvalidArgument("B must be KxN where K is " + std::to_string(k) + ", from A's last extent");
   }
   Shape c = a;
   c.back() = b[1];
-  if (request.op == Op::kAllGatherMatmul) c[request.dim] *= options.world;
+  if (gathers && !along_k) c[static_cast<size_t>(request.dim)] *= options.world;
   if (request.op == Op::kMatmulReduceScatter) {
     TANDEM_ASSIGN_OR_RETURN(c, Divided(c, request.dim, options.world, "C"));
   }

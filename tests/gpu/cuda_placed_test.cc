@@ -161,7 +161,7 @@ constexpr PlacedCase kCases[] = {
     {Algorithm::kLowLatency, 30000, 2},
 };
 
-// Errors of `rounds` launches; -1: blocked.
+// Wrong elements of `rounds` launches, and ranks that have not counted all of them; -1: blocked.
 int64_t ErrorsOf(const PlacedCase& test, int rounds, cuda::Fault fault, bool one_half = false) {
   PlacedRanks ranks(test, one_half);
   const auto blocked = [&ranks] {
@@ -174,10 +174,9 @@ int64_t ErrorsOf(const PlacedCase& test, int rounds, cuda::Fault fault, bool one
     if (round % 50 == 49 && !ranks.group().Finish()) return blocked();
   }
   if (!ranks.group().Finish()) return blocked();
-  if (fault == cuda::Fault::kNone && !one_half) {
-    for (int rank = 0; rank < test.world; ++rank) EXPECT_EQ(ranks.Count(rank), rounds);
-  }
-  return ranks.errors();
+  int64_t lost = 0;
+  for (int rank = 0; rank < test.world; ++rank) lost += ranks.Count(rank) != rounds;
+  return ranks.errors() + lost;
 }
 
 TEST(CudaPlacedTest, LaunchesHoldUnderRandomDelays) {
@@ -191,8 +190,8 @@ TEST(CudaPlacedTest, PlantedFaultsAreFound) {
   EXPECT_NE(ErrorsOf({Algorithm::kOneShot, 30000, 4}, 200, cuda::Fault::kFlagBeforeData), 0);
   EXPECT_NE(ErrorsOf({Algorithm::kTwoShot, 30000, 4}, 200, cuda::Fault::kStaleEpoch), 0);
   EXPECT_NE(ErrorsOf({Algorithm::kLowLatency, 4000, 4}, 200, cuda::Fault::kStaleEpoch), 0);
-  // One half for all launches: a rank that is ahead writes over what another still reads.
-  EXPECT_NE(ErrorsOf({Algorithm::kOneShot, 60000, 4}, 400, cuda::Fault::kNone, true), 0);
+  // One half for all launches: the packets of a rank that is ahead lie where a slow rank looks for older ones.
+  EXPECT_NE(ErrorsOf({Algorithm::kLowLatency, 4000, 4}, 400, cuda::Fault::kNone, true), 0);
 }
 
 // Grids of different sizes share the counters.

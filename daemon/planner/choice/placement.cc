@@ -34,6 +34,14 @@ Status CheckClientForm(const Plan& plan, ClientKernels kernels) {
     for (size_t s = 0; s < program.steps.size(); ++s) {
       const auto* collective = std::get_if<CollectiveStep>(&program.steps[s].work);
       const bool empty = std::holds_alternative<NopStep>(program.steps[s].work);
+      // The halves of packets' own tensors would be known on the device alone.
+      if (collective != nullptr && collective->algorithm == Algorithm::kLowLatency &&
+          (collective->in.ref.space == Space::kWorkspace || collective->out.ref.space == Space::kWorkspace)) {
+        return Status(Code::kFailedPrecondition,
+                      "rank " + std::to_string(program.rank) + ", step " + std::to_string(s) +
+                          ": on CUDA clients send packets between operands only",
+                      {.reason = "NOT_ONE_KERNEL"});
+      }
       if (empty || (collective != nullptr && collective->blocks > 0 && !collective->skinny &&
                     collective->algorithm != Algorithm::kFused))
         continue;
