@@ -247,11 +247,6 @@ double FusedUs(const Problem& problem, const MachineModel& machine, Algorithm al
   const double copies = (world - 1) * (kCopyEngineStartUs + machine.step_latency_us);
   const double sum =
       gather ? 0 : TransferUs(static_cast<double>(problem.message_bytes), machine.memory_gbps) + 5;
-  // Gathered along K, C is a sum over pieces: each later product reads and writes it in fp32, and a last step
-  // rounds it.
-  const bool rounds = problem.operand(problem.slots.c[0]).spec.dtype != DType::kF32;
-  const double partials =
-      cut_k ? TransferUs(rows * n * (8 * (world - 1) + (rounds ? 6 : 0)), machine.memory_gbps) : 0;
   const bool measured = problem.group->packet_kernels && problem.topology_class == TopologyClass::kNvSwitch;
   const auto extra = [&](double wire) {
     return measured ? MeasuredExtraUs(problem, algorithm, std::min((world - 1) * piece, wire)) : 0;
@@ -272,8 +267,7 @@ double FusedUs(const Problem& problem, const MachineModel& machine, Algorithm al
     }
     case Algorithm::kPipeline: {
       const double wire = copies + TransferUs(sent, machine.link_gbps);
-      return piece + std::max((world - 1) * piece, wire) + sum + partials + 2 * machine.launch_us +
-             extra(wire);
+      return piece + std::max((world - 1) * piece, wire) + sum + 2 * machine.launch_us + extra(wire);
     }
     case Algorithm::kRing: {
       // Each step waits for the neighbour's: one more hop of latency a step. Where links are not a switch, a
@@ -282,8 +276,7 @@ double FusedUs(const Problem& problem, const MachineModel& machine, Algorithm al
                             problem.topology_class == TopologyClass::kFullMesh;
       const double wire =
           1.5 * copies + TransferUs(sent, switched ? machine.link_gbps : 1.5 * machine.link_gbps);
-      return piece + std::max((world - 1) * piece, wire) + sum + partials + 2 * machine.launch_us +
-             extra(wire);
+      return piece + std::max((world - 1) * piece, wire) + sum + 2 * machine.launch_us + extra(wire);
     }
     case Algorithm::kTiledTwoShot: {
       const double wire = 2 * copies + TransferUs(2 * sent, machine.link_gbps);
