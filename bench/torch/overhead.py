@@ -9,7 +9,8 @@ from registered memory that CPU tensors need. On CUDA both only enqueue, and the
 TANDEM_TORCH_KERNELS=python measures the kernels in Python. They do not measure the library's time: "library" is then a launch of the
 same plan by ctypes, in calls of its own.
 
-The last lines are for scale: an op of torch's own, and the calls of Python alone that each op has.
+The last lines are for scale: ops of torch's own; what the way in and out of a call costs in Python; and whole ops with a library
+whose functions return at once, so that no other process disturbs the caches.
 """
 
 import argparse
@@ -119,7 +120,11 @@ def main():
             "torch.empty": lambda: torch.empty(16, 64, device=args.device),
             "guard of the call": _native.guarded(lambda: None),
         }
+        if _native.kernels is not None:
+            scale |= {f"{case}, no launch": call for case, (call, _) in cases.items()}
         for case, call in scale.items():
+            if case.endswith("no launch"):
+                _native.kernels.launch_nothing()
             took = medians_us(call)[0]
             rows.append({"case": case, "op_us": took})
             print(f"{case:32} op {took:8.1f}")

@@ -84,7 +84,18 @@ class Captured(Checks, unittest.TestCase):
 
 
 def _add_tests():
-    for kind in (TwoRanks, Kernels, PythonsKernels, FourRanks, Installed, Memory, MemoryOfFourRanks, Pass, Compiled, Captured):
+    for kind in (
+        TwoRanks,
+        Kernels,
+        PythonsKernels,
+        FourRanks,
+        Installed,
+        Memory,
+        MemoryOfFourRanks,
+        Pass,
+        Compiled,
+        Captured,
+    ):
         for name in kind.names():
             setattr(kind, name, lambda self, name=name: self.check(name))
 

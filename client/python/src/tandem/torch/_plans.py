@@ -91,6 +91,7 @@ class Prepared:
         self.plan = plan
         self.number = 0
         self.used = 0
+        self._on_cuda = any(slot.tensor.is_cuda for slot in slots)
         self._count = len(slots)
         self._forms = [(tuple(slot.tensor.shape), slot.tensor.dtype) for slot in slots]
         self.offsets: list[int] = []
@@ -146,7 +147,7 @@ class Prepared:
     def close(self) -> None:
         """Releases the plan after its launches. A plan in a CUDA graph lives as long as the graph."""
         # What the kernels have launched may have been captured.
-        if self._captured or (self.number and torch.cuda.is_initialized()):
+        if self._captured or (self.number and self._on_cuda):
             with contextlib.suppress(errors.TandemError):
                 self.wait()
             self.plan._handle.close()

@@ -34,8 +34,8 @@ class _Registration(tuple):  # type: ignore[type-arg]
 
 
 def on_end(process_group: Any, function: Callable[[], None]) -> bool:
-    """Calls the function, which must not raise, when the process group is destroyed, before its name is used again; instead of
-    functions that were given before. False if torch keeps no record of the group."""
+    """Calls the function, which must not raise, when the process group is destroyed, before its name is used again; earlier if a
+    later call gives another one. False if torch keeps no record of the group."""
     records = _c10d._world.pg_map
     if process_group not in records:
         return False
