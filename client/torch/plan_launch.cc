@@ -178,7 +178,8 @@ int32_t TorchDType(int tandem_dtype) {
 RunOutcome RunPlan(GroupTable& group, TablePlan& plan, std::span<const CallTensor> arguments,
                    std::span<const AtenTensorHandle> results, bool (*wait_on)(uint64_t plan)) {
   std::lock_guard running(group.running);
-  if (plan.removed) return {RunState::kGone, nullptr, {}};
+  if (plan.removed || arguments.size() < plan.arguments || results.size() < plan.results.size())
+    return {RunState::kGone, nullptr, {}};
   plan.last_use.store(++group.calls, std::memory_order_relaxed);
   return plan.stream != nullptr ? RunOnHost(group, plan, arguments, results, wait_on)
                                 : RunOnCuda(plan, arguments, results);

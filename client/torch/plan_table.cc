@@ -23,6 +23,11 @@ std::shared_ptr<TablePlan> Copy(const tandem_torch_plan& from) {
   plan->deadline_ms = from.deadline_ms;
   plan->staging_bytes = from.staging_bytes;
   plan->slots.assign(from.slots, from.slots + from.slot_count);
+  for (const tandem_torch_slot& slot : plan->slots) {
+    if (slot.source == TANDEM_TORCH_ARGUMENT) {
+      plan->arguments = std::max(plan->arguments, static_cast<size_t>(slot.index) + 1);
+    }
+  }
   for (size_t i = 0; i < from.result_count; ++i) {
     const tandem_torch_result& result = from.results[i];
     ResultForm form{result.dtype, {result.shape, result.shape + result.dims}, {}};

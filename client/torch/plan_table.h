@@ -33,6 +33,7 @@ struct TablePlan {
   int64_t deadline_ms = 0;
   std::vector<tandem_torch_slot> slots;
   std::vector<ResultForm> results;
+  size_t arguments = 0;  // tensors that a call has at least
   uint64_t staging_bytes = 0;
   bool removed = false;  // guarded by the group's `running`
   std::atomic<uint64_t> last_use = 0;

@@ -40,6 +40,7 @@ def store():
 def test_every_op_is_launched_without_python(name):
     x, a, b = rand(2 * world(), 3 * world()), rand(2 * world(), 6), rand(6, 4, seed=1)
     bias, out = rand(4, seed=2, same=True), torch.empty(2, 4, device=DEVICE)
+    whole = torch.empty_like(x)
     calls = {
         "all_reduce": lambda: OPS.all_reduce(x, "sum", name),
         "noted": lambda: OPS.all_reduce.noted(x, "sum", name, graph="a graph"),
@@ -50,7 +51,12 @@ def test_every_op_is_launched_without_python(name):
         "matmul_reduce_scatter": lambda: OPS.matmul_reduce_scatter(a, b, "sum", 0, name),
         "with a bias": lambda: OPS.matmul_reduce_scatter(a, b, "sum", 0, name, bias),
         "by names": lambda: OPS.matmul_reduce_scatter(a, b, reduce_op="avg", scatter_dim=0, group_name=name),
-        "out": lambda: OPS.matmul_reduce_scatter.out(a, b, "sum", 0, name, out=out) or out.clone(),
+        "out": lambda: OPS.matmul_reduce_scatter.out(a, b, "sum", 0, name, out=out.fill_(float("nan"))) or out.clone(),
+        "out of all_reduce": lambda: OPS.all_reduce.out(x, "sum", name, out=whole.fill_(float("nan"))) or whole.clone(),
+        "noted out": lambda: (
+            OPS.all_reduce.noted_out(x, "sum", name, graph="a graph", out=whole.fill_(float("nan"))) or whole.clone()
+        ),
+        "another result": lambda: OPS.all_reduce(x, "sum", name),
         "matmul_all_reduce": lambda: OPS.matmul_all_reduce(a, b, "sum", name),
         "of three dimensions": lambda: OPS.matmul_all_reduce(a.view(2, world(), 6), b, "sum", name),
         "transposed": lambda: OPS.matmul_all_reduce(a, b.t().contiguous().t(), "sum", name),

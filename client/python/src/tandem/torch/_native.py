@@ -197,17 +197,20 @@ def _raise_meant(error: RuntimeError) -> NoReturn:
     raise error
 
 
-def guarded(operation: Callable[..., Any]) -> Callable[..., Any]:
+def guarded(operation: Callable[..., Any], with_more: Callable[..., Any] | None = None) -> Callable[..., Any]:
     """The op's call from Python, with the exceptions that its kernel means. Without gradients it goes past the Autograd key, whose
-    kernel is Python."""
-    records_gradients = torch.is_grad_enabled
+    kernel is Python. `with_more`: what is called instead where a call names an output or a graph, which other overloads take."""
+    records_gradients, inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
 
     def call(*given: Any, **named: Any) -> Any:
+        chosen = operation
+        if named and with_more is not None and ("out" in named or "graph" in named):
+            chosen = with_more
         try:
-            if records_gradients():
-                return operation(*given, **named)
+            if records_gradients() or inference():  # in inference mode torch goes past it by itself
+                return chosen(*given, **named)
             with below_autograd():
-                return operation(*given, **named)
+                return chosen(*given, **named)
         except RuntimeError as error:
             _raise_meant(error)
 
@@ -226,9 +229,9 @@ class Table:
         """The group's count of calls, raised by one."""
         return int(self._kernels.tick(self.number))
 
-    def last_use(self, plan: int) -> int:
+    def last_use(self, prepared: Prepared) -> int:
         """The group's count at the last call that ran the plan; 0 if none has."""
-        return int(self._kernels.last_use(self.number, plan))
+        return max((int(self._kernels.last_use(self.number, number)) for number in prepared.numbers.values()), default=0)
 
     def set_staging(self, memory: Any) -> None:
         """Registered memory that operands on the CPU are copied to and from."""
@@ -242,19 +245,21 @@ class Table:
         described = _describe(prepared, slots, _thread.tensors)
         if described is None:
             return
-        if prepared.number:
-            self._kernels.add_call(self.number, prepared.number)
+        layout, c_slots, results, _shapes = described
+        if layout in prepared.numbers:
+            self._kernels.add_call(self.number, prepared.numbers[layout])
             return
-        c_slots, results, _shapes = described
         plan = _Plan(prepared.plan._open(), stream, deadline_ms, len(slots), c_slots, len(results), results, prepared.staging_bytes)
-        prepared.number = int(self._kernels.add_plan(self.number, ctypes.byref(plan)))
-        _prepared[prepared.number] = prepared
+        number = int(self._kernels.add_plan(self.number, ctypes.byref(plan)))
+        if number:
+            prepared.numbers[layout] = number
+            _prepared[number] = prepared
 
     def remove(self, prepared: Prepared) -> None:
         """Calls run this plan no more when it returns."""
-        if prepared.number:
-            self._kernels.remove_plan(self.number, prepared.number)
-            _prepared.pop(prepared.number, None)
+        for number in prepared.numbers.values():
+            self._kernels.remove_plan(self.number, number)
+            _prepared.pop(number, None)
 
     def hide(self) -> None:
         """Calls find this table no more: its name may be another process group's now."""
@@ -276,12 +281,13 @@ def wait_on(number: int) -> None:
         prepared.wait()
 
 
-def _describe(prepared: Prepared, slots: Sequence[Slot], tensors: list[torch.Tensor]) -> tuple[Any, Any, Any] | None:
-    """The plan's slots and results in C, and what these point to; None if a slot is no tensor of the call."""
+def _describe(prepared: Prepared, slots: Sequence[Slot], tensors: list[torch.Tensor]) -> tuple[Any, Any, Any, Any] | None:
+    """Which tensor each slot is; the plan's slots and results in C, and what these point to. None if a slot is no tensor of the
+    call."""
     numbers = {id(tensor): number for number, tensor in enumerate(tensors)}
     if len(numbers) != len(tensors):  # a tensor that stands twice
         return None
-    c_slots = (_Slot * max(1, len(slots)))()
+    c_slots, layout = (_Slot * max(1, len(slots)))(), []
     # The gathered A is the last of the results, and their order is that of the products.
     made = [i for i, slot in enumerate(slots) if id(slot.tensor) not in numbers]
     made.sort(key=lambda i: slots[i].role == "gathered_a")
@@ -289,10 +295,11 @@ def _describe(prepared: Prepared, slots: Sequence[Slot], tensors: list[torch.Ten
         if (i in made and not (slot.written and slot.tensor.is_contiguous())) or slot.alias_of is not None:
             return None
         source, index = (_RESULT, made.index(i)) if i in made else (_ARGUMENT, numbers[id(slot.tensor)])
+        layout.append((source, index))
         c_slots[i] = _Slot(source, index, int(slot.written), 0, prepared.plan.slot_bytes[i], prepared.offsets[i])
     shapes = [_c.extents(slots[i].tensor.shape) for i in made]
     results = (_Result * len(made))()
     for result, shape, i in zip(results, shapes, made, strict=True):
         result.dtype, result.dims = int(DTYPES[slots[i].tensor.dtype]), len(shape)
         result.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
-    return c_slots, results, shapes
+    return tuple(layout), c_slots, results, shapes

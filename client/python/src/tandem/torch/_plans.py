@@ -84,12 +84,12 @@ class Refusal:
 
 
 class Prepared:
-    """A plan for calls of one signature. number: the plan's in the kernels' table, 0 if it is not there. used: the group's count at
-    the last call that Python ran."""
+    """A plan for calls of one signature. numbers: of the plan in the kernels' table, one for each order of a call's tensors (an
+    output may be given or made). used: the group's count at the last call that Python ran."""
 
     def __init__(self, plan: Plan, slots: Sequence[Slot]) -> None:
         self.plan = plan
-        self.number = 0
+        self.numbers: dict[Any, int] = {}
         self.used = 0
         self._on_cuda = any(slot.tensor.is_cuda for slot in slots)
         self._count = len(slots)
@@ -147,7 +147,7 @@ class Prepared:
     def close(self) -> None:
         """Releases the plan after its launches. A plan in a CUDA graph lives as long as the graph."""
         # What the kernels have launched may have been captured.
-        if self._captured or (self.number and self._on_cuda):
+        if self._captured or (self.numbers and self._on_cuda):
             with contextlib.suppress(errors.TandemError):
                 self.wait()
             self.plan._handle.close()
@@ -226,9 +226,9 @@ class PlanCache:
         return self._calls if self._table is None else self._table.tick()
 
     def _last_use(self, plan: Prepared | Refusal) -> int:
-        if self._table is None or isinstance(plan, Refusal) or not plan.number:
+        if self._table is None or isinstance(plan, Refusal):
             return plan.used
-        return max(plan.used, self._table.last_use(plan.number))
+        return max(plan.used, self._table.last_use(plan))
 
     def _prepare(self, key: Any, call: Call, on_host: bool) -> Prepared | Refusal:
         group, config = self._attachment.group, self._attachment.config
