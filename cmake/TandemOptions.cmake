@@ -22,6 +22,8 @@ option(TANDEM_DEBUG_INFO "Keep -g in RelWithDebInfo; without it builds are a ten
 if(NOT TANDEM_DEBUG_INFO)
   string(REPLACE "-g" "" CMAKE_CXX_FLAGS_RELWITHDEBINFO "${CMAKE_CXX_FLAGS_RELWITHDEBINFO}")
 endif()
+set(TANDEM_TORCH_PYTHON "" CACHE FILEPATH
+  "A Python with torch and numpy: the kernels for PyTorch are built, and ctest runs the Python package's tests")
 option(TANDEM_RELOCATABLE "Programs and libraries find what they link beside themselves, as a bundle needs" OFF)
 
 option(TANDEM_HARDENING "Harden programs and libraries as packages are: FORTIFY, stack protector, PIE, BIND_NOW" OFF)

@@ -2,10 +2,15 @@
 
     TANDEM_RUNTIME_DIR=DIR torchrun --nproc-per-node 1 bench/torch/overhead.py [--device cuda] [--json FILE]
 
-One rank, so that nobody waits for another. Printed are medians in microseconds: of the whole op; of the same plan by bare calls of
-the C interface; of their difference; and of an op of torch's own, for scale. On the host backend an op launches and waits, and the
-difference has the copies to and from registered memory that CPU tensors need. On CUDA both only enqueue, and the GPU is waited for
-between the rounds.
+One rank, so that nobody waits for another. Printed are medians in microseconds: of the whole op; of the time in the library's
+functions in the same calls, launch and on the host backend wait; and of their difference. The difference has the copies to and
+from registered memory that CPU tensors need. On CUDA both only enqueue, and the GPU is waited for between the rounds.
+
+TANDEM_TORCH_KERNELS=python measures the kernels in Python. They do not measure the library's time: "library" is then a launch of the
+same plan by ctypes, in calls of its own.
+
+The last lines are for scale: ops of torch's own; what the way in and out of a call costs in Python; and whole ops with a library
+whose functions return at once, so that no other process disturbs the caches.
 """
 
 import argparse
@@ -19,27 +24,38 @@ import tandem.torch
 import torch
 import torch.distributed as dist
 from tandem import _c
+from tandem.torch import _native
 
 ROUNDS, CALLS = 15, 100
 
 
-def median_us(function):
-    """The median over rounds of a call's time."""
-    times = []
-    for _ in range(ROUNDS):
-        begun = time.perf_counter()
-        for _ in range(CALLS):
-            function()
-        times.append((time.perf_counter() - begun) / CALLS * 1e6)
-        tandem.torch.synchronize()
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
-    return statistics.median(times)
+def round_us(function):
+    """(a call's time, its part in the library) of one round."""
+    inside = _native.counts().library_ns
+    begun = time.perf_counter()
+    for _ in range(CALLS):
+        function()
+    took = (time.perf_counter() - begun) * 1e6
+    inside = (_native.counts().library_ns - inside) / 1e3
+    tandem.torch.synchronize()
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return took / CALLS, inside / CALLS
+
+
+def medians_us(function):
+    """Medians over rounds: of a call's time, of its part in the library, and of the difference."""
+    rounds = [round_us(function) for _ in range(ROUNDS)]
+    return (
+        statistics.median(whole for whole, _ in rounds),
+        statistics.median(inside for _, inside in rounds),
+        statistics.median(whole - inside for whole, inside in rounds),
+    )
 
 
 def bare_call(attached, operands):
     """The launch of the plan that was used last, as a program in C makes it; on the host backend, its wait too."""
-    prepared = next(reversed(attached.plans._plans.values()))
+    prepared = attached.plans.prepared()[-1]
     library, plan, count = _c.library(), prepared.plan._open(), prepared._count
     if attached.device_type == "cuda":
         pointers = (_c.Pointer * count)(*[tensor.data_ptr() for tensor in operands])
@@ -52,6 +68,20 @@ def bare_call(attached, operands):
         prepared.wait()
 
     return launch_and_wait
+
+
+def measured(call, attached, operands):
+    """(op, library, above it) in microseconds."""
+    call()  # prepares
+    if _native.kernels is None:
+        whole, alone = medians_us(call)[0], medians_us(bare_call(attached, operands))[0]
+        return whole, alone, whole - alone
+    before = _native.counts()
+    figures = medians_us(call)
+    after = _native.counts()
+    if after.handed_on != before.handed_on:
+        raise SystemExit(f"{after.handed_on - before.handed_on} calls ran in Python")
+    return figures
 
 
 def main():
@@ -73,17 +103,31 @@ def main():
         "all_reduce.out": (lambda: ops.all_reduce.out(a, "sum", name, out=out), (a, out)),
         "all_gather_matmul": (lambda: ops.all_gather_matmul(a, [b], 0, name, return_A=False), (a, b, c)),
         "matmul_reduce_scatter": (lambda: ops.matmul_reduce_scatter(a, b, "sum", 0, name), (a, b, c)),
+        "matmul_all_reduce": (lambda: ops.matmul_all_reduce(a, b, "sum", name), (a, b, c)),
     }
     rows = []
+    if _native.kernels is not None:
+        _native.kernels.measure(1)
+    for mode, context in (("", torch.no_grad), (", inference", torch.inference_mode)):
+        with context():
+            for case, (call, operands) in cases.items():
+                whole, alone, above = measured(call, attached, operands)
+                rows.append({"case": case + mode, "op_us": whole, "library_us": alone, "above_us": above})
+                print(f"{case + mode:32} op {whole:8.1f}   library {alone:8.1f}   above it {above:6.1f}")
     with torch.no_grad():
-        for case, (call, operands) in cases.items():
-            call()
-            whole, alone = median_us(call), median_us(bare_call(attached, operands))
-            rows.append({"case": case, "op_us": whole, "library_us": alone, "above_us": whole - alone})
-            print(f"{case:24} op {whole:8.1f}   library {alone:8.1f}   above it {whole - alone:6.1f}")
-        added = median_us(lambda: torch.add(a, a, out=out))
-        rows.append({"case": "torch.add(out=)", "op_us": added})
-        print(f"{'torch.add(out=)':24} op {added:8.1f}")
+        scale = {
+            "torch.add(out=)": lambda: torch.add(a, a, out=out),
+            "torch.empty": lambda: torch.empty(16, 64, device=args.device),
+            "guard of the call": _native.guarded(lambda: None),
+        }
+        if _native.kernels is not None:
+            scale |= {f"{case}, no launch": call for case, (call, _) in cases.items()}
+        for case, call in scale.items():
+            if case.endswith("no launch"):
+                _native.kernels.launch_nothing()
+            took = medians_us(call)[0]
+            rows.append({"case": case, "op_us": took})
+            print(f"{case:32} op {took:8.1f}")
     if args.json:
         with open(args.json, "a") as file:
             file.writelines(json.dumps({"benchmark": "overhead", "device": args.device, **row}) + "\n" for row in rows)

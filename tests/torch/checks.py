@@ -24,6 +24,8 @@ DEVICE = "cuda" if CUDA else "cpu"
 SHARED_GPUS = CUDA and int(os.environ.get("TANDEM_TEST_ENGINES_PER_GPU", "1")) > 1
 # Seconds in which ranks must meet: more where they compile, which takes one rank longer than another.
 PATIENCE = float(os.environ.get("TANDEM_TEST_PATIENCE", "30"))
+# More than once where what has been prepared runs another way.
+ROUNDS = int(os.environ.get("TANDEM_TEST_ROUNDS", "1"))
 FAILED = 3  # the exit status after a check that failed
 
 
@@ -32,6 +34,12 @@ def check(function):
     if function.__module__ == "__main__":
         CHECKS.append(function)
     return function
+
+
+def once(function):
+    """Marks a check that has another outcome the second time."""
+    function.once = True
+    return check(function)
 
 
 def start():
@@ -70,7 +78,8 @@ def main():
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", RuntimeWarning)  # a fallback that no check asked for
-                function(name)
+                for _ in range(1 if hasattr(function, "once") else ROUNDS):
+                    function(name)
                 tandem.torch.synchronize()
         except Exception:
             failure = traceback.format_exc()

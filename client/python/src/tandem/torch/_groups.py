@@ -19,9 +19,9 @@ import torch.distributed as dist
 from .. import client as core, errors
 from ..client import Client
 from ..group import Group
-from . import _config
+from . import _config, _native
 from ._plans import PlanCache
-from ._private import backend_of, resolve, store_of
+from ._private import backend_of, on_end, resolve, store_of
 
 __all__ = ["Attachment", "attach", "attachment", "detach", "synchronize"]
 
@@ -35,7 +35,13 @@ class Attachment:
         self.rank: int = process_group.rank()
         self.world_size: int = process_group.size()
         self.device_type = "" if group is None else {"host": "cpu", "cuda": "cuda"}[group.client.backend]
-        self.plans = PlanCache(self)
+        table = None
+        if group is not None and _native.kernels is not None:
+            table = _native.Table(name)
+            # Without notice of the group's end a plan might serve a later group of this name.
+            if not on_end(process_group, table.hide):
+                table.hide()
+        self.plans = PlanCache(self, table)
 
     def __repr__(self) -> str:
         return f"<tandem.torch.Attachment {self.name!r}: {self.group or self.reason}>"

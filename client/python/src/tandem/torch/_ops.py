@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .. import errors
-from . import _buckets as buckets, _config, _fallback as fallback
+from . import _buckets as buckets, _config, _fallback as fallback, _native
 from ._groups import Attachment, attachment
 from ._plans import Call, Declined, Slot
 from ._private import below_autograd, group_size
@@ -382,16 +382,35 @@ def _noted(kernel: Callable[..., Any]) -> Callable[..., Any]:
     return run_noted
 
 
-def register_noted(name: str, overload: str, kernel: Callable[..., Any], fake: Callable[..., Any]) -> None:
+def register_kernel(name: str, overload: str, kernel: Callable[..., Any], nothing: Callable[[], Any] | None = None) -> None:
+    """The kernel of an overload for CPU and CUDA tensors; `nothing`: of one that has a kernel in C++, too, the result of a failed
+    call. That kernel comes before this one, which gets the calls that it cannot serve."""
+    full = name if overload == "default" else f"{name}.{overload}"
+    if _native.kernels is not None and nothing is not None:
+        full, kernel = "_" + full, _native.hidden(kernel, nothing)
+    for device in ("CPU", "CUDA"):
+        LIB.impl(full, kernel, device)
+
+
+def register_noted(
+    name: str, overload: str, kernel: Callable[..., Any], fake: Callable[..., Any], nothing: Callable[[], Any] | None = None
+) -> None:
     """The overload for the compile pass, behind gradients: its graph is noted, and it is the op's kernel."""
 
     def fake_noted(*given: Any, graph: str, **named: Any) -> Any:
         return fake(*given, **named)
 
     refuse_gradients(name, overload)
-    for device in ("CPU", "CUDA"):
-        LIB.impl(f"{name}.{overload}", _noted(kernel), device)
+    register_kernel(name, overload, _noted(kernel), nothing)
     torch.library.register_fake(f"tandem::{name}.{overload}", fake_noted, lib=LIB)
+
+
+def _no_tensor() -> Tensor:
+    return torch.empty(0)
+
+
+def _no_result() -> None:
+    return None
 
 
 def _register(name: str, shape: Callable[..., list[int]], kernel: Callable[..., Tensor]) -> None:
@@ -413,13 +432,12 @@ def _register(name: str, shape: Callable[..., list[int]], kernel: Callable[..., 
         shape(first, *rest, **named)
 
     refuse_gradients(name, "out")
-    for device in ("CPU", "CUDA"):
-        LIB.impl(name, functional, device)
-        LIB.impl(f"{name}.out", into, device)
+    register_kernel(name, "default", functional, _no_tensor)
+    register_kernel(name, "out", into, _no_result)
     torch.library.register_fake(f"tandem::{name}", fake, lib=LIB)
     torch.library.register_fake(f"tandem::{name}.out", fake_into, lib=LIB)
-    register_noted(name, "noted", functional, fake)
-    register_noted(name, "noted_out", into, fake_into)
+    register_noted(name, "noted", functional, fake, _no_tensor)
+    register_noted(name, "noted_out", into, fake_into, _no_result)
 
 
 _register("all_reduce", all_reduce_shape, all_reduce)
@@ -429,7 +447,8 @@ _register("all_to_all", all_to_all_shape, all_to_all)
 _register("broadcast", broadcast_shape, broadcast)
 _register("matmul_reduce_scatter", matmul_reduce_scatter_shape, matmul_reduce_scatter)
 _register("matmul_all_reduce", matmul_all_reduce_shape, matmul_all_reduce)
-for _device in ("CPU", "CUDA"):
-    LIB.impl("all_gather_matmul", all_gather_matmul, _device)
+register_kernel("all_gather_matmul", "default", all_gather_matmul, list)
 torch.library.register_fake("tandem::all_gather_matmul", _fake_all_gather_matmul, lib=LIB)
-register_noted("all_gather_matmul", "noted", all_gather_matmul, _fake_all_gather_matmul)
+register_noted("all_gather_matmul", "noted", all_gather_matmul, _fake_all_gather_matmul, list)
+if _native.kernels is not None:
+    LIB.impl("_wait", _native.hidden(_native.wait_on, _no_result), "CompositeExplicitAutograd")

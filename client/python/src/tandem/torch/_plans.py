@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +18,7 @@ from ._private import raw_stream
 
 if TYPE_CHECKING:
     from ._groups import Attachment
+    from ._native import Table
 
 DTYPES = {
     torch.float32: DType.f32,
@@ -75,34 +75,46 @@ class _Staging:
         self.memory, self.bytes = memory, torch.frombuffer(whole, dtype=torch.uint8)
 
 
+class Refusal:
+    """Why Tandem cannot serve calls of one signature."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        self.used = 0
+
+
 class Prepared:
-    """A plan for calls of one signature."""
+    """A plan for calls of one signature. numbers: of the plan in the kernels' table, one for each order of a call's tensors (an
+    output may be given or made). used: the group's count at the last call that Python ran."""
 
     def __init__(self, plan: Plan, slots: Sequence[Slot]) -> None:
         self.plan = plan
+        self.numbers: dict[Any, int] = {}
+        self.used = 0
+        self._on_cuda = any(slot.tensor.is_cuda for slot in slots)
         self._count = len(slots)
         self._forms = [(tuple(slot.tensor.shape), slot.tensor.dtype) for slot in slots]
-        self._offsets: list[int] = []
-        self._end = 0
+        self.offsets: list[int] = []
+        self.staging_bytes = 0
         for slot, size in zip(slots, plan.slot_bytes, strict=True):
             if slot.alias_of is not None:
-                self._offsets.append(self._offsets[slot.alias_of])
+                self.offsets.append(self.offsets[slot.alias_of])
                 continue
-            self._offsets.append(self._end)
-            self._end += -(-size // _ALIGNMENT) * _ALIGNMENT
+            self.offsets.append(self.staging_bytes)
+            self.staging_bytes += -(-size // _ALIGNMENT) * _ALIGNMENT
         self._captured = False
         self._staged: Memory | None = None
         self._views: list[torch.Tensor] = []
         self._bindings: Any = None
 
     def _stage(self, staging: _Staging, attachment: Attachment) -> None:
-        staging.reserve(attachment, self._end)
+        staging.reserve(attachment, self.staging_bytes)
         memory = staging.memory
         if self._staged is memory or memory is None:
             return
         self._views = []
         self._bindings = (_c.Binding * max(1, self._count))()
-        for i, ((shape, dtype), offset) in enumerate(zip(self._forms, self._offsets, strict=True)):
+        for i, ((shape, dtype), offset) in enumerate(zip(self._forms, self.offsets, strict=True)):
             size = self.plan.slot_bytes[i]
             self._views.append(staging.bytes[offset : offset + size].view(dtype).view(shape))
             if size:
@@ -134,7 +146,8 @@ class Prepared:
 
     def close(self) -> None:
         """Releases the plan after its launches. A plan in a CUDA graph lives as long as the graph."""
-        if self._captured:
+        # What the kernels have launched may have been captured.
+        if self._captured or (self.numbers and self._on_cuda):
             with contextlib.suppress(errors.TandemError):
                 self.wait()
             self.plan._handle.close()
@@ -157,12 +170,16 @@ class Prepared:
 class PlanCache:
     """The plans of one group. Thread-safe. Ranks that make the same calls in the same order hold the same plans."""
 
-    def __init__(self, attachment: Attachment) -> None:
+    def __init__(self, attachment: Attachment, table: Table | None) -> None:
+        """table: where the kernels in C++ find this group's plans; None where Python's kernels serve alone."""
         self._attachment = attachment
-        self._plans: OrderedDict[Any, Prepared | str] = OrderedDict()
+        self._table = table
+        self._plans: dict[Any, Prepared | Refusal] = {}
         self._lock = threading.RLock()
         self._staging = _Staging()
+        self._kernels_staging = _Staging()  # a kernel copies while Python runs another call
         self._made = 0
+        self._calls = 0  # counted here where there is no table
         self._deadline_ms = _c.milliseconds(attachment.config.launch_deadline, 0)
 
     def __len__(self) -> int:
@@ -181,17 +198,39 @@ class PlanCache:
             prepared = self._plans.get(key)
             if prepared is None:
                 prepared = self._prepare(key, call, on_host)
-            else:
-                self._plans.move_to_end(key)
-            if isinstance(prepared, str):
-                raise Declined(prepared)
+            prepared.used = self._tick()
+            if isinstance(prepared, Refusal):
+                raise Declined(prepared.reason)
             if on_host:
                 prepared.run_on_host(call.slots, self._staging, self._attachment, self._deadline_ms)
             else:
                 prepared.run_on_cuda(call.slots, self._deadline_ms)
+            if self._table is not None:
+                self._offer(self._table, prepared, call.slots, on_host)
         return call
 
-    def _prepare(self, key: Any, call: Call, on_host: bool) -> Prepared | str:
+    def _offer(self, table: Table, prepared: Prepared, slots: Sequence[Slot], on_host: bool) -> None:
+        """Lets the kernels launch the plan in calls like the one that has just run."""
+        stream = None
+        if on_host:
+            memory = self._kernels_staging.memory
+            self._kernels_staging.reserve(self._attachment, prepared.staging_bytes)
+            if self._kernels_staging.memory is not memory:
+                table.set_staging(self._kernels_staging.memory)
+            stream = prepared.plan.group.client.host_stream()._open()
+        table.add(prepared, slots, stream, self._deadline_ms)
+
+    def _tick(self) -> int:
+        """The number of this call among the group's, in Python and in C++."""
+        self._calls += 1
+        return self._calls if self._table is None else self._table.tick()
+
+    def _last_use(self, plan: Prepared | Refusal) -> int:
+        if self._table is None or isinstance(plan, Refusal):
+            return plan.used
+        return max(plan.used, self._table.last_use(plan))
+
+    def _prepare(self, key: Any, call: Call, on_host: bool) -> Prepared | Refusal:
         group, config = self._attachment.group, self._attachment.config
         assert group is not None
         if not on_host and torch.cuda.is_current_stream_capturing():
@@ -203,7 +242,7 @@ class PlanCache:
         for slot in call.slots:
             dtype = DTYPES.get(slot.tensor.dtype)
             if dtype is None:
-                return self._keep(key, f"Tandem has no tensors of {slot.tensor.dtype}")
+                return self._keep(key, Refusal(f"Tandem has no tensors of {slot.tensor.dtype}"))
             strides = None if on_host else slot.tensor.stride()
             operands.append(Operand(slot.role, dtype, tuple(slot.tensor.shape), strides, alias_of=slot.alias_of))
         # Ranks that disagree meet under one key all the same, and all get the field's name.
@@ -214,35 +253,45 @@ class PlanCache:
         except (errors.Unimplemented, errors.FailedPrecondition, errors.InvalidArgument) as error:
             if isinstance(error, errors.FieldMismatch) or error.reason == "KEY_REUSED":
                 raise
-            return self._keep(key, str(error))
+            return self._keep(key, Refusal(str(error)))
         return self._keep(key, Prepared(plan, call.slots))
 
-    def _keep(self, key: Any, value: Prepared | str) -> Prepared | str:
+    def _keep(self, key: Any, value: Prepared | Refusal) -> Prepared | Refusal:
+        while len(self._plans) >= self._attachment.config.max_plans:
+            oldest = min(self._plans, key=lambda other: self._last_use(self._plans[other]))
+            self._close(self._plans.pop(oldest))
         self._plans[key] = value
-        while len(self._plans) > self._attachment.config.max_plans:
-            _, oldest = self._plans.popitem(last=False)
-            if isinstance(oldest, Prepared):
-                oldest.close()
         return value
+
+    def _close(self, plan: Prepared | Refusal) -> None:
+        if isinstance(plan, Prepared):
+            if self._table is not None:
+                self._table.remove(plan)
+            plan.close()
+
+    def prepared(self) -> list[Prepared]:
+        """The live plans, the least recently used first."""
+        with self._lock:
+            plans = [plan for plan in self._plans.values() if isinstance(plan, Prepared)]
+            return sorted(plans, key=self._last_use)
 
     def infos(self) -> list[Any]:
         """PlanInfo of the live plans, the least recently used first."""
-        with self._lock:
-            return [plan.plan.info for plan in self._plans.values() if isinstance(plan, Prepared)]
+        return [plan.plan.info for plan in self.prepared()]
 
     def wait(self) -> None:
         """Waits for all launches; raises the first failure not yet raised."""
-        with self._lock:
-            plans = [plan for plan in self._plans.values() if isinstance(plan, Prepared)]
-        for plan in plans:
+        for plan in self.prepared():
             plan.wait()
 
     def close(self) -> None:
         """Releases all plans."""
         with self._lock:
             for plan in self._plans.values():
-                if isinstance(plan, Prepared):
-                    with contextlib.suppress(errors.TandemError):
-                        plan.close()
+                with contextlib.suppress(errors.TandemError):
+                    self._close(plan)
             self._plans.clear()
-            self._staging = _Staging()
+            if self._table is not None:
+                self._table.close()
+                self._table = None
+            self._staging = self._kernels_staging = _Staging()

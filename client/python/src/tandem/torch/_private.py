@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,6 +21,40 @@ def resolve(group: Any) -> Any:
     if group is None:
         return _c10d._get_default_group()
     return _c10d._resolve_process_group(group) if isinstance(group, str) else group
+
+
+class _Registration(tuple):  # type: ignore[type-arg]
+    """What torch keeps of a process group until the group is destroyed, and a function to call then."""
+
+    function: Callable[[], None] | None = None
+
+    def __del__(self) -> None:
+        if self.function is not None:
+            self.function()
+
+
+def on_end(process_group: Any, function: Callable[[], None]) -> bool:
+    """Calls the function, which must not raise, when the process group is destroyed, before its name is used again; earlier if a
+    later call gives another one. False if torch keeps no record of the group."""
+    records = _c10d._world.pg_map
+    if process_group not in records:
+        return False
+    record = _Registration(records[process_group])
+    record.function = function
+    records[process_group] = record
+    return True
+
+
+def call_of(operation: Any) -> Callable[..., Any]:
+    """The function that an op or one of its overloads calls."""
+    return operation._op  # type: ignore[no-any-return]
+
+
+def set_call(operation: Any, function: Callable[..., Any]) -> None:
+    """Puts the function in its place. To be called before the op is used: the op's hash is that of its function."""
+    before = call_of(operation)
+    function.__module__, function.__name__ = before.__module__, before.__name__
+    operation._op = function
 
 
 def store_of(process_group: Any) -> Any:

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from ._private import new_library
+from . import _native
+from ._private import call_of, new_library, set_call
 
 LIB: Any = new_library("tandem", "DEF")
 TAGS = (torch.Tag.needs_fixed_stride_order, torch.Tag.pt2_compliant_tag)
@@ -51,3 +52,22 @@ def define_noted(name: str, signature: str) -> None:
 
 for _name, _signature in SEVERAL.items():
     define_noted(_name, _signature)
+
+
+def _hide_behind_kernels() -> None:
+    """Of each op with kernels in C++ one more, "_" before its name, for the calls that these hand to Python."""
+    LIB.define("_wait(int plan) -> ()")
+    for name in (*SINGLE, *SEVERAL):
+        operation = getattr(torch.ops.tandem, name)
+        # torch tries the overloads one after the other, which takes longer than the call.
+        set_call(operation, _native.guarded(call_of(operation.default), call_of(operation)))
+        for overload in operation.overloads():
+            one = getattr(operation, overload)
+            # A kernel in C++ cannot get results of two types from torch 2.11: they come in one list.
+            arguments, result = str(one._schema).removeprefix("tandem::").rsplit(" -> ", 1)
+            LIB.define(f"_{arguments} -> {'Tensor[]' if name in SEVERAL else result}")
+            set_call(one, _native.guarded(call_of(one)))
+
+
+if _native.kernels is not None:
+    _hide_behind_kernels()

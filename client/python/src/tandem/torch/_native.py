@@ -1,0 +1,305 @@
+"""libtandem_torch.so by ctypes: the kernels of torch.ops.tandem in C++ (client/torch/torch_ops.h).
+
+A kernel finds the plan of its call in a table and launches it without Python. Calls that the table does not have come to the
+Python kernels of this package, under hidden ops; these add what they have prepared to the table. A kernel's failure reaches Python
+as RuntimeError: whoever calls the ops from Python gets the exception that was meant, since `guarded` puts it in its place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from .. import _c
+from ._plans import DTYPES
+from ._private import below_autograd
+
+if TYPE_CHECKING:
+    from ._plans import Prepared, Slot
+
+VERSION = 1
+_ARGUMENT, _RESULT = 0, 1
+
+_u64, _int = ctypes.c_uint64, ctypes.c_int
+# In the order of tandem_torch_functions.
+_FUNCTIONS = ("launch", "launch_cuda_pointers", "plan_wait", "status_code", "status_message", "status_reason", "status_free")
+
+
+class _Functions(ctypes.Structure):
+    _fields_ = [(name, _c.Pointer) for name in _FUNCTIONS]
+
+
+class _Slot(ctypes.Structure):
+    _fields_ = [("source", _int), ("index", _int), ("written", _int), ("reserved", _int), ("bytes", _u64), ("offset", _u64)]
+
+
+class _Result(ctypes.Structure):
+    _fields_ = [("dtype", _int), ("dims", _int), ("shape", ctypes.POINTER(ctypes.c_int64))]
+
+
+class _Plan(ctypes.Structure):
+    _fields_ = [
+        ("plan", _c.Pointer),
+        ("stream", _c.Pointer),
+        ("deadline_ms", ctypes.c_int64),
+        ("slot_count", ctypes.c_size_t),
+        ("slots", ctypes.POINTER(_Slot)),
+        ("result_count", ctypes.c_size_t),
+        ("results", ctypes.POINTER(_Result)),
+        ("staging_bytes", _u64),
+    ]
+
+
+class Counts(ctypes.Structure):
+    """launched: calls that ran without Python's kernels. handed_on: calls that these have run. library_ns: the time in
+    libtandem.so, as far as it was measured."""
+
+    _fields_ = [("launched", _u64), ("handed_on", _u64), ("library_ns", _u64)]
+
+
+_PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
+    "version": (_int, []),
+    "use": (None, [ctypes.POINTER(_Functions)]),
+    "open_group": (_u64, [ctypes.c_char_p]),
+    "hide_group": (None, [_u64]),
+    "close_group": (None, [_u64]),
+    "set_staging": (None, [_u64, _c.Pointer, _c.Pointer, ctypes.c_size_t]),
+    "add_plan": (_u64, [_u64, ctypes.POINTER(_Plan)]),
+    "add_call": (None, [_u64, _u64]),
+    "remove_plan": (None, [_u64, _u64]),
+    "tick": (_u64, [_u64]),
+    "last_use": (_u64, [_u64, _u64]),
+    "fail": (None, [ctypes.c_char_p]),
+    "take_failure": (_int, [ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(_c.Pointer)]),
+    "read_counts": (None, [ctypes.POINTER(Counts)]),
+    "measure": (None, [_int]),
+}
+
+
+class Kernels:
+    """libtandem_torch.so with typed functions: `kernels.tick` is `tandem_torch_tick`."""
+
+    def __init__(self, path: str) -> None:
+        self._handle = ctypes.CDLL(path)
+        for name, (result, arguments) in _PROTOTYPES.items():
+            function = getattr(self._handle, "tandem_torch_" + name)
+            function.restype, function.argtypes = result, arguments
+            setattr(self, name, function)
+        found = self.version()
+        if found != VERSION:
+            raise ImportError(f"{path} has version {found} of the kernels' functions, this package needs {VERSION}")
+        self._use({name: getattr(_c.library(), name) for name in _FUNCTIONS})
+
+    def _use(self, functions: dict[str, Any]) -> None:
+        self.use(ctypes.byref(_Functions(**{name: ctypes.cast(each, _c.Pointer) for name, each in functions.items()})))
+
+    def launch_nothing(self) -> None:
+        """For measuring: from here on launches and waits return at once, and results are not set."""
+        nothing = self.last_use  # of group 0 it returns 0, a status of OK
+        functions = {name: getattr(_c.library(), name) for name in _FUNCTIONS}
+        self._use(functions | dict.fromkeys(("launch", "launch_cuda_pointers", "plan_wait"), nothing))
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"tandem_torch_{name} is not declared in {__name__}")
+
+
+def _path() -> str | None:
+    """Beside the client library, where the wheel and build folders have it."""
+    library = Path(_c.library_path())
+    beside = library.with_name("libtandem_torch.so")
+    if library.parent != Path() and not beside.exists():
+        return None
+    return str(beside)
+
+
+def _load() -> Kernels | None:
+    if os.environ.get("TANDEM_TORCH_KERNELS", "") == "python":
+        return None
+    path = _path()
+    if path is None:
+        return None
+    try:
+        return Kernels(path)
+    except OSError:  # no such file on the library path
+        return None
+
+
+kernels: Kernels | None = _load()
+
+
+def counts() -> Counts:
+    """What the kernels have done in this process; zeros where Python's kernels serve alone."""
+    read = Counts()
+    if kernels is not None:
+        kernels.read_counts(ctypes.byref(read))
+    return read
+
+
+class _Thread(threading.local):
+    """tensors: of the call that a hidden op of this thread runs. failure: what a hidden op has raised."""
+
+    tensors: list[torch.Tensor] | None = None
+    failure: BaseException | None = None
+
+
+_thread = _Thread()
+
+
+def _tensors_of(values: Iterator[Any]) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors_of(iter(value))
+
+
+def hidden(kernel: Callable[..., Any], nothing: Callable[[], Any]) -> Callable[..., Any]:
+    """The kernel as one that C++ calls: it never raises, but keeps the failure for `guarded` and returns `nothing`."""
+    assert kernels is not None
+    fail = kernels.fail
+
+    def run(*given: Any, **named: Any) -> Any:
+        outer = _thread.tensors
+        try:
+            _thread.tensors = list(_tensors_of(iter((*given, *named.values()))))
+            result = kernel(*given, **named)
+            if isinstance(result, tuple):  # the gathered A and the products come in one list, A last if at all
+                whole, products = result
+                return products if whole is None else [*products, whole]
+            return result
+        except BaseException as error:
+            _thread.failure = error
+            fail(f"{type(error).__name__}: {error}".encode())
+            return nothing()
+        finally:
+            _thread.tensors = outer
+
+    return run
+
+
+def _raise_meant(error: RuntimeError) -> NoReturn:
+    """Raises the exception that a kernel's RuntimeError stands for, or this one."""
+    assert kernels is not None
+    text, status = ctypes.c_char_p(), _c.Pointer()
+    if kernels.take_failure(ctypes.byref(text), ctypes.byref(status)):
+        meant, _thread.failure = _thread.failure, None
+        if status.value:
+            meant = _c.library().take(status.value)
+        # A failure that a caller in C++ has dropped is not this one.
+        if meant is not None and (text.value or b"").decode(errors="replace") in str(error):
+            raise meant from None
+    raise error
+
+
+def guarded(operation: Callable[..., Any], with_more: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """The op's call from Python, with the exceptions that its kernel means. Without gradients it goes past the Autograd key, whose
+    kernel is Python. `with_more`: what is called instead where a call names an output or a graph, which other overloads take."""
+    records_gradients, inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
+
+    def call(*given: Any, **named: Any) -> Any:
+        chosen = operation
+        if named and with_more is not None and ("out" in named or "graph" in named):
+            chosen = with_more
+        try:
+            if records_gradients() or inference():  # in inference mode torch goes past it by itself
+                return chosen(*given, **named)
+            with below_autograd():
+                return chosen(*given, **named)
+        except RuntimeError as error:
+            _raise_meant(error)
+
+    return call
+
+
+class Table:
+    """The plans of one group that the kernels launch by themselves."""
+
+    def __init__(self, group_name: str) -> None:
+        assert kernels is not None
+        self._kernels = kernels
+        self.number: int = kernels.open_group(group_name.encode())
+
+    def tick(self) -> int:
+        """The group's count of calls, raised by one."""
+        return int(self._kernels.tick(self.number))
+
+    def last_use(self, prepared: Prepared) -> int:
+        """The group's count at the last call that ran the plan; 0 if none has."""
+        return max((int(self._kernels.last_use(self.number, number)) for number in prepared.numbers.values()), default=0)
+
+    def set_staging(self, memory: Any) -> None:
+        """Registered memory that operands on the CPU are copied to and from."""
+        self._kernels.set_staging(self.number, memory._open(), memory.data, memory.nbytes)
+
+    def add(self, prepared: Prepared, slots: Sequence[Slot], stream: int | None, deadline_ms: int) -> None:
+        """Lets calls like the one that this thread's hidden op runs go past Python. Does nothing if the plan's slots are others
+        than that call's tensors and its results, as where rows were padded."""
+        if _thread.tensors is None:
+            return
+        described = _describe(prepared, slots, _thread.tensors)
+        if described is None:
+            return
+        layout, c_slots, results, _shapes = described
+        if layout in prepared.numbers:
+            self._kernels.add_call(self.number, prepared.numbers[layout])
+            return
+        plan = _Plan(prepared.plan._open(), stream, deadline_ms, len(slots), c_slots, len(results), results, prepared.staging_bytes)
+        number = int(self._kernels.add_plan(self.number, ctypes.byref(plan)))
+        if number:
+            prepared.numbers[layout] = number
+            _prepared[number] = prepared
+
+    def remove(self, prepared: Prepared) -> None:
+        """Calls run this plan no more when it returns."""
+        for number in prepared.numbers.values():
+            self._kernels.remove_plan(self.number, number)
+            _prepared.pop(number, None)
+
+    def hide(self) -> None:
+        """Calls find this table no more: its name may be another process group's now."""
+        self._kernels.hide_group(self.number)
+
+    def close(self) -> None:
+        """Forgets the table, when the calls that run its plans have ended."""
+        self._kernels.close_group(self.number)
+
+
+# By the plans' numbers; each Table removes its own.
+_prepared: dict[int, Prepared] = {}
+
+
+def wait_on(number: int) -> None:
+    """Goes on with a kernel's wait for a plan."""
+    prepared = _prepared.get(number)
+    if prepared is not None:
+        prepared.wait()
+
+
+def _describe(prepared: Prepared, slots: Sequence[Slot], tensors: list[torch.Tensor]) -> tuple[Any, Any, Any, Any] | None:
+    """Which tensor each slot is; the plan's slots and results in C, and what these point to. None if a slot is no tensor of the
+    call."""
+    numbers = {id(tensor): number for number, tensor in enumerate(tensors)}
+    if len(numbers) != len(tensors):  # a tensor that stands twice
+        return None
+    c_slots, layout = (_Slot * max(1, len(slots)))(), []
+    # The gathered A is the last of the results, and their order is that of the products.
+    made = [i for i, slot in enumerate(slots) if id(slot.tensor) not in numbers]
+    made.sort(key=lambda i: slots[i].role == "gathered_a")
+    for i, slot in enumerate(slots):
+        if (i in made and not (slot.written and slot.tensor.is_contiguous())) or slot.alias_of is not None:
+            return None
+        source, index = (_RESULT, made.index(i)) if i in made else (_ARGUMENT, numbers[id(slot.tensor)])
+        layout.append((source, index))
+        c_slots[i] = _Slot(source, index, int(slot.written), 0, prepared.plan.slot_bytes[i], prepared.offsets[i])
+    shapes = [_c.extents(slots[i].tensor.shape) for i in made]
+    results = (_Result * len(made))()
+    for result, shape, i in zip(results, shapes, made, strict=True):
+        result.dtype, result.dims = int(DTYPES[slots[i].tensor.dtype]), len(shape)
+        result.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
+    return tuple(layout), c_slots, results, shapes

@@ -1,0 +1,70 @@
+#include "client/torch/kernel_state.h"
+
+#include "client/torch/plan_launch.h"
+
+namespace tandem::torch_ops {
+
+// Never destroyed: threads may run ops while the process ends.
+PlanTable& ThePlanTable() {
+  static auto* const table = new PlanTable;
+  return *table;
+}
+KernelThread& ThisThread() {
+  thread_local KernelThread state;
+  return state;
+}
+KernelCounts& TheCounts() {
+  static KernelCounts counts;
+  return counts;
+}
+
+}  // namespace tandem::torch_ops
+
+using namespace tandem::torch_ops;  // NOLINT: this file is all glue
+
+extern "C" {
+
+int tandem_torch_version(void) { return TANDEM_TORCH_VERSION; }
+void tandem_torch_use(const tandem_torch_functions* functions) { UseLibrary(*functions); }
+
+uint64_t tandem_torch_open_group(const char* group_name) { return ThePlanTable().OpenGroup(group_name); }
+void tandem_torch_hide_group(uint64_t group) { ThePlanTable().HideGroup(group); }
+void tandem_torch_close_group(uint64_t group) { ThePlanTable().CloseGroup(group); }
+void tandem_torch_set_staging(uint64_t group, const tandem_memory* memory, void* data, size_t bytes) {
+  ThePlanTable().SetStaging(group, {memory, static_cast<std::byte*>(data), bytes});
+}
+
+uint64_t tandem_torch_add_plan(uint64_t group, const tandem_torch_plan* plan) {
+  const CallKey* key = ThisThread().handed_on;
+  if (key == nullptr || plan->slot_count > CallArguments::kMostTensors) return 0;
+  return ThePlanTable().AddPlan(group, {key->words().begin(), key->words().end()}, *plan);
+}
+void tandem_torch_add_call(uint64_t group, uint64_t plan) {
+  const CallKey* key = ThisThread().handed_on;
+  if (key != nullptr) ThePlanTable().AddCall(group, {key->words().begin(), key->words().end()}, plan);
+}
+void tandem_torch_remove_plan(uint64_t group, uint64_t plan) { ThePlanTable().RemovePlan(group, plan); }
+uint64_t tandem_torch_tick(uint64_t group) { return ThePlanTable().Tick(group); }
+uint64_t tandem_torch_last_use(uint64_t group, uint64_t plan) { return ThePlanTable().LastUse(group, plan); }
+
+void tandem_torch_fail(const char* text) {
+  KernelThread& thread = ThisThread();
+  thread.python_failed = true;
+  thread.failure.text = text;
+}
+int tandem_torch_take_failure(const char** text, tandem_status** status) {
+  KernelFailure& failure = ThisThread().failure;
+  const bool there = failure.there;
+  *text = failure.text.c_str();
+  *status = failure.status;
+  failure.there = false;
+  failure.status = nullptr;
+  return there ? 1 : 0;
+}
+
+void tandem_torch_read_counts(tandem_torch_counts* counts) {
+  *counts = {TheCounts().launched, TheCounts().handed_on, LibraryNanoseconds()};
+}
+void tandem_torch_measure(int on) { MeasureLibrary(on != 0); }
+
+}  // extern "C"

@@ -1,0 +1,247 @@
+// The kernels of torch.ops.tandem and their registration.
+#include <torch/csrc/stable/library.h>
+
+#include <stdexcept>
+#include <utility>
+
+#include "client/torch/call_arguments.h"
+#include "client/torch/kernel_state.h"
+#include "client/torch/plan_launch.h"
+
+namespace tandem::torch_ops {
+namespace {
+
+template <typename T>
+StableIValue Boxed(T value) {
+  return torch::stable::detail::from(value);
+}
+template <typename T>
+T Unboxed(StableIValue value) {
+  return torch::stable::detail::to<T>(value);
+}
+
+enum class ResultKind : uint8_t {
+  kNothing,
+  kTensor,
+  kGatheredAndProducts,  // (Tensor?, Tensor[])
+};
+
+// One overload of an op. Its arguments stand in the schema's order, as _schemas.py of the package has them.
+struct Overload {
+  const char* python_op;  // "tandem::_all_reduce": Python's kernel for the calls that the table does not have
+  const char* name;       // "out"; "" for the default overload
+  ResultKind result;
+  std::span<const ArgumentKind> arguments;
+};
+
+// Puts the products into a list, and what is behind them into an optional.
+void ReturnGathered(std::span<const StableIValue> tensors, size_t products, StableIValue* stack) {
+  StableListHandle list = nullptr;
+  CheckTorch(torch_new_list_reserve_size(products, &list), "makes a list");
+  for (StableIValue product : tensors.first(products)) {
+    CheckTorch(torch_list_push_back(list, product), "fills a list");
+  }
+  stack[0] = Boxed(tensors.size() > products ? new StableIValue(tensors[products]) : nullptr);
+  stack[1] = Boxed(list);
+}
+
+// The tensors that a kernel allocates. Deletes those that torch has not got.
+class CallResults {
+ public:
+  CallResults() = default;
+  ~CallResults() {
+    for (AtenTensorHandle tensor : tensors()) (void)aoti_torch_delete_tensor_object(tensor);
+  }
+  CallResults(const CallResults&) = delete;
+  CallResults& operator=(const CallResults&) = delete;
+
+  void Allocate(const ResultForm& form, const CallTensor& like) {
+    CheckTorch(aoti_torch_empty_strided(static_cast<int64_t>(form.shape.size()), form.shape.data(),
+                                        form.strides.data(), TorchDType(form.dtype), like.device_type,
+                                        like.device_index, &tensors_[count_]),
+               "allocates a result");
+    ++count_;
+  }
+  std::span<const AtenTensorHandle> tensors() const { return {tensors_.data(), count_}; }
+
+  // Gives them to torch as the op's results. A tensor behind the `products` is the gathered A.
+  void Return(ResultKind kind, size_t products, StableIValue* stack) {
+    if (kind == ResultKind::kTensor) stack[0] = Boxed(tensors_[0]);
+    if (kind == ResultKind::kGatheredAndProducts) {
+      std::array<StableIValue, CallArguments::kMostTensors> boxed;
+      for (size_t i = 0; i < count_; ++i) boxed[i] = Boxed(tensors_[i]);
+      ReturnGathered({boxed.data(), count_}, products, stack);
+    }
+    count_ = 0;
+  }
+
+ private:
+  std::array<AtenTensorHandle, CallArguments::kMostTensors> tensors_;
+  size_t count_ = 0;
+};
+
+// Python makes its exception of the failure; other callers get the text.
+[[noreturn]] void Fail(std::string text, tandem_status* status) {
+  KernelFailure& failure = ThisThread().failure;
+  if (failure.status != nullptr) FreeStatus(failure.status);  // one that nobody has asked for
+  failure = {std::move(text), status, true};
+  throw std::runtime_error(failure.text);
+}
+
+// Calls an op of Python's. Returns false if that has failed; the thread's failure has the text then.
+bool CallPython(const char* op, const char* overload, const CallKey* key, StableIValue* stack) {
+  KernelThread& thread = ThisThread();
+  const CallKey* outer = std::exchange(thread.handed_on, key);
+  thread.python_failed = false;
+  const AOTITorchError error = torch_call_dispatcher(op, overload, stack, TORCH_ABI_VERSION);
+  thread.handed_on = outer;
+  if (error != AOTI_TORCH_SUCCESS) Fail(std::string("tandem: torch cannot call ") + op, nullptr);
+  return !std::exchange(thread.python_failed, false);
+}
+
+// Python goes on with the wait for a plan: it raises what a signal's handler raises.
+bool WaitOn(uint64_t plan) {
+  StableIValue stack[1] = {Boxed(static_cast<int64_t>(plan))};
+  return CallPython("tandem::_wait", "", nullptr, stack);
+}
+
+// Makes the op's results of the list that Python's kernel has returned: torch's shim of 2.11 cannot return
+// values of two types.
+void ReturnList(size_t products, StableIValue* stack) {
+  const auto list = Unboxed<StableListHandle>(stack[0]);
+  std::array<StableIValue, CallArguments::kMostTensors> tensors;
+  size_t size = 0;
+  CheckTorch(torch_list_size(list, &size), "reads a list");
+  size = std::min(size, tensors.size());
+  for (size_t i = 0; i < size; ++i) CheckTorch(torch_list_get_item(list, i, &tensors[i]), "reads a list");
+  CheckTorch(torch_delete_list(list), "deletes a list");
+  ReturnGathered({tensors.data(), size}, products, stack);
+}
+
+// Runs the call by Python. The arguments on the stack go there, and the results come from there.
+void HandOn(const Overload& overload, const CallKey* key, size_t products, StableIValue* stack) {
+  TheCounts().handed_on.fetch_add(1, std::memory_order_relaxed);
+  const bool ran = CallPython(overload.python_op, overload.name, key, stack);
+  if (overload.result == ResultKind::kGatheredAndProducts) {
+    if (ran) return ReturnList(products, stack);
+    (void)torch_delete_list(Unboxed<StableListHandle>(stack[0]));  // it is empty
+  } else if (overload.result == ResultKind::kTensor && !ran) {
+    (void)aoti_torch_delete_tensor_object(Unboxed<AtenTensorHandle>(stack[0]));
+  }
+  if (!ran) Fail(ThisThread().failure.text, nullptr);
+}
+
+// Returns false if the call is Python's to run.
+bool RunByTable(const CallArguments& arguments, const CallKey& key, CallResults* results) {
+  const PlanTable::Found found = ThePlanTable().Find(arguments.group_name(), key);
+  if (found.plan == nullptr) return false;
+  for (const ResultForm& form : found.plan->results) {
+    results->Allocate(form, arguments.tensors().front());
+  }
+  RunOutcome outcome = RunPlan(*found.group, *found.plan, arguments.tensors(), results->tensors(), &WaitOn);
+  if (outcome.state == RunState::kGone) return false;
+  TheCounts().launched.fetch_add(1, std::memory_order_relaxed);
+  if (outcome.state == RunState::kRan) return true;
+  if (outcome.status == nullptr) outcome.text = ThisThread().failure.text;
+  Fail(std::move(outcome.text), outcome.status);
+}
+
+// Whether the table has run a call. If not, its arguments are on the stack still.
+struct TriedCall {
+  bool ran = false;
+  bool has_key = false;
+  size_t products = 0;  // of all_gather_matmul
+};
+
+TriedCall TryTable(const Overload& overload, StableIValue* stack, CallKey* key) {
+  CallResults results;
+  TriedCall call;
+  {
+    CallArguments arguments(stack, overload.arguments);
+    call.has_key = arguments.Read(key);
+    call.products = arguments.first_list();
+    call.ran = call.has_key && RunByTable(arguments, *key, &results);
+    if (!call.ran) {
+      arguments.HandOn();
+      return call;
+    }
+  }  // the arguments leave the stack before the results come
+  results.Return(overload.result, call.products, stack);
+  return call;
+}
+
+void Run(const Overload& overload, StableIValue* stack) {
+  CallKey key;
+  key.Add(reinterpret_cast<uintptr_t>(&overload));
+  const TriedCall call = TryTable(overload, stack, &key);
+  if (!call.ran) HandOn(overload, call.has_key ? &key : nullptr, call.products, stack);
+}
+
+// The arguments of an op, and behind them those that its overloads have.
+using enum ArgumentKind;
+constexpr ArgumentKind kReduce[] = {kTensor, kText, kGroupName};
+constexpr ArgumentKind kAlong[] = {kTensor, kInt, kGroupName};
+constexpr ArgumentKind kReduceAlong[] = {kTensor, kText, kInt, kGroupName};
+constexpr ArgumentKind kProductAlong[] = {kTensor, kTensor, kText, kInt, kGroupName, kOptionalTensor};
+constexpr ArgumentKind kProduct[] = {kTensor, kTensor, kText, kGroupName, kOptionalTensor};
+constexpr ArgumentKind kGatherProducts[] = {kTensor, kTensors, kInt, kGroupName, kOptionalTensors, kBool};
+
+template <size_t N, size_t M>
+constexpr std::array<ArgumentKind, N + M> Joined(const ArgumentKind (&first)[N],
+                                                 std::array<ArgumentKind, M> more) {
+  std::array<ArgumentKind, N + M> all{};
+  for (size_t i = 0; i < N; ++i) all[i] = first[i];
+  for (size_t i = 0; i < M; ++i) all[N + i] = more[i];
+  return all;
+}
+constexpr std::array<ArgumentKind, 0> kNoMore{};
+constexpr std::array<ArgumentKind, 1> kOut{kTensor}, kGraph{kText};
+constexpr std::array<ArgumentKind, 2> kGraphAndOut{kText, kTensor};
+
+// KERNEL(function, op, overload, arguments, more arguments, result) defines a boxed kernel.
+#define TANDEM_TORCH_KERNEL(function, op, overload, arguments, more, kind)                  \
+  void function(StableIValue* stack, uint64_t, uint64_t) {                                  \
+    static constexpr auto kinds = Joined(arguments, more);                                  \
+    static constexpr Overload described{"tandem::_" op, overload, ResultKind::kind, kinds}; \
+    Run(described, stack);                                                                  \
+  }
+
+// An op with one result and its overloads: default, out, and what the compile pass emits.
+#define TANDEM_TORCH_OP(name, op, arguments)                                              \
+  TANDEM_TORCH_KERNEL(name, op, "", arguments, kNoMore, kTensor)                          \
+  TANDEM_TORCH_KERNEL(name##Out, op, "out", arguments, kOut, kNothing)                    \
+  TANDEM_TORCH_KERNEL(name##Noted, op, "noted", arguments, kGraph, kTensor)               \
+  TANDEM_TORCH_KERNEL(name##NotedOut, op, "noted_out", arguments, kGraphAndOut, kNothing) \
+  void Register##name(torch::stable::detail::StableLibrary& library) {                    \
+    library.impl(op, &name).impl(op ".out", &name##Out);                                  \
+    library.impl(op ".noted", &name##Noted).impl(op ".noted_out", &name##NotedOut);       \
+  }
+
+TANDEM_TORCH_OP(AllReduce, "all_reduce", kReduce)
+TANDEM_TORCH_OP(AllGather, "all_gather", kAlong)
+TANDEM_TORCH_OP(ReduceScatter, "reduce_scatter", kReduceAlong)
+TANDEM_TORCH_OP(AllToAll, "all_to_all", kAlong)
+TANDEM_TORCH_OP(Broadcast, "broadcast", kAlong)
+TANDEM_TORCH_OP(MatmulReduceScatter, "matmul_reduce_scatter", kProductAlong)
+TANDEM_TORCH_OP(MatmulAllReduce, "matmul_all_reduce", kProduct)
+TANDEM_TORCH_KERNEL(AllGatherMatmul, "all_gather_matmul", "", kGatherProducts, kNoMore, kGatheredAndProducts)
+TANDEM_TORCH_KERNEL(AllGatherMatmulNoted, "all_gather_matmul", "noted", kGatherProducts, kGraph,
+                    kGatheredAndProducts)
+
+void RegisterAll(torch::stable::detail::StableLibrary& library) {
+  RegisterAllReduce(library);
+  RegisterAllGather(library);
+  RegisterReduceScatter(library);
+  RegisterAllToAll(library);
+  RegisterBroadcast(library);
+  RegisterMatmulReduceScatter(library);
+  RegisterMatmulAllReduce(library);
+  library.impl("all_gather_matmul", &AllGatherMatmul).impl("all_gather_matmul.noted", &AllGatherMatmulNoted);
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(tandem, CPU, library) { RegisterAll(library); }
+STABLE_TORCH_LIBRARY_IMPL(tandem, CUDA, library) { RegisterAll(library); }
+
+}  // namespace tandem::torch_ops

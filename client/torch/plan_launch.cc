@@ -1,0 +1,188 @@
+#include "client/torch/plan_launch.h"
+
+#include <dlfcn.h>
+
+#include <chrono>
+#include <cstring>
+
+namespace tandem::torch_ops {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Python goes on with a longer wait, so that it sees signals.
+constexpr int64_t kFirstWaitMs = 500;
+
+tandem_torch_functions library;
+std::atomic<bool> measuring = false;
+std::atomic<uint64_t> library_ns = 0;
+
+// Adds the time of its life to the time in the library, while that is measured.
+class LibraryTime {
+ public:
+  LibraryTime() : on_(measuring.load(std::memory_order_relaxed)) {
+    if (on_) begun_ = Clock::now();
+  }
+  ~LibraryTime() {
+    if (!on_) return;
+    const auto took = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begun_);
+    library_ns.fetch_add(static_cast<uint64_t>(took.count()), std::memory_order_relaxed);
+  }
+  LibraryTime(const LibraryTime&) = delete;
+  LibraryTime& operator=(const LibraryTime&) = delete;
+
+ private:
+  const bool on_;
+  Clock::time_point begun_;
+};
+
+RunOutcome Failure(tandem_status* status) {
+  return {RunState::kFailed, status, library.status_message(status)};
+}
+
+// A tensor on memory of another owner, who keeps it longer.
+class BorrowedTensor {
+ public:
+  BorrowedTensor(void* data, const CallTensor& like, std::span<const int64_t> strides) {
+    CheckTorch(aoti_torch_create_tensor_from_blob(data, static_cast<int64_t>(like.shape.size()),
+                                                  like.shape.data(), strides.data(), 0, like.dtype,
+                                                  like.device_type, like.device_index, &handle_),
+               "makes a view");
+  }
+  ~BorrowedTensor() { (void)aoti_torch_delete_tensor_object(handle_); }
+  BorrowedTensor(const BorrowedTensor&) = delete;
+  BorrowedTensor& operator=(const BorrowedTensor&) = delete;
+  AtenTensorHandle get() const { return handle_; }
+
+ private:
+  AtenTensorHandle handle_ = nullptr;
+};
+
+// Copies a tensor that is not contiguous to staging memory, or from there.
+void CopyStrided(const CallTensor& tensor, std::byte* staged, bool from_staging) {
+  std::array<int64_t, 0xFF> strides;
+  int64_t step = 1;
+  for (size_t i = tensor.shape.size(); i-- > 0;) {
+    strides[i] = step;
+    step *= tensor.shape[i];
+  }
+  const BorrowedTensor view(staged, tensor, {strides.data(), tensor.shape.size()});
+  CheckTorch(aoti_torch_copy_(from_staging ? tensor.handle : view.get(),
+                              from_staging ? view.get() : tensor.handle, 0),
+             "copies a tensor");
+}
+
+void CopyArgument(const CallTensor& tensor, std::byte* staged, uint64_t bytes, bool from_staging) {
+  if (bytes == 0) return;
+  if (!tensor.contiguous) {
+    CopyStrided(tensor, staged, from_staging);
+  } else if (from_staging) {
+    std::memcpy(tensor.data, staged, bytes);
+  } else {
+    std::memcpy(staged, tensor.data, bytes);
+  }
+}
+
+void* DataOf(AtenTensorHandle tensor) {
+  void* data = nullptr;
+  CheckTorch(aoti_torch_get_data_ptr(tensor, &data), "reads a tensor");
+  return data;
+}
+
+tandem_status* LaunchAndWait(const TablePlan& plan, std::span<const tandem_binding> bindings) {
+  const LibraryTime time;
+  tandem_status* failed =
+      library.launch(plan.plan, plan.stream, bindings.data(), bindings.size(), plan.deadline_ms, nullptr);
+  return failed != nullptr ? failed : library.plan_wait(plan.plan, kFirstWaitMs);
+}
+
+// Whether the wait's own time is over. A launch that misses its deadline has a reason.
+bool GoesOn(const tandem_status* status) {
+  return library.status_code(status) == TANDEM_DEADLINE_EXCEEDED && *library.status_reason(status) == '\0';
+}
+
+RunOutcome RunOnHost(GroupTable& group, TablePlan& plan, std::span<const CallTensor> arguments,
+                     std::span<const AtenTensorHandle> results, bool (*wait_on)(uint64_t plan)) {
+  const StagingMemory staging = group.staging;
+  if (staging.bytes < plan.staging_bytes) return {RunState::kGone, nullptr, {}};
+  std::array<tandem_binding, CallArguments::kMostTensors> bindings{};
+  for (size_t i = 0; i < plan.slots.size(); ++i) {
+    const tandem_torch_slot& slot = plan.slots[i];
+    if (slot.bytes != 0) bindings[i] = {staging.memory, slot.offset, nullptr};
+    if (!slot.written) CopyArgument(arguments[slot.index], staging.data + slot.offset, slot.bytes, false);
+  }
+  if (tandem_status* failed = LaunchAndWait(plan, {bindings.data(), plan.slots.size()}); failed != nullptr) {
+    if (!GoesOn(failed)) return Failure(failed);
+    library.status_free(failed);
+    if (!wait_on(plan.id)) return {RunState::kFailed, nullptr, {}};
+  }
+  for (const tandem_torch_slot& slot : plan.slots) {
+    if (!slot.written) continue;
+    if (slot.source == TANDEM_TORCH_ARGUMENT) {
+      CopyArgument(arguments[slot.index], staging.data + slot.offset, slot.bytes, true);
+    } else if (slot.bytes != 0) {
+      std::memcpy(DataOf(results[slot.index]), staging.data + slot.offset, slot.bytes);
+    }
+  }
+  return {};
+}
+
+using CurrentStream = AOTITorchError (*)(int32_t device, void** stream);
+
+// Of torch's CUDA library, which a torch without CUDA does not have.
+CurrentStream FindCurrentStream() {
+  void* torch_cuda = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+  if (torch_cuda == nullptr) return nullptr;
+  return reinterpret_cast<CurrentStream>(dlsym(torch_cuda, "aoti_torch_get_current_cuda_stream"));
+}
+
+RunOutcome RunOnCuda(TablePlan& plan, std::span<const CallTensor> arguments,
+                     std::span<const AtenTensorHandle> results) {
+  static const CurrentStream current_stream = FindCurrentStream();
+  if (current_stream == nullptr) return {RunState::kGone, nullptr, {}};
+  void* stream = nullptr;
+  CheckTorch(current_stream(arguments.front().device_index, &stream), "looks for its stream");
+  std::array<void*, CallArguments::kMostTensors> pointers;
+  for (size_t i = 0; i < plan.slots.size(); ++i) {
+    const tandem_torch_slot& slot = plan.slots[i];
+    pointers[i] =
+        slot.source == TANDEM_TORCH_ARGUMENT ? arguments[slot.index].data : DataOf(results[slot.index]);
+  }
+  const LibraryTime time;
+  tandem_status* failed = library.launch_cuda_pointers(plan.plan, stream, pointers.data(), plan.slots.size(),
+                                                       plan.deadline_ms, nullptr);
+  return failed == nullptr ? RunOutcome{} : Failure(failed);
+}
+
+}  // namespace
+
+void UseLibrary(const tandem_torch_functions& functions) { library = functions; }
+void MeasureLibrary(bool on) { measuring = on; }
+uint64_t LibraryNanoseconds() { return library_ns; }
+void FreeStatus(tandem_status* status) { library.status_free(status); }
+
+int32_t TorchDType(int tandem_dtype) {
+  switch (tandem_dtype) {
+    case TANDEM_DTYPE_F32: return aoti_torch_dtype_float32();
+    case TANDEM_DTYPE_F16: return aoti_torch_dtype_float16();
+    case TANDEM_DTYPE_BF16: return aoti_torch_dtype_bfloat16();
+    case TANDEM_DTYPE_F8E4M3: return aoti_torch_dtype_float8_e4m3fn();
+    case TANDEM_DTYPE_F8E5M2: return aoti_torch_dtype_float8_e5m2();
+    case TANDEM_DTYPE_I32: return aoti_torch_dtype_int32();
+    case TANDEM_DTYPE_I64: return aoti_torch_dtype_int64();
+    case TANDEM_DTYPE_U8: return aoti_torch_dtype_uint8();
+    default: return -1;
+  }
+}
+
+RunOutcome RunPlan(GroupTable& group, TablePlan& plan, std::span<const CallTensor> arguments,
+                   std::span<const AtenTensorHandle> results, bool (*wait_on)(uint64_t plan)) {
+  std::lock_guard running(group.running);
+  if (plan.removed || arguments.size() < plan.arguments || results.size() < plan.results.size())
+    return {RunState::kGone, nullptr, {}};
+  plan.last_use.store(++group.calls, std::memory_order_relaxed);
+  return plan.stream != nullptr ? RunOnHost(group, plan, arguments, results, wait_on)
+                                : RunOnCuda(plan, arguments, results);
+}
+
+}  // namespace tandem::torch_ops

@@ -1,0 +1,97 @@
+// File: plan_table.h
+//
+// The plans that kernels of torch.ops.tandem can launch without Python, by process group and call. Knows
+// nothing of torch.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "client/torch/call_key.h"
+#include "client/torch/torch_ops.h"
+
+namespace tandem::torch_ops {
+
+// The form of a result that the kernel allocates.
+struct ResultForm {
+  int dtype = 0;  // enum tandem_dtype
+  std::vector<int64_t> shape;
+  std::vector<int64_t> strides;  // contiguous
+};
+
+// A plan and how a call is bound to it. Constant but for `removed` and `last_use`.
+struct TablePlan {
+  uint64_t id = 0;
+  tandem_plan* plan = nullptr;      // Python's, valid until `removed`
+  tandem_stream* stream = nullptr;  // of the host backend
+  int64_t deadline_ms = 0;
+  std::vector<tandem_torch_slot> slots;
+  std::vector<ResultForm> results;
+  size_t arguments = 0;  // tensors that a call has at least
+  uint64_t staging_bytes = 0;
+  bool removed = false;  // guarded by the group's `running`
+  std::atomic<uint64_t> last_use = 0;
+};
+
+struct StagingMemory {
+  const tandem_memory* memory = nullptr;
+  std::byte* data = nullptr;
+  size_t bytes = 0;
+};
+
+// The plans of one process group.
+struct GroupTable {
+  uint64_t id = 0;
+  std::string name;
+  // Held while a plan of the group is launched and, on the host backend, waited for. The thread that holds it
+  // may come again: a long wait runs Python, which may remove plans.
+  std::recursive_mutex running;
+  StagingMemory staging;  // guarded by `running`
+  std::atomic<uint64_t> calls = 0;
+  // Guarded by the PlanTable's mutex.
+  bool hidden = false;
+  std::unordered_map<StoredKey, std::shared_ptr<TablePlan>, CallKeyHash, CallKeyEqual> plans;
+};
+
+// Thread-safe. No function waits for a launch while it holds the table's mutex.
+class PlanTable {
+ public:
+  struct Found {
+    std::shared_ptr<GroupTable> group;
+    std::shared_ptr<TablePlan> plan;  // null: the call is not in the table
+  };
+
+  uint64_t OpenGroup(std::string_view name);
+  void HideGroup(uint64_t group);
+  void CloseGroup(uint64_t group);
+  void SetStaging(uint64_t group, const StagingMemory& staging);
+
+  // The newest group with the name that is not hidden, and the plan for the call's key.
+  Found Find(std::string_view group_name, const CallKey& key) const;
+
+  // Adds the plan for calls with the key, and returns its number; 0 if there is no such group.
+  uint64_t AddPlan(uint64_t group, const StoredKey& key, const tandem_torch_plan& plan);
+  // Does nothing if there is no such plan.
+  void AddCall(uint64_t group, const StoredKey& key, uint64_t plan);
+  // Waits for calls that run the plan.
+  void RemovePlan(uint64_t group, uint64_t plan);
+
+  uint64_t Tick(uint64_t group);
+  uint64_t LastUse(uint64_t group, uint64_t plan) const;
+
+ private:
+  std::shared_ptr<GroupTable> GroupOf(uint64_t group) const;
+  std::shared_ptr<TablePlan> PlanOf(uint64_t group, uint64_t plan) const;
+
+  mutable std::mutex mutex_;
+  std::vector<std::shared_ptr<GroupTable>> groups_;  // oldest first
+  uint64_t next_id_ = 1;
+};
+
+}  // namespace tandem::torch_ops

@@ -1,0 +1,296 @@
+"""A rank that checks the kernels of torch.ops.tandem in C++: what goes past Python, and what stays as it is with Python's kernels."""
+
+import _thread
+import os
+import sys
+import threading
+import time
+from datetime import timedelta
+
+import tandem.torch
+import torch
+import torch.distributed as dist
+from checks import DEVICE, PATIENCE, check, main
+from reference_ops import OPS, near, rand, rank, reference, world
+from tandem.torch import _native
+
+assert _native.kernels is not None, "libtandem_torch.so is missing beside libtandem.so"
+
+
+class Counted:
+    """Within it so many calls must be launched by the table, and so many handed to Python."""
+
+    def __init__(self, launched, handed_on):
+        self.wanted = launched, handed_on
+
+    def __enter__(self):
+        self.before = _native.counts()
+
+    def __exit__(self, kind, error, trace):
+        after = _native.counts()
+        got = after.launched - self.before.launched, after.handed_on - self.before.handed_on
+        assert kind is not None or got == self.wanted, f"(launched, handed on) is {got}, not {self.wanted}"
+
+
+def store():
+    return dist.distributed_c10d._get_process_group_store(dist.group.WORLD)
+
+
+@check
+def test_every_op_is_launched_without_python(name):
+    x, a, b = rand(2 * world(), 3 * world()), rand(2 * world(), 6), rand(6, 4, seed=1)
+    bias, out = rand(4, seed=2, same=True), torch.empty(2, 4, device=DEVICE)
+    whole = torch.empty_like(x)
+    calls = {
+        "all_reduce": lambda: OPS.all_reduce(x, "sum", name),
+        "noted": lambda: OPS.all_reduce.noted(x, "sum", name, graph="a graph"),
+        "all_gather": lambda: OPS.all_gather(x, -1, name),
+        "reduce_scatter": lambda: OPS.reduce_scatter(x, "avg", 1, name),
+        "all_to_all": lambda: OPS.all_to_all(x, 0, name),
+        "broadcast": lambda: OPS.broadcast(x, 1, name),
+        "matmul_reduce_scatter": lambda: OPS.matmul_reduce_scatter(a, b, "sum", 0, name),
+        "with a bias": lambda: OPS.matmul_reduce_scatter(a, b, "sum", 0, name, bias),
+        "by names": lambda: OPS.matmul_reduce_scatter(a, b, reduce_op="avg", scatter_dim=0, group_name=name),
+        "out": lambda: OPS.matmul_reduce_scatter.out(a, b, "sum", 0, name, out=out.fill_(float("nan"))) or out.clone(),
+        "out of all_reduce": lambda: OPS.all_reduce.out(x, "sum", name, out=whole.fill_(float("nan"))) or whole.clone(),
+        "noted out": lambda: (
+            OPS.all_reduce.noted_out(x, "sum", name, graph="a graph", out=whole.fill_(float("nan"))) or whole.clone()
+        ),
+        "another result": lambda: OPS.all_reduce(x, "sum", name),
+        "matmul_all_reduce": lambda: OPS.matmul_all_reduce(a, b, "sum", name),
+        "of three dimensions": lambda: OPS.matmul_all_reduce(a.view(2, world(), 6), b, "sum", name),
+        "transposed": lambda: OPS.matmul_all_reduce(a, b.t().contiguous().t(), "sum", name),
+    }
+    for what, call in calls.items():
+        first = call()
+        with Counted(3, 0):
+            assert torch.equal(call(), first), what
+            with torch.no_grad():
+                assert torch.equal(call(), first), what
+            with torch.inference_mode():
+                assert torch.equal(call(), first), what
+        assert first.is_contiguous()
+    for keep in (True, False):
+        whole, products = OPS.all_gather_matmul(a, [b, 2 * b], 0, name, return_A=keep)
+        with Counted(1, 0):
+            again, second = OPS.all_gather_matmul(a, [b, 2 * b], 0, name, return_A=keep)
+        assert all(map(torch.equal, products, second)) and len(second) == 2
+        assert torch.equal(whole, again) if keep else again is None
+        near(second[1], reference.all_gather(a, 0, name) @ (2 * b))
+    with Counted(2, 0):  # other values, and a backward
+        y = rand(2 * world(), 3 * world(), seed=9).requires_grad_()
+        OPS.all_reduce(y, "sum", name).sum().backward()
+    near(y.grad, torch.full_like(y, world()))
+
+
+@check
+def test_other_arguments_get_plans_of_their_own(name):
+    x = rand(2 * world(), 4)
+    for op in ("sum", "avg"):
+        near(OPS.all_reduce(x, op, name), reference.all_reduce(x, op, name))
+        near(OPS.all_reduce(x, op, name), reference.all_reduce(x, op, name))
+    near(OPS.all_reduce(x.bfloat16(), "sum", name), reference.all_reduce(x.bfloat16(), "sum", name), torch.bfloat16)
+    for part in (x[:, ::2], x[:, 1::2], x[:, :2].t().contiguous().t(), x[:, :1].expand(-1, 2)):
+        for _ in range(2):
+            near(OPS.all_reduce(part, "sum", name), reference.all_reduce(part, "sum", name))
+    wide = torch.full((2 * world(), 4, 2), float("nan"), device=DEVICE)[:, :, 0]
+    for _ in range(2):
+        OPS.all_reduce.out(x, "sum", name, out=wide)
+        near(wide.contiguous(), reference.all_reduce(x, "sum", name))
+
+
+@check
+def test_errors_are_the_same(name):
+    x = rand(2 * world(), 4)
+    for call, kind in (
+        (lambda: OPS.all_reduce(x, "max", name), ValueError),
+        (lambda: OPS.all_gather(x, 5, name), ValueError),
+        (lambda: OPS.all_reduce.out(x, "sum", name, out=x[:1]), ValueError),
+        (lambda: OPS.all_gather_matmul(x, [], 0, name), ValueError),
+    ):
+        for context in (torch.no_grad, torch.enable_grad):
+            try:
+                with context():
+                    call()
+                raise AssertionError("nothing was raised")
+            except kind as error:
+                assert str(error), kind
+    near(OPS.all_reduce(x, "sum", name), reference.all_reduce(x, "sum", name))
+
+
+def when_waiting(function, within):
+    """Starts a thread that calls the function once this thread has been in a call of `within` for a while. The thread runs only if
+    the call leaves Python's lock alone."""
+    caller = threading.get_ident()
+
+    def inside():
+        frame = sys._current_frames()[caller]
+        while frame is not None and frame.f_code.co_name != within:
+            frame = frame.f_back
+        return frame is not None
+
+    def watch():
+        seen = 0
+        while seen < 10:
+            time.sleep(0.005)
+            seen = seen + 1 if inside() else 0
+        function()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    return thread
+
+
+def held_up(name, topic, within, run):
+    """`run` on rank 0 while rank 1 does not come before rank 0's other thread has seen it wait in `within`."""
+    if rank() == 0:
+        thread = when_waiting(lambda: store().set(topic, ""), within)
+        run()
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    else:
+        if rank() == 1:
+            store().wait([topic], timedelta(seconds=PATIENCE))
+        run()
+
+
+@check
+def test_a_wait_leaves_pythons_lock_alone(name):
+    x = rand(8, 4)
+    want = reference.all_reduce(x, "sum", name)
+    OPS.all_reduce(x, "sum", name)
+    torch.cuda.synchronize() if DEVICE == "cuda" else None
+
+    def run():
+        with Counted(1, 0):
+            got = OPS.all_reduce(x, "sum", name)
+            tandem.torch.synchronize()
+        near(got, want)
+
+    held_up(name, "lock", "run", run)
+
+
+@check
+def test_a_long_wait_goes_on_in_python(name):
+    if DEVICE == "cuda":  # a call does not wait
+        return
+    x = rand(8, 4)
+    want = reference.all_reduce(x, "sum", name)
+    OPS.all_reduce(x, "sum", name)
+
+    def run():
+        with Counted(1, 0):
+            near(OPS.all_reduce(x, "sum", name), want)
+
+    held_up(name, "long", "wait_on", run)
+
+
+@check
+def test_an_interrupt_ends_a_wait(name):
+    if DEVICE == "cuda":
+        return
+    x = rand(8, 4)
+    OPS.all_reduce(x, "sum", name)
+    if rank() == 0:
+        thread = when_waiting(_thread.interrupt_main, "wait_on")
+        try:
+            OPS.all_reduce(x, "sum", name)
+            raise AssertionError("the wait was not interrupted")
+        except KeyboardInterrupt:
+            thread.join(PATIENCE)
+        store().set("interrupted", "")
+    else:
+        store().wait(["interrupted"], timedelta(seconds=PATIENCE))
+        OPS.all_reduce(x, "sum", name)
+    near(OPS.all_reduce(x, "sum", name), reference.all_reduce(x, "sum", name))
+
+
+@check
+def test_the_least_recently_used_plan_goes_first(name):
+    tandem.torch.detach(name)
+    tandem.torch.configure(max_plans=2)
+    try:
+        first, second, third = rand(4), rand(5), rand(6)
+        for x in (first, second):
+            OPS.all_reduce(x, "sum", name)
+        with Counted(1, 0):
+            OPS.all_reduce(first, "sum", name)  # without Python
+        OPS.all_reduce(third, "sum", name)
+        assert [info["slot_bytes"][0] for info in tandem.torch.attach(name).plans.infos()] == [16, 24]
+        with Counted(2, 0):
+            OPS.all_reduce(first, "sum", name)
+            OPS.all_reduce(third, "sum", name)
+        with Counted(0, 1):
+            near(OPS.all_reduce(second, "sum", name), reference.all_reduce(second, "sum", name))
+    finally:
+        tandem.torch.configure(max_plans=512)
+        tandem.torch.detach(name)
+
+
+@check
+def test_a_destroyed_group_is_served_no_more(name):
+    group = dist.new_group()
+    x = rand(4)
+    for _ in range(2):
+        OPS.all_reduce(x, "sum", group.group_name)
+    held = group  # the object outlives the group
+    dist.destroy_process_group(group)
+    with Counted(0, 1):
+        try:
+            OPS.all_reduce(x, "sum", held.group_name)
+            raise AssertionError("a plan of a destroyed group was launched")
+        except (RuntimeError, ValueError) as error:
+            assert held.group_name in str(error), error
+    tandem.torch.detach(held.group_name)
+
+
+@check
+def test_threads_share_the_table(name):
+    """Of one rank: each thread calls in an order of its own, and nobody waits for another rank."""
+    alone = dist.new_group([0], use_local_synchronization=False)
+    if rank() != 0:
+        return
+    one, failures = alone.group_name, []
+    tensors = [rand(rows, 8, seed=rows) for rows in range(1, 9)]
+    for x in tensors[:4]:
+        OPS.all_reduce(x, "sum", one)
+
+    def work(number):
+        try:
+            for turn in range(60):
+                x = tensors[(number + turn) % len(tensors)]
+                assert torch.equal(OPS.all_reduce(x, "sum", one), x)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert not failures and not any(thread.is_alive() for thread in threads), failures
+
+
+@check
+def test_calls_leave_no_memory_behind(name):
+    x, a, b = rand(8, 64), rand(2 * world(), 64), rand(64, 64)
+
+    def calls(count):
+        for _ in range(count):
+            OPS.all_reduce(x, "sum", name)
+            OPS.all_gather_matmul(a, [b, b], 0, name)
+            OPS.matmul_reduce_scatter(a, b, "sum", 0, name)
+
+    def resident():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    calls(100)
+    before = resident()
+    calls(400)
+    # A result that stays would be 40 KB a round.
+    assert resident() - before < 4 << 20, f"{resident() - before} bytes more"
+
+
+if __name__ == "__main__":
+    main()
