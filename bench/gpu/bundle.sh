@@ -13,9 +13,11 @@ build() {
   CCACHE_BASEDIR=$(dirname "$root")
   export CCACHE_BASEDIR CCACHE_NOHASHDIR=1
   mkdir -p "$1"
-  cmake -G Ninja -S "$root" -B "$1" -DTANDEM_CUDA=ON -DTANDEM_RELOCATABLE=ON -DTANDEM_DEBUG_INFO=OFF -DTANDEM_WERROR=ON >"$1/configure.log" ||
+  cmake -G Ninja -S "$root" -B "$1" -DTANDEM_CUDA=ON -DTANDEM_RELOCATABLE=ON -DTANDEM_DEBUG_INFO=OFF -DTANDEM_WERROR=ON \
+    "-DTANDEM_TORCH_PYTHON=${TANDEM_TORCH_PYTHON:-}" >"$1/configure.log" ||
     { cat "$1/configure.log" >&2; return 1; }
   local known targets=(gpu_tests tandem_grpc_plugin) program
+  [ -z "${TANDEM_TORCH_PYTHON:-}" ] || targets+=(tandem_torch)
   known=$(ninja -C "$1" -t targets all | cut -d: -f1)
   for program in "${programs[@]}"; do
     if grep -qx "$program" <<<"$known"; then targets+=("$program"); fi
@@ -49,6 +51,8 @@ for test in json.load(sys.stdin)["tests"]:
   copy_stripped "$build/lib/libtandem.so.0" "$folder/lib/libtandem.so.0"
   ln -s libtandem.so.0 "$folder/lib/libtandem.so"
   copy_stripped "$build/lib/libtandem_grpc.so" "$folder/lib/libtandem_grpc.so"
+  # Where the build had a Python with torch (TANDEM_TORCH_PYTHON).
+  [ ! -e "$build/lib/libtandem_torch.so" ] || copy_stripped "$build/lib/libtandem_torch.so" "$folder/lib/libtandem_torch.so"
   for file in $(ldd "$build"/bin/{tandemd,tandemctl,tandem-engine} "$build/lib/libtandem_grpc.so" |
                 awk '$3 ~ /^\// { print $3 }' | sort -u); do
     if [[ ! $(basename "$file") =~ $own_of_the_machine ]] && [[ $file != "$build"/* ]]; then
