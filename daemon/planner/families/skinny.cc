@@ -17,7 +17,7 @@
 namespace tandem::plan {
 namespace {
 
-SkinnyKind KindOf(Op op) {
+SkinnyKind SkinnyKindOf(Op op) {
   if (op == Op::kAllGatherMatmul) return SkinnyKind::kGather;
   return op == Op::kMatmulReduceScatter ? SkinnyKind::kScatter : SkinnyKind::kAllReduce;
 }
@@ -181,7 +181,7 @@ std::optional<SkinnyLayout> SkinnyFor(const Problem& problem, std::string* why) 
   if (std::string types = WhyNotTypes(a.dtype, b.dtype, c.dtype); !types.empty())
     return none(std::move(types));
   const std::optional<SkinnyLayout> layout =
-      MakeSkinnyLayout(KindOf(problem.request->op), problem.world_size, problem.rows, problem.n, problem.k,
+      MakeSkinnyLayout(SkinnyKindOf(problem.request->op), problem.world_size, problem.rows, problem.n, problem.k,
                        static_cast<int>(DTypeBytes(a.dtype)), static_cast<int>(DTypeBytes(c.dtype)),
                        RunsAlongN(b), MaxSkinnyCtas(problem.group->kernel_sms));
   if (!layout) return none("more tiles than the skinny kernel computes at once");

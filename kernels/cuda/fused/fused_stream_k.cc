@@ -2,10 +2,11 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/fused/blocks.h"
+
 namespace tandem::cuda {
 namespace {
 
-int64_t Blocks(int64_t count, int64_t block) { return (count + block - 1) / block; }
 int64_t Even(int64_t count) { return (count + 1) / 2 * 2; }
 
 }  // namespace
