@@ -28,7 +28,8 @@ Result<ArrivalTable> ArrivalTable::Map(int fd, int world_size) {
   const Header* header = table.mapping_.As<Header>();
   table.world_size_ = world_size;
   table.max_plans_ = header->max_plans.load();
-  if (header->magic.load() != kArrivalMagic || header->world_size.load() != static_cast<uint32_t>(world_size) ||
+  if (header->magic.load() != kArrivalMagic ||
+      header->world_size.load() != static_cast<uint32_t>(world_size) ||
       bytes < Bytes(world_size, table.max_plans_)) {
     return InvalidArgument("the descriptor is not an arrival table of " + std::to_string(world_size) +
                            " ranks");

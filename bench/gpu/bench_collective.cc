@@ -193,8 +193,8 @@ void Compare() {
   auto nccl = NcclPeer::Create(ranks, kMax, &why);
   if (nccl == nullptr) std::printf("{\"nccl\": \"%s\"}\n", why.c_str());
   for (const auto& [op, nccl_kind] : {std::pair{Op::kAllReduce, NcclPeer::Kind::kAllReduce},
-                          std::pair{Op::kAllGather, NcclPeer::Kind::kAllGather},
-                          std::pair{Op::kReduceScatter, NcclPeer::Kind::kReduceScatter}}) {
+                                      std::pair{Op::kAllGather, NcclPeer::Kind::kAllGather},
+                                      std::pair{Op::kReduceScatter, NcclPeer::Kind::kReduceScatter}}) {
     const NcclPeer::Kind kind = nccl_kind;  // lambdas cannot capture parts of a binding
     for (size_t bytes = 1 << 10; bytes <= kMax; bytes *= 4) {
       const std::vector<Algorithm> algorithms =

@@ -50,7 +50,8 @@ class Connection {
 
   // Asks the service that changes nothing, under the time limit plus `extra`.
   template <typename Request, typename Reply>
-  Result<Reply> Ask(grpc::Status (admin::v1::Admin::Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
+  Result<Reply> Ask(grpc::Status (admin::v1::Admin::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                                   Reply*),
                     const Request& request = {}, std::chrono::milliseconds extra = {}) const {
     TANDEM_ASSIGN_OR_RETURN(auto stub, Reader());
     Reply reply;

@@ -32,7 +32,6 @@ struct Rates {
   std::vector<PlanRates> plans;  // the busiest first
 };
 
-
 Rates RatesOf(const TopSample& before, const TopSample& now) {
   Rates rates;
   rates.seconds = std::max(std::chrono::duration<double>(now.at - before.at).count(), 1e-3);

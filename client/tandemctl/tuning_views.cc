@@ -52,8 +52,8 @@ std::string TuningText(const admin::v1::ListTuningReply& reply) {
 
 std::string WantedName(const admin::v1::WantedTuning& wanted) {
   const auto& entry = wanted.entry();
-  return std::string(OpName(static_cast<Op>(entry.op()))) + " " + ShapeText(entry) + ", " + What(entry) + ", " +
-         std::to_string(entry.world_size()) + " ranks";
+  return std::string(OpName(static_cast<Op>(entry.op()))) + " " + ShapeText(entry) + ", " + What(entry) +
+         ", " + std::to_string(entry.world_size()) + " ranks";
 }
 
 std::string WantedText(const admin::v1::ListTuningReply& reply) {

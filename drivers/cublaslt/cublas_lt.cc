@@ -114,7 +114,8 @@ class Descriptors {
 
 class LoadedCublasLt : public CublasLt {
  public:
-  LoadedCublasLt(const CublasFunctions& functions, cublasLtHandle_t handle) : f_(functions), handle_(handle) {}
+  LoadedCublasLt(const CublasFunctions& functions, cublasLtHandle_t handle)
+      : f_(functions), handle_(handle) {}
 
   Result<std::vector<cublasLtMatmulAlgo_t>> Candidates(const LtProduct& product, size_t workspace_bytes,
                                                        int most) override {

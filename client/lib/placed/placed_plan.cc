@@ -60,7 +60,7 @@ Result<std::shared_ptr<PlacedPlan>> PlacedPlan::Make(const ClientPlacementInfo& 
 }
 
 Status PlacedPlan::Launch(LaunchStream& stream, bool capturing, uint64_t stream_id, PlacedBindings bindings,
-                          Milliseconds deadline, std::shared_ptr<ClientPlanState> state) {
+                          Milliseconds deadline, const std::shared_ptr<ClientPlanState>& state) {
   const std::chrono::nanoseconds limit = deadline.count() > 0 ? Bounded(deadline) : Bounded(deadline_);
   // A replay is counted while it runs, since nobody knows before how many there will be.
   if (!capturing) state->Began();
