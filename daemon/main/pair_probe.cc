@@ -53,6 +53,7 @@ class Prober {
   Status ForEachGpu(const std::function<Status(int)>& work) {
     std::vector<Status> outcomes(static_cast<size_t>(topology_.size()));
     std::vector<std::thread> threads;
+    threads.reserve(outcomes.size());
     for (int gpu = 0; gpu < topology_.size(); ++gpu) {
       threads.emplace_back([&, gpu] { outcomes[static_cast<size_t>(gpu)] = work(gpu); });
     }

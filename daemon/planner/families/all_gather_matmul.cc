@@ -108,7 +108,7 @@ class Gather {
         deps.push_back(previous_[rank][c]);
       }
       if (Elements(step.c) == 0) continue;
-      previous_[rank][c] = builder_->Multiply(rank, lane, std::move(step), label, std::move(deps));
+      previous_[rank][c] = builder_->Multiply(rank, lane, step, label, deps);
     }
   }
 
