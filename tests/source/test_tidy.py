@@ -20,8 +20,8 @@ PLANTED = {
         "bugprone-use-after-move",
     ),
     "a vector grows in a loop": (
-        "#include <vector>\\nstd::vector<int> Copy(const std::vector<int>& from) {\\n  std::vector<int> to;\\n"
-        "  for (int i : from) to.push_back(i);\\n  return to;\\n}\\n",
+        "#include <vector>\nstd::vector<int> Copy(const std::vector<int>& from) {\n  std::vector<int> to;\n"
+        "  for (int i : from) to.push_back(i);\n  return to;\n}\n",
         HEADER,
         "performance-inefficient-vector-operation",
     ),
