@@ -36,6 +36,8 @@ if(NOT CMAKE_BUILD_TYPE)
   endif()
   set(CMAKE_BUILD_TYPE "${default_build_type}" CACHE STRING "Debug, Release, RelWithDebInfo" FORCE)
 endif()
+option(CMAKE_UNITY_BUILD "Compile the sources of a target as one: each header is parsed once a target" OFF)
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 0 CACHE STRING "The most sources in one; 0: all of the target")
 if(TANDEM_SANITIZE)  # quick enough to run, and reports have line numbers
   set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1")
 endif()

@@ -85,6 +85,7 @@ Status MemoryTable::AddForeign(uint64_t id, uint64_t owner_session, uint64_t byt
   if (total - offset < bytes) return InvalidArgument("the chunks have fewer bytes than the registration");
   auto registration = std::make_shared<Registration>();
   std::vector<int> raw;
+  raw.reserve(fds.size());
   for (const UniqueFd& fd : fds) raw.push_back(fd.get());
   auto together = backend_->ImportChunks(raw, chunk_bytes);
   if (together.ok()) {

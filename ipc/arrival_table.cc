@@ -3,7 +3,7 @@
 namespace tandem {
 namespace {
 
-constexpr uint64_t kMagic = 0x54444d4152525633;  // "TDMARRV3"
+constexpr uint64_t kArrivalMagic = 0x54444d4152525633;  // "TDMARRV3"
 
 }  // namespace
 
@@ -14,7 +14,7 @@ Result<UniqueFd> CreateArrivalTable(int world_size, uint32_t max_plans) {
                           CreateSealedMemfd("tandem-arrivals", ArrivalTable::Bytes(world_size, max_plans)));
   TANDEM_ASSIGN_OR_RETURN(Mapping mapping, Mapping::Map(fd.get(), 0, sizeof(ArrivalTable::Header), true));
   ArrivalTable::Header* header = mapping.As<ArrivalTable::Header>();
-  header->magic.store(kMagic);
+  header->magic.store(kArrivalMagic);
   header->world_size.store(static_cast<uint32_t>(world_size));
   header->max_plans.store(max_plans);
   return fd;
@@ -28,7 +28,8 @@ Result<ArrivalTable> ArrivalTable::Map(int fd, int world_size) {
   const Header* header = table.mapping_.As<Header>();
   table.world_size_ = world_size;
   table.max_plans_ = header->max_plans.load();
-  if (header->magic.load() != kMagic || header->world_size.load() != static_cast<uint32_t>(world_size) ||
+  if (header->magic.load() != kArrivalMagic ||
+      header->world_size.load() != static_cast<uint32_t>(world_size) ||
       bytes < Bytes(world_size, table.max_plans_)) {
     return InvalidArgument("the descriptor is not an arrival table of " + std::to_string(world_size) +
                            " ranks");

@@ -5,7 +5,7 @@
 namespace tandem {
 namespace {
 
-constexpr uint64_t kMagic = 0x54444d4f4c4f4731;  // "TDMOLOG1"
+constexpr uint64_t kLogMagic = 0x54444d4f4c4f4731;  // "TDMOLOG1"
 constexpr uint64_t kLapMask = (1u << 12) - 1;
 
 // count 16 | plan 24 | mask 8 | kind 4 | lap 12
@@ -31,7 +31,7 @@ LogEntry Decode(uint64_t bits) {
 Result<UniqueFd> OrderLog::Create() {
   TANDEM_ASSIGN_OR_RETURN(UniqueFd fd, CreateSealedMemfd("tandem-order-log", kSlotsOffset + 8 * kLogSlots));
   TANDEM_ASSIGN_OR_RETURN(Mapping mapping, Mapping::Map(fd.get(), 0, sizeof(Header), true));
-  mapping.As<Header>()->magic.store(kMagic);
+  mapping.As<Header>()->magic.store(kLogMagic);
   return fd;
 }
 
@@ -39,7 +39,7 @@ Result<OrderLog> OrderLog::Map(int fd) {
   TANDEM_RETURN_IF_ERROR(CheckForeignMemfd(fd, kSlotsOffset + 8 * kLogSlots));
   OrderLog log;
   TANDEM_ASSIGN_OR_RETURN(log.mapping_, Mapping::Map(fd, 0, kSlotsOffset + 8 * kLogSlots, true));
-  if (log.header()->magic.load() != kMagic) return InvalidArgument("the descriptor is not an order log");
+  if (log.header()->magic.load() != kLogMagic) return InvalidArgument("the descriptor is not an order log");
   return log;
 }
 

@@ -6,7 +6,7 @@
 namespace tandem {
 namespace {
 
-constexpr uint64_t kMagic = 0x54444d5354415431;  // "TDMSTAT1"
+constexpr uint64_t kStatsMagic = 0x54444d5354415431;  // "TDMSTAT1"
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
 // Never 0.
@@ -51,7 +51,7 @@ Result<UniqueFd> CreateStatsArea(uint32_t plan_rows, uint32_t trace_records) {
                           CreateSealedMemfd("tandem-stats", StatsArea::Bytes(plan_rows, trace_records)));
   TANDEM_ASSIGN_OR_RETURN(Mapping mapping, Mapping::Map(fd.get(), 0, sizeof(StatsArea::Header), true));
   StatsArea::Header* header = mapping.As<StatsArea::Header>();
-  header->magic.store(kMagic);
+  header->magic.store(kStatsMagic);
   header->plan_rows.store(plan_rows);
   header->trace_records.store(trace_records);
   return fd;
@@ -64,7 +64,7 @@ Result<StatsArea> StatsArea::Map(int fd) {
   TANDEM_ASSIGN_OR_RETURN(area.mapping_, Mapping::Map(fd, 0, bytes, true));
   area.plan_rows_ = area.header()->plan_rows.load();
   area.trace_records_ = area.header()->trace_records.load();
-  if (area.header()->magic.load() != kMagic || bytes < Bytes(area.plan_rows_, area.trace_records_)) {
+  if (area.header()->magic.load() != kStatsMagic || bytes < Bytes(area.plan_rows_, area.trace_records_)) {
     return InvalidArgument("the descriptor is not a stats area");
   }
   for (int i = static_cast<int>(area.plan_rows_) - 1; i >= 0; --i) area.free_rows_.push_back(i);

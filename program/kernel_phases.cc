@@ -274,6 +274,7 @@ void PlanKernels(std::vector<RankProgram>* programs, int sms) {
   }
   for (size_t k = 0; k < by_rank[0].size(); ++k) {
     std::vector<CollectiveStep*> steps;
+    steps.reserve(by_rank.size());
     for (const auto& collectives : by_rank) steps.push_back(collectives[k]);
     int blocks = BlocksFor(steps);
     if (blocks == 0) continue;

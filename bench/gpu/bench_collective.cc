@@ -192,9 +192,10 @@ void Compare() {
   constexpr size_t kMax = size_t{16} << 20;
   auto nccl = NcclPeer::Create(ranks, kMax, &why);
   if (nccl == nullptr) std::printf("{\"nccl\": \"%s\"}\n", why.c_str());
-  for (auto [op, kind] : {std::pair{Op::kAllReduce, NcclPeer::Kind::kAllReduce},
-                          std::pair{Op::kAllGather, NcclPeer::Kind::kAllGather},
-                          std::pair{Op::kReduceScatter, NcclPeer::Kind::kReduceScatter}}) {
+  for (const auto& [op, nccl_kind] : {std::pair{Op::kAllReduce, NcclPeer::Kind::kAllReduce},
+                                      std::pair{Op::kAllGather, NcclPeer::Kind::kAllGather},
+                                      std::pair{Op::kReduceScatter, NcclPeer::Kind::kReduceScatter}}) {
+    const NcclPeer::Kind kind = nccl_kind;  // lambdas cannot capture parts of a binding
     for (size_t bytes = 1 << 10; bytes <= kMax; bytes *= 4) {
       const std::vector<Algorithm> algorithms =
           op == Op::kAllReduce ? std::vector{Algorithm::kLowLatency, Algorithm::kOneShot, Algorithm::kTwoShot}

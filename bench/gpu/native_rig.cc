@@ -16,11 +16,11 @@
 namespace tandem::bench {
 namespace {
 
-constexpr size_t kPage = size_t{2} << 20;
+constexpr size_t kRigPage = size_t{2} << 20;
 
 bool all_right = true;
 
-size_t Whole(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+size_t Whole(size_t bytes) { return (bytes + kRigPage - 1) / kRigPage * kRigPage; }
 
 }  // namespace
 

@@ -47,7 +47,7 @@ class LaunchStream {
   virtual Status ArriveCaptured(Word* doorbell, Word* done) = 0;
   // A client-placed launch: runs `kernel` after all earlier work of the stream and after the last record of
   // `order`, then records `order`. Captured, it does all three at every replay.
-  virtual Status RunInOrder(HostEvent& order, std::function<void()> kernel);
+  virtual Status RunInOrder(HostEvent& order, std::function<void()>&& kernel);
   // Gives `object` to the graph under capture: dropped once that, all its executable graphs and their
   // launches are gone, on a thread that must not wait for a stream.
   virtual Status RetainInCapture(std::shared_ptr<void> object) = 0;

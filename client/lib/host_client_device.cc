@@ -24,7 +24,7 @@ class HostLaunchStream final : public LaunchStream {
     TANDEM_RETURN_IF_ERROR(stream_->WriteWord(doorbell, 1));
     return stream_->WaitWord(done, 1);
   }
-  Status RunInOrder(HostEvent& order, std::function<void()> kernel) override {
+  Status RunInOrder(HostEvent& order, std::function<void()>&& kernel) override {
     TANDEM_RETURN_IF_ERROR(stream_->WaitExternal(order));
     TANDEM_RETURN_IF_ERROR(stream_->Enqueue(std::move(kernel)));
     return stream_->RecordExternal(order);
@@ -108,7 +108,7 @@ Result<std::unique_ptr<PlacedQueue>> ClientDevice::MakePlacedQueue(const std::st
   return Unimplemented("launches of this backend run on engines");
 }
 
-Status LaunchStream::RunInOrder(HostEvent&, std::function<void()>) {
+Status LaunchStream::RunInOrder(HostEvent&, std::function<void()>&&) {
   return Unimplemented("launches of this backend run on engines");
 }
 

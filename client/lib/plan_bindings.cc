@@ -8,7 +8,9 @@
 namespace tandem::client {
 namespace {
 
-Status BindingError(Status status, const char* reason) { return status.WithDetail({.reason = reason}); }
+Status BindingError(const Status& status, const char* reason) {
+  return status.WithDetail({.reason = reason});
+}
 
 Status CheckRoom(const Memory& memory, uint64_t offset, uint64_t needed) {
   if (offset <= memory.bytes() && needed <= memory.bytes() - offset) return Status::Ok();

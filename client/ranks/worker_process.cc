@@ -31,6 +31,7 @@ Result<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(const std::string& p
   ::posix_spawn_file_actions_adddup2(&actions, child_in.get(), kWorkerIn);
   ::posix_spawn_file_actions_adddup2(&actions, child_out.get(), kWorkerOut);
   std::vector<char*> argv;
+  argv.reserve(arguments.size() + 1);
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
   pid_t pid = 0;

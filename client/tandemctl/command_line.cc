@@ -179,8 +179,9 @@ void AddTune(CLI::App& app, CommandLine& line) {
                        std::function<Status(const Connection&)> command) {
     CLI::App* made = tuning->add_subcommand(name, about);
     AddJson(*made, line);
-    made->callback(
-        [&line, connect, command] { line.run = [connect, command] { return command(connect()); }; });
+    made->callback([&line, connect, command = std::move(command)] {
+      line.run = [connect, command] { return command(connect()); };
+    });
     return made;
   };
   add("list", "The entries, one a line",

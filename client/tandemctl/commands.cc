@@ -28,16 +28,6 @@ Status PrintJson(const google::protobuf::Message& message) {
   return Status::Ok();
 }
 
-template <typename Request, typename Reply>
-Result<Reply> Ask(const Connection& connection,
-                  grpc::Status (Admin::Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
-                  const Request& request = {}) {
-  TANDEM_ASSIGN_OR_RETURN(auto stub, connection.Reader());
-  Reply reply;
-  TANDEM_RETURN_IF_ERROR(connection.Call(*stub, method, request, &reply));
-  return reply;
-}
-
 template <typename Reply, typename View>
 Status Show(const Reply& reply, bool json, View view) {
   if (json) return PrintJson(reply);
@@ -56,7 +46,7 @@ Result<admin::v1::ListPlansReply> AskPlans(const Connection& connection,
                                            admin::v1::ListPlansRequest request = {}) {
   admin::v1::ListPlansReply all;
   for (size_t bytes = 0; bytes < kMaxPlanBytes;) {
-    TANDEM_ASSIGN_OR_RETURN(auto page, Ask(connection, &Admin::Stub::ListPlans, request));
+    TANDEM_ASSIGN_OR_RETURN(auto page, connection.Ask(&Admin::Stub::ListPlans, request));
     bytes += page.ByteSizeLong();
     request.set_page_token(page.next_page_token());
     all.set_next_page_token(page.next_page_token());
@@ -70,7 +60,7 @@ Result<admin::v1::ListPlansReply> AskPlans(const Connection& connection,
 // Counters right now.
 Result<TopSample> TakeSample(const Connection& connection) {
   TopSample sample;
-  TANDEM_ASSIGN_OR_RETURN(sample.stats, Ask(connection, &Admin::Stub::GetStats));
+  TANDEM_ASSIGN_OR_RETURN(sample.stats, connection.Ask(&Admin::Stub::GetStats));
   TANDEM_ASSIGN_OR_RETURN(sample.plans, AskPlans(connection));
   sample.at = std::chrono::steady_clock::now();
   return sample;
@@ -80,7 +70,7 @@ Result<TopSample> TakeSample(const Connection& connection) {
 Result<std::string> GpuUuid(const Connection& connection, const std::string& gpu) {
   if (gpu.empty()) return InvalidArgument("the GPU's index or UUID is empty (tandemctl stats)");
   if (gpu.find_first_not_of("0123456789") != std::string::npos) return gpu;
-  TANDEM_ASSIGN_OR_RETURN(auto stats, Ask(connection, &Admin::Stub::GetStats));
+  TANDEM_ASSIGN_OR_RETURN(auto stats, connection.Ask(&Admin::Stub::GetStats));
   const auto index = static_cast<size_t>(std::strtoul(gpu.c_str(), nullptr, 10));
   if (index >= static_cast<size_t>(stats.engines_size())) {
     return Status(Code::kNotFound,
@@ -92,14 +82,14 @@ Result<std::string> GpuUuid(const Connection& connection, const std::string& gpu
 }  // namespace
 
 Status ShowTopology(const Connection& connection, const CommandOptions& options) {
-  TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::GetTopology));
+  TANDEM_ASSIGN_OR_RETURN(auto reply, connection.Ask(&Admin::Stub::GetTopology));
   TANDEM_ASSIGN_OR_RETURN(std::string text, options.json ? TopologyJson(reply) : TopologyText(reply));
   Print(text);
   return Status::Ok();
 }
 
 Status ShowHealth(const Connection& connection, const CommandOptions& options) {
-  TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::GetHealth));
+  TANDEM_ASSIGN_OR_RETURN(auto reply, connection.Ask(&Admin::Stub::GetHealth));
   TANDEM_RETURN_IF_ERROR(Show(reply, options.json, HealthText));
   if (!reply.live()) return FailedPrecondition("tandemd makes no progress");
   if (options.ready && !reply.ready()) return FailedPrecondition("the node is not ready");
@@ -107,7 +97,7 @@ Status ShowHealth(const Connection& connection, const CommandOptions& options) {
 }
 
 Status ShowDoctor(const Connection& connection, const CommandOptions& options) {
-  const auto reply = Ask(connection, &Admin::Stub::Doctor);
+  const auto reply = connection.Ask(&Admin::Stub::Doctor);
   if (reply.status().code() == Code::kUnavailable || reply.status().code() == Code::kPermissionDenied) {
     const LocalNode node = ThisNode(connection.runtime_dir(), connection.admin_dir());
     TANDEM_RETURN_IF_ERROR(Show(CheckLocally(node), options.json, DoctorText));
@@ -122,17 +112,17 @@ Status ShowDoctor(const Connection& connection, const CommandOptions& options) {
 }
 
 Status ShowSessions(const Connection& connection, const CommandOptions& options) {
-  TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::ListSessions));
+  TANDEM_ASSIGN_OR_RETURN(auto reply, connection.Ask(&Admin::Stub::ListSessions));
   return Show(reply, options.json, SessionsText);
 }
 
 Status ShowGroups(const Connection& connection, const CommandOptions& options) {
-  TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::ListGroups));
+  TANDEM_ASSIGN_OR_RETURN(auto reply, connection.Ask(&Admin::Stub::ListGroups));
   return Show(reply, options.json, GroupsText);
 }
 
 Status ShowPools(const Connection& connection, const CommandOptions& options) {
-  TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::ListPools));
+  TANDEM_ASSIGN_OR_RETURN(auto reply, connection.Ask(&Admin::Stub::ListPools));
   return Show(reply, options.json, [&](const auto& r) { return PoolsText(r, options.segments); });
 }
 
@@ -153,12 +143,12 @@ Status ShowPlans(const Connection& connection, const CommandOptions& options) {
 }
 
 Status ShowQueue(const Connection& connection, const CommandOptions& options) {
-  TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::GetQueue));
+  TANDEM_ASSIGN_OR_RETURN(auto reply, connection.Ask(&Admin::Stub::GetQueue));
   return Show(reply, options.json, QueueText);
 }
 
 Status ShowStats(const Connection& connection, const CommandOptions& options) {
-  TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::GetStats));
+  TANDEM_ASSIGN_OR_RETURN(auto reply, connection.Ask(&Admin::Stub::GetStats));
   return Show(reply, options.json, StatsText);
 }
 
@@ -180,7 +170,7 @@ Status WriteTrace(const Connection& connection, const CommandOptions& options) {
   admin::v1::GetTraceRequest request;
   request.set_last(options.last);
   request.set_max_bytes(kMaxTraceBytes);
-  TANDEM_ASSIGN_OR_RETURN(auto reply, Ask(connection, &Admin::Stub::GetTrace, request));
+  TANDEM_ASSIGN_OR_RETURN(auto reply, connection.Ask(&Admin::Stub::GetTrace, request));
   if (reply.truncated()) {
     std::fprintf(
         stderr,

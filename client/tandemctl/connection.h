@@ -48,6 +48,17 @@ class Connection {
     return Status(static_cast<Code>(status.error_code()), status.error_message());
   }
 
+  // Asks the service that changes nothing, under the time limit plus `extra`.
+  template <typename Request, typename Reply>
+  Result<Reply> Ask(grpc::Status (admin::v1::Admin::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                                   Reply*),
+                    const Request& request = {}, std::chrono::milliseconds extra = {}) const {
+    TANDEM_ASSIGN_OR_RETURN(auto stub, Reader());
+    Reply reply;
+    TANDEM_RETURN_IF_ERROR(Call(*stub, method, request, &reply, extra));
+    return reply;
+  }
+
  private:
   std::string runtime_dir_, admin_dir_;
   std::chrono::milliseconds timeout_;

@@ -27,24 +27,16 @@ using Parts = std::map<std::string, std::string>;
 // Of the journal and of a program's output.
 constexpr size_t kMaxPart = size_t{16} << 20;
 constexpr int kCommandSeconds = 20;
+// Added to the time limit: an archive is worth waiting for.
+constexpr std::chrono::seconds kPatience{20};
 // Shorter names would be found within other words.
 constexpr size_t kShortestName = 3;
-
-template <typename Request, typename Reply>
-Result<Reply> Ask(const Connection& connection,
-                  grpc::Status (Admin::Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
-                  const Request& request = {}) {
-  TANDEM_ASSIGN_OR_RETURN(auto stub, connection.Reader());
-  Reply reply;
-  TANDEM_RETURN_IF_ERROR(connection.Call(*stub, method, request, &reply, std::chrono::seconds(20)));
-  return reply;
-}
 
 // The reply as JSON, or why there is none.
 template <typename Request, typename Reply>
 std::string JsonOf(const Connection& connection,
                    grpc::Status (Admin::Stub::*method)(grpc::ClientContext*, const Request&, Reply*)) {
-  const Result<Reply> reply = Ask(connection, method);
+  const Result<Reply> reply = connection.Ask(method, {}, kPatience);
   if (!reply.ok()) return reply.status().ToString() + "\n";
   const Result<std::string> text = MessageJson(*reply);
   return text.ok() ? *text : text.status().ToString() + "\n";
@@ -169,7 +161,7 @@ Parts CollectSupport(const Connection& connection, const LocalNode& node) {
   Parts parts;
   parts["version.txt"] =
       std::string("tandemctl ") + BuildVersion() + "\n" + node.run("tandemd --version") + "\n";
-  const auto doctor = Ask(connection, &Admin::Stub::Doctor);
+  const auto doctor = connection.Ask(&Admin::Stub::Doctor, {}, kPatience);
   parts["doctor.txt"] = doctor.ok() ? DoctorText(*doctor) : DoctorText(CheckLocally(node));
   parts["health.json"] = JsonOf(connection, &Admin::Stub::GetHealth);
   parts["stats.json"] = JsonOf(connection, &Admin::Stub::GetStats);
@@ -180,7 +172,7 @@ Parts CollectSupport(const Connection& connection, const LocalNode& node) {
   parts["plans.json"] = JsonOf(connection, &Admin::Stub::ListPlans);
   parts["queue.json"] = JsonOf(connection, &Admin::Stub::GetQueue);
   parts["tuning.json"] = JsonOf(connection, &Admin::Stub::ListTuning);
-  const auto trace = Ask(connection, &Admin::Stub::GetTrace);
+  const auto trace = connection.Ask(&Admin::Stub::GetTrace, {}, kPatience);
   parts["trace.json"] = trace.ok() ? trace->chrome_trace_json() : trace.status().ToString() + "\n";
   AddConfiguration(node, parts);
   AddMachine(node, parts);
@@ -207,8 +199,8 @@ void Redact(const admin::v1::ListSessionsReply& sessions, const admin::v1::ListG
 Status WriteSupport(const Connection& connection, const LocalNode& node, const SupportOptions& options) {
   Parts parts = CollectSupport(connection, node);
   if (options.redact) {
-    const auto sessions = Ask(connection, &Admin::Stub::ListSessions);
-    const auto groups = Ask(connection, &Admin::Stub::ListGroups);
+    const auto sessions = connection.Ask(&Admin::Stub::ListSessions, {}, kPatience);
+    const auto groups = connection.Ask(&Admin::Stub::ListGroups, {}, kPatience);
     std::array<char, 256> host{};
     ::gethostname(host.data(), host.size() - 1);
     Redact(sessions.ok() ? *sessions : admin::v1::ListSessionsReply(),

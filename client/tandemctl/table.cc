@@ -74,6 +74,12 @@ std::string Micros(double us) {
   return Print("%.2f s", us / 1e6);
 }
 
+std::string Number(double value, const char* format) {
+  char text[64];
+  std::snprintf(text, sizeof(text), format, value);
+  return text;
+}
+
 std::string Age(double seconds) {
   auto whole = static_cast<uint64_t>(std::max(seconds, 0.0));
   if (whole < 60) return std::to_string(whole) + " s";

@@ -29,6 +29,8 @@ class Table {
 std::string Bytes(uint64_t bytes);
 // "12.3 us", "4.56 ms", "1.20 s"; "-" for 0.
 std::string Micros(double us);
+// `value` by `format`, which takes one double: "%.0f %%".
+std::string Number(double value, const char* format);
 // "3 s", "5 min", "2 h 10 min", "4 d 3 h".
 std::string Age(double seconds);
 // "0, 2, 3".

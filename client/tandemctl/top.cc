@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/tandemctl/table.h"
+#include "client/tandemctl/views.h"
 #include "tandem/op_request.h"
 
 namespace tandem::ctl {
@@ -30,14 +31,6 @@ struct Rates {
   std::vector<EngineRates> engines;
   std::vector<PlanRates> plans;  // the busiest first
 };
-
-std::string Number(double value, const char* format) {
-  char text[64];
-  std::snprintf(text, sizeof(text), format, value);
-  return text;
-}
-
-std::string Name(uint32_t algorithm) { return std::string(AlgorithmName(static_cast<Algorithm>(algorithm))); }
 
 Rates RatesOf(const TopSample& before, const TopSample& now) {
   Rates rates;
@@ -102,7 +95,7 @@ std::string TopText(const TopSample& before, const TopSample& now) {
   for (size_t i = 0; i < std::min(rates.plans.size(), kMaxPlans); ++i) {
     const admin::v1::PlanEntry& plan = *rates.plans[i].plan;
     table.Add({std::to_string(plan.info().plan_id()), plan.group_name(), plan.info().summary(),
-               Name(plan.info().algorithm()), Number(rates.plans[i].launches, "%.1f"),
+               NameOfAlgorithm(plan.info().algorithm()), Number(rates.plans[i].launches, "%.1f"),
                std::to_string(plan.stats().launches()), Micros(plan.stats().mean_us()),
                Micros(plan.stats().p99_us()), Bytes(static_cast<uint64_t>(rates.plans[i].bytes))});
   }
@@ -134,7 +127,7 @@ std::string TopJson(const TopSample& before, const TopSample& now) {
                              {"group_name", p.plan->group_name()},
                              {"summary", p.plan->info().summary()},
                              {"op", std::string(OpName(static_cast<Op>(p.plan->info().op())))},
-                             {"algorithm", Name(p.plan->info().algorithm())},
+                             {"algorithm", NameOfAlgorithm(p.plan->info().algorithm())},
                              {"launches_per_second", p.launches},
                              {"bytes_per_second", p.bytes},
                              {"launches", p.plan->stats().launches()},

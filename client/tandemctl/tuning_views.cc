@@ -8,12 +8,12 @@
 namespace tandem::ctl {
 namespace {
 
-std::string Name(const admin::v1::TuningCandidate& candidate) {
+std::string CandidateName(const admin::v1::TuningCandidate& candidate) {
   return TuneCandidate{static_cast<Algorithm>(candidate.algorithm()), candidate.steps(), candidate.lanes()}
       .Name();
 }
 
-std::string Shape(const admin::v1::TuningEntry& entry) {
+std::string ShapeText(const admin::v1::TuningEntry& entry) {
   if (entry.shape_size() == 1) return Bytes(static_cast<uint64_t>(entry.shape(0)));
   std::string text;
   for (int64_t extent : entry.shape()) text += (text.empty() ? "" : "x") + std::to_string(extent);
@@ -41,8 +41,8 @@ std::string TuningText(const admin::v1::ListTuningReply& reply) {
       {"id", "operation", "shape", "types", ">ranks", "GPU", "class", "fastest", ">time", "measured"});
   for (const auto& entry : reply.entries()) {
     const auto& best = entry.candidates(0);
-    table.Add({entry.id(), std::string(OpName(static_cast<Op>(entry.op()))), Shape(entry), What(entry),
-               std::to_string(entry.world_size()), entry.gpu(), entry.topology_class(), Name(best),
+    table.Add({entry.id(), std::string(OpName(static_cast<Op>(entry.op()))), ShapeText(entry), What(entry),
+               std::to_string(entry.world_size()), entry.gpu(), entry.topology_class(), CandidateName(best),
                Micros(best.median_us()), entry.measured_at()});
   }
   std::string text = table.empty() ? "nothing has been measured (tandemctl tune)\n" : table.Text();
@@ -52,8 +52,8 @@ std::string TuningText(const admin::v1::ListTuningReply& reply) {
 
 std::string WantedName(const admin::v1::WantedTuning& wanted) {
   const auto& entry = wanted.entry();
-  return std::string(OpName(static_cast<Op>(entry.op()))) + " " + Shape(entry) + ", " + What(entry) + ", " +
-         std::to_string(entry.world_size()) + " ranks";
+  return std::string(OpName(static_cast<Op>(entry.op()))) + " " + ShapeText(entry) + ", " + What(entry) +
+         ", " + std::to_string(entry.world_size()) + " ranks";
 }
 
 std::string WantedText(const admin::v1::ListTuningReply& reply) {
@@ -64,7 +64,7 @@ std::string WantedText(const admin::v1::ListTuningReply& reply) {
 
 std::string TuningEntryText(const admin::v1::TuningEntry& entry) {
   std::string text =
-      std::string(OpName(static_cast<Op>(entry.op()))) + " " + Shape(entry) + ", " + What(entry);
+      std::string(OpName(static_cast<Op>(entry.op()))) + " " + ShapeText(entry) + ", " + What(entry);
   if (!entry.id().empty()) {
     text += "\n  entry     " + entry.id() + "\n  group     " + std::to_string(entry.world_size()) + " x " +
             entry.gpu() + ", " + entry.topology_class() + "\n  measured  " + entry.measured_at() +
@@ -79,9 +79,9 @@ std::string TuningEntryText(const admin::v1::TuningEntry& entry) {
   Table table({"algorithm", ">median", ">10 %", ">90 %", ">x best", ">rounds", "why not"});
   for (const auto& candidate : entry.candidates()) {
     if (candidate.samples() == 0) {
-      table.Add({Name(candidate), "-", "-", "-", "-", "-", candidate.refused()});
+      table.Add({CandidateName(candidate), "-", "-", "-", "-", "-", candidate.refused()});
     } else {
-      table.Add({Name(candidate), Micros(candidate.median_us()), Micros(candidate.p10_us()),
+      table.Add({CandidateName(candidate), Micros(candidate.median_us()), Micros(candidate.p10_us()),
                  Micros(candidate.p90_us()), Times(candidate.median_us(), best),
                  std::to_string(candidate.samples())});
     }

@@ -76,6 +76,7 @@ std::string UnknownCommand(const CLI::App& app, const std::vector<std::string>& 
     const std::vector<const CLI::App*> commands = Commands(*current);
     if (commands.empty()) return "";
     std::vector<std::string> names;
+    names.reserve(commands.size());
     const CLI::App* found = nullptr;
     for (const CLI::App* command : commands) names.push_back(command->get_name());
     for (const CLI::App* command : current->get_subcommands(nullptr)) {

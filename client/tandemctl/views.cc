@@ -11,14 +11,6 @@
 namespace tandem::ctl {
 namespace {
 
-std::string Number(double value, const char* format) {
-  char text[64];
-  std::snprintf(text, sizeof(text), format, value);
-  return text;
-}
-
-std::string Name(uint32_t algorithm) { return std::string(AlgorithmName(static_cast<Algorithm>(algorithm))); }
-
 std::string Rate(double gb_per_second) {
   return gb_per_second > 0 ? Number(gb_per_second, gb_per_second < 100 ? "%.3g GB/s" : "%.0f GB/s") : "-";
 }
@@ -67,6 +59,10 @@ std::string OrNone(const Table& table, const std::string& none) {
 }
 
 }  // namespace
+
+std::string NameOfAlgorithm(uint32_t algorithm) {
+  return std::string(AlgorithmName(static_cast<Algorithm>(algorithm)));
+}
 
 Result<std::string> TopologyText(const admin::v1::GetTopologyReply& reply) {
   TANDEM_ASSIGN_OR_RETURN(Topology topology, ParseTopology(reply.topology_toml(), "topology"));
@@ -165,7 +161,7 @@ std::string PlansText(const admin::v1::ListPlansReply& reply) {
   for (const auto& p : reply.plans()) {
     const auto& info = p.info();
     table.Add({std::to_string(info.plan_id()), p.group_name(), info.key(), info.summary(),
-               Name(info.algorithm()) + (info.fused() ? "" : " (not fused)"),
+               NameOfAlgorithm(info.algorithm()) + (info.fused() ? "" : " (not fused)"),
                std::to_string(p.stats().launches()), std::to_string(p.stats().failures()),
                Micros(p.stats().mean_us()), Micros(p.stats().p99_us()), Micros(info.predicted_us()),
                Bytes(p.stats().bytes_moved())});
@@ -190,7 +186,7 @@ std::string PlanText(const admin::v1::PlanEntry& plan, const std::string& predic
     if (!value.empty())
       text += "  " + name + std::string(name.size() < 14 ? 14 - name.size() : 1, ' ') + value + "\n";
   };
-  line("algorithm", Name(info.algorithm()) + (info.fused() ? "" : " (not fused)"));
+  line("algorithm", NameOfAlgorithm(info.algorithm()) + (info.fused() ? "" : " (not fused)"));
   line("why", info.reason());
   if (info.steps() != 0)
     line("steps x lanes", std::to_string(info.steps()) + " x " + std::to_string(info.lanes()));
@@ -211,7 +207,7 @@ std::string PlanText(const admin::v1::PlanEntry& plan, const std::string& predic
   if (info.refused_size() != 0) {
     Table table({"not chosen", ">predicted", "why not"});
     for (const auto& r : info.refused())
-      table.Add({Name(r.algorithm()), Micros(r.predicted_us()), r.reason()});
+      table.Add({NameOfAlgorithm(r.algorithm()), Micros(r.predicted_us()), r.reason()});
     text += "\n" + table.Text();
   }
   if (plan.stats().steps_size() != 0) {

@@ -13,6 +13,7 @@ namespace tandem::ctl {
 // The link matrix in the style that people know: NV18 for 18 NVLinks, PIX … SYS for PCIe, X for itself.
 Result<std::string> TopologyText(const admin::v1::GetTopologyReply& reply);
 // "live, ready", or why not, a line for each cause.
+std::string NameOfAlgorithm(uint32_t algorithm);
 std::string HealthText(const admin::v1::GetHealthReply& reply);
 std::string DoctorText(const admin::v1::DoctorReply& reply);
 std::string SessionsText(const admin::v1::ListSessionsReply& reply);

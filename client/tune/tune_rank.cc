@@ -158,7 +158,7 @@ Result<double> TuneRank::Run(const std::string& key, int launches) {
 Status TuneRank::Release(const std::string& key) {
   const auto found = plans_.find(key);
   if (found == plans_.end()) return Status::Ok();
-  const Status released = found->second->Release();
+  Status released = found->second->Release();
   plans_.erase(found);
   return released;
 }
@@ -172,7 +172,7 @@ Status TuneRank::End() {
   bindings_.clear();
   own_.reset();
   symmetric_.reset();
-  const Status left = group_->Leave(options_.deadline);
+  Status left = group_->Leave(options_.deadline);
   group_.reset();
   return left;
 }

@@ -24,7 +24,7 @@ grpc::Status AdminControlService::Audited(const grpc::ServerContext* context, co
                            (caller.empty() ? "caller=unknown" : caller) + " arguments={" + arguments + "}";
   // A warning, so that no log level hides it.
   log::Warning(line);
-  const grpc::Status status = call();
+  grpc::Status status = call();
   if (!status.ok()) {
     log::Warning(
         line + " failed: " + std::string(CodeName(static_cast<Code>(static_cast<int>(status.error_code())))) +

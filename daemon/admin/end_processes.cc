@@ -31,6 +31,7 @@ Status Signal(const Target& target, int signal) {
 void AwaitEnds(std::vector<Target>& targets, Clock::time_point until) {
   while (!targets.empty()) {
     std::vector<pollfd> waits;
+    waits.reserve(targets.size());
     for (const Target& target : targets) waits.push_back({target.pidfd.get(), POLLIN, 0});
     auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
     if (left <= 0 || ::poll(waits.data(), waits.size(), static_cast<int>(left)) == 0) return;

@@ -17,7 +17,7 @@ using engine::v1::Command;
 constexpr std::chrono::milliseconds kDeadline{10000};
 
 // Ids that no segment of a group has (those count from 1), nor one of the probe.
-uint64_t SegmentId(int gpu) { return (uint64_t{3} << 62) | static_cast<uint64_t>(gpu); }
+uint64_t RateSegmentId(int gpu) { return (uint64_t{3} << 62) | static_cast<uint64_t>(gpu); }
 
 // {from, to} of each ordered pair with peer access.
 std::vector<std::pair<int, int>> PairsOf(const Topology& topology) {
@@ -45,7 +45,7 @@ class LinkSegments {
     // Mappings before what they map, though an engine that has ended has let go of both.
     for (auto held = held_.rbegin(); held != held_.rend(); ++held) {
       Command command;
-      command.mutable_remove_segment()->set_segment_id(SegmentId(held->second));
+      command.mutable_remove_segment()->set_segment_id(RateSegmentId(held->second));
       (void)engines_.Call(held->first, std::move(command));
     }
   }
@@ -55,13 +55,13 @@ class LinkSegments {
   Status Make() {
     std::vector<UniqueFd> fds;
     for (int gpu = 0; gpu < topology_.size(); ++gpu) {
-      TANDEM_ASSIGN_OR_RETURN(UniqueFd fd, engines_.AllocateSegment(gpu, SegmentId(gpu), segment_bytes_));
+      TANDEM_ASSIGN_OR_RETURN(UniqueFd fd, engines_.AllocateSegment(gpu, RateSegmentId(gpu), segment_bytes_));
       held_.emplace_back(gpu, gpu);
       fds.push_back(std::move(fd));
     }
     for (const auto& [gpu, owner] : PairsOf(topology_)) {
       Command command;
-      command.mutable_add_segment()->set_segment_id(SegmentId(owner));
+      command.mutable_add_segment()->set_segment_id(RateSegmentId(owner));
       command.mutable_add_segment()->set_bytes(segment_bytes_);
       TANDEM_RETURN_IF_ERROR(engines_.Call(gpu, std::move(command), {fds[static_cast<size_t>(owner)].get()}));
       held_.emplace_back(gpu, owner);
@@ -73,10 +73,10 @@ class LinkSegments {
   Result<uint64_t> Measure(int from, int to) {
     Command command;
     engine::v1::MeasureLink& link = *command.mutable_measure_link();
-    link.set_segment_id(SegmentId(to));
+    link.set_segment_id(RateSegmentId(to));
     link.set_offset(bytes_);
     link.set_bytes(bytes_);
-    link.set_staging_segment(SegmentId(from));
+    link.set_staging_segment(RateSegmentId(from));
     TANDEM_ASSIGN_OR_RETURN(std::string text, engines_.Ask(from, std::move(command), kDeadline));
     uint64_t rate = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rate);

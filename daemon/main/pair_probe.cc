@@ -20,7 +20,7 @@ constexpr uint64_t kProbeBytes = uint64_t{128} << 10;
 constexpr char kHeader[] = "tandem pair probe 1";
 
 // Ids that no segment of a group has: those count from 1.
-uint64_t SegmentId(int gpu) { return (uint64_t{1} << 63) | static_cast<uint64_t>(gpu); }
+uint64_t ProbeSegmentId(int gpu) { return (uint64_t{1} << 63) | static_cast<uint64_t>(gpu); }
 // In each segment: staging memory, then room for each writer.
 uint64_t RegionOf(int writer) { return kProbeBytes * static_cast<uint64_t>(writer + 1); }
 
@@ -53,6 +53,7 @@ class Prober {
   Status ForEachGpu(const std::function<Status(int)>& work) {
     std::vector<Status> outcomes(static_cast<size_t>(topology_.size()));
     std::vector<std::thread> threads;
+    threads.reserve(outcomes.size());
     for (int gpu = 0; gpu < topology_.size(); ++gpu) {
       threads.emplace_back([&, gpu] { outcomes[static_cast<size_t>(gpu)] = work(gpu); });
     }
@@ -82,7 +83,7 @@ class Prober {
     fds_.resize(static_cast<size_t>(topology_.size()));
     TANDEM_RETURN_IF_ERROR(ForEachGpu([this](int gpu) -> Status {
       TANDEM_ASSIGN_OR_RETURN(fds_[static_cast<size_t>(gpu)],
-                              engines_.AllocateSegment(gpu, SegmentId(gpu), kSegmentBytes));
+                              engines_.AllocateSegment(gpu, ProbeSegmentId(gpu), kSegmentBytes));
       std::lock_guard lock(mutex_);
       held_.push_back({gpu, gpu});
       return Status::Ok();
@@ -91,7 +92,7 @@ class Prober {
       for (int owner = 0; owner < topology_.size(); ++owner) {
         if (!topology_.HasPeerAccess(gpu, owner)) continue;
         Command command;
-        command.mutable_add_segment()->set_segment_id(SegmentId(owner));
+        command.mutable_add_segment()->set_segment_id(ProbeSegmentId(owner));
         command.mutable_add_segment()->set_bytes(kSegmentBytes);
         Status mapped = engines_.Call(gpu, std::move(command), {fds_[static_cast<size_t>(owner)].get()});
         if (mapped.code() == Code::kUnavailable) return mapped;
@@ -112,7 +113,7 @@ class Prober {
       for (const Pair& held : held_) {
         if (held.from != gpu) continue;
         Command command;
-        command.mutable_remove_segment()->set_segment_id(SegmentId(held.to));
+        command.mutable_remove_segment()->set_segment_id(ProbeSegmentId(held.to));
         // An engine that has ended has let go of it.
         (void)engines_.Call(gpu, std::move(command));
       }
@@ -133,14 +134,14 @@ class Prober {
         engine::v1::Probe& probe = *command.mutable_probe();
         for (const Pair& pair : pairs) {
           engine::v1::ProbeTarget* target = probe.add_targets();
-          target->set_segment_id(SegmentId(pair.to));
+          target->set_segment_id(ProbeSegmentId(pair.to));
           target->set_offset(RegionOf(pair.from));
           target->set_seed(SeedOf(pair, copy_engine));
         }
         probe.set_bytes(kProbeBytes);
         probe.set_check(check);
         probe.set_copy_engine(copy_engine);
-        probe.set_staging_segment(SegmentId(gpu));
+        probe.set_staging_segment(ProbeSegmentId(gpu));
         Status status = engines_.Call(gpu, std::move(command));
         if (status.ok() || status.code() == Code::kUnavailable) return status;
         size_t failed = 0;

@@ -234,7 +234,7 @@ Status LeaseServer::SendLocked(Connection& connection, Packet packet) {
   if (connection.backlog.empty()) {
     std::vector<int> raw;
     for (const SharedFd& fd : packet.fds) raw.push_back(fd->get());
-    const Status sent = SendMessage(connection.socket.get(), packet.body, raw, false);
+    Status sent = SendMessage(connection.socket.get(), packet.body, raw, false);
     if (sent.code() != Code::kResourceExhausted) return sent;
   }
   if (connection.backlog.size() >= options_.max_backlog) {

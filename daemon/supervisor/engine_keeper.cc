@@ -443,7 +443,7 @@ std::string EngineKeeper::EndProcess(EngineProcess& process, EngineConnection& c
 std::string EngineKeeper::KillProcess(EngineProcess& process) {
   const auto killed_at = Clock::now();
   bool logged = false;
-  const std::string exit = process.Kill([&] {
+  std::string exit = process.Kill([&] {
     NoteTurn();
     const auto waited = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - killed_at);
     std::string text = "its process " + std::to_string(process.pid()) + " has not ended " +

@@ -28,7 +28,7 @@ class Reader {
   }
 
  private:
-  Status ErrorAt(const toml::node& node, std::string message) const {
+  Status ErrorAt(const toml::node& node, const std::string& message) const {
     return InvalidArgument(file_ + ":" + std::to_string(node.source().begin.line) + ": " + message);
   }
 

@@ -24,7 +24,7 @@ namespace {
   X(cublasLtMatmulAlgoGetHeuristic)
 // clang-format on
 
-struct Functions {
+struct CublasFunctions {
 #define TANDEM_MEMBER(name) decltype(&::name) name##_ = nullptr;
   TANDEM_LT_FUNCTIONS(TANDEM_MEMBER)
 #undef TANDEM_MEMBER
@@ -43,7 +43,7 @@ struct Functions {
 // The descriptors of one call; made and destroyed on the host in well under a microsecond each.
 class Descriptors {
  public:
-  explicit Descriptors(const Functions& functions) : f_(functions) {}
+  explicit Descriptors(const CublasFunctions& functions) : f_(functions) {}
   ~Descriptors() {
     if (operation != nullptr) f_.cublasLtMatmulDescDestroy_(operation);
     for (cublasLtMatrixLayout_t layout : {x, y, d}) {
@@ -109,12 +109,13 @@ class Descriptors {
         f_.cublasLtMatrixLayoutCreate_(layout, matrix.type, matrix.rows, matrix.columns, matrix.leading));
   }
 
-  const Functions& f_;
+  const CublasFunctions& f_;
 };
 
 class LoadedCublasLt : public CublasLt {
  public:
-  LoadedCublasLt(const Functions& functions, cublasLtHandle_t handle) : f_(functions), handle_(handle) {}
+  LoadedCublasLt(const CublasFunctions& functions, cublasLtHandle_t handle)
+      : f_(functions), handle_(handle) {}
 
   Result<std::vector<cublasLtMatmulAlgo_t>> Candidates(const LtProduct& product, size_t workspace_bytes,
                                                        int most) override {
@@ -175,7 +176,7 @@ class LoadedCublasLt : public CublasLt {
                     f_.cublasLtMatmulPreferenceSetAttribute_(preference, attribute, &value, sizeof(value)));
   }
 
-  const Functions& f_;
+  const CublasFunctions& f_;
   const cublasLtHandle_t handle_;
 };
 
@@ -202,13 +203,13 @@ uint32_t ReductionSchemes(const LtProduct& product) {
 namespace {
 
 // Loaded once, by whichever thread comes first; the others wait for it.
-const Result<const Functions*>& LoadFunctions() {
-  static const Result<const Functions*> functions = []() -> Result<const Functions*> {
+const Result<const CublasFunctions*>& LoadFunctions() {
+  static const Result<const CublasFunctions*> functions = []() -> Result<const CublasFunctions*> {
     TANDEM_ASSIGN_OR_RETURN(DynamicLibrary library,
                             DynamicLibrary::Open({"libcublasLt.so.13", "libcublasLt.so"}));
-    auto* loaded = new Functions();
+    auto* loaded = new CublasFunctions();
     TANDEM_RETURN_IF_ERROR(loaded->Load(library));
-    return static_cast<const Functions*>(loaded);
+    return static_cast<const CublasFunctions*>(loaded);
   }();
   return functions;
 }
@@ -218,9 +219,9 @@ const Result<const Functions*>& LoadFunctions() {
 void PreloadCublasLt() { LoadFunctions(); }
 
 Result<CublasLt*> LoadCublasLt() {
-  const Result<const Functions*>& functions = LoadFunctions();
+  const Result<const CublasFunctions*>& functions = LoadFunctions();
   if (!functions.ok()) return functions.status();
-  const Functions& f = **functions;
+  const CublasFunctions& f = **functions;
   cublasLtHandle_t handle = nullptr;
   TANDEM_RETURN_IF_ERROR(f.Check("cublasLtCreate", f.cublasLtCreate_(&handle)));
   return static_cast<CublasLt*>(new LoadedCublasLt(f, handle));

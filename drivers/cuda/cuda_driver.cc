@@ -88,7 +88,7 @@ namespace {
 
 #define TANDEM_SYMBOL_TEXT(symbol) #symbol
 
-struct Functions {
+struct DriverFunctions {
 #define TANDEM_MEMBER(name) decltype(&::name) name##_ = nullptr;
   TANDEM_CUDA_FUNCTIONS(TANDEM_MEMBER)
   TANDEM_NEWER_CUDA_FUNCTIONS(TANDEM_MEMBER)
@@ -107,7 +107,7 @@ struct Functions {
 
 class LoadedDriver : public CudaDriver {
  public:
-  explicit LoadedDriver(const Functions& functions) : f_(functions) {}
+  explicit LoadedDriver(const DriverFunctions& functions) : f_(functions) {}
 
   Status Init() override { return Check("cuInit", f_.cuInit_(0)); }
   Result<int> DeviceGetCount() override {
@@ -470,7 +470,7 @@ class LoadedDriver : public CudaDriver {
     return true;
   }
 
-  const Functions f_;
+  const DriverFunctions f_;
 };
 
 Code CodeOf(CUresult result) {
@@ -518,7 +518,7 @@ Status CudaStatus(const char* call, CUresult result, const char* name, const cha
 Result<CudaDriver*> LoadCudaDriver() {
   static const Result<CudaDriver*> driver = []() -> Result<CudaDriver*> {
     TANDEM_ASSIGN_OR_RETURN(DynamicLibrary library, DynamicLibrary::Open({"libcuda.so.1"}));
-    Functions functions;
+    DriverFunctions functions;
     TANDEM_RETURN_IF_ERROR(functions.Load(library));
     return static_cast<CudaDriver*>(new LoadedDriver(functions));
   }();

@@ -26,7 +26,7 @@ namespace {
   X(ncclRecv)
 // clang-format on
 
-struct Functions {
+struct NcclFunctions {
 #define TANDEM_MEMBER(name) decltype(&::name) name##_ = nullptr;
   TANDEM_NCCL_FUNCTIONS(TANDEM_MEMBER)
 #undef TANDEM_MEMBER
@@ -41,7 +41,7 @@ struct Functions {
 
 class LoadedNccl : public NcclLibrary {
  public:
-  explicit LoadedNccl(const Functions& functions) : f_(functions) {}
+  explicit LoadedNccl(const NcclFunctions& functions) : f_(functions) {}
 
   Result<ncclUniqueId> GetUniqueId() override {
     ncclUniqueId id;
@@ -102,7 +102,7 @@ class LoadedNccl : public NcclLibrary {
   Status Check(const char* call, ncclResult_t result) const {
     return NcclStatus(call, result, f_.ncclGetErrorString_(result));
   }
-  const Functions f_;
+  const NcclFunctions f_;
 };
 
 }  // namespace
@@ -123,7 +123,7 @@ Result<NcclLibrary*> LoadNccl() {
   static const Result<NcclLibrary*> nccl = []() -> Result<NcclLibrary*> {
     ::setenv("NCCL_NVLS_ENABLE", "0", 0);
     TANDEM_ASSIGN_OR_RETURN(DynamicLibrary library, DynamicLibrary::Open({"libnccl.so.2"}));
-    Functions functions;
+    NcclFunctions functions;
     TANDEM_RETURN_IF_ERROR(functions.Load(library));
     return static_cast<NcclLibrary*>(new LoadedNccl(functions));
   }();

@@ -290,6 +290,7 @@ class NvmlLibrary final : public NvmlApi {
       break;
     }
     std::vector<NvmlProcess> processes;
+    processes.reserve(found.size());
     for (const NvmlProcessInfo& info : found) {
       processes.push_back({static_cast<int>(info.pid), info.used_memory == kNvmlValueNotAvailable
                                                            ? 0

@@ -89,7 +89,7 @@ struct Failure {
 };
 
 // A failure whose detail has this reason, and names the rank that caused it (-1: none in particular).
-Failure MakeFailure(std::string reason, Status status, int who_rank);
+Failure MakeFailure(std::string reason, const Status& status, int who_rank);
 
 // A plan's launch on this rank, from its arrival to its end. Its vectors keep their memory for the plan's
 // next launch.

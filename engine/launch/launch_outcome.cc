@@ -19,7 +19,7 @@ std::string RankList(uint8_t mask) {
 
 }  // namespace
 
-Failure MakeFailure(std::string reason, Status status, int who_rank) {
+Failure MakeFailure(std::string reason, const Status& status, int who_rank) {
   StatusDetail detail = status.detail();
   detail.reason = std::move(reason);
   if (who_rank >= 0) {

@@ -18,7 +18,7 @@
 namespace tandem::engine {
 namespace {
 
-constexpr uint64_t kSegment = uint64_t{2} << 20;
+constexpr uint64_t kLinkSegment = uint64_t{2} << 20;
 constexpr uint64_t kBytes = 65536;
 
 // The device's clock: each copy takes the next of these times, the later ones the last.
@@ -79,9 +79,9 @@ class MeasureLinkTest : public testing::Test {
   void Use(Backend* backend) {
     memory_ = std::make_unique<MemoryTable>(backend, dead_);
     for (uint64_t id : {1, 2}) {
-      UniqueFd fd = std::move(*backend->AllocateSegment(kSegment));
-      ASSERT_TRUE(memory_->AddSegment(id, fd.get(), kSegment).ok());
-      (id == 1 ? own_ : peer_) = std::move(*Mapping::Map(fd.get(), 0, kSegment, true));
+      UniqueFd fd = std::move(*backend->AllocateSegment(kLinkSegment));
+      ASSERT_TRUE(memory_->AddSegment(id, fd.get(), kLinkSegment).ok());
+      (id == 1 ? own_ : peer_) = std::move(*Mapping::Map(fd.get(), 0, kLinkSegment, true));
     }
   }
   static v1::MeasureLink Link() {
@@ -142,10 +142,10 @@ TEST_F(MeasureLinkTest, ADeviceThatTellsNoTimeHasNoRate) {
 TEST_F(MeasureLinkTest, StaysInItsSegments) {
   clock_.copy_ns = {1000};
   v1::MeasureLink link = Link();
-  link.set_offset(kSegment - kBytes + 4096);
+  link.set_offset(kLinkSegment - kBytes + 4096);
   EXPECT_EQ(Measure(link).status().code(), Code::kOutOfRange);
   link = Link();
-  link.set_staging_offset(kSegment - kBytes + 4096);
+  link.set_staging_offset(kLinkSegment - kBytes + 4096);
   EXPECT_EQ(Measure(link).status().code(), Code::kOutOfRange);
   link = Link();
   link.set_staging_segment(9);

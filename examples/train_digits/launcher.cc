@@ -16,6 +16,7 @@
 #include "examples/train_digits/rank_process.h"
 #include "examples/train_digits/reference.h"
 #include "examples/train_digits/report.h"
+#include "examples/train_digits/worker.h"
 
 namespace tandem::digits {
 namespace {
@@ -29,12 +30,6 @@ constexpr double kAccuracyDifference = 0.01, kAccuracy = 0.96;
 const int kTrainedEpochs = Options{}.epochs;
 constexpr int kDetectionMs = 1000;
 constexpr int kSilenceMs = 120000;  // no line from any rank for so long: something hangs
-
-int64_t MonotonicNs() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1000000000LL + now.tv_nsec;
-}
 
 bool Agree(double loss, double reference) {
   return std::fabs(loss - reference) <= std::max(kAbsolute, kRelative * std::fabs(reference));

@@ -67,7 +67,8 @@ Batch MakeBatch(const std::vector<Sample>& samples, const std::vector<int>& orde
   for (int row = 0; row < m; ++row) {
     int position = rank * m + row;
     if (position >= batch.samples) continue;
-    const Sample& sample = samples[static_cast<size_t>(order[static_cast<size_t>(first + position)])];
+    const Sample& sample =
+        samples[static_cast<size_t>(order[static_cast<size_t>(first) + static_cast<size_t>(position)])];
     for (int pixel = 0; pixel < kPixels; ++pixel) batch.x(row, pixel) = sample.pixels[pixel];
     batch.labels[static_cast<size_t>(row)] = sample.label;
     batch.weights[static_cast<size_t>(row)] = 1.0f;

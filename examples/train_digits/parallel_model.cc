@@ -34,7 +34,7 @@ Status ParallelModel::Initialize(uint64_t seed) {
   MatrixMap(b1_.host, 1, cut) = initial.b1.middleCols(rank_ * cut, cut);
   MatrixMap(w2_.host, cut, shape_.width) = initial.w2.middleRows(rank_ * cut, cut);
   replicated_momentum_.assign(initial.replicated.size(), 0.0f);
-  w1_momentum_.assign(static_cast<size_t>(shape_.width * cut), 0.0f);
+  w1_momentum_.assign(static_cast<size_t>(shape_.width) * static_cast<size_t>(cut), 0.0f);
   w2_momentum_ = w1_momentum_;
   b1_momentum_.assign(static_cast<size_t>(cut), 0.0f);
   w1_gradient_ = w1_momentum_;

@@ -18,12 +18,6 @@ namespace {
 
 using nlohmann::json;
 
-int64_t MonotonicNs() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1000000000LL + now.tv_nsec;
-}
-
 json StatusJson(const Status& status) {
   return {{"code", CodeName(status.code())},
           {"message", status.message()},
@@ -250,6 +244,12 @@ class Worker {
 };
 
 }  // namespace
+
+int64_t MonotonicNs() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
 
 int RunWorker(const Options& options, UniqueFd in, UniqueFd out) {
   Worker worker(options, std::move(in), std::move(out));

@@ -11,10 +11,15 @@
 //   {"event":"plans"|"sweep"|"variant"|"done"|"failed", …}
 #pragma once
 
+#include <cstdint>
+
 #include "common/unique_fd.h"
 #include "examples/train_digits/options.h"
 
 namespace tandem::digits {
+
+// The clock of the event "lost", which the launcher reads too.
+int64_t MonotonicNs();
 
 // Runs the rank to its end; the process's exit code. `in` and `out` are the worker's ends of the pipes.
 int RunWorker(const Options& options, UniqueFd in, UniqueFd out);

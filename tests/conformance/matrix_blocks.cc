@@ -125,12 +125,12 @@ void AddFused(Matrix* matrix, Op op, const Extents& extents) {
 }
 
 // One row of tiles or several, one tile of 256 columns or several, K one block or many, the last one short.
-const std::vector<Extents> kFusedExtents = {{1, 8, 144, "one row"},
-                                            {128, 256, 256, "one tile"},
-                                            {100, 136, 272, "no whole tile"},
-                                            {130, 520, 400, "one over whole tiles"},
-                                            {300, 1040, 1024, "tiles of several blocks"},
-                                            {64, 40, 2064, "long sums"}};
+const std::vector<Extents> kFusedBlockExtents = {{1, 8, 144, "one row"},
+                                                 {128, 256, 256, "one tile"},
+                                                 {100, 136, 272, "no whole tile"},
+                                                 {130, 520, 400, "one over whole tiles"},
+                                                 {300, 1040, 1024, "tiles of several blocks"},
+                                                 {64, 40, 2064, "long sums"}};
 
 }  // namespace
 
@@ -145,7 +145,7 @@ void AddBlockScaledMatmuls(Matrix* matrix) {
   }
   if (matrix->world() > 1) {
     for (Op op : {Op::kAllGatherMatmul, Op::kMatmulReduceScatter, Op::kMatmulAllReduce}) {
-      for (const Extents& extents : kFusedExtents) AddFused(matrix, op, extents);
+      for (const Extents& extents : kFusedBlockExtents) AddFused(matrix, op, extents);
     }
   }
   AddGather(matrix, kTypes[0], kLong, 0);

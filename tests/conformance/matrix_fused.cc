@@ -6,61 +6,61 @@
 namespace tandem::conformance {
 namespace {
 
-struct Types {
+struct FusedTypes {
   DType a, b, out;
   bool fast = true;
 };
 using enum DType;
-const std::vector<Types> kTypes = {{kBf16, kBf16, kBf16},
-                                   {kBf16, kBf16, kF32},
-                                   {kF16, kF16, kF16},
-                                   {kF16, kF16, kF32},
-                                   {kF8E4M3, kF8E4M3, kBf16},
-                                   {kF8E4M3, kF8E4M3, kF16},
-                                   {kF8E4M3, kF8E4M3, kF32},
-                                   {kF8E4M3, kF8E4M3, kBf16, false},
-                                   {kF8E4M3, kF8E4M3, kF16, false},
-                                   {kF8E4M3, kF8E4M3, kF32, false},
-                                   {kF8E4M3, kF8E5M2, kBf16},
-                                   {kF8E5M2, kF8E4M3, kBf16},
-                                   {kF8E4M3, kF8E5M2, kBf16, false},
-                                   {kF8E5M2, kF8E4M3, kBf16, false},
-                                   {kF8E4M3, kF8E5M2, kF32, false},
-                                   {kF8E5M2, kF8E4M3, kF16, false},
-                                   {kF8E4M3, kF8E5M2, kF16},
-                                   {kF8E5M2, kF8E4M3, kF32},
-                                   {kF8E5M2, kF8E5M2, kF16},
-                                   {kF8E5M2, kF8E5M2, kBf16, false},
-                                   {kF8E5M2, kF8E5M2, kF32}};
+const std::vector<FusedTypes> kFusedTypes = {{kBf16, kBf16, kBf16},
+                                             {kBf16, kBf16, kF32},
+                                             {kF16, kF16, kF16},
+                                             {kF16, kF16, kF32},
+                                             {kF8E4M3, kF8E4M3, kBf16},
+                                             {kF8E4M3, kF8E4M3, kF16},
+                                             {kF8E4M3, kF8E4M3, kF32},
+                                             {kF8E4M3, kF8E4M3, kBf16, false},
+                                             {kF8E4M3, kF8E4M3, kF16, false},
+                                             {kF8E4M3, kF8E4M3, kF32, false},
+                                             {kF8E4M3, kF8E5M2, kBf16},
+                                             {kF8E5M2, kF8E4M3, kBf16},
+                                             {kF8E4M3, kF8E5M2, kBf16, false},
+                                             {kF8E5M2, kF8E4M3, kBf16, false},
+                                             {kF8E4M3, kF8E5M2, kF32, false},
+                                             {kF8E5M2, kF8E4M3, kF16, false},
+                                             {kF8E4M3, kF8E5M2, kF16},
+                                             {kF8E5M2, kF8E4M3, kF32},
+                                             {kF8E5M2, kF8E5M2, kF16},
+                                             {kF8E5M2, kF8E5M2, kBf16, false},
+                                             {kF8E5M2, kF8E5M2, kF32}};
 
-struct Extents {
+struct FusedExtents {
   int64_t rows, n, k;  // rows of a piece
   const char* note = "";
 };
-const std::vector<Extents> kExtents = {{1, 8, 16, "one row"},
-                                       {33, 1032, 144, "few rows"},
-                                       {100, 72, 80, "no whole tile"},
-                                       {128, 256, 64, "one tile"},
-                                       {130, 264, 272, "one over whole tiles"},
-                                       {1024, 16, 32, "two tiles an owner"}};
+const std::vector<FusedExtents> kFusedExtents = {{1, 8, 16, "one row"},
+                                                 {33, 1032, 144, "few rows"},
+                                                 {100, 72, 80, "no whole tile"},
+                                                 {128, 256, 64, "one tile"},
+                                                 {130, 264, 272, "one over whole tiles"},
+                                                 {1024, 16, 32, "two tiles an owner"}};
 // Of an all-reduce whole products: parts that are not equal, and on some numbers of ranks owners of none.
-const std::vector<Extents> kUneven = {{1, 8, 16, "one row of all"},
-                                      {9, 136, 80, "few uneven rows"},
-                                      {37, 1032, 144, "37 tokens"},
-                                      {1037, 264, 80, "1037 tokens"},
-                                      {8229, 520, 32, "uneven rows of several tiles an owner"}};
+const std::vector<FusedExtents> kUneven = {{1, 8, 16, "one row of all"},
+                                           {9, 136, 80, "few uneven rows"},
+                                           {37, 1032, 144, "37 tokens"},
+                                           {1037, 264, 80, "1037 tokens"},
+                                           {8229, 520, 32, "uneven rows of several tiles an owner"}};
 // Few rows, with so many columns that the skinny kernel takes wider tiles than 64. On two ranks: with B's
 // columns contiguous, 112, 128, 224 and 256 along one row of tiles, 112 and 224 along two; with B's rows
 // contiguous, 128 and 256 for 112 and 224.
-const std::vector<Extents> kWide = {
+const std::vector<FusedExtents> kWide = {
     {16, 14328, 48, "few rows, 14328 columns"},         {9, 16200, 48, "few rows, 16200 columns"},
     {16, 28000, 32, "few rows, 28000 columns"},         {5, 32000, 32, "few rows, 32000 columns"},
     {128, 5000, 48, "two rows of tiles, 5000 columns"}, {100, 14320, 32, "two rows of tiles, 14320 columns"}};
 // Many stages of sums of fp8, the last one not whole.
-const Extents kLong = {70, 40, 2064, "long sums"};
+const FusedExtents kLongFused = {70, 40, 2064, "long sums"};
 
 // `all`: rows of the product.
-void AddOne(Matrix* matrix, Op op, const Types& types, const Extents& extents, int64_t all) {
+void AddOne(Matrix* matrix, Op op, const FusedTypes& types, const FusedExtents& extents, int64_t all) {
   Draw& draw = matrix->draw();
   const int64_t n = extents.n, k = extents.k;
   const bool fp8 = IsFloat8(types.a), gathers = op == Op::kAllGatherMatmul;
@@ -93,7 +93,7 @@ void AddOne(Matrix* matrix, Op op, const Types& types, const Extents& extents, i
 }
 
 // A gather for three products, their widths unequal; the gathered A is returned to half of the callers.
-void AddSeveral(Matrix* matrix, DType type, const Extents& extents) {
+void AddSeveral(Matrix* matrix, DType type, const FusedExtents& extents) {
   Draw& draw = matrix->draw();
   const int64_t all = extents.rows * matrix->world();
   OpRequest request;
@@ -118,19 +118,19 @@ void AddSeveral(Matrix* matrix, DType type, const Extents& extents) {
 void AddFusedMatmuls(Matrix* matrix) {
   if (matrix->world() == 1) return;  // nothing to overlap
   for (DType type : {kBf16, kF16}) {
-    for (const Extents& extents : kExtents) AddSeveral(matrix, type, extents);
+    for (const FusedExtents& extents : kFusedExtents) AddSeveral(matrix, type, extents);
   }
   for (Op op : {Op::kAllGatherMatmul, Op::kMatmulReduceScatter, Op::kMatmulAllReduce}) {
-    for (const Types& types : kTypes) {
-      for (const Extents& extents : kExtents)
+    for (const FusedTypes& types : kFusedTypes) {
+      for (const FusedExtents& extents : kFusedExtents)
         AddOne(matrix, op, types, extents, extents.rows * matrix->world());
       if (types.a == types.b && types.a != kF8E5M2 && types.out == (IsFloat8(types.a) ? kBf16 : types.a)) {
-        for (const Extents& extents : kWide)
+        for (const FusedExtents& extents : kWide)
           AddOne(matrix, op, types, extents, extents.rows * matrix->world());
       }
-      if (IsFloat8(types.a)) AddOne(matrix, op, types, kLong, kLong.rows * matrix->world());
+      if (IsFloat8(types.a)) AddOne(matrix, op, types, kLongFused, kLongFused.rows * matrix->world());
       if (op != Op::kMatmulAllReduce) continue;
-      for (const Extents& extents : kUneven) AddOne(matrix, op, types, extents, extents.rows);
+      for (const FusedExtents& extents : kUneven) AddOne(matrix, op, types, extents, extents.rows);
     }
   }
 }

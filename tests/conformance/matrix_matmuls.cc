@@ -3,22 +3,22 @@
 namespace tandem::conformance {
 namespace {
 
-struct Types {
+struct MatmulTypes {
   DType a, b, c;
 };
-const std::vector<Types> kTypes = {
+const std::vector<MatmulTypes> kMatmulTypes = {
     {DType::kF32, DType::kF32, DType::kF32},        {DType::kF16, DType::kF16, DType::kF16},
     {DType::kF16, DType::kF16, DType::kF32},        {DType::kBf16, DType::kBf16, DType::kBf16},
     {DType::kBf16, DType::kBf16, DType::kF32},      {DType::kF8E4M3, DType::kF8E4M3, DType::kBf16},
     {DType::kF8E4M3, DType::kF8E4M3, DType::kF16},  {DType::kF8E4M3, DType::kF8E4M3, DType::kF32},
     {DType::kF8E4M3, DType::kF8E5M2, DType::kBf16}, {DType::kF8E5M2, DType::kF8E4M3, DType::kBf16}};
 
-struct Extents {
+struct MatmulExtents {
   Shape leading;  // of a rank's shard of A, or of C
   int64_t n, k;
   const char* note = "";
 };
-const std::vector<Extents> kExtents = {
+const std::vector<MatmulExtents> kMatmulExtents = {
     {{1}, 1, 1},
     {{1}, 16, 16},
     {{3}, 7, 5},
@@ -36,7 +36,8 @@ const std::vector<Extents> kExtents = {
 };
 
 // The optional operands of product number `i`.
-void DrawEpilogue(Matrix* matrix, const Types& types, int64_t n, bool bias, bool scale, OpRequest* request) {
+void DrawEpilogue(Matrix* matrix, const MatmulTypes& types, int64_t n, bool bias, bool scale,
+                  OpRequest* request) {
   if (bias) {
     request->operands.push_back(
         MakeOperand(Role::kBias, matrix->draw().OneIn(2) || IsFloat8(types.c) ? DType::kF32 : types.c, {n}));
@@ -44,7 +45,7 @@ void DrawEpilogue(Matrix* matrix, const Types& types, int64_t n, bool bias, bool
   if (scale) request->operands.push_back(MakeOperand(Role::kResultScale, DType::kF32, {1}));
 }
 
-Values DrawValues(Matrix* matrix, const Types& types, int64_t k) {
+Values DrawValues(Matrix* matrix, const MatmulTypes& types, int64_t k) {
   // Integers are summed exactly only where the sum's type holds them.
   const bool exact = types.c == DType::kF32 && k <= 128;
   switch (matrix->draw().Below(4)) {
@@ -54,7 +55,7 @@ Values DrawValues(Matrix* matrix, const Types& types, int64_t k) {
   }
 }
 
-Operand DrawB(Matrix* matrix, const Types& types, int64_t k, int64_t n) {
+Operand DrawB(Matrix* matrix, const MatmulTypes& types, int64_t k, int64_t n) {
   // Weight gradients and PyTorch's fused test: B stored by rows or by columns.
   const bool transposed = matrix->draw().OneIn(2);
   return MakeOperand(Role::kB, types.b, {k, n}, false, transposed ? TransposedStrides({k, n}) : Shape());
@@ -80,7 +81,7 @@ Shape ScaleShape(int mode, Shape own, Shape whole) {
   return mode == 0 ? Shape{1} : mode == 1 ? own : whole;
 }
 
-void AddGatherMatmul(Matrix* matrix, const Types& types, const Extents& extents, int dim) {
+void AddGatherMatmul(Matrix* matrix, const MatmulTypes& types, const MatmulExtents& extents, int dim) {
   Draw& draw = matrix->draw();
   const int world = matrix->world();
   Shape shard = extents.leading;
@@ -120,7 +121,8 @@ void AddGatherMatmul(Matrix* matrix, const Types& types, const Extents& extents,
   AddWithSchedules(matrix, request, extras);
 }
 
-void AddReducedMatmul(Matrix* matrix, Op op, const Types& types, const Extents& extents, int dim) {
+void AddReducedMatmul(Matrix* matrix, Op op, const MatmulTypes& types, const MatmulExtents& extents,
+                      int dim) {
   Draw& draw = matrix->draw();
   const int world = matrix->world();
   const bool scatter = op == Op::kMatmulReduceScatter;
@@ -159,7 +161,7 @@ void AddReducedMatmul(Matrix* matrix, Op op, const Types& types, const Extents& 
 
 // C = A * B whose rows are used chunk by chunk; every chunk is ready here, the waiting has separate tests.
 void AddAsyncInput(Matrix* matrix) {
-  for (const Types& types : kTypes) {
+  for (const MatmulTypes& types : kMatmulTypes) {
     for (int chunks : {1, 2, 5}) {
       const int64_t rows = 3 * chunks, n = 24, k = 16;
       OpRequest request;
@@ -180,7 +182,7 @@ void AddAsyncInput(Matrix* matrix) {
 
 // fp8 products have K and N in multiples of 16 in the shapes above where a tensor core's layout needs it, and
 // odd ones elsewhere: both must be right, or refused with the reason.
-const std::vector<Extents> kLarge = {
+const std::vector<MatmulExtents> kLarge = {
     {{128}, 256, 256, "whole tiles"},
     {{129}, 260, 264, "one over whole tiles"},
     {{1024}, 1024, 1024, "PyTorch's fused test on four ranks: M 4096, N = K = 1024"},
@@ -189,26 +191,26 @@ const std::vector<Extents> kLarge = {
 }  // namespace
 
 void AddGatherMatmuls(Matrix* matrix) {
-  for (const Types& types : kTypes) {
-    for (const Extents& extents : kExtents) {
+  for (const MatmulTypes& types : kMatmulTypes) {
+    for (const MatmulExtents& extents : kMatmulExtents) {
       for (int dim = 0; dim <= static_cast<int>(extents.leading.size()); ++dim) {
         AddGatherMatmul(matrix, types, extents, dim);
       }
     }
-    for (const Extents& extents : kLarge) AddGatherMatmul(matrix, types, extents, 0);
+    for (const MatmulExtents& extents : kLarge) AddGatherMatmul(matrix, types, extents, 0);
   }
   AddAsyncInput(matrix);
 }
 
 void AddReducedMatmuls(Matrix* matrix) {
-  for (const Types& types : kTypes) {
-    for (const Extents& extents : kExtents) {
+  for (const MatmulTypes& types : kMatmulTypes) {
+    for (const MatmulExtents& extents : kMatmulExtents) {
       for (int dim = 0; dim <= static_cast<int>(extents.leading.size()); ++dim) {
         AddReducedMatmul(matrix, Op::kMatmulReduceScatter, types, extents, dim);
       }
       AddReducedMatmul(matrix, Op::kMatmulAllReduce, types, extents, 0);
     }
-    for (const Extents& extents : kLarge) {
+    for (const MatmulExtents& extents : kLarge) {
       AddReducedMatmul(matrix, Op::kMatmulReduceScatter, types, extents, 0);
       AddReducedMatmul(matrix, Op::kMatmulAllReduce, types, extents, 0);
     }

@@ -3,8 +3,8 @@
 namespace tandem::conformance {
 namespace {
 
-const std::vector<DType> kAllDTypes = {DType::kF32,    DType::kF16, DType::kBf16, DType::kF8E4M3,
-                                       DType::kF8E5M2, DType::kI32, DType::kI64,  DType::kU8};
+const std::vector<DType> kReducedDTypes = {DType::kF32,    DType::kF16, DType::kBf16, DType::kF8E4M3,
+                                           DType::kF8E5M2, DType::kI32, DType::kI64,  DType::kU8};
 const std::vector<DType> kFloats = {DType::kF32, DType::kF16, DType::kBf16};
 
 // Attributes that are drawn instead of crossed.
@@ -39,7 +39,7 @@ void AddCounts(Matrix* matrix) {
                                  240, 255, 256, 257, 1023, 1024, 1025, 4095, 4096, 4097, 65535, 65536, 65537};
   for (int i = 0; i < 8; ++i) counts.push_back(1 + matrix->draw().Below(70000));
   for (int64_t count : counts) {
-    for (DType dtype : kAllDTypes) {
+    for (DType dtype : kReducedDTypes) {
       if (count > 300 && dtype != DType::kF32 && dtype != DType::kBf16 && !matrix->draw().OneIn(3)) continue;
       OpRequest request = AllReduceOf(dtype, {count});
       Extras extras;
@@ -103,7 +103,7 @@ void AddShapes(Matrix* matrix) {
 void AddReduces(Matrix* matrix) {
   for (int root = 0; root < matrix->world(); ++root) {
     for (int64_t count : {0, 1, 3, 17, 257, 4097}) {
-      const DType dtype = matrix->draw().Of(kAllDTypes);
+      const DType dtype = matrix->draw().Of(kReducedDTypes);
       OpRequest request = AllReduceOf(dtype, {count});
       request.op = Op::kReduce;
       request.root = root;

@@ -60,14 +60,14 @@ Result<std::shared_ptr<PlacedPlan>> PlacedPlan::Make(const ClientPlacementInfo& 
 }
 
 Status PlacedPlan::Launch(LaunchStream& stream, bool capturing, uint64_t stream_id, PlacedBindings bindings,
-                          Milliseconds deadline, std::shared_ptr<ClientPlanState> state) {
+                          Milliseconds deadline, const std::shared_ptr<ClientPlanState>& state) {
   PlacedCall call;
   call.bindings = std::move(bindings);
   call.deadline = deadline.count() > 0 ? Bounded(deadline) : Bounded(deadline_);
   call.plan_id = plan_id_;
   call.stream_id = stream_id;
   call.capturing = capturing;
-  call.state = std::move(state);
+  call.state = state;
   call.keep = shared_from_this();
   return group_->queue().Launch(stream, *work_, std::move(call));
 }

@@ -35,7 +35,7 @@ class PlacedPlan : public std::enable_shared_from_this<PlacedPlan> {
   // Puts one launch onto `stream`, behind all earlier ones of the group. `deadline`: of the launch; 0: the
   // group's. Its failure is kept in `state` under `stream_id`.
   Status Launch(LaunchStream& stream, bool capturing, uint64_t stream_id, PlacedBindings bindings,
-                Milliseconds deadline, std::shared_ptr<ClientPlanState> state);
+                Milliseconds deadline, const std::shared_ptr<ClientPlanState>& state);
 
  private:
   PlacedPlan() = default;

@@ -82,7 +82,7 @@ Status LaunchService::Wait(const SessionRef& session, uint64_t launch_id, const 
         .WithDetail({.reason = "NOT_ENDED", .who = {}, .field = {}});
   }
   if (it == session->launches.end()) return NotFound("the launch's outcome was taken by another call");
-  const Status status = it->second.status;
+  Status status = it->second.status;
   session->launches.erase(it);
   registry.launches.erase(launch_id);
   return status;

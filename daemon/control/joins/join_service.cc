@@ -40,10 +40,10 @@ Status JoinService::AwaitNameFree(RegistryLock& lock, const std::string& scope, 
     }
     if (registry.names[scope].current != current) continue;
     if (current->Lives()) {
+      const std::string count = std::to_string(current->world());
       std::vector<uint32_t> all;
       for (size_t rank = 0; rank < current->world(); ++rank) all.push_back(static_cast<uint32_t>(rank));
-      return AlreadyExists(name + " is complete: its " + std::to_string(all.size()) +
-                           " ranks are taken by other processes")
+      return AlreadyExists(name + " is complete: its " + count + " ranks are taken by other processes")
           .WithDetail(BlameRanks("JOINED", std::move(all), "name"));
     }
     const std::shared_ptr<std::condition_variable> freed = registry.names[scope].freed;

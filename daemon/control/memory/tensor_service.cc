@@ -268,7 +268,7 @@ Status TensorService::MakeForAll(GroupRecord& group, TensorRendezvous& meeting, 
   uint64_t id = 0;
   {
     RegistryLock lock(registry);
-    const Status status = CheckTensors(group, meeting, fresh.get());
+    Status status = CheckTensors(group, meeting, fresh.get());
     // `work` is of one group: the tensors may have got memory by a rendezvous of another one since we looked.
     const bool overtaken = fresh && std::any_of(meeting.tensors.begin(), meeting.tensors.end(),
                                                 [](const auto& tensor) TANDEM_REQUIRES(registry_mutex) {
@@ -302,7 +302,7 @@ Status TensorService::MakeForAll(GroupRecord& group, TensorRendezvous& meeting, 
     meeting.registration_id = id;
     installer_.PostRegistration(group, id, batch);
   }
-  const Status status = batch->Wait(waiter);
+  Status status = batch->Wait(waiter);
   if (!status.ok()) {
     RegistryLock lock(registry);
     for (const auto& tensor : meeting.tensors) tensor->registrations.erase(group.id);

@@ -268,7 +268,7 @@ Status PlanService::MakeForAll(const std::shared_ptr<GroupRecord>& group, Prepar
     TANDEM_ASSIGN_OR_RETURN(plan_id, Post(group, draft, unique_id, batch));
     meeting.plan_id = plan_id;
   }
-  const Status status = batch->Wait(waiter);
+  Status status = batch->Wait(waiter);
   if (!status.ok()) {
     RegistryLock lock(core_.registry);
     if (group->plans.contains(plan_id)) Remove(*group, plan_id);

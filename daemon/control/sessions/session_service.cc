@@ -199,7 +199,7 @@ Status SessionService::LeaveGroups(const SessionRef& session, const Waiter& wait
     groups = session->groups;
   }
   for (const uint64_t group : groups) {
-    const Status left = of_.groups.Leave(session, group, waiter);
+    Status left = of_.groups.Leave(session, group, waiter);
     if (!left.ok() && left.code() != Code::kNotFound) return left;
   }
   return Status::Ok();

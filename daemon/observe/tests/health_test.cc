@@ -13,7 +13,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-HealthInput Healthy() {
+HealthInput HealthyInput() {
   HealthInput input;
   input.topology = EmulatedTopology(2, 1 << 20);
   input.engines.resize(2);
@@ -22,7 +22,7 @@ HealthInput Healthy() {
 }
 
 TEST(HealthTest, AHealthyNodeIsLiveAndReady) {
-  const Health health = CheckHealth(Healthy());
+  const Health health = CheckHealth(HealthyInput());
   EXPECT_TRUE(health.live);
   EXPECT_TRUE(health.ready);
   EXPECT_THAT(health.reasons, IsEmpty());
@@ -30,7 +30,7 @@ TEST(HealthTest, AHealthyNodeIsLiveAndReady) {
 
 TEST(HealthTest, EachCauseIsNamedAndLeavesTheDaemonLive) {
   const auto reason_of = [](auto change) {
-    HealthInput input = Healthy();
+    HealthInput input = HealthyInput();
     change(input);
     const Health health = CheckHealth(input);
     EXPECT_TRUE(health.live);
@@ -51,7 +51,7 @@ TEST(HealthTest, EachCauseIsNamedAndLeavesTheDaemonLive) {
 }
 
 TEST(HealthTest, ADaemonWithoutProgressIsNeitherLiveNorReady) {
-  HealthInput input = Healthy();
+  HealthInput input = HealthyInput();
   input.live = false;
   const Health health = CheckHealth(input);
   EXPECT_FALSE(health.live);
@@ -71,7 +71,7 @@ TEST(HealthTest, AStoppedProcessIsSeen) {
   ASSERT_EQ(::waitpid(child, &status, WUNTRACED), child);
   ASSERT_TRUE(WIFSTOPPED(status));
   EXPECT_THAT(StoppedProcess(child), HasSubstr("process " + std::to_string(child) + " is stopped"));
-  HealthInput input = Healthy();
+  HealthInput input = HealthyInput();
   input.engines[1].pid = child;
   EXPECT_THAT(CheckHealth(input).reasons,
               ElementsAre(HasSubstr("engine of GPU 1 (EMU-0000-0001) does not run")));

@@ -77,6 +77,7 @@ std::vector<Algorithm> OtherAlgorithms(const Plan& plan) {
   std::stable_sort(others.begin(), others.end(),
                    [&](const RefusedAlgorithm& a, const RefusedAlgorithm& b) { return time(a) < time(b); });
   std::vector<Algorithm> algorithms;
+  algorithms.reserve(others.size());
   for (const RefusedAlgorithm& other : others) algorithms.push_back(other.algorithm);
   return algorithms;
 }

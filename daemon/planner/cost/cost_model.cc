@@ -289,7 +289,7 @@ double FusedUs(const Problem& problem, const MachineModel& machine, Algorithm al
 }  // namespace
 
 std::string PredictionModel(const Topology& topology, bool emulated) {
-  const std::string model = "model of H100 and H200 GPUs";
+  std::string model = "model of H100 and H200 GPUs";
   if (emulated) return model + "; the GPUs here are emulated";
   for (const GpuInfo& gpu : topology.gpus) {
     const bool same = gpu.model.empty() || gpu.model.find("H100") != std::string::npos ||

@@ -108,7 +108,7 @@ class Gather {
         deps.push_back(previous_[rank][c]);
       }
       if (Elements(step.c) == 0) continue;
-      previous_[rank][c] = builder_->Multiply(rank, lane, std::move(step), label, std::move(deps));
+      previous_[rank][c] = builder_->Multiply(rank, lane, step, label, deps);
     }
   }
 
@@ -333,7 +333,7 @@ View WholeShape(const View& shard, int world, const Ref& ref) {
 
 // `collective` first, then the product. By copy engines on two lanes: lane 1 has what is only for this rank.
 // Returns whether the gathered A is in its slot from the start.
-bool Unfused(const Problem& problem, Algorithm collective, Gather* gather, Builder* builder) {
+bool UnfusedGather(const Problem& problem, Algorithm collective, Gather* gather, Builder* builder) {
   const int world = problem.world_size, dim = problem.dim;
   const bool by_nccl = collective == Algorithm::kNccl, copy_engine = collective == Algorithm::kCopyEngine;
   const int own_lane = builder->lanes() - 1;
@@ -442,7 +442,7 @@ Status BuildAllGatherMatmul(const Problem& problem, Algorithm algorithm, Algorit
   plan->steps = unfused ? 0 : world * pieces;
   bool in_slot = gather.direct();
   if (unfused) {
-    in_slot = Unfused(problem, collective, &gather, &builder);
+    in_slot = UnfusedGather(problem, collective, &gather, &builder);
   } else if (ring) {
     Ring(problem, pieces, &gather, &builder);
   } else if (fused) {

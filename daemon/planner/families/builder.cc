@@ -129,8 +129,8 @@ uint32_t Builder::Copy(int rank, int lane, const View& src, const View& dst, boo
   return Add(rank, lane, CopyStep{src, dst, copy_engine}, std::move(label), std::move(deps));
 }
 
-uint32_t Builder::Multiply(int rank, int lane, MatmulStep product, std::string label,
-                           std::vector<uint32_t> deps) {
+uint32_t Builder::Multiply(int rank, int lane, const MatmulStep& product, const std::string& label,
+                           const std::vector<uint32_t>& deps) {
   if (Elements(product.c) == 0) return Last(rank, lane);
   for (MatmulStep& part : RowProducts(product)) Add(rank, lane, std::move(part), label, deps);
   return Last(rank, lane);

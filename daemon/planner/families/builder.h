@@ -59,8 +59,8 @@ class Builder {
                 std::string label = {}, std::vector<uint32_t> deps = {});
   // Appends a product, in several of matrices where its rows lie at no common pitch (row_products.h); the
   // result is the last of them. Nothing is appended for no elements.
-  uint32_t Multiply(int rank, int lane, MatmulStep product, std::string label = {},
-                    std::vector<uint32_t> deps = {});
+  uint32_t Multiply(int rank, int lane, const MatmulStep& product, const std::string& label = {},
+                    const std::vector<uint32_t>& deps = {});
   // Appends a sum unless it has no elements.
   uint32_t Reduce(int rank, int lane, ReduceStep reduce, std::string label = {},
                   std::vector<uint32_t> deps = {});

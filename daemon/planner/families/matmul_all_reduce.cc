@@ -18,7 +18,7 @@ namespace {
 constexpr int kTilesPerOwner = 2;
 
 // The product, then `collective`. Returns whether sums are rounded before bias and result scale.
-bool Unfused(const Problem& problem, Algorithm collective, Builder* builder) {
+bool UnfusedAllReduce(const Problem& problem, Algorithm collective, Builder* builder) {
   const int world = problem.world_size;
   const bool by_nccl = collective == Algorithm::kNccl,
              kernel = !by_nccl && collective != Algorithm::kCopyEngine;
@@ -239,7 +239,7 @@ Status BuildMatmulAllReduce(const Problem& problem, Algorithm algorithm, Algorit
   }
   if (!Overlaps(algorithm)) {
     Builder builder(world, 1);
-    const bool again = Unfused(problem, collective, &builder);
+    const bool again = UnfusedAllReduce(problem, collective, &builder);
     SetUnfusedNumbers(problem, collective, again, plan);
     return builder.Finish(plan);
   }

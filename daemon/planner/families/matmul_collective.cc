@@ -101,11 +101,11 @@ MatmulCollective Best(const Problem& problem) {
   };
   if (const Algorithm beside = FasterBesideProduct(*plain);
       beside != Algorithm::kAuto && beside != choice->algorithm) {
-    const MatmulCollective measured = instead(beside, "as measured beside a product of this size", "");
+    MatmulCollective measured = instead(beside, "as measured beside a product of this size", "");
     if (measured.algorithm == beside) return measured;
   }
   if (choice->algorithm == Algorithm::kHybridCubeMesh) {
-    const MatmulCollective nccl =
+    MatmulCollective nccl =
         instead(Algorithm::kNccl, "the hybrid cube mesh's kernel runs without a product beside it only", "");
     if (nccl.algorithm == Algorithm::kNccl) return nccl;
     const std::string& no_nccl = problem.group->no_nccl;

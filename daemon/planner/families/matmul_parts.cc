@@ -5,7 +5,7 @@
 namespace tandem::plan {
 
 View ScaleAView(const Problem& problem, int rank) {
-  const View view = problem.Slot(rank, problem.slots.scale_a);
+  View view = problem.Slot(rank, problem.slots.scale_a);
   if (problem.scale_mode == ScaleMode::kTensorWise) return FirstElement(view);
   if (IsBlockWise(problem.scale_mode)) return view;
   return DropDim(view, static_cast<int>(view.extent.size()) - 1);

@@ -229,7 +229,7 @@ void MultiplyWhole(const Problem& problem, int r, const View& whole, Builder* bu
 }
 
 // The product, then `collective`. Returns whether sums are rounded before bias and result scale.
-bool Unfused(const Problem& problem, Algorithm collective, Builder* builder) {
+bool UnfusedScatter(const Problem& problem, Algorithm collective, Builder* builder) {
   const int world = problem.world_size;
   const bool by_nccl = collective == Algorithm::kNccl, copy_engine = collective == Algorithm::kCopyEngine;
   const View c = problem.Slot(0, problem.slots.c[0]);
@@ -309,7 +309,7 @@ Status BuildMatmulReduceScatter(const Problem& problem, Algorithm algorithm, Alg
   const int lanes = world == 1 || unfused ? 1 : fused ? FusedLanes(problem) : asked;
   Builder builder(world, lanes, 3 * world * pieces + 32);  // a chunk's product, its copy and its words
   if (unfused) {
-    const bool again = Unfused(problem, collective, &builder);
+    const bool again = UnfusedScatter(problem, collective, &builder);
     SetUnfusedNumbers(problem, collective, again, plan);
     return builder.Finish(plan);
   }

@@ -17,7 +17,7 @@
 namespace tandem::plan {
 namespace {
 
-SkinnyKind KindOf(Op op) {
+SkinnyKind SkinnyKindOf(Op op) {
   if (op == Op::kAllGatherMatmul) return SkinnyKind::kGather;
   return op == Op::kMatmulReduceScatter ? SkinnyKind::kScatter : SkinnyKind::kAllReduce;
 }
@@ -180,10 +180,10 @@ std::optional<SkinnyLayout> SkinnyFor(const Problem& problem, std::string* why) 
   const View a = problem.Slot(0, slots.a), b = problem.Slot(0, slots.b[0]), c = problem.Slot(0, slots.c[0]);
   if (std::string types = WhyNotTypes(a.dtype, b.dtype, c.dtype); !types.empty())
     return none(std::move(types));
-  const std::optional<SkinnyLayout> layout =
-      MakeSkinnyLayout(KindOf(problem.request->op), problem.world_size, problem.rows, problem.n, problem.k,
-                       static_cast<int>(DTypeBytes(a.dtype)), static_cast<int>(DTypeBytes(c.dtype)),
-                       RunsAlongN(b), MaxSkinnyCtas(problem.group->kernel_sms));
+  const std::optional<SkinnyLayout> layout = MakeSkinnyLayout(
+      SkinnyKindOf(problem.request->op), problem.world_size, problem.rows, problem.n, problem.k,
+      static_cast<int>(DTypeBytes(a.dtype)), static_cast<int>(DTypeBytes(c.dtype)), RunsAlongN(b),
+      MaxSkinnyCtas(problem.group->kernel_sms));
   if (!layout) return none("more tiles than the skinny kernel computes at once");
   if (layout->area_bytes() > static_cast<int64_t>(kMaxWorkspaceBytes)) {
     return none(Text("its exchange area of ", BytesText(static_cast<uint64_t>(layout->area_bytes())),

@@ -12,8 +12,6 @@ namespace {
 
 using Shape = std::vector<int64_t>;
 
-const TensorSpec& Spec(const Problem& problem, int slot) { return problem.operand(slot).spec; }
-
 Status ShapeError(int slot, const Shape& want, const Shape& have) {
   return FieldError(OperandField(slot, "shape"),
                     Text("must be ", ShapeText(want), ", not ", ShapeText(have)));

@@ -18,6 +18,8 @@ Status CheckOperands(const OpRequest& request);
 // given.
 Result<Slots> FindSlots(const OpRequest& request);
 
+inline const TensorSpec& Spec(const Problem& problem, int slot) { return problem.operand(slot).spec; }
+
 // "operands[3].shape" and the like.
 std::string OperandField(int slot, std::string_view member);
 

@@ -11,7 +11,7 @@
 namespace tandem::plan {
 namespace {
 
-const TensorSpec& Spec(const OpRequest& request, int slot) { return request.operands[slot].spec; }
+const TensorSpec& RequestSpec(const OpRequest& request, int slot) { return request.operands[slot].spec; }
 
 bool Reduces(Op op) {
   return op == Op::kAllReduce || op == Op::kReduceScatter || op == Op::kReduce ||
@@ -91,7 +91,7 @@ Status CheckDivisible(int slot, const std::vector<int64_t>& shape, int dim, int 
 
 // Output's shape and dtype against what they must be.
 Status CheckOutput(const OpRequest& request, int slot, DType dtype, const std::vector<int64_t>& shape) {
-  const TensorSpec& spec = Spec(request, slot);
+  const TensorSpec& spec = RequestSpec(request, slot);
   if (spec.dtype != dtype) {
     return FieldError(OperandField(slot, "dtype"),
                       Text("must be ", DTypeName(dtype), " like the input, not ", DTypeName(spec.dtype)));
@@ -106,7 +106,7 @@ Status CheckOutput(const OpRequest& request, int slot, DType dtype, const std::v
 Status FillCollective(Problem* problem) {
   const OpRequest& request = *problem->request;
   const Slots& slots = problem->slots;
-  const TensorSpec& input = Spec(request, slots.input);
+  const TensorSpec& input = RequestSpec(request, slots.input);
   std::vector<int64_t> shape = input.shape;
   const bool by_dim =
       request.op == Op::kAllGather || request.op == Op::kReduceScatter || request.op == Op::kAllToAll;

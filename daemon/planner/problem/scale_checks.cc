@@ -8,8 +8,6 @@ namespace {
 
 using Shape = std::vector<int64_t>;
 
-const TensorSpec& Spec(const Problem& problem, int slot) { return problem.operand(slot).spec; }
-
 Status CheckType(const Problem& problem, int slot) {
   if (Spec(problem, slot).dtype != DType::kF32)
     return FieldError(OperandField(slot, "dtype"), "scales are f32");

@@ -13,12 +13,6 @@ namespace {
 
 using testing::HasSubstr;
 
-Plan MustPlan(const OpRequest& request, const GroupContext& group) {
-  auto plan = PlanOf(request, group);
-  EXPECT_TRUE(plan.ok()) << plan.status().ToString();
-  return plan.ok() ? *plan : Plan{};
-}
-
 GroupContext FullMeshGroup() {
   GroupContext group = PcieGroup(4);
   for (int i = 0; i < 4; ++i) {

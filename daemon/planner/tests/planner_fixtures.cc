@@ -13,7 +13,7 @@
 namespace tandem::plan {
 namespace {
 
-GroupContext Group(int world) {
+GroupContext EqualGroup(int world) {
   GroupContext group;
   group.topology.source = "test";
   for (int i = 0; i < world; ++i) {
@@ -246,13 +246,13 @@ class Simulation {
 }  // namespace
 
 GroupContext SwitchGroup(int world) {
-  GroupContext group = Group(world);
+  GroupContext group = EqualGroup(world);
   for (GpuInfo& gpu : group.topology.gpus) gpu.switch_links = 18;
   return group;
 }
 
 GroupContext MeshGroup() {
-  GroupContext group = Group(8);
+  GroupContext group = EqualGroup(8);
   for (int i = 0; i < 8; ++i) {
     for (int j = 0; j < 8; ++j) {
       const bool linked = i != j && (i / 4 == j / 4 || i % 4 == j % 4);
@@ -263,7 +263,7 @@ GroupContext MeshGroup() {
   return group;
 }
 
-GroupContext PcieGroup(int world) { return Group(world); }
+GroupContext PcieGroup(int world) { return EqualGroup(world); }
 
 Operand Tensor(Role role, DType dtype, std::vector<int64_t> shape, std::vector<int64_t> strides) {
   Operand operand;
@@ -314,6 +314,12 @@ std::vector<OpRequest> OnAllRanks(const OpRequest& request, int world) {
 
 Result<Plan> PlanOf(const OpRequest& request, const GroupContext& group) {
   return MakePlan(OnAllRanks(request, group.topology.size()), group);
+}
+
+Plan MustPlan(const OpRequest& request, const GroupContext& group) {
+  auto plan = PlanOf(request, group);
+  EXPECT_TRUE(plan.ok()) << plan.status().ToString();
+  return plan.ok() ? *plan : Plan{};
 }
 
 std::string ReasonAgainst(const Plan& plan, Algorithm algorithm) {

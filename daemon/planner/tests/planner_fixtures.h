@@ -33,6 +33,9 @@ std::vector<OpRequest> OnAllRanks(const OpRequest& request, int world);
 // Plans `request` on all ranks of `group`.
 Result<Plan> PlanOf(const OpRequest& request, const GroupContext& group);
 
+// The same; fails the test where there is no plan.
+Plan MustPlan(const OpRequest& request, const GroupContext& group);
+
 // The reason against `algorithm` in `plan`; "not refused" if it is the chosen one.
 std::string ReasonAgainst(const Plan& plan, Algorithm algorithm);
 

@@ -24,12 +24,6 @@ GroupContext FusedH200s(int world) {
   return group;
 }
 
-Plan MustPlan(const OpRequest& request, const GroupContext& group) {
-  auto plan = PlanOf(request, group);
-  EXPECT_TRUE(plan.ok()) << plan.status().ToString();
-  return std::move(*plan);
-}
-
 // The predicted time of `algorithm`, chosen or not.
 double Predicted(const Plan& plan, Algorithm algorithm) {
   if (plan.algorithm == algorithm) return plan.predicted_us;

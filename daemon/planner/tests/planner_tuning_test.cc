@@ -15,7 +15,7 @@ using testing::Not;
 
 constexpr int kWorld = 4;
 
-std::vector<OpRequest> GatherMatmul(int64_t rows, int64_t n = 512, int64_t k = 256) {
+std::vector<OpRequest> TunedGather(int64_t rows, int64_t n = 512, int64_t k = 256) {
   OpRequest request;
   request.op = Op::kAllGatherMatmul;
   request.operands = {{Role::kA, {DType::kBf16, {rows / kWorld, k}, {}}, false, -1},
@@ -24,7 +24,7 @@ std::vector<OpRequest> GatherMatmul(int64_t rows, int64_t n = 512, int64_t k = 2
   return std::vector<OpRequest>(kWorld, request);
 }
 
-std::vector<OpRequest> AllReduce(int64_t elements) {
+std::vector<OpRequest> TunedAllReduce(int64_t elements) {
   OpRequest request;
   request.op = Op::kAllReduce;
   request.operands = {{Role::kInput, {DType::kF32, {elements}, {}}, false, -1},
@@ -84,7 +84,7 @@ class Tuning : public testing::Test {
 // stays fused.
 TEST_F(Tuning, AProductBesideOneKernelIsTakenWhereItWasMeasured) {
   group_.packet_kernels = true;
-  std::vector<OpRequest> requests = GatherMatmul(512);
+  std::vector<OpRequest> requests = TunedGather(512);
   Put(requests, {Measurement(Algorithm::kPipeline, 40), Measurement(Algorithm::kLowLatency, 50)});
   EXPECT_EQ(Must(requests).algorithm, Algorithm::kPipeline);
   Put(requests, {Measurement(Algorithm::kLowLatency, 20), Measurement(Algorithm::kPipeline, 50)});
@@ -96,13 +96,13 @@ TEST_F(Tuning, AProductBesideOneKernelIsTakenWhereItWasMeasured) {
 }
 
 TEST_F(Tuning, TheMeasuredAlgorithmIsTakenWithItsParametersAndSaysSo) {
-  const Plan before = Must(GatherMatmul(4096));
+  const Plan before = Must(TunedGather(4096));
   ASSERT_NE(before.algorithm, Algorithm::kRing);
   EXPECT_EQ(before.measured_us, 0);
-  Put(GatherMatmul(4096),
+  Put(TunedGather(4096),
       {Measurement(Algorithm::kUnfused, 90.5), Measurement(Algorithm::kRing, 70.25, 2 * kWorld, 3),
        Refused(Algorithm::kFused, "needs a Hopper")});
-  const Plan plan = Must(GatherMatmul(4096));
+  const Plan plan = Must(TunedGather(4096));
   EXPECT_EQ(plan.algorithm, Algorithm::kRing);
   EXPECT_EQ(plan.steps, 2 * kWorld);
   EXPECT_EQ(plan.lanes, 3);
@@ -124,21 +124,21 @@ TEST_F(Tuning, TheMeasuredAlgorithmIsTakenWithItsParametersAndSaysSo) {
 }
 
 TEST_F(Tuning, WhatIsAskedForGoesBeforeTheTable) {
-  Put(GatherMatmul(4096), {Measurement(Algorithm::kRing, 70)});
-  auto requests = GatherMatmul(4096);
+  Put(TunedGather(4096), {Measurement(Algorithm::kRing, 70)});
+  auto requests = TunedGather(4096);
   for (OpRequest& request : requests) request.algorithm = Algorithm::kPipeline;
   const Plan asked = Must(requests);
   EXPECT_EQ(asked.algorithm, Algorithm::kPipeline);
   EXPECT_EQ(asked.reason, "asked for");
-  requests = GatherMatmul(4096);
+  requests = TunedGather(4096);
   for (OpRequest& request : requests) request.lanes = 4;
   EXPECT_EQ(Must(requests).measured_us, 0);
 }
 
 TEST_F(Tuning, WhatThisRequestDoesNotAllowGivesWayToTheNextFastest) {
-  Put(GatherMatmul(4096), {Measurement(Algorithm::kUnfused, 10), Measurement(Algorithm::kFused, 15),
-                           Measurement(Algorithm::kRing, 20)});
-  auto requests = GatherMatmul(4096);
+  Put(TunedGather(4096), {Measurement(Algorithm::kUnfused, 10), Measurement(Algorithm::kFused, 15),
+                          Measurement(Algorithm::kRing, 20)});
+  auto requests = TunedGather(4096);
   for (OpRequest& request : requests) request.on_unfused = OnUnfused::kError;
   const Plan plan = Must(requests);  // no fused kernels here
   EXPECT_EQ(plan.algorithm, Algorithm::kRing);
@@ -159,13 +159,13 @@ TEST_F(Tuning, WhatThisRequestDoesNotAllowGivesWayToTheNextFastest) {
   // Nothing that was measured can run: as if there were no table.
   TuningTable only_fused;
   std::swap(table_, only_fused);
-  Put(GatherMatmul(4096), {Measurement(Algorithm::kFused, 15)});
-  EXPECT_EQ(Must(GatherMatmul(4096)).measured_us, 0);
+  Put(TunedGather(4096), {Measurement(Algorithm::kFused, 15)});
+  EXPECT_EQ(Must(TunedGather(4096)).measured_us, 0);
 }
 
 TEST_F(Tuning, AWarningOfUnfusedNamesTheTimes) {
-  Put(GatherMatmul(4096), {Measurement(Algorithm::kUnfused, 10), Measurement(Algorithm::kRing, 20)});
-  auto requests = GatherMatmul(4096);
+  Put(TunedGather(4096), {Measurement(Algorithm::kUnfused, 10), Measurement(Algorithm::kRing, 20)});
+  auto requests = TunedGather(4096);
   for (OpRequest& request : requests) request.on_unfused = OnUnfused::kWarn;
   const Plan plan = Must(requests);
   EXPECT_EQ(plan.algorithm, Algorithm::kUnfused);
@@ -174,68 +174,68 @@ TEST_F(Tuning, AWarningOfUnfusedNamesTheTimes) {
 }
 
 TEST_F(Tuning, ThresholdsOfCollectivesGiveWayToMeasurements) {
-  ASSERT_EQ(Must(AllReduce(1024)).algorithm, Algorithm::kOneShot);
-  Put(AllReduce(1024), {Measurement(Algorithm::kNccl, 5), Measurement(Algorithm::kOneShot, 6)});
-  const Plan plan = Must(AllReduce(1024));
+  ASSERT_EQ(Must(TunedAllReduce(1024)).algorithm, Algorithm::kOneShot);
+  Put(TunedAllReduce(1024), {Measurement(Algorithm::kNccl, 5), Measurement(Algorithm::kOneShot, 6)});
+  const Plan plan = Must(TunedAllReduce(1024));
   EXPECT_EQ(plan.algorithm, Algorithm::kNccl);
-  EXPECT_EQ(Must(AllReduce(1 << 20)).measured_us, 0) << "a thousand times the size";
+  EXPECT_EQ(Must(TunedAllReduce(1 << 20)).measured_us, 0) << "a thousand times the size";
 }
 
 TEST_F(Tuning, TheExactShapeComesBeforeTheNearestOne) {
-  Put(GatherMatmul(4096), {Measurement(Algorithm::kRing, 40)});
-  Put(GatherMatmul(5120), {Measurement(Algorithm::kUnfused, 50)});
-  EXPECT_EQ(Must(GatherMatmul(4096)).algorithm, Algorithm::kRing);
-  EXPECT_EQ(Must(GatherMatmul(5120)).algorithm, Algorithm::kUnfused);
-  const Plan low = Must(GatherMatmul(4160)), high = Must(GatherMatmul(5056));
+  Put(TunedGather(4096), {Measurement(Algorithm::kRing, 40)});
+  Put(TunedGather(5120), {Measurement(Algorithm::kUnfused, 50)});
+  EXPECT_EQ(Must(TunedGather(4096)).algorithm, Algorithm::kRing);
+  EXPECT_EQ(Must(TunedGather(5120)).algorithm, Algorithm::kUnfused);
+  const Plan low = Must(TunedGather(4160)), high = Must(TunedGather(5056));
   EXPECT_EQ(low.algorithm, Algorithm::kRing);
   EXPECT_EQ(high.algorithm, Algorithm::kUnfused);
   EXPECT_THAT(high.reason, HasSubstr("at 5120x512x256, the nearest measured"));
 }
 
 TEST_F(Tuning, ABucketEndsAtAFactorOfTheSquareRootOfTwo) {
-  Put(GatherMatmul(4096), {Measurement(Algorithm::kRing, 40)});
-  EXPECT_GT(Must(GatherMatmul(5792)).measured_us, 0);  // 4096 · √2 = 5792.6
-  EXPECT_EQ(Must(GatherMatmul(5796)).measured_us, 0);
-  EXPECT_GT(Must(GatherMatmul(2900)).measured_us, 0);  // 4096 / √2 = 2896.3
-  EXPECT_EQ(Must(GatherMatmul(2892)).measured_us, 0);
-  EXPECT_EQ(Must(GatherMatmul(4096, 1024)).measured_us, 0) << "every extent counts";
+  Put(TunedGather(4096), {Measurement(Algorithm::kRing, 40)});
+  EXPECT_GT(Must(TunedGather(5792)).measured_us, 0);  // 4096 · √2 = 5792.6
+  EXPECT_EQ(Must(TunedGather(5796)).measured_us, 0);
+  EXPECT_GT(Must(TunedGather(2900)).measured_us, 0);  // 4096 / √2 = 2896.3
+  EXPECT_EQ(Must(TunedGather(2892)).measured_us, 0);
+  EXPECT_EQ(Must(TunedGather(4096, 1024)).measured_us, 0) << "every extent counts";
 }
 
 TEST_F(Tuning, NothingOfTheKeyMayDiffer) {
-  Put(GatherMatmul(4096), {Measurement(Algorithm::kRing, 40)});
+  Put(TunedGather(4096), {Measurement(Algorithm::kRing, 40)});
   auto measured = [&](const std::vector<OpRequest>& requests) { return Must(requests).measured_us > 0; };
-  ASSERT_TRUE(measured(GatherMatmul(4096)));
-  auto requests = GatherMatmul(4096);
+  ASSERT_TRUE(measured(TunedGather(4096)));
+  auto requests = TunedGather(4096);
   for (OpRequest& request : requests) {
     for (Operand& operand : request.operands) operand.spec.dtype = DType::kF16;
   }
   EXPECT_FALSE(measured(requests));
   group_.gpu_model = "another";
-  EXPECT_FALSE(measured(GatherMatmul(4096)));
+  EXPECT_FALSE(measured(TunedGather(4096)));
   group_.gpu_model.clear();
-  EXPECT_FALSE(measured(GatherMatmul(4096)));
+  EXPECT_FALSE(measured(TunedGather(4096)));
   group_.gpu_model = "model";
   group_.tuning = nullptr;
-  EXPECT_FALSE(measured(GatherMatmul(4096)));
+  EXPECT_FALSE(measured(TunedGather(4096)));
 }
 
 // It gains little by them, beside what parts the algorithms. A collective does: peers write where it wants
 // its result.
 TEST_F(Tuning, AProductWithSymmetricOperandsGoesByTheOneWithoutUntilItIsMeasured) {
-  Put(GatherMatmul(4096), {Measurement(Algorithm::kRing, 40)});
-  Put(AllReduce(1024), {Measurement(Algorithm::kNccl, 5)});
+  Put(TunedGather(4096), {Measurement(Algorithm::kRing, 40)});
+  Put(TunedAllReduce(1024), {Measurement(Algorithm::kNccl, 5)});
   const auto symmetric = [](std::vector<OpRequest> requests) {
     for (OpRequest& request : requests) request.operands.back().symmetric = true;
     return requests;
   };
-  const Plan plan = Must(symmetric(GatherMatmul(4096)));
+  const Plan plan = Must(symmetric(TunedGather(4096)));
   EXPECT_EQ(plan.algorithm, Algorithm::kRing);
   EXPECT_THAT(plan.reason, HasSubstr(", without symmetric operands; 9 rounds"));
-  EXPECT_TRUE(Unmeasured(symmetric(GatherMatmul(4096)), group_).has_value())
+  EXPECT_TRUE(Unmeasured(symmetric(TunedGather(4096)), group_).has_value())
       << "a measurement of its own is wanted all the same";
-  EXPECT_EQ(Must(symmetric(AllReduce(1024))).measured_us, 0);
-  Put(symmetric(GatherMatmul(4096)), {Measurement(Algorithm::kPipeline, 30)});
-  const Plan own = Must(symmetric(GatherMatmul(4096)));
+  EXPECT_EQ(Must(symmetric(TunedAllReduce(1024))).measured_us, 0);
+  Put(symmetric(TunedGather(4096)), {Measurement(Algorithm::kPipeline, 30)});
+  const Plan own = Must(symmetric(TunedGather(4096)));
   EXPECT_EQ(own.algorithm, Algorithm::kPipeline);
   EXPECT_THAT(own.reason, Not(HasSubstr("without symmetric")));
 }
@@ -256,41 +256,41 @@ TEST_F(Tuning, AProductGoesByTheOneWhoseBLiesOtherwiseUntilItIsMeasured) {
     }
     return requests;
   };
-  Put(placed(GatherMatmul(4096), true), {Measurement(Algorithm::kRing, 40)});
-  Put(placed(GatherMatmul(8192), false), {Measurement(Algorithm::kRing, 80)});
-  Put(placed(float8(GatherMatmul(4096)), true), {Measurement(Algorithm::kRing, 40)});
-  const Plan columns = Must(placed(GatherMatmul(4096), false));
+  Put(placed(TunedGather(4096), true), {Measurement(Algorithm::kRing, 40)});
+  Put(placed(TunedGather(8192), false), {Measurement(Algorithm::kRing, 80)});
+  Put(placed(float8(TunedGather(4096)), true), {Measurement(Algorithm::kRing, 40)});
+  const Plan columns = Must(placed(TunedGather(4096), false));
   EXPECT_EQ(columns.algorithm, Algorithm::kRing);
   EXPECT_THAT(columns.reason, HasSubstr(", with B's rows contiguous; 9 rounds"));
-  const Plan rows = Must(placed(GatherMatmul(8192), true));
+  const Plan rows = Must(placed(TunedGather(8192), true));
   EXPECT_EQ(rows.algorithm, Algorithm::kRing);
   EXPECT_THAT(rows.reason, HasSubstr(", with B's columns contiguous; 9 rounds"));
-  EXPECT_THAT(Must(placed(GatherMatmul(8192), true, true)).reason,
+  EXPECT_THAT(Must(placed(TunedGather(8192), true, true)).reason,
               HasSubstr(", with B's columns contiguous, without symmetric operands; 9 rounds"));
-  EXPECT_TRUE(Unmeasured(placed(GatherMatmul(4096), false), group_).has_value());
-  EXPECT_GT(Must(placed(float8(GatherMatmul(4096)), true)).measured_us, 0);
-  EXPECT_EQ(Must(placed(float8(GatherMatmul(4096)), false)).measured_us, 0);
-  Put(placed(GatherMatmul(4096), false), {Measurement(Algorithm::kPipeline, 30)});
-  const Plan own = Must(placed(GatherMatmul(4096), false));
+  EXPECT_TRUE(Unmeasured(placed(TunedGather(4096), false), group_).has_value());
+  EXPECT_GT(Must(placed(float8(TunedGather(4096)), true)).measured_us, 0);
+  EXPECT_EQ(Must(placed(float8(TunedGather(4096)), false)).measured_us, 0);
+  Put(placed(TunedGather(4096), false), {Measurement(Algorithm::kPipeline, 30)});
+  const Plan own = Must(placed(TunedGather(4096), false));
   EXPECT_EQ(own.algorithm, Algorithm::kPipeline);
   EXPECT_THAT(own.reason, Not(HasSubstr("contiguous")));
 }
 
 TEST_F(Tuning, WhatNoTimeDecidesIsUnmeasured) {
-  auto wanted = Unmeasured(GatherMatmul(4096), group_);
+  auto wanted = Unmeasured(TunedGather(4096), group_);
   ASSERT_TRUE(wanted.has_value());
   EXPECT_EQ(wanted->shape, (TuningShape{4096, 512, 256}));
   EXPECT_EQ(wanted->key.op, Op::kAllGatherMatmul);
-  Put(GatherMatmul(4096), {Measurement(Algorithm::kRing, 40)});
-  EXPECT_FALSE(Unmeasured(GatherMatmul(4096), group_).has_value());
-  EXPECT_FALSE(Unmeasured(GatherMatmul(4160), group_).has_value()) << "near enough";
-  EXPECT_TRUE(Unmeasured(GatherMatmul(8192), group_).has_value());
-  auto asked = GatherMatmul(8192);
+  Put(TunedGather(4096), {Measurement(Algorithm::kRing, 40)});
+  EXPECT_FALSE(Unmeasured(TunedGather(4096), group_).has_value());
+  EXPECT_FALSE(Unmeasured(TunedGather(4160), group_).has_value()) << "near enough";
+  EXPECT_TRUE(Unmeasured(TunedGather(8192), group_).has_value());
+  auto asked = TunedGather(8192);
   for (OpRequest& request : asked) request.algorithm = Algorithm::kRing;
   EXPECT_FALSE(Unmeasured(asked, group_).has_value());
-  EXPECT_FALSE(Unmeasured(AllReduce(0), group_).has_value());
+  EXPECT_FALSE(Unmeasured(TunedAllReduce(0), group_).has_value());
   group_.tuning = nullptr;
-  EXPECT_FALSE(Unmeasured(GatherMatmul(8192), group_).has_value());
+  EXPECT_FALSE(Unmeasured(TunedGather(8192), group_).has_value());
 }
 
 TEST(TuningTableTest, MergesRemovesAndFindsById) {

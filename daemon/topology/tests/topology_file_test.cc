@@ -8,6 +8,8 @@
 #include <fstream>
 #include <random>
 
+#include "daemon/topology/tests/topology_fixture.h"
+
 namespace tandem {
 namespace {
 
@@ -39,12 +41,6 @@ void ExpectSame(const Topology& a, const Topology& b) {
   EXPECT_EQ(a.nvlinks, b.nvlinks);
   EXPECT_EQ(a.pcie, b.pcie);
   EXPECT_EQ(a.p2p, b.p2p);
-}
-
-Topology Fixture(const std::string& name) {
-  Result<Topology> topology = LoadTopology(TANDEM_SOURCE_DIR "/tests/fixtures/topology/" + name);
-  EXPECT_TRUE(topology.ok()) << topology.status().ToString();
-  return topology.ok() ? *topology : Topology();
 }
 
 struct FixtureCase {

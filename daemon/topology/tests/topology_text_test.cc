@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "daemon/topology/tests/topology_fixture.h"
 #include "daemon/topology/topology_file.h"
 
 namespace tandem {
@@ -12,12 +13,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-Topology Fixture(const std::string& name) {
-  Result<Topology> topology = LoadTopology(TANDEM_SOURCE_DIR "/tests/fixtures/topology/" + name);
-  EXPECT_TRUE(topology.ok()) << topology.status().ToString();
-  return topology.ok() ? *topology : Topology();
-}
 
 TEST(LinkMatrix, LooksAsPeopleKnowIt) {
   EXPECT_EQ(LinkMatrix(Fixture("a100-pcie-bridges.toml")),

@@ -151,7 +151,7 @@ Case AllReduceCase(const Sizes& sizes, bool symmetric) {
 }
 
 // A kernel that waits for its peers' pushes needs a queue beside the one that pushes.
-void RunCase(const Case& test, int most_ranks = 8) {
+void RunFusedCase(const Case& test, int most_ranks = 8) {
   for (int world_size : {2, 3, 4, 8}) {
     if (world_size > std::min(most_ranks, MostRanks())) continue;
     if (SharedMachine() != nullptr) {
@@ -181,8 +181,8 @@ std::vector<Sizes> AllSizes() {
 
 TEST(PlannedFusedTest, AllGatherMatmul) {
   for (const Sizes& sizes : AllSizes()) {
-    RunCase(GatherCase(sizes, false));
-    RunCase(GatherCase(sizes, true));
+    RunFusedCase(GatherCase(sizes, false));
+    RunFusedCase(GatherCase(sizes, true));
   }
 }
 
@@ -200,15 +200,15 @@ TEST(PlannedFusedTest, SkinnyRows) {
     }
   }
   for (const Sizes& sizes : all) {
-    RunCase(GatherCase(sizes, false, false));
-    RunCase(ScatterCase(sizes));
-    RunCase(AllReduceCase(sizes, false));
+    RunFusedCase(GatherCase(sizes, false, false));
+    RunFusedCase(ScatterCase(sizes));
+    RunFusedCase(AllReduceCase(sizes, false));
     if (HasFatalFailure()) return;
   }
 }
 
 TEST(PlannedFusedTest, MatmulReduceScatter) {
-  for (const Sizes& sizes : AllSizes()) RunCase(ScatterCase(sizes));
+  for (const Sizes& sizes : AllSizes()) RunFusedCase(ScatterCase(sizes));
 }
 
 // Few rows: packets, and kernels with flags of their own where emulated GPUs need not multiply so much.
@@ -217,26 +217,26 @@ TEST(PlannedFusedTest, ProductsBesideOneKernelForTheCollective) {
   if (SharedMachine() != nullptr) all.insert(all.end(), {{64, 264, false}, {64, 4096, true}});
   for (Sizes sizes : all) {
     sizes.algorithm = Algorithm::kLowLatency;
-    RunCase(GatherCase(sizes, false));
-    RunCase(ScatterCase(sizes));
-    RunCase(AllReduceCase(sizes, false));
+    RunFusedCase(GatherCase(sizes, false));
+    RunFusedCase(ScatterCase(sizes));
+    RunFusedCase(AllReduceCase(sizes, false));
     sizes.out = DType::kF32;
-    RunCase(AllReduceCase(sizes, true));
+    RunFusedCase(AllReduceCase(sizes, true));
   }
 }
 
 // From 1024 rows of a rank on there are several tiles: long sums for emulated GPUs, so few of them.
 TEST(PlannedFusedTest, MatmulAllReduce) {
   for (const Sizes& sizes : AllSizes()) {
-    RunCase(AllReduceCase(sizes, false));
-    RunCase(AllReduceCase(sizes, true));
+    RunFusedCase(AllReduceCase(sizes, false));
+    RunFusedCase(AllReduceCase(sizes, true));
   }
-  RunCase(AllReduceCase({1024, 8, true}, false), 2);
-  RunCase(AllReduceCase({1024, 8, false}, true), 2);
+  RunFusedCase(AllReduceCase({1024, 8, true}, false), 2);
+  RunFusedCase(AllReduceCase({1024, 8, false}, true), 2);
   if (SharedMachine() == nullptr) return;
   for (const Sizes& sizes : {Sizes{1536, 520, false}, Sizes{2048, 264, true}}) {
-    RunCase(AllReduceCase(sizes, false));
-    RunCase(AllReduceCase(sizes, true));
+    RunFusedCase(AllReduceCase(sizes, false));
+    RunFusedCase(AllReduceCase(sizes, true));
   }
 }
 
@@ -255,7 +255,7 @@ TEST(PlannedFusedTest, MatmulAllReduceOfAnyRows) {
     for (const auto& [type, out] : {std::pair(DType::kBf16, DType::kBf16), {DType::kF16, DType::kF32}}) {
       for (int i = 0; i < 2; ++i) {
         const Sizes sizes = {rows.shard, rows.n, i == 1, type, out, Algorithm::kFused, 24, i, rows.more};
-        RunCase(AllReduceCase(sizes, i == 1));
+        RunFusedCase(AllReduceCase(sizes, i == 1));
         if (HasFatalFailure()) return;
       }
     }

@@ -6,6 +6,8 @@
 #include <atomic>
 #include <string>
 
+#include "kernels/cuda/fused/blocks.h"
+#include "kernels/cuda/fused/runtime_status.h"
 #include "kernels/cuda/fused/tensor_map.h"
 
 namespace tandem::cuda {
@@ -61,14 +63,7 @@ TANDEM_FUSED_VARIANTS(TANDEM_DECLARE)
 
 namespace {
 
-Status RuntimeStatus(const char* call, cudaError_t error) {
-  if (error == cudaSuccess) return Status::Ok();
-  return Internal(std::string(call) + ": " + cudaGetErrorName(error) + ": " + cudaGetErrorString(error));
-}
-
 std::atomic<int> engines_on_device = 1;
-
-int64_t Blocks(int64_t count, int64_t block) { return (count + block - 1) / block; }
 
 bool NeedsSums(const FusedMatmul& matmul) {
   return std::any_of(matmul.pieces.begin(), matmul.pieces.end(),

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/fused/blocks.h"
+
 namespace tandem::cuda {
 namespace {
 
-int64_t Blocks(int64_t count, int64_t block) { return (count + block - 1) / block; }
 int64_t Even(int64_t count) { return (count + 1) / 2 * 2; }
 
 }  // namespace
@@ -31,7 +32,8 @@ double WavesOf(int64_t units, int64_t clusters, int64_t k_blocks, int tile_n, bo
   const StreamKSplit split = splits ? SplitLastWave(units, clusters, k_blocks, tile_n) : StreamKSplit{};
   if (split.units == 0) return static_cast<double>(Blocks(units, clusters));
   const double cost = kShareCost * 256.0 / tile_n;
-  return static_cast<double>(split.from / clusters) + (split.blocks + cost) / split.k_blocks;
+  const int64_t whole_waves = split.from / clusters;
+  return static_cast<double>(whole_waves) + (split.blocks + cost) / split.k_blocks;
 }
 
 }  // namespace tandem::cuda

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <span>
 
+#include "kernels/cuda/fused/blocks.h"
+
 namespace tandem::cuda {
 namespace {
 
@@ -24,8 +26,6 @@ constexpr Width kBlockScaledWidths[] = {{kWideTile, 1.045}, {192, 1.0}};
 // For what must go on beside the kernel: it may be what its last pieces wait for. Two, for clusters take SMs
 // by pairs.
 constexpr int kReservedSms = 2;
-
-int64_t Blocks(int64_t count, int64_t block) { return (count + block - 1) / block; }
 
 bool Sums(const MatmulPiece& piece) { return piece.first_slot >= 0; }
 

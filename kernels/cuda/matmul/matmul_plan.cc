@@ -202,6 +202,7 @@ Result<size_t> MatmulChooser::TryAll(const LtProduct& product,
   }
   if (product.has_bias) needs.push_back({product.d.rows, TypeOf(product.bias_type), &operands.bias});
   std::vector<size_t> sizes;
+  sizes.reserve(needs.size() + 1);
   for (const Need& need : needs) sizes.push_back(need.elements * DTypeBytes(need.type) + shift_of(need.type));
   sizes.push_back(kMatmulWorkspaceBytes);
   const auto taken = trial_memory_.Take(sizes);

@@ -14,6 +14,7 @@ Result<std::vector<std::byte*>> TrialMemory::Take(std::span<const size_t> bytes)
     TANDEM_ASSIGN_OR_RETURN(memory_, VmmAllocation::Create(device_, end));
   }
   std::vector<std::byte*> parts;
+  parts.reserve(begin.size());
   for (size_t offset : begin) parts.push_back(memory_.data() + offset);
   return parts;
 }

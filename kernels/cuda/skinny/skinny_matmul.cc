@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/cuda/fused/fused_launch.h"
+#include "kernels/cuda/fused/runtime_status.h"
 #include "kernels/cuda/fused/tensor_map.h"
 
 namespace tandem::cuda {
@@ -19,11 +20,6 @@ TANDEM_SKINNY_TYPES(TANDEM_DECLARE)
 namespace {
 
 constexpr int kThreads = 384;
-
-Status RuntimeStatus(const char* call, cudaError_t error) {
-  if (error == cudaSuccess) return Status::Ok();
-  return Internal(std::string(call) + ": " + cudaGetErrorName(error) + ": " + cudaGetErrorString(error));
-}
 
 // The bytes that a rank's links carry, all peers together, in a cycle of an SM: some 360 GB/s at 1.75 GHz.
 // Slower links only queue the stores.

@@ -14,8 +14,8 @@
 namespace tandem::host {
 namespace {
 
-std::atomic<bool> never{false};
-const TaskContext kContext{&never, nullptr};
+std::atomic<bool> never_cancelled{false};
+const TaskContext kMatmulContext{&never_cancelled, nullptr};
 
 // A tensor with its memory.
 struct Tensor {
@@ -102,7 +102,7 @@ TEST(MatmulTest, TypesAndSizes) {
       b.Fill(2);
       MatmulArgs args = Args(a, b, c);
       ASSERT_TRUE(CheckMatmul(args).ok());
-      RunMatmul(args, kContext);
+      RunMatmul(args, kMatmulContext);
       EXPECT_LT(RelativeError(c, Reference(a, b)), test.tolerance)
           << DTypeName(test.in) << " " << DTypeName(test.out) << " " << m << "x" << n << "x" << k;
     }
@@ -134,7 +134,7 @@ TEST(MatmulTest, StridesTransposedFoldedAndBroadcast) {
           Tensor c(type, extent, stride);
           MatmulArgs args = Args(left, right, c);
           ASSERT_TRUE(CheckMatmul(args).ok());
-          RunMatmul(args, kContext);
+          RunMatmul(args, kMatmulContext);
           EXPECT_LT(RelativeError(c, Reference(left, right)), type == DType::kF32 ? 2e-6 : 4e-3);
         }
       }
@@ -165,14 +165,14 @@ TEST(MatmulTest, AlphaAccumulateScalesBiasAndResultScale) {
     }
   }
   ASSERT_TRUE(CheckMatmul(args).ok());
-  RunMatmul(args, kContext);
+  RunMatmul(args, kMatmulContext);
   EXPECT_LT(RelativeError(c, expected), 2e-6);
   // Plain accumulation takes the direct path.
   MatmulArgs plain = Args(a, b, c);
   plain.accumulate = true;
   std::vector<double> sum = Reference(a, b);
   for (int64_t i = 0; i < kM * kN; ++i) sum[static_cast<size_t>(i)] += c.Get(i / kN, i % kN);
-  RunMatmul(plain, kContext);
+  RunMatmul(plain, kMatmulContext);
   EXPECT_LT(RelativeError(c, sum), 2e-6);
 }
 
@@ -207,7 +207,7 @@ void ExpectBlockScaled(int64_t rows, int64_t n, int64_t k, int first_column, boo
     }
   }
   ASSERT_TRUE(CheckMatmul(args).ok()) << CheckMatmul(args).ToString();
-  RunMatmul(args, kContext);
+  RunMatmul(args, kMatmulContext);
   EXPECT_LT(RelativeError(c, expected), out == DType::kF32 ? 2e-6 : 4e-3)
       << rows << "x" << n << "x" << k << " from column " << first_column << (each ? " each" : "");
 }
@@ -256,13 +256,13 @@ TEST(MatmulTest, NoElementsAndNoDepth) {
   args.a.extent = {2, 0};
   args.b.extent = {0, 3};
   ASSERT_TRUE(CheckMatmul(args).ok());
-  RunMatmul(args, kContext);
+  RunMatmul(args, kMatmulContext);
   EXPECT_EQ(c.Get(1, 2), 0.0f);
   args.a.extent = {0, 1};
   args.b.extent = {1, 3};
   args.c.extent = {0, 3};
   ASSERT_TRUE(CheckMatmul(args).ok());
-  RunMatmul(args, kContext);
+  RunMatmul(args, kMatmulContext);
 }
 
 TEST(MatmulTest, RunsAreBitwiseEqual) {
@@ -270,8 +270,8 @@ TEST(MatmulTest, RunsAreBitwiseEqual) {
       d(DType::kBf16, {70, 90});
   a.Fill(1);
   b.Fill(2);
-  RunMatmul(Args(a, b, c), kContext);
-  RunMatmul(Args(a, b, d), kContext);
+  RunMatmul(Args(a, b, c), kMatmulContext);
+  RunMatmul(Args(a, b, d), kMatmulContext);
   EXPECT_EQ(c.memory, d.memory);
 }
 
@@ -288,7 +288,7 @@ TEST(MatmulTest, ChunksAreReadOnlyOnceTheirSignalIsSet) {
   args.chunks = kChunks;
   args.chunk_pivot = kPivot;
   ASSERT_TRUE(CheckMatmul(args).ok());
-  std::thread runner([&] { RunMatmul(args, kContext); });
+  std::thread runner([&] { RunMatmul(args, kMatmulContext); });
   for (int i = 0; i < kChunks; ++i) {
     int chunk = (kPivot + i) % kChunks;
     size_t first = static_cast<size_t>(chunk) * 3 * kK * 4;

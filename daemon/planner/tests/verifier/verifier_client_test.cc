@@ -318,7 +318,7 @@ TEST(ClientPlacement, EveryTwoPlansMayAlternate) {
 }
 
 // Drops steps of rank `rank`'s kernel for which `wanted` holds; returns how many.
-int Drop(Programs* programs, size_t rank, const std::function<bool(const Step&)>& wanted) {
+int DropSteps(Programs* programs, size_t rank, const std::function<bool(const Step&)>& wanted) {
   int dropped = 0;
   for (Step& step : KernelOf((*programs)[rank])->expansion) {
     if (!wanted(step)) continue;
@@ -366,7 +366,8 @@ TEST(ClientMutants, WithoutAnEntry) {
     Programs mutant = p.plan.programs;
     int dropped = 0;
     for (size_t rank = 0; rank < mutant.size(); ++rank) {
-      dropped += Drop(&mutant, rank, [](const Step& step) { return IsWait(step) && step.label == "entry"; });
+      dropped +=
+          DropSteps(&mutant, rank, [](const Step& step) { return IsWait(step) && step.label == "entry"; });
     }
     if (dropped == 0) continue;
     ++mutants;
@@ -387,7 +388,7 @@ TEST(ClientMutants, CountingWithoutClosing) {
   const std::vector<Planned> plans = ClientPlansOf(3);
   for (const Planned& p : plans) {
     Programs mutant = p.plan.programs;
-    if (Drop(&mutant, 0, IsWait) == 0) continue;
+    if (DropSteps(&mutant, 0, IsWait) == 0) continue;
     ++mutants;
     EXPECT_FALSE(VerifyPrograms(mutant, p.context, kClient).ok()) << p.from.name;
     EXPECT_FALSE(VerifyPair(plans[0].plan.programs, plans[0].context, mutant, p.context, kClient).ok())

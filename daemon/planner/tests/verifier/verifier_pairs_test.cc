@@ -13,7 +13,7 @@
 namespace tandem::plan {
 namespace {
 
-struct Planned {
+struct NamedPlan {
   std::string name;
   Plan plan;
   VerifyContext context;
@@ -21,8 +21,8 @@ struct Planned {
 
 // The first two plans of each operation and algorithm: enough for every way in which workspace and signals
 // are used.
-std::vector<Planned> PlansOf(int world) {
-  std::vector<Planned> plans;
+std::vector<NamedPlan> NamedPlansOf(int world) {
+  std::vector<NamedPlan> plans;
   std::map<std::string, int> taken;
   std::vector<Case> cases = CasesOf(world);
   for (Case& c : KernelCasesOf(world)) cases.push_back(std::move(c));
@@ -44,10 +44,10 @@ std::vector<Planned> PlansOf(int world) {
 class Pairs : public testing::TestWithParam<int> {};
 
 TEST_P(Pairs, EveryTwoPlansMayAlternate) {
-  std::vector<Planned> plans = PlansOf(GetParam());
+  std::vector<NamedPlan> plans = NamedPlansOf(GetParam());
   ASSERT_GT(plans.size(), 20u);
-  for (const Planned& p : plans) {
-    for (const Planned& q : plans) {
+  for (const NamedPlan& p : plans) {
+    for (const NamedPlan& q : plans) {
       Status status = VerifyPair(p.plan.programs, p.context, q.plan.programs, q.context);
       ASSERT_TRUE(status.ok()) << p.name << " and " << q.name << ": " << status.ToString();
     }
@@ -57,9 +57,9 @@ TEST_P(Pairs, EveryTwoPlansMayAlternate) {
 // The test can fail: a plan of which one rank waits for nobody does not close, and the next one may overtake
 // it.
 TEST(PairsCatch, AProgramThatDoesNotClose) {
-  std::vector<Planned> plans = PlansOf(3);
+  std::vector<NamedPlan> plans = NamedPlansOf(3);
   int caught = 0, mutants = 0;
-  for (const Planned& p : plans) {
+  for (const NamedPlan& p : plans) {
     if (p.plan.workspace_bytes == 0) continue;
     std::vector<RankProgram> mutant = p.plan.programs;
     bool waits = false, groups = false;

@@ -13,7 +13,7 @@
 namespace tandem::plan {
 namespace {
 
-constexpr Op kOps[] = {Op::kAllGatherMatmul, Op::kMatmulReduceScatter, Op::kMatmulAllReduce};
+constexpr Op kSkinnyOps[] = {Op::kAllGatherMatmul, Op::kMatmulReduceScatter, Op::kMatmulAllReduce};
 
 class SkinnyRows : public testing::TestWithParam<int> {
  protected:
@@ -76,7 +76,7 @@ TEST_P(SkinnyRows, IsOneKernelOfAnyShape) {
   struct Shape {
     int64_t rows, n, k;
   };
-  for (Op op : kOps) {
+  for (Op op : kSkinnyOps) {
     for (const Shape& shape : {Shape{1, 8, 8}, {5, 24, 16}, {33, 72, 8}, {16, 1000, 8}, {65, 16, 24}}) {
       const OpRequest r = Request(op, shape.rows, shape.n, shape.k);
       const auto layout = LayoutFor(r);
@@ -88,7 +88,7 @@ TEST_P(SkinnyRows, IsOneKernelOfAnyShape) {
 }
 
 TEST_P(SkinnyRows, TakesTheKernelsTypes) {
-  for (Op op : kOps) {
+  for (Op op : kSkinnyOps) {
     for (DType type : {DType::kBf16, DType::kF16, DType::kF8E4M3}) {
       for (bool columns : {false, true}) {
         OpRequest r = Request(op, 3, 16, 16, type);
@@ -106,7 +106,7 @@ TEST_P(SkinnyRows, TakesTheKernelsTypes) {
 // dimensions.
 TEST_P(SkinnyRows, HasEveryEpilogue) {
   const int64_t world = GetParam();
-  for (Op op : kOps) {
+  for (Op op : kSkinnyOps) {
     for (int64_t scaled : {int64_t{0}, int64_t{2}, 2 * world}) {
       if (scaled == 2 && op != Op::kAllGatherMatmul) continue;
       OpRequest r = Request(op, 2, 16, 16, DType::kF8E4M3);

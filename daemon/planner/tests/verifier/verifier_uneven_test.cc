@@ -23,15 +23,15 @@ OpRequest AllReduce(int64_t m, int64_t n, int64_t k, DType out, bool symmetric =
   return r;
 }
 
-GroupContext Group(int world) {
+GroupContext UnevenGroup(int world) {
   GroupContext group = ReferenceSwitchGroup(world);
   group.fused_kernels = true;
   return group;
 }
 
 std::string Check(const OpRequest& request, int world, const CheckOptions& options, Plan* plan = nullptr) {
-  return CheckRequests(std::vector<OpRequest>(static_cast<size_t>(world), request), Group(world), options,
-                       plan);
+  return CheckRequests(std::vector<OpRequest>(static_cast<size_t>(world), request), UnevenGroup(world),
+                       options, plan);
 }
 
 // Every row belongs to one part, parts are of kernel rows but the last where that costs little, and there is
@@ -158,7 +158,7 @@ TEST(UnevenRows, LayOutSkinnyWithShortPartsLast) {
 
 // A time of another shape is none of this one.
 TEST(UnevenRows, RunWhenTheyAreAskedForOrMeasuredThemselves) {
-  GroupContext group = Group(2);
+  GroupContext group = UnevenGroup(2);
   group.fused_by_choice = true;
   group.gpu_model = "a GPU";
   const auto plan_of = [&group](int64_t m) {

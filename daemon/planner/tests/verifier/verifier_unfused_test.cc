@@ -22,7 +22,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using Shape = std::vector<int64_t>;
 
-constexpr Op kOps[] = {Op::kAllGatherMatmul, Op::kMatmulReduceScatter, Op::kMatmulAllReduce};
+constexpr Op kUnfusedOps[] = {Op::kAllGatherMatmul, Op::kMatmulReduceScatter, Op::kMatmulAllReduce};
 
 std::vector<Algorithm> CollectivesOf(Op op) {
   using enum Algorithm;
@@ -94,7 +94,7 @@ TEST_P(Unfused, IsProvenAndRightByEveryCollective) {
 TEST_P(Unfused, RunsInTheBulkArea) {
   const int world = GetParam();
   const int64_t rows = 1536 * world, k = 4096, n = 8192;
-  for (Op op : kOps) {
+  for (Op op : kUnfusedOps) {
     const bool gathers = op == Op::kAllGatherMatmul;
     for (bool symmetric : {false, true}) {
       OpRequest r;
@@ -199,7 +199,7 @@ TEST_P(Unfused, BlockScalesTravelWithA) {
 
 INSTANTIATE_TEST_SUITE_P(WorldSizes, Unfused, testing::Values(2, 3, 4, 8));
 
-Plan MustPlan(OpRequest request, const GroupContext& group) {
+Plan MustPlanUnfused(OpRequest request, const GroupContext& group) {
   request.algorithm = Algorithm::kUnfused;
   auto plan = PlanOf(request, group);
   EXPECT_TRUE(plan.ok()) << plan.status().ToString();
@@ -218,7 +218,7 @@ OpRequest Sized(Op op, int world, int64_t bytes) {
 TEST(UnfusedChoice, TakesTheCollectiveOfItsSize) {
   constexpr int64_t kKiB = 1 << 10, kMiB = 1 << 20;
   const auto reason = [](Op op, int world, int64_t bytes, const GroupContext& group) {
-    return MustPlan(Sized(op, world, bytes), group).reason;
+    return MustPlanUnfused(Sized(op, world, bytes), group).reason;
   };
   for (int world : {2, 4}) {
     const GroupContext group = H200s(world);
@@ -257,7 +257,7 @@ TEST(UnfusedChoice, TakesTheCollectiveOfItsSize) {
 
 TEST(UnfusedChoice, NcclRunsWhenItIsAskedFor) {
   OpRequest request = Sized(Op::kMatmulReduceScatter, 2, 1 << 20);
-  const Plan unfused = MustPlan(request, H200s(2));
+  const Plan unfused = MustPlanUnfused(request, H200s(2));
   EXPECT_THAT(ReasonAgainst(unfused, Algorithm::kNccl), HasSubstr("unfused was asked for"));
   EXPECT_TRUE(unfused.deterministic);
   EXPECT_EQ(unfused.reduction_order, "rank order, fp32");
@@ -289,7 +289,7 @@ TEST(UnfusedChoice, AHybridCubeMeshWithoutNcclTakesTwoShotsWhereAllReachAll) {
   OpRequest request = MatmulAllReduce(16, 32, 64, DType::kBf16);
   request.algorithm = Algorithm::kUnfused;
   GroupContext group = MeshGroup();
-  EXPECT_THAT(MustPlan(request, group).reason, HasSubstr("nccl"));
+  EXPECT_THAT(MustPlanUnfused(request, group).reason, HasSubstr("nccl"));
   group.nccl = false;
   const Status refused = PlanOf(request, group).status();
   EXPECT_THAT(
@@ -300,14 +300,15 @@ TEST(UnfusedChoice, AHybridCubeMeshWithoutNcclTakesTwoShotsWhereAllReachAll) {
               HasSubstr("ranks share a GPU, and a hybrid cube mesh"));
   for (auto& row : group.topology.p2p) row.fill(true);
   ASSERT_EQ(Classify(group.topology), TopologyClass::kHybridCubeMesh);
-  EXPECT_THAT(MustPlan(request, group).reason, AllOf(HasSubstr("two_shot"), HasSubstr("ranks share a GPU")));
+  EXPECT_THAT(MustPlanUnfused(request, group).reason,
+              AllOf(HasSubstr("two_shot"), HasSubstr("ranks share a GPU")));
 }
 
 // The own copy runs beside the pushes, and the gathered A goes back beside the product.
 TEST(UnfusedChoice, CopyEnginesGatherOnTwoLanes) {
   OpRequest request = Sized(Op::kAllGatherMatmul, 2, 512 << 20);
   request.operands.push_back(Tensor(Role::kGatheredA, DType::kBf16, {262144, 1024}));
-  const Plan plan = MustPlan(request, H200s(2));
+  const Plan plan = MustPlanUnfused(request, H200s(2));
   EXPECT_EQ(plan.lanes, 2);
   EXPECT_EQ(plan.gathered_a_bytes, uint64_t{512} << 20);
   int own = 0, other = 0;
@@ -321,7 +322,7 @@ TEST(UnfusedChoice, CopyEnginesGatherOnTwoLanes) {
   EXPECT_EQ(own, 2);
   EXPECT_EQ(other, 1);
   request.operands.back().symmetric = true;
-  const Plan direct = MustPlan(request, H200s(2));
+  const Plan direct = MustPlanUnfused(request, H200s(2));
   EXPECT_EQ(direct.gathered_a_bytes, 0u);
   EXPECT_EQ(direct.workspace_bytes + direct.bulk_bytes, 0u);
 }
