@@ -82,6 +82,8 @@ struct ControlOptions {
   // How long the launches of a client may go on that has closed its lease and lives on; then it counts as
   // lost.
   std::chrono::milliseconds departure_deadline{2000};
+  // How long sessions wait for the next tandemd, and engines too. 0: there is none.
+  std::chrono::milliseconds restart_grace{0};
   bool verify_plans = false;
   bool fused_by_choice =
       false;  // plans take fused kernels unasked where they are predicted to be the fastest

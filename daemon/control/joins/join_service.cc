@@ -208,6 +208,7 @@ Status JoinService::MakeAndInstall(RegistryLock& lock, const std::string& scope,
     return status;
   }
   group->lifecycle.Apply(GroupEvent::kInstalled);
+  core_.registry.Touch(*group);
   meeting.group = group;
   // An engine that had been told may have ended before the last one was: its end passed over a group that was
   // still being installed.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "daemon/control/restart/state_writer.h"
 #include "ipc/order_log.h"
 
 namespace tandem::daemon {
@@ -13,7 +14,36 @@ constexpr size_t kMaxVerdicts = 4096;
 
 }  // namespace
 
-RegistryLock::RegistryLock(Registry& registry) : lock_(registry.mutex) {}
+RegistryLock::RegistryLock(Registry& registry) : registry_(registry), lock_(registry.mutex) {}
+
+RegistryLock::~RegistryLock() {
+  if (lock_.owns_lock()) Save();
+}
+
+void RegistryLock::Unlock() {
+  Save();
+  lock_.unlock();
+}
+
+void RegistryLock::Save() {
+  if (registry_.state) registry_.state->Write(registry_);
+}
+
+void Registry::Touch(const SessionRecord& session) {
+  if (state) state->TouchSession(session.id);
+}
+
+void Registry::Touch(const GroupRecord& group) {
+  if (state) state->TouchGroup(group.id);
+}
+
+void Registry::Touch(SegmentSet& set) {
+  if (state) state->TouchSet(set.shared_from_this());
+}
+
+void Registry::TouchLaunch(uint64_t id) {
+  if (state) state->TouchLaunch(id);
+}
 
 bool Registry::Has(const GroupRecord& group) const {
   const auto it = groups.find(group.id);

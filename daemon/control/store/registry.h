@@ -32,6 +32,8 @@
 
 namespace tandem::daemon {
 
+class StateWriter;
+
 struct Registry {
   explicit Registry(const ControlLimits& limits) : ledger(limits) {}
 
@@ -59,7 +61,15 @@ struct Registry {
   uint64_t next_plan_id TANDEM_GUARDED_BY(registry_mutex) = 1;  // 24 bits in the order log: see NewPlanId
   Admission admission TANDEM_GUARDED_BY(registry_mutex) = Admission::kOpen;
   bool stopping TANDEM_GUARDED_BY(registry_mutex) = false;
-  // Since the start. A session that an operator ended counts as evicted, not as lost.
+  // Keeps the journal for the next tandemd; null: there will be none.
+  std::shared_ptr<StateWriter> state TANDEM_GUARDED_BY(registry_mutex);
+  // Whoever changes a record that the journal has names it here, before the mutex is released.
+  void Touch(const SessionRecord& session) TANDEM_REQUIRES(registry_mutex);
+  void Touch(const GroupRecord& group) TANDEM_REQUIRES(registry_mutex);
+  void Touch(SegmentSet& set) TANDEM_REQUIRES(registry_mutex);
+  void TouchLaunch(uint64_t id) TANDEM_REQUIRES(registry_mutex);
+
+  // Since the start; with the journal, since the first tandemd's. A session that an operator ended counts as evicted, not as lost.
   uint64_t sessions_total TANDEM_GUARDED_BY(registry_mutex) = 0;
   uint64_t sessions_lost_total TANDEM_GUARDED_BY(registry_mutex) = 0;
   uint64_t sessions_evicted_total TANDEM_GUARDED_BY(registry_mutex) = 0;
