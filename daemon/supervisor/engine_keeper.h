@@ -66,6 +66,10 @@ struct EngineSeat {
   std::optional<AdoptedEngine> adopted = {};  // the engine that runs there already
 };
 
+// The command that starts an engine with these settings; its generation and seed are still to be set.
+engine::v1::Start StartCommand(const EngineSettings& settings, int gpu, const std::string& gpu_uuid,
+                               uint64_t memory_bytes);
+
 class EngineKeeper {
  public:
   // `settings`, the descriptors and `listener` outlive this. Starts the thread. An adopted engine is ready at once;

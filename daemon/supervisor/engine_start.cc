@@ -35,6 +35,23 @@ std::string StartText(double seconds, const engine::v1::Ready& ready) {
 
 }  // namespace
 
+engine::v1::Start StartCommand(const EngineSettings& settings, int gpu, const std::string& gpu_uuid,
+                               uint64_t memory_bytes) {
+  engine::v1::Start start;
+  start.set_gpu(static_cast<uint32_t>(gpu));
+  start.set_gpu_uuid(gpu_uuid);
+  start.set_backend(settings.backend);
+  start.set_hardware_queues(settings.hardware_queues);
+  start.set_memory_bytes(memory_bytes);
+  start.set_visibility_delay_us(settings.visibility_delay_us);
+  start.set_trace_records(settings.trace_records);
+  start.set_emulated_fused(settings.emulated_fused);
+  start.set_no_speculative_launch(!settings.speculative_launch);
+  start.set_engines_per_gpu(settings.engines_per_gpu);
+  start.set_restart_grace_ms(static_cast<uint64_t>(settings.restart_grace.count()));
+  return start;
+}
+
 Result<UniqueFd> EngineKeeper::ListenForSuccessor() const {
   const std::string path = SuccessorSocketPath(settings_.successor_directory, gpu_);
   ::unlink(path.c_str());  // of the engine before, which may still hold it
@@ -63,26 +80,16 @@ Status EngineKeeper::StartEngine(EngineProcess& process, std::shared_ptr<EngineC
       std::move(sockets.first), wake_.get(),
       "engine of GPU " + std::to_string(gpu_) + " (" + seat_.gpu_uuid + ")");
   Command command;
-  auto* start = command.mutable_start();
+  engine::v1::Start& start = *command.mutable_start() =
+      StartCommand(settings_, gpu_, seat_.gpu_uuid, seat_.memory_bytes);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     status_.pid = process.pid();
-    start->set_generation(status_.generation);
-    start->set_seed(status_.generation * 8 + gpu_);
+    start.set_generation(status_.generation);
+    start.set_seed(status_.generation * 8 + static_cast<uint64_t>(gpu_));
   }
-  start->set_gpu(gpu_);
-  start->set_gpu_uuid(seat_.gpu_uuid);
-  start->set_backend(settings_.backend);
-  start->set_hardware_queues(settings_.hardware_queues);
-  start->set_memory_bytes(seat_.memory_bytes);
-  start->set_visibility_delay_us(settings_.visibility_delay_us);
-  start->set_trace_records(settings_.trace_records);
-  start->set_emulated_fused(settings_.emulated_fused);
-  start->set_no_speculative_launch(!settings_.speculative_launch);
-  start->set_engines_per_gpu(settings_.engines_per_gpu);
   if (settings_.restart_grace.count() == 0)
     return connection->Post(command, {order_log_, seat_.stats_area.get()});
-  start->set_restart_grace_ms(static_cast<uint64_t>(settings_.restart_grace.count()));
   TANDEM_ASSIGN_OR_RETURN(const UniqueFd listener, ListenForSuccessor());
   return connection->Post(command, {order_log_, seat_.stats_area.get(), journal_, listener.get()});
 }

@@ -102,9 +102,8 @@ void Supervisor::Stop() {
   keepers.clear();  // joins
 }
 
-void Supervisor::Leave() {
+void Supervisor::RequestLeave() {
   for (auto& keeper : Keepers()) keeper->RequestLeave();
-  Stop();
 }
 
 Status Supervisor::Reset(int gpu) {

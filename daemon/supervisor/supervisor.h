@@ -38,8 +38,8 @@ class Supervisor final : public Engines {
   void RequestStop();
   // Ends all engines, side by side, and waits. Idempotent.
   void Stop();
-  // The same, but ready engines go on, for the next tandemd. The listener hears no end of theirs.
-  void Leave();
+  // RequestStop, but ready engines go on, for the next tandemd. The listener hears no end of theirs.
+  void RequestLeave();
   // The longest time since one of the keepers showed that it goes on.
   std::chrono::milliseconds LongestTurn() const;
 

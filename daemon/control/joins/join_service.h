@@ -45,6 +45,9 @@ class JoinService {
   // The verdict that is kept for this latecomer, or OK; then it may open or enter a rendezvous.
   Status TakeVerdict(NameRecord& name, const SessionRecord& session, int rank)
       TANDEM_REQUIRES(registry_mutex);
+  // The group that an earlier call of this rank has made, or null.
+  const GroupRecord* MadeFor(const std::string& scope, const SessionRecord& session,
+                             const v1::JoinGroupRequest& request) const TANDEM_REQUIRES(registry_mutex);
   // Compares the claim with those that have come, and takes its slot.
   Status TakeSlot(JoinRendezvous& meeting, const SessionRef& session, const v1::JoinGroupRequest& request,
                   int gpu, const Waiter& waiter) TANDEM_REQUIRES(registry_mutex);

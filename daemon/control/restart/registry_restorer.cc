@@ -7,6 +7,7 @@
 
 #include "daemon/control/foreign_fds.h"
 #include "daemon/control/restart/state_records.h"
+#include "ipc/order_log.h"
 
 namespace tandem::daemon {
 namespace {
@@ -24,7 +25,7 @@ void RegistryRestorer::Restore() {
   Registry& registry = core_.registry;
   const state::v1::Node& node = state_.node;
   registry.next_id = node.next_id();
-  registry.next_plan_id = node.next_plan_id();
+  registry.next_plan_id = node.next_plan_id() > kLogIdMask ? 1 : node.next_plan_id();
   registry.admission = static_cast<Admission>(node.admission());
   registry.sessions_total = node.sessions_total();
   registry.sessions_lost_total = node.sessions_lost_total();

@@ -98,7 +98,10 @@ Result<v1::AttachReply> SessionService::Attach(const PeerIdentity& peer, const v
 v1::AttachReply SessionService::ReplyTo(const SessionRecord& session) const {
   const ControlOptions& options = core_.options;
   v1::AttachReply reply;
-  FillLimits(options.limits, &reply);
+  {
+    RegistryLock lock(core_.registry);
+    FillLimits(options.limits, &reply);
+  }
   reply.set_token(session.token.data(), session.token.size());
   reply.set_session_id(session.id);
   reply.set_protocol(kProtocol);

@@ -84,7 +84,7 @@ class SessionService {
   void EndMemberships(SessionRecord& session, End end, const std::string& how)
       TANDEM_REQUIRES(registry_mutex);
   void FreeAllOf(SessionRecord& session) TANDEM_REQUIRES(registry_mutex);
-  v1::AttachReply ReplyTo(const SessionRecord& session) const;
+  v1::AttachReply ReplyTo(const SessionRecord& session) const TANDEM_EXCLUDES(registry_mutex);
 
   ControlCore& core_;
   Services of_;
