@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <fstream>
+#include <mutex>
 #include <thread>
 
 #include "client/grpc_plugin/convert.h"
@@ -42,6 +43,12 @@ std::string ProgramName() {
   return name;
 }
 
+const Status& StatusOf(const Status& status) { return status; }
+template <typename T>
+const Status& StatusOf(const Result<T>& result) {
+  return result.status();
+}
+
 uint32_t DeadlineMs(Milliseconds deadline) {
   return static_cast<uint32_t>(std::clamp<int64_t>(deadline.count(), 1, UINT32_MAX));
 }
@@ -75,26 +82,68 @@ class GrpcControl final : public ClientControl {
   int LeaseFd() const override { return lease_.fd(); }
 
  private:
+  // One try of a call.
+  struct Attempt {
+    Clock::time_point end;
+    uint64_t daemon;     // Lease::AwaitAttached
+    bool again = false;  // an earlier daemon may have done it already, and its answer was lost
+  };
+
   template <typename Request, typename Reply>
   using Method = grpc::Status (v1::Tandem::StubInterface::*)(grpc::ClientContext*, const Request&, Reply*);
 
+  // `work(attempt)`, again with the next daemon while daemons go. For calls that do no harm when made twice.
+  template <typename Work>
+  auto Repeat(Milliseconds deadline, Work work) {
+    Attempt attempt{Clock::now() + deadline, 0};
+    while (true) {
+      attempt.daemon = lease_.AwaitAttached(attempt.end);
+      auto result = work(attempt);
+      if (!IsRestart(StatusOf(result)) || !lease_.AwaitNext(attempt.daemon, attempt.end)) return result;
+      attempt.again = true;
+    }
+  }
+
   template <typename Request, typename Reply>
-  Status Call(Method<Request, Reply> method, const Request& request, Reply* reply, Milliseconds deadline) {
+  Status Call(Method<Request, Reply> method, const Request& request, Reply* reply, const Attempt& attempt) {
     if (stub_ == nullptr) return FailedPrecondition("the client is not attached");
+    const auto left = std::chrono::duration_cast<Milliseconds>(attempt.end - Clock::now());
     grpc::ClientContext context;
     context.AddMetadata("tandem-token", token_);
-    context.set_deadline(std::chrono::system_clock::now() + deadline);
-    return FromGrpc((stub_.get()->*method)(&context, request, reply), context, address_);
+    context.set_deadline(std::chrono::system_clock::now() + left);
+    // The channel may not have noticed yet that there is a daemon again.
+    context.set_wait_for_ready(lease_.IsAttached() && lease_.WaitsForDaemons());
+    if (!attempt.again) return FromGrpc((stub_.get()->*method)(&context, request, reply), context, address_);
+    Request repeated = request;
+    reply->Clear();
+    if constexpr (requires { repeated.set_again(true); }) repeated.set_again(true);
+    if constexpr (requires { repeated.set_deadline_ms(1); })
+      repeated.set_deadline_ms(std::min(repeated.deadline_ms(), DeadlineMs(left - kAnswerTime)));
+    return FromGrpc((stub_.get()->*method)(&context, repeated, reply), context, address_);
+  }
+  // The call alone.
+  template <typename Request, typename Reply>
+  Status CallAgain(Method<Request, Reply> method, const Request& request, Reply* reply, Milliseconds deadline) {
+    return Repeat(deadline, [&](const Attempt& attempt) { return Call(method, request, reply, attempt); });
+  }
+  // The call alone, of something that is to end: an earlier daemon may have ended it.
+  template <typename Request, typename Reply>
+  Status EndAgain(Method<Request, Reply> method, const Request& request, Reply* reply, Milliseconds deadline) {
+    return Repeat(deadline, [&](const Attempt& attempt) {
+      const Status status = Call(method, request, reply, attempt);
+      return attempt.again && status.code() == Code::kNotFound ? Status::Ok() : status;
+    });
   }
   // A client-placed plan's program and descriptors.
-  Result<ClientPlacementInfo> TakePlacement(const v1::ClientPlacement& reply, Clock::time_point end);
+  Result<ClientPlacementInfo> TakePlacement(const v1::ClientPlacement& reply, const Attempt& attempt);
   void ReadEvents();
 
   Lease lease_;
   std::string token_, address_;
   std::unique_ptr<v1::Tandem::StubInterface> stub_;
   ControlCallbacks callbacks_;
-  std::unique_ptr<grpc::ClientContext> events_context_;
+  std::mutex events_mutex_;
+  grpc::ClientContext* events_context_ = nullptr;  // guarded: of the stream that is read
   std::thread events_;
   std::atomic<bool> stopping_{false};
 };
@@ -119,8 +168,6 @@ Result<AttachInfo> GrpcControl::Attach(const ConnectOptions& options, const std:
   stub_ = v1::Tandem::NewStub(grpc::CreateCustomChannel("unix:" + reply.grpc_socket(),
                                                         grpc::InsecureChannelCredentials(), arguments));
   callbacks_ = std::move(callbacks);
-  events_context_ = std::make_unique<grpc::ClientContext>();
-  events_context_->AddMetadata("tandem-token", token_);
   lease_.Start(callbacks_.on_lost);
   events_ = std::thread([this] { ReadEvents(); });
 
@@ -137,20 +184,38 @@ Result<AttachInfo> GrpcControl::Attach(const ConnectOptions& options, const std:
 }
 
 void GrpcControl::ReadEvents() {
-  auto reader = stub_->Events(events_context_.get(), v1::EventsRequest());
-  v1::Event event;
-  while (reader->Read(&event)) {
-    if (!stopping_.load()) callbacks_.on_event(FromProto(event));
-  }
-  // Why it ended does not matter: the lease says whether the daemon is gone.
-  reader->Finish();
+  constexpr auto kForEver = std::chrono::hours(24 * 365);
+  uint64_t daemon = 0;
+  do {
+    daemon = lease_.AwaitAttached(Clock::now() + kForEver);
+    grpc::ClientContext context;
+    context.AddMetadata("tandem-token", token_);
+    context.set_wait_for_ready(lease_.WaitsForDaemons());
+    {
+      std::lock_guard lock(events_mutex_);
+      if (stopping_.load()) return;
+      events_context_ = &context;
+    }
+    auto reader = stub_->Events(&context, v1::EventsRequest());
+    v1::Event event;
+    while (reader->Read(&event)) {
+      if (!stopping_.load()) callbacks_.on_event(FromProto(event));
+    }
+    // Why it ended does not matter: the lease says whether the daemon is gone.
+    reader->Finish();
+    std::lock_guard lock(events_mutex_);
+    events_context_ = nullptr;
+  } while (lease_.AwaitNext(daemon, Clock::now() + kForEver));
 }
 
 void GrpcControl::Shutdown() {
   if (stopping_.exchange(true)) return;
-  if (events_context_ != nullptr) events_context_->TryCancel();
-  if (events_.joinable()) events_.join();
+  {
+    std::lock_guard lock(events_mutex_);
+    if (events_context_ != nullptr) events_context_->TryCancel();
+  }
   lease_.Stop();
+  if (events_.joinable()) events_.join();
 }
 
 Result<JoinInfo> GrpcControl::JoinGroup(const JoinOptions& options, const std::string& gpu_uuid) {
@@ -167,7 +232,7 @@ Result<JoinInfo> GrpcControl::JoinGroup(const JoinOptions& options, const std::s
       static_cast<uint64_t>(std::max<int64_t>(options.launch_deadline.count(), 0)));
   request.set_on_slow_placement(static_cast<uint32_t>(options.on_slow_placement));
   TANDEM_RETURN_IF_ERROR(
-      Call(&v1::Tandem::StubInterface::JoinGroup, request, &reply, options.deadline + kAnswerTime));
+      CallAgain(&v1::Tandem::StubInterface::JoinGroup, request, &reply, options.deadline + kAnswerTime));
   JoinInfo info;
   info.group_id = reply.group_id();
   info.incarnation = reply.incarnation();
@@ -188,7 +253,7 @@ Status GrpcControl::LeaveGroup(uint64_t group_id, Milliseconds deadline) {
   v1::LeaveGroupReply reply;
   request.set_group_id(group_id);
   request.set_deadline_ms(DeadlineMs(deadline));
-  return Call(&v1::Tandem::StubInterface::LeaveGroup, request, &reply, deadline + kAnswerTime);
+  return EndAgain(&v1::Tandem::StubInterface::LeaveGroup, request, &reply, deadline + kAnswerTime);
 }
 
 Result<uint64_t> GrpcControl::Empty(const TensorSpec& spec, const std::string& gpu_uuid,
@@ -198,67 +263,74 @@ Result<uint64_t> GrpcControl::Empty(const TensorSpec& spec, const std::string& g
   ToProto(spec, request.mutable_spec());
   request.set_gpu_uuid(gpu_uuid);
   request.set_persistent_name(name);
-  TANDEM_RETURN_IF_ERROR(Call(&v1::Tandem::StubInterface::Empty, request, &reply, kCallDeadline));
+  TANDEM_RETURN_IF_ERROR(CallAgain(&v1::Tandem::StubInterface::Empty, request, &reply, kCallDeadline));
   return reply.tensor_id();
 }
 
 Result<RendezvousInfo> GrpcControl::Rendezvous(uint64_t tensor_id, uint64_t group_id, Milliseconds deadline) {
-  auto end = Clock::now() + deadline + kAnswerTime;
   v1::RendezvousRequest request;
-  v1::RendezvousReply reply;
   request.set_tensor_id(tensor_id);
   request.set_group_id(group_id);
   request.set_deadline_ms(DeadlineMs(deadline));
-  TANDEM_RETURN_IF_ERROR(
-      Call(&v1::Tandem::StubInterface::Rendezvous, request, &reply, deadline + kAnswerTime));
-  RendezvousInfo info;
-  info.rank = reply.rank();
-  info.world_size = reply.world_size();
-  info.buffer_bytes = reply.buffer_bytes();
-  info.pad_bytes = reply.signal_pad_bytes();
-  info.segment_bytes = reply.segment_bytes();
-  info.buffer_offset = reply.buffer_offset();
-  info.pad_offset = reply.pad_offset();
-  info.registration_id = reply.registration_id();
-  info.segment_ids.assign(reply.segment_ids().begin(), reply.segment_ids().end());
-  TANDEM_ASSIGN_OR_RETURN(info.segments, lease_.Take(reply.transfer_id(), end));
-  return info;
+  return Repeat(deadline + kAnswerTime, [&](const Attempt& attempt) -> Result<RendezvousInfo> {
+    v1::RendezvousReply reply;
+    TANDEM_RETURN_IF_ERROR(Call(&v1::Tandem::StubInterface::Rendezvous, request, &reply, attempt));
+    RendezvousInfo info;
+    info.rank = reply.rank();
+    info.world_size = reply.world_size();
+    info.buffer_bytes = reply.buffer_bytes();
+    info.pad_bytes = reply.signal_pad_bytes();
+    info.segment_bytes = reply.segment_bytes();
+    info.buffer_offset = reply.buffer_offset();
+    info.pad_offset = reply.pad_offset();
+    info.registration_id = reply.registration_id();
+    info.segment_ids.assign(reply.segment_ids().begin(), reply.segment_ids().end());
+    TANDEM_ASSIGN_OR_RETURN(info.segments, lease_.Take(reply.transfer_id(), attempt.daemon, attempt.end));
+    return info;
+  });
 }
 
 Status GrpcControl::Free(uint64_t tensor_id) {
   v1::FreeRequest request;
   v1::FreeReply reply;
   request.set_tensor_id(tensor_id);
-  return Call(&v1::Tandem::StubInterface::Free, request, &reply, kCallDeadline);
+  return EndAgain(&v1::Tandem::StubInterface::Free, request, &reply, kCallDeadline);
 }
 
 Result<uint64_t> GrpcControl::Register(const RegisterInfo& memory) {
   v1::RegisterTensorRequest request;
-  v1::RegisterTensorReply reply;
   request.set_gpu_uuid(memory.gpu_uuid);
   request.set_bytes(memory.bytes);
   request.set_offset(memory.offset);
-  if (memory.ipc_handle.empty()) {
+  request.set_ipc_handle(memory.ipc_handle);
+  if (memory.ipc_handle.empty())
     request.mutable_chunk_bytes()->Add(memory.chunk_bytes.begin(), memory.chunk_bytes.end());
-    TANDEM_ASSIGN_OR_RETURN(uint64_t transfer, lease_.Send(memory.fds));
-    request.set_transfer_id(transfer);
-  } else {
-    request.set_ipc_handle(memory.ipc_handle);
-  }
-  TANDEM_RETURN_IF_ERROR(Call(&v1::Tandem::StubInterface::RegisterTensor, request, &reply, kCallDeadline));
-  return reply.registration_id();
+  return Repeat(kCallDeadline, [&](const Attempt& attempt) -> Result<uint64_t> {
+    v1::RegisterTensorReply reply;
+    if (memory.ipc_handle.empty()) {
+      TANDEM_ASSIGN_OR_RETURN(const uint64_t transfer, lease_.Send(memory.fds));
+      request.set_transfer_id(transfer);
+    }
+    const Status status = Call(&v1::Tandem::StubInterface::RegisterTensor, request, &reply, attempt);
+    // The descriptors went to the daemon before.
+    if (status.detail().reason == "NO_TRANSFER" && lease_.AwaitAttached(attempt.end) != attempt.daemon)
+      return Restarting();
+    TANDEM_RETURN_IF_ERROR(status);
+    return reply.registration_id();
+  });
 }
 
 Status GrpcControl::Deregister(uint64_t registration_id) {
   v1::DeregisterRequest request;
   v1::DeregisterReply reply;
   request.set_registration_id(registration_id);
-  return Call(&v1::Tandem::StubInterface::Deregister, request, &reply, kCallDeadline);
+  return EndAgain(&v1::Tandem::StubInterface::Deregister, request, &reply, kCallDeadline);
 }
 
 Result<ClientPlacementInfo> GrpcControl::TakePlacement(const v1::ClientPlacement& reply,
-                                                       Clock::time_point end) {
-  TANDEM_ASSIGN_OR_RETURN(std::vector<UniqueFd> fds, lease_.Take(reply.transfer_id(), end));
+                                                       const Attempt& attempt) {
+  TANDEM_ASSIGN_OR_RETURN(std::vector<UniqueFd> fds,
+                          lease_.Take(reply.transfer_id(), attempt.daemon, attempt.end));
   const auto signals = static_cast<size_t>(reply.signal_segment_ids_size());
   const auto workspace = static_cast<size_t>(reply.workspace_segment_ids_size());
   engine::v1::RankProgram program;
@@ -286,7 +358,7 @@ Status GrpcControl::ArmPlan(uint64_t plan_id, const Status& refusal, Millisecond
   request.set_plan_id(plan_id);
   if (!refusal.ok()) ToProto(refusal, request.mutable_refusal());
   request.set_deadline_ms(DeadlineMs(deadline));
-  return Call(&v1::Tandem::StubInterface::ArmPlan, request, &reply, deadline + kAnswerTime);
+  return CallAgain(&v1::Tandem::StubInterface::ArmPlan, request, &reply, deadline + kAnswerTime);
 }
 
 Status GrpcControl::ReportFailure(const FailureReport& report) {
@@ -297,68 +369,69 @@ Status GrpcControl::ReportFailure(const FailureReport& report) {
   request.set_launch(report.launch);
   request.set_awaited_rank(report.awaited_rank);
   ToProto(report.status, request.mutable_status());
-  return Call(&v1::Tandem::StubInterface::ReportFailure, request, &reply, kCheckDeadline);
+  return CallAgain(&v1::Tandem::StubInterface::ReportFailure, request, &reply, kCheckDeadline);
 }
 
 Result<PreparedPlan> GrpcControl::Prepare(uint64_t group_id, const std::string& key, const OpRequest& op,
                                           Milliseconds deadline) {
-  const auto end = Clock::now() + deadline + kAnswerTime;
   v1::PrepareRequest request;
-  v1::PrepareReply reply;
   request.set_group_id(group_id);
   request.set_key(key);
   ToProto(op, request.mutable_request());
   request.set_deadline_ms(DeadlineMs(deadline));
-  TANDEM_RETURN_IF_ERROR(Call(&v1::Tandem::StubInterface::Prepare, request, &reply, deadline + kAnswerTime));
-  PreparedPlan prepared;
-  prepared.info = FromProto(reply.plan());
-  if (reply.has_client()) {
-    Result<ClientPlacementInfo> placement = TakePlacement(reply.client(), end);
-    if (!placement.ok()) {
+  return Repeat(deadline + kAnswerTime, [&](const Attempt& attempt) -> Result<PreparedPlan> {
+    v1::PrepareReply reply;
+    TANDEM_RETURN_IF_ERROR(Call(&v1::Tandem::StubInterface::Prepare, request, &reply, attempt));
+    PreparedPlan prepared;
+    prepared.info = FromProto(reply.plan());
+    if (!reply.has_client()) return prepared;
+    Result<ClientPlacementInfo> placement = TakePlacement(reply.client(), attempt);
+    if (!placement.ok() && !IsRestart(placement.status())) {
       // The other ranks need not wait for this one.
       (void)ArmPlan(prepared.info.plan_id, placement.status(), Milliseconds(1));
       (void)ReleasePlan(prepared.info.plan_id);
-      return placement.status();
     }
+    TANDEM_RETURN_IF_ERROR(placement.status());
     prepared.client = std::move(*placement);
-  }
-  return prepared;
+    return prepared;
+  });
 }
 
 Status GrpcControl::ReleasePlan(uint64_t plan_id) {
   v1::ReleasePlanRequest request;
   v1::ReleasePlanReply reply;
   request.set_plan_id(plan_id);
-  return Call(&v1::Tandem::StubInterface::ReleasePlan, request, &reply, kCallDeadline);
+  return EndAgain(&v1::Tandem::StubInterface::ReleasePlan, request, &reply, kCallDeadline);
 }
 
 Result<ChannelInfo> GrpcControl::OpenChannel(const std::string& gpu_uuid, uint32_t entries) {
-  auto end = Clock::now() + kCallDeadline;
   v1::OpenChannelRequest request;
-  v1::OpenChannelReply reply;
   request.set_gpu_uuid(gpu_uuid);
   request.set_entries(entries);
-  TANDEM_RETURN_IF_ERROR(Call(&v1::Tandem::StubInterface::OpenChannel, request, &reply, kCallDeadline));
-  ChannelInfo info;
-  info.channel_id = reply.channel_id();
-  info.generation = reply.generation();
-  Result<std::vector<UniqueFd>> fds = lease_.Take(reply.transfer_id(), end);
-  if (fds.ok() && fds->size() != 2)
-    fds = Internal("a channel came with " + std::to_string(fds->size()) + " descriptors");
-  if (!fds.ok()) {
-    (void)CloseChannel(info.channel_id);
-    return fds.status();
-  }
-  info.ring = std::move((*fds)[0]);
-  info.words = std::move((*fds)[1]);
-  return info;
+  return Repeat(kCallDeadline, [&](const Attempt& attempt) -> Result<ChannelInfo> {
+    v1::OpenChannelReply reply;
+    TANDEM_RETURN_IF_ERROR(Call(&v1::Tandem::StubInterface::OpenChannel, request, &reply, attempt));
+    ChannelInfo info;
+    info.channel_id = reply.channel_id();
+    info.generation = reply.generation();
+    Result<std::vector<UniqueFd>> fds = lease_.Take(reply.transfer_id(), attempt.daemon, attempt.end);
+    if (fds.ok() && fds->size() != 2)
+      fds = Internal("a channel came with " + std::to_string(fds->size()) + " descriptors");
+    if (!fds.ok()) {
+      (void)CloseChannel(info.channel_id);
+      return fds.status();
+    }
+    info.ring = std::move((*fds)[0]);
+    info.words = std::move((*fds)[1]);
+    return info;
+  });
 }
 
 Status GrpcControl::CloseChannel(uint64_t channel_id) {
   v1::CloseChannelRequest request;
   v1::CloseChannelReply reply;
   request.set_channel_id(channel_id);
-  return Call(&v1::Tandem::StubInterface::CloseChannel, request, &reply, kCallDeadline);
+  return EndAgain(&v1::Tandem::StubInterface::CloseChannel, request, &reply, kCallDeadline);
 }
 
 Result<uint64_t> GrpcControl::Launch(const DirectLaunch& launch) {
@@ -373,7 +446,15 @@ Result<uint64_t> GrpcControl::Launch(const DirectLaunch& launch) {
   request.set_deadline_ms(launch.deadline_ms);
   request.set_tag(launch.tag);
   request.set_generation(launch.generation);
-  TANDEM_RETURN_IF_ERROR(Call(&v1::Tandem::StubInterface::Launch, request, &reply, kCallDeadline));
+  const auto end = Clock::now() + kCallDeadline;
+  const uint64_t daemon = lease_.AwaitAttached(end);
+  const Status status = Call(&v1::Tandem::StubInterface::Launch, request, &reply, Attempt{end, daemon});
+  // Twice would be two launches: the caller decides, once the session goes on.
+  if (IsRestart(status) && lease_.AwaitNext(daemon, end)) {
+    return Unavailable("tandemd was started again meanwhile: the launch may have been made")
+        .WithDetail({.reason = "RESTARTING"});
+  }
+  TANDEM_RETURN_IF_ERROR(status);
   return reply.launch_id();
 }
 
@@ -383,14 +464,14 @@ Status GrpcControl::WaitLaunch(uint64_t launch_id, Milliseconds deadline) {
   request.set_launch_id(launch_id);
   request.set_deadline_ms(DeadlineMs(deadline));
   request.set_poll(deadline.count() == 0);
-  return Call(&v1::Tandem::StubInterface::WaitLaunch, request, &reply, deadline + kAnswerTime);
+  return CallAgain(&v1::Tandem::StubInterface::WaitLaunch, request, &reply, deadline + kAnswerTime);
 }
 
 Status GrpcControl::Check() {
   // Id 0 is nobody's: an answer about it is an answer.
   v1::CloseChannelRequest request;
   v1::CloseChannelReply reply;
-  Status status = Call(&v1::Tandem::StubInterface::CloseChannel, request, &reply, kCheckDeadline);
+  Status status = CallAgain(&v1::Tandem::StubInterface::CloseChannel, request, &reply, kCheckDeadline);
   bool gone = status.code() == Code::kUnavailable || status.code() == Code::kUnauthenticated ||
               status.code() == Code::kDeadlineExceeded;
   return gone ? status : Status::Ok();
@@ -399,7 +480,10 @@ Status GrpcControl::Check() {
 Status GrpcControl::Detach() {
   v1::DetachRequest request;
   v1::DetachReply reply;
-  return Call(&v1::Tandem::StubInterface::Detach, request, &reply, kCallDeadline);
+  return Repeat(kCallDeadline, [&](const Attempt& attempt) {
+    const Status status = Call(&v1::Tandem::StubInterface::Detach, request, &reply, attempt);
+    return attempt.again && status.detail().reason == "SESSION_LOST" ? Status::Ok() : status;
+  });
 }
 
 }  // namespace

@@ -125,7 +125,7 @@ void Control::Stop() {
 void Control::KeepState(Journal journal) {
   Registry& registry = services_->core.registry;
   RegistryLock lock(registry);
-  registry.state = std::make_shared<StateWriter>(std::move(journal));
+  registry.state = std::make_shared<StateWriter>(std::move(journal), services_->core.options.journal_difference);
   registry.state->WriteAll(registry);
 }
 

@@ -212,8 +212,9 @@ Status LeaseServer::Attach(Connection& connection, v1::AttachReply reply) {
   std::lock_guard lock(mutex_);
   const auto before = by_session_.find(connection.session_id);
   if (before != by_session_.end()) {
-    const auto awaited = connections_.find(before->second);
-    if (awaited != connections_.end()) Forget(awaited);
+    // The one that stood for it, or a lease whose answer the client did not wait for.
+    const auto earlier = connections_.find(before->second);
+    if (earlier != connections_.end()) Forget(earlier);
   }
   by_session_[connection.session_id] = connection.id;
   return SendLocked(connection, {answer.SerializeAsString(), {}});

@@ -7,6 +7,9 @@
 namespace tandem::daemon {
 namespace {
 
+// With more plans a comparison takes too long.
+constexpr size_t kMostCompared = 64;
+
 // All records of the registry as they are to be.
 std::map<std::string, std::string> Records(const Registry& registry) TANDEM_REQUIRES(registry_mutex) {
   std::map<std::string, std::string> records;
@@ -29,7 +32,8 @@ std::map<std::string, std::string> Records(const Registry& registry) TANDEM_REQU
 
 }  // namespace
 
-StateWriter::StateWriter(Journal journal) : journal_(std::move(journal)) {}
+StateWriter::StateWriter(Journal journal, std::function<void(const std::string&)> on_difference)
+    : journal_(std::move(journal)), on_difference_(std::move(on_difference)) {}
 
 void StateWriter::WriteGroup(const Registry& registry, uint64_t id) {
   const auto found = registry.groups.find(id);
@@ -83,6 +87,8 @@ void StateWriter::Write(const Registry& registry) {
     }
   }
   for (const uint64_t id : std::exchange(groups_, {})) WriteGroup(registry, id);
+  if (!on_difference_ || registry.plan_groups.size() > kMostCompared) return;
+  for (const std::string& name : Differences(registry)) on_difference_(name);
 }
 
 void StateWriter::WriteAll(const Registry& registry) {

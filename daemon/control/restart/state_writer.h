@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -22,7 +23,8 @@ struct SegmentSet;
 // Thread rule: under the registry's mutex.
 class StateWriter {
  public:
-  explicit StateWriter(Journal journal);
+  // `on_difference`: for tests, called with the name of a record that is not like the registry after a write.
+  explicit StateWriter(Journal journal, std::function<void(const std::string&)> on_difference = {});
 
   void TouchSession(uint64_t id) TANDEM_REQUIRES(registry_mutex) { sessions_.insert(id); }
   void TouchLaunch(uint64_t id) TANDEM_REQUIRES(registry_mutex) { launches_.insert(id); }
@@ -37,13 +39,14 @@ class StateWriter {
   void Close() TANDEM_REQUIRES(registry_mutex) { closed_ = true; }
   const Status& status() const { return journal_.status(); }
 
-  // Names of records that are not like the registry, for tests: a service has not named a change.
-  std::vector<std::string> Differences(const Registry& registry) const TANDEM_REQUIRES(registry_mutex);
 
  private:
+  // Names of records that are not like the registry: a service has not named a change.
+  std::vector<std::string> Differences(const Registry& registry) const TANDEM_REQUIRES(registry_mutex);
   void WriteGroup(const Registry& registry, uint64_t id) TANDEM_REQUIRES(registry_mutex);
 
   Journal journal_;
+  std::function<void(const std::string&)> on_difference_;
   bool closed_ = false;
   std::set<uint64_t> sessions_, launches_, groups_;
   std::set<std::shared_ptr<SegmentSet>> sets_;

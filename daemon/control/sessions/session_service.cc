@@ -128,7 +128,7 @@ Result<v1::AttachReply> SessionService::Reattach(const PeerIdentity& peer, const
       Unauthenticated("there is no session " + std::to_string(request.session_id()) +
                       " of this process that could go on: attach again")
           .WithDetail({.reason = "SESSION_LOST", .who = {}, .field = {}});
-  if (request.token().size() != kTokenBytes) return lost;
+  if (request.token().size() != kTokenBytes || core_.options.restart_grace.count() == 0) return lost;
   SessionRef session;
   {
     RegistryLock lock(core_.registry);
@@ -137,8 +137,8 @@ Result<v1::AttachReply> SessionService::Reattach(const PeerIdentity& peer, const
     if (found == core_.registry.sessions.end() || !SameToken(*found->second, request.token())) return lost;
     session = found->second;
     const PeerIdentity& known = session->peer;
-    if (!session->away || peer.uid != known.uid || peer.pid != known.pid || peer.start_ticks != known.start_ticks)
-      return lost;
+    // A session that is back already may not have got the answer.
+    if (peer.uid != known.uid || peer.pid != known.pid || peer.start_ticks != known.start_ticks) return lost;
     session->away = false;
   }
   core_.Log(LogSeverity::kInfo, "session=" + std::to_string(session->id) +
