@@ -23,7 +23,7 @@ bool Engine::ExecuteCommands() {
 void Engine::Execute(ReceivedCommand received) {
   uint64_t id = received.command->id();
   bool deferred = false;
-  std::vector<UniqueFd> copies = holdings_.CopiesOf(*received.command, received.fds);
+  std::vector<UniqueFd> copies = holdings_.CopiesOf(received.fds);
   Status status = Dispatch(*received.command, std::move(received.fds), &deferred);
   if (status.ok()) holdings_.Note(*received.command, std::move(copies));
   if (!deferred) SendAck(id, status);

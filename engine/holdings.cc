@@ -14,12 +14,6 @@ using Case = v1::Command::CommandCase;
 // Outcomes of launches by gRPC that are kept: a session has at most so many that it has not asked for.
 constexpr size_t kMostOutcomes = 4096;
 
-std::vector<UniqueFd> Duplicate(const std::vector<UniqueFd>& fds) {
-  std::vector<UniqueFd> copies;
-  for (const UniqueFd& fd : fds) copies.emplace_back(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
-  return copies;
-}
-
 }  // namespace
 
 void Holdings::Begin(const v1::Start& start, std::vector<UniqueFd> fds) {
@@ -28,9 +22,11 @@ void Holdings::Begin(const v1::Start& start, std::vector<UniqueFd> fds) {
   node_fds_ = std::move(fds);
 }
 
-std::vector<UniqueFd> Holdings::CopiesOf(const v1::Command& command, const std::vector<UniqueFd>& fds) const {
-  if (!begun_ || fds.empty()) return {};
-  return Duplicate(fds);
+std::vector<UniqueFd> Holdings::CopiesOf(const std::vector<UniqueFd>& fds) const {
+  std::vector<UniqueFd> copies;
+  if (!begun_) return copies;
+  for (const UniqueFd& fd : fds) copies.emplace_back(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+  return copies;
 }
 
 void Holdings::Keep(Key key, std::vector<UniqueFd> fds) {

@@ -29,9 +29,9 @@ class Holdings {
   bool Holds() const { return begun_; }
   void SetReady(const v1::Ready& ready) { ready_ = ready; }
 
-  // Copies of the descriptors of `command` that Note would keep; none while it does not hold.
-  std::vector<UniqueFd> CopiesOf(const v1::Command& command, const std::vector<UniqueFd>& fds) const;
-  // `command` has been executed; `copies` are those that CopiesOf returned.
+  // Copies of a command's descriptors, for Note; none while it does not hold.
+  std::vector<UniqueFd> CopiesOf(const std::vector<UniqueFd>& fds) const;
+  // `command` has been executed; `copies` are those of its descriptors.
   void Note(const v1::Command& command, std::vector<UniqueFd> copies);
   // The engine has made a segment itself.
   void NoteSegment(uint64_t segment_id, int fd);

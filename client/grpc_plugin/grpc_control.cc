@@ -118,7 +118,8 @@ class GrpcControl final : public ClientControl {
     reply->Clear();
     if constexpr (requires { repeated.set_again(true); }) repeated.set_again(true);
     if constexpr (requires { repeated.set_deadline_ms(1); })
-      repeated.set_deadline_ms(std::min(repeated.deadline_ms(), DeadlineMs(left - kAnswerTime)));
+      repeated.set_deadline_ms(static_cast<uint32_t>(
+          std::min<uint64_t>(repeated.deadline_ms(), DeadlineMs(left - kAnswerTime))));
     return FromGrpc((stub_.get()->*method)(&context, repeated, reply), context, address_);
   }
   // The call alone.

@@ -112,6 +112,8 @@ void Control::Stop() {
   RegistryLock lock(registry);
   if (registry.stopping) return;
   registry.stopping = true;
+  // Meetings end, sessions do not: the next tandemd must not see that.
+  if (registry.state) registry.state->Close();
   const Status why = Unavailable("the daemon is stopping");
   for (const auto& [id, session] : registry.sessions) {
     session->events_changed.notify_all();
@@ -151,11 +153,7 @@ Result<v1::AttachReply> Control::Reattach(const PeerIdentity& peer, const v1::Re
 }
 
 void Control::Leave() {
-  {
-    RegistryLock lock(services_->core.registry);
-    leaving_ = true;
-    if (services_->core.registry.state) services_->core.registry.state->Close();
-  }
+  leaving_ = true;
   Stop();
 }
 

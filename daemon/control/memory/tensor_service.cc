@@ -84,6 +84,7 @@ Result<std::shared_ptr<TensorRendezvous>> TensorService::Enter(GroupRecord& grou
     if (!pending->over() && pending->tensors[rank] == tensor) *key = name;
   }
   if (key->empty()) {
+    core_.registry.Touch(group);
     *key = tensor->name.empty() ? "#" + std::to_string(group.members[rank].rendezvous++) : "=" + tensor->name;
     auto it = group.rendezvous.find(*key);
     if (it != group.rendezvous.end() && it->second->over() && it->second->Acknowledged(rank)) {
