@@ -89,6 +89,7 @@ class GrpcControl final : public ClientControl {
     bool again = false;  // an earlier daemon may have done it already, and its answer was lost
   };
 
+  using Stub = v1::Tandem::StubInterface;
   template <typename Request, typename Reply>
   using Method = grpc::Status (v1::Tandem::StubInterface::*)(grpc::ClientContext*, const Request&, Reply*);
 
@@ -106,21 +107,20 @@ class GrpcControl final : public ClientControl {
 
   template <typename Request, typename Reply>
   Status Call(Method<Request, Reply> method, const Request& request, Reply* reply, const Attempt& attempt) {
-    if (stub_ == nullptr) return FailedPrecondition("the client is not attached");
+    const std::shared_ptr<Stub> stub = StubOf(attempt.daemon);
+    if (stub == nullptr) return FailedPrecondition("the client is not attached");
     const auto left = std::chrono::duration_cast<Milliseconds>(attempt.end - Clock::now());
     grpc::ClientContext context;
     context.AddMetadata("tandem-token", token_);
     context.set_deadline(std::chrono::system_clock::now() + left);
-    // The channel may not have noticed yet that there is a daemon again.
-    context.set_wait_for_ready(lease_.IsAttached() && lease_.WaitsForDaemons());
-    if (!attempt.again) return FromGrpc((stub_.get()->*method)(&context, request, reply), context, address_);
+    if (!attempt.again) return FromGrpc((stub.get()->*method)(&context, request, reply), context, address_);
     Request repeated = request;
     reply->Clear();
     if constexpr (requires { repeated.set_again(true); }) repeated.set_again(true);
     if constexpr (requires { repeated.set_deadline_ms(1); })
       repeated.set_deadline_ms(static_cast<uint32_t>(
           std::min<uint64_t>(repeated.deadline_ms(), DeadlineMs(left - kAnswerTime))));
-    return FromGrpc((stub_.get()->*method)(&context, repeated, reply), context, address_);
+    return FromGrpc((stub.get()->*method)(&context, repeated, reply), context, address_);
   }
   // The call alone.
   template <typename Request, typename Reply>
@@ -138,10 +138,16 @@ class GrpcControl final : public ClientControl {
   // A client-placed plan's program and descriptors.
   Result<ClientPlacementInfo> TakePlacement(const v1::ClientPlacement& reply, const Attempt& attempt);
   void ReadEvents();
+  // Of a daemon by its number: a channel of its own, since the one before may not have noticed the end of its daemon.
+  std::shared_ptr<Stub> StubOf(uint64_t daemon);
+  std::shared_ptr<Stub> MakeStub() const;
 
   Lease lease_;
   std::string token_, address_;
-  std::unique_ptr<v1::Tandem::StubInterface> stub_;
+  std::mutex stub_mutex_;
+  std::shared_ptr<Stub> stub_;  // guarded; null before Attach
+  uint64_t stub_daemon_ = 0;    // guarded: whose it is
+  std::string grpc_socket_;
   ControlCallbacks callbacks_;
   std::mutex events_mutex_;
   grpc::ClientContext* events_context_ = nullptr;  // guarded: of the stream that is read
@@ -157,17 +163,11 @@ Result<AttachInfo> GrpcControl::Attach(const ConnectOptions& options, const std:
                     options.deadline));
   token_ = Hex(reply.token());
   address_ = runtime_dir + "/lease.sock";
-  grpc::ChannelArguments arguments;
-  // Sessions are not to share a connection, nor to be slow to see a daemon that has come back.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  // Also the time that one attempt gets: a busy node may take long to answer, a dead daemon's socket refuses
-  // at once.
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  stub_ = v1::Tandem::NewStub(grpc::CreateCustomChannel("unix:" + reply.grpc_socket(),
-                                                        grpc::InsecureChannelCredentials(), arguments));
+  grpc_socket_ = reply.grpc_socket();
+  {
+    std::lock_guard lock(stub_mutex_);
+    stub_ = MakeStub();
+  }
   callbacks_ = std::move(callbacks);
   lease_.Start(callbacks_.on_lost);
   events_ = std::thread([this] { ReadEvents(); });
@@ -184,6 +184,29 @@ Result<AttachInfo> GrpcControl::Attach(const ConnectOptions& options, const std:
   return info;
 }
 
+std::shared_ptr<GrpcControl::Stub> GrpcControl::MakeStub() const {
+  grpc::ChannelArguments arguments;
+  // Sessions are not to share a connection, nor to be slow to see a daemon that has come back.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  // Also the time that one attempt gets: a busy node may take long to answer, a dead daemon's socket refuses
+  // at once.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  return v1::Tandem::NewStub(grpc::CreateCustomChannel("unix:" + grpc_socket_,
+                                                        grpc::InsecureChannelCredentials(), arguments));
+}
+
+std::shared_ptr<GrpcControl::Stub> GrpcControl::StubOf(uint64_t daemon) {
+  std::lock_guard lock(stub_mutex_);
+  if (stub_ != nullptr && daemon != stub_daemon_) {
+    stub_ = MakeStub();
+    stub_daemon_ = daemon;
+  }
+  return stub_;
+}
+
 void GrpcControl::ReadEvents() {
   constexpr auto kForEver = std::chrono::hours(24 * 365);
   uint64_t daemon = 0;
@@ -191,13 +214,13 @@ void GrpcControl::ReadEvents() {
     daemon = lease_.AwaitAttached(Clock::now() + kForEver);
     grpc::ClientContext context;
     context.AddMetadata("tandem-token", token_);
-    context.set_wait_for_ready(lease_.WaitsForDaemons());
     {
       std::lock_guard lock(events_mutex_);
       if (stopping_.load()) return;
       events_context_ = &context;
     }
-    auto reader = stub_->Events(&context, v1::EventsRequest());
+    const std::shared_ptr<Stub> stub = StubOf(daemon);
+    auto reader = stub->Events(&context, v1::EventsRequest());
     v1::Event event;
     while (reader->Read(&event)) {
       if (!stopping_.load()) callbacks_.on_event(FromProto(event));

@@ -163,11 +163,6 @@ Result<UniqueFd> Lease::TryReattach(Clock::time_point end) {
   return socket;
 }
 
-bool Lease::IsAttached() {
-  std::lock_guard lock(mutex_);
-  return attached_ && lost_.ok();
-}
-
 uint64_t Lease::AwaitAttached(Clock::time_point deadline) {
   std::unique_lock lock(mutex_);
   changed_.wait_until(lock, deadline, [this] { return attached_ || !lost_.ok() || stopping_; });

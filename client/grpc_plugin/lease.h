@@ -40,7 +40,6 @@ class Lease {
 
   // Whether the session outlives its daemon.
   bool WaitsForDaemons() const { return grace_.count() > 0; }
-  bool IsAttached();
   // Waits until the session is attached, or lost, or `deadline`. The number of its daemon, which counts them from 0.
   uint64_t AwaitAttached(std::chrono::steady_clock::time_point deadline);
   // After a call that has failed as if its daemon had gone: waits for the next one. False if there is none, or the

@@ -232,6 +232,12 @@ void Daemon::ProbeLinks(Topology topology, bool measures) {
 }
 
 Status Daemon::StartSockets() {
+  // Before the leases: who has one calls at once.
+  {
+    TANDEM_ASSIGN_OR_RETURN(auto servers, Servers::Start(config_, *control_, sources_));
+    std::lock_guard<std::mutex> lock(published_mutex_);
+    servers_ = std::move(servers);
+  }
   LeaseServerOptions options;
   options.path = LeaseSocketPath(config_);
   options.mode = 0660;
@@ -242,11 +248,6 @@ Status Daemon::StartSockets() {
   if (Status shared = ShareSocket(options.path, config_.socket_group, options.mode);
       !shared.ok() && shared.code() != Code::kNotFound) {
     return shared;
-  }
-  {
-    TANDEM_ASSIGN_OR_RETURN(auto servers, Servers::Start(config_, *control_, sources_));
-    std::lock_guard<std::mutex> lock(published_mutex_);
-    servers_ = std::move(servers);
   }
   TANDEM_RETURN_IF_ERROR(servers_->DialSelf());
   PublishHealth();

@@ -254,8 +254,10 @@ EngineKeeper::Life EngineKeeper::RunOnce(EngineProcess adopted) {
     }
     life.was_ready = true;
     const auto ready_at = Clock::now();
-    Log(SupervisorLogSeverity::kInfo, "engine ready pid=" + std::to_string(process.pid()) + " generation=" +
-                                          std::to_string(generation) + " after " + status().start);
+    const std::string text =
+        " pid=" + std::to_string(process.pid()) + " generation=" + std::to_string(generation);
+    Log(SupervisorLogSeverity::kInfo,
+        is_adopted ? "engine taken over" + text : "engine ready" + text + " after " + status().start);
     if (!is_adopted) listener_.OnEngineUp(gpu_, generation);
     reason = Watch(process, *connection);
     life.length = Clock::now() - ready_at;

@@ -52,13 +52,18 @@ void Adoption::TakeOver(const SavedState& state) {
                        rank);
       by_.groups.RemoveMember(group->second, rank, true);
     }
+    lost = LostSessions();
+    std::set<uint64_t> ending;  // for the cause that is reported with the session's end
+    for (const auto& [session_id, why] : lost)
+      ending.insert(registry.sessions[session_id]->groups.begin(), registry.sessions[session_id]->groups.end());
     std::vector<std::shared_ptr<GroupRecord>> groups;
-    for (const auto& [id, group] : registry.groups) groups.push_back(group);
+    for (const auto& [id, group] : registry.groups) {
+      if (!ending.contains(id)) groups.push_back(group);
+    }
     for (const auto& group : groups) SettleGroup(group);
     for (size_t gpu = 0; gpu < engines_.size(); ++gpu) {
       if (engines_[gpu].has_value()) ReconcileEngine(static_cast<int>(gpu), *engines_[gpu]);
     }
-    lost = LostSessions();
     core_.Log(LogSeverity::kInfo, "taken over from an earlier tandemd: " + std::to_string(registry.sessions.size()) +
                                       " sessions, " + std::to_string(registry.groups.size()) + " groups, " +
                                       std::to_string(registry.plan_groups.size()) + " plans");
