@@ -4,8 +4,8 @@
 // queue, so that the main thread looks at one atomic only. Messages go out without blocking, and wait here
 // when tandemd is slow.
 //
-// A link that awaits successors outlives tandemd: when the socket ends, the thread accepts the next tandemd at
-// a listening socket, and the main thread takes it over between two commands.
+// A link that awaits successors outlives tandemd: when the socket ends, the thread accepts the next tandemd
+// at a listening socket, and the main thread takes it over between two commands.
 //
 // Thread rule: one thread calls the public functions (the engine's main thread), Stop() may come from any.
 #pragma once
@@ -49,8 +49,8 @@ class EngineLink {
   // The next command, if there is one. Cheap when there is none.
   bool Next(ReceivedCommand* command);
   bool HasNews() const { return news_.load(std::memory_order_seq_cst); }
-  // tandemd's end is closed, or it has sent something that is no command; with AwaitSuccessors: and nobody has
-  // come since, for the grace.
+  // tandemd's end is closed, or it has sent something that is no command; with AwaitSuccessors: and nobody
+  // has come since, for the grace.
   bool Ended() const { return ended_.load(std::memory_order_acquire); }
 
   // From now on a process of this one's uid that connects to `listener` within `grace` after the socket's end

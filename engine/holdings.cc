@@ -149,7 +149,8 @@ void Holdings::SendTo(EngineLink& link) const {
       part.mutable_held()->set_kind(key.first);
       part.mutable_held()->set_id(key.second);
       raw.clear();
-      for (size_t i = first; i < std::min(fds.size(), first + kMaxFdsPerMessage); ++i) raw.push_back(fds[i].get());
+      for (size_t i = first; i < std::min(fds.size(), first + kMaxFdsPerMessage); ++i)
+        raw.push_back(fds[i].get());
       link.Send(part, raw);
     }
   }

@@ -1,6 +1,6 @@
 // tandem-engine: the executor of one GPU. Started by tandemd with its end of a socketpair; everything else it
-// learns by commands. It has no network face, and ends when tandemd does, or some time after it without another
-// tandemd (docs/restart.md).
+// learns by commands. It has no network face, and ends when tandemd does, or some time after it without
+// another tandemd (docs/restart.md).
 //
 //   tandem-engine --fd N
 #include <signal.h>

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "client/grpc_plugin/convert.h"
+#include "client/grpc_plugin/daemon_calls.h"
 #include "client/grpc_plugin/lease.h"
 #include "client/lib/control_api.h"
 #include "program/program_codec.h"
@@ -21,36 +22,14 @@ using Clock = std::chrono::steady_clock;
 
 // For calls that wait for nobody.
 constexpr Milliseconds kCallDeadline(20000);
-// Time for the daemon beyond the caller's deadline, to report who is late.
-constexpr Milliseconds kAnswerTime(3000);
 // Short for a call made to learn whether the daemon lives.
 constexpr Milliseconds kCheckDeadline(5000);
-
-std::string Hex(const std::string& bytes) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (unsigned char byte : bytes) {
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  return text;
-}
 
 std::string ProgramName() {
   std::string name;
   std::ifstream file("/proc/self/comm");
   std::getline(file, name);
   return name;
-}
-
-const Status& StatusOf(const Status& status) { return status; }
-template <typename T>
-const Status& StatusOf(const Result<T>& result) {
-  return result.status();
-}
-
-uint32_t DeadlineMs(Milliseconds deadline) {
-  return static_cast<uint32_t>(std::clamp<int64_t>(deadline.count(), 1, UINT32_MAX));
 }
 
 class GrpcControl final : public ClientControl {
@@ -82,72 +61,14 @@ class GrpcControl final : public ClientControl {
   int LeaseFd() const override { return lease_.fd(); }
 
  private:
-  // One try of a call.
-  struct Attempt {
-    Clock::time_point end;
-    uint64_t daemon;     // Lease::AwaitAttached
-    bool again = false;  // an earlier daemon may have done it already, and its answer was lost
-  };
+  using Attempt = DaemonCalls::Attempt;
 
-  using Stub = v1::Tandem::StubInterface;
-  template <typename Request, typename Reply>
-  using Method = grpc::Status (v1::Tandem::StubInterface::*)(grpc::ClientContext*, const Request&, Reply*);
-
-  // `work(attempt)`, again with the next daemon while daemons go. For calls that do no harm when made twice.
-  template <typename Work>
-  auto Repeat(Milliseconds deadline, Work work) {
-    Attempt attempt{Clock::now() + deadline, 0};
-    while (true) {
-      attempt.daemon = lease_.AwaitAttached(attempt.end);
-      auto result = work(attempt);
-      if (!IsRestart(StatusOf(result)) || !lease_.AwaitNext(attempt.daemon, attempt.end)) return result;
-      attempt.again = true;
-    }
-  }
-
-  template <typename Request, typename Reply>
-  Status Call(Method<Request, Reply> method, const Request& request, Reply* reply, const Attempt& attempt) {
-    const std::shared_ptr<Stub> stub = StubOf(attempt.daemon);
-    if (stub == nullptr) return FailedPrecondition("the client is not attached");
-    const auto left = std::chrono::duration_cast<Milliseconds>(attempt.end - Clock::now());
-    grpc::ClientContext context;
-    context.AddMetadata("tandem-token", token_);
-    context.set_deadline(std::chrono::system_clock::now() + left);
-    if (!attempt.again) return FromGrpc((stub.get()->*method)(&context, request, reply), context, address_);
-    Request repeated = request;
-    reply->Clear();
-    if constexpr (requires { repeated.set_again(true); }) repeated.set_again(true);
-    if constexpr (requires { repeated.set_deadline_ms(1); })
-      repeated.set_deadline_ms(static_cast<uint32_t>(
-          std::min<uint64_t>(repeated.deadline_ms(), DeadlineMs(left - kAnswerTime))));
-    return FromGrpc((stub.get()->*method)(&context, repeated, reply), context, address_);
-  }
-  // The call alone.
-  template <typename Request, typename Reply>
-  Status CallAgain(Method<Request, Reply> method, const Request& request, Reply* reply, Milliseconds deadline) {
-    return Repeat(deadline, [&](const Attempt& attempt) { return Call(method, request, reply, attempt); });
-  }
-  // The call alone, of something that is to end: an earlier daemon may have ended it.
-  template <typename Request, typename Reply>
-  Status EndAgain(Method<Request, Reply> method, const Request& request, Reply* reply, Milliseconds deadline) {
-    return Repeat(deadline, [&](const Attempt& attempt) {
-      const Status status = Call(method, request, reply, attempt);
-      return attempt.again && status.code() == Code::kNotFound ? Status::Ok() : status;
-    });
-  }
   // A client-placed plan's program and descriptors.
   Result<ClientPlacementInfo> TakePlacement(const v1::ClientPlacement& reply, const Attempt& attempt);
   void ReadEvents();
-  // Of a daemon by its number: a channel of its own, since the one before may not have noticed the end of its daemon.
-  std::shared_ptr<Stub> StubOf(uint64_t daemon);
-  std::shared_ptr<Stub> MakeStub() const;
 
   Lease lease_;
-  std::string token_, address_;
-  std::mutex stub_mutex_;
-  std::shared_ptr<Stub> stub_;  // guarded; null before Attach
-  uint64_t stub_daemon_ = 0;    // guarded: whose it is
-  std::string grpc_socket_;
+  DaemonCalls calls_{lease_};
   ControlCallbacks callbacks_;
   std::mutex events_mutex_;
   grpc::ClientContext* events_context_ = nullptr;  // guarded: of the stream that is read
@@ -161,13 +82,7 @@ Result<AttachInfo> GrpcControl::Attach(const ConnectOptions& options, const std:
       v1::AttachReply reply,
       lease_.Attach(runtime_dir + "/lease.sock", options.name.empty() ? ProgramName() : options.name,
                     options.deadline));
-  token_ = Hex(reply.token());
-  address_ = runtime_dir + "/lease.sock";
-  grpc_socket_ = reply.grpc_socket();
-  {
-    std::lock_guard lock(stub_mutex_);
-    stub_ = MakeStub();
-  }
+  calls_.Open(reply.token(), runtime_dir + "/lease.sock", reply.grpc_socket());
   callbacks_ = std::move(callbacks);
   lease_.Start(callbacks_.on_lost);
   events_ = std::thread([this] { ReadEvents(); });
@@ -184,42 +99,19 @@ Result<AttachInfo> GrpcControl::Attach(const ConnectOptions& options, const std:
   return info;
 }
 
-std::shared_ptr<GrpcControl::Stub> GrpcControl::MakeStub() const {
-  grpc::ChannelArguments arguments;
-  // Sessions are not to share a connection, nor to be slow to see a daemon that has come back.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  // Also the time that one attempt gets: a busy node may take long to answer, a dead daemon's socket refuses
-  // at once.
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return v1::Tandem::NewStub(grpc::CreateCustomChannel("unix:" + grpc_socket_,
-                                                        grpc::InsecureChannelCredentials(), arguments));
-}
-
-std::shared_ptr<GrpcControl::Stub> GrpcControl::StubOf(uint64_t daemon) {
-  std::lock_guard lock(stub_mutex_);
-  if (stub_ != nullptr && daemon != stub_daemon_) {
-    stub_ = MakeStub();
-    stub_daemon_ = daemon;
-  }
-  return stub_;
-}
-
 void GrpcControl::ReadEvents() {
   constexpr auto kForEver = std::chrono::hours(24 * 365);
   uint64_t daemon = 0;
   do {
     daemon = lease_.AwaitAttached(Clock::now() + kForEver);
     grpc::ClientContext context;
-    context.AddMetadata("tandem-token", token_);
+    context.AddMetadata("tandem-token", calls_.token());
     {
       std::lock_guard lock(events_mutex_);
       if (stopping_.load()) return;
       events_context_ = &context;
     }
-    const std::shared_ptr<Stub> stub = StubOf(daemon);
+    const auto stub = calls_.StubOf(daemon);
     auto reader = stub->Events(&context, v1::EventsRequest());
     v1::Event event;
     while (reader->Read(&event)) {
@@ -255,8 +147,8 @@ Result<JoinInfo> GrpcControl::JoinGroup(const JoinOptions& options, const std::s
   request.set_launch_deadline_ms(
       static_cast<uint64_t>(std::max<int64_t>(options.launch_deadline.count(), 0)));
   request.set_on_slow_placement(static_cast<uint32_t>(options.on_slow_placement));
-  TANDEM_RETURN_IF_ERROR(
-      CallAgain(&v1::Tandem::StubInterface::JoinGroup, request, &reply, options.deadline + kAnswerTime));
+  TANDEM_RETURN_IF_ERROR(calls_.CallAgain(&v1::Tandem::StubInterface::JoinGroup, request, &reply,
+                                          options.deadline + kAnswerTime));
   JoinInfo info;
   info.group_id = reply.group_id();
   info.incarnation = reply.incarnation();
@@ -277,7 +169,7 @@ Status GrpcControl::LeaveGroup(uint64_t group_id, Milliseconds deadline) {
   v1::LeaveGroupReply reply;
   request.set_group_id(group_id);
   request.set_deadline_ms(DeadlineMs(deadline));
-  return EndAgain(&v1::Tandem::StubInterface::LeaveGroup, request, &reply, deadline + kAnswerTime);
+  return calls_.EndAgain(&v1::Tandem::StubInterface::LeaveGroup, request, &reply, deadline + kAnswerTime);
 }
 
 Result<uint64_t> GrpcControl::Empty(const TensorSpec& spec, const std::string& gpu_uuid,
@@ -287,7 +179,7 @@ Result<uint64_t> GrpcControl::Empty(const TensorSpec& spec, const std::string& g
   ToProto(spec, request.mutable_spec());
   request.set_gpu_uuid(gpu_uuid);
   request.set_persistent_name(name);
-  TANDEM_RETURN_IF_ERROR(CallAgain(&v1::Tandem::StubInterface::Empty, request, &reply, kCallDeadline));
+  TANDEM_RETURN_IF_ERROR(calls_.CallAgain(&v1::Tandem::StubInterface::Empty, request, &reply, kCallDeadline));
   return reply.tensor_id();
 }
 
@@ -296,9 +188,9 @@ Result<RendezvousInfo> GrpcControl::Rendezvous(uint64_t tensor_id, uint64_t grou
   request.set_tensor_id(tensor_id);
   request.set_group_id(group_id);
   request.set_deadline_ms(DeadlineMs(deadline));
-  return Repeat(deadline + kAnswerTime, [&](const Attempt& attempt) -> Result<RendezvousInfo> {
+  return calls_.Repeat(deadline + kAnswerTime, [&](const Attempt& attempt) -> Result<RendezvousInfo> {
     v1::RendezvousReply reply;
-    TANDEM_RETURN_IF_ERROR(Call(&v1::Tandem::StubInterface::Rendezvous, request, &reply, attempt));
+    TANDEM_RETURN_IF_ERROR(calls_.Call(&v1::Tandem::StubInterface::Rendezvous, request, &reply, attempt));
     RendezvousInfo info;
     info.rank = reply.rank();
     info.world_size = reply.world_size();
@@ -318,7 +210,7 @@ Status GrpcControl::Free(uint64_t tensor_id) {
   v1::FreeRequest request;
   v1::FreeReply reply;
   request.set_tensor_id(tensor_id);
-  return EndAgain(&v1::Tandem::StubInterface::Free, request, &reply, kCallDeadline);
+  return calls_.EndAgain(&v1::Tandem::StubInterface::Free, request, &reply, kCallDeadline);
 }
 
 Result<uint64_t> GrpcControl::Register(const RegisterInfo& memory) {
@@ -329,13 +221,13 @@ Result<uint64_t> GrpcControl::Register(const RegisterInfo& memory) {
   request.set_ipc_handle(memory.ipc_handle);
   if (memory.ipc_handle.empty())
     request.mutable_chunk_bytes()->Add(memory.chunk_bytes.begin(), memory.chunk_bytes.end());
-  return Repeat(kCallDeadline, [&](const Attempt& attempt) -> Result<uint64_t> {
+  return calls_.Repeat(kCallDeadline, [&](const Attempt& attempt) -> Result<uint64_t> {
     v1::RegisterTensorReply reply;
     if (memory.ipc_handle.empty()) {
       TANDEM_ASSIGN_OR_RETURN(const uint64_t transfer, lease_.Send(memory.fds));
       request.set_transfer_id(transfer);
     }
-    const Status status = Call(&v1::Tandem::StubInterface::RegisterTensor, request, &reply, attempt);
+    const Status status = calls_.Call(&v1::Tandem::StubInterface::RegisterTensor, request, &reply, attempt);
     // The descriptors went to the daemon before.
     if (status.detail().reason == "NO_TRANSFER" && lease_.AwaitAttached(attempt.end) != attempt.daemon)
       return Restarting();
@@ -348,7 +240,7 @@ Status GrpcControl::Deregister(uint64_t registration_id) {
   v1::DeregisterRequest request;
   v1::DeregisterReply reply;
   request.set_registration_id(registration_id);
-  return EndAgain(&v1::Tandem::StubInterface::Deregister, request, &reply, kCallDeadline);
+  return calls_.EndAgain(&v1::Tandem::StubInterface::Deregister, request, &reply, kCallDeadline);
 }
 
 Result<ClientPlacementInfo> GrpcControl::TakePlacement(const v1::ClientPlacement& reply,
@@ -382,7 +274,7 @@ Status GrpcControl::ArmPlan(uint64_t plan_id, const Status& refusal, Millisecond
   request.set_plan_id(plan_id);
   if (!refusal.ok()) ToProto(refusal, request.mutable_refusal());
   request.set_deadline_ms(DeadlineMs(deadline));
-  return CallAgain(&v1::Tandem::StubInterface::ArmPlan, request, &reply, deadline + kAnswerTime);
+  return calls_.CallAgain(&v1::Tandem::StubInterface::ArmPlan, request, &reply, deadline + kAnswerTime);
 }
 
 Status GrpcControl::ReportFailure(const FailureReport& report) {
@@ -393,7 +285,9 @@ Status GrpcControl::ReportFailure(const FailureReport& report) {
   request.set_launch(report.launch);
   request.set_awaited_rank(report.awaited_rank);
   ToProto(report.status, request.mutable_status());
-  return CallAgain(&v1::Tandem::StubInterface::ReportFailure, request, &reply, kCheckDeadline);
+  // Nobody else makes it: not even without a daemon is it given up.
+  return calls_.CallAgain(&v1::Tandem::StubInterface::ReportFailure, request, &reply,
+                          kCheckDeadline + lease_.grace());
 }
 
 Result<PreparedPlan> GrpcControl::Prepare(uint64_t group_id, const std::string& key, const OpRequest& op,
@@ -403,9 +297,9 @@ Result<PreparedPlan> GrpcControl::Prepare(uint64_t group_id, const std::string& 
   request.set_key(key);
   ToProto(op, request.mutable_request());
   request.set_deadline_ms(DeadlineMs(deadline));
-  return Repeat(deadline + kAnswerTime, [&](const Attempt& attempt) -> Result<PreparedPlan> {
+  return calls_.Repeat(deadline + kAnswerTime, [&](const Attempt& attempt) -> Result<PreparedPlan> {
     v1::PrepareReply reply;
-    TANDEM_RETURN_IF_ERROR(Call(&v1::Tandem::StubInterface::Prepare, request, &reply, attempt));
+    TANDEM_RETURN_IF_ERROR(calls_.Call(&v1::Tandem::StubInterface::Prepare, request, &reply, attempt));
     PreparedPlan prepared;
     prepared.info = FromProto(reply.plan());
     if (!reply.has_client()) return prepared;
@@ -425,16 +319,16 @@ Status GrpcControl::ReleasePlan(uint64_t plan_id) {
   v1::ReleasePlanRequest request;
   v1::ReleasePlanReply reply;
   request.set_plan_id(plan_id);
-  return EndAgain(&v1::Tandem::StubInterface::ReleasePlan, request, &reply, kCallDeadline);
+  return calls_.EndAgain(&v1::Tandem::StubInterface::ReleasePlan, request, &reply, kCallDeadline);
 }
 
 Result<ChannelInfo> GrpcControl::OpenChannel(const std::string& gpu_uuid, uint32_t entries) {
   v1::OpenChannelRequest request;
   request.set_gpu_uuid(gpu_uuid);
   request.set_entries(entries);
-  return Repeat(kCallDeadline, [&](const Attempt& attempt) -> Result<ChannelInfo> {
+  return calls_.Repeat(kCallDeadline, [&](const Attempt& attempt) -> Result<ChannelInfo> {
     v1::OpenChannelReply reply;
-    TANDEM_RETURN_IF_ERROR(Call(&v1::Tandem::StubInterface::OpenChannel, request, &reply, attempt));
+    TANDEM_RETURN_IF_ERROR(calls_.Call(&v1::Tandem::StubInterface::OpenChannel, request, &reply, attempt));
     ChannelInfo info;
     info.channel_id = reply.channel_id();
     info.generation = reply.generation();
@@ -455,7 +349,7 @@ Status GrpcControl::CloseChannel(uint64_t channel_id) {
   v1::CloseChannelRequest request;
   v1::CloseChannelReply reply;
   request.set_channel_id(channel_id);
-  return EndAgain(&v1::Tandem::StubInterface::CloseChannel, request, &reply, kCallDeadline);
+  return calls_.EndAgain(&v1::Tandem::StubInterface::CloseChannel, request, &reply, kCallDeadline);
 }
 
 Result<uint64_t> GrpcControl::Launch(const DirectLaunch& launch) {
@@ -472,7 +366,8 @@ Result<uint64_t> GrpcControl::Launch(const DirectLaunch& launch) {
   request.set_generation(launch.generation);
   const auto end = Clock::now() + kCallDeadline;
   const uint64_t daemon = lease_.AwaitAttached(end);
-  const Status status = Call(&v1::Tandem::StubInterface::Launch, request, &reply, Attempt{end, daemon});
+  const Status status =
+      calls_.Call(&v1::Tandem::StubInterface::Launch, request, &reply, Attempt{end, daemon});
   // Twice would be two launches: the caller decides, once the session goes on.
   if (IsRestart(status) && lease_.AwaitNext(daemon, end)) {
     return Unavailable("tandemd was started again meanwhile: the launch may have been made")
@@ -488,14 +383,14 @@ Status GrpcControl::WaitLaunch(uint64_t launch_id, Milliseconds deadline) {
   request.set_launch_id(launch_id);
   request.set_deadline_ms(DeadlineMs(deadline));
   request.set_poll(deadline.count() == 0);
-  return CallAgain(&v1::Tandem::StubInterface::WaitLaunch, request, &reply, deadline + kAnswerTime);
+  return calls_.CallAgain(&v1::Tandem::StubInterface::WaitLaunch, request, &reply, deadline + kAnswerTime);
 }
 
 Status GrpcControl::Check() {
   // Id 0 is nobody's: an answer about it is an answer.
   v1::CloseChannelRequest request;
   v1::CloseChannelReply reply;
-  Status status = CallAgain(&v1::Tandem::StubInterface::CloseChannel, request, &reply, kCheckDeadline);
+  Status status = calls_.CallAgain(&v1::Tandem::StubInterface::CloseChannel, request, &reply, kCheckDeadline);
   bool gone = status.code() == Code::kUnavailable || status.code() == Code::kUnauthenticated ||
               status.code() == Code::kDeadlineExceeded;
   return gone ? status : Status::Ok();
@@ -504,8 +399,8 @@ Status GrpcControl::Check() {
 Status GrpcControl::Detach() {
   v1::DetachRequest request;
   v1::DetachReply reply;
-  return Repeat(kCallDeadline, [&](const Attempt& attempt) {
-    const Status status = Call(&v1::Tandem::StubInterface::Detach, request, &reply, attempt);
+  return calls_.Repeat(kCallDeadline, [&](const Attempt& attempt) {
+    const Status status = calls_.Call(&v1::Tandem::StubInterface::Detach, request, &reply, attempt);
     return attempt.again && status.detail().reason == "SESSION_LOST" ? Status::Ok() : status;
   });
 }

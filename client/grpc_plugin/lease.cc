@@ -134,7 +134,8 @@ Status Lease::Reattach() {
     const bool over = !socket.ok() && socket.status().detail().reason != "NO_DAEMON";
     std::unique_lock lock(mutex_);
     if (socket.ok() && !stopping_) {
-      // Under both: no transfer goes half to one daemon and half to the next, and Stop ends the socket that is read.
+      // Under both: no transfer goes half to one daemon and half to the next, and Stop ends the socket that
+      // is read.
       lock.unlock();
       std::scoped_lock both(send_mutex_, mutex_);
       if (stopping_ || ::dup3(socket->get(), socket_.get(), O_CLOEXEC) < 0) return DaemonLost(path_);
@@ -155,7 +156,8 @@ Result<UniqueFd> Lease::TryReattach(Clock::time_point end) {
   v1::LeaseMessage message;
   message.mutable_reattach()->set_token(token_);
   message.mutable_reattach()->set_session_id(session_id_);
-  if (!SendMessage(socket->get(), message.SerializeAsString()).ok()) return NoDaemon("the daemon has gone again");
+  if (!SendMessage(socket->get(), message.SerializeAsString()).ok())
+    return NoDaemon("the daemon has gone again");
   const Status answer = AwaitReply(socket->get(), std::min(end, Clock::now() + kReattachTime)).status();
   // A daemon that stops again: the next one may know the session.
   if (answer.code() == Code::kUnavailable) return NoDaemon(answer.message());

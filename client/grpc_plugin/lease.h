@@ -1,8 +1,8 @@
 // File: lease.h
 //
-// The lease socket: attaching, sending descriptors, and the thread that files the descriptors that come. Where the
-// daemon says so, the session outlives it: the thread goes back to the next daemon, with the session's token
-// (docs/restart.md). The socket keeps its number.
+// The lease socket: attaching, sending descriptors, and the thread that files the descriptors that come.
+// Where the daemon says so, the session outlives it: the thread goes back to the next daemon, with the
+// session's token (docs/restart.md). The socket keeps its number.
 #pragma once
 
 #include <chrono>
@@ -28,22 +28,25 @@ class Lease {
 
   // Connects to `path` and attaches. UNAVAILABLE if no answer comes by `deadline`.
   Result<v1::AttachReply> Attach(const std::string& path, const std::string& name, Milliseconds deadline);
-  // Starts the reader. `on_lost` is called once, from it, at the end of file; if the session can wait for the next
-  // daemon, once none has come in time, or it does not know the session.
+  // Starts the reader. `on_lost` is called once, from it, at the end of file; if the session can wait for the
+  // next daemon, once none has come in time, or it does not know the session.
   void Start(std::function<void(const Status&)> on_lost);
   // Sends `fds` as a transfer, in parts; they stay the caller's. Returns the transfer's id.
   Result<uint64_t> Send(const std::vector<int>& fds);
-  // Waits for all descriptors of a transfer, of daemon number `daemon`. UNAVAILABLE, reason RESTARTING, once that one
-  // has ended.
+  // Waits for all descriptors of a transfer, of daemon number `daemon`. UNAVAILABLE, reason RESTARTING, once
+  // that one has ended.
   Result<std::vector<UniqueFd>> Take(uint64_t transfer_id, uint64_t daemon,
                                      std::chrono::steady_clock::time_point deadline);
 
   // Whether the session outlives its daemon.
   bool WaitsForDaemons() const { return grace_.count() > 0; }
-  // Waits until the session is attached, or lost, or `deadline`. The number of its daemon, which counts them from 0.
+  // How long it waits for each of the next ones.
+  Milliseconds grace() const { return grace_; }
+  // Waits until the session is attached, or lost, or `deadline`. The number of its daemon, which counts them
+  // from 0.
   uint64_t AwaitAttached(std::chrono::steady_clock::time_point deadline);
-  // After a call that has failed as if its daemon had gone: waits for the next one. False if there is none, or the
-  // lease of daemon number `daemon` has not ended.
+  // After a call that has failed as if its daemon had gone: waits for the next one. False if there is none,
+  // or the lease of daemon number `daemon` has not ended.
   bool AwaitNext(uint64_t daemon, std::chrono::steady_clock::time_point deadline);
   // Ends the reader; no callback comes after it.
   void Stop();

@@ -87,8 +87,8 @@ struct Control::Services {
   TuningService tuning{core};
   ChannelService channels{core};
   LaunchService launches{core, installer};
-  EngineService engines{core, {segments, registrations, installer, groups, restorer, channels, launches,
-                              client_memory}};
+  EngineService engines{
+      core, {segments, registrations, installer, groups, restorer, channels, launches, client_memory}};
   SessionService sessions;
 };
 
@@ -127,7 +127,8 @@ void Control::Stop() {
 void Control::KeepState(Journal journal) {
   Registry& registry = services_->core.registry;
   RegistryLock lock(registry);
-  registry.state = std::make_shared<StateWriter>(std::move(journal), services_->core.options.journal_difference);
+  registry.state =
+      std::make_shared<StateWriter>(std::move(journal), services_->core.options.journal_difference);
   registry.state->WriteAll(registry);
 }
 
@@ -139,7 +140,8 @@ void Control::AwaitAdoption() const {
 
 void Control::Adopt(Journal journal, const SavedState& state, const AllHoldings& engines) {
   Services& of = *services_;
-  Adoption adoption(of.core, {of.joins, of.segments, of.installer, of.restorer, of.groups, of.sessions}, engines);
+  Adoption adoption(of.core, {of.joins, of.segments, of.installer, of.restorer, of.groups, of.sessions},
+                    engines);
   adoption.TakeOver(state);
   KeepState(std::move(journal));
   adoption_.set_value();

@@ -63,8 +63,9 @@ class Control final : public EngineListener {
   void KeepState(Journal journal);
   // Reports of engines wait from now on, until Adopt has been called: engines that are adopted speak first.
   void BeginAdoption();
-  // Takes an earlier tandemd's sessions, groups and plans over, and goes on with its journal. `engines`: what each
-  // engine holds, all of which are ready under the generation named there; none: the GPU's engine has ended.
+  // Takes an earlier tandemd's sessions, groups and plans over, and goes on with its journal. `engines`: what
+  // each engine holds, all of which are ready under the generation named there; none: the GPU's engine has
+  // ended.
   void Adopt(Journal journal, const SavedState& state, const AllHoldings& engines);
   // The sessions that wait for their leases, and their processes.
   std::vector<std::pair<uint64_t, PeerIdentity>> AwaySessions();

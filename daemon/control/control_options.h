@@ -96,8 +96,8 @@ struct ControlOptions {
   // Called when a group is asked for a transition that its table does not have, a defect of tandemd, under
   // the registry's lock; it is logged either way. For tests, which fail by it.
   std::function<void(const std::string&)> illegal_transition;
-  // Called with the name of a record of the journal that is not like the registry, a defect of tandemd, under the
-  // registry's lock. For tests, which fail by it; looking for such costs much.
+  // Called with the name of a record of the journal that is not like the registry, a defect of tandemd, under
+  // the registry's lock. For tests, which fail by it; looking for such costs much.
   std::function<void(const std::string&)> journal_difference;
   // Called with one line of text, from any thread, sometimes under the registry's lock: must not call back.
   std::function<void(LogSeverity, const std::string&)> log;

@@ -45,7 +45,8 @@ Status OffsetAllocator::Take(uint64_t offset, uint64_t bytes) {
   auto range = free_.upper_bound(offset);
   if (range != free_.begin()) --range;
   const bool fits = range != free_.end() && range->first <= offset && bytes > 0 &&
-                    range->second >= offset - range->first && range->second - (offset - range->first) >= bytes;
+                    range->second >= offset - range->first &&
+                    range->second - (offset - range->first) >= bytes;
   if (!fits || offset % kAlignment != 0 || bytes % kAlignment != 0)
     return InvalidArgument("the block at offset " + std::to_string(offset) + " is not free");
   const auto [start, length] = *range;

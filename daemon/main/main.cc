@@ -4,8 +4,8 @@
 // or the configuration is wrong, 3 if another tandemd runs in the runtime directory.
 //
 // SIGTERM and SIGINT drain: no new job is accepted, groups may end within stop_grace_ms, then everything
-// stops; a second signal stops at once. With restart_grace_ms SIGTERM leaves the jobs that there are to the next
-// tandemd (docs/restart.md). SIGHUP reads the configuration again.
+// stops; a second signal stops at once. With restart_grace_ms SIGTERM leaves the jobs that there are to the
+// next tandemd (docs/restart.md). SIGHUP reads the configuration again.
 #include <signal.h>
 
 #include <algorithm>
@@ -62,8 +62,8 @@ void Reload(Daemon& daemon, int argc, char** argv) {
   tandem::NotifyReady(daemon.Summary());
 }
 
-// Serves until a stop signal comes, and returns it; SIGHUP calls `reload`. The watchdog hears from us only while the daemon's
-// parts make progress.
+// Serves until a stop signal comes, and returns it; SIGHUP calls `reload`. The watchdog hears from us only
+// while the daemon's parts make progress.
 int Serve(Daemon& daemon, const std::function<void()>& reload) {
   milliseconds turn(500);  // a change of the node's health is published this late
   if (auto interval = tandem::WatchdogInterval(); interval.count() > 0) {

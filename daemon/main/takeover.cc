@@ -10,7 +10,8 @@
 namespace tandem::daemon {
 namespace {
 
-constexpr std::chrono::milliseconds kInventoryDeadline{5000};
+// An engine answers between two commands; one may take seconds.
+constexpr std::chrono::milliseconds kInventoryDeadline{10000};
 // Emulated GPUs, and GPUs of a node.
 constexpr int kMostGpus = 8;
 
@@ -19,10 +20,12 @@ UniqueFd Duplicate(const UniqueFd& fd) { return UniqueFd(::fcntl(fd.get(), F_DUP
 Status CheckEngine(const AdoptedEngine& engine, const NodeChoice& node, const EngineSettings& settings,
                    const std::string& build, int gpu) {
   const std::string name = "the engine of GPU " + std::to_string(gpu);
-  if (engine.build != build) return FailedPrecondition(name + " is of build " + engine.build + ", tandemd of " + build);
+  if (engine.build != build)
+    return FailedPrecondition(name + " is of build " + engine.build + ", tandemd of " + build);
   if (gpu >= node.topology.size()) return FailedPrecondition(name + " has a GPU that tandemd has not");
   const GpuInfo& info = node.topology.gpus[static_cast<size_t>(gpu)];
-  engine::v1::Start started = engine.start, wanted = StartCommand(settings, gpu, info.uuid, info.memory_bytes);
+  engine::v1::Start started = engine.start,
+                    wanted = StartCommand(settings, gpu, info.uuid, info.memory_bytes);
   // These differ from start to start, or may be changed between two tandemds.
   for (engine::v1::Start* start : {&started, &wanted}) {
     start->clear_generation();
@@ -47,7 +50,8 @@ Status ReadJournal(Takeover* takeover) {
   return NotFound("no engine is left");
 }
 
-void End(std::vector<std::optional<AdoptedEngine>> all, const std::string& directory, std::chrono::milliseconds grace) {
+void End(std::vector<std::optional<AdoptedEngine>> all, const std::string& directory,
+         std::chrono::milliseconds grace) {
   std::vector<AdoptedEngine> engines;
   for (std::optional<AdoptedEngine>& engine : all) {
     if (engine.has_value()) engines.push_back(std::move(*engine));
@@ -58,15 +62,16 @@ void End(std::vector<std::optional<AdoptedEngine>> all, const std::string& direc
 
 }  // namespace
 
-std::optional<Takeover> TakeOverEngines(const Config& config, const NodeChoice& node, const EngineSettings& settings,
-                                        const std::string& build) {
+std::optional<Takeover> TakeOverEngines(const Config& config, const NodeChoice& node,
+                                        const EngineSettings& settings, const std::string& build) {
   const std::string directory = AdminDirectory(config);
   Takeover takeover;
   Status status;
   if (config.restart_grace_ms == 0) status = FailedPrecondition("restart_grace_ms is 0");
   bool any = false;
   for (int gpu = 0; gpu < kMostGpus; ++gpu) {
-    Result<std::optional<AdoptedEngine>> engine = AdoptEngine(SuccessorSocketPath(directory, gpu), kInventoryDeadline);
+    Result<std::optional<AdoptedEngine>> engine =
+        AdoptEngine(SuccessorSocketPath(directory, gpu), kInventoryDeadline);
     if (!engine.ok()) {
       any = true;
       if (status.ok()) status = engine.status();

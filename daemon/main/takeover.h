@@ -25,10 +25,10 @@ struct Takeover {
   SavedState state;
 };
 
-// Looks for engines that wait for this tandemd. Nothing if there are none. Engines that cannot be taken over are
-// ended, with one line in the log: of another build, on other GPUs, with other settings, without a journal that can
-// be read, or if the configuration says so. With the directory's lock held.
-std::optional<Takeover> TakeOverEngines(const Config& config, const NodeChoice& node, const EngineSettings& settings,
-                                        const std::string& build);
+// Looks for engines that wait for this tandemd. Nothing if there are none. Engines that cannot be taken over
+// are ended, with one line in the log: of another build, on other GPUs, with other settings, without a
+// journal that can be read, or if the configuration says so. With the directory's lock held.
+std::optional<Takeover> TakeOverEngines(const Config& config, const NodeChoice& node,
+                                        const EngineSettings& settings, const std::string& build);
 
 }  // namespace tandem::daemon

@@ -2,9 +2,9 @@
 //
 // `LeaseServer`: the lease sockets. One thread waits for all of them: it takes the peer's credentials and
 // pidfd, attaches sessions, files descriptors that clients send, and reports a session as lost when its
-// process dies (pidfd) or its socket ends. Sessions that were taken over from an earlier tandemd have some time
-// to come back. Sends never block: a client that does not read fills a bounded
-// backlog and disturbs nobody else.
+// process dies (pidfd) or its socket ends. Sessions that were taken over from an earlier tandemd have some
+// time to come back. Sends never block: a client that does not read fills a bounded backlog and disturbs
+// nobody else.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct LeaseServerOptions {
   size_t max_unattached =
       256;  // connections that have not attached yet; beyond, the oldest of who has most goes
   std::chrono::milliseconds attach_deadline{5000};
-  size_t max_backlog = 256;  // messages that a client has not read
+  size_t max_backlog = 256;                    // messages that a client has not read
   std::chrono::milliseconds restart_grace{0};  // for sessions of an earlier tandemd to come back
 };
 

@@ -47,7 +47,8 @@ void Describe(const engine::v1::Inventory& inventory, AdoptedEngine* engine) {
 Status Take(Message& message, std::vector<UniqueFd> fds, AdoptedEngine* engine) {
   const bool begun = engine->pid != 0;
   if (message.has_inventory() && !begun) {
-    if (fds.size() != kNodeDescriptors) return Internal("its inventory has " + std::to_string(fds.size()) + " descriptors");
+    if (fds.size() != kNodeDescriptors)
+      return Internal("its inventory has " + std::to_string(fds.size()) + " descriptors");
     Describe(message.inventory(), engine);
     engine->order_log = std::move(fds[0]);
     engine->stats_area = std::move(fds[1]);
@@ -68,7 +69,8 @@ std::string SuccessorSocketPath(const std::string& admin_directory, int gpu) {
   return admin_directory + "/engine-" + std::to_string(gpu) + ".sock";
 }
 
-Result<std::optional<AdoptedEngine>> AdoptEngine(const std::string& path, std::chrono::milliseconds deadline) {
+Result<std::optional<AdoptedEngine>> AdoptEngine(const std::string& path,
+                                                 std::chrono::milliseconds deadline) {
   Result<UniqueFd> socket = ConnectSeqpacket(path);
   if (!socket.ok()) return std::optional<AdoptedEngine>();
   const auto until = Clock::now() + deadline;
@@ -76,7 +78,8 @@ Result<std::optional<AdoptedEngine>> AdoptEngine(const std::string& path, std::c
   engine.socket = *std::move(socket);
   while (true) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
-    if (left.count() <= 0) return DeadlineExceeded("the engine at " + path + " has not sent all that it holds");
+    if (left.count() <= 0)
+      return DeadlineExceeded("the engine at " + path + " has not sent all that it holds");
     LimitReads(engine.socket.get(), left);
     Result<FdMessage> packet = ReceiveMessage(engine.socket.get());
     if (!packet.ok()) {
@@ -85,9 +88,11 @@ Result<std::optional<AdoptedEngine>> AdoptEngine(const std::string& path, std::c
       return std::optional<AdoptedEngine>();
     }
     Message message;
-    if (!message.ParseFromString(packet->body)) return Internal("the engine at " + path + " sent a malformed message");
+    if (!message.ParseFromString(packet->body))
+      return Internal("the engine at " + path + " sent a malformed message");
     if (message.has_inventory_end() && engine.pid != 0) break;
-    TANDEM_RETURN_IF_ERROR(Take(message, std::move(packet->fds), &engine).WithContext("the engine at " + path));
+    TANDEM_RETURN_IF_ERROR(
+        Take(message, std::move(packet->fds), &engine).WithContext("the engine at " + path));
   }
   LimitReads(engine.socket.get(), std::chrono::milliseconds(0));
   engine.pidfd.Reset(static_cast<int>(::syscall(SYS_pidfd_open, engine.pid, 0)));

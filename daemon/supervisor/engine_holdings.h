@@ -1,7 +1,7 @@
 // File: engine_holdings.h
 //
-// `EngineHoldings`: the things that a running engine has from an earlier tandemd, by its own account, with the
-// descriptors that it kept (docs/restart.md).
+// `EngineHoldings`: the things that a running engine has from an earlier tandemd, by its own account, with
+// the descriptors that it kept (docs/restart.md).
 #pragma once
 
 #include <cstdint>

@@ -49,8 +49,8 @@ struct EngineSettings {
   std::chrono::milliseconds ping_interval{2000};
   // From end of file (or Stop) to SIGKILL.
   std::chrono::milliseconds end_grace{5000};
-  // How long engines go on without tandemd, for the next one, which meets them in `successor_directory`. 0: they
-  // end with tandemd.
+  // How long engines go on without tandemd, for the next one, which meets them in `successor_directory`. 0:
+  // they end with tandemd.
   std::chrono::milliseconds restart_grace{0};
   std::string successor_directory;
   // One line for the log; called from the keepers' threads.
@@ -72,8 +72,8 @@ engine::v1::Start StartCommand(const EngineSettings& settings, int gpu, const st
 
 class EngineKeeper {
  public:
-  // `settings`, the descriptors and `listener` outlive this. Starts the thread. An adopted engine is ready at once;
-  // the listener hears of its end, and of what it reports. `journal`: for the next tandemd; -1: none.
+  // `settings`, the descriptors and `listener` outlive this. Starts the thread. An adopted engine is ready at
+  // once; the listener hears of its end, and of what it reports. `journal`: for the next tandemd; -1: none.
   EngineKeeper(int gpu, const EngineSettings& settings, int order_log, int journal, EngineSeat seat,
                EngineListener& listener);
   // Ends the engine as Stop does.

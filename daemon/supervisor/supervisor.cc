@@ -45,9 +45,8 @@ Supervisor::~Supervisor() { Stop(); }
 void Supervisor::Start(EngineListener& listener) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (int gpu = 0; gpu < count_; ++gpu) {
-    keepers_.push_back(
-        std::make_shared<EngineKeeper>(gpu, settings_, order_log_.get(), journal_.get(),
-                                       std::move(seats_[gpu]), listener));
+    keepers_.push_back(std::make_shared<EngineKeeper>(gpu, settings_, order_log_.get(), journal_.get(),
+                                                      std::move(seats_[gpu]), listener));
   }
 }
 

@@ -23,10 +23,11 @@ namespace tandem::daemon {
 
 class Supervisor final : public Engines {
  public:
-  // FAILED_PRECONDITION if the engine program is no executable file. Nothing is started yet. `journal`: tandemd's,
-  // which engines keep for the next tandemd.
+  // FAILED_PRECONDITION if the engine program is no executable file. Nothing is started yet. `journal`:
+  // tandemd's, which engines keep for the next tandemd.
   static Result<std::unique_ptr<Supervisor>> Create(EngineSettings settings, UniqueFd order_log,
-                                                    std::vector<EngineSeat> seats, UniqueFd journal = UniqueFd());
+                                                    std::vector<EngineSeat> seats,
+                                                    UniqueFd journal = UniqueFd());
   ~Supervisor() override;
 
   // Starts all engines; `listener` outlives Stop. Call once.

@@ -119,7 +119,9 @@ class JobsGoOn(RestartTest):
                     first = clients[0].send(call, **arguments(0) | ({"key": f"k{signum}"} if call == "prepare" else {}))
                     time.sleep(0.2)
                     self.restart(signum)
-                    second = clients[1].send(call, **arguments(1) | ({"key": f"k{signum}"} if call == "prepare" else {}))
+                    second = clients[1].send(
+                        call, **arguments(1) | ({"key": f"k{signum}"} if call == "prepare" else {})
+                    )
                     clients[0].reply(first)
                     clients[1].reply(second)
         everybody(clients, "register", memory="ar.in", bytes=1024)
@@ -189,7 +191,9 @@ class JobsGoOn(RestartTest):
         self.assertTrue(now["cordoned"], now)
         for key in ("sessions", "groups", "plans", "segment_bytes"):
             self.assertEqual(now[key], before[key], key)
-        self.assertGreaterEqual(sum(e["launches"] for e in now["engines"]), sum(e["launches"] for e in before["engines"]))
+        self.assertGreaterEqual(
+            sum(e["launches"] for e in now["engines"]), sum(e["launches"] for e in before["engines"])
+        )
         self.assertGreater(sum(e["launches"] for e in before["engines"]), 0)
         self.all_reduce_plan(clients, key="new")
         self.check_all_reduce(clients, key="new")
@@ -314,7 +318,9 @@ class Refusals(RestartTest):
         wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in self.engine_pids), 10, "engines stay")
         everybody(clients, "sync", deadline_ms=20000)
         for client in clients:
-            wait_until(lambda client=client: any(e["kind"] == "daemon_lost" for e in client.call("events")["events"]), 20)
+            wait_until(
+                lambda client=client: any(e["kind"] == "daemon_lost" for e in client.call("events")["events"]), 20
+            )
             client.connect()
         self.join(clients)
         self.all_reduce_plan(clients)

@@ -4,7 +4,6 @@ no byte is wrong, and the sessions are those of the beginning."""
 import os
 import signal
 import subprocess
-import time
 import unittest
 
 from harness import BACKEND, BIN, wait_until

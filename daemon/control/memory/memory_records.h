@@ -63,7 +63,7 @@ struct GroupTensor {
   uint64_t bytes = 0;
   std::vector<std::shared_ptr<TensorRecord>> tensors;  // by rank
   std::vector<bool> freed;                             // by rank
-  bool told = false;  // the ranks may know of it: the next tandemd has to
+  bool told = false;                                   // the ranks may know of it: the next tandemd has to
 };
 
 struct TensorRendezvous : Rendezvous {

@@ -55,7 +55,8 @@ void Adoption::TakeOver(const SavedState& state) {
     lost = LostSessions();
     std::set<uint64_t> ending;  // for the cause that is reported with the session's end
     for (const auto& [session_id, why] : lost)
-      ending.insert(registry.sessions[session_id]->groups.begin(), registry.sessions[session_id]->groups.end());
+      ending.insert(registry.sessions[session_id]->groups.begin(),
+                    registry.sessions[session_id]->groups.end());
     std::vector<std::shared_ptr<GroupRecord>> groups;
     for (const auto& [id, group] : registry.groups) {
       if (!ending.contains(id)) groups.push_back(group);
@@ -64,9 +65,10 @@ void Adoption::TakeOver(const SavedState& state) {
     for (size_t gpu = 0; gpu < engines_.size(); ++gpu) {
       if (engines_[gpu].has_value()) ReconcileEngine(static_cast<int>(gpu), *engines_[gpu]);
     }
-    core_.Log(LogSeverity::kInfo, "taken over from an earlier tandemd: " + std::to_string(registry.sessions.size()) +
-                                      " sessions, " + std::to_string(registry.groups.size()) + " groups, " +
-                                      std::to_string(registry.plan_groups.size()) + " plans");
+    core_.Log(LogSeverity::kInfo,
+              "taken over from an earlier tandemd: " + std::to_string(registry.sessions.size()) +
+                  " sessions, " + std::to_string(registry.groups.size()) + " groups, " +
+                  std::to_string(registry.plan_groups.size()) + " plans");
   }
   for (const auto& [session_id, why] : lost) by_.sessions.Lost(session_id, why);
 }

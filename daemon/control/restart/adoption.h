@@ -3,8 +3,8 @@
 // `Adoption`: takes the sessions, groups and plans of an earlier tandemd over (docs/restart.md). The registry
 // is restored first; then each engine is made to hold what the registry says, and no more.
 //
-// The registry wins: an engine lacks what the last tandemd had not sent yet, and has what it had not taken back
-// yet. A group whose engines hold another generation, or not all of which are there, is installed again.
+// The registry wins: an engine lacks what the last tandemd had not sent yet, and has what it had not taken
+// back yet. A group whose engines hold another generation, or not all of which are there, is installed again.
 #pragma once
 
 #include <cstdint>

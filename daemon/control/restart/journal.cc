@@ -88,7 +88,8 @@ void Journal::Read() {
   while (ReadAt(fd_.get(), end_, &header, sizeof(header)) && header.key_bytes != 0) {
     const uint64_t size = FileSize(fd_.get()).ok() ? *FileSize(fd_.get()) : 0;
     const uint64_t body = end_ + sizeof(header);
-    if (body > size || header.key_bytes > size - body || header.value_bytes > size - body - header.key_bytes) break;
+    if (body > size || header.key_bytes > size - body || header.value_bytes > size - body - header.key_bytes)
+      break;
     std::string key(header.key_bytes, 0), value(header.value_bytes, 0);
     if (!ReadAt(fd_.get(), body, key.data(), key.size())) break;
     const uint64_t at = body + header.key_bytes;

@@ -1,8 +1,9 @@
 // File: journal.h
 //
-// `Journal`: a table of named records in a memfd that outlives tandemd, since engines hold it (docs/restart.md).
-// Each change is appended; a record that `kill -9` has cut short is not read, nor what follows it. Outdated
-// records are dropped by an append of those that hold, and one 8-byte store that moves the beginning.
+// `Journal`: a table of named records in a memfd that outlives tandemd, since engines hold it
+// (docs/restart.md). Each change is appended; a record that `kill -9` has cut short is not read, nor what
+// follows it. Outdated records are dropped by an append of those that hold, and one 8-byte store that moves
+// the beginning.
 //
 // Thread rule: not thread-safe; the registry's mutex guards it.
 #pragma once

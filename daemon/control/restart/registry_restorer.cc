@@ -179,7 +179,8 @@ void RegistryRestorer::RestoreGroup(const state::v1::Group& from) {
     MemberRecord member;
     const auto session = registry.sessions.find(saved.session_id());
     const bool there = session != registry.sessions.end() && !saved.left();
-    member.session = session != registry.sessions.end() ? session->second : std::make_shared<SessionRecord>(0);
+    member.session =
+        session != registry.sessions.end() ? session->second : std::make_shared<SessionRecord>(0);
     member.session_id = saved.session_id();
     member.pid = saved.pid();
     member.gpu = saved.gpu();
@@ -327,7 +328,8 @@ void RegistryRestorer::Charge() {
   for (const auto& [id, group] : registry.groups) {
     ledger.TakeOver(group->payer, Resource::kGroups, 1);
     ledger.TakeOver(group->payer, Resource::kPlans, group->plans.size());
-    for (const auto& [plan_id, plan] : group->plans) ledger.TakeOver(group->payer, Resource::kPlanBytes, plan.kept_bytes);
+    for (const auto& [plan_id, plan] : group->plans)
+      ledger.TakeOver(group->payer, Resource::kPlanBytes, plan.kept_bytes);
     ledger.TakeOver(group->payer, Resource::kDescriptors, group->client.pages.size());
   }
   for (const auto& set : registry.sets) {

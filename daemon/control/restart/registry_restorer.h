@@ -21,7 +21,8 @@ namespace tandem::daemon {
 // Used once, for an empty registry.
 class RegistryRestorer {
  public:
-  RegistryRestorer(ControlCore& core, const JoinService& joins, const SavedState& state, const AllHoldings& engines)
+  RegistryRestorer(ControlCore& core, const JoinService& joins, const SavedState& state,
+                   const AllHoldings& engines)
       : core_(core), joins_(joins), state_(state), engines_(engines) {}
 
   void Restore() TANDEM_REQUIRES(registry_mutex);

@@ -53,7 +53,8 @@ void FillPlans(const GroupRecord& group, state::v1::Group* to) TANDEM_REQUIRES(r
     for (const bool released : plan.released) kept.add_released(released);
     if (!plan.client || !plan.client->armed.over()) continue;
     kept.set_armed(true);
-    if (!plan.client->armed.verdict().ok()) FillStatusDetail(plan.client->armed.verdict(), kept.mutable_not_armed());
+    if (!plan.client->armed.verdict().ok())
+      FillStatusDetail(plan.client->armed.verdict(), kept.mutable_not_armed());
   }
 }
 

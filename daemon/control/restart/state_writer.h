@@ -39,7 +39,6 @@ class StateWriter {
   void Close() TANDEM_REQUIRES(registry_mutex) { closed_ = true; }
   const Status& status() const { return journal_.status(); }
 
-
  private:
   // Names of records that are not like the registry: a service has not named a change.
   std::vector<std::string> Differences(const Registry& registry) const TANDEM_REQUIRES(registry_mutex);

@@ -123,11 +123,11 @@ v1::AttachReply SessionService::ReplyTo(const SessionRecord& session) const {
   return reply;
 }
 
-Result<v1::AttachReply> SessionService::Reattach(const PeerIdentity& peer, const v1::ReattachRequest& request) {
-  const Status lost =
-      Unauthenticated("there is no session " + std::to_string(request.session_id()) +
-                      " of this process that could go on: attach again")
-          .WithDetail({.reason = "SESSION_LOST", .who = {}, .field = {}});
+Result<v1::AttachReply> SessionService::Reattach(const PeerIdentity& peer,
+                                                 const v1::ReattachRequest& request) {
+  const Status lost = Unauthenticated("there is no session " + std::to_string(request.session_id()) +
+                                      " of this process that could go on: attach again")
+                          .WithDetail({.reason = "SESSION_LOST", .who = {}, .field = {}});
   if (request.token().size() != kTokenBytes || core_.options.restart_grace.count() == 0) return lost;
   SessionRef session;
   {
@@ -141,8 +141,8 @@ Result<v1::AttachReply> SessionService::Reattach(const PeerIdentity& peer, const
     if (peer.uid != known.uid || peer.pid != known.pid || peer.start_ticks != known.start_ticks) return lost;
     session->away = false;
   }
-  core_.Log(LogSeverity::kInfo, "session=" + std::to_string(session->id) +
-                                    " came back pid=" + std::to_string(peer.pid));
+  core_.Log(LogSeverity::kInfo,
+            "session=" + std::to_string(session->id) + " came back pid=" + std::to_string(peer.pid));
   return ReplyTo(*session);
 }
 

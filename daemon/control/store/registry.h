@@ -69,7 +69,8 @@ struct Registry {
   void Touch(SegmentSet& set) TANDEM_REQUIRES(registry_mutex);
   void TouchLaunch(uint64_t id) TANDEM_REQUIRES(registry_mutex);
 
-  // Since the start; with the journal, since the first tandemd's. A session that an operator ended counts as evicted, not as lost.
+  // Since the start; with the journal, since the first tandemd's. A session that an operator ended counts as
+  // evicted, not as lost.
   uint64_t sessions_total TANDEM_GUARDED_BY(registry_mutex) = 0;
   uint64_t sessions_lost_total TANDEM_GUARDED_BY(registry_mutex) = 0;
   uint64_t sessions_evicted_total TANDEM_GUARDED_BY(registry_mutex) = 0;

@@ -115,15 +115,18 @@ class ControlRestartTest : public ControlTest {
     v1::FdTransfer part;
     part.set_transfer_id(1);
     part.set_total(1);
-    EXPECT_TRUE(control->AddTransfer(clients[static_cast<size_t>(rank)].id, part, ForeignFds(std::move(fds))).ok());
-    auto reply = control->RegisterTensor(clients[static_cast<size_t>(rank)].session, request, Waiter::For(kPatience));
+    EXPECT_TRUE(
+        control->AddTransfer(clients[static_cast<size_t>(rank)].id, part, ForeignFds(std::move(fds))).ok());
+    auto reply =
+        control->RegisterTensor(clients[static_cast<size_t>(rank)].session, request, Waiter::For(kPatience));
     EXPECT_TRUE(reply.ok()) << reply.status().ToString();
     return reply.ok() ? reply->registration_id() : 0;
   }
   uint64_t OpenChannel(int rank) {
     v1::OpenChannelRequest request;
     request.set_gpu_uuid(control->options().topology.gpus[static_cast<size_t>(rank)].uuid);
-    auto reply = control->OpenChannel(clients[static_cast<size_t>(rank)].session, request, Waiter::For(kPatience));
+    auto reply =
+        control->OpenChannel(clients[static_cast<size_t>(rank)].session, request, Waiter::For(kPatience));
     EXPECT_TRUE(reply.ok()) << reply.status().ToString();
     return reply.ok() ? reply->channel_id() : 0;
   }
@@ -142,7 +145,8 @@ TEST_F(ControlRestartTest, EverythingGoesOnWithItsIds) {
   const uint64_t plan = Prepare("ar");
   const uint64_t registration = RegisterOn(0), channel = OpenChannel(1);
   std::vector<uint64_t> tensors;
-  for (int rank = 0; rank < kGpus; ++rank) tensors.push_back(Empty(clients[static_cast<size_t>(rank)].session, rank));
+  for (int rank = 0; rank < kGpus; ++rank)
+    tensors.push_back(Empty(clients[static_cast<size_t>(rank)].session, rank));
   const auto meet = [&](int rank) {
     return Rendezvous(clients[static_cast<size_t>(rank)].session, tensors[static_cast<size_t>(rank)], group,
                       Waiter::For(kPatience));
@@ -179,8 +183,10 @@ TEST_F(ControlRestartTest, EverythingGoesOnWithItsIds) {
   for (const uint64_t id : before.segments) EXPECT_TRUE(after.segments.contains(id)) << id;
   EXPECT_TRUE(after.plans.contains(plan));
   // And it all ends as ever.
-  for (const Client& client : clients) EXPECT_TRUE(control->Detach(client.session, Waiter::For(kPatience)).ok());
-  EXPECT_TRUE(Eventually([&] { return engines->Look(0).segments.empty() && engines->Look(0).groups.empty(); }));
+  for (const Client& client : clients)
+    EXPECT_TRUE(control->Detach(client.session, Waiter::For(kPatience)).ok());
+  EXPECT_TRUE(
+      Eventually([&] { return engines->Look(0).segments.empty() && engines->Look(0).groups.empty(); }));
   EXPECT_EQ(control->Snapshot().segment_bytes, 0u);
   for (const auto& [quota, part] : control->Snapshot().quota_use) EXPECT_EQ(part, 0) << quota;
 }
@@ -263,8 +269,8 @@ TEST_F(ControlRestartTest, EnginesLoseWhatNobodyHasAndGetWhatTheyLack) {
   TakeOver();
   EXPECT_TRUE(Eventually([&] {
     const FakeEngines::State first = engines->Look(0), second = engines->Look(1);
-    return !first.channels.contains(999999) && first.channels.contains(channel) && second.plans.contains(plan) &&
-           !first.plans.contains(plan + 1) && !first.segments.contains(888888);
+    return !first.channels.contains(999999) && first.channels.contains(channel) &&
+           second.plans.contains(plan) && !first.plans.contains(plan + 1) && !first.segments.contains(888888);
   }));
 }
 
@@ -313,7 +319,8 @@ TEST_F(ControlRestartTest, AJoinWhoseAnswerWasLostGetsItAgain) {
 TEST_F(ControlRestartTest, ARendezvousByNumberThatWasUnderWayBeginsAgain) {
   MakeGroup();
   std::vector<uint64_t> tensors;
-  for (int rank = 0; rank < kGpus; ++rank) tensors.push_back(Empty(clients[static_cast<size_t>(rank)].session, rank));
+  for (int rank = 0; rank < kGpus; ++rank)
+    tensors.push_back(Empty(clients[static_cast<size_t>(rank)].session, rank));
   auto first = std::async(std::launch::async, [&] {
     return Rendezvous(clients[0].session, tensors[0], group, Waiter::For(kPatience));
   });
@@ -344,7 +351,9 @@ TEST_F(ControlRestartTest, LaunchesByGrpcKeepTheirOutcomes) {
   Restart();
   EXPECT_TRUE(control->WaitLaunch(clients[0].session, ended, Waiter::For(kPatience)).ok());
   EXPECT_EQ(control->WaitLaunch(clients[0].session, under_way, Waiter::For(std::chrono::milliseconds(0)))
-                .detail().reason, "NOT_ENDED");
+                .detail()
+                .reason,
+            "NOT_ENDED");
   done.set_launch_id(under_way);
   control->OnLaunchDone(0, done);
   EXPECT_TRUE(control->WaitLaunch(clients[0].session, under_way, Waiter::For(kPatience)).ok());
