@@ -1,7 +1,7 @@
 // File: daemon_calls.h
 //
-// `DaemonCalls`: a session's calls over gRPC, with its token and a deadline. Where the session outlives its daemon,
-// calls that the end of a daemon has cut off are made again with the next one (docs/restart.md).
+// `DaemonCalls`: a session's calls over gRPC, with its token and a deadline. Where the session outlives its
+// daemon, calls that the end of a daemon has cut off are made again with the next one (docs/restart.md).
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -38,8 +38,8 @@ class DaemonCalls {
   void Open(const std::string& token, const std::string& address, const std::string& grpc_socket);
   // In hexadecimal digits, as calls carry it.
   const std::string& token() const { return token_; }
-  // The stub for a daemon by its number: each has a channel of its own, since the one before may not have noticed
-  // the end of its daemon. Null before Open.
+  // The stub for a daemon by its number: each has a channel of its own, since the one before may not have
+  // noticed the end of its daemon. Null before Open.
   std::shared_ptr<Stub> StubOf(uint64_t daemon);
 
   // One try of a call.

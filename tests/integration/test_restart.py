@@ -3,8 +3,10 @@ plans and engines over. What it cannot take over ends, by name."""
 
 import os
 import signal
+import threading
 import time
 import unittest
+from random import Random
 
 from harness import Daemon, TandemTest, everybody, host_only, wait_until
 
@@ -61,7 +63,7 @@ class RestartTest(TandemTest):
     def check_nothing_was_lost(self, clients):
         for client in clients:
             events = client.call("events")["events"]
-            self.assertEqual([event for event in events if event["kind"] != "draining"], [], events)
+            self.assertEqual([event for event in events if event["kind"] not in ("draining", "rank_left")], [])
 
 
 class JobsGoOn(RestartTest):
@@ -206,6 +208,61 @@ class JobsGoOn(RestartTest):
         self.restart()
         clients[1].call("launch_direct", plan="ar", bindings=BINDINGS)
         clients[0].reply(first)
+
+
+class AtAnyMoment(RestartTest):
+    KILLS = 20
+
+    def work(self, clients, turn):
+        """Every kind of call that changes something, and a launch that is checked."""
+        key = f"k{turn}"
+        self.all_reduce_plan(clients, key=key)
+        self.check_all_reduce(clients, key=key)
+        everybody(clients, "allocate", memory="t", shape=[64 + turn])
+        everybody(clients, "drop", memory="t")
+        everybody(clients, "release", plan=key)
+        everybody(clients, "drop", plan=key)
+        for part in ("in", "out"):
+            everybody(clients, "drop", memory=f"{key}.{part}")
+        if turn % 4 == 3:
+            everybody(clients, "leave")
+            self.join(clients)
+
+    def test_killed_at_random_moments_of_calls(self):
+        clients = self.group(2)
+        random = Random(int(os.environ.get("TANDEM_TEST_SEED", "7")))
+        sessions = self.sessions()
+        done = threading.Event()
+        failures = []
+
+        def run():
+            turn = 0
+            try:
+                while not done.is_set():
+                    self.work(clients, turn)
+                    turn += 1
+            except BaseException as error:  # noqa: BLE001: reported by the test's thread
+                failures.append(error)
+
+        worker = threading.Thread(target=run)
+        worker.start()
+        try:
+            for kill in range(self.KILLS):
+                time.sleep(random.uniform(0.02, 0.3))
+                self.restart(signal.SIGKILL if kill % 4 else signal.SIGTERM)
+                if failures:
+                    break
+        finally:
+            done.set()
+            worker.join(60)
+        if failures:
+            raise failures[0]
+        self.assertEqual(self.sessions(), sessions)
+        self.check_engines_stay()
+        self.check_nothing_was_lost(clients)
+        everybody(clients, "detach")
+        # What a kill has left half done is gone, too.
+        wait_until(lambda: self.daemon.ctl_json("stats")["segment_bytes"] == 0, 10, "memory stays")
 
 
 @host_only("kernels of the CUDA backend take their number from an engine so far")

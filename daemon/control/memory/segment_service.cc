@@ -143,7 +143,7 @@ void SegmentService::RemoveSet(const std::shared_ptr<SegmentSet>& set) {
     engine::v1::Command command;
     command.mutable_remove_segment()->set_segment_id(set->segment_ids[rank]);
     for (size_t gpu = 0; gpu < registry.mailboxes.size(); ++gpu) {
-      if (set->mapped[rank] & (1u << gpu)) registry.mailboxes[gpu]->Post(command);
+      if (set->mapped[rank] & (1u << gpu)) registry.MailboxOf(static_cast<int>(gpu)).Post(command);
     }
   }
   registry.ledger.Refund(set->payer, Resource::kSegmentBytes, set->bytes * set->segment_ids.size());

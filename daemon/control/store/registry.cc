@@ -17,16 +17,21 @@ constexpr size_t kMaxVerdicts = 4096;
 RegistryLock::RegistryLock(Registry& registry) : registry_(registry), lock_(registry.mutex) {}
 
 RegistryLock::~RegistryLock() {
-  if (lock_.owns_lock()) Save();
+  if (lock_.owns_lock()) Settle();
 }
 
 void RegistryLock::Unlock() {
-  Save();
+  Settle();
   lock_.unlock();
 }
 
-void RegistryLock::Save() {
-  if (registry_.state) registry_.state->Write(registry_);
+void RegistryLock::Settle() { registry_.Settle(); }
+
+void Registry::Settle() {
+  if (state) state->Write(*this);
+  for (size_t gpu = 0; posted_to != 0; ++gpu, posted_to >>= 1) {
+    if ((posted_to & 1) != 0 && gpu < mailboxes.size()) mailboxes[gpu]->Send();
+  }
 }
 
 void Registry::Touch(const SessionRecord& session) {

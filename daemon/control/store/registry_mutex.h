@@ -30,7 +30,7 @@ class TANDEM_SCOPED_CAPABILITY RegistryLock {
   // The result of `work`, which runs with the mutex released; for functions that were given the lock.
   template <typename Work>
   auto Outside(Work work) TANDEM_REQUIRES(registry_mutex) TANDEM_NO_THREAD_SAFETY_ANALYSIS {
-    Save();
+    Settle();
     lock_.unlock();
     auto result = work();
     lock_.lock();
@@ -38,13 +38,13 @@ class TANDEM_SCOPED_CAPABILITY RegistryLock {
   }
   // For std::condition_variable, which releases the mutex, and holds it again when it returns.
   std::unique_lock<std::mutex>& fused() {
-    Save();
+    Settle();
     return lock_;
   }
 
  private:
-  // Changes are in the journal before anybody can see them (StateWriter).
-  void Save() TANDEM_NO_THREAD_SAFETY_ANALYSIS;
+  // Changes are in the journal before anybody can see them, engines included (Registry::Settle).
+  void Settle() TANDEM_NO_THREAD_SAFETY_ANALYSIS;
 
   Registry& registry_;
   std::unique_lock<std::mutex> lock_;
