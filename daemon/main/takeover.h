@@ -26,8 +26,8 @@ struct Takeover {
 };
 
 // Looks for engines that wait for this tandemd. Nothing if there are none. Engines that cannot be taken over
-// are ended, with one line in the log: of another build, on other GPUs, with other settings, without a
-// journal that can be read, or if the configuration says so. With the directory's lock held.
+// are ended, with one line in the log. They may be of another build, on other GPUs, or have other settings;
+// the journal may be unreadable, or the configuration say so. With the directory's lock held.
 std::optional<Takeover> TakeOverEngines(const Config& config, const NodeChoice& node,
                                         const EngineSettings& settings, const std::string& build);
 
