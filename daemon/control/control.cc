@@ -127,8 +127,11 @@ void Control::Stop() {
 void Control::KeepState(Journal journal) {
   Registry& registry = services_->core.registry;
   RegistryLock lock(registry);
-  registry.state =
-      std::make_shared<StateWriter>(std::move(journal), services_->core.options.journal_difference);
+  const auto failed = [core = &services_->core](const Status& why) {
+    core->Log(LogSeverity::kError, "jobs will not outlive a restart of tandemd: " + why.message());
+  };
+  registry.state = std::make_shared<StateWriter>(
+      std::move(journal), StateWriter::Reports{failed, services_->core.options.journal_difference});
   registry.state->WriteAll(registry);
 }
 

@@ -32,8 +32,8 @@ std::map<std::string, std::string> Records(const Registry& registry) TANDEM_REQU
 
 }  // namespace
 
-StateWriter::StateWriter(Journal journal, std::function<void(const std::string&)> on_difference)
-    : journal_(std::move(journal)), on_difference_(std::move(on_difference)) {}
+StateWriter::StateWriter(Journal journal, Reports reports)
+    : journal_(std::move(journal)), reports_(std::move(reports)) {}
 
 void StateWriter::WriteGroup(const Registry& registry, uint64_t id) {
   const auto found = registry.groups.find(id);
@@ -87,8 +87,12 @@ void StateWriter::Write(const Registry& registry) {
     }
   }
   for (const uint64_t id : std::exchange(groups_, {})) WriteGroup(registry, id);
-  if (!on_difference_ || registry.plan_groups.size() > kMostCompared) return;
-  for (const std::string& name : Differences(registry)) on_difference_(name);
+  if (!journal_.status().ok()) {
+    closed_ = true;
+    return reports_.failed(journal_.status());
+  }
+  if (!reports_.difference || registry.plan_groups.size() > kMostCompared) return;
+  for (const std::string& name : Differences(registry)) reports_.difference(name);
 }
 
 void StateWriter::WriteAll(const Registry& registry) {

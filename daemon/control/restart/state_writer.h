@@ -23,8 +23,14 @@ struct SegmentSet;
 // Thread rule: under the registry's mutex.
 class StateWriter {
  public:
-  // `on_difference`: for tests, called with the name of a record that is not like the registry after a write.
-  explicit StateWriter(Journal journal, std::function<void(const std::string&)> on_difference = {});
+  // Called under the registry's mutex.
+  struct Reports {
+    // Once the journal cannot be written any more, and so no tandemd can take over.
+    std::function<void(const Status&)> failed;
+    // For tests: the name of a record that is not like the registry after a write. May be empty.
+    std::function<void(const std::string&)> difference;
+  };
+  StateWriter(Journal journal, Reports reports);
 
   void TouchSession(uint64_t id) TANDEM_REQUIRES(registry_mutex) { sessions_.insert(id); }
   void TouchLaunch(uint64_t id) TANDEM_REQUIRES(registry_mutex) { launches_.insert(id); }
@@ -37,7 +43,6 @@ class StateWriter {
   void WriteAll(const Registry& registry) TANDEM_REQUIRES(registry_mutex);
   // Nothing is written from here on: what comes is the end of this tandemd, which the next one must not see.
   void Close() TANDEM_REQUIRES(registry_mutex) { closed_ = true; }
-  const Status& status() const { return journal_.status(); }
 
  private:
   // Names of records that are not like the registry: a service has not named a change.
@@ -45,7 +50,7 @@ class StateWriter {
   void WriteGroup(const Registry& registry, uint64_t id) TANDEM_REQUIRES(registry_mutex);
 
   Journal journal_;
-  std::function<void(const std::string&)> on_difference_;
+  const Reports reports_;
   bool closed_ = false;
   std::set<uint64_t> sessions_, launches_, groups_;
   std::set<std::shared_ptr<SegmentSet>> sets_;
