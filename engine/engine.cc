@@ -38,6 +38,7 @@ Engine::~Engine() {
 
 bool Engine::Step() {
   bool any = ExecuteCommands();
+  any |= MeetSuccessor();
   if (queue_) {
     any |= queue_->Reap();
     any |= channels_->Poll();
@@ -72,7 +73,7 @@ void Engine::Sleep() {
   waiters_.clear();
   link_.PrepareSleep();
   waiters_.push_back({link_.sleep_word(), 1});
-  bool news = link_.HasNews() || link_.Ended() || !link_.Flush();
+  bool news = link_.HasNews() || link_.HasSuccessor() || link_.Ended() || !link_.Flush();
   int64_t timeout_ns = kLongestSleepNs;
   if (backend_ && backend_->HealthPeriodNs() > 0)
     timeout_ns = std::min(timeout_ns, backend_->HealthPeriodNs());

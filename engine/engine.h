@@ -18,6 +18,7 @@
 #include "engine/channel_server.h"
 #include "engine/deferred_release.h"
 #include "engine/engine_link.h"
+#include "engine/holdings.h"
 #include "engine/launch/launch_queue.h"
 #include "engine/memory_table.h"
 #include "kernels/backend.h"
@@ -48,6 +49,8 @@ class Engine : private LaunchListener {
   // GPUs.
   Engine(UniqueFd socket, BackendFactory factory, const TurnLimits& turn_limits = {});
   ~Engine() override;
+  // The build that a tandemd must have which takes the engine over. Before Run.
+  void SetBuild(std::string build) { holdings_.SetBuild(std::move(build)); }
 
   // Runs until Stop, the end of the socket, or a failure that only a new process mends (the order log lapped
   // it, the GPU context is lost). Before it returns, lanes and waiting streams are released, and a failure is
@@ -62,11 +65,16 @@ class Engine : private LaunchListener {
     uint64_t command_id;
     Finished finished;
     std::string payload;
+    uint64_t of_tandemd;  // EngineLink::successions() when the command came
   };
 
-  // Commands (engine_commands.cc).
+  // Commands (engine_exchange.cc, engine_commands.cc).
   bool ExecuteCommands();
   void Execute(ReceivedCommand received);
+  // From now on the engine outlives tandemd, and holds what the next one needs.
+  void HoldFrom(const v1::Start& start, const std::vector<UniqueFd>& fds, const v1::Ready& ready);
+  // Hands everything to the next tandemd, if one has come. Between two commands.
+  bool MeetSuccessor();
   Status Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, bool* deferred);
   Status Start(const v1::Command& command, const std::vector<UniqueFd>& fds);
   Status AddGroup(const v1::Command& command, const std::vector<UniqueFd>& fds);
@@ -79,7 +87,7 @@ class Engine : private LaunchListener {
   void SendQueueSnapshot();
   void SendAck(uint64_t id, const Status& status, const std::string& payload = {});
   void Defer(uint64_t id, Finished finished, std::string payload = "") {
-    pending_acks_.push_back({id, std::move(finished), std::move(payload)});
+    pending_acks_.push_back({id, std::move(finished), std::move(payload), link_.successions()});
   }
   bool FinishPendingAcks();
 
@@ -100,6 +108,7 @@ class Engine : private LaunchListener {
   void ShutDown();
 
   EngineLink link_;
+  Holdings holdings_;
   BackendFactory factory_;
   TurnLimits turn_limits_;
   int gpu_ = 0;

@@ -52,53 +52,6 @@ uint64_t SaturatingMs(uint64_t ms) {
 
 }  // namespace
 
-bool Engine::ExecuteCommands() {
-  bool any = false;
-  ReceivedCommand received;
-  while (!stopping_ && link_.Next(&received)) {
-    any = true;
-    // It may block behind a lane.
-    if (queue_) queue_->CancelSpeculation();
-    Execute(std::move(received));
-  }
-  return any;
-}
-
-void Engine::Execute(ReceivedCommand received) {
-  uint64_t id = received.command->id();
-  bool deferred = false;
-  Status status = Dispatch(*received.command, std::move(received.fds), &deferred);
-  if (!deferred) SendAck(id, status);
-}
-
-void Engine::SendAck(uint64_t id, const Status& status, const std::string& payload) {
-  v1::Message message;
-  v1::Ack* ack = message.mutable_ack();
-  ack->set_id(id);
-  ack->set_code(static_cast<int>(status.code()));
-  ack->set_message(status.message());
-  ack->set_reason(status.detail().reason);
-  ack->set_who(status.detail().who);
-  ack->set_field(status.detail().field);
-  ack->set_payload(payload);
-  link_.Send(message);
-}
-
-bool Engine::FinishPendingAcks() {
-  bool any = false;
-  for (size_t i = 0; i < pending_acks_.size();) {
-    Result<bool> finished = pending_acks_[i].finished();
-    if (finished.ok() && !*finished) {
-      ++i;
-      continue;
-    }
-    SendAck(pending_acks_[i].command_id, finished.status(), pending_acks_[i].payload);
-    pending_acks_.erase(pending_acks_.begin() + static_cast<ptrdiff_t>(i));
-    any = true;
-  }
-  return any;
-}
-
 Status Engine::Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, bool* deferred) {
   using Case = v1::Command::CommandCase;
   if (command.command_case() == Case::kStart) return Start(command, fds);
@@ -210,6 +163,7 @@ Status Engine::Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, b
       return Status::Ok();
     }
     case Case::kQueueSnapshot: SendQueueSnapshot(); return Status::Ok();
+    case Case::kKeepPages: return Status::Ok();  // Holdings has them
     default: return Unimplemented("an unknown command");
   }
 }
@@ -217,8 +171,11 @@ Status Engine::Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, b
 Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fds) {
   const v1::Start& start = command.start();
   if (queue_) return FailedPrecondition("the engine has been started already");
-  if (fds.size() != 2)
-    return InvalidArgument("Start carries two descriptors: the order log and the stats area");
+  const bool outlives = start.restart_grace_ms() > 0;
+  if (fds.size() != (outlives ? 4 : 2)) {
+    return InvalidArgument(
+        "Start carries two descriptors, the order log and the stats area; two more to outlive tandemd");
+  }
   if (start.gpu() >= static_cast<uint32_t>(kMaxLogGpus))
     return OutOfRange("GPU " + std::to_string(start.gpu()));
   TANDEM_ASSIGN_OR_RETURN(OrderLog log, OrderLog::Map(fds[0].get()));
@@ -275,6 +232,7 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
   message.mutable_ready()->set_fused_kernels(fused.ok());
   message.mutable_ready()->set_kernel_sms(static_cast<uint32_t>(backend_->KernelSms()));
   if (!fused.ok()) message.mutable_ready()->set_no_fused_kernels(fused.message());
+  if (outlives) HoldFrom(start, fds, message.ready());
   link_.Send(message);
   return Status::Ok();
 }
@@ -287,6 +245,7 @@ Status Engine::AllocateSegment(const v1::Command& command) {
   message.mutable_allocated()->set_bytes(from.bytes());
   // Mapped at once: a segment that was never mapped would stay charged to the GPU for ever.
   TANDEM_RETURN_IF_ERROR(memory_->AddSegment(from.segment_id(), fd.get(), from.bytes()));
+  holdings_.NoteSegment(from.segment_id(), fd.get());
   link_.Send(message, {fd.get()});
   return Status::Ok();
 }
@@ -449,7 +408,10 @@ Status Engine::AddPlan(const v1::Command& command, bool* deferred) {
     Group* of = queue_->FindGroup(group_id);
     if (of == nullptr || of->communicator == nullptr) return Aborted("the group ended meanwhile");
     Result<bool> ready = of->communicator->Ready();
-    if (!ready.ok()) queue_->RemovePlan(plan_id);
+    if (!ready.ok()) {
+      queue_->RemovePlan(plan_id);
+      holdings_.ForgetPlan(group_id, plan_id);
+    }
     return ready;
   };
   Defer(command.id(), rendezvous);

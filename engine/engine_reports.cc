@@ -51,6 +51,7 @@ void Engine::OnLaunchDone(uint64_t launch_id, const Status& status) {
   for (uint32_t rank : status.detail().ranks) done->add_ranks(rank);
   done->set_pid(status.detail().pid);
   if (status.detail().gpu >= 0) done->set_gpu(status.detail().gpu);
+  holdings_.NoteLaunchDone(message);
   link_.Send(message);
 }
 
@@ -67,6 +68,7 @@ void Engine::OnGroupLost(const Plan& plan, uint64_t count, const Status& status)
   failed.set_who(status.detail().who);
   for (uint32_t rank : status.detail().ranks) failed.add_ranks(rank);
   failed.set_generation(plan.group->generation);
+  holdings_.NoteGroupLost(message);
   link_.Send(message);
 }
 

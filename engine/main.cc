@@ -1,5 +1,6 @@
 // tandem-engine: the executor of one GPU. Started by tandemd with its end of a socketpair; everything else it
-// learns by commands. It has no network face, and ends when tandemd does.
+// learns by commands. It has no network face, and ends when tandemd does, or some time after it without
+// another tandemd (docs/restart.md).
 //
 //   tandem-engine --fd N
 #include <signal.h>
@@ -9,6 +10,7 @@
 #include <cstring>
 #include <string>
 
+#include "common/build/build_version.h"
 #include "common/unique_fd.h"
 #include "engine/backends/backends.h"
 #include "engine/engine.h"
@@ -49,6 +51,7 @@ int main(int argc, char** argv) {
   // must not cut launches off before tandemd has drained them.
   for (int signal_number : {SIGTERM, SIGINT, SIGHUP, SIGPIPE}) ::signal(signal_number, SIG_IGN);
   tandem::engine::Engine engine{tandem::UniqueFd(fd), MakeBackend};
+  engine.SetBuild(tandem::BuildVersion());
   tandem::Status status = engine.Run();
   if (!status.ok()) std::fprintf(stderr, "tandem-engine: %s\n", status.ToString().c_str());
   // Skips destructors of queues whose tasks may be stuck for good: the kernel takes everything back.

@@ -39,6 +39,16 @@ Status DaemonLost(const std::string& address) {
   return Unavailable("the daemon at " + address + " is gone").WithDetail({.reason = "DAEMON_LOST"});
 }
 
+Status Restarting() {
+  return Unavailable("tandemd is being started again").WithDetail({.reason = "RESTARTING"});
+}
+
+bool IsRestart(const Status& status) {
+  const std::string& reason = status.detail().reason;
+  if (status.code() == Code::kCancelled) return reason == "TRANSPORT";
+  return status.code() == Code::kUnavailable && (reason == "DAEMON_LOST" || reason == "RESTARTING");
+}
+
 void ToProto(const TensorSpec& spec, v1::TensorSpec* proto) {
   proto->set_dtype(static_cast<uint32_t>(spec.dtype));
   proto->mutable_shape()->Add(spec.shape.begin(), spec.shape.end());

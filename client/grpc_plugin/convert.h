@@ -15,6 +15,10 @@ Status FromProto(const v1::StatusDetail& detail);
 void ToProto(const Status& status, v1::StatusDetail* proto);
 // The one status of a daemon that is gone; `address` is the socket that the session was opened at.
 Status DaemonLost(const std::string& address);
+// Of a call whose daemon has gone, while the session waits for the next one.
+Status Restarting();
+// As of a call whose daemon has gone, or goes.
+bool IsRestart(const Status& status);
 // The daemon's status from the trailer "tandem-status-bin"; without one, gRPC's own code, and the daemon's
 // address in the message.
 Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context, const std::string& address);

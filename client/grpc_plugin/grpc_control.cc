@@ -4,9 +4,11 @@
 
 #include <atomic>
 #include <fstream>
+#include <mutex>
 #include <thread>
 
 #include "client/grpc_plugin/convert.h"
+#include "client/grpc_plugin/daemon_calls.h"
 #include "client/grpc_plugin/lease.h"
 #include "client/lib/control_api.h"
 #include "program/program_codec.h"
@@ -20,30 +22,14 @@ using Clock = std::chrono::steady_clock;
 
 // For calls that wait for nobody.
 constexpr Milliseconds kCallDeadline(20000);
-// Time for the daemon beyond the caller's deadline, to report who is late.
-constexpr Milliseconds kAnswerTime(3000);
 // Short for a call made to learn whether the daemon lives.
 constexpr Milliseconds kCheckDeadline(5000);
-
-std::string Hex(const std::string& bytes) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (unsigned char byte : bytes) {
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  return text;
-}
 
 std::string ProgramName() {
   std::string name;
   std::ifstream file("/proc/self/comm");
   std::getline(file, name);
   return name;
-}
-
-uint32_t DeadlineMs(Milliseconds deadline) {
-  return static_cast<uint32_t>(std::clamp<int64_t>(deadline.count(), 1, UINT32_MAX));
 }
 
 class GrpcControl final : public ClientControl {
@@ -75,26 +61,17 @@ class GrpcControl final : public ClientControl {
   int LeaseFd() const override { return lease_.fd(); }
 
  private:
-  template <typename Request, typename Reply>
-  using Method = grpc::Status (v1::Tandem::StubInterface::*)(grpc::ClientContext*, const Request&, Reply*);
+  using Attempt = DaemonCalls::Attempt;
 
-  template <typename Request, typename Reply>
-  Status Call(Method<Request, Reply> method, const Request& request, Reply* reply, Milliseconds deadline) {
-    if (stub_ == nullptr) return FailedPrecondition("the client is not attached");
-    grpc::ClientContext context;
-    context.AddMetadata("tandem-token", token_);
-    context.set_deadline(std::chrono::system_clock::now() + deadline);
-    return FromGrpc((stub_.get()->*method)(&context, request, reply), context, address_);
-  }
   // A client-placed plan's program and descriptors.
-  Result<ClientPlacementInfo> TakePlacement(const v1::ClientPlacement& reply, Clock::time_point end);
+  Result<ClientPlacementInfo> TakePlacement(const v1::ClientPlacement& reply, const Attempt& attempt);
   void ReadEvents();
 
   Lease lease_;
-  std::string token_, address_;
-  std::unique_ptr<v1::Tandem::StubInterface> stub_;
+  DaemonCalls calls_{lease_};
   ControlCallbacks callbacks_;
-  std::unique_ptr<grpc::ClientContext> events_context_;
+  std::mutex events_mutex_;
+  grpc::ClientContext* events_context_ = nullptr;  // guarded: of the stream that is read
   std::thread events_;
   std::atomic<bool> stopping_{false};
 };
@@ -105,22 +82,8 @@ Result<AttachInfo> GrpcControl::Attach(const ConnectOptions& options, const std:
       v1::AttachReply reply,
       lease_.Attach(runtime_dir + "/lease.sock", options.name.empty() ? ProgramName() : options.name,
                     options.deadline));
-  token_ = Hex(reply.token());
-  address_ = runtime_dir + "/lease.sock";
-  grpc::ChannelArguments arguments;
-  // Sessions are not to share a connection, nor to be slow to see a daemon that has come back.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  // Also the time that one attempt gets: a busy node may take long to answer, a dead daemon's socket refuses
-  // at once.
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  stub_ = v1::Tandem::NewStub(grpc::CreateCustomChannel("unix:" + reply.grpc_socket(),
-                                                        grpc::InsecureChannelCredentials(), arguments));
+  calls_.Open(reply.token(), runtime_dir + "/lease.sock", reply.grpc_socket());
   callbacks_ = std::move(callbacks);
-  events_context_ = std::make_unique<grpc::ClientContext>();
-  events_context_->AddMetadata("tandem-token", token_);
   lease_.Start(callbacks_.on_lost);
   events_ = std::thread([this] { ReadEvents(); });
 
@@ -137,20 +100,38 @@ Result<AttachInfo> GrpcControl::Attach(const ConnectOptions& options, const std:
 }
 
 void GrpcControl::ReadEvents() {
-  auto reader = stub_->Events(events_context_.get(), v1::EventsRequest());
-  v1::Event event;
-  while (reader->Read(&event)) {
-    if (!stopping_.load()) callbacks_.on_event(FromProto(event));
-  }
-  // Why it ended does not matter: the lease says whether the daemon is gone.
-  reader->Finish();
+  constexpr auto kForEver = std::chrono::hours(24 * 365);
+  uint64_t daemon = 0;
+  do {
+    daemon = lease_.AwaitAttached(Clock::now() + kForEver);
+    grpc::ClientContext context;
+    context.AddMetadata("tandem-token", calls_.token());
+    {
+      std::lock_guard lock(events_mutex_);
+      if (stopping_.load()) return;
+      events_context_ = &context;
+    }
+    const auto stub = calls_.StubOf(daemon);
+    auto reader = stub->Events(&context, v1::EventsRequest());
+    v1::Event event;
+    while (reader->Read(&event)) {
+      if (!stopping_.load()) callbacks_.on_event(FromProto(event));
+    }
+    // Why it ended does not matter: the lease says whether the daemon is gone.
+    reader->Finish();
+    std::lock_guard lock(events_mutex_);
+    events_context_ = nullptr;
+  } while (lease_.AwaitNext(daemon, Clock::now() + kForEver));
 }
 
 void GrpcControl::Shutdown() {
   if (stopping_.exchange(true)) return;
-  if (events_context_ != nullptr) events_context_->TryCancel();
-  if (events_.joinable()) events_.join();
+  {
+    std::lock_guard lock(events_mutex_);
+    if (events_context_ != nullptr) events_context_->TryCancel();
+  }
   lease_.Stop();
+  if (events_.joinable()) events_.join();
 }
 
 Result<JoinInfo> GrpcControl::JoinGroup(const JoinOptions& options, const std::string& gpu_uuid) {
@@ -166,8 +147,8 @@ Result<JoinInfo> GrpcControl::JoinGroup(const JoinOptions& options, const std::s
   request.set_launch_deadline_ms(
       static_cast<uint64_t>(std::max<int64_t>(options.launch_deadline.count(), 0)));
   request.set_on_slow_placement(static_cast<uint32_t>(options.on_slow_placement));
-  TANDEM_RETURN_IF_ERROR(
-      Call(&v1::Tandem::StubInterface::JoinGroup, request, &reply, options.deadline + kAnswerTime));
+  TANDEM_RETURN_IF_ERROR(calls_.CallAgain(&v1::Tandem::StubInterface::JoinGroup, request, &reply,
+                                          options.deadline + kAnswerTime));
   JoinInfo info;
   info.group_id = reply.group_id();
   info.incarnation = reply.incarnation();
@@ -188,7 +169,7 @@ Status GrpcControl::LeaveGroup(uint64_t group_id, Milliseconds deadline) {
   v1::LeaveGroupReply reply;
   request.set_group_id(group_id);
   request.set_deadline_ms(DeadlineMs(deadline));
-  return Call(&v1::Tandem::StubInterface::LeaveGroup, request, &reply, deadline + kAnswerTime);
+  return calls_.EndAgain(&v1::Tandem::StubInterface::LeaveGroup, request, &reply, deadline + kAnswerTime);
 }
 
 Result<uint64_t> GrpcControl::Empty(const TensorSpec& spec, const std::string& gpu_uuid,
@@ -198,67 +179,74 @@ Result<uint64_t> GrpcControl::Empty(const TensorSpec& spec, const std::string& g
   ToProto(spec, request.mutable_spec());
   request.set_gpu_uuid(gpu_uuid);
   request.set_persistent_name(name);
-  TANDEM_RETURN_IF_ERROR(Call(&v1::Tandem::StubInterface::Empty, request, &reply, kCallDeadline));
+  TANDEM_RETURN_IF_ERROR(calls_.CallAgain(&v1::Tandem::StubInterface::Empty, request, &reply, kCallDeadline));
   return reply.tensor_id();
 }
 
 Result<RendezvousInfo> GrpcControl::Rendezvous(uint64_t tensor_id, uint64_t group_id, Milliseconds deadline) {
-  auto end = Clock::now() + deadline + kAnswerTime;
   v1::RendezvousRequest request;
-  v1::RendezvousReply reply;
   request.set_tensor_id(tensor_id);
   request.set_group_id(group_id);
   request.set_deadline_ms(DeadlineMs(deadline));
-  TANDEM_RETURN_IF_ERROR(
-      Call(&v1::Tandem::StubInterface::Rendezvous, request, &reply, deadline + kAnswerTime));
-  RendezvousInfo info;
-  info.rank = reply.rank();
-  info.world_size = reply.world_size();
-  info.buffer_bytes = reply.buffer_bytes();
-  info.pad_bytes = reply.signal_pad_bytes();
-  info.segment_bytes = reply.segment_bytes();
-  info.buffer_offset = reply.buffer_offset();
-  info.pad_offset = reply.pad_offset();
-  info.registration_id = reply.registration_id();
-  info.segment_ids.assign(reply.segment_ids().begin(), reply.segment_ids().end());
-  TANDEM_ASSIGN_OR_RETURN(info.segments, lease_.Take(reply.transfer_id(), end));
-  return info;
+  return calls_.Repeat(deadline + kAnswerTime, [&](const Attempt& attempt) -> Result<RendezvousInfo> {
+    v1::RendezvousReply reply;
+    TANDEM_RETURN_IF_ERROR(calls_.Call(&v1::Tandem::StubInterface::Rendezvous, request, &reply, attempt));
+    RendezvousInfo info;
+    info.rank = reply.rank();
+    info.world_size = reply.world_size();
+    info.buffer_bytes = reply.buffer_bytes();
+    info.pad_bytes = reply.signal_pad_bytes();
+    info.segment_bytes = reply.segment_bytes();
+    info.buffer_offset = reply.buffer_offset();
+    info.pad_offset = reply.pad_offset();
+    info.registration_id = reply.registration_id();
+    info.segment_ids.assign(reply.segment_ids().begin(), reply.segment_ids().end());
+    TANDEM_ASSIGN_OR_RETURN(info.segments, lease_.Take(reply.transfer_id(), attempt.daemon, attempt.end));
+    return info;
+  });
 }
 
 Status GrpcControl::Free(uint64_t tensor_id) {
   v1::FreeRequest request;
   v1::FreeReply reply;
   request.set_tensor_id(tensor_id);
-  return Call(&v1::Tandem::StubInterface::Free, request, &reply, kCallDeadline);
+  return calls_.EndAgain(&v1::Tandem::StubInterface::Free, request, &reply, kCallDeadline);
 }
 
 Result<uint64_t> GrpcControl::Register(const RegisterInfo& memory) {
   v1::RegisterTensorRequest request;
-  v1::RegisterTensorReply reply;
   request.set_gpu_uuid(memory.gpu_uuid);
   request.set_bytes(memory.bytes);
   request.set_offset(memory.offset);
-  if (memory.ipc_handle.empty()) {
+  request.set_ipc_handle(memory.ipc_handle);
+  if (memory.ipc_handle.empty())
     request.mutable_chunk_bytes()->Add(memory.chunk_bytes.begin(), memory.chunk_bytes.end());
-    TANDEM_ASSIGN_OR_RETURN(uint64_t transfer, lease_.Send(memory.fds));
-    request.set_transfer_id(transfer);
-  } else {
-    request.set_ipc_handle(memory.ipc_handle);
-  }
-  TANDEM_RETURN_IF_ERROR(Call(&v1::Tandem::StubInterface::RegisterTensor, request, &reply, kCallDeadline));
-  return reply.registration_id();
+  return calls_.Repeat(kCallDeadline, [&](const Attempt& attempt) -> Result<uint64_t> {
+    v1::RegisterTensorReply reply;
+    if (memory.ipc_handle.empty()) {
+      TANDEM_ASSIGN_OR_RETURN(const uint64_t transfer, lease_.Send(memory.fds));
+      request.set_transfer_id(transfer);
+    }
+    const Status status = calls_.Call(&v1::Tandem::StubInterface::RegisterTensor, request, &reply, attempt);
+    // The descriptors went to the daemon before.
+    if (status.detail().reason == "NO_TRANSFER" && lease_.AwaitAttached(attempt.end) != attempt.daemon)
+      return Restarting();
+    TANDEM_RETURN_IF_ERROR(status);
+    return reply.registration_id();
+  });
 }
 
 Status GrpcControl::Deregister(uint64_t registration_id) {
   v1::DeregisterRequest request;
   v1::DeregisterReply reply;
   request.set_registration_id(registration_id);
-  return Call(&v1::Tandem::StubInterface::Deregister, request, &reply, kCallDeadline);
+  return calls_.EndAgain(&v1::Tandem::StubInterface::Deregister, request, &reply, kCallDeadline);
 }
 
 Result<ClientPlacementInfo> GrpcControl::TakePlacement(const v1::ClientPlacement& reply,
-                                                       Clock::time_point end) {
-  TANDEM_ASSIGN_OR_RETURN(std::vector<UniqueFd> fds, lease_.Take(reply.transfer_id(), end));
+                                                       const Attempt& attempt) {
+  TANDEM_ASSIGN_OR_RETURN(std::vector<UniqueFd> fds,
+                          lease_.Take(reply.transfer_id(), attempt.daemon, attempt.end));
   const auto signals = static_cast<size_t>(reply.signal_segment_ids_size());
   const auto workspace = static_cast<size_t>(reply.workspace_segment_ids_size());
   engine::v1::RankProgram program;
@@ -286,7 +274,7 @@ Status GrpcControl::ArmPlan(uint64_t plan_id, const Status& refusal, Millisecond
   request.set_plan_id(plan_id);
   if (!refusal.ok()) ToProto(refusal, request.mutable_refusal());
   request.set_deadline_ms(DeadlineMs(deadline));
-  return Call(&v1::Tandem::StubInterface::ArmPlan, request, &reply, deadline + kAnswerTime);
+  return calls_.CallAgain(&v1::Tandem::StubInterface::ArmPlan, request, &reply, deadline + kAnswerTime);
 }
 
 Status GrpcControl::ReportFailure(const FailureReport& report) {
@@ -297,68 +285,71 @@ Status GrpcControl::ReportFailure(const FailureReport& report) {
   request.set_launch(report.launch);
   request.set_awaited_rank(report.awaited_rank);
   ToProto(report.status, request.mutable_status());
-  return Call(&v1::Tandem::StubInterface::ReportFailure, request, &reply, kCheckDeadline);
+  // Nobody else makes it: not even without a daemon is it given up.
+  return calls_.CallAgain(&v1::Tandem::StubInterface::ReportFailure, request, &reply,
+                          kCheckDeadline + lease_.grace());
 }
 
 Result<PreparedPlan> GrpcControl::Prepare(uint64_t group_id, const std::string& key, const OpRequest& op,
                                           Milliseconds deadline) {
-  const auto end = Clock::now() + deadline + kAnswerTime;
   v1::PrepareRequest request;
-  v1::PrepareReply reply;
   request.set_group_id(group_id);
   request.set_key(key);
   ToProto(op, request.mutable_request());
   request.set_deadline_ms(DeadlineMs(deadline));
-  TANDEM_RETURN_IF_ERROR(Call(&v1::Tandem::StubInterface::Prepare, request, &reply, deadline + kAnswerTime));
-  PreparedPlan prepared;
-  prepared.info = FromProto(reply.plan());
-  if (reply.has_client()) {
-    Result<ClientPlacementInfo> placement = TakePlacement(reply.client(), end);
-    if (!placement.ok()) {
+  return calls_.Repeat(deadline + kAnswerTime, [&](const Attempt& attempt) -> Result<PreparedPlan> {
+    v1::PrepareReply reply;
+    TANDEM_RETURN_IF_ERROR(calls_.Call(&v1::Tandem::StubInterface::Prepare, request, &reply, attempt));
+    PreparedPlan prepared;
+    prepared.info = FromProto(reply.plan());
+    if (!reply.has_client()) return prepared;
+    Result<ClientPlacementInfo> placement = TakePlacement(reply.client(), attempt);
+    if (!placement.ok() && !IsRestart(placement.status())) {
       // The other ranks need not wait for this one.
       (void)ArmPlan(prepared.info.plan_id, placement.status(), Milliseconds(1));
       (void)ReleasePlan(prepared.info.plan_id);
-      return placement.status();
     }
+    TANDEM_RETURN_IF_ERROR(placement.status());
     prepared.client = std::move(*placement);
-  }
-  return prepared;
+    return prepared;
+  });
 }
 
 Status GrpcControl::ReleasePlan(uint64_t plan_id) {
   v1::ReleasePlanRequest request;
   v1::ReleasePlanReply reply;
   request.set_plan_id(plan_id);
-  return Call(&v1::Tandem::StubInterface::ReleasePlan, request, &reply, kCallDeadline);
+  return calls_.EndAgain(&v1::Tandem::StubInterface::ReleasePlan, request, &reply, kCallDeadline);
 }
 
 Result<ChannelInfo> GrpcControl::OpenChannel(const std::string& gpu_uuid, uint32_t entries) {
-  auto end = Clock::now() + kCallDeadline;
   v1::OpenChannelRequest request;
-  v1::OpenChannelReply reply;
   request.set_gpu_uuid(gpu_uuid);
   request.set_entries(entries);
-  TANDEM_RETURN_IF_ERROR(Call(&v1::Tandem::StubInterface::OpenChannel, request, &reply, kCallDeadline));
-  ChannelInfo info;
-  info.channel_id = reply.channel_id();
-  info.generation = reply.generation();
-  Result<std::vector<UniqueFd>> fds = lease_.Take(reply.transfer_id(), end);
-  if (fds.ok() && fds->size() != 2)
-    fds = Internal("a channel came with " + std::to_string(fds->size()) + " descriptors");
-  if (!fds.ok()) {
-    (void)CloseChannel(info.channel_id);
-    return fds.status();
-  }
-  info.ring = std::move((*fds)[0]);
-  info.words = std::move((*fds)[1]);
-  return info;
+  return calls_.Repeat(kCallDeadline, [&](const Attempt& attempt) -> Result<ChannelInfo> {
+    v1::OpenChannelReply reply;
+    TANDEM_RETURN_IF_ERROR(calls_.Call(&v1::Tandem::StubInterface::OpenChannel, request, &reply, attempt));
+    ChannelInfo info;
+    info.channel_id = reply.channel_id();
+    info.generation = reply.generation();
+    Result<std::vector<UniqueFd>> fds = lease_.Take(reply.transfer_id(), attempt.daemon, attempt.end);
+    if (fds.ok() && fds->size() != 2)
+      fds = Internal("a channel came with " + std::to_string(fds->size()) + " descriptors");
+    if (!fds.ok()) {
+      (void)CloseChannel(info.channel_id);
+      return fds.status();
+    }
+    info.ring = std::move((*fds)[0]);
+    info.words = std::move((*fds)[1]);
+    return info;
+  });
 }
 
 Status GrpcControl::CloseChannel(uint64_t channel_id) {
   v1::CloseChannelRequest request;
   v1::CloseChannelReply reply;
   request.set_channel_id(channel_id);
-  return Call(&v1::Tandem::StubInterface::CloseChannel, request, &reply, kCallDeadline);
+  return calls_.EndAgain(&v1::Tandem::StubInterface::CloseChannel, request, &reply, kCallDeadline);
 }
 
 Result<uint64_t> GrpcControl::Launch(const DirectLaunch& launch) {
@@ -373,7 +364,16 @@ Result<uint64_t> GrpcControl::Launch(const DirectLaunch& launch) {
   request.set_deadline_ms(launch.deadline_ms);
   request.set_tag(launch.tag);
   request.set_generation(launch.generation);
-  TANDEM_RETURN_IF_ERROR(Call(&v1::Tandem::StubInterface::Launch, request, &reply, kCallDeadline));
+  const auto end = Clock::now() + kCallDeadline;
+  const uint64_t daemon = lease_.AwaitAttached(end);
+  const Status status =
+      calls_.Call(&v1::Tandem::StubInterface::Launch, request, &reply, Attempt{end, daemon});
+  // Twice would be two launches: the caller decides, once the session goes on.
+  if (IsRestart(status) && lease_.AwaitNext(daemon, end)) {
+    return Unavailable("tandemd was started again meanwhile: the launch may have been made")
+        .WithDetail({.reason = "RESTARTING"});
+  }
+  TANDEM_RETURN_IF_ERROR(status);
   return reply.launch_id();
 }
 
@@ -383,14 +383,14 @@ Status GrpcControl::WaitLaunch(uint64_t launch_id, Milliseconds deadline) {
   request.set_launch_id(launch_id);
   request.set_deadline_ms(DeadlineMs(deadline));
   request.set_poll(deadline.count() == 0);
-  return Call(&v1::Tandem::StubInterface::WaitLaunch, request, &reply, deadline + kAnswerTime);
+  return calls_.CallAgain(&v1::Tandem::StubInterface::WaitLaunch, request, &reply, deadline + kAnswerTime);
 }
 
 Status GrpcControl::Check() {
   // Id 0 is nobody's: an answer about it is an answer.
   v1::CloseChannelRequest request;
   v1::CloseChannelReply reply;
-  Status status = Call(&v1::Tandem::StubInterface::CloseChannel, request, &reply, kCheckDeadline);
+  Status status = calls_.CallAgain(&v1::Tandem::StubInterface::CloseChannel, request, &reply, kCheckDeadline);
   bool gone = status.code() == Code::kUnavailable || status.code() == Code::kUnauthenticated ||
               status.code() == Code::kDeadlineExceeded;
   return gone ? status : Status::Ok();
@@ -399,7 +399,10 @@ Status GrpcControl::Check() {
 Status GrpcControl::Detach() {
   v1::DetachRequest request;
   v1::DetachReply reply;
-  return Call(&v1::Tandem::StubInterface::Detach, request, &reply, kCallDeadline);
+  return calls_.Repeat(kCallDeadline, [&](const Attempt& attempt) {
+    const Status status = calls_.Call(&v1::Tandem::StubInterface::Detach, request, &reply, attempt);
+    return attempt.again && status.detail().reason == "SESSION_LOST" ? Status::Ok() : status;
+  });
 }
 
 }  // namespace

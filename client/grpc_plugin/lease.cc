@@ -1,7 +1,9 @@
 #include "client/grpc_plugin/lease.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -17,6 +19,12 @@ constexpr uint32_t kProtocol = 1;
 constexpr size_t kMaxTransfer = 4096;
 constexpr auto kOrphanAge = std::chrono::seconds(60);
 constexpr size_t kMaxLeaseMessage = 1 << 20;
+// Between two tries to go back to a daemon.
+constexpr auto kTryAgain = std::chrono::milliseconds(20);
+// For one answer; the wait cannot be interrupted.
+constexpr auto kReattachTime = std::chrono::milliseconds(2000);
+// How much later than a call a lease may notice that its daemon has gone.
+constexpr auto kNoticeTime = std::chrono::milliseconds(2000);
 
 Status NoDaemon(const std::string& text) { return Unavailable(text).WithDetail({.reason = "NO_DAEMON"}); }
 
@@ -49,23 +57,31 @@ Result<v1::AttachReply> Lease::Attach(const std::string& path, const std::string
   request.set_device_max_connections(connections == nullptr ? 0
                                                             : static_cast<uint32_t>(std::atoi(connections)));
   TANDEM_RETURN_IF_ERROR(SendMessage(socket_.get(), message.SerializeAsString()));
-  pollfd waiting{socket_.get(), POLLIN, 0};
+  TANDEM_ASSIGN_OR_RETURN(v1::AttachReply reply, AwaitReply(socket_.get(), end));
+  token_ = reply.token();
+  session_id_ = reply.session_id();
+  grace_ = Milliseconds(reply.restart_grace_ms());
+  return reply;
+}
+
+Result<v1::AttachReply> Lease::AwaitReply(int socket, Clock::time_point end) const {
+  pollfd waiting{socket, POLLIN, 0};
   while (true) {
     auto left = std::chrono::duration_cast<Milliseconds>(end - Clock::now()).count();
     int ready = left <= 0 ? 0 : ::poll(&waiting, 1, static_cast<int>(std::min<int64_t>(left, 1'000'000)));
     if (ready > 0) break;
-    if (ready == 0 || left <= 0) return NoDaemon("the daemon at " + path + " does not answer");
+    if (ready == 0 || left <= 0) return NoDaemon("the daemon at " + path_ + " does not answer");
   }
-  Result<FdMessage> answer = ReceiveMessage(socket_.get(), kMaxLeaseMessage);
-  if (!answer.ok()) return NoDaemon("the daemon at " + path + " has closed the connection");
+  Result<FdMessage> answer = ReceiveMessage(socket, kMaxLeaseMessage);
+  if (!answer.ok()) return NoDaemon("the daemon at " + path_ + " has closed the connection");
   v1::LeaseMessage reply;
   if (!reply.ParseFromString(answer->body))
-    return Internal("the daemon at " + path + " does not speak Tandem's protocol");
+    return Internal("the daemon at " + path_ + " does not speak Tandem's protocol");
   if (reply.has_refused()) {
     Status refused = FromProto(reply.refused());
     return refused.ok() ? Unavailable("the daemon refuses the session") : refused;
   }
-  if (!reply.has_attached()) return Internal("the daemon at " + path + " does not speak Tandem's protocol");
+  if (!reply.has_attached()) return Internal("the daemon at " + path_ + " does not speak Tandem's protocol");
   return reply.attached();
 }
 
@@ -74,28 +90,27 @@ void Lease::Start(std::function<void(const Status&)> on_lost) {
   reader_ = std::thread([this] { Read(); });
 }
 
-void Lease::Read() {
-  Status end;
+Status Lease::ReadToEnd() {
   while (true) {
     Result<FdMessage> message = ReceiveMessage(socket_.get(), kMaxLeaseMessage);
-    if (!message.ok()) {
-      end = DaemonLost(path_);
-      break;
-    }
+    if (!message.ok()) return DaemonLost(path_);
     v1::LeaseMessage parsed;
     Status filed =
         parsed.ParseFromString(message->body) ? Status::Ok() : InvalidArgument("malformed lease message");
     if (filed.ok() && parsed.has_refused()) {
       Status refused = FromProto(parsed.refused());
-      end = refused.ok() ? DaemonLost(path_) : refused;
-      break;
+      return refused.ok() ? DaemonLost(path_) : refused;
     }
     if (filed.ok() && parsed.has_transfer()) filed = File(parsed.transfer(), std::move(message->fds));
-    if (!filed.ok()) {
-      end = Unavailable("the daemon at " + path_ + " sent nonsense: " + filed.message());
-      break;
-    }
+    if (!filed.ok()) return Unavailable("the daemon at " + path_ + " sent nonsense: " + filed.message());
   }
+}
+
+void Lease::Read() {
+  Status end;
+  do {
+    end = ReadToEnd();
+  } while (end.detail().reason == "DAEMON_LOST" && Reattach().ok());
   bool stopping;
   {
     std::lock_guard lock(mutex_);
@@ -104,6 +119,68 @@ void Lease::Read() {
   }
   changed_.notify_all();
   if (!stopping) on_lost_(end);
+}
+
+Status Lease::Reattach() {
+  const auto end = Clock::now() + grace_;
+  {
+    std::lock_guard lock(mutex_);
+    if (stopping_ || grace_.count() == 0) return DaemonLost(path_);
+    attached_ = false;
+  }
+  changed_.notify_all();
+  while (true) {
+    Result<UniqueFd> socket = TryReattach(end);
+    const bool over = !socket.ok() && socket.status().detail().reason != "NO_DAEMON";
+    std::unique_lock lock(mutex_);
+    if (socket.ok() && !stopping_) {
+      // Under both: no transfer goes half to one daemon and half to the next, and Stop ends the socket that
+      // is read.
+      lock.unlock();
+      std::scoped_lock both(send_mutex_, mutex_);
+      if (stopping_ || ::dup3(socket->get(), socket_.get(), O_CLOEXEC) < 0) return DaemonLost(path_);
+      transfers_.clear();
+      attached_ = true;
+      ++daemon_;
+      changed_.notify_all();
+      return Status::Ok();
+    }
+    if (over || Clock::now() >= end) return DaemonLost(path_);
+    if (changed_.wait_for(lock, kTryAgain, [this] { return stopping_; })) return DaemonLost(path_);
+  }
+}
+
+Result<UniqueFd> Lease::TryReattach(Clock::time_point end) {
+  Result<UniqueFd> socket = ConnectSeqpacket(path_);
+  if (!socket.ok()) return NoDaemon(socket.status().message());
+  v1::LeaseMessage message;
+  message.mutable_reattach()->set_token(token_);
+  message.mutable_reattach()->set_session_id(session_id_);
+  if (!SendMessage(socket->get(), message.SerializeAsString()).ok())
+    return NoDaemon("the daemon has gone again");
+  const Status answer = AwaitReply(socket->get(), std::min(end, Clock::now() + kReattachTime)).status();
+  // A daemon that stops again: the next one may know the session.
+  if (answer.code() == Code::kUnavailable) return NoDaemon(answer.message());
+  TANDEM_RETURN_IF_ERROR(answer);
+  return socket;
+}
+
+uint64_t Lease::AwaitAttached(Clock::time_point deadline) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_until(lock, deadline, [this] { return attached_ || !lost_.ok() || stopping_; });
+  return daemon_;
+}
+
+bool Lease::AwaitNext(uint64_t daemon, Clock::time_point deadline) {
+  if (!WaitsForDaemons()) return false;
+  std::unique_lock lock(mutex_);
+  // The end of a lease and that of a call come by two sockets.
+  const auto noticed = std::min(deadline, Clock::now() + kNoticeTime);
+  const auto over = [this] { return !lost_.ok() || stopping_; };
+  changed_.wait_until(lock, noticed, [&] { return over() || !attached_ || daemon_ != daemon; });
+  if (attached_ && daemon_ == daemon) return false;
+  changed_.wait_until(lock, deadline, [&] { return over() || (attached_ && daemon_ != daemon); });
+  return !over() && attached_ && daemon_ != daemon;
 }
 
 Status Lease::File(const v1::FdTransfer& part, std::vector<UniqueFd> fds) {
@@ -128,19 +205,21 @@ Status Lease::File(const v1::FdTransfer& part, std::vector<UniqueFd> fds) {
   return Status::Ok();
 }
 
-Result<std::vector<UniqueFd>> Lease::Take(uint64_t transfer_id, Clock::time_point deadline) {
+Result<std::vector<UniqueFd>> Lease::Take(uint64_t transfer_id, uint64_t daemon, Clock::time_point deadline) {
   std::unique_lock lock(mutex_);
   auto complete = [&] {
     auto it = transfers_.find(transfer_id);
     return it != transfers_.end() && it->second.received == it->second.fds.size();
   };
-  changed_.wait_until(lock, deadline, [&] { return complete() || !lost_.ok(); });
+  const auto gone = [&] { return !lost_.ok() || !attached_ || daemon_ != daemon; };
+  changed_.wait_until(lock, deadline, [&] { return complete() || gone(); });
   if (complete()) {
     std::vector<UniqueFd> fds = std::move(transfers_[transfer_id].fds);
     transfers_.erase(transfer_id);
     return fds;
   }
   if (!lost_.ok()) return lost_;
+  if (gone()) return Restarting();
   return DeadlineExceeded("the daemon's descriptors did not come in time");
 }
 
@@ -167,6 +246,7 @@ void Lease::Stop() {
     std::lock_guard lock(mutex_);
     stopping_ = true;
   }
+  changed_.notify_all();
   if (socket_.valid()) ::shutdown(socket_.get(), SHUT_RDWR);
   if (reader_.joinable()) reader_.join();
 }

@@ -1,6 +1,8 @@
 // File: lease.h
 //
 // The lease socket: attaching, sending descriptors, and the thread that files the descriptors that come.
+// Where the daemon says so, the session outlives it: the thread goes back to the next daemon, with the
+// session's token (docs/restart.md). The socket keeps its number.
 #pragma once
 
 #include <chrono>
@@ -26,12 +28,26 @@ class Lease {
 
   // Connects to `path` and attaches. UNAVAILABLE if no answer comes by `deadline`.
   Result<v1::AttachReply> Attach(const std::string& path, const std::string& name, Milliseconds deadline);
-  // Starts the reader. `on_lost` is called once, from it, at the end of file.
+  // Starts the reader. `on_lost` is called once, from it: at the end of file, or, for a session that waits
+  // for daemons, once none has come in time or the next one does not know the session.
   void Start(std::function<void(const Status&)> on_lost);
   // Sends `fds` as a transfer, in parts; they stay the caller's. Returns the transfer's id.
   Result<uint64_t> Send(const std::vector<int>& fds);
-  // Waits for all descriptors of a transfer.
-  Result<std::vector<UniqueFd>> Take(uint64_t transfer_id, std::chrono::steady_clock::time_point deadline);
+  // Waits for all descriptors of a transfer, of daemon number `daemon`. UNAVAILABLE, reason RESTARTING, once
+  // that one has ended.
+  Result<std::vector<UniqueFd>> Take(uint64_t transfer_id, uint64_t daemon,
+                                     std::chrono::steady_clock::time_point deadline);
+
+  // Whether the session outlives its daemon.
+  bool WaitsForDaemons() const { return grace_.count() > 0; }
+  // How long it waits for each of the next ones.
+  Milliseconds grace() const { return grace_; }
+  // Waits until the session is attached, or lost, or `deadline`. The number of its daemon, which counts them
+  // from 0.
+  uint64_t AwaitAttached(std::chrono::steady_clock::time_point deadline);
+  // After a call that has failed as if its daemon had gone: waits for the next one. False if there is none,
+  // or the lease of daemon number `daemon` has not ended.
+  bool AwaitNext(uint64_t daemon, std::chrono::steady_clock::time_point deadline);
   // Ends the reader; no callback comes after it.
   void Stop();
   int fd() const { return socket_.get(); }
@@ -44,10 +60,19 @@ class Lease {
     Clock::time_point since;
   };
   void Read();
+  // Files what comes, up to the lease's end: why it ended.
+  Status ReadToEnd();
+  // Goes back to the next daemon. OK once the session goes on there.
+  Status Reattach();
+  Result<UniqueFd> TryReattach(Clock::time_point end);
+  Result<v1::AttachReply> AwaitReply(int socket, Clock::time_point end) const;
   Status File(const v1::FdTransfer& part, std::vector<UniqueFd> fds);
 
   UniqueFd socket_;
   std::string path_;
+  std::string token_;  // these three are set by Attach
+  uint64_t session_id_ = 0;
+  Milliseconds grace_{0};
   std::thread reader_;
   std::function<void(const Status&)> on_lost_;
   std::mutex send_mutex_;
@@ -57,6 +82,8 @@ class Lease {
   std::condition_variable changed_;
   std::map<uint64_t, FdBatch> transfers_;
   Status lost_;
+  bool attached_ = true;
+  uint64_t daemon_ = 0;
   bool stopping_ = false;
 };
 

@@ -145,6 +145,10 @@ Status ValidateConfig(const Config& config) {
   }
   TANDEM_RETURN_IF_ERROR(CheckSocketPath("runtime_dir", config.runtime_dir, ClientSocketPath(config)));
   TANDEM_RETURN_IF_ERROR(CheckSocketPath("admin_dir", AdminDirectory(config), AdminSocketPath(config)));
+  if (config.restart_grace_ms > 0) {
+    TANDEM_RETURN_IF_ERROR(CheckSocketPath("admin_dir", AdminDirectory(config),
+                                           JoinPath(AdminDirectory(config), "engine-0.sock")));
+  }
   if (IsAtOrBelow(AdminDirectory(config), config.runtime_dir)) {
     return InvalidArgument("admin_dir = \"" + AdminDirectory(config) + "\" must not be runtime_dir = \"" +
                            config.runtime_dir + "\" or lie below it: containers mount that directory");

@@ -120,6 +120,7 @@ struct Config {
   int64_t trace_records = 65536;   // launches kept for `tandemctl trace`; 0: no trace
   bool cordoned = false;           // no new sessions and groups
   int64_t stop_grace_ms = 30000;   // how long a stop waits for groups to end
+  int64_t restart_grace_ms = 0;    // how long jobs wait for the next tandemd; 0: they end with this one
   LogLevel log_level = LogLevel::kInfo;
   std::string metrics_listen =
       "off";                      // "address:port" that serves Prometheus metrics (port 0: any), or "off"

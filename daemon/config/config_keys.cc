@@ -121,6 +121,10 @@ const std::vector<KeySpec>& Table() {
                 "The node takes no new sessions and groups, as after `tandemctl cordon`.")),
       Live(Integer("stop_grace_ms", TANDEM_FIELD(stop_grace_ms), 0, kDayMs,
                    "How long a stop waits for the groups to end. The unit's TimeoutStopSec must be longer.")),
+      Integer("restart_grace_ms", TANDEM_FIELD(restart_grace_ms), 0, kDayMs,
+              "How long engines and sessions go on without tandemd, for the next one to take them over. 0: "
+              "jobs end "
+              "with tandemd."),
       Live(Choice("log_level", TANDEM_FIELD(log_level), kLogLevels,
                   "Least severity that is logged to stderr.")),
       Live(

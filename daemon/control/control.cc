@@ -22,6 +22,8 @@
 #include "daemon/control/plans/plan_service.h"
 #include "daemon/control/plans/tuning_service.h"
 #include "daemon/control/plans/workspace.h"
+#include "daemon/control/restart/adoption.h"
+#include "daemon/control/restart/state_writer.h"
 #include "daemon/control/sessions/event_service.h"
 #include "daemon/control/sessions/session_service.h"
 #include "daemon/control/status_proto.h"
@@ -85,7 +87,8 @@ struct Control::Services {
   TuningService tuning{core};
   ChannelService channels{core};
   LaunchService launches{core, installer};
-  EngineService engines{core, {segments, registrations, installer, groups, restorer, channels, launches}};
+  EngineService engines{
+      core, {segments, registrations, installer, groups, restorer, channels, launches, client_memory}};
   SessionService sessions;
 };
 
@@ -109,6 +112,8 @@ void Control::Stop() {
   RegistryLock lock(registry);
   if (registry.stopping) return;
   registry.stopping = true;
+  // Meetings end, sessions do not: the next tandemd must not see that.
+  if (registry.state) registry.state->Close();
   const Status why = Unavailable("the daemon is stopping");
   for (const auto& [id, session] : registry.sessions) {
     session->events_changed.notify_all();
@@ -117,6 +122,44 @@ void Control::Stop() {
   for (const auto& [id, group] : registry.groups) group->EndGatherings(why);
   services_->joins.Stop(why);
   registry.engines_changed.notify_all();
+}
+
+void Control::KeepState(Journal journal) {
+  Registry& registry = services_->core.registry;
+  RegistryLock lock(registry);
+  const auto failed = [core = &services_->core](const Status& why) {
+    core->Log(LogSeverity::kError, "jobs will not outlive a restart of tandemd: " + why.message());
+  };
+  registry.state = std::make_shared<StateWriter>(
+      std::move(journal), StateWriter::Reports{failed, services_->core.options.journal_difference});
+  registry.state->WriteAll(registry);
+}
+
+void Control::BeginAdoption() { adopted_ = adoption_.get_future().share(); }
+
+void Control::AwaitAdoption() const {
+  if (adopted_.valid()) adopted_.wait();
+}
+
+void Control::Adopt(Journal journal, const SavedState& state, const AllHoldings& engines) {
+  Services& of = *services_;
+  Adoption adoption(of.core, {of.joins, of.segments, of.installer, of.restorer, of.groups, of.sessions},
+                    engines);
+  adoption.TakeOver(state);
+  KeepState(std::move(journal));
+  adoption_.set_value();
+}
+
+std::vector<std::pair<uint64_t, PeerIdentity>> Control::AwaySessions() {
+  return services_->sessions.AwaySessions();
+}
+Result<v1::AttachReply> Control::Reattach(const PeerIdentity& peer, const v1::ReattachRequest& request) {
+  return services_->sessions.Reattach(peer, request);
+}
+
+void Control::Leave() {
+  leaving_ = true;
+  Stop();
 }
 
 Result<v1::AttachReply> Control::Attach(const PeerIdentity& peer, const v1::AttachRequest& request) {
@@ -270,11 +313,16 @@ Result<plan::TuningEntry> Control::PutTuning(const v1::OpRequest& request,
   return services_->tuning.Put(request, gpu_uuids, std::move(candidates));
 }
 
-void Control::OnEngineUp(int gpu, uint64_t generation) { services_->engines.OnUp(gpu, generation); }
+void Control::OnEngineUp(int gpu, uint64_t generation) {
+  AwaitAdoption();
+  services_->engines.OnUp(gpu, generation);
+}
 void Control::OnEngineDown(int gpu, uint64_t generation, const std::string& reason) {
+  AwaitAdoption();
   services_->engines.OnDown(gpu, generation, reason);
 }
 void Control::OnLaunchDone(int gpu, const engine::v1::LaunchDone& done) {
+  AwaitAdoption();
   StatusDetail detail{.reason = done.reason(), .who = done.who()};
   detail.ranks.assign(done.ranks().begin(), done.ranks().end());
   detail.pid = done.pid();
@@ -286,10 +334,15 @@ void Control::OnLaunchDone(int gpu, const engine::v1::LaunchDone& done) {
                               : Status(static_cast<Code>(done.code()), done.message(), std::move(detail)));
 }
 void Control::OnLaunchFailed(int gpu, const engine::v1::LaunchFailed& failed) {
+  AwaitAdoption();
   services_->engines.OnLaunchFailed(gpu, failed);
 }
-void Control::OnLate(int, const engine::v1::Late& late) { services_->engines.OnLate(late); }
+void Control::OnLate(int, const engine::v1::Late& late) {
+  AwaitAdoption();
+  services_->engines.OnLate(late);
+}
 void Control::OnPeerSilent(int gpu, const engine::v1::PeerSilent& silent) {
+  AwaitAdoption();
   services_->engines.OnPeerSilent(gpu, silent);
 }
 

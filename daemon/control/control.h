@@ -8,14 +8,17 @@
 //   clients/   memory and failures of client-placed plans
 //   groups/    states of a group, installation, end        engines/   what engines report, restoration
 //   memory/    segments, symmetric tensors, registrations  store/     the registry and its mutex
+//   restart/   the journal, and taking over from an earlier tandemd
 //
 // Thread rule: every function may be called from any thread. Functions that take a Waiter block until their
 // answer is there, the waiter's deadline has passed or its caller has gone. One mutex guards the registry; it
 // is never held across a wait or a call to an engine. Ids of other sessions are NOT_FOUND.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,16 +29,20 @@
 #include "daemon/control/control_options.h"
 #include "daemon/control/foreign_fds.h"
 #include "daemon/control/lease_port.h"
+#include "daemon/control/restart/journal.h"
 #include "daemon/control/snapshot.h"
 #include "daemon/control/waiter.h"
 #include "daemon/planner/tuning/tuning_table.h"
+#include "daemon/supervisor/engine_holdings.h"
 #include "daemon/supervisor/engines.h"
 #include "tandem/status.h"
 #include "tandem/v1/tandem.pb.h"
 
 namespace tandem::daemon {
 
+struct SavedState;
 struct SessionRecord;
+using AllHoldings = std::vector<std::optional<EngineHoldings>>;  // by GPU; none: no engine is there
 using SessionRef = std::shared_ptr<SessionRecord>;
 
 class Control final : public EngineListener {
@@ -50,6 +57,23 @@ class Control final : public EngineListener {
   void SetLeasePort(LeasePort* port);
   // Makes every waiting call return UNAVAILABLE; nothing new is accepted.
   void Stop();
+
+  // --- a restart of tandemd (docs/restart.md)
+  // Keeps the registry's state in `journal` for the next tandemd. Before the first session attaches.
+  void KeepState(Journal journal);
+  // Reports of engines wait from now on, until Adopt has been called: engines that are adopted speak first.
+  void BeginAdoption();
+  // Takes an earlier tandemd's sessions, groups and plans over, and goes on with its journal. `engines`: what
+  // each engine holds, all of which are ready under the generation named there; none: the GPU's engine has
+  // ended.
+  void Adopt(Journal journal, const SavedState& state, const AllHoldings& engines);
+  // The sessions that wait for their leases, and their processes.
+  std::vector<std::pair<uint64_t, PeerIdentity>> AwaySessions();
+  Result<v1::AttachReply> Reattach(const PeerIdentity& peer, const v1::ReattachRequest& request);
+  // Stop, for a tandemd that leaves everything to the next one: what comes from here on is not kept.
+  void Leave();
+  // After Leave: an answer that a call gives is not to be believed.
+  bool leaving() const { return leaving_.load(); }
 
   // --- sessions
   Result<v1::AttachReply> Attach(const PeerIdentity& peer, const v1::AttachRequest& request);
@@ -149,8 +173,13 @@ class Control final : public EngineListener {
 
  private:
   struct Services;
+  // For reports of engines: returns once nothing is being adopted.
+  void AwaitAdoption() const;
 
   const std::string instance_id_;
+  std::promise<void> adoption_;
+  std::shared_future<void> adopted_;  // not valid: there is nothing to wait for
+  std::atomic<bool> leaving_ = false;
   std::unique_ptr<Services> services_;
 };
 

@@ -82,6 +82,8 @@ struct ControlOptions {
   // How long the launches of a client may go on that has closed its lease and lives on; then it counts as
   // lost.
   std::chrono::milliseconds departure_deadline{2000};
+  // How long sessions wait for the next tandemd, and engines too. 0: there is none.
+  std::chrono::milliseconds restart_grace{0};
   bool verify_plans = false;
   bool fused_by_choice =
       false;  // plans take fused kernels unasked where they are predicted to be the fastest
@@ -94,6 +96,9 @@ struct ControlOptions {
   // Called when a group is asked for a transition that its table does not have, a defect of tandemd, under
   // the registry's lock; it is logged either way. For tests, which fail by it.
   std::function<void(const std::string&)> illegal_transition;
+  // Called with the name of a record of the journal that is not like the registry, a defect of tandemd, under
+  // the registry's lock. For tests, which fail by it; looking for such costs much.
+  std::function<void(const std::string&)> journal_difference;
   // Called with one line of text, from any thread, sometimes under the registry's lock: must not call back.
   std::function<void(LogSeverity, const std::string&)> log;
 };

@@ -59,6 +59,11 @@ void EngineMailbox::SetGeneration(uint64_t generation) {
 void EngineMailbox::Push(std::function<Status(Engines&)> call, Completion done) {
   MutexLock lock(mutex_);
   items_.push_back({generation_, std::move(call), std::move(done)});
+}
+
+void EngineMailbox::Send() {
+  MutexLock lock(mutex_);
+  to_send_ = items_.size();
   changed_.notify_all();
 }
 
@@ -98,10 +103,11 @@ void EngineMailbox::PostAllocate(uint64_t segment_id, uint64_t bytes, std::funct
 void EngineMailbox::Run() {
   MutexLock lock(mutex_);
   for (;;) {
-    changed_.wait(lock.fused(), [this]() TANDEM_REQUIRES(mutex_) { return stopping_ || !items_.empty(); });
+    changed_.wait(lock.fused(), [this]() TANDEM_REQUIRES(mutex_) { return stopping_ || to_send_ > 0; });
     if (items_.empty()) return;
     Item item = std::move(items_.front());
     items_.pop_front();
+    if (to_send_ > 0) --to_send_;
     const bool current = item.generation != 0 && item.generation == generation_;
     lock.Unlock();
     const Status status = current ? item.call(engines_)

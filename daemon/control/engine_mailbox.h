@@ -2,7 +2,8 @@
 //
 // `EngineMailbox`: the one way by which the control plane talks to the engine of a GPU. Commands are posted
 // under the registry's lock, so that every engine sees the registry's transitions in their order, and are
-// sent by the mailbox's own thread, so that no lock is ever held across a call. A slow or dead engine holds
+// sent by the mailbox's own thread, so that no lock is ever held across a call. They go when the lock is
+// released, once the journal has what they come from: no engine is ahead of it. A slow or dead engine holds
 // up nobody but its own commands.
 #pragma once
 
@@ -56,7 +57,11 @@ class EngineMailbox {
   // Commands that were posted for an earlier one and have not been sent end with UNAVAILABLE.
   void SetGeneration(uint64_t generation);
 
-  // Posts a command; never blocks. `done` is called from the mailbox's thread without any lock.
+  // Lets go what has been posted. RegistryLock calls it.
+  void Send();
+
+  // Posts a command, which goes with the next Send; never blocks. `done` is called from the mailbox's thread
+  // without any lock.
   void Post(engine::v1::Command command, std::vector<SharedFd> fds, Completion done);
   // The same for a batch; without one, an error is dropped (the engine has ended, or never knew the thing).
   void Post(engine::v1::Command command, std::vector<SharedFd> fds = {},
@@ -81,6 +86,7 @@ class EngineMailbox {
   Mutex mutex_;
   std::condition_variable changed_;
   std::deque<Item> items_ TANDEM_GUARDED_BY(mutex_);
+  size_t to_send_ TANDEM_GUARDED_BY(mutex_) = 0;  // the first ones of the items
   uint64_t generation_ TANDEM_GUARDED_BY(mutex_) = 0;
   bool stopping_ TANDEM_GUARDED_BY(mutex_) = false;
   std::thread thread_;

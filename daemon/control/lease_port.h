@@ -25,6 +25,7 @@ struct PeerIdentity {
   std::string cgroup = {};  // path in the hierarchy that accounts for memory; empty if not known
   Waiter::Clock::time_point started =
       Waiter::Clock::now();  // of the process; if not known, the time of the connection
+  uint64_t start_ticks = 0;  // of the process, in clock ticks since boot; 0: not known
 };
 
 // Both functions return at once.

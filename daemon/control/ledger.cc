@@ -99,10 +99,14 @@ Status Ledger::Check(const Payer& payer, Resource resource, uint64_t amount, con
 
 Status Ledger::Charge(const Payer& payer, Resource resource, uint64_t amount) {
   TANDEM_RETURN_IF_ERROR(Check(payer, resource, amount));
-  if (amount == 0) return Status::Ok();
+  TakeOver(payer, resource, amount);
+  return Status::Ok();
+}
+
+void Ledger::TakeOver(const Payer& payer, Resource resource, uint64_t amount) {
+  if (amount == 0) return;
   uids_[payer.uid][Index(resource)] += amount;
   if (!payer.cgroup.empty()) cgroups_[payer.cgroup][Index(resource)] += amount;
-  return Status::Ok();
 }
 
 void Ledger::Refund(const Payer& payer, Resource resource, uint64_t amount) {

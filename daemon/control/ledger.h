@@ -62,6 +62,8 @@ class Ledger {
   }
   // Check, and the amount is the payer's.
   Status Charge(const Payer& payer, Resource resource, uint64_t amount);
+  // The amount is the payer's, whatever the limit: an earlier tandemd had charged it.
+  void TakeOver(const Payer& payer, Resource resource, uint64_t amount);
   // Gives back what was charged. An account without anything is forgotten.
   void Refund(const Payer& payer, Resource resource, uint64_t amount);
 

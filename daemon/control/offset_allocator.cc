@@ -41,6 +41,23 @@ Result<uint64_t> OffsetAllocator::Allocate(uint64_t bytes, uint64_t alignment) {
                  .usage = static_cast<long long>(used_)});
 }
 
+Status OffsetAllocator::Take(uint64_t offset, uint64_t bytes) {
+  auto range = free_.upper_bound(offset);
+  if (range != free_.begin()) --range;
+  const bool fits = range != free_.end() && range->first <= offset && bytes > 0 &&
+                    range->second >= offset - range->first &&
+                    range->second - (offset - range->first) >= bytes;
+  if (!fits || offset % kAlignment != 0 || bytes % kAlignment != 0)
+    return InvalidArgument("the block at offset " + std::to_string(offset) + " is not free");
+  const auto [start, length] = *range;
+  free_.erase(range);
+  if (offset > start) free_[start] = offset - start;
+  if (start + length > offset + bytes) free_[offset + bytes] = start + length - offset - bytes;
+  blocks_[offset] = bytes;
+  used_ += bytes;
+  return Status::Ok();
+}
+
 Status OffsetAllocator::Free(uint64_t offset) {
   auto block = blocks_.find(offset);
   if (block == blocks_.end()) return NotFound("no block at offset " + std::to_string(offset));

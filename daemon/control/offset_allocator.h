@@ -23,12 +23,17 @@ class OffsetAllocator {
   // raised to kAlignment). RESOURCE_EXHAUSTED if nothing fits; INVALID_ARGUMENT for a bad alignment.
   Result<uint64_t> Allocate(uint64_t bytes, uint64_t alignment = kAlignment);
 
+  // Takes a block that an earlier allocator of the same range had. INVALID_ARGUMENT if it is not free.
+  Status Take(uint64_t offset, uint64_t bytes);
+
   // Frees a block that Allocate returned; NOT_FOUND (and no change) for any other offset.
   Status Free(uint64_t offset);
 
   // The bytes of the block at `offset`, rounded as allocated; 0 if there is none.
   uint64_t BlockBytes(uint64_t offset) const;
 
+  // All blocks: offset and bytes.
+  const std::map<uint64_t, uint64_t>& blocks() const { return blocks_; }
   uint64_t capacity() const { return capacity_; }
   uint64_t used() const { return used_; }
   bool empty() const { return blocks_.empty(); }

@@ -1,5 +1,8 @@
 #include "daemon/main/daemon.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -13,6 +16,7 @@
 #include "daemon/main/link_rates.h"
 #include "daemon/main/node_setup.h"
 #include "daemon/main/pair_probe.h"
+#include "daemon/main/takeover.h"
 #include "daemon/observe/process_info.h"
 #include "daemon/planner/tuning/tuning_store.h"
 
@@ -65,7 +69,17 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, const std::s
   TANDEM_ASSIGN_OR_RETURN(NodeChoice node, ChooseNode(config));
   for (const std::string& note : node.notes) log::Warning(note);
   clock.Ended("GPUs");
-  TANDEM_RETURN_IF_ERROR(daemon->StartEngines(node));
+  TANDEM_ASSIGN_OR_RETURN(EngineSettings settings, EngineSettingsOf(config, node));
+  std::optional<Takeover> takeover = TakeOverEngines(config, node, settings, version);
+  AllHoldings holdings;
+  for (int gpu = 0; takeover.has_value() && gpu < node.topology.size(); ++gpu) {
+    auto& engine = takeover->engines[static_cast<size_t>(gpu)];
+    holdings.push_back(engine.has_value() ? std::optional(std::move(engine->holdings)) : std::nullopt);
+    if (engine.has_value()) engine->holdings.generation = holdings.back()->generation;
+  }
+  if (takeover.has_value()) clock.Ended("running engines");
+  TANDEM_RETURN_IF_ERROR(
+      daemon->StartEngines(node, std::move(settings), takeover.has_value() ? &*takeover : nullptr));
 
   daemon->tuning_ = std::make_shared<TuningStore>(config.state_dir + "/tuning.toml", TuningDirectory(config));
   for (const std::string& refused : daemon->tuning_->refused())
@@ -104,13 +118,23 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, const std::s
     std::lock_guard<std::mutex> lock(self->published_mutex_);
     return self->metrics_error_;
   };
+  if (takeover.has_value()) {
+    daemon->control_->BeginAdoption();
+  } else if (daemon->journal_.valid()) {
+    TANDEM_ASSIGN_OR_RETURN(Journal journal, Journal::Open(std::move(daemon->journal_)));
+    daemon->control_->KeepState(std::move(journal));
+  }
   daemon->supervisor_->Start(*daemon->control_);
-  const Status ready = daemon->supervisor_->AwaitReady(kEnginesDeadline);
-  clock.Ended("engines");
-  if (!ready.ok()) {
+  if (takeover.has_value()) {
+    daemon->ProbeLinks(node.topology, false);
+    daemon->AdoptJobs(std::move(*takeover), std::move(holdings));
+    clock.Ended("jobs");
+  } else if (const Status ready = daemon->supervisor_->AwaitReady(kEnginesDeadline); !ready.ok()) {
+    clock.Ended("engines");
     log::Error(ready.message() + "; serving without it");
   } else {
-    daemon->ProbeLinks(node.topology);
+    clock.Ended("engines");
+    daemon->ProbeLinks(node.topology, true);
     clock.Ended("probe of the links");
   }
   TANDEM_RETURN_IF_ERROR(daemon->StartSockets());
@@ -119,30 +143,59 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, const std::s
   return daemon;
 }
 
-Status Daemon::StartEngines(const NodeChoice& node) {
-  TANDEM_ASSIGN_OR_RETURN(EngineSettings settings, EngineSettingsOf(config_, node));
-  TANDEM_ASSIGN_OR_RETURN(UniqueFd log_fd, OrderLog::Create());
+void Daemon::AdoptJobs(Takeover takeover, AllHoldings engines) {
+  control_->Adopt(std::move(*takeover.journal), takeover.state, engines);
+  if (config_.cordoned && control_->Snapshot().admission == Admission::kOpen)
+    control_->SetAdmission(Admission::kCordoned);
+  for (int gpu = 0; gpu < supervisor_->count(); ++gpu) {
+    if (!engines[static_cast<size_t>(gpu)].has_value())
+      log::Error("the engine of GPU " + std::to_string(gpu) + " has ended while no tandemd was there");
+  }
+}
+
+Status Daemon::StartEngines(const NodeChoice& node, EngineSettings settings, Takeover* takeover) {
+  UniqueFd log_fd, journal_fd;
+  if (takeover != nullptr) {
+    log_fd = std::move(takeover->order_log);
+    journal_fd = std::move(takeover->journal_fd);
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(log_fd, OrderLog::Create());
+    if (config_.restart_grace_ms > 0) {
+      TANDEM_ASSIGN_OR_RETURN(journal_fd, Journal::Create());
+    }
+  }
   TANDEM_ASSIGN_OR_RETURN(order_log_, OrderLog::Map(log_fd.get()));
   std::vector<EngineSeat> seats;
   for (const GpuInfo& gpu : node.topology.gpus) {
     EngineSeat seat{gpu.uuid, gpu.memory_bytes, UniqueFd(), EngineEnvironment(node, gpu)};
-    uint32_t records = static_cast<uint32_t>(config_.trace_records);
-    TANDEM_ASSIGN_OR_RETURN(seat.stats_area, CreateStatsArea(kPlanRows, records));
+    if (takeover != nullptr) seat.adopted = std::move(takeover->engines[seats.size()]);
+    if (seat.adopted.has_value()) {
+      seat.stats_area = std::move(seat.adopted->stats_area);
+    } else {
+      uint32_t records = static_cast<uint32_t>(config_.trace_records);
+      TANDEM_ASSIGN_OR_RETURN(seat.stats_area, CreateStatsArea(kPlanRows, records));
+    }
     TANDEM_ASSIGN_OR_RETURN(StatsArea area, StatsArea::Map(seat.stats_area.get()));
     stats_.push_back(std::move(area));
     seats.push_back(std::move(seat));
   }
-  TANDEM_ASSIGN_OR_RETURN(supervisor_,
-                          Supervisor::Create(std::move(settings), std::move(log_fd), std::move(seats)));
+  journal_ = journal_fd.valid() ? UniqueFd(::fcntl(journal_fd.get(), F_DUPFD_CLOEXEC, 0)) : UniqueFd();
+  TANDEM_ASSIGN_OR_RETURN(supervisor_, Supervisor::Create(std::move(settings), std::move(log_fd),
+                                                          std::move(seats), std::move(journal_fd)));
   return Status::Ok();
 }
 
 // Called before any client is served: the probe's outcome makes the topology that plans are chosen by.
-void Daemon::ProbeLinks(Topology topology) {
+void Daemon::ProbeLinks(Topology topology, bool measures) {
   const std::string path = config_.state_dir + "/pair-probe.txt", boot_id = BootId();
   const Topology reported = topology;
   Result<ProbeOutcome> outcome = LoadProbe(path, boot_id, reported);
   bool is_new = !outcome.ok();
+  if (!outcome.ok() && !measures) {
+    log::Warning("the links among the GPUs are taken as they are reported: " + outcome.status().message());
+    outcome = ProbeOutcome{{}, {}};
+    is_new = false;
+  }
   if (!outcome.ok()) {
     Result<std::vector<PairFailure>> failures = ProbePairs(*supervisor_, reported);
     if (!failures.ok()) {
@@ -158,7 +211,7 @@ void Daemon::ProbeLinks(Topology topology) {
     sources_.failed_links.push_back(std::move(text));
   }
   DropFailedPairs(outcome->failures, &topology);
-  if (!HasAllLinks(outcome->links, topology)) {
+  if (measures && !HasAllLinks(outcome->links, topology)) {
     auto links =
         MeasureLinks(*supervisor_, topology, sources_.backend == "host" ? kEmulatedLinkBytes : kLinkBytes);
     if (links.ok()) {
@@ -179,20 +232,22 @@ void Daemon::ProbeLinks(Topology topology) {
 }
 
 Status Daemon::StartSockets() {
+  // Before the leases: who has one calls at once.
+  {
+    TANDEM_ASSIGN_OR_RETURN(auto servers, Servers::Start(config_, *control_, sources_));
+    std::lock_guard<std::mutex> lock(published_mutex_);
+    servers_ = std::move(servers);
+  }
   LeaseServerOptions options;
   options.path = LeaseSocketPath(config_);
   options.mode = 0660;
+  options.restart_grace = std::chrono::milliseconds(config_.restart_grace_ms);
   TANDEM_ASSIGN_OR_RETURN(leases_, LeaseServer::Start(options, *control_));
   control_->SetLeasePort(leases_.get());
   // The group's absence is reported with the clients' socket.
   if (Status shared = ShareSocket(options.path, config_.socket_group, options.mode);
       !shared.ok() && shared.code() != Code::kNotFound) {
     return shared;
-  }
-  {
-    TANDEM_ASSIGN_OR_RETURN(auto servers, Servers::Start(config_, *control_, sources_));
-    std::lock_guard<std::mutex> lock(published_mutex_);
-    servers_ = std::move(servers);
   }
   TANDEM_RETURN_IF_ERROR(servers_->DialSelf());
   PublishHealth();
@@ -224,7 +279,9 @@ void Daemon::PublishHealth() {
 
 Daemon::~Daemon() {
   metrics_.reset();
+  if (control_ && leaves_jobs_) control_->Leave();
   if (control_) control_->Stop();
+  if (supervisor_ && leaves_jobs_) supervisor_->RequestLeave();
   if (supervisor_) supervisor_->RequestStop();  // the servers wait for calls, and these may wait for engines
   std::unique_ptr<Servers> servers;
   {
@@ -235,6 +292,10 @@ Daemon::~Daemon() {
   leases_.reset();
   if (supervisor_) supervisor_->Stop();  // no keeper calls the control plane any more
   control_.reset();
+  if (supervisor_ && !leaves_jobs_) {
+    for (int gpu = 0; gpu < supervisor_->count(); ++gpu)
+      ::unlink(SuccessorSocketPath(AdminDirectory(config_), gpu).c_str());
+  }
   // The clients' directory stays: containers may have it mounted.
   std::error_code ignored;
   if (made_admin_directory_) std::filesystem::remove(AdminDirectory(config_), ignored);
@@ -315,6 +376,8 @@ void Daemon::BeginDrain() {
   control_->SetAdmission(Admission::kDraining);
   PublishHealth();
 }
+
+bool Daemon::HasJobsToLeave() { return config_.restart_grace_ms > 0 && control_->Snapshot().sessions > 0; }
 
 bool Daemon::Drained() { return control_->Snapshot().groups == 0; }
 

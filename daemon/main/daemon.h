@@ -52,16 +52,24 @@ class Daemon {
   void PublishHealth();
   // No group is left.
   bool Drained();
+  // There are sessions that the next tandemd can take over, if this one leaves its jobs.
+  bool HasJobsToLeave();
+  // The destructor leaves sessions and engines to the next tandemd, which ends neither.
+  void LeaveJobs() { leaves_jobs_ = true; }
 
  private:
   Daemon() = default;
-  Status StartEngines(const struct NodeChoice& node);
-  void ProbeLinks(Topology topology);
+  // `takeover`: what an earlier tandemd has left; its engines are taken from it.
+  Status StartEngines(const struct NodeChoice& node, EngineSettings settings, struct Takeover* takeover);
+  // Takes the sessions of an earlier tandemd over.
+  void AdoptJobs(struct Takeover takeover, AllHoldings engines);
+  // `measures`: what is not known yet is probed; not while jobs run.
+  void ProbeLinks(Topology topology, bool measures);
   Status StartSockets();
   void StartMetrics();
 
   Config config_;
-  UniqueFd lock_;
+  UniqueFd lock_, journal_;  // journal_: not valid where jobs end with tandemd
   OrderLog order_log_;
   std::vector<StatsArea> stats_;
   AdminSources sources_;
@@ -73,6 +81,7 @@ class Daemon {
   std::unique_ptr<Servers> servers_;
   std::unique_ptr<MetricsServer> metrics_;
   bool made_admin_directory_ = false;
+  bool leaves_jobs_ = false;
   std::atomic<bool> metrics_per_plan_{false};
   std::mutex published_mutex_;  // over metrics_error_, and over servers_ while it is set and used for health
   std::string metrics_error_;

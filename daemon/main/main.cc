@@ -4,7 +4,8 @@
 // or the configuration is wrong, 3 if another tandemd runs in the runtime directory.
 //
 // SIGTERM and SIGINT drain: no new job is accepted, groups may end within stop_grace_ms, then everything
-// stops; a second signal stops at once. SIGHUP reads the configuration again.
+// stops; a second signal stops at once. With restart_grace_ms SIGTERM leaves the jobs that there are to the
+// next tandemd (docs/restart.md). SIGHUP reads the configuration again.
 #include <signal.h>
 
 #include <algorithm>
@@ -61,9 +62,9 @@ void Reload(Daemon& daemon, int argc, char** argv) {
   tandem::NotifyReady(daemon.Summary());
 }
 
-// Serves until a stop signal comes; SIGHUP calls `reload`. The watchdog hears from us only while the daemon's
-// parts make progress.
-void Serve(Daemon& daemon, const std::function<void()>& reload) {
+// Serves until a stop signal comes, and returns it; SIGHUP calls `reload`. The watchdog hears from us only
+// while the daemon's parts make progress.
+int Serve(Daemon& daemon, const std::function<void()>& reload) {
   milliseconds turn(500);  // a change of the node's health is published this late
   if (auto interval = tandem::WatchdogInterval(); interval.count() > 0) {
     turn = std::min(turn, std::max(milliseconds(10), std::chrono::duration_cast<milliseconds>(interval / 3)));
@@ -74,7 +75,7 @@ void Serve(Daemon& daemon, const std::function<void()>& reload) {
     if (signal == SIGHUP) {
       reload();
     } else if (signal != 0) {
-      return;
+      return signal;
     }
     if (daemon.Alive()) tandem::NotifyAlive();
     daemon.PublishHealth();
@@ -149,8 +150,14 @@ int main(int argc, char** argv) {
   }
   tandem::log::Info("serving at " + line->config.runtime_dir + ": " + (*daemon)->Summary());
   tandem::NotifyReady((*daemon)->Summary());
-  Serve(**daemon, [&] { Reload(**daemon, argc, argv); });
-  Drain(**daemon);
+  const int signal = Serve(**daemon, [&] { Reload(**daemon, argc, argv); });
+  if (signal == SIGTERM && (*daemon)->HasJobsToLeave()) {
+    tandem::NotifyStopping("leaving the jobs to the next tandemd");
+    tandem::log::Info("stopping: the jobs go on, and wait for the next tandemd: " + (*daemon)->Summary());
+    (*daemon)->LeaveJobs();
+  } else {
+    Drain(**daemon);
+  }
   (*daemon).reset();
   tandem::log::Info("stopped");
   return 0;

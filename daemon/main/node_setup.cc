@@ -142,6 +142,8 @@ Result<EngineSettings> EngineSettingsOf(const Config& config, const NodeChoice& 
   settings.emulated_fused = config.testing.emulated_fused;
   settings.engines_per_gpu = static_cast<uint32_t>(config.testing.engines_per_gpu);
   settings.speculative_launch = config.speculative_launch;
+  settings.restart_grace = milliseconds(config.restart_grace_ms);
+  settings.successor_directory = AdminDirectory(config);
   settings.restart.backoff_initial = milliseconds(config.supervisor.backoff_initial_ms);
   settings.restart.backoff_max = milliseconds(config.supervisor.backoff_max_ms);
   settings.restart.crash_loop_count = static_cast<int>(config.supervisor.crash_loop_count);
@@ -216,6 +218,7 @@ ControlOptions ControlOptionsOf(const Config& config, const NodeChoice& node, co
   options.maximal_deadline = milliseconds(config.join_deadline_ms);
   options.default_deadline = std::min(options.default_deadline, options.maximal_deadline);
   options.default_launch_deadline = milliseconds(config.launch_deadline_ms);
+  options.restart_grace = milliseconds(config.restart_grace_ms);
   options.verify_plans = config.testing.verify_plans;
   options.fused_by_choice = config.fused == FusedUse::kAuto;
   options.limits = LimitsOf(config.quotas);

@@ -37,6 +37,7 @@ Result<std::unique_ptr<LeaseServer>> LeaseServer::Start(LeaseServerOptions optio
   std::unique_ptr<LeaseServer> server(
       new LeaseServer(std::move(options), control, std::move(listener), std::move(epoll), std::move(wake)));
   control.SetLeasePort(server.get());
+  for (const auto& [session_id, peer] : control.AwaySessions()) server->Await(session_id, peer);
   server->thread_ = std::thread([raw = server.get()] { raw->Run(); });
   return server;
 }
@@ -92,7 +93,7 @@ size_t LeaseServer::connections() {
 // The thread sleeps without limit while nothing can become too old.
 int LeaseServer::Timeout() {
   std::lock_guard lock(mutex_);
-  return orphans_possible_ || connections_.size() > by_session_.size() ? 500 : -1;
+  return orphans_possible_ || awaited_ > 0 || connections_.size() > by_session_.size() ? 500 : -1;
 }
 
 void LeaseServer::Run() {
@@ -204,18 +205,58 @@ void LeaseServer::Readable(uint64_t connection_id) {
   }
 }
 
+Status LeaseServer::Attach(Connection& connection, v1::AttachReply reply) {
+  connection.session_id = reply.session_id();
+  v1::LeaseMessage answer;
+  *answer.mutable_attached() = std::move(reply);
+  std::lock_guard lock(mutex_);
+  const auto before = by_session_.find(connection.session_id);
+  if (before != by_session_.end()) {
+    // The one that stood for it, or a lease whose answer the client did not wait for.
+    const auto earlier = connections_.find(before->second);
+    if (earlier != connections_.end()) Forget(earlier);
+  }
+  by_session_[connection.session_id] = connection.id;
+  return SendLocked(connection, {answer.SerializeAsString(), {}});
+}
+
+void LeaseServer::Await(uint64_t session_id, const PeerIdentity& peer) {
+  auto connection = std::make_shared<Connection>();
+  connection->peer = peer;
+  connection->session_id = session_id;
+  connection->awaited = true;
+  connection->pidfd = OpenProcess(peer.pid, peer.start_ticks);
+  std::lock_guard lock(mutex_);
+  connection->id = next_connection_++;
+  connections_[connection->id] = connection;
+  by_session_[session_id] = connection->id;
+  ++awaited_;
+  // Without a process the deadline finds out.
+  if (connection->pidfd.valid()) Watch(connection->pidfd.get(), Tag(connection->id, kPidfd), EPOLLIN, true);
+}
+
+std::shared_ptr<LeaseServer::Connection> LeaseServer::Forget(Connections::iterator found) {
+  std::shared_ptr<Connection> connection = found->second;
+  connections_.erase(found);
+  if (connection->awaited) --awaited_;
+  // Both leave the epoll set before they are closed: a fork of the client may hold the other end open.
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection->socket.get(), nullptr);
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection->pidfd.get(), nullptr);
+  return connection;
+}
+
 Status LeaseServer::Handle(Connection& connection, const std::string& body, ForeignFds fds) {
   v1::LeaseMessage message;
   if (!message.ParseFromString(body)) return InvalidArgument("the lease message is malformed");
   if (message.has_attach()) {
     if (connection.session_id != 0) return InvalidArgument("this lease is attached already");
     TANDEM_ASSIGN_OR_RETURN(v1::AttachReply reply, control_.Attach(connection.peer, message.attach()));
-    connection.session_id = reply.session_id();
-    v1::LeaseMessage answer;
-    *answer.mutable_attached() = std::move(reply);
-    std::lock_guard lock(mutex_);
-    by_session_[connection.session_id] = connection.id;
-    return SendLocked(connection, {answer.SerializeAsString(), {}});
+    return Attach(connection, std::move(reply));
+  }
+  if (message.has_reattach()) {
+    if (connection.session_id != 0) return InvalidArgument("this lease is attached already");
+    TANDEM_ASSIGN_OR_RETURN(v1::AttachReply reply, control_.Reattach(connection.peer, message.reattach()));
+    return Attach(connection, std::move(reply));
   }
   if (message.has_transfer()) {
     if (connection.session_id == 0) return FailedPrecondition("descriptors before attach");
@@ -296,15 +337,11 @@ void LeaseServer::Close(uint64_t session_id, const Status& why) {
   if (it == by_session_.end()) return;
   auto connection = connections_.find(it->second);
   if (connection != connections_.end()) {
-    closed = connection->second;
     // Behind what the client has not read yet: the socket keeps the order, and a full one loses the reason
     // only.
-    if (!why.ok()) Refuse(*closed, why);
-    // Both leave the epoll set before they are closed: a fork of the client may hold the other end open.
-    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, closed->socket.get(), nullptr);
-    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, closed->pidfd.get(), nullptr);
+    if (!why.ok()) Refuse(*connection->second, why);
+    closed = Forget(connection);
     ::shutdown(closed->socket.get(), SHUT_RDWR);
-    connections_.erase(connection);
   }
   by_session_.erase(it);
 }
@@ -315,11 +352,8 @@ void LeaseServer::Drop(uint64_t connection_id, const std::string& why, bool clos
     std::lock_guard lock(mutex_);
     auto it = connections_.find(connection_id);
     if (it == connections_.end()) return;
-    connection = it->second;
-    connections_.erase(it);
+    connection = Forget(it);
     by_session_.erase(connection->session_id);
-    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection->socket.get(), nullptr);
-    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection->pidfd.get(), nullptr);
   }
   if (connection->session_id == 0) return;
   if (closed && ProcessLives(connection->peer.pid, connection->pidfd)) {
@@ -330,16 +364,19 @@ void LeaseServer::Drop(uint64_t connection_id, const std::string& why, bool clos
 }
 
 void LeaseServer::DropLate() {
-  std::vector<uint64_t> late;
-  const auto limit = Waiter::Clock::now() - options_.attach_deadline;
+  std::vector<uint64_t> late, away;
+  const auto now = Waiter::Clock::now();
   {
     std::lock_guard lock(mutex_);
-    if (connections_.size() == by_session_.size()) return;
+    if (connections_.size() == by_session_.size() && awaited_ == 0) return;
     for (const auto& [id, connection] : connections_) {
-      if (connection->session_id == 0 && connection->since <= limit) late.push_back(id);
+      const auto age = now - connection->since;
+      if (connection->session_id == 0 && age >= options_.attach_deadline) late.push_back(id);
+      if (connection->awaited && age >= options_.restart_grace) away.push_back(id);
     }
   }
   for (uint64_t id : late) Drop(id, "it did not attach in time");
+  for (uint64_t id : away) Drop(id, "it did not come back in time after a restart of tandemd");
 }
 
 }  // namespace tandem::daemon

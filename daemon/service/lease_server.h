@@ -2,8 +2,9 @@
 //
 // `LeaseServer`: the lease sockets. One thread waits for all of them: it takes the peer's credentials and
 // pidfd, attaches sessions, files descriptors that clients send, and reports a session as lost when its
-// process dies (pidfd) or its socket ends. Sends never block: a client that does not read fills a bounded
-// backlog and disturbs nobody else.
+// process dies (pidfd) or its socket ends. Sessions that were taken over from an earlier tandemd have some
+// time to come back. Sends never block: a client that does not read fills a bounded backlog and disturbs
+// nobody else.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,8 @@ struct LeaseServerOptions {
   size_t max_unattached =
       256;  // connections that have not attached yet; beyond, the oldest of who has most goes
   std::chrono::milliseconds attach_deadline{5000};
-  size_t max_backlog = 256;  // messages that a client has not read
+  size_t max_backlog = 256;                    // messages that a client has not read
+  std::chrono::milliseconds restart_grace{0};  // for sessions of an earlier tandemd to come back
 };
 
 class LeaseServer final : public LeasePort {
@@ -58,6 +60,7 @@ class LeaseServer final : public LeasePort {
     UniqueFd pidfd;
     PeerIdentity peer;
     uint64_t session_id = 0;  // 0: not attached
+    bool awaited = false;     // stands for the lease of a session that has not come back; has no socket
     Waiter::Clock::time_point since = Waiter::Clock::now();
     std::deque<Packet> backlog;
 
@@ -69,11 +72,19 @@ class LeaseServer final : public LeasePort {
     ~Connection();
   };
 
+  using Connections = std::map<uint64_t, std::shared_ptr<Connection>>;
+
   LeaseServer(LeaseServerOptions options, Control& control, UniqueFd listener, UniqueFd epoll, UniqueFd wake);
   void Run();
   void Accept();
   void Readable(uint64_t connection_id);
   Status Handle(Connection& connection, const std::string& body, ForeignFds fds);
+  // Gives the connection the session of `reply`, and answers.
+  Status Attach(Connection& connection, v1::AttachReply reply);
+  // Takes a connection out of all tables but by_session_. With mutex_ held.
+  std::shared_ptr<Connection> Forget(Connections::iterator found);
+  // Watches the process of a session that has not come back. Before the thread starts.
+  void Await(uint64_t session_id, const PeerIdentity& peer);
   void Flush(uint64_t connection_id);
   Status SendLocked(Connection& connection, Packet packet);
   void Refuse(Connection& connection, const Status& why);
@@ -89,9 +100,10 @@ class LeaseServer final : public LeasePort {
   Control& control_;
   UniqueFd listener_, epoll_, wake_;
   std::mutex mutex_;
-  std::map<uint64_t, std::shared_ptr<Connection>> connections_;
+  Connections connections_;
   std::map<uint64_t, uint64_t> by_session_;
   uint64_t next_connection_ = 1;
+  size_t awaited_ = 0;
   bool stopping_ = false;
   bool orphans_possible_ = false;
   std::thread thread_;

@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "common/process_identity.h"
+
 // Debian 12's headers know neither.
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
@@ -114,6 +116,7 @@ Result<std::pair<PeerIdentity, UniqueFd>> IdentifyPeer(int socket, PidfdSource s
     if (::getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &length) == 0) {
       UniqueFd pidfd(fd);
       peer.cgroup = CgroupOf(peer.pid, pidfd);
+      peer.start_ticks = ProcessIdentity::Of(peer.pid).start_ticks;
       return std::make_pair(std::move(peer), std::move(pidfd));
     }
     if (errno == ESRCH || errno == EINVAL) return Unavailable("the client has ended already");
@@ -129,7 +132,14 @@ Result<std::pair<PeerIdentity, UniqueFd>> IdentifyPeer(int socket, PidfdSource s
   Result<uint64_t> after = ProcessStartTicks(peer.pid);
   if (!after.ok() || *before != *after) return Unavailable("the client ended while it attached");
   peer.cgroup = CgroupOf(peer.pid, pidfd);
+  peer.start_ticks = *after;
   return std::make_pair(std::move(peer), std::move(pidfd));
+}
+
+UniqueFd OpenProcess(int pid, uint64_t start_ticks) {
+  UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (ProcessIdentity{.pid = pid, .start_ticks = start_ticks}.Gone()) pidfd.Reset();
+  return pidfd;
 }
 
 }  // namespace tandem::daemon

@@ -21,6 +21,9 @@ enum class PidfdSource { kPreferSocket, kOpenOnly };
 Result<std::pair<PeerIdentity, UniqueFd>> IdentifyPeer(int socket,
                                                        PidfdSource source = PidfdSource::kPreferSocket);
 
+// A pidfd of the process that was known by these. Not valid if it has ended.
+UniqueFd OpenProcess(int pid, uint64_t start_ticks);
+
 // The path of a process in the cgroup hierarchy that accounts for memory, from the text of
 // /proc/<pid>/cgroup: the memory controller's of version 1 where it has one, else that of version 2. Empty if
 // the text names neither.

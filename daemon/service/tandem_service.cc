@@ -53,6 +53,11 @@ grpc::Status TandemService::Answer(grpc::ServerContext* context, uint64_t deadli
   if (!place.ok()) return ToGrpc(context, place.status());
   const Waiter waiter = control_.WaiterFor(deadline_ms, [context] { return context->IsCancelled(); });
   auto result = work(*session, waiter);
+  // The next tandemd knows nothing of what has been done since.
+  if (control_.leaving()) {
+    return ToGrpc(context,
+                  Unavailable("tandemd is being started again").WithDetail({.reason = "RESTARTING"}));
+  }
   if constexpr (std::is_same_v<decltype(result), Status>) {
     return ToGrpc(context, result);
   } else {

@@ -214,6 +214,10 @@ Status EngineConnection::Handle(std::unique_ptr<Message> message, std::vector<Un
     case Message::kLate:
     case Message::kEnded:
     case Message::kPeerSilent: break;
+    // An engine's inventory is taken before there is a connection (AdoptEngine).
+    case Message::kInventory:
+    case Message::kHeld:
+    case Message::kInventoryEnd:
     case Message::MESSAGE_NOT_SET: return Unavailable("the engine sent a message of an unknown kind");
   }
   {

@@ -6,10 +6,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <utility>
 
-#include "common/fd_socket.h"
 #include "tandem/engine/v1/engine.pb.h"
 
 namespace tandem::daemon {
@@ -41,30 +39,31 @@ bool IsBlocked(const std::string& reason) {
   return false;
 }
 
-std::string Seconds(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f s", seconds);
-  return text;
-}
-
-// "1.82 s: process 0.05 s, driver 1.20 s"; the process is what the engine has not counted.
-std::string StartText(double seconds, const engine::v1::Ready& ready) {
-  double counted = 0;
-  std::string phases;
-  for (const auto& phase : ready.start_phases()) {
-    counted += static_cast<double>(phase.microseconds()) * 1e-6;
-    phases += ", " + phase.name() + " " + Seconds(static_cast<double>(phase.microseconds()) * 1e-6);
-  }
-  return Seconds(seconds) + ": process " + Seconds(std::max(0.0, seconds - counted)) + phases;
-}
-
 }  // namespace
 
-EngineKeeper::EngineKeeper(int gpu, const EngineSettings& settings, int order_log, EngineSeat seat,
-                           EngineListener& listener)
-    : gpu_(gpu), settings_(settings), order_log_(order_log), seat_(std::move(seat)), listener_(listener) {
+EngineKeeper::EngineKeeper(int gpu, const EngineSettings& settings, int order_log, int journal,
+                           EngineSeat seat, EngineListener& listener)
+    : gpu_(gpu),
+      settings_(settings),
+      order_log_(order_log),
+      journal_(journal),
+      seat_(std::move(seat)),
+      listener_(listener) {
   wake_.Reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   status_.state = EngineState::kStarting;
+  if (seat_.adopted.has_value()) {
+    AdoptedEngine& engine = *seat_.adopted;
+    status_.state = EngineState::kReady;
+    status_.pid = engine.pid;
+    status_.generation = engine.holdings.generation;
+    status_.restarts = engine.holdings.generation - 1;
+    status_.start = "taken over from an earlier tandemd";
+    if (!settings_.mps_directories.empty()) status_.mps = ProbeMps(settings_.mps_directories[0]);
+    NoteReady(engine.ready);
+    connection_ = std::make_shared<EngineConnection>(
+        std::move(engine.socket), wake_.get(),
+        "engine of GPU " + std::to_string(gpu_) + " (" + seat_.gpu_uuid + ")");
+  }
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -122,6 +121,11 @@ void EngineKeeper::RequestStop() {
   [[maybe_unused]] ssize_t written = ::write(wake_.get(), &one, sizeof(one));
 }
 
+void EngineKeeper::RequestLeave() {
+  leaving_.store(true, std::memory_order_release);
+  RequestStop();
+}
+
 EngineKeeper::Clock::time_point EngineKeeper::last_turn() const {
   return Clock::time_point(Clock::duration(last_turn_.load(std::memory_order_relaxed)));
 }
@@ -151,8 +155,12 @@ void EngineKeeper::Log(SupervisorLogSeverity severity, const std::string& text) 
 
 void EngineKeeper::Run() {
   RestartPolicy policy(settings_.restart);
-  while (!stopping()) {
-    Life life = RunOnce();
+  EngineProcess adopted;
+  if (seat_.adopted.has_value())
+    adopted = EngineProcess::Adopt(seat_.adopted->pid, std::move(seat_.adopted->pidfd));
+  // A stop that came before this thread ran has to end, or leave, an adopted engine all the same.
+  while (!stopping() || adopted.running()) {
+    Life life = RunOnce(std::exchange(adopted, {}));
     if (stopping()) break;
     auto delay = PauseAfter(life, policy);
     if (!delay.has_value()) {
@@ -212,20 +220,26 @@ std::optional<milliseconds> EngineKeeper::PauseAfter(const Life& life, RestartPo
   return delay;
 }
 
-EngineKeeper::Life EngineKeeper::RunOnce() {
+EngineKeeper::Life EngineKeeper::RunOnce(EngineProcess adopted) {
   Life life;
   last_words_ = Status::Ok();
+  const bool is_adopted = adopted.running();
   uint64_t generation;
+  std::shared_ptr<EngineConnection> connection;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    status_.state = EngineState::kStarting;
-    generation = ++status_.generation;
+    if (is_adopted) {
+      connection = connection_;
+    } else {
+      status_.state = EngineState::kStarting;
+      ++status_.generation;
+    }
+    generation = status_.generation;
   }
   const auto began = Clock::now();
-  EngineProcess process;
-  std::shared_ptr<EngineConnection> connection;
-  Status up = StartEngine(process, connection);
-  if (up.ok()) up = AwaitReady(process, *connection, began);
+  EngineProcess process = std::move(adopted);
+  Status up = is_adopted ? Status::Ok() : StartEngine(process, connection);
+  if (up.ok() && !is_adopted) up = AwaitReady(process, *connection, began);
   std::string reason;
   if (up.ok()) {
     // A demand until here was for the engine before; from Ready on it is for this one, watched already or
@@ -240,11 +254,19 @@ EngineKeeper::Life EngineKeeper::RunOnce() {
     }
     life.was_ready = true;
     const auto ready_at = Clock::now();
-    Log(SupervisorLogSeverity::kInfo, "engine ready pid=" + std::to_string(process.pid()) + " generation=" +
-                                          std::to_string(generation) + " after " + status().start);
-    listener_.OnEngineUp(gpu_, generation);
+    const std::string text =
+        " pid=" + std::to_string(process.pid()) + " generation=" + std::to_string(generation);
+    Log(SupervisorLogSeverity::kInfo,
+        is_adopted ? "engine taken over" + text : "engine ready" + text + " after " + status().start);
+    if (!is_adopted) listener_.OnEngineUp(gpu_, generation);
     reason = Watch(process, *connection);
     life.length = Clock::now() - ready_at;
+    if (leaving_.load(std::memory_order_acquire) && connection->state().ok()) {
+      connection->EndCalls(kStopping);
+      connection->Close("tandemd has left the engine to the next one");
+      process.Abandon();
+      return life;
+    }
   } else {
     reason = up.message();
     life.blocked = IsBlocked(up.detail().reason);
@@ -279,73 +301,6 @@ EngineKeeper::Life EngineKeeper::RunOnce() {
   }
   if (life.was_ready) listener_.OnEngineDown(gpu_, generation, life.reason);
   return life;
-}
-
-Status EngineKeeper::StartEngine(EngineProcess& process, std::shared_ptr<EngineConnection>& connection) {
-  TANDEM_ASSIGN_OR_RETURN(auto sockets, SeqpacketPair());
-  std::vector<std::string> environment = seat_.environment;
-  if (!settings_.mps_directories.empty()) {
-    const std::string& directory = settings_.mps_directories[mps_choice_];
-    environment.push_back("CUDA_MPS_PIPE_DIRECTORY=" + directory);
-    std::lock_guard<std::mutex> lock(mutex_);
-    status_.mps = ProbeMps(directory);
-  }
-  TANDEM_ASSIGN_OR_RETURN(process,
-                          EngineProcess::Spawn(settings_.program, sockets.second.get(), environment));
-  sockets.second.Reset();
-  connection = std::make_shared<EngineConnection>(
-      std::move(sockets.first), wake_.get(),
-      "engine of GPU " + std::to_string(gpu_) + " (" + seat_.gpu_uuid + ")");
-  Command command;
-  auto* start = command.mutable_start();
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    status_.pid = process.pid();
-    start->set_generation(status_.generation);
-    start->set_seed(status_.generation * 8 + gpu_);
-  }
-  start->set_gpu(gpu_);
-  start->set_gpu_uuid(seat_.gpu_uuid);
-  start->set_backend(settings_.backend);
-  start->set_hardware_queues(settings_.hardware_queues);
-  start->set_memory_bytes(seat_.memory_bytes);
-  start->set_visibility_delay_us(settings_.visibility_delay_us);
-  start->set_trace_records(settings_.trace_records);
-  start->set_emulated_fused(settings_.emulated_fused);
-  start->set_no_speculative_launch(!settings_.speculative_launch);
-  start->set_engines_per_gpu(settings_.engines_per_gpu);
-  return connection->Post(command, {order_log_, seat_.stats_area.get()});
-}
-
-Status EngineKeeper::AwaitReady(EngineProcess& process, EngineConnection& connection,
-                                Clock::time_point began) {
-  auto until = Clock::now() + settings_.start_deadline;
-  while (!stopping()) {
-    for (auto& message : connection.TakeInbox()) {
-      if (message->has_ready()) {
-        std::lock_guard<std::mutex> lock(mutex_);
-        status_.start_seconds = std::chrono::duration<double>(Clock::now() - began).count();
-        status_.start = StartText(status_.start_seconds, message->ready());
-        status_.own_memory_bytes = message->ready().own_memory_bytes();
-        status_.kernel_sms = message->ready().kernel_sms();
-        status_.no_fused_kernels =
-            message->ready().fused_kernels() ? "" : message->ready().no_fused_kernels();
-        return Status::Ok();
-      }
-      if (message->has_ack()) {
-        return Unavailable("it refused to start: " + message->ack().message())
-            .WithDetail({message->ack().reason(), "", "", 0, 0});
-      }
-      return Unavailable("it sent something else before Ready");
-    }
-    TANDEM_RETURN_IF_ERROR(connection.state());
-    if (Clock::now() >= until) {
-      return DeadlineExceeded("not ready after " + std::to_string(settings_.start_deadline.count()) + " ms");
-    }
-    Pause(process.pidfd(),
-          std::min(std::chrono::ceil<milliseconds>(until - Clock::now()), milliseconds(1000)));
-  }
-  return Unavailable("stopping");
 }
 
 std::string EngineKeeper::Watch(EngineProcess& process, EngineConnection& connection) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "common/unique_fd.h"
+#include "daemon/supervisor/engine_adoption.h"
 #include "daemon/supervisor/engine_connection.h"
 #include "daemon/supervisor/engine_process.h"
 #include "daemon/supervisor/engines.h"
@@ -48,6 +49,10 @@ struct EngineSettings {
   std::chrono::milliseconds ping_interval{2000};
   // From end of file (or Stop) to SIGKILL.
   std::chrono::milliseconds end_grace{5000};
+  // How long engines go on without tandemd, for the next one, which meets them in `successor_directory`. 0:
+  // they end with tandemd.
+  std::chrono::milliseconds restart_grace{0};
+  std::string successor_directory;
   // One line for the log; called from the keepers' threads.
   std::function<void(SupervisorLogSeverity, const std::string&)> log;
 };
@@ -58,12 +63,18 @@ struct EngineSeat {
   uint64_t memory_bytes = 0;
   UniqueFd stats_area;
   std::vector<std::string> environment = {};  // "NAME=value", over tandemd's own: CUDA_VISIBLE_DEVICES, say
+  std::optional<AdoptedEngine> adopted = {};  // the engine that runs there already
 };
+
+// The command that starts an engine with these settings; its generation and seed are still to be set.
+engine::v1::Start StartCommand(const EngineSettings& settings, int gpu, const std::string& gpu_uuid,
+                               uint64_t memory_bytes);
 
 class EngineKeeper {
  public:
-  // `settings`, `order_log` and `listener` outlive this. Starts the thread.
-  EngineKeeper(int gpu, const EngineSettings& settings, int order_log, EngineSeat seat,
+  // `settings`, the descriptors and `listener` outlive this. Starts the thread. An adopted engine is ready at
+  // once; the listener hears of its end, and of what it reports. `journal`: for the next tandemd; -1: none.
+  EngineKeeper(int gpu, const EngineSettings& settings, int order_log, int journal, EngineSeat seat,
                EngineListener& listener);
   // Ends the engine as Stop does.
   ~EngineKeeper();
@@ -80,6 +91,8 @@ class EngineKeeper {
   // Asks the thread to end its engine; returns at once. Calls that wait for the engine's answer then end with
   // UNAVAILABLE, before its process does. The destructor waits.
   void RequestStop();
+  // The same, but a ready engine goes on, for the next tandemd; the listener hears nothing of that.
+  void RequestLeave();
   // When the thread last showed that it goes on: in its loop, or waiting for a process that does not end.
   std::chrono::steady_clock::time_point last_turn() const;
 
@@ -96,10 +109,15 @@ class EngineKeeper {
   };
 
   void Run();
-  Life RunOnce();
+  // `adopted`: this life's process runs already, and is ready.
+  Life RunOnce(EngineProcess adopted);
   // After a life: the pause before the next one, which it logs; nothing if the fuse has blown.
   std::optional<std::chrono::milliseconds> PauseAfter(const Life& life, RestartPolicy& policy);
   Status StartEngine(EngineProcess& process, std::shared_ptr<EngineConnection>& connection);
+  // The socket for the next tandemd.
+  Result<UniqueFd> ListenForSuccessor() const;
+  // Takes what the engine has reported about itself at its start.
+  void NoteReady(const engine::v1::Ready& ready);
   // `began`: when the process was started.
   Status AwaitReady(EngineProcess& process, EngineConnection& connection, Clock::time_point began);
   std::string Watch(EngineProcess& process, EngineConnection& connection);
@@ -118,10 +136,12 @@ class EngineKeeper {
   const int gpu_;
   const EngineSettings& settings_;
   const int order_log_;
-  const EngineSeat seat_;
+  const int journal_;
+  EngineSeat seat_;
   EngineListener& listener_;
   UniqueFd wake_;  // eventfd
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> leaving_{false};  // set before stopping_
   std::atomic<bool> reset_{false};
   std::atomic<int64_t> demanded_ms_{0};  // the limit of a DemandAnswer that the thread has not taken
   std::atomic<Clock::rep> last_turn_{0};

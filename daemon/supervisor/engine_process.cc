@@ -94,14 +94,28 @@ Result<EngineProcess> EngineProcess::Spawn(const std::string& path, int socket,
   return process;
 }
 
+EngineProcess EngineProcess::Adopt(pid_t pid, UniqueFd pidfd) {
+  EngineProcess process;
+  process.pid_ = pid;
+  process.pidfd_ = std::move(pidfd);
+  process.is_child_ = false;
+  return process;
+}
+
+void EngineProcess::Abandon() {
+  pid_ = -1;
+  pidfd_.Reset();
+}
+
 EngineProcess::EngineProcess(EngineProcess&& other) noexcept
-    : pid_(std::exchange(other.pid_, -1)), pidfd_(std::move(other.pidfd_)) {}
+    : pid_(std::exchange(other.pid_, -1)), pidfd_(std::move(other.pidfd_)), is_child_(other.is_child_) {}
 
 EngineProcess& EngineProcess::operator=(EngineProcess&& other) noexcept {
   if (this != &other) {
     if (running()) Kill();
     pid_ = std::exchange(other.pid_, -1);
     pidfd_ = std::move(other.pidfd_);
+    is_child_ = other.is_child_;
   }
   return *this;
 }
@@ -114,6 +128,12 @@ std::optional<std::string> EngineProcess::WaitExit(std::chrono::milliseconds tim
   if (!running()) return "exit 0";
   auto end = std::chrono::steady_clock::now() + timeout;
   while (true) {
+    if (!is_child_) {
+      pollfd ended{pidfd_.get(), POLLIN, 0};
+      if (::poll(&ended, 1, static_cast<int>(timeout.count())) <= 0) return std::nullopt;
+      Abandon();
+      return "unknown (an earlier tandemd had started it)";
+    }
     int status = 0;
     pid_t reaped = ::waitpid(pid_, &status, WNOHANG);
     if (reaped == pid_ || (reaped < 0 && errno == ECHILD)) {
@@ -129,7 +149,8 @@ std::optional<std::string> EngineProcess::WaitExit(std::chrono::milliseconds tim
 }
 
 std::string EngineProcess::Kill(const std::function<void()>& waiting) {
-  ::kill(pid_, SIGKILL);
+  // By the descriptor: the pid of a process that others reap may be somebody else's by now.
+  ::syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0);
   while (true) {
     if (auto text = WaitExit(kKillTurn)) return *text;
     if (waiting) waiting();

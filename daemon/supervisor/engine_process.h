@@ -1,7 +1,8 @@
 // File: engine_process.h
 //
 // `EngineProcess`: one child process that runs tandem-engine: started by posix_spawn (never by fork alone: a
-// child must not inherit a failed cuInit), watched by its pidfd, and always reaped. Owned by one thread.
+// child must not inherit a failed cuInit), watched by its pidfd, and always reaped. Or a process that an
+// earlier tandemd has started, which others reap. Owned by one thread.
 #pragma once
 
 #include <sys/types.h>
@@ -26,6 +27,11 @@ class EngineProcess {
   static Result<EngineProcess> Spawn(const std::string& path, int socket,
                                      const std::vector<std::string>& environment = {});
 
+  // A process that an earlier tandemd has started. Its exit status stays unknown.
+  static EngineProcess Adopt(pid_t pid, UniqueFd pidfd);
+  // Lets the process go on without this object.
+  void Abandon();
+
   EngineProcess() = default;
   EngineProcess(EngineProcess&& other) noexcept;
   EngineProcess& operator=(EngineProcess&& other) noexcept;
@@ -48,6 +54,7 @@ class EngineProcess {
  private:
   pid_t pid_ = -1;
   UniqueFd pidfd_;
+  bool is_child_ = true;
 };
 
 }  // namespace tandem::daemon

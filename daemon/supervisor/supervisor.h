@@ -23,9 +23,11 @@ namespace tandem::daemon {
 
 class Supervisor final : public Engines {
  public:
-  // FAILED_PRECONDITION if the engine program is no executable file. Nothing runs yet.
+  // FAILED_PRECONDITION if the engine program is no executable file. Nothing is started yet. `journal`:
+  // tandemd's, which engines keep for the next tandemd.
   static Result<std::unique_ptr<Supervisor>> Create(EngineSettings settings, UniqueFd order_log,
-                                                    std::vector<EngineSeat> seats);
+                                                    std::vector<EngineSeat> seats,
+                                                    UniqueFd journal = UniqueFd());
   ~Supervisor() override;
 
   // Starts all engines; `listener` outlives Stop. Call once.
@@ -37,6 +39,8 @@ class Supervisor final : public Engines {
   void RequestStop();
   // Ends all engines, side by side, and waits. Idempotent.
   void Stop();
+  // RequestStop, but ready engines go on, for the next tandemd. The listener hears no end of theirs.
+  void RequestLeave();
   // The longest time since one of the keepers showed that it goes on.
   std::chrono::milliseconds LongestTurn() const;
 
@@ -52,12 +56,12 @@ class Supervisor final : public Engines {
   Result<std::unique_ptr<engine::v1::Queue>> QueueSnapshot(int gpu) override;
 
  private:
-  Supervisor(EngineSettings settings, UniqueFd order_log, std::vector<EngineSeat> seats);
+  Supervisor(EngineSettings settings, UniqueFd order_log, std::vector<EngineSeat> seats, UniqueFd journal);
   Result<std::shared_ptr<EngineConnection>> ConnectionOf(int gpu) const;
   std::vector<std::shared_ptr<EngineKeeper>> Keepers() const;
 
   const EngineSettings settings_;
-  const UniqueFd order_log_;
+  const UniqueFd order_log_, journal_;
   const int count_;
   std::vector<EngineSeat> seats_;  // until Start
   mutable std::mutex mutex_;

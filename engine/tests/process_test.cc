@@ -1,12 +1,15 @@
 // The program tandem-engine as a real process: killed, and ended by its daemon's end.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "common/fd_socket.h"
 #include "ipc/channel.h"
@@ -51,6 +54,33 @@ class EngineProcess {
     command.mutable_start()->set_generation(3);
     command.mutable_start()->set_memory_bytes(uint64_t{64} << 20);
     return Call(command, {log_fd_.get(), stats_fd_.get()});
+  }
+  // It outlives its daemon by `grace_ms`, and waits for the next one at `listener`.
+  Status StartWithGrace(uint64_t grace_ms, const UniqueFd& listener) {
+    v1::Command command;
+    command.mutable_start()->set_backend("host");
+    command.mutable_start()->set_generation(3);
+    command.mutable_start()->set_memory_bytes(uint64_t{64} << 20);
+    command.mutable_start()->set_restart_grace_ms(grace_ms);
+    UniqueFd journal(::memfd_create("journal", MFD_CLOEXEC));
+    return Call(command, {log_fd_.get(), stats_fd_.get(), journal.get(), listener.get()});
+  }
+  // The next daemon's end of a connection; the messages up to the inventory's end, with their descriptors.
+  std::vector<std::pair<v1::Message, size_t>> Connect(const std::string& path) {
+    std::vector<std::pair<v1::Message, size_t>> messages;
+    Result<UniqueFd> socket = ConnectSeqpacket(path);
+    EXPECT_TRUE(socket.ok()) << socket.status().ToString();
+    if (!socket.ok()) return messages;
+    socket_ = *std::move(socket);
+    last_id_ = 0;
+    while (messages.empty() || !messages.back().first.has_inventory_end()) {
+      Result<FdMessage> received = ReceiveMessage(socket_.get());
+      EXPECT_TRUE(received.ok()) << received.status().ToString();
+      if (!received.ok()) break;
+      messages.emplace_back(v1::Message(), received->fds.size());
+      EXPECT_TRUE(messages.back().first.ParseFromString(received->body));
+    }
+    return messages;
   }
   Status Call(v1::Command command, const std::vector<int>& fds = {}) {
     command.set_id(++last_id_);
@@ -167,6 +197,72 @@ TEST(EngineProcessTest, AnEngineThatReplacesAnotherAbortsLaunchesOfPlansThatItDo
   EXPECT_EQ(outcome.status.code(), Code::kAborted) << outcome.status.ToString();
   EXPECT_NE(outcome.status.message().find("plan 7"), std::string::npos) << outcome.status.ToString();
   EXPECT_EQ(outcome.generation, 2u);
+}
+
+class SuccessorTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    path = std::string(::testing::TempDir()) + "/engine-" + std::to_string(::getpid()) + ".sock";
+    listener = std::move(*ListenSeqpacket(path, 0600));
+  }
+  void TearDown() override { ::unlink(path.c_str()); }
+  std::string path;
+  UniqueFd listener;
+};
+
+TEST_F(SuccessorTest, TheNextDaemonGetsEverythingAndCommandsIt) {
+  EngineProcess engine;
+  ASSERT_TRUE(engine.StartWithGrace(20000, listener).ok());
+  listener.Reset();  // the engine's only
+  ChannelMemory memory = std::move(*CreateChannelMemory(8));
+  ChannelProducer producer = std::move(*ChannelProducer::Map(memory.ring.get(), memory.words.get(), 8));
+  ASSERT_TRUE(engine.OpenChannel(memory).ok());
+  v1::Command command;
+  command.mutable_allocate_segment()->set_segment_id(5);
+  command.mutable_allocate_segment()->set_bytes(uint64_t{2} << 20);
+  ASSERT_TRUE(engine.Call(command).ok());
+  command.mutable_allocate_segment()->set_segment_id(6);
+  ASSERT_TRUE(engine.Call(command).ok());
+  command.mutable_remove_segment()->set_segment_id(6);
+  ASSERT_TRUE(engine.Call(command).ok());
+  for (int daemon = 0; daemon < 3; ++daemon) {
+    engine.CloseSocket();
+    const auto messages = engine.Connect(path);
+    ASSERT_EQ(messages.size(), 4u);
+    const v1::Inventory& inventory = messages[0].first.inventory();
+    EXPECT_EQ(messages[0].second, 3u);
+    EXPECT_EQ(inventory.start().generation(), 3u);
+    EXPECT_NE(inventory.build(), "");
+    ASSERT_EQ(inventory.segments_size(), 1);
+    EXPECT_EQ(inventory.segments(0), 5u);
+    ASSERT_EQ(inventory.channels_size(), 1);
+    EXPECT_EQ(messages[1].first.held().kind(), v1::Held::SEGMENT);
+    EXPECT_EQ(messages[1].second, 1u);
+    EXPECT_EQ(messages[2].first.held().kind(), v1::Held::CHANNEL);
+    EXPECT_EQ(messages[2].second, 2u);
+    command.mutable_ping();
+    EXPECT_TRUE(engine.Call(command).ok());
+    EXPECT_EQ(producer.Done(), 0u);
+  }
+  command.mutable_stop();
+  EXPECT_TRUE(engine.Call(command).ok());
+  const int status = engine.AwaitExit();
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+TEST_F(SuccessorTest, WithoutANextDaemonItReleasesItsStreamsAndEnds) {
+  EngineProcess engine;
+  ASSERT_TRUE(engine.StartWithGrace(300, listener).ok());
+  ChannelMemory memory = std::move(*CreateChannelMemory(8));
+  ChannelProducer producer = std::move(*ChannelProducer::Map(memory.ring.get(), memory.words.get(), 8));
+  ASSERT_TRUE(engine.OpenChannel(memory).ok());
+  const auto begin = Clock::now();
+  engine.CloseSocket();
+  const int status = engine.AwaitExit();
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_GE(Clock::now() - begin, std::chrono::milliseconds(300));
+  EXPECT_TRUE(producer.words().Released());
+  EXPECT_EQ(producer.words().ClosedStatus().detail().reason, "ENGINE_STOPPED");
 }
 
 TEST(EngineProcessTest, GarbageFromTheSocketEndsIt) {

@@ -163,6 +163,8 @@ class Client:
 
 
 class Daemon:
+    stop_signal = signal.SIGTERM
+
     def __init__(self, gpus=4, extra=(), runtime_dir=None, wait=True):
         self.own_dir = runtime_dir is None
         self.runtime_dir = runtime_dir or tempfile.mkdtemp(prefix="tandem-test.")
@@ -262,7 +264,7 @@ class Daemon:
     def stop(self, timeout=30):
         self.close_clients()
         if self.process.poll() is None:
-            self.process.terminate()
+            self.process.send_signal(self.stop_signal)
             try:
                 self.process.wait(timeout)
             except subprocess.TimeoutExpired:

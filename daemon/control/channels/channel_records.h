@@ -16,6 +16,7 @@ struct ChannelRecord {
   uint32_t entries = 0;
   SharedFd words;
   bool over = false;  // its engine has ended; the client has yet to close it
+  bool told = false;  // the client may know of it: the next tandemd has to
 };
 
 struct LaunchRecord {

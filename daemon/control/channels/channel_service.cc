@@ -61,6 +61,11 @@ Result<v1::OpenChannelReply> ChannelService::Open(const SessionRef& session,
     Close(session, reply.channel_id(), waiter).ok();
     return status;
   }
+  RegistryLock lock(registry);
+  TANDEM_RETURN_IF_ERROR(registry.SessionAlive(*session));
+  if (const auto made = session->channels.find(reply.channel_id()); made != session->channels.end())
+    made->second.told = true;
+  registry.Touch(*session);
   return reply;
 }
 
@@ -80,6 +85,7 @@ Status ChannelService::Close(const SessionRef& session, uint64_t channel_id, con
       registry.MailboxOf(it->second.gpu).Post(std::move(command), {}, batch);
     }
     session->channels.erase(it);
+    registry.Touch(*session);
     registry.ledger.Refund(session->payer(), Resource::kDescriptors, 1);
   }
   const Status status = batch->Wait(waiter);
@@ -101,6 +107,7 @@ void ChannelService::ReleaseOf(int gpu, const Status& ended) {
     for (auto& [channel_id, channel] : session->channels) {
       if (channel.gpu != gpu || channel.over) continue;
       channel.over = true;
+      core_.registry.Touch(*session);
       // The client's watchdog repeats it until its stream has drained.
       Result<ChannelWords> words = ChannelWords::Map(channel.words->get(), channel.entries);
       if (words.ok()) words->Release(ended);

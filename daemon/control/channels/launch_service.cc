@@ -33,6 +33,7 @@ Result<v1::LaunchReply> LaunchService::Launch(const SessionRef& session, const v
   const uint64_t id = registry.next_id++;
   const int gpu = group->gpus[static_cast<size_t>(rank)];
   session->launches[id].gpu = gpu;
+  registry.TouchLaunch(id);
   registry.launches[id] = session;
   engine::v1::Command command;
   engine::v1::Launch& launch = *command.mutable_launch();
@@ -85,6 +86,7 @@ Status LaunchService::Wait(const SessionRef& session, uint64_t launch_id, const 
   Status status = it->second.status;
   session->launches.erase(it);
   registry.launches.erase(launch_id);
+  registry.TouchLaunch(launch_id);
   return status;
 }
 
@@ -97,6 +99,7 @@ void LaunchService::End(int gpu, uint64_t launch_id, Status status) {
   if (launch == session->launches.end() || launch->second.gpu != gpu || launch->second.done) return;
   launch->second.done = true;
   launch->second.status = std::move(status);
+  core_.registry.TouchLaunch(launch_id);
   session->launches_changed.notify_all();
 }
 
@@ -107,13 +110,17 @@ void LaunchService::EndAllOf(int gpu, const Status& ended) {
       if (launch.gpu != gpu || launch.done) continue;
       launch.done = any = true;
       launch.status = ended;
+      core_.registry.TouchLaunch(launch_id);
     }
     if (any) session->launches_changed.notify_all();
   }
 }
 
 void LaunchService::ForgetAllOf(SessionRecord& session) {
-  for (const auto& [id, launch] : session.launches) core_.registry.launches.erase(id);
+  for (const auto& [id, launch] : session.launches) {
+    core_.registry.launches.erase(id);
+    core_.registry.TouchLaunch(id);
+  }
   session.launches_changed.notify_all();
 }
 

@@ -25,7 +25,25 @@ Status ClientMemoryService::MakePages(GroupRecord& group) {
   }
   group.client.page_fds = std::move(made.page_fds);
   group.client.pages = std::move(made.pages);
+  PostPages(group, true);
   return Status::Ok();
+}
+
+void ClientMemoryService::PostPages(const GroupRecord& group, bool keep, int only_gpu) {
+  if (!core_.registry.state) return;
+  for (const int gpu : group.gpus) {
+    if (only_gpu >= 0 && gpu != only_gpu) continue;
+    engine::v1::Command command;
+    command.mutable_keep_pages()->set_group_id(group.id);
+    core_.registry.MailboxOf(gpu).Post(std::move(command),
+                                       keep ? group.client.page_fds : std::vector<SharedFd>());
+  }
+}
+
+void ClientMemoryService::SendAgain(int gpu) {
+  for (const auto& [id, group] : core_.registry.groups) {
+    if (!group->client.pages.empty() && group->UsesGpu(gpu)) PostPages(*group, true, gpu);
+  }
 }
 
 Status ClientMemoryService::Provide(GroupRecord& group, uint64_t half_bytes, uint64_t bulk_bytes,
@@ -62,6 +80,7 @@ Status ClientMemoryService::Provide(GroupRecord& group, uint64_t half_bytes, uin
     return status;
   }
   GroupRecord::ClientMemory& has = group.client;
+  core_.registry.Touch(group);
   if (signals) has.signals = signals;
   if (workspace) {
     if (has.workspace) group.outgrown.push_back(has.workspace);
@@ -102,6 +121,7 @@ void ClientMemoryService::Remove(GroupRecord& group) {
     if (set) segments_.RemoveSet(set);
   }
   if (!group.client.pages.empty()) {
+    PostPages(group, false);
     core_.registry.ledger.Refund(group.payer, Resource::kDescriptors, group.client.pages.size());
   }
   group.client = {};

@@ -29,11 +29,15 @@ class ClientMemoryService {
   // Writes what `rank` needs of `plan` into `message`, and returns the descriptors in the message's order.
   std::vector<SharedFd> Describe(const GroupRecord& group, const PlanRecord::InClient& plan, size_t rank,
                                  v1::ClientPlacement* message) const TANDEM_REQUIRES(registry_mutex);
+  // Has the engine of `gpu`, which is new, keep the verdict pages of its groups for the next tandemd.
+  void SendAgain(int gpu) TANDEM_REQUIRES(registry_mutex);
   // Gives everything of an ending group back. Members' mappings live on.
   void Remove(GroupRecord& group) TANDEM_REQUIRES(registry_mutex);
 
  private:
   Status MakePages(GroupRecord& group) TANDEM_REQUIRES(registry_mutex);
+  // The group's engines keep its pages, or with `keep` false no longer, if there may be a next tandemd.
+  void PostPages(const GroupRecord& group, bool keep, int only_gpu = -1) TANDEM_REQUIRES(registry_mutex);
 
   ControlCore& core_;
   SegmentService& segments_;

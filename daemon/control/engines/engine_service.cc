@@ -22,6 +22,7 @@ void EngineService::OnUp(int gpu, uint64_t generation) {
   registry.MailboxOf(gpu).SetGeneration(generation);
   to_.segments.SendAgain(gpu);
   to_.registrations.SendAgain(gpu);
+  to_.client_memory.SendAgain(gpu);
   for (const auto& [id, group] : registry.groups) {
     if (group->state() != GroupState::kSuspended || !group->UsesGpu(gpu)) continue;
     if (registry.AllUp(group->gpus)) to_.restorer.RestoreSoon(group);
@@ -62,6 +63,7 @@ void EngineService::SuspendGroups(int gpu, const Status& ended) {
     if (!group->UsesGpu(gpu) || (state != GroupState::kReady && state != GroupState::kClosing)) continue;
     core_.registry.PostToAll(*group, BreakCommand(id, ended), nullptr, gpu);
     group->lifecycle.Apply(GroupEvent::kEngineEnded);
+    core_.registry.Touch(*group);
     if (state == GroupState::kReady) {
       to_.installer.Uninstall(*group, gpu);
     } else {

@@ -11,6 +11,7 @@
 
 #include "daemon/control/channels/channel_service.h"
 #include "daemon/control/channels/launch_service.h"
+#include "daemon/control/clients/client_memory.h"
 #include "daemon/control/engines/group_restorer.h"
 #include "daemon/control/groups/group_service.h"
 #include "daemon/control/memory/registration_service.h"
@@ -30,6 +31,7 @@ class EngineService {
     GroupRestorer& restorer;
     ChannelService& channels;
     LaunchService& launches;
+    ClientMemoryService& client_memory;
   };
   EngineService(ControlCore& core, Services services) : core_(core), to_(services) {}
 

@@ -20,10 +20,12 @@ void GroupRestorer::Restore(const std::shared_ptr<GroupRecord>& group) {
     if (group->state() != GroupState::kSuspended || registry.stopping) return;
     if (!registry.AllUp(group->gpus)) return;  // the next engine that comes up comes back to it
     ++group->generation;
+    registry.Touch(*group);
   }
   Status status =
       installer_.Install(*group, GroupInstaller::ForAllRanks(group, Waiter::Clock::now() + kInstallDeadline));
   RegistryLock lock(registry);
+  registry.Touch(*group);
   if (group->state() != GroupState::kSuspended) {
     // It broke or ended meanwhile: the engines forget again what they have just been told.
     installer_.Uninstall(*group, -1);

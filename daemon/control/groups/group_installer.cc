@@ -141,6 +141,7 @@ Status GroupInstaller::Install(GroupRecord& group, const Waiter& waiter) {
     for (const int gpu : group.gpus) group.engines.push_back(registry.GenerationOf(gpu));
     // Workspaces and tensors of the group are segments that the engines hold already
     // (SegmentService::SendAgain).
+    registry.Touch(group);
     group.control = control;
     group.arrivals = std::make_shared<const UniqueFd>(std::move(*table));
     for (size_t rank = 0; rank < group.world(); ++rank) {

@@ -34,6 +34,12 @@ std::optional<GroupState> NextGroupState(GroupState from, GroupEvent event) {
   return std::nullopt;
 }
 
+void GroupLifecycle::TakeOver(GroupState state, const Status& why) {
+  state_ = state;
+  why_ = why;
+  over_ = !why.ok();
+}
+
 bool GroupLifecycle::Apply(GroupEvent event, const Status& why) {
   const std::optional<GroupState> next = NextGroupState(state_, event);
   if (!next.has_value()) {

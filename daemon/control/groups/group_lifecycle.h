@@ -112,6 +112,9 @@ class GroupLifecycle {
   // except that a failure takes the place of a rank's leaving. False for an illegal transition.
   bool Apply(GroupEvent event, const Status& why = Status::Ok());
 
+  // The state in which an earlier tandemd left the group (docs/restart.md). Before other threads see it.
+  void TakeOver(GroupState state, const Status& why);
+
   GroupState state() const { return state_; }
   // The cause, once the group is doomed, closing or broken; else OK.
   const Status& why() const { return why_; }

@@ -76,6 +76,7 @@ void GroupService::Break(GroupRecord& group, const Status& why, int lost_rank) {
   Registry& registry = core_.registry;
   const GroupState before = group.state();
   if (before == GroupState::kBroken || !group.lifecycle.Apply(GroupEvent::kFailed, why)) return;
+  registry.Touch(group);
   registry.engines_changed.notify_all();  // for whoever waits for an engine on the group's behalf
   if (group.state() == GroupState::kDoomed) return;
   ++registry.groups_broken_total;
@@ -90,6 +91,7 @@ void GroupService::Break(GroupRecord& group, const Status& why, int lost_rank) {
 
 void GroupService::BreakClosing(GroupRecord& group) {
   ++core_.registry.groups_broken_total;
+  core_.registry.Touch(group);
   PostEvent(group, EventOf(group, v1::Event::GROUP_BROKEN, -1, group.lifecycle.why()), -1);
   core_.registry.engines_changed.notify_all();
   core_.Log(LogSeverity::kWarning,
@@ -103,6 +105,7 @@ void GroupService::RemoveMember(const std::shared_ptr<GroupRecord>& group, int r
   MemberRecord& member = group->members[r];
   if (member.left) return;
   member.left = true;
+  registry.Touch(*group);
   member.session->groups.erase(group->id);
   // Tensors of a rank that has gone hold nobody up.
   for (auto& [id, tensor] : group->tensors) {
@@ -161,6 +164,7 @@ void GroupService::Destroy(const std::shared_ptr<GroupRecord>& group) {
   group->outgrown.clear();
   for (const auto& set : group->symmetric) {
     set->owned = false;
+    registry.Touch(*set);
     segments_.DropSetIfUnused(set);
   }
   group->symmetric.clear();
@@ -170,6 +174,7 @@ void GroupService::Destroy(const std::shared_ptr<GroupRecord>& group) {
   }
   group->lifecycle.Apply(GroupEvent::kEnded);
   registry.groups.erase(group->id);
+  registry.Touch(*group);
   const auto name = registry.names.find(group->scope);
   if (name != registry.names.end() && name->second.current == group) {
     name->second.current.reset();

@@ -128,6 +128,18 @@ void JoinService::Fail(const std::string& scope, const Status& why, int world, c
   registry.ForgetName(scope);
 }
 
+const GroupRecord* JoinService::MadeFor(const std::string& scope, const SessionRecord& session,
+                                        const v1::JoinGroupRequest& request) const {
+  const auto name = core_.registry.names.find(scope);
+  if (name == core_.registry.names.end() || !name->second.current) return nullptr;
+  const GroupRecord& group = *name->second.current;
+  const size_t rank = static_cast<size_t>(request.rank());
+  if (!group.Lives() || group.world() != static_cast<size_t>(request.world_size()) || rank >= group.world())
+    return nullptr;
+  const MemberRecord& member = group.members[rank];
+  return member.session_id == session.id && !member.left ? &group : nullptr;
+}
+
 Result<v1::JoinGroupReply> JoinService::Join(const SessionRef& session, const v1::JoinGroupRequest& request,
                                              const Waiter& waiter) {
   TANDEM_RETURN_IF_ERROR(ValidateJoin(request));
@@ -151,6 +163,13 @@ Result<v1::JoinGroupReply> JoinService::Join(const SessionRef& session, const v1
   }
   RegistryLock lock(registry);
   TANDEM_RETURN_IF_ERROR(registry.SessionAlive(*session));
+  if (request.again()) {
+    if (const GroupRecord* const made = MadeFor(scope, *session, request)) {
+      v1::JoinGroupReply reply;
+      FillReply(*made, &reply);
+      return reply;
+    }
+  }
   TANDEM_RETURN_IF_ERROR(registry.Admits("groups"));
   registry.ForgetVerdicts(Waiter::Clock::now() - core_.options.verdict_memory);
   TANDEM_RETURN_IF_ERROR(AwaitNameFree(lock, scope, session, request, waiter));
@@ -208,6 +227,7 @@ Status JoinService::MakeAndInstall(RegistryLock& lock, const std::string& scope,
     return status;
   }
   group->lifecycle.Apply(GroupEvent::kInstalled);
+  core_.registry.Touch(*group);
   meeting.group = group;
   // An engine that had been told may have ended before the last one was: its end passed over a group that was
   // still being installed.

@@ -33,6 +33,8 @@ class JoinService {
   void EndJoinsOf(const SessionRecord& session, const std::string& how) TANDEM_REQUIRES(registry_mutex);
   // Ends all joins that wait for ranks; no verdict is kept.
   void Stop(const Status& why) TANDEM_REQUIRES(registry_mutex);
+  // What plans of the group are chosen by, and its topology's class, from its GPUs and options.
+  void FillContext(GroupRecord& group) const TANDEM_REQUIRES(registry_mutex);
 
  private:
   // Waits until no earlier incarnation of the name is in the way. A member of a broken or closing incarnation
@@ -43,6 +45,9 @@ class JoinService {
   // The verdict that is kept for this latecomer, or OK; then it may open or enter a rendezvous.
   Status TakeVerdict(NameRecord& name, const SessionRecord& session, int rank)
       TANDEM_REQUIRES(registry_mutex);
+  // The group that an earlier call of this rank has made, or null.
+  const GroupRecord* MadeFor(const std::string& scope, const SessionRecord& session,
+                             const v1::JoinGroupRequest& request) const TANDEM_REQUIRES(registry_mutex);
   // Compares the claim with those that have come, and takes its slot.
   Status TakeSlot(JoinRendezvous& meeting, const SessionRef& session, const v1::JoinGroupRequest& request,
                   int gpu, const Waiter& waiter) TANDEM_REQUIRES(registry_mutex);
@@ -55,7 +60,6 @@ class JoinService {
       TANDEM_REQUIRES(registry_mutex);
   Result<std::shared_ptr<GroupRecord>> MakeGroup(const std::string& scope, const JoinRendezvous& meeting)
       TANDEM_REQUIRES(registry_mutex);
-  void FillContext(GroupRecord& group) const TANDEM_REQUIRES(registry_mutex);
   void FillReply(const GroupRecord& group, v1::JoinGroupReply* reply) const TANDEM_REQUIRES(registry_mutex);
 
   ControlCore& core_;

@@ -20,7 +20,7 @@ namespace tandem::daemon {
 
 // Segments of equal size, one per rank of the group that made them, with one allocator: a block lies at the
 // same offset on every rank. Removed when its group has ended and no block is left.
-struct SegmentSet {
+struct SegmentSet : std::enable_shared_from_this<SegmentSet> {
   std::string purpose;  // "symmetric", "workspace", "bulk", "control"
   uint64_t group_id = 0;
   bool for_clients = false;           // mapped by members, and of the engines by the one that made it
@@ -63,6 +63,7 @@ struct GroupTensor {
   uint64_t bytes = 0;
   std::vector<std::shared_ptr<TensorRecord>> tensors;  // by rank
   std::vector<bool> freed;                             // by rank
+  bool told = false;                                   // the ranks may know of it: the next tandemd has to
 };
 
 struct TensorRendezvous : Rendezvous {
@@ -79,6 +80,7 @@ struct RegistrationRecord {
   std::vector<SharedFd> fds;  // kept for the engine's next life
   std::string ipc_handle;     // instead of descriptors
   uint64_t offset = 0;        // where the memory begins in the first chunk or behind the handle
+  bool told = false;          // the client may know of it: the next tandemd has to
 };
 
 }  // namespace tandem::daemon

@@ -78,6 +78,13 @@ Result<v1::RegisterTensorReply> RegistrationService::Register(const SessionRef& 
     Deregister(session, id, waiter).ok();
     return status;
   }
+  {
+    RegistryLock lock(registry);
+    TANDEM_RETURN_IF_ERROR(registry.SessionAlive(*session));
+    if (const auto made = session->registrations.find(id); made != session->registrations.end())
+      made->second.told = true;
+    registry.Touch(*session);
+  }
   v1::RegisterTensorReply reply;
   reply.set_registration_id(id);
   return reply;
@@ -123,6 +130,7 @@ Status RegistrationService::Deregister(const SessionRef& session, uint64_t regis
     registry.ledger.Refund(session->payer(), Resource::kRegisteredBytes, it->second.bytes);
     registry.ledger.Refund(session->payer(), Resource::kDescriptors, it->second.fds.size());
     session->registrations.erase(it);
+    registry.Touch(*session);
   }
   const Status status = batch->Wait(waiter);
   RegistryLock lock(registry);

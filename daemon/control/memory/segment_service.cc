@@ -70,6 +70,7 @@ Result<std::shared_ptr<SegmentSet>> SegmentService::MakeSet(GroupRecord& group, 
     if (in_place_of != nullptr && *in_place_of) {
       RemoveSet(*in_place_of);
       in_place_of->reset();
+      registry.Touch(group);
     }
     TANDEM_RETURN_IF_ERROR(registry.ledger.Check(set->payer, Resource::kDescriptors, world));
     TANDEM_RETURN_IF_ERROR(registry.ledger.Charge(set->payer, Resource::kSegmentBytes, set->bytes * world));
@@ -99,6 +100,7 @@ Result<std::shared_ptr<SegmentSet>> SegmentService::MakeSet(GroupRecord& group, 
                    .WithDetail(BlameGpu("ENGINE_DOWN", set->gpus[rank]));
     }
     registry.sets.insert(set);
+    registry.Touch(*set);
     {
       MutexLock guard(made->mutex);
       set->fds = made->fds;
@@ -125,6 +127,7 @@ void SegmentService::MapSet(SegmentSet& set, size_t rank, const GroupRecord& gro
     const uint32_t bit = 1u << gpu;
     if (set.mapped[rank] & bit) continue;
     set.mapped[rank] |= bit;
+    core_.registry.Touch(set);
     engine::v1::Command command;
     command.mutable_add_segment()->set_segment_id(set.segment_ids[rank]);
     command.mutable_add_segment()->set_bytes(set.bytes);
@@ -135,11 +138,12 @@ void SegmentService::MapSet(SegmentSet& set, size_t rank, const GroupRecord& gro
 void SegmentService::RemoveSet(const std::shared_ptr<SegmentSet>& set) {
   Registry& registry = core_.registry;
   if (registry.sets.erase(set) == 0) return;
+  registry.Touch(*set);
   for (size_t rank = 0; rank < set->segment_ids.size(); ++rank) {
     engine::v1::Command command;
     command.mutable_remove_segment()->set_segment_id(set->segment_ids[rank]);
     for (size_t gpu = 0; gpu < registry.mailboxes.size(); ++gpu) {
-      if (set->mapped[rank] & (1u << gpu)) registry.mailboxes[gpu]->Post(command);
+      if (set->mapped[rank] & (1u << gpu)) registry.MailboxOf(static_cast<int>(gpu)).Post(command);
     }
   }
   registry.ledger.Refund(set->payer, Resource::kSegmentBytes, set->bytes * set->segment_ids.size());
@@ -174,6 +178,7 @@ void SegmentService::SendAgain(int gpu) {
       if (!(set->mapped[rank] & (1u << gpu)) || !set->fds[rank]) continue;
       if (set->for_clients) {
         set->mapped[rank] &= ~(1u << gpu);
+        core_.registry.Touch(*set);
         continue;
       }
       engine::v1::Command command;

@@ -70,6 +70,7 @@ Result<v1::EmptyReply> TensorService::Empty(const SessionRef& session, const v1:
   tensor->bytes = bytes;
   tensor->name = request.persistent_name();
   session->tensors[tensor->id] = tensor;
+  registry.Touch(*session);
   if (!tensor->name.empty()) session->named_tensors[name] = tensor->id;
   reply.set_tensor_id(tensor->id);
   return reply;
@@ -83,6 +84,7 @@ Result<std::shared_ptr<TensorRendezvous>> TensorService::Enter(GroupRecord& grou
     if (!pending->over() && pending->tensors[rank] == tensor) *key = name;
   }
   if (key->empty()) {
+    core_.registry.Touch(group);
     *key = tensor->name.empty() ? "#" + std::to_string(group.members[rank].rendezvous++) : "=" + tensor->name;
     auto it = group.rendezvous.find(*key);
     if (it != group.rendezvous.end() && it->second->over() && it->second->Acknowledged(rank)) {
@@ -126,6 +128,7 @@ Result<uint64_t> TensorService::AwaitRegistration(RegistryLock& lock,
   // A call that ends by itself counts as told: what the rank asks next is another rendezvous, unless this one
   // goes on then.
   meeting->Acknowledge(rank);
+  core_.registry.Touch(*group);
   const auto mine = group->rendezvous.find(key);
   const bool done = meeting->over() ? meeting->AllAcknowledged() : !tensor->name.empty() && meeting->Empty();
   if (done && mine != group->rendezvous.end() && mine->second == meeting) group->rendezvous.erase(mine);
@@ -191,6 +194,7 @@ Result<std::shared_ptr<SymmetricBlock>> TensorService::MakeBlock(GroupRecord& gr
                         TANDEM_REQUIRES(registry_mutex) -> std::shared_ptr<SymmetricBlock> {
     Result<uint64_t> offset = set->allocator.Allocate(needed);
     if (!offset.ok()) return nullptr;
+    core_.registry.Touch(*set);
     auto block = std::make_shared<SymmetricBlock>();
     block->set = set;
     block->offset = *offset;
@@ -214,6 +218,7 @@ Result<std::shared_ptr<SymmetricBlock>> TensorService::MakeBlock(GroupRecord& gr
     return Unavailable("group '" + group.name + "' has ended");
   }
   group.symmetric.push_back(set);
+  core_.registry.Touch(group);
   auto block = take(set);
   if (!block) return Internal("a new segment has no room for the block that it was made for");
   return block;
@@ -277,6 +282,7 @@ Status TensorService::MakeForAll(GroupRecord& group, TensorRendezvous& meeting, 
     if (!status.ok() || overtaken) {
       if (fresh) {
         fresh->set->allocator.Free(fresh->offset).ok();
+        registry.Touch(*fresh->set);
         segments_.DropSetIfUnused(fresh->set);
       }
       if (!status.ok()) return status;
@@ -298,13 +304,19 @@ Status TensorService::MakeForAll(GroupRecord& group, TensorRendezvous& meeting, 
         segments_.MapSet(*tensor.block->set, static_cast<size_t>(tensor.block_rank), group, batch);
       }
       tensor.registrations[group.id] = id;
+      TouchOwner(tensor);
     }
     meeting.registration_id = id;
     installer_.PostRegistration(group, id, batch);
   }
   Status status = batch->Wait(waiter);
-  if (!status.ok()) {
-    RegistryLock lock(registry);
+  RegistryLock lock(registry);
+  registry.Touch(group);
+  for (const auto& tensor : meeting.tensors) TouchOwner(*tensor);
+  if (status.ok()) {
+    // It may have been freed meanwhile.
+    if (const auto made = group.tensors.find(id); made != group.tensors.end()) made->second.told = true;
+  } else {
     for (const auto& tensor : meeting.tensors) tensor->registrations.erase(group.id);
     group.tensors.erase(id);
     // Some engines may have it, and would keep its memory.
@@ -315,6 +327,11 @@ Status TensorService::MakeForAll(GroupRecord& group, TensorRendezvous& meeting, 
   return status;
 }
 
+void TensorService::TouchOwner(const TensorRecord& tensor) {
+  const auto owner = core_.registry.sessions.find(tensor.session_id);
+  if (owner != core_.registry.sessions.end()) core_.registry.Touch(*owner->second);
+}
+
 void TensorService::EndRendezvousOf(const SessionRecord& session,
                                     const std::shared_ptr<TensorRecord>& tensor) {
   for (const uint64_t id : session.groups) {
@@ -323,6 +340,7 @@ void TensorService::EndRendezvousOf(const SessionRecord& session,
     for (const auto& [key, meeting] : group->second->rendezvous) {
       const auto own = std::find(meeting->tensors.begin(), meeting->tensors.end(), tensor);
       if (own == meeting->tensors.end()) continue;
+      core_.registry.Touch(*group->second);
       meeting->EndGathering(
           FreedMeanwhile(*group->second, static_cast<size_t>(own - meeting->tensors.begin())));
     }
@@ -333,6 +351,7 @@ void TensorService::FreeTensor(SessionRecord& session, uint64_t tensor_id) {
   Registry& registry = core_.registry;
   const std::shared_ptr<TensorRecord> tensor = session.tensors[tensor_id];
   session.tensors.erase(tensor_id);
+  registry.Touch(session);
   tensor->freed = true;
   EndRendezvousOf(session, tensor);
   if (!tensor->name.empty()) session.named_tensors.erase(std::to_string(tensor->gpu) + "/" + tensor->name);
@@ -341,6 +360,7 @@ void TensorService::FreeTensor(SessionRecord& session, uint64_t tensor_id) {
     const auto it = registry.groups.find(group_id);
     if (it == registry.groups.end()) continue;
     GroupRecord& group = *it->second;
+    registry.Touch(group);
     const auto shared = group.tensors.find(registration_id);
     if (shared == group.tensors.end()) continue;
     bool all = true;
@@ -358,6 +378,7 @@ void TensorService::FreeTensor(SessionRecord& session, uint64_t tensor_id) {
     const std::shared_ptr<SegmentSet> set = tensor->block->set;
     segments_.ClearBlock(*set, tensor->block->offset, set->allocator.BlockBytes(tensor->block->offset));
     set->allocator.Free(tensor->block->offset).ok();
+    registry.Touch(*set);
     segments_.DropSetIfUnused(set);
   }
 }

@@ -59,6 +59,7 @@ class TensorService {
                       const SymmetricBlock* fresh) const TANDEM_REQUIRES(registry_mutex);
   Result<std::shared_ptr<SymmetricBlock>> MakeBlock(GroupRecord& group, uint64_t bytes, const Waiter& waiter)
       TANDEM_EXCLUDES(registry_mutex);
+  void TouchOwner(const TensorRecord& tensor) TANDEM_REQUIRES(registry_mutex);
   // A rendezvous that goes on without its tensor would give memory to what nobody can free any more.
   void EndRendezvousOf(const SessionRecord& session, const std::shared_ptr<TensorRecord>& tensor)
       TANDEM_REQUIRES(registry_mutex);

@@ -212,6 +212,8 @@ Result<uint64_t> PlanService::Post(const std::shared_ptr<GroupRecord>& group, Dr
   record.half_bytes = draft.plan.workspace_bytes;
   record.bulk_bytes = draft.plan.bulk_bytes;
   record.released.resize(world);
+  for (const OpRequest& request : draft.requests)
+    record.requests.push_back(OpRequestToProto(request).SerializeAsString());
   v1::PlanInfo info;
   FillPlanInfo(draft.plan, &info);
   info.set_plan_id(plan_id);
@@ -237,6 +239,7 @@ Result<uint64_t> PlanService::Post(const std::shared_ptr<GroupRecord>& group, Dr
     registry.MailboxOf(group->gpus[rank]).Post(std::move(command), {}, batch);
   }
   group->plans.emplace(plan_id, std::move(record));
+  registry.Touch(*group);
   registry.plan_groups[plan_id] = group;
   return plan_id;
 }
@@ -275,10 +278,10 @@ Status PlanService::MakeForAll(const std::shared_ptr<GroupRecord>& group, Prepar
     return status.WithContext(draft.context);
   }
   if (draft.first_nccl) group->communicates = true;
-  if (!draft.warnings.empty()) {
-    RegistryLock lock(core_.registry);
-    ReportWarnings(*group, draft, plan_id);
-  }
+  RegistryLock lock(core_.registry);
+  if (const auto made = group->plans.find(plan_id); made != group->plans.end()) made->second.told = true;
+  core_.registry.Touch(*group);
+  if (!draft.warnings.empty()) ReportWarnings(*group, draft, plan_id);
   return status;
 }
 
@@ -305,6 +308,7 @@ void PlanService::Remove(GroupRecord& group, uint64_t plan_id) {
   if (meeting != group.prepares.end() && meeting->second->plan_id == plan_id && meeting->second->over()) {
     group.prepares.erase(meeting);
   }
+  registry.Touch(group);
   group.late_launches.erase(plan_id);
   registry.plan_groups.erase(plan_id);
   registry.ledger.Refund(group.payer, Resource::kPlans, 1);
@@ -351,7 +355,9 @@ Status PlanService::Arm(const SessionRef& session, const v1::ArmPlanRequest& req
       armed.End(Status::Ok());
     }
   }
-  TANDEM_RETURN_IF_ERROR(armed.Await(lock, r, waiter));
+  const Status own = armed.Await(lock, r, waiter);
+  core_.registry.Touch(*group);
+  TANDEM_RETURN_IF_ERROR(own);
   return armed.verdict();
 }
 
@@ -363,6 +369,7 @@ Status PlanService::Release(const SessionRef& session, uint64_t plan_id) {
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<GroupRecord> group, GroupOfPlan(*session, plan_id, &rank));
   PlanRecord& plan = group->plans.at(plan_id);
   plan.released[static_cast<size_t>(rank)] = true;
+  registry.Touch(*group);
   if (std::all_of(plan.released.begin(), plan.released.end(), [](bool released) { return released; })) {
     Remove(*group, plan_id);
   }

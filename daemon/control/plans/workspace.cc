@@ -41,6 +41,7 @@ Status WorkspaceService::Grow(GroupRecord& group, uint64_t half_bytes, uint64_t 
                                if (*old) group.outgrown.push_back(*old);
                                *old = fresh;
                              };
+    core_.registry.Touch(group);
     replace(&group.half0, half0);
     replace(&group.half1, half1);
     replace(&group.bulk, area);

@@ -41,6 +41,8 @@ struct SessionRecord {
 
   TransferTable transfers;  // has its own mutex
 
+  // Taken over from an earlier tandemd, and its lease has not come back yet.
+  bool away TANDEM_GUARDED_BY(registry_mutex) = false;
   bool ended TANDEM_GUARDED_BY(registry_mutex) = false;
   Status end TANDEM_GUARDED_BY(registry_mutex);  // once it has ended: the status of its later calls
   std::deque<v1::Event> events TANDEM_GUARDED_BY(registry_mutex);

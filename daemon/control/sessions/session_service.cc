@@ -72,7 +72,6 @@ Result<v1::AttachReply> SessionService::Attach(const PeerIdentity& peer, const v
   session->device_max_connections = request.device_max_connections();
   session->command = FirstLine("/proc/" + std::to_string(peer.pid) + "/comm");
   Registry& registry = core_.registry;
-  v1::AttachReply reply;
   {
     RegistryLock lock(registry);
     if (registry.stopping) return Unavailable("the daemon is stopping");
@@ -86,18 +85,32 @@ Result<v1::AttachReply> SessionService::Attach(const PeerIdentity& peer, const v
     TANDEM_RETURN_IF_ERROR(ledger.Charge(session->payer(), Resource::kDescriptors, 1));
     session->id = registry.next_id++;
     registry.sessions[session->id] = session;
+    registry.Touch(*session);
     ++registry.sessions_total;
-    FillLimits(limits, &reply);
   }
-  reply.set_token(session->token.data(), session->token.size());
-  reply.set_session_id(session->id);
+  core_.Log(LogSeverity::kInfo, "session=" + std::to_string(session->id) + " attached pid=" +
+                                    std::to_string(peer.pid) + " uid=" + std::to_string(peer.uid) +
+                                    (session->owner.empty() ? std::string() : " owner=" + session->owner) +
+                                    " name=" + session->name);
+  return ReplyTo(*session);
+}
+
+v1::AttachReply SessionService::ReplyTo(const SessionRecord& session) const {
+  const ControlOptions& options = core_.options;
+  v1::AttachReply reply;
+  {
+    RegistryLock lock(core_.registry);
+    FillLimits(options.limits, &reply);
+  }
+  reply.set_token(session.token.data(), session.token.size());
+  reply.set_session_id(session.id);
   reply.set_protocol(kProtocol);
   reply.set_daemon_version(options.daemon_version);
   reply.set_instance_id(instance_id_);
   reply.set_backend(options.backend);
   reply.set_grpc_socket(options.grpc_socket);
   for (int i = 0; i < options.topology.size(); ++i) {
-    if (session->gpus.has_value() && !session->gpus->contains(i)) continue;
+    if (session.gpus.has_value() && !session.gpus->contains(i)) continue;
     const GpuInfo& info = options.topology.gpus[static_cast<size_t>(i)];
     v1::Gpu* gpu = reply.add_gpus();
     gpu->set_uuid(info.uuid);
@@ -106,11 +119,40 @@ Result<v1::AttachReply> SessionService::Attach(const PeerIdentity& peer, const v
     gpu->set_memory_bytes(info.memory_bytes);
   }
   reply.set_hardware_queues(options.hardware_queues);
-  core_.Log(LogSeverity::kInfo, "session=" + std::to_string(session->id) + " attached pid=" +
-                                    std::to_string(peer.pid) + " uid=" + std::to_string(peer.uid) +
-                                    (session->owner.empty() ? std::string() : " owner=" + session->owner) +
-                                    " name=" + session->name);
+  reply.set_restart_grace_ms(static_cast<uint64_t>(options.restart_grace.count()));
   return reply;
+}
+
+Result<v1::AttachReply> SessionService::Reattach(const PeerIdentity& peer,
+                                                 const v1::ReattachRequest& request) {
+  const Status lost = Unauthenticated("there is no session " + std::to_string(request.session_id()) +
+                                      " of this process that could go on: attach again")
+                          .WithDetail({.reason = "SESSION_LOST", .who = {}, .field = {}});
+  if (request.token().size() != kTokenBytes || core_.options.restart_grace.count() == 0) return lost;
+  SessionRef session;
+  {
+    RegistryLock lock(core_.registry);
+    if (core_.registry.stopping) return Unavailable("the daemon is stopping");
+    const auto found = core_.registry.sessions.find(request.session_id());
+    if (found == core_.registry.sessions.end() || !SameToken(*found->second, request.token())) return lost;
+    session = found->second;
+    const PeerIdentity& known = session->peer;
+    // A session that is back already may not have got the answer.
+    if (peer.uid != known.uid || peer.pid != known.pid || peer.start_ticks != known.start_ticks) return lost;
+    session->away = false;
+  }
+  core_.Log(LogSeverity::kInfo,
+            "session=" + std::to_string(session->id) + " came back pid=" + std::to_string(peer.pid));
+  return ReplyTo(*session);
+}
+
+std::vector<std::pair<uint64_t, PeerIdentity>> SessionService::AwaySessions() {
+  std::vector<std::pair<uint64_t, PeerIdentity>> away;
+  RegistryLock lock(core_.registry);
+  for (const auto& [id, session] : core_.registry.sessions) {
+    if (session->away) away.emplace_back(id, session->peer);
+  }
+  return away;
 }
 
 Result<SessionRef> SessionService::Authenticate(std::string_view token) {
@@ -127,6 +169,10 @@ Result<SessionRef> SessionService::Authenticate(std::string_view token) {
   // Every session is compared in full, so that the time says nothing about a token's prefix.
   for (const auto& [id, session] : core_.registry.sessions) {
     if (SameToken(*session, token)) found = session;
+  }
+  if (found && found->away) {
+    return Unavailable("tandemd has been started again, and the session's lease has not come back yet")
+        .WithDetail({.reason = "RESTARTING", .who = {}, .field = {}});
   }
   if (found) return found;
   for (const auto& session : core_.registry.evicted) {
@@ -288,6 +334,7 @@ void SessionService::EndSession(uint64_t session_id, End end, const std::string&
     if (it == registry.sessions.end()) return;
     session = it->second;
     registry.sessions.erase(it);
+    registry.Touch(*session);
     session->ended = true;
     session->end = Unauthenticated("the session " + how)
                        .WithDetail({.reason = end == End::kEvicted ? "EVICTED" : "SESSION_LOST",

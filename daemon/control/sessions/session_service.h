@@ -9,6 +9,8 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "daemon/control/background_worker.h"
 #include "daemon/control/channels/channel_service.h"
@@ -41,9 +43,15 @@ class SessionService {
 
   Result<v1::AttachReply> Attach(const PeerIdentity& peer, const v1::AttachRequest& request)
       TANDEM_EXCLUDES(registry_mutex);
+  // A session that was taken over from an earlier tandemd gets its lease back. UNAUTHENTICATED, reason
+  // SESSION_LOST, if there is none, or the peer is another process.
+  Result<v1::AttachReply> Reattach(const PeerIdentity& peer, const v1::ReattachRequest& request)
+      TANDEM_EXCLUDES(registry_mutex);
+  // The sessions that have not got their lease back.
+  std::vector<std::pair<uint64_t, PeerIdentity>> AwaySessions() TANDEM_EXCLUDES(registry_mutex);
   // The session of a token, compared in constant time. UNAUTHENTICATED: reason NO_TOKEN, BAD_TOKEN, EVICTED
   // for a session that an operator ended, or SESSION_LOST for one that ended otherwise or belongs to an
-  // earlier daemon.
+  // earlier daemon. UNAVAILABLE, reason RESTARTING, while its lease has not come back.
   Result<SessionRef> Authenticate(std::string_view token) TANDEM_EXCLUDES(registry_mutex);
   // A session's descriptors as they come over its lease.
   Status AddTransfer(uint64_t session_id, const v1::FdTransfer& part, ForeignFds fds)
@@ -76,6 +84,7 @@ class SessionService {
   void EndMemberships(SessionRecord& session, End end, const std::string& how)
       TANDEM_REQUIRES(registry_mutex);
   void FreeAllOf(SessionRecord& session) TANDEM_REQUIRES(registry_mutex);
+  v1::AttachReply ReplyTo(const SessionRecord& session) const TANDEM_EXCLUDES(registry_mutex);
 
   ControlCore& core_;
   Services of_;

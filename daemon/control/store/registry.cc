@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "daemon/control/restart/state_writer.h"
 #include "ipc/order_log.h"
 
 namespace tandem::daemon {
@@ -13,7 +14,41 @@ constexpr size_t kMaxVerdicts = 4096;
 
 }  // namespace
 
-RegistryLock::RegistryLock(Registry& registry) : lock_(registry.mutex) {}
+RegistryLock::RegistryLock(Registry& registry) : registry_(registry), lock_(registry.mutex) {}
+
+RegistryLock::~RegistryLock() {
+  if (lock_.owns_lock()) Settle();
+}
+
+void RegistryLock::Unlock() {
+  Settle();
+  lock_.unlock();
+}
+
+void RegistryLock::Settle() { registry_.Settle(); }
+
+void Registry::Settle() {
+  if (state) state->Write(*this);
+  for (size_t gpu = 0; posted_to != 0; ++gpu, posted_to >>= 1) {
+    if ((posted_to & 1) != 0 && gpu < mailboxes.size()) mailboxes[gpu]->Send();
+  }
+}
+
+void Registry::Touch(const SessionRecord& session) {
+  if (state) state->TouchSession(session.id);
+}
+
+void Registry::Touch(const GroupRecord& group) {
+  if (state) state->TouchGroup(group.id);
+}
+
+void Registry::Touch(SegmentSet& set) {
+  if (state) state->TouchSet(set.shared_from_this());
+}
+
+void Registry::TouchLaunch(uint64_t id) {
+  if (state) state->TouchLaunch(id);
+}
 
 bool Registry::Has(const GroupRecord& group) const {
   const auto it = groups.find(group.id);

@@ -32,6 +32,8 @@
 
 namespace tandem::daemon {
 
+class StateWriter;
+
 struct Registry {
   explicit Registry(const ControlLimits& limits) : ledger(limits) {}
 
@@ -53,13 +55,23 @@ struct Registry {
   // Sessions that an operator has ended, the oldest first: their clients get the reason.
   std::deque<std::shared_ptr<SessionRecord>> evicted TANDEM_GUARDED_BY(registry_mutex);
   std::vector<std::unique_ptr<EngineMailbox>> mailboxes TANDEM_GUARDED_BY(registry_mutex);  // by GPU
-  std::vector<uint64_t> engine_generation TANDEM_GUARDED_BY(registry_mutex);                // by GPU; 0: down
+  uint32_t posted_to TANDEM_GUARDED_BY(registry_mutex) = 0;                   // bit g: the mailbox of GPU g
+  std::vector<uint64_t> engine_generation TANDEM_GUARDED_BY(registry_mutex);  // by GPU; 0: down
   // Of sessions, groups, tensors, registrations, channels, segments, transfers and launches.
   uint64_t next_id TANDEM_GUARDED_BY(registry_mutex) = 1;
   uint64_t next_plan_id TANDEM_GUARDED_BY(registry_mutex) = 1;  // 24 bits in the order log: see NewPlanId
   Admission admission TANDEM_GUARDED_BY(registry_mutex) = Admission::kOpen;
   bool stopping TANDEM_GUARDED_BY(registry_mutex) = false;
-  // Since the start. A session that an operator ended counts as evicted, not as lost.
+  // Keeps the journal for the next tandemd; null: there will be none.
+  std::shared_ptr<StateWriter> state TANDEM_GUARDED_BY(registry_mutex);
+  // Whoever changes a record that the journal has names it here, before the mutex is released.
+  void Touch(const SessionRecord& session) TANDEM_REQUIRES(registry_mutex);
+  void Touch(const GroupRecord& group) TANDEM_REQUIRES(registry_mutex);
+  void Touch(SegmentSet& set) TANDEM_REQUIRES(registry_mutex);
+  void TouchLaunch(uint64_t id) TANDEM_REQUIRES(registry_mutex);
+
+  // Since the start; with the journal, since the first tandemd's. A session that an operator ended counts as
+  // evicted, not as lost.
   uint64_t sessions_total TANDEM_GUARDED_BY(registry_mutex) = 0;
   uint64_t sessions_lost_total TANDEM_GUARDED_BY(registry_mutex) = 0;
   uint64_t sessions_evicted_total TANDEM_GUARDED_BY(registry_mutex) = 0;
@@ -72,9 +84,13 @@ struct Registry {
   uint64_t NewGroupId() TANDEM_REQUIRES(registry_mutex);
   uint64_t NewPlanId() TANDEM_REQUIRES(registry_mutex);
 
+  // To post to; what is posted goes when the mutex is released.
   EngineMailbox& MailboxOf(int gpu) TANDEM_REQUIRES(registry_mutex) {
+    posted_to |= 1u << gpu;
     return *mailboxes[static_cast<size_t>(gpu)];
   }
+  // Before the mutex is released: changes come into the journal, then what has been posted goes.
+  void Settle() TANDEM_REQUIRES(registry_mutex);
   uint64_t GenerationOf(int gpu) const TANDEM_REQUIRES(registry_mutex) {
     return engine_generation[static_cast<size_t>(gpu)];
   }

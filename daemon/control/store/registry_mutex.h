@@ -21,24 +21,32 @@ inline RegistryCapability registry_mutex;
 class TANDEM_SCOPED_CAPABILITY RegistryLock {
  public:
   explicit RegistryLock(Registry& registry) TANDEM_ACQUIRE(registry_mutex);
-  ~RegistryLock() TANDEM_RELEASE() {}
+  ~RegistryLock() TANDEM_RELEASE();
   RegistryLock(const RegistryLock&) = delete;
   RegistryLock& operator=(const RegistryLock&) = delete;
 
-  void Unlock() TANDEM_RELEASE() { lock_.unlock(); }
+  void Unlock() TANDEM_RELEASE();
   void Lock() TANDEM_ACQUIRE() { lock_.lock(); }
   // The result of `work`, which runs with the mutex released; for functions that were given the lock.
   template <typename Work>
   auto Outside(Work work) TANDEM_REQUIRES(registry_mutex) TANDEM_NO_THREAD_SAFETY_ANALYSIS {
+    Settle();
     lock_.unlock();
     auto result = work();
     lock_.lock();
     return result;
   }
-  // For std::condition_variable, which holds the mutex again when it returns.
-  std::unique_lock<std::mutex>& fused() { return lock_; }
+  // For std::condition_variable, which releases the mutex, and holds it again when it returns.
+  std::unique_lock<std::mutex>& fused() {
+    Settle();
+    return lock_;
+  }
 
  private:
+  // Changes are in the journal before anybody can see them, engines included (Registry::Settle).
+  void Settle() TANDEM_NO_THREAD_SAFETY_ANALYSIS;
+
+  Registry& registry_;
   std::unique_lock<std::mutex> lock_;
 };
 

@@ -95,7 +95,13 @@ class ControlTest : public ::testing::Test {
     engines = std::make_unique<FakeEngines>(gpus);
     if (options.topology.size() == 0) options.topology = EmulatedTopology(gpus);
     options.illegal_transition = [](const std::string& text) { ADD_FAILURE() << text; };
+    options.journal_difference = [](const std::string& name) {
+      ADD_FAILURE() << "the journal's record of " << name << " is not like the registry";
+    };
     control = std::make_unique<Control>(options, *engines);
+    // Every test sees that each change comes into the journal.
+    journal = *Journal::Create();
+    control->KeepState(*Journal::Open(UniqueFd(::dup(journal.get()))));
     engines->listener = control.get();
     control->SetLeasePort(&lease);
   }
@@ -230,6 +236,7 @@ class ControlTest : public ::testing::Test {
     }
   }
 
+  UniqueFd journal;
   Gate gate;
   FakeLease lease;
   std::unique_ptr<FakeEngines> engines;

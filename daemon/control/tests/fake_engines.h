@@ -4,14 +4,18 @@
 // memfds. An engine can be killed and brought back, and a kind of command can be made to fail.
 #pragma once
 
+#include <fcntl.h>
+
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "common/shared_memory.h"
+#include "daemon/supervisor/engine_holdings.h"
 #include "daemon/supervisor/engines.h"
 #include "tandem/engine/v1/engine.pb.h"
 
@@ -50,21 +54,38 @@ class FakeEngines final : public Engines {
     if (!state.up) return Unavailable("engine down");
     if (fail && !fail(gpu, command).ok()) return fail(gpu, command);
     using C = engine::v1::Command;
+    using Held = engine::v1::Held;
     switch (command.command_case()) {
       case C::kAddSegment:
         if (fds.size() != 1) return InvalidArgument("a segment has one descriptor");
         state.segments.insert(command.add_segment().segment_id());
+        Keep(state, Held::SEGMENT, command.add_segment().segment_id(), fds);
         break;
-      case C::kRemoveSegment: state.segments.erase(command.remove_segment().segment_id()); break;
+      case C::kRemoveSegment:
+        state.segments.erase(command.remove_segment().segment_id());
+        state.fds.erase({Held::SEGMENT, command.remove_segment().segment_id()});
+        break;
       case C::kAddGroup:
         for (uint64_t id : command.add_group().signal_segments()) {
           if (!state.segments.contains(id)) return NotFound("signal segment is not mapped");
         }
         state.groups[command.add_group().group_id()] = command.add_group();
+        state.fds.erase({Held::ARRIVALS, command.add_group().group_id()});
+        Keep(state, Held::ARRIVALS, command.add_group().group_id(), fds);
         break;
-      case C::kRemoveGroup: state.groups.erase(command.remove_group().group_id()); break;
+      case C::kRemoveGroup:
+        state.groups.erase(command.remove_group().group_id());
+        state.fds.erase({Held::ARRIVALS, command.remove_group().group_id()});
+        break;
+      case C::kKeepPages:
+        state.fds.erase({Held::PAGES, command.keep_pages().group_id()});
+        if (!fds.empty()) Keep(state, Held::PAGES, command.keep_pages().group_id(), fds);
+        break;
       case C::kBreakGroup: state.broken[command.break_group().group_id()] = command.break_group(); break;
-      case C::kAddChunks: state.arriving[command.add_chunks().registration_id()].push_back(fds.size()); break;
+      case C::kAddChunks:
+        state.arriving[command.add_chunks().registration_id()].push_back(fds.size());
+        Keep(state, Held::REGISTRATION, command.add_chunks().registration_id(), fds);
+        break;
       case C::kAddRegistration: {
         size_t chunks = fds.size();
         for (size_t part : state.arriving[command.add_registration().registration_id()]) chunks += part;
@@ -75,10 +96,12 @@ class FakeEngines final : public Engines {
           if (!state.segments.contains(id)) return NotFound("segment is not mapped");
         }
         state.registrations[command.add_registration().registration_id()] = command.add_registration();
+        Keep(state, Held::REGISTRATION, command.add_registration().registration_id(), fds);
         break;
       }
       case C::kRemoveRegistration:
         state.registrations.erase(command.remove_registration().registration_id());
+        state.fds.erase({Held::REGISTRATION, command.remove_registration().registration_id()});
         break;
       case C::kAddPlan:
         if (!state.groups.contains(command.add_plan().group_id())) return NotFound("no group");
@@ -88,8 +111,14 @@ class FakeEngines final : public Engines {
       case C::kSetWorkspace:
         state.workspace[command.set_workspace().group_id()] = command.set_workspace();
         break;
-      case C::kOpenChannel: state.channels.insert(command.open_channel().channel_id()); break;
-      case C::kCloseChannel: state.channels.erase(command.close_channel().channel_id()); break;
+      case C::kOpenChannel:
+        state.channels.insert(command.open_channel().channel_id());
+        Keep(state, Held::CHANNEL, command.open_channel().channel_id(), fds);
+        break;
+      case C::kCloseChannel:
+        state.channels.erase(command.close_channel().channel_id());
+        state.fds.erase({Held::CHANNEL, command.close_channel().channel_id()});
+        break;
       case C::kLaunch: state.launches.push_back(command.launch()); break;
       default: break;
     }
@@ -105,7 +134,9 @@ class FakeEngines final : public Engines {
     if (!state.up) return Unavailable("engine down");
     if (bytes > memory_bytes) return ResourceExhausted("no room for memory");
     state.segments.insert(segment_id);
-    return CreateSealedMemfd("fake-segment", bytes);
+    TANDEM_ASSIGN_OR_RETURN(UniqueFd fd, CreateSealedMemfd("fake-segment", bytes));
+    Keep(state, engine::v1::Held::SEGMENT, segment_id, {fd.get()});
+    return fd;
   }
   Result<std::unique_ptr<engine::v1::Queue>> QueueSnapshot(int) override {
     return std::make_unique<engine::v1::Queue>();
@@ -145,6 +176,29 @@ class FakeEngines final : public Engines {
     listener->OnEngineUp(gpu, generation);
   }
 
+  // From now on engines keep descriptors for the next tandemd; before threads start.
+  bool keeps = false;
+  // What an engine would tell the next tandemd; nothing if it is down.
+  std::optional<EngineHoldings> HoldingsOf(int gpu) const {
+    std::lock_guard lock(mutex_);
+    const State& state = state_[static_cast<size_t>(gpu)];
+    if (!state.up) return std::nullopt;
+    EngineHoldings holdings;
+    holdings.generation = state.generation;
+    holdings.segments = state.segments;
+    holdings.channels = state.channels;
+    for (const auto& [id, registration] : state.registrations) holdings.registrations.insert(id);
+    for (const auto& [id, group] : state.groups) {
+      EngineHoldings::HeldGroup& held = holdings.groups[id];
+      held.generation = group.generation();
+      if (const auto set = state.workspace.find(id); set != state.workspace.end())
+        held.workspace = set->second.SerializeAsString();
+    }
+    for (const auto& [id, plan] : state.plans) holdings.groups[plan.group_id()].plans.insert(id);
+    holdings.fds = state.fds;
+    return holdings;
+  }
+
   struct State {
     bool up = true;
     uint64_t generation = 1;
@@ -157,6 +211,7 @@ class FakeEngines final : public Engines {
     std::map<uint64_t, engine::v1::AddPlan> plans;
     std::map<uint64_t, engine::v1::SetWorkspace> workspace;
     std::vector<engine::v1::Launch> launches;
+    std::map<std::pair<EngineHoldings::Kind, uint64_t>, std::vector<SharedFd>> fds;  // that it keeps
   };
   State Look(int gpu) const {
     std::lock_guard lock(mutex_);
@@ -175,6 +230,13 @@ class FakeEngines final : public Engines {
   std::function<void(int, const engine::v1::Command&)> before;
 
  private:
+  void Keep(State& state, EngineHoldings::Kind kind, uint64_t id, const std::vector<int>& fds) const {
+    for (const int fd : fds) {
+      if (keeps)
+        state.fds[{kind, id}].push_back(std::make_shared<const UniqueFd>(::fcntl(fd, F_DUPFD_CLOEXEC, 0)));
+    }
+  }
+
   mutable std::mutex mutex_;
   std::vector<State> state_;
 };

@@ -1,0 +1,60 @@
+// File: state_writer.h
+//
+// `StateWriter`: keeps the journal like the registry. Services name the records that they have changed; these
+// are written before the registry's mutex is released, hence before anybody hears of the change.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "daemon/control/restart/journal.h"
+#include "daemon/control/store/registry_mutex.h"
+
+namespace tandem::daemon {
+
+struct GroupRecord;
+struct SegmentSet;
+
+// Thread rule: under the registry's mutex.
+class StateWriter {
+ public:
+  // Called under the registry's mutex.
+  struct Reports {
+    // Once the journal cannot be written any more, and so no tandemd can take over.
+    std::function<void(const Status&)> failed;
+    // For tests: the name of a record that is not like the registry after a write. May be empty.
+    std::function<void(const std::string&)> difference;
+  };
+  StateWriter(Journal journal, Reports reports);
+
+  void TouchSession(uint64_t id) TANDEM_REQUIRES(registry_mutex) { sessions_.insert(id); }
+  void TouchLaunch(uint64_t id) TANDEM_REQUIRES(registry_mutex) { launches_.insert(id); }
+  void TouchGroup(uint64_t id) TANDEM_REQUIRES(registry_mutex) { groups_.insert(id); }
+  void TouchSet(const std::shared_ptr<SegmentSet>& set) TANDEM_REQUIRES(registry_mutex) { sets_.insert(set); }
+
+  // Writes what has been touched. The node's record is always looked at.
+  void Write(const Registry& registry) TANDEM_REQUIRES(registry_mutex);
+  // All of the registry, and nothing else; after it has been restored.
+  void WriteAll(const Registry& registry) TANDEM_REQUIRES(registry_mutex);
+  // Nothing is written from here on: what comes is the end of this tandemd, which the next one must not see.
+  void Close() TANDEM_REQUIRES(registry_mutex) { closed_ = true; }
+
+ private:
+  // Names of records that are not like the registry: a service has not named a change.
+  std::vector<std::string> Differences(const Registry& registry) const TANDEM_REQUIRES(registry_mutex);
+  void WriteGroup(const Registry& registry, uint64_t id) TANDEM_REQUIRES(registry_mutex);
+
+  Journal journal_;
+  const Reports reports_;
+  bool closed_ = false;
+  std::set<uint64_t> sessions_, launches_, groups_;
+  std::set<std::shared_ptr<SegmentSet>> sets_;
+  std::map<uint64_t, std::set<uint64_t>> plans_;  // that the journal has, by group
+};
+
+}  // namespace tandem::daemon
