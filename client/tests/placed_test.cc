@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "client/lib/placed/host_placed_queue.h"
 #include "client/lib/placed/placed_group.h"
 #include "client/lib/placed/placed_plan.h"
 #include "common/shared_memory.h"
@@ -86,6 +87,7 @@ class Node {
       pages_.push_back(*VerdictPage::Map(fd->get()));
       groups_.push_back(std::make_unique<PlacedGroup>(1, rank, *VerdictPage::Map(fd->get()),
                                                       [this](FailureReport report) { Take(report); }));
+      groups_.back()->SetQueue(std::make_unique<HostPlacedQueue>(*groups_.back()));
     }
     signals_ = memory.signals;
     plan::GroupContext context;
