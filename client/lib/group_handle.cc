@@ -80,8 +80,7 @@ Result<std::shared_ptr<PlacedPlan>> GroupHandle::MakePlaced(const PreparedPlan& 
     std::lock_guard lock(plans_mutex_);
     if (placed_ == nullptr) {
       TANDEM_ASSIGN_OR_RETURN(VerdictPage page, VerdictPage::Map(prepared.client->verdict_page.get()));
-      auto made =
-          std::make_shared<PlacedGroup>(id(), rank_, std::move(page), session_->FailureReports());
+      auto made = std::make_shared<PlacedGroup>(id(), rank_, std::move(page), session_->FailureReports());
       TANDEM_ASSIGN_OR_RETURN(auto queue, device->MakePlacedQueue(gpu_uuid_, *made));
       made->SetQueue(std::move(queue));
       placed_ = std::move(made);

@@ -177,9 +177,8 @@ Result<Plan> MakePlan(std::span<const OpRequest> requests, const GroupContext& g
     return ChoosePlacement(requests, group, std::move(plan));
   }
   const Status form = CheckClientForm(plan, group.client_kernels);
-  plan.placement_reason = group.placement == PlanPlacement::kEngine
-                              ? "asked for"
-                              : "auto takes the engine on the host backend";
+  plan.placement_reason =
+      group.placement == PlanPlacement::kEngine ? "asked for" : "auto takes the engine on the host backend";
   plan.placement_reason += form.ok() ? "; the client could run this plan"
                                      : Text("; the client cannot run this plan: ", form.message());
   return plan;

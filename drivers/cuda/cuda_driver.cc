@@ -366,14 +366,14 @@ class LoadedDriver : public CudaDriver {
     return info;
   }
   Status StreamAddCaptureDependency(CUstream stream, CUgraphNode node) override {
-    return Check("cuStreamUpdateCaptureDependencies",
-                 f_.cuStreamUpdateCaptureDependencies_(stream, &node, nullptr, 1,
-                                                       CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
+    return Check(
+        "cuStreamUpdateCaptureDependencies",
+        f_.cuStreamUpdateCaptureDependencies_(stream, &node, nullptr, 1, CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
   }
   Result<CUgraphNode> GraphAddEventRecordNode(CUgraph graph, CUgraphNode after, CUevent event) override {
     CUgraphNode node = nullptr;
-    TANDEM_RETURN_IF_ERROR(Check("cuGraphAddEventRecordNode",
-                                 f_.cuGraphAddEventRecordNode_(&node, graph, &after, 1, event)));
+    TANDEM_RETURN_IF_ERROR(
+        Check("cuGraphAddEventRecordNode", f_.cuGraphAddEventRecordNode_(&node, graph, &after, 1, event)));
     return node;
   }
   Status GraphAddDependency(CUgraph graph, CUgraphNode from, CUgraphNode to) override {

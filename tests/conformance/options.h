@@ -20,8 +20,8 @@ struct Options {
   int max_failures = 20;  // then the world ends
   // "operation/algorithm"s of which a case must have run, lest a run that was refused everything pass.
   std::vector<std::string> must_run;
-  int deadline = 30;      // seconds for each step of a case; a launch's is half of that
-  bool captures = true;   // some launches in graphs
+  int deadline = 30;                 // seconds for each step of a case; a launch's is half of that
+  bool captures = true;              // some launches in graphs
   std::string placement = "engine";  // the groups' option: auto, engine, client
   bool in_client() const { return placement == "client"; }
   int stress = 0;                           // launches of the stress instead of cases

@@ -92,7 +92,9 @@ struct StaleLaunch : Right {
   __device__ static bool HasReached(uint64_t value, uint64_t seen) {
     return NoProbe::HasReached(value - kOne, seen);
   }
-  __device__ static bool IsOf(uint64_t value, uint64_t seen) { return seen == value || seen + 2 * kOne == value; }
+  __device__ static bool IsOf(uint64_t value, uint64_t seen) {
+    return seen == value || seen + 2 * kOne == value;
+  }
 };
 
 template <typename Launch, typename Kernel>
@@ -111,9 +113,11 @@ Status RunPlaced(const PlacedKernelLaunch& placed, CUstream_st* stream) {
   const auto& packets = std::get<PlacedPacketsLaunch>(placed);
   const auto blocks = static_cast<unsigned>(packets.packets.blocks);
   if (packets.packets.shape == PacketShape::kTwoShot) {
-    RunPlacedPackets<uint32_t, 8, PacketShape::kTwoShot, Probe><<<blocks, kCollectiveThreads, 0, stream>>>(packets);
+    RunPlacedPackets<uint32_t, 8, PacketShape::kTwoShot, Probe>
+        <<<blocks, kCollectiveThreads, 0, stream>>>(packets);
   } else {
-    RunPlacedPackets<uint32_t, 8, PacketShape::kSum, Probe><<<blocks, kCollectiveThreads, 0, stream>>>(packets);
+    RunPlacedPackets<uint32_t, 8, PacketShape::kSum, Probe>
+        <<<blocks, kCollectiveThreads, 0, stream>>>(packets);
   }
   return LaunchStatus("a probe");
 }
@@ -124,8 +128,8 @@ Status LoadPlacedProbes() {
       LoadKernel("a probe", reinterpret_cast<const void*>(&RunPlacedPhases<uint32_t, 8, Probe>)));
   TANDEM_RETURN_IF_ERROR(LoadKernel(
       "a probe", reinterpret_cast<const void*>(&RunPlacedPackets<uint32_t, 8, PacketShape::kSum, Probe>)));
-  return LoadKernel("a probe",
-                    reinterpret_cast<const void*>(&RunPlacedPackets<uint32_t, 8, PacketShape::kTwoShot, Probe>));
+  return LoadKernel(
+      "a probe", reinterpret_cast<const void*>(&RunPlacedPackets<uint32_t, 8, PacketShape::kTwoShot, Probe>));
 }
 
 template <typename Probe>
@@ -164,8 +168,8 @@ Status LaunchFillNext(uint32_t* data, int64_t count, int rank, const uint64_t* c
   return LaunchStatus("FillNext");
 }
 
-Status LaunchCheckLast(const uint32_t* data, int64_t count, int world, const uint64_t* counter, uint64_t* errors,
-                       CUstream_st* stream) {
+Status LaunchCheckLast(const uint32_t* data, int64_t count, int world, const uint64_t* counter,
+                       uint64_t* errors, CUstream_st* stream) {
   CheckLast<<<32, 256, 0, stream>>>(data, count, world, counter, errors);
   return LaunchStatus("CheckLast");
 }

@@ -28,8 +28,8 @@ Status LaunchFillNext(uint32_t* data, int64_t count, int rank, const uint64_t* c
 Status LaunchCheckSum(const uint32_t* data, int64_t count, int64_t first, int world, uint64_t epoch,
                       uint64_t* errors, CUstream_st* stream);
 // The same for launch `*counter`, which has just ended.
-Status LaunchCheckLast(const uint32_t* data, int64_t count, int world, const uint64_t* counter, uint64_t* errors,
-                       CUstream_st* stream);
+Status LaunchCheckLast(const uint32_t* data, int64_t count, int world, const uint64_t* counter,
+                       uint64_t* errors, CUstream_st* stream);
 
 // Loads them all: the first launch of a kernel may wait for the whole context.
 Status LoadProbes();

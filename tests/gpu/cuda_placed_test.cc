@@ -156,8 +156,8 @@ class PlacedRanks {
 };
 
 constexpr PlacedCase kCases[] = {
-    {Algorithm::kOneShot, 3001, 2},     {Algorithm::kOneShot, 60000, 4},   {Algorithm::kTwoShot, 3001, 4},
-    {Algorithm::kTwoShot, 200000, 2},   {Algorithm::kLowLatency, 500, 2},  {Algorithm::kLowLatency, 16384, 4},
+    {Algorithm::kOneShot, 3001, 2},     {Algorithm::kOneShot, 60000, 4},  {Algorithm::kTwoShot, 3001, 4},
+    {Algorithm::kTwoShot, 200000, 2},   {Algorithm::kLowLatency, 500, 2}, {Algorithm::kLowLatency, 16384, 4},
     {Algorithm::kLowLatency, 30000, 2},
 };
 
@@ -190,7 +190,8 @@ TEST(CudaPlacedTest, PlantedFaultsAreFound) {
   EXPECT_NE(ErrorsOf({Algorithm::kOneShot, 30000, 4}, 200, cuda::Fault::kFlagBeforeData), 0);
   EXPECT_NE(ErrorsOf({Algorithm::kTwoShot, 30000, 4}, 200, cuda::Fault::kStaleEpoch), 0);
   EXPECT_NE(ErrorsOf({Algorithm::kLowLatency, 4000, 4}, 200, cuda::Fault::kStaleEpoch), 0);
-  // One half for all launches: the packets of a rank that is ahead lie where a slow rank looks for older ones.
+  // One half for all launches: the packets of a rank that is ahead lie where a slow rank looks for older
+  // ones.
   EXPECT_NE(ErrorsOf({Algorithm::kLowLatency, 4000, 4}, 400, cuda::Fault::kNone, true), 0);
 }
 
@@ -207,8 +208,9 @@ TEST(CudaPlacedTest, AllCountersAreEqualBehindEachLaunch) {
 }
 
 TEST(CudaPlacedTest, AVerdictEndsALaunchAndAllBehindIt) {
-  for (PlacedCase test : {PlacedCase{Algorithm::kOneShot, 100000, 4}, PlacedCase{Algorithm::kTwoShot, 100000, 4},
-                          PlacedCase{Algorithm::kLowLatency, 4000, 4}}) {
+  for (PlacedCase test :
+       {PlacedCase{Algorithm::kOneShot, 100000, 4}, PlacedCase{Algorithm::kTwoShot, 100000, 4},
+        PlacedCase{Algorithm::kLowLatency, 4000, 4}}) {
     PlacedRanks ranks(test);
     for (int rank = 0; rank < 4; ++rank) ranks.Launch(rank);
     ASSERT_TRUE(ranks.group().Finish());

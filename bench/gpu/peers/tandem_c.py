@@ -252,10 +252,7 @@ class Plan:
     def bind(memories):
         """Bindings for `launch`, made once: launching allocates nothing."""
         return (Binding * max(1, len(memories)))(
-            *[
-                Binding(memory.handle, 0, None if memory.handle else memory.tensor.data_ptr())
-                for memory in memories
-            ]
+            *[Binding(memory.handle, 0, None if memory.handle else memory.tensor.data_ptr()) for memory in memories]
         )
 
     def launch(self, bindings, count):

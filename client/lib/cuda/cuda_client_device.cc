@@ -10,8 +10,8 @@
 #include "client/lib/cuda/context_scope.h"
 #include "client/lib/cuda/cuda_launch_stream.h"
 #include "client/lib/cuda/placed/cuda_placed_queue.h"
-#include "client/lib/placed/placed_group.h"
 #include "client/lib/fork_guard.h"
+#include "client/lib/placed/placed_group.h"
 #include "common/gpu_name.h"
 
 namespace tandem::client {

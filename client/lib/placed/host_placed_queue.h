@@ -1,7 +1,7 @@
 // File: host_placed_queue.h
 //
-// `HostPlacedQueue`: client-placed launches of the host backend. A launch is one function on the thread of the
-// caller's stream.
+// `HostPlacedQueue`: client-placed launches of the host backend. A launch is one function on the thread of
+// the caller's stream.
 #pragma once
 
 #include <memory>

@@ -162,8 +162,7 @@ __device__ __forceinline__ bool ExchangePackets(const PacketsLaunch& launch, con
       StorePiece<Element>(launch.destination[rank], i, launch.count[rank], sum);
       if constexpr (kShape == PacketShape::kTwoShot) {
         Probe::BeforeSignal(value, 1);
-        for (int j = 1; j < world; ++j)
-          StorePacket(runner.Slot(runner.Peer(j), rank, 1) + i, sum, value);
+        for (int j = 1; j < world; ++j) StorePacket(runner.Slot(runner.Peer(j), rank, 1) + i, sum, value);
       }
     }
   }

@@ -75,9 +75,7 @@ class ItemRunner {
 
   // `pointer`: PhasesLaunch::pointer, of this launch's half.
   __device__ ItemRunner(const PhasesLaunch& launch, void* const* pointer, const PhaseItem& item)
-      : item_(item),
-        pointer_(pointer + item.first_pointer),
-        pitch_(launch.pitch + item.first_pointer) {}
+      : item_(item), pointer_(pointer + item.first_pointer), pitch_(launch.pitch + item.first_pointer) {}
 
   __device__ void Run(int block, int blocks) const {
     int64_t words = (item_.count + kPerWord - 1) / kPerWord;

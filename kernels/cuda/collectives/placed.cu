@@ -1,9 +1,8 @@
 // The kernels of collectives that are placed in the client, for every type, shape and world size.
-#include "kernels/cuda/collectives/placed.h"
-
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/collectives/packets.cuh"
+#include "kernels/cuda/collectives/placed.h"
 
 namespace tandem::cuda {
 namespace {

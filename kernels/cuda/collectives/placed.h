@@ -50,9 +50,9 @@ struct LaunchFrame {
   LaunchReport* report;        // host memory
   const uint64_t* own_words;   // of this rank's signal area, by the rank that writes them
   int64_t words_per_peer;
-  uint64_t timeout_ns;         // of all waits of a thread together; 0: no limit
-  uint64_t tag;                // below 2^kLaunchTagBits
-  uint64_t plan;               // for the report
+  uint64_t timeout_ns;  // of all waits of a thread together; 0: no limit
+  uint64_t tag;         // below 2^kLaunchTagBits
+  uint64_t plan;        // for the report
 };
 
 // A launch of number e uses addresses `+ half_bytes` for odd e: of pointers whose bit in `halved` is set.

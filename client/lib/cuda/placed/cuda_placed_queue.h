@@ -4,8 +4,8 @@
 // caller's stream. Kernels count themselves in device memory, so neither a launch nor a replay knows its
 // number here.
 //
-// All launches of a group follow one another, on whatever streams and in whatever graphs they are: an event is
-// recorded behind each eager launch and at the end of each graph, and waited for before the next.
+// All launches of a group follow one another, on whatever streams and in whatever graphs they are: an event
+// is recorded behind each eager launch and at the end of each graph, and waited for before the next.
 #pragma once
 
 #include <atomic>
@@ -61,7 +61,8 @@ class CudaPlacedQueue final : public PlacedQueue {
   };
   enum class Ending : uint8_t { kNone, kVerdictPending, kKept };
 
-  Status LaunchEager(CudaLaunchStream& stream, const cuda::PlacedKernelLaunch& launch, const PlacedCall& call);
+  Status LaunchEager(CudaLaunchStream& stream, const cuda::PlacedKernelLaunch& launch,
+                     const PlacedCall& call);
   Status LaunchCaptured(CudaLaunchStream& stream, const cuda::PlacedKernelLaunch& launch,
                         const PlacedCall& call);
   // Whether a launch has failed, and whether tandemd's verdict, which names the cause, is known.

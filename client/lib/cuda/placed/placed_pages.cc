@@ -48,8 +48,8 @@ Result<std::unique_ptr<PlacedPages>> PlacedPages::Make(std::shared_ptr<cuda::Cud
   TANDEM_ASSIGN_OR_RETURN(auto memory, cuda::VmmAllocation::Create(device, sizeof(DevicePage)));
   made->memory_ = std::make_shared<cuda::VmmAllocation>(std::move(memory));
   TANDEM_ASSIGN_OR_RETURN(made->order_, device->driver().EventCreate(CU_EVENT_DISABLE_TIMING));
-  TANDEM_RETURN_IF_ERROR(device->driver().MemsetD8Async(reinterpret_cast<CUdeviceptr>(made->memory_->data()), 0,
-                                                        sizeof(DevicePage), device->service_stream()));
+  TANDEM_RETURN_IF_ERROR(device->driver().MemsetD8Async(reinterpret_cast<CUdeviceptr>(made->memory_->data()),
+                                                        0, sizeof(DevicePage), device->service_stream()));
   TANDEM_RETURN_IF_ERROR(made->AwaitService());
   return made;
 }

@@ -31,9 +31,7 @@ class ColumnParallelLinears(nn.Module):
     which takes less memory and more time.
     """
 
-    def __init__(
-        self, linears: Sequence[nn.Linear], group: Any = None, gather_dim: int = 1, keep_gathered: bool = True
-    ) -> None:
+    def __init__(self, linears: Sequence[nn.Linear], group: Any = None, gather_dim: int = 1, keep_gathered: bool = True) -> None:
         super().__init__()
         self.group_name, rank, world = _group(group)
         self.keep_gathered = keep_gathered
