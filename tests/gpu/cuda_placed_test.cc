@@ -37,7 +37,7 @@ struct PlacedCase {
 // The ranks of one all-reduce of i32, each with its counters and its report.
 class PlacedRanks {
  public:
-  explicit PlacedRanks(const PlacedCase& test, bool one_half = false)
+  explicit PlacedRanks(const PlacedCase& test)
       : test_(test), group_(&Machine(), RequestsOf(test), OptionsOf(test), ContextOf(test.world)) {
     EXPECT_TRUE(group_.status().ok()) << group_.status().ToString();
     for (int rank = 0; rank < test.world; ++rank) {
@@ -48,7 +48,6 @@ class PlacedRanks {
       cuda::PlacedHalves halves = group_.halves(rank);
       auto launch = cuda::MakePlacedLaunch(group_.Args(rank, 0, 0), halves);
       EXPECT_TRUE(launch.ok()) << launch.status().ToString();
-      if (one_half) DropHalves(&*launch);
       EXPECT_TRUE(cuda::Load(*launch).ok());
       launches_.push_back(*launch);
       frames_.push_back(FrameOf(rank));
@@ -121,10 +120,6 @@ class PlacedRanks {
     context.packet_kernels = true;
     return context;
   }
-  static void DropHalves(cuda::PlacedKernelLaunch* launch) {
-    if (auto* phases = std::get_if<cuda::PlacedPhasesLaunch>(launch)) phases->half_bytes = 0;
-    if (auto* packets = std::get_if<cuda::PlacedPacketsLaunch>(launch)) packets->half_packets = 0;
-  }
   void Current(int rank) { (void)Machine().backend(rank).MakeEvent(); }
   uint32_t* Data(int rank, int slot) { return reinterpret_cast<uint32_t*>(group_.Data(rank, slot, 0)); }
   cuda::LaunchFrame FrameOf(int rank) {
@@ -162,8 +157,8 @@ constexpr PlacedCase kCases[] = {
 };
 
 // Wrong elements of `rounds` launches, and ranks that have not counted all of them; -1: blocked.
-int64_t ErrorsOf(const PlacedCase& test, int rounds, cuda::Fault fault, bool one_half = false) {
-  PlacedRanks ranks(test, one_half);
+int64_t ErrorsOf(const PlacedCase& test, int rounds, cuda::Fault fault) {
+  PlacedRanks ranks(test);
   const auto blocked = [&ranks] {
     ranks.group().abort_word()->store(1, std::memory_order_release);
     EXPECT_TRUE(ranks.group().Finish()) << "not even an abort ends it";

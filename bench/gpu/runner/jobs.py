@@ -60,7 +60,7 @@ FIRST_SUITES = (
     "test_cuda",
 )
 # After all that measures.
-LATE = ("conformance_w3",)
+LATE = ("conformance_w3", "conformance_client_w4", "stress_client_w4")
 # gpu tests: (GPUs, seconds); others take a pair and half a minute.
 GPU_TESTS = {
     "cuda_kernels_test": (1, 10),
@@ -69,7 +69,7 @@ GPU_TESTS = {
     "cuda_planned_test": (4, 40),
     "cuda_collective_test": (4, 60),
     "cuda_nccl_test": (2, 30),
-    "cuda_placed_test": (2, 60),
+    "cuda_placed_test": (2, 10),
     "cuda_fused_race_test": (1, 60),
     "cuda_fused_long_test": (1, 20),
     "cuda_skinny_race_test": (1, 10),
@@ -208,9 +208,13 @@ def conformance_jobs(bundle, results, backend, count):
     )
     yield job("stress_w2", 2, 20, "--stress", "100000")
     placed = (*matrix, "--placement", "client")
-    yield job("conformance_client_w2", 2, 40, *placed, "--time-limit", "40")
-    yield job("conformance_client_w2_without_mps", 2, 30, *placed, "--seed", "2", "--time-limit", "30", mps=False)
-    yield job("stress_client_w2", 2, 20, "--stress", "100000", "--placement", "client")
+    if count < 4:
+        yield job("conformance_client_w2", 2, 30, *placed, "--time-limit", "30")
+        yield job("conformance_client_w2_without_mps", 2, 15, *placed, "--seed", "2", "--time-limit", "15", mps=False)
+        yield job("stress_client_w2", 2, 12, "--stress", "100000", "--placement", "client")
+    else:
+        yield job("conformance_client_w4", 4, 40, *placed, "--time-limit", "40")
+        yield job("stress_client_w4", 4, 20, "--stress", "100000", "--placement", "client")
     if count >= 4:
         yield job("conformance_w4", 4, 100, *matrix, "--time-limit", "100")
         # No power of two, and extents that three does not divide.

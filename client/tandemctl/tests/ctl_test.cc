@@ -281,7 +281,7 @@ TEST(ExplainTest, PlacementIsExplained) {
   options.algorithm = "copy_engine";
   EXPECT_EQ(Explain(options).status().detail().field, "placement");
   options.placement = "auto";
-  EXPECT_THAT(ExplanationText(*Explain(options), options), HasSubstr("measured; the client cannot run"));
+  EXPECT_THAT(ExplanationText(*Explain(options), options), HasSubstr("host backend; the client cannot run"));
   options.placement = "gpu";
   EXPECT_EQ(Explain(options).status().code(), Code::kInvalidArgument);
 }

@@ -14,6 +14,7 @@ class FateTest : public ControlTest {
   void StartCuda(int gpus) {
     ControlOptions options;
     options.backend = "cuda";
+    options.placement = plan::PlanPlacement::kEngine;  // MPS matters to engines' plans
     Start(gpus, options);
     engines->mps = {.directory = "/run/mps", .answers = true, .device = 1, .inode = 7};
   }

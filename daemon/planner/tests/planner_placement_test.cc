@@ -89,7 +89,7 @@ TEST(Placement, ClientsOfCudaLaunchCollectivesOnly) {
   ASSERT_TRUE(collective.ok()) << collective.status().ToString();
   EXPECT_EQ(collective->placement, PlanPlacement::kClient);
   OpRequest product = MatmulAllReduce(8, 256, 256);
-  product.algorithm = Algorithm::kFused;
+  product.algorithm = Algorithm::kUnfused;
   const Status refused = PlanOf(product, group).status();
   EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
   EXPECT_EQ(refused.detail().reason, "NOT_ONE_KERNEL");

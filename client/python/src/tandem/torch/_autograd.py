@@ -82,9 +82,23 @@ def _broadcast_backward(ctx: Any, grad: Tensor) -> Any:
     return (total if rank == ctx.root else torch.zeros_like(total)), None, None
 
 
+def _weight_grad(a: Tensor, grad: Tensor, b: Tensor) -> Tensor:
+    """a.t() @ grad, laid out as b. A weight's gradient that lies otherwise is copied when it is accumulated."""
+    return (grad.t() @ a).t() if b.t().is_contiguous() else a.t() @ grad
+
+
+def _side_by_side(bs: list[Tensor]) -> Tensor:
+    """The columns of all, without transposing any."""
+    if all(b.t().is_contiguous() for b in bs):
+        return torch.cat([b.t() for b in bs]).t()
+    return torch.cat(bs, dim=1)
+
+
 def _all_gather_matmul_setup(ctx: Any, inputs: Any, keyword_only_inputs: Any, output: Any) -> None:
     a, bs, ctx.dim, ctx.group_name, biases = inputs
     whole, _ = output
+    # A gathered A that only the backward uses has no gradient: zeros would be scattered for nothing.
+    ctx.set_materialize_grads(False)
     ctx.dim %= a.dim()
     # A gathered A that is there anyway is kept; else the backward gathers A again, behind the product for the weights.
     ctx.gathered = whole is not None
@@ -103,7 +117,7 @@ def _all_gather_matmul_backward(ctx: Any, grad_whole: Tensor | None, grads: list
         elif used:  # one product with all columns
             grad_a = _ops.matmul_reduce_scatter(
                 torch.cat([grad for grad, _ in used], dim=-1),
-                torch.cat([b for _, b in used], dim=1).t(),
+                _side_by_side([b for _, b in used]).t(),
                 "sum",
                 ctx.dim,
                 ctx.group_name,
@@ -115,7 +129,7 @@ def _all_gather_matmul_backward(ctx: Any, grad_whole: Tensor | None, grads: list
     wanted = [i for i, grad in enumerate(grads) if grad is not None and need_bs[i]]
     if wanted and ctx.gathered:
         for i in wanted:
-            grad_bs[i] = _rows(a).t() @ _rows(grads[i])  # type: ignore[arg-type]
+            grad_bs[i] = _weight_grad(_rows(a), _rows(grads[i]), bs[i])  # type: ignore[arg-type]
     elif wanted:
         # Gathering along K of the weights' product: its chunks are multiplied as they come.
         if ctx.dim == a.dim() - 1:
@@ -153,7 +167,7 @@ def _matmul_reduce_scatter_backward(ctx: Any, grad: Tensor) -> Any:
         whole, (grad_a,) = _ops.all_gather_matmul(mean, [b.t()], ctx.dim, ctx.group_name, return_A=need_b)
     elif need_b:
         whole = _ops.all_gather(mean, ctx.dim, ctx.group_name)
-    grad_b = None if whole is None else _rows(a).t() @ _rows(whole)
+    grad_b = None if whole is None else _weight_grad(_rows(a), _rows(whole), b)
     return _given(ctx, grad_a, grad_b, None, None, None, grad_bias)
 
 
@@ -170,7 +184,8 @@ def _matmul_all_reduce_backward(ctx: Any, grad: Tensor) -> Any:
     if not (need_a or need_b):
         return _given(ctx, None, None, None, None, grad_bias)
     total = _ops.all_reduce(grad, ctx.reduce_op, ctx.group_name)
-    return _given(ctx, total @ b.t() if need_a else None, _rows(a).t() @ _rows(total) if need_b else None, None, None, grad_bias)
+    grad_b = _weight_grad(_rows(a), _rows(total), b) if need_b else None
+    return _given(ctx, total @ b.t() if need_a else None, grad_b, None, None, grad_bias)
 
 
 for _name, _setup, _backward in (
