@@ -34,10 +34,22 @@ bool IsContiguous(std::span<const int64_t> shape, std::span<const int64_t> strid
   return true;
 }
 
+// The list holds handles; deleting it does not delete them.
+void ReleaseTensors(StableListHandle list) {
+  size_t size = 0;
+  if (torch_list_size(list, &size) != AOTI_TORCH_SUCCESS) size = 0;
+  for (size_t i = 0; i < size; ++i) {
+    StableIValue element = 0;
+    if (torch_list_get_item(list, i, &element) == AOTI_TORCH_SUCCESS)
+      (void)aoti_torch_delete_tensor_object(As<AtenTensorHandle>(element));
+  }
+  (void)torch_delete_list(list);
+}
+
 void Release(StableIValue value, ArgumentKind kind) {
   switch (kind) {
     case ArgumentKind::kTensor: (void)aoti_torch_delete_tensor_object(As<AtenTensorHandle>(value)); return;
-    case ArgumentKind::kTensors: (void)torch_delete_list(As<StableListHandle>(value)); return;
+    case ArgumentKind::kTensors: ReleaseTensors(As<StableListHandle>(value)); return;
     case ArgumentKind::kText:
     case ArgumentKind::kGroupName: (void)torch_delete_string(As<StringHandle>(value)); return;
     case ArgumentKind::kOptionalTensor:

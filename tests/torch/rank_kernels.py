@@ -292,5 +292,17 @@ def test_calls_leave_no_memory_behind(name):
     assert resident() - before < 4 << 20, f"{resident() - before} bytes more"
 
 
+@check
+def test_calls_let_go_of_their_tensors(name):
+    a, bs, bias = rand(2 * world(), 8), [rand(8, 6), rand(8, 6)], [rand(6), rand(6)]
+    given = [a, *bs, *bias]
+    before = [tensor._use_count() for tensor in given]
+    for _ in range(3):
+        whole, products = OPS.all_gather_matmul(a, bs, 0, name, bias)
+        assert [tensor._use_count() for tensor in (whole, *products)] == [1, 1, 1]
+        OPS.matmul_reduce_scatter(a, bs[0], "sum", 0, name, bias[0])
+        assert [tensor._use_count() for tensor in given] == before
+
+
 if __name__ == "__main__":
     main()
