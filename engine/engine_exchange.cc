@@ -61,6 +61,7 @@ bool Engine::FinishPendingAcks() {
 
 void Engine::HoldFrom(const v1::Start& start, const std::vector<UniqueFd>& fds, const v1::Ready& ready) {
   std::vector<UniqueFd> copies;
+  copies.reserve(fds.size());
   for (const UniqueFd& fd : fds) copies.emplace_back(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
   link_.AwaitSuccessors(std::move(copies.back()), std::chrono::milliseconds(start.restart_grace_ms()));
   copies.pop_back();

@@ -10,9 +10,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long a launch that has failed by itself waits for tandemd's verdict, which names the cause.
-constexpr std::chrono::milliseconds kVerdictPatience{500};
-
 }  // namespace
 
 Status PlacedGroup::Kept() const {

@@ -21,6 +21,9 @@
 
 namespace tandem::client {
 
+// How long a launch that has failed by itself waits for tandemd's verdict, which names the cause.
+inline constexpr std::chrono::milliseconds kVerdictPatience{500};
+
 // Thread-safe. Launches run one at a time.
 class PlacedGroup {
  public:

@@ -16,9 +16,7 @@ using cuda::CudaDriver;
 using cuda::GaveUp;
 
 // How often failures are looked for: no call of the library's may come after a replay.
-constexpr std::chrono::milliseconds kLookEvery{5};
-// How long a launch that has failed by itself waits for tandemd's verdict, which names the cause.
-constexpr std::chrono::milliseconds kVerdictPatience{500};
+constexpr std::chrono::milliseconds kFailureLookEvery{5};
 
 // Held by a graph. The driver drops it on a thread that must not call CUDA.
 struct GraphHold {
@@ -33,7 +31,7 @@ uint64_t LoadShared(const uint64_t& word) {
 
 }  // namespace
 
-std::chrono::milliseconds CudaPlacedQueue::LookEvery() const { return kLookEvery; }
+std::chrono::milliseconds CudaPlacedQueue::LookEvery() const { return kFailureLookEvery; }
 
 Result<std::shared_ptr<PlacedWork>> CudaPlacedQueue::Prepare(const plan::RankProgram& program,
                                                              std::vector<engine::SlotLimit> slots,

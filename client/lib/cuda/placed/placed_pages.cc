@@ -13,7 +13,7 @@ namespace tandem::client {
 namespace {
 
 constexpr size_t kPage = 4096;
-constexpr auto kPollPause = std::chrono::microseconds(20);
+constexpr auto kServicePause = std::chrono::microseconds(20);
 constexpr auto kServiceTime = std::chrono::seconds(2);
 
 // Lets go of what needs the driver, on a thread that may wait.
@@ -80,7 +80,7 @@ Status PlacedPages::AwaitService() const {
     TANDEM_ASSIGN_OR_RETURN(const bool done, device_->driver().StreamQuery(device_->service_stream()));
     if (done) return Status::Ok();
     if (std::chrono::steady_clock::now() >= end) return DeadlineExceeded("the GPU does not answer");
-    std::this_thread::sleep_for(kPollPause);
+    std::this_thread::sleep_for(kServicePause);
   }
 }
 
