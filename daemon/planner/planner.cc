@@ -129,7 +129,7 @@ Result<Plan> PlaceInClient(std::span<const OpRequest> requests, const GroupConte
   first.placement = PlanPlacement::kClient;
   first.placement_reason = "asked for";
   if (refused.ok()) return first;
-  const Status why = refused.WithContext(Text("placement = client: ", AlgorithmName(first.algorithm)));
+  const Status why = refused.WithContext(AlgorithmName(first.algorithm));
   if (requests[0].algorithm != Algorithm::kAuto) return why;
   for (Algorithm algorithm : OtherAlgorithms(first)) {
     std::vector<OpRequest> asked(requests.begin(), requests.end());
@@ -145,21 +145,32 @@ Result<Plan> PlaceInClient(std::span<const OpRequest> requests, const GroupConte
   return why;
 }
 
-// The hand-over to an engine and back, which predicted and measured times of engines' plans contain.
+// The hand-over to an engine and back (docs/performance-launches.md). Measured times contain it, predicted
+// times of collectives do not.
 constexpr double kHandOverUs = 12;
 // `auto` takes the client for a gain of this much: it promises less (docs/client-placement.md).
 constexpr double kLeastGain = 1.03;
 
-double TimeOf(const Plan& plan) { return plan.measured_us > 0 ? plan.measured_us : plan.predicted_us; }
+double ByEngineUs(const Plan& plan) {
+  return plan.measured_us > 0 ? plan.measured_us : plan.predicted_us + kHandOverUs;
+}
+
+double ByClientUs(const Plan& plan) {
+  return plan.measured_us > 0 ? std::max(plan.measured_us - kHandOverUs, 0.0) : plan.predicted_us;
+}
 
 // `engine`, or the client's plan if that is faster.
 Plan ChoosePlacement(std::span<const OpRequest> requests, const GroupContext& group, Plan engine) {
+  if (IsFusedOp(requests[0].op)) {
+    engine.placement_reason = "auto; on CUDA clients launch collectives only";
+    return engine;
+  }
   Result<Plan> client = PlaceInClient(requests, group, engine);
   if (!client.ok()) {
     engine.placement_reason = Text("auto; the client cannot run this plan: ", client.status().message());
     return engine;
   }
-  const double by_engine = TimeOf(engine), by_client = std::max(TimeOf(*client) - kHandOverUs, 1.0);
+  const double by_engine = ByEngineUs(engine), by_client = ByClientUs(*client);
   const std::string times = Text("auto: on the caller's stream ", AlgorithmName(client->algorithm),
                                  " is predicted to take ", MicrosecondsText(by_client), ", by the engine ",
                                  AlgorithmName(engine.algorithm), " ", MicrosecondsText(by_engine));
@@ -172,7 +183,10 @@ Plan ChoosePlacement(std::span<const OpRequest> requests, const GroupContext& gr
 
 Result<Plan> MakePlan(std::span<const OpRequest> requests, const GroupContext& group) {
   TANDEM_ASSIGN_OR_RETURN(Plan plan, PlanForEngines(requests, group));
-  if (group.placement == PlanPlacement::kClient) return PlaceInClient(requests, group, std::move(plan));
+  if (group.placement == PlanPlacement::kClient) {
+    Result<Plan> placed = PlaceInClient(requests, group, std::move(plan));
+    return placed.ok() ? std::move(placed) : placed.status().WithContext("placement = client");
+  }
   if (group.placement == PlanPlacement::kAuto && group.client_kernels == ClientKernels::kCollectives) {
     return ChoosePlacement(requests, group, std::move(plan));
   }
