@@ -4,12 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "client/lib/cuda/context_scope.h"
 #include "client/lib/cuda/cuda_launch_stream.h"
 #include "client/lib/cuda/placed/cuda_placed_queue.h"
+#include "client/lib/cuda/service_stream.h"
 #include "client/lib/fork_guard.h"
 #include "client/lib/placed/placed_group.h"
 #include "common/gpu_name.h"
@@ -22,7 +22,6 @@ using cuda::CudaDriver;
 using cuda::VmmAllocation;
 
 constexpr unsigned kHostFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
-constexpr auto kPollPause = std::chrono::microseconds(20);
 // The least time for the GPU to read a word: some microseconds are enough unless it is busy.
 constexpr auto kReadTime = std::chrono::milliseconds(20);
 
@@ -168,15 +167,6 @@ Result<UniqueFd> CudaClientDevice::Allocate(const std::string& gpu_uuid, size_t 
   return allocation.Export();
 }
 
-Result<bool> CudaClientDevice::WaitService(CudaDevice& device, Clock::time_point deadline) {
-  while (true) {
-    TANDEM_ASSIGN_OR_RETURN(bool done, driver_.StreamQuery(device.service_stream()));
-    if (done) return true;
-    if (Clock::now() >= deadline) return false;
-    std::this_thread::sleep_for(kPollPause);
-  }
-}
-
 Result<std::unique_ptr<PlacedQueue>> CudaClientDevice::MakePlacedQueue(const std::string& gpu_uuid,
                                                                        PlacedGroup& group) {
   std::shared_ptr<CudaDevice> device;
@@ -217,15 +207,15 @@ Result<bool> CudaClientDevice::Exchange32(const std::string& gpu_uuid, uint32_t*
   // missed.
   const Clock::time_point read_by = std::max(deadline, Clock::now() + kReadTime);
   // A copy that an earlier call gave up on may still be on its way into the page.
-  TANDEM_ASSIGN_OR_RETURN(bool idle, WaitService(*device, read_by));
+  TANDEM_ASSIGN_OR_RETURN(bool idle, AwaitServiceStream(*device, read_by));
   if (!idle) return false;
   TANDEM_RETURN_IF_ERROR(
       driver_.MemcpyAsync(reinterpret_cast<CUdeviceptr>(gpu->staging), address, sizeof(uint32_t), stream));
-  TANDEM_ASSIGN_OR_RETURN(bool read, WaitService(*device, read_by));
+  TANDEM_ASSIGN_OR_RETURN(bool read, AwaitServiceStream(*device, read_by));
   if (!read || std::atomic_ref<uint32_t>(*gpu->staging).load(std::memory_order_acquire) != from) return false;
   TANDEM_RETURN_IF_ERROR(driver_.StreamWriteValue32(stream, address, to));
   // Written in any case, if not now: the caller goes on behind it.
-  TANDEM_RETURN_IF_ERROR(WaitService(*device, deadline).status());
+  TANDEM_RETURN_IF_ERROR(AwaitServiceStream(*device, deadline).status());
   return true;
 }
 

@@ -54,8 +54,6 @@ class CudaClientDevice final : public ClientDevice {
   Result<Gpu*> FindByOrdinal(CUdevice device) const;
   Result<std::shared_ptr<cuda::CudaDevice>> Opened(Gpu& gpu);
   Result<std::shared_ptr<cuda::CudaDevice>> OpenedLocked(Gpu& gpu);
-  // Waits for the GPU's service stream; false if `deadline` came first.
-  Result<bool> WaitService(cuda::CudaDevice& device, Clock::time_point deadline);
 
   Result<uint64_t> Attribute(CUpointer_attribute attribute, uintptr_t address) const;
   Result<ForeignRange> DescribeIpc(ForeignRange range, uintptr_t address, size_t bytes);

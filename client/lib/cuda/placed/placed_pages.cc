@@ -2,10 +2,10 @@
 
 #include <atomic>
 #include <chrono>
-#include <thread>
 #include <utility>
 
 #include "client/lib/cuda/context_scope.h"
+#include "client/lib/cuda/service_stream.h"
 #include "client/lib/deferred_reclaimer.h"
 #include "common/unique_fd.h"
 
@@ -13,7 +13,6 @@ namespace tandem::client {
 namespace {
 
 constexpr size_t kPage = 4096;
-constexpr auto kServicePause = std::chrono::microseconds(20);
 constexpr auto kServiceTime = std::chrono::seconds(2);
 
 // Lets go of what needs the driver, on a thread that may wait.
@@ -75,13 +74,9 @@ cuda::LaunchFrame PlacedPages::frame() const {
 }
 
 Status PlacedPages::AwaitService() const {
-  const auto end = std::chrono::steady_clock::now() + kServiceTime;
-  while (true) {
-    TANDEM_ASSIGN_OR_RETURN(const bool done, device_->driver().StreamQuery(device_->service_stream()));
-    if (done) return Status::Ok();
-    if (std::chrono::steady_clock::now() >= end) return DeadlineExceeded("the GPU does not answer");
-    std::this_thread::sleep_for(kServicePause);
-  }
+  TANDEM_ASSIGN_OR_RETURN(const bool done,
+                          AwaitServiceStream(*device_, std::chrono::steady_clock::now() + kServiceTime));
+  return done ? Status::Ok() : DeadlineExceeded("the GPU does not answer");
 }
 
 Result<uint64_t> PlacedPages::ReadCount() {
