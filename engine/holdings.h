@@ -31,7 +31,7 @@ class Holdings {
 
   // Copies of a command's descriptors, for Note; none while it does not hold.
   std::vector<UniqueFd> CopiesOf(const std::vector<UniqueFd>& fds) const;
-  // `command` has been executed; `copies` are those of its descriptors.
+  // `command` has been executed; `copies` are the copies of the command's descriptors.
   void Note(const v1::Command& command, std::vector<UniqueFd> copies);
   // The engine has made a segment itself.
   void NoteSegment(uint64_t segment_id, int fd);

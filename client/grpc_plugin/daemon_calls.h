@@ -38,8 +38,8 @@ class DaemonCalls {
   void Open(const std::string& token, const std::string& address, const std::string& grpc_socket);
   // In hexadecimal digits, as calls carry it.
   const std::string& token() const { return token_; }
-  // The stub for a daemon by its number: each has a channel of its own, since the one before may not have
-  // noticed the end of its daemon. Null before Open.
+  // The stub for a daemon by its number; null before Open. Each daemon gets a new channel: an old channel may
+  // not have noticed that its daemon has ended.
   std::shared_ptr<Stub> StubOf(uint64_t daemon);
 
   // One try of a call.

@@ -42,8 +42,8 @@ class Lease {
   bool WaitsForDaemons() const { return grace_.count() > 0; }
   // How long it waits for each of the next ones.
   Milliseconds grace() const { return grace_; }
-  // Waits until the session is attached, or lost, or `deadline`. The number of its daemon, which counts them
-  // from 0.
+  // Waits until the session is attached, or lost, or `deadline`. Returns the daemon's number: the session
+  // counts its daemons from 0.
   uint64_t AwaitAttached(std::chrono::steady_clock::time_point deadline);
   // After a call that has failed as if its daemon had gone: waits for the next one. False if there is none,
   // or the lease of daemon number `daemon` has not ended.

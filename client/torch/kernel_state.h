@@ -1,6 +1,5 @@
 // File: kernel_state.h
-//
-// What kernels and the package's Python part share: the table, the thread's call under way, its failure.
+// Kernels and the package's Python part share this: the table, the thread's call under way, its failure.
 #pragma once
 
 #include <atomic>

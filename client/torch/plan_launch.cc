@@ -17,7 +17,7 @@ tandem_torch_functions library;
 std::atomic<bool> measuring = false;
 std::atomic<uint64_t> library_ns = 0;
 
-// Adds the time of its life to the time in the library, while that is measured.
+// Adds its lifetime to the time in the library, while that time is measured.
 class LibraryTime {
  public:
   LibraryTime() : on_(measuring.load(std::memory_order_relaxed)) {

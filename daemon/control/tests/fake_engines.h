@@ -178,7 +178,7 @@ class FakeEngines final : public Engines {
 
   // From now on engines keep descriptors for the next tandemd; before threads start.
   bool keeps = false;
-  // What an engine would tell the next tandemd; nothing if it is down.
+  // The inventory that an engine would send to the next tandemd; nothing if the engine is down.
   std::optional<EngineHoldings> HoldingsOf(int gpu) const {
     std::lock_guard lock(mutex_);
     const State& state = state_[static_cast<size_t>(gpu)];

@@ -116,7 +116,7 @@ class PlacedMeeting {
   // False: the wait ends.
   __device__ bool Look(uint32_t look, uint64_t* start_ns, int peer, uint64_t seen) const {
     if (LoadPrivate(frame_.failed) != 0) return false;
-    // A packet of another launch is as far as words are never let get.
+    // Await compares words at once. A packet is compared here, since only its full value ends a wait.
     const int64_t ahead = Ahead(seen);
     if (ahead >= 0) return GiveUp(ahead < kOneLaunch ? GaveUp::kMismatch : GaveUp::kDesync, peer, seen);
     if ((look + threadIdx.x) % kLooksPerVerdict == 0) {

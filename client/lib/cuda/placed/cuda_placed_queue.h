@@ -4,8 +4,8 @@
 // caller's stream. Kernels count themselves in device memory, so neither a launch nor a replay knows its
 // number here.
 //
-// All launches of a group follow one another, on whatever streams and in whatever graphs they are: an event
-// is recorded behind each eager launch and at the end of each graph, and waited for before the next.
+// All launches of a group follow one another, whatever their streams and graphs. One event gives the order:
+// it is recorded behind each eager launch and at the end of each graph. The next launch waits for it.
 #pragma once
 
 #include <atomic>
@@ -55,9 +55,9 @@ class CudaPlacedQueue final : public PlacedQueue {
   // The capture that a launch was last recorded in.
   struct Capture {
     uint64_t id = 0;
-    CUstream stream = nullptr;     // of its last launch
-    CUgraphNode last = nullptr;    // that launch's kernel
-    CUgraphNode record = nullptr;  // behind all its launches: records the order event
+    CUstream stream = nullptr;     // the last launch was captured on it
+    CUgraphNode last = nullptr;    // the last launch's kernel
+    CUgraphNode record = nullptr;  // records the order event behind all launches
   };
   enum class Ending : uint8_t { kNone, kVerdictPending, kKept };
 
@@ -67,7 +67,7 @@ class CudaPlacedQueue final : public PlacedQueue {
                         const PlacedCall& call);
   // Whether a launch has failed, and whether tandemd's verdict, which names the cause, is known.
   Ending CheckEnding();
-  // What a kernel has written into the report.
+  // The report of the first failed kernel as a status; OK without one.
   Status ReportedFailure() const;
 
   PlacedGroup& group_;

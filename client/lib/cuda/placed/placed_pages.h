@@ -30,7 +30,7 @@ class PlacedPages {
   const VerdictPage& verdict() const { return verdict_; }
   // Without words, time limit, tag and plan.
   cuda::LaunchFrame frame() const;
-  // What the first failed kernel has written; `kind` last.
+  // The first failed kernel writes it; `kind` last.
   const cuda::LaunchReport* report() const { return &host()->report; }
   // Reads how many launches have ended. DEADLINE_EXCEEDED: the GPU does not answer.
   Result<uint64_t> ReadCount();

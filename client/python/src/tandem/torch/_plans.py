@@ -146,7 +146,7 @@ class Prepared:
 
     def close(self) -> None:
         """Releases the plan after its launches. A plan in a CUDA graph lives as long as the graph."""
-        # What the kernels have launched may have been captured.
+        # A launch by the kernels may have been captured.
         if self._captured or (self.numbers and self._on_cuda):
             with contextlib.suppress(errors.TandemError):
                 self.wait()
