@@ -1,4 +1,5 @@
 // File: kernel_state.h
+//
 // Kernels and the package's Python part share this: the table, the thread's call under way, its failure.
 #pragma once
 

@@ -8,6 +8,7 @@ as RuntimeError: whoever calls the ops from Python gets the exception that was m
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,8 @@ from ._private import below_autograd
 
 if TYPE_CHECKING:
     from ._plans import Prepared, Slot
+
+_log = logging.getLogger("tandem.torch")
 
 VERSION = 1
 _ARGUMENT, _RESULT = 0, 1
@@ -122,12 +125,14 @@ def _load() -> Kernels | None:
     if os.environ.get("TANDEM_TORCH_KERNELS", "") == "python":
         return None
     path = _path()
-    if path is None:
-        return None
     try:
-        return Kernels(path)
-    except OSError:  # no such file on the library path
-        return None
+        if path is not None:
+            return Kernels(path)
+        why = "it is not beside libtandem.so"
+    except OSError as error:  # no such file on the library path
+        why = str(error)
+    _log.warning("no libtandem_torch.so, so the ops run in Python, which takes longer a call: %s", why)
+    return None
 
 
 kernels: Kernels | None = _load()
