@@ -8,7 +8,7 @@ import time
 import unittest
 from random import Random
 
-from harness import Daemon, TandemTest, everybody, host_only, wait_until
+from harness import Daemon, TandemTest, everybody, wait_until
 
 MOST_RANKS = 4
 
@@ -265,7 +265,6 @@ class AtAnyMoment(RestartTest):
         wait_until(lambda: self.daemon.ctl_json("stats")["segment_bytes"] == 0, 10, "memory stays")
 
 
-@host_only("kernels of the CUDA backend take their number from an engine so far")
 class ClientPlacement(RestartTest):
     def placed(self):
         clients = self.group(2, options={"placement": "client"})
