@@ -80,7 +80,7 @@ class Engine : private LaunchListener {
   Status AddGroup(const v1::Command& command, const std::vector<UniqueFd>& fds);
   Status SetWorkspace(const v1::Command& command);
   Status AddPlan(const v1::Command& command, bool* deferred);
-  Status MakeGroupCommunicator(Group* group);
+  Status MakeGroupCommunicator(EngineGroup* group);
   Status AddRegistration(const v1::Command& command, std::vector<UniqueFd> fds);
   Status AllocateSegment(const v1::Command& command);
   Status Launch(const v1::Command& command);
@@ -93,11 +93,11 @@ class Engine : private LaunchListener {
 
   // LaunchListener.
   void OnLaunchDone(uint64_t launch_id, const Status& status) override;
-  void OnLaunchFailed(const Plan& plan, uint64_t count, const Status& status) override;
-  void OnGroupLost(const Plan& plan, uint64_t count, const Status& status) override;
-  void OnLate(const Plan& plan, const engine::Launch& launch, const std::vector<int>& missing,
+  void OnLaunchFailed(const EnginePlan& plan, uint64_t count, const Status& status) override;
+  void OnGroupLost(const EnginePlan& plan, uint64_t count, const Status& status) override;
+  void OnLate(const EnginePlan& plan, const engine::Launch& launch, const std::vector<int>& missing,
               double seconds) override;
-  void OnPeerSilent(const Group& group, int rank) override;
+  void OnPeerSilent(const EngineGroup& group, int rank) override;
 
   // The loop.
   bool Step();

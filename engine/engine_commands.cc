@@ -73,7 +73,7 @@ Status Engine::Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, b
     case Case::kSetWorkspace: return SetWorkspace(command);
     case Case::kBreakGroup: {
       const v1::BreakGroup& from = command.break_group();
-      Group* group = queue_->FindGroup(from.group_id());
+      EngineGroup* group = queue_->FindGroup(from.group_id());
       if (group == nullptr) return NoGroup(from.group_id());
       if (from.code() == 0) return InvalidArgument("a group does not break with OK");
       StatusDetail detail;
@@ -87,7 +87,7 @@ Status Engine::Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, b
       return Status::Ok();
     }
     case Case::kLeaveGroup: {
-      Group* group = queue_->FindGroup(command.leave_group().group_id());
+      EngineGroup* group = queue_->FindGroup(command.leave_group().group_id());
       if (group == nullptr) return NoGroup(command.leave_group().group_id());
       int rank = command.leave_group().rank();
       if (rank < 0 || rank >= group->world_size) return OutOfRange("no rank " + std::to_string(rank));
@@ -96,19 +96,19 @@ Status Engine::Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, b
       *deferred = true;
       uint64_t id = group->id;
       Defer(command.id(), [this, id] {
-        Group* leaving = queue_->FindGroup(id);
+        EngineGroup* leaving = queue_->FindGroup(id);
         return leaving == nullptr || queue_->Idle(*leaving);
       });
       return Status::Ok();
     }
     case Case::kRemoveGroup: {
       uint64_t id = command.remove_group().group_id();
-      Group* group = queue_->FindGroup(id);
+      EngineGroup* group = queue_->FindGroup(id);
       if (group == nullptr) return NoGroup(id);
       queue_->Break(group, {Aborted("the group was removed"), -1});
       *deferred = true;
       Defer(command.id(), [this, id] {
-        Group* leaving = queue_->FindGroup(id);
+        EngineGroup* leaving = queue_->FindGroup(id);
         if (leaving != nullptr && !(queue_->Idle(*leaving) && queue_->SpeculationPassed())) return false;
         if (leaving != nullptr) queue_->RemoveGroup(id);
         return true;
@@ -260,7 +260,7 @@ Status Engine::AddGroup(const v1::Command& command, const std::vector<UniqueFd>&
       from.signal_offsets_size() != world) {
     return InvalidArgument("AddGroup names a GPU and a signal area for each rank");
   }
-  auto group = std::make_unique<Group>();
+  auto group = std::make_unique<EngineGroup>();
   group->id = from.group_id();
   group->session_id = from.session_id();
   group->generation = from.generation();
@@ -308,7 +308,7 @@ Status Engine::AddGroup(const v1::Command& command, const std::vector<UniqueFd>&
 
 Status Engine::SetWorkspace(const v1::Command& command) {
   const v1::SetWorkspace& from = command.set_workspace();
-  Group* group = queue_->FindGroup(from.group_id());
+  EngineGroup* group = queue_->FindGroup(from.group_id());
   if (group == nullptr) return NoGroup(from.group_id());
   auto workspace = std::make_shared<Workspace>();
   auto locate = [&](const auto& segments, const auto& offsets, uint64_t bytes, auto* by_rank) -> Status {
@@ -337,7 +337,7 @@ Status Engine::SetWorkspace(const v1::Command& command) {
 
 // The communicator is made for the first plan that needs it: NCCL's takes memory and time, and most groups do
 // without.
-Status Engine::MakeGroupCommunicator(Group* group) {
+Status Engine::MakeGroupCommunicator(EngineGroup* group) {
   if (group->communicator) return Status::Ok();
   const CommunicatorOptions& options = group->communicator_options;
   if (options.scratch.empty() && options.unique_id.empty()) {
@@ -349,7 +349,7 @@ Status Engine::MakeGroupCommunicator(Group* group) {
 
 Status Engine::AddPlan(const v1::Command& command, bool* deferred) {
   const v1::AddPlan& from = command.add_plan();
-  Group* group = queue_->FindGroup(from.group_id());
+  EngineGroup* group = queue_->FindGroup(from.group_id());
   if (group == nullptr) return NoGroup(from.group_id());
   if (from.plan_index() >= group->arrivals.max_plans()) {
     return ResourceExhausted("the group's arrival table has " + std::to_string(group->arrivals.max_plans()) +
@@ -366,7 +366,7 @@ Status Engine::AddPlan(const v1::Command& command, bool* deferred) {
     limits.workspace_bytes = group->workspace->half_bytes;
     limits.bulk_bytes = group->workspace->bulk_bytes;
   }
-  auto plan = std::make_unique<Plan>();
+  auto plan = std::make_unique<EnginePlan>();
   for (const v1::PlanSlot& slot : from.slots()) {
     limits.slots.push_back({.bytes = slot.span_bytes(), .symmetric = slot.symmetric()});
     plan->slots.push_back({.span_bytes = slot.span_bytes(),
@@ -405,7 +405,7 @@ Status Engine::AddPlan(const v1::Command& command, bool* deferred) {
   }
   // The peers make theirs meanwhile: no launch may be the one that waits for them.
   const auto rendezvous = [this, group_id = from.group_id(), plan_id = from.plan_id()]() -> Result<bool> {
-    Group* of = queue_->FindGroup(group_id);
+    EngineGroup* of = queue_->FindGroup(group_id);
     if (of == nullptr || of->communicator == nullptr) return Aborted("the group ended meanwhile");
     Result<bool> ready = of->communicator->Ready();
     if (!ready.ok()) {

@@ -7,7 +7,7 @@
 namespace tandem::engine {
 namespace {
 
-v1::LaunchFailed DescribeFailure(const Plan& plan, uint64_t count, const Status& status) {
+v1::LaunchFailed DescribeFailure(const EnginePlan& plan, uint64_t count, const Status& status) {
   v1::LaunchFailed failed;
   failed.set_group_id(plan.group->id);
   failed.set_plan_id(plan.id);
@@ -23,7 +23,7 @@ void Engine::SendQueueSnapshot() {
   v1::Message message;
   v1::Queue* queue = message.mutable_queue();
   uint64_t now = NowNs();
-  queue_->ForEachActive([&](const Plan& plan) {
+  queue_->ForEachActive([&](const EnginePlan& plan) {
     v1::QueueItem* item = queue->add_items();
     item->set_plan_id(plan.id);
     item->set_group_id(plan.group->id);
@@ -55,13 +55,13 @@ void Engine::OnLaunchDone(uint64_t launch_id, const Status& status) {
   link_.Send(message);
 }
 
-void Engine::OnLaunchFailed(const Plan& plan, uint64_t count, const Status& status) {
+void Engine::OnLaunchFailed(const EnginePlan& plan, uint64_t count, const Status& status) {
   v1::Message message;
   *message.mutable_launch_failed() = DescribeFailure(plan, count, status);
   link_.Send(message, {}, true);
 }
 
-void Engine::OnGroupLost(const Plan& plan, uint64_t count, const Status& status) {
+void Engine::OnGroupLost(const EnginePlan& plan, uint64_t count, const Status& status) {
   v1::Message message;
   v1::LaunchFailed& failed = *message.mutable_launch_failed() = DescribeFailure(plan, count, status);
   failed.set_breaks_group(true);
@@ -72,7 +72,7 @@ void Engine::OnGroupLost(const Plan& plan, uint64_t count, const Status& status)
   link_.Send(message);
 }
 
-void Engine::OnLate(const Plan& plan, const engine::Launch& launch, const std::vector<int>& missing,
+void Engine::OnLate(const EnginePlan& plan, const engine::Launch& launch, const std::vector<int>& missing,
                     double seconds) {
   v1::Message message;
   v1::Late* late = message.mutable_late();
@@ -84,7 +84,7 @@ void Engine::OnLate(const Plan& plan, const engine::Launch& launch, const std::v
   link_.Send(message, {}, true);
 }
 
-void Engine::OnPeerSilent(const Group& group, int rank) {
+void Engine::OnPeerSilent(const EngineGroup& group, int rank) {
   v1::Message message;
   message.mutable_peer_silent()->set_gpu(group.gpus[static_cast<size_t>(rank)]);
   message.mutable_peer_silent()->set_group_id(group.id);

@@ -77,7 +77,7 @@ int main() {
     std::vector<double> own_planning, own_verifying;
     for (int i = 0; i < 40; ++i) {
       double start = bench::NowUs();
-      Result<plan::Plan> plan = plan::MakePlan(ranks, group);
+      Result<plan::OperationPlan> plan = plan::MakePlan(ranks, group);
       double planned = bench::NowUs();
       if (!plan.ok()) {
         std::fprintf(stderr, "%s\n", plan.status().ToString().c_str());

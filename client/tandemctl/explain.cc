@@ -212,7 +212,7 @@ Result<Explanation> Explain(const ExplainOptions& options) {
 }
 
 std::string ExplanationText(const Explanation& explanation, const ExplainOptions& options) {
-  const plan::Plan& plan = explanation.plan;
+  const plan::OperationPlan& plan = explanation.plan;
   std::string text = plan.summary + "\n";
   auto line = [&](const std::string& name, const std::string& value) {
     if (!value.empty())
@@ -250,7 +250,7 @@ std::string ExplanationText(const Explanation& explanation, const ExplainOptions
 }
 
 std::string ExplanationJson(const Explanation& explanation, const ExplainOptions& options) {
-  const plan::Plan& plan = explanation.plan;
+  const plan::OperationPlan& plan = explanation.plan;
   nlohmann::ordered_json json{{"op", std::string(OpName(plan.op))},
                               {"summary", plan.summary},
                               {"world_size", options.world},

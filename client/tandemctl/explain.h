@@ -41,7 +41,7 @@ Result<std::vector<int64_t>> ParseShape(const std::string& text);
 Result<std::vector<OpRequest>> MakeRequests(const ExplainOptions& options);
 
 struct Explanation {
-  plan::Plan plan;
+  plan::OperationPlan plan;
   std::string topology_class;
   std::string prediction_model;  // the GPUs that predicted times are of
 };

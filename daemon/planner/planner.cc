@@ -47,7 +47,7 @@ std::string Summary(const Problem& problem) {
   return Text(text, ", ", problem.world_size, problem.world_size == 1 ? " rank" : " ranks");
 }
 
-Status Build(const Problem& problem, const Choice& choice, Plan* plan) {
+Status Build(const Problem& problem, const Choice& choice, OperationPlan* plan) {
   const Op op = problem.request->op;
   const Algorithm algorithm = choice.algorithm;
   switch (op) {
@@ -69,10 +69,10 @@ Status Build(const Problem& problem, const Choice& choice, Plan* plan) {
   return BuildExchange(problem, algorithm, plan);
 }
 
-Result<Plan> PlanProblem(const Problem& problem, const Measured* measured) {
+Result<OperationPlan> PlanProblem(const Problem& problem, const Measured* measured) {
   const GroupContext& group = *problem.group;
   TANDEM_ASSIGN_OR_RETURN(Choice choice, Choose(problem, measured));
-  Plan plan;
+  OperationPlan plan;
   plan.op = problem.request->op;
   plan.algorithm = choice.algorithm;
   plan.reason = std::move(choice.reason);
@@ -94,8 +94,8 @@ Result<Plan> PlanProblem(const Problem& problem, const Measured* measured) {
 }
 
 // The requests with a measured candidate's algorithm and parameters, planned as if they had been asked for.
-Result<Plan> PlanMeasured(std::span<const OpRequest> requests, const GroupContext& group,
-                          const Measured& measured) {
+Result<OperationPlan> PlanMeasured(std::span<const OpRequest> requests, const GroupContext& group,
+                                   const Measured& measured) {
   std::vector<OpRequest> asked(requests.begin(), requests.end());
   for (OpRequest& request : asked) {
     request.algorithm = measured.chosen->algorithm;
@@ -107,7 +107,7 @@ Result<Plan> PlanMeasured(std::span<const OpRequest> requests, const GroupContex
 }
 
 // The plan for engines, wherever it is to run.
-Result<Plan> PlanForEngines(std::span<const OpRequest> requests, const GroupContext& group) {
+Result<OperationPlan> PlanForEngines(std::span<const OpRequest> requests, const GroupContext& group) {
   TANDEM_ASSIGN_OR_RETURN(const Problem problem, MakeProblem(requests, group));
   if (const TuningEntry* entry = MeasuredFor(problem); entry != nullptr) {
     // Times of cuBLASLt's products say nothing of the plain kernel's.
@@ -118,13 +118,15 @@ Result<Plan> PlanForEngines(std::span<const OpRequest> requests, const GroupCont
       if (candidate.samples == 0) break;
       if (slower && candidate.algorithm != Algorithm::kFused) continue;
       // One that this request or this group does not allow gives way to the next.
-      if (Result<Plan> plan = PlanMeasured(requests, group, {entry, &candidate}); plan.ok()) return plan;
+      if (Result<OperationPlan> plan = PlanMeasured(requests, group, {entry, &candidate}); plan.ok())
+        return plan;
     }
   }
   return PlanProblem(problem, nullptr);
 }
 
-Result<Plan> PlaceInClient(std::span<const OpRequest> requests, const GroupContext& group, Plan first) {
+Result<OperationPlan> PlaceInClient(std::span<const OpRequest> requests, const GroupContext& group,
+                                    OperationPlan first) {
   const Status refused = CheckClientPlacement(first, requests, group.client_kernels);
   first.placement = PlanPlacement::kClient;
   first.placement_reason = "asked for";
@@ -134,7 +136,7 @@ Result<Plan> PlaceInClient(std::span<const OpRequest> requests, const GroupConte
   for (Algorithm algorithm : OtherAlgorithms(first)) {
     std::vector<OpRequest> asked(requests.begin(), requests.end());
     for (OpRequest& request : asked) request.algorithm = algorithm;
-    Result<Plan> plan = PlanForEngines(asked, group);
+    Result<OperationPlan> plan = PlanForEngines(asked, group);
     if (!plan.ok() || !CheckClientPlacement(*plan, asked, group.client_kernels).ok()) continue;
     plan->reason = Text("the client can run it; ", AlgorithmName(first.algorithm),
                         ", the choice of engines: ", refused.message());
@@ -151,21 +153,22 @@ constexpr double kHandOverUs = 12;
 // `auto` takes the client for a gain of this much: it promises less (docs/client-placement.md).
 constexpr double kLeastGain = 1.03;
 
-double ByEngineUs(const Plan& plan) {
+double ByEngineUs(const OperationPlan& plan) {
   return plan.measured_us > 0 ? plan.measured_us : plan.predicted_us + kHandOverUs;
 }
 
-double ByClientUs(const Plan& plan) {
+double ByClientUs(const OperationPlan& plan) {
   return plan.measured_us > 0 ? std::max(plan.measured_us - kHandOverUs, 0.0) : plan.predicted_us;
 }
 
 // `engine`, or the client's plan if that is faster.
-Plan ChoosePlacement(std::span<const OpRequest> requests, const GroupContext& group, Plan engine) {
+OperationPlan ChoosePlacement(std::span<const OpRequest> requests, const GroupContext& group,
+                              OperationPlan engine) {
   if (IsFusedOp(requests[0].op)) {
     engine.placement_reason = "auto; on CUDA clients launch collectives only";
     return engine;
   }
-  Result<Plan> client = PlaceInClient(requests, group, engine);
+  Result<OperationPlan> client = PlaceInClient(requests, group, engine);
   if (!client.ok()) {
     engine.placement_reason = Text("auto; the client cannot run this plan: ", client.status().message());
     return engine;
@@ -174,17 +177,17 @@ Plan ChoosePlacement(std::span<const OpRequest> requests, const GroupContext& gr
   const std::string times = Text("auto: on the caller's stream ", AlgorithmName(client->algorithm),
                                  " is predicted to take ", MicrosecondsText(by_client), ", by the engine ",
                                  AlgorithmName(engine.algorithm), " ", MicrosecondsText(by_engine));
-  Plan chosen = by_client * kLeastGain <= by_engine ? *std::move(client) : std::move(engine);
+  OperationPlan chosen = by_client * kLeastGain <= by_engine ? *std::move(client) : std::move(engine);
   chosen.placement_reason = times;
   return chosen;
 }
 
 }  // namespace
 
-Result<Plan> MakePlan(std::span<const OpRequest> requests, const GroupContext& group) {
-  TANDEM_ASSIGN_OR_RETURN(Plan plan, PlanForEngines(requests, group));
+Result<OperationPlan> MakePlan(std::span<const OpRequest> requests, const GroupContext& group) {
+  TANDEM_ASSIGN_OR_RETURN(OperationPlan plan, PlanForEngines(requests, group));
   if (group.placement == PlanPlacement::kClient) {
-    Result<Plan> placed = PlaceInClient(requests, group, std::move(plan));
+    Result<OperationPlan> placed = PlaceInClient(requests, group, std::move(plan));
     return placed.ok() ? std::move(placed) : placed.status().WithContext("placement = client");
   }
   if (group.placement == PlanPlacement::kAuto && group.client_kernels == ClientKernels::kCollectives) {

@@ -74,7 +74,7 @@ struct RefusedAlgorithm {
 };
 
 // The answer to a request: the same on all ranks but for `programs`.
-struct Plan {
+struct OperationPlan {
   Op op = Op::kBarrier;
   Algorithm algorithm = Algorithm::kAuto;
   std::string reason;                     // why this one
@@ -105,7 +105,7 @@ struct Plan {
 // algorithm's reason when the asked algorithm cannot run or on_unfused is kError and no fused one can.
 // FAILED_PRECONDITION with detail.field "placement" when the client must run the plan and cannot:
 // detail.reason is CheckOneKernel's or VerifyPrograms'.
-Result<Plan> MakePlan(std::span<const OpRequest> requests, const GroupContext& group);
+Result<OperationPlan> MakePlan(std::span<const OpRequest> requests, const GroupContext& group);
 
 // Checks that the ranks' requests agree where they must (docs/protocol.md lists the fields). INVALID_ARGUMENT
 // with detail.reason "FIELD_MISMATCH" and detail.field names the field and each rank's value.

@@ -16,14 +16,14 @@ constexpr uint64_t kPeerPatienceNs = 1'000'000'000;
 
 }  // namespace
 
-void GroupBreaker::NoteAnnounced(Group* group, uint64_t now_ns) {
+void GroupBreaker::NoteAnnounced(EngineGroup* group, uint64_t now_ns) {
   GroupBreak& breaking = group->breaking;
   if (breaking.state != BreakState::kWhole) return;
   breaking.state = BreakState::kAnnounced;
   breaking.announced_ns = now_ns;
 }
 
-void GroupBreaker::Announce(Group* group) {
+void GroupBreaker::Announce(EngineGroup* group) {
   if (group->breaking.appended) return;
   group->breaking.appended = true;
   log_->Append({.kind = LogKind::kBreak,
@@ -32,18 +32,18 @@ void GroupBreaker::Announce(Group* group) {
                 .count = static_cast<uint16_t>(group->generation)});
 }
 
-void GroupBreaker::Mark(Group* group, uint64_t now_ns) {
+void GroupBreaker::Mark(EngineGroup* group, uint64_t now_ns) {
   group->breaking.state = BreakState::kMarked;
   group->breaking.marked_ns = now_ns;
   group->arrivals.SetBroken(group->rank);
 }
 
-bool GroupBreaker::GraceIsOver(const Group& group, uint64_t now_ns) {
+bool GroupBreaker::GraceIsOver(const EngineGroup& group, uint64_t now_ns) {
   return group.breaking.state == BreakState::kAnnounced &&
          now_ns - group.breaking.announced_ns > kBreakGraceNs;
 }
 
-bool GroupBreaker::PeersMarked(Group* group, uint64_t now_ns) {
+bool GroupBreaker::PeersMarked(EngineGroup* group, uint64_t now_ns) {
   GroupBreak& breaking = group->breaking;
   uint8_t unmarked = 0;
   for (int rank = 0; rank < group->world_size; ++rank) {
@@ -70,7 +70,7 @@ bool GroupBreaker::PeersMarked(Group* group, uint64_t now_ns) {
   return unmarked == 0;
 }
 
-Status GroupBreaker::Serve(Group* group, uint64_t now_ns) {
+Status GroupBreaker::Serve(EngineGroup* group, uint64_t now_ns) {
   GroupBreak& breaking = group->breaking;
   if (breaking.state == BreakState::kReleased && group->in_flight == 0) return Status::Ok();
   if (group->in_flight > 0 && now_ns - breaking.last_release_ns <= kReleaseEveryNs) return Status::Ok();
@@ -83,7 +83,7 @@ Status GroupBreaker::Serve(Group* group, uint64_t now_ns) {
   return ReleaseLanes(group, now_ns).WithContext("releasing lanes of a broken group");
 }
 
-Status GroupBreaker::ReleaseLanes(Group* group, uint64_t now_ns) {
+Status GroupBreaker::ReleaseLanes(EngineGroup* group, uint64_t now_ns) {
   group->breaking.last_release_ns = now_ns;
   // Such words may lie in device memory: the backend writes them, past the lanes that wait.
   Status released;

@@ -40,22 +40,22 @@ class GroupBreaker {
       : backend_(backend), log_(log), listener_(listener) {}
 
   // BREAK of the group was read in the log, at `now_ns`.
-  void NoteAnnounced(Group* group, uint64_t now_ns);
+  void NoteAnnounced(EngineGroup* group, uint64_t now_ns);
   // Appends BREAK to the log, once a group.
-  void Announce(Group* group);
+  void Announce(EngineGroup* group);
   // The group's launches on this rank carry its failure: sets the rank's mark, which peers wait for.
-  void Mark(Group* group, uint64_t now_ns);
+  void Mark(EngineGroup* group, uint64_t now_ns);
   // True once a group that the log has announced has waited long enough for the reason.
-  static bool GraceIsOver(const Group& group, uint64_t now_ns);
+  static bool GraceIsOver(const EngineGroup& group, uint64_t now_ns);
   // Of a group that is marked: releases the lanes once the peers have marked their launches, and again until
   // they are through. After an error the lanes hold this process for good.
-  Status Serve(Group* group, uint64_t now_ns);
+  Status Serve(EngineGroup* group, uint64_t now_ns);
 
  private:
   // True once no peer can end a launch with OK any more: each has marked its launches, or its process has
   // ended.
-  bool PeersMarked(Group* group, uint64_t now_ns);
-  Status ReleaseLanes(Group* group, uint64_t now_ns);
+  bool PeersMarked(EngineGroup* group, uint64_t now_ns);
+  Status ReleaseLanes(EngineGroup* group, uint64_t now_ns);
 
   Backend* backend_;
   OrderLog* log_;

@@ -10,8 +10,8 @@ uint64_t NowNs() {
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
 }
 
-LaunchContext ContextOf(const Plan& plan, uint64_t epoch, std::span<const SlotAddress> slots) {
-  const Group& group = *plan.group;
+LaunchContext ContextOf(const EnginePlan& plan, uint64_t epoch, std::span<const SlotAddress> slots) {
+  const EngineGroup& group = *plan.group;
   LaunchContext context;
   context.epoch = epoch;
   if (plan.workspace) {

@@ -64,7 +64,7 @@ struct Origin {
   uint64_t session_id = 0;
 };
 
-struct Plan;
+struct EnginePlan;
 
 // A launch that arrives now.
 struct LaunchRequest {
@@ -140,7 +140,7 @@ struct GroupBreak {
   uint64_t last_release_ns = 0;
 };
 
-struct Group {
+struct EngineGroup {
   uint64_t id = 0;
   uint64_t session_id = 0;
   uint64_t generation = 0;
@@ -171,9 +171,9 @@ struct Group {
   bool MayStart() const { return !Broken() && breaking.state == BreakState::kWhole; }
 };
 
-struct Plan {
+struct EnginePlan {
   uint64_t id = 0;
-  Group* group = nullptr;
+  EngineGroup* group = nullptr;
   uint32_t index = 0;  // row in the group's arrival table
   std::unique_ptr<CompiledProgram> program;
   std::vector<SlotRule> slots;
@@ -216,7 +216,7 @@ inline constexpr uint64_t RunLimitNs(uint64_t asked_ns, uint64_t groups_ns) {
 
 // The context that a launch with this epoch and these slots is enqueued with, without events, guard and the
 // lanes' state.
-LaunchContext ContextOf(const Plan& plan, uint64_t epoch, std::span<const SlotAddress> slots);
+LaunchContext ContextOf(const EnginePlan& plan, uint64_t epoch, std::span<const SlotAddress> slots);
 
 // CLOCK_MONOTONIC in nanoseconds.
 uint64_t NowNs();

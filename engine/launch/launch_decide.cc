@@ -37,7 +37,7 @@ bool LaunchQueue::DrainLog() {
   }
 }
 
-uint64_t LaunchQueue::FullCount(const Plan& plan, uint16_t low) const {
+uint64_t LaunchQueue::FullCount(const EnginePlan& plan, uint16_t low) const {
   uint64_t near = plan.arrivals + 1;
   return near +
          static_cast<uint64_t>(static_cast<int64_t>(static_cast<int16_t>(low - static_cast<uint16_t>(near))));
@@ -59,7 +59,7 @@ void LaunchQueue::Apply(const LogEntry& entry, uint64_t position) {
   }
   auto found = plans_.find(entry.plan);
   if (found == plans_.end()) return;
-  Plan* plan = found->second.get();
+  EnginePlan* plan = found->second.get();
   uint64_t count = FullCount(*plan, entry.count);
   if (plan->active.Is(LaunchState::kArrived) && plan->active.count == count) {
     if (!starts) {
@@ -78,7 +78,7 @@ void LaunchQueue::Apply(const LogEntry& entry, uint64_t position) {
   plan->early.emplace_back(count, entry);
 }
 
-void LaunchQueue::AppendFailure(Plan* plan, uint64_t count, LogKind kind, uint8_t ranks) {
+void LaunchQueue::AppendFailure(EnginePlan* plan, uint64_t count, LogKind kind, uint8_t ranks) {
   LogEntry entry{.kind = kind,
                  .mask = ranks,
                  .plan = static_cast<uint32_t>(plan->id) & kLogIdMask,
@@ -96,7 +96,7 @@ void LaunchQueue::AppendFailure(Plan* plan, uint64_t count, LogKind kind, uint8_
   DrainLog();
 }
 
-void LaunchQueue::Refuse(Plan* plan, Failure failure, std::optional<bool> started) {
+void LaunchQueue::Refuse(EnginePlan* plan, Failure failure, std::optional<bool> started) {
   failure.status = failure.status.WithStarted(started);
   RemoveFromUndecided(plan);
   PublishOutcome(plan->active.origin, plan->group->generation, failure);
@@ -105,7 +105,7 @@ void LaunchQueue::Refuse(Plan* plan, Failure failure, std::optional<bool> starte
   CompleteByCpu(origin, failure, listener_);
 }
 
-void LaunchQueue::RemoveFromUndecided(Plan* plan) {
+void LaunchQueue::RemoveFromUndecided(EnginePlan* plan) {
   auto found = std::find(undecided_.begin(), undecided_.end(), plan);
   if (found != undecided_.end()) {
     *found = undecided_.back();
@@ -113,7 +113,7 @@ void LaunchQueue::RemoveFromUndecided(Plan* plan) {
   }
 }
 
-std::vector<int> LaunchQueue::MissingRanks(const Plan& plan) const {
+std::vector<int> LaunchQueue::MissingRanks(const EnginePlan& plan) const {
   std::vector<int> missing;
   for (int rank = 0; rank < plan.group->world_size; ++rank) {
     if (plan.group->arrivals.Count(plan.index, rank) < plan.active.count) missing.push_back(rank);
@@ -121,7 +121,7 @@ std::vector<int> LaunchQueue::MissingRanks(const Plan& plan) const {
   return missing;
 }
 
-uint8_t LaunchQueue::MissingMask(const Plan& plan) const {
+uint8_t LaunchQueue::MissingMask(const EnginePlan& plan) const {
   uint8_t missing = 0;
   for (int rank = 0; rank < plan.group->world_size; ++rank) {
     if (plan.group->arrivals.Count(plan.index, rank) < plan.active.count)
@@ -130,7 +130,7 @@ uint8_t LaunchQueue::MissingMask(const Plan& plan) const {
   return missing;
 }
 
-uint8_t LaunchQueue::MismatchedRanks(const Plan& plan) const {
+uint8_t LaunchQueue::MismatchedRanks(const EnginePlan& plan) const {
   const ArrivalTable& arrivals = plan.group->arrivals;
   uint8_t mask = 0;
   for (int rank = 1; rank < plan.group->world_size; ++rank) {
@@ -140,8 +140,8 @@ uint8_t LaunchQueue::MismatchedRanks(const Plan& plan) const {
   return mask;
 }
 
-bool LaunchQueue::ReadyToStart(const Plan& plan) const {
-  const Group& group = *plan.group;
+bool LaunchQueue::ReadyToStart(const EnginePlan& plan) const {
+  const EngineGroup& group = *plan.group;
   for (int rank = 0; rank < group.world_size; ++rank) {
     // Beyond our launch: it has been decided, and the log says how.
     if (group.arrivals.Count(plan.index, rank) != plan.active.count) return false;
@@ -163,7 +163,7 @@ bool LaunchQueue::Admissible(uint8_t gpu_mask) const {
   return true;
 }
 
-void LaunchQueue::ReportLate(Plan* plan, uint64_t now) {
+void LaunchQueue::ReportLate(EnginePlan* plan, uint64_t now) {
   Launch& launch = plan->active;
   if (now < launch.next_late_ns) return;
   uint64_t waited = now - launch.arrive_ns;
@@ -174,8 +174,8 @@ void LaunchQueue::ReportLate(Plan* plan, uint64_t now) {
 }
 
 // Ends or defers one undecided launch; puts it among the candidates if it may start. True if it has ended.
-bool LaunchQueue::DecideOne(Plan* plan, uint64_t now) {
-  Group& group = *plan->group;
+bool LaunchQueue::DecideOne(EnginePlan* plan, uint64_t now) {
+  EngineGroup& group = *plan->group;
   const uint8_t missing = MissingMask(*plan);
   if (missing == 0) {
     if (!ReadyToStart(*plan)) return false;
@@ -203,7 +203,7 @@ bool LaunchQueue::DecideOne(Plan* plan, uint64_t now) {
 bool LaunchQueue::AppendStarts() {
   // Latency class first, then least GPU time used, then age.
   if (candidates_.size() > 1) {
-    std::sort(candidates_.begin(), candidates_.end(), [](const Plan* a, const Plan* b) {
+    std::sort(candidates_.begin(), candidates_.end(), [](const EnginePlan* a, const EnginePlan* b) {
       if (a->latency_class != b->latency_class) return a->latency_class;
       if (a->group->gpu_time_ns != b->group->gpu_time_ns)
         return a->group->gpu_time_ns < b->group->gpu_time_ns;
@@ -211,7 +211,7 @@ bool LaunchQueue::AppendStarts() {
     });
   }
   bool any = false;
-  for (Plan* plan : candidates_) {
+  for (EnginePlan* plan : candidates_) {
     while (fatal_.ok()) {
       // Everything before read_position_ has been read: if the launch is still undecided, this is its first
       // entry.
@@ -268,7 +268,7 @@ void LaunchQueue::PublishWaiting() {
   published_waiting_ = !undecided_.empty();
   uint64_t oldest = 0;
   uint32_t late = 0;
-  for (const Plan* plan : undecided_) {
+  for (const EnginePlan* plan : undecided_) {
     const Launch& launch = plan->active;
     if (oldest == 0 || launch.arrive_ns < oldest) oldest = launch.arrive_ns;
     // It has been reported as late.

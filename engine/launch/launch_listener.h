@@ -10,9 +10,9 @@
 
 namespace tandem::engine {
 
-struct Group;
+struct EngineGroup;
 struct Launch;
-struct Plan;
+struct EnginePlan;
 
 // Called from the queue's calls; must not call back.
 class LaunchListener {
@@ -20,15 +20,15 @@ class LaunchListener {
   virtual ~LaunchListener() = default;
   // A launch by message has ended.
   virtual void OnLaunchDone(uint64_t launch_id, const Status& status) = 0;
-  virtual void OnLaunchFailed(const Plan& plan, uint64_t count, const Status& status) = 0;
+  virtual void OnLaunchFailed(const EnginePlan& plan, uint64_t count, const Status& status) = 0;
   // A launch that is on lanes cannot end: its group is broken here and must break on all engines.
   // OnLaunchFailed is called for the launch as well.
-  virtual void OnGroupLost(const Plan& plan, uint64_t count, const Status& status) = 0;
-  virtual void OnLate(const Plan& plan, const Launch& launch, const std::vector<int>& missing,
+  virtual void OnGroupLost(const EnginePlan& plan, uint64_t count, const Status& status) = 0;
+  virtual void OnLate(const EnginePlan& plan, const Launch& launch, const std::vector<int>& missing,
                       double seconds) = 0;
   // A broken group's lanes cannot be released: this rank's engine lives, and has not marked its launches
   // failed for a second.
-  virtual void OnPeerSilent(const Group& group, int rank) = 0;
+  virtual void OnPeerSilent(const EngineGroup& group, int rank) = 0;
 };
 
 }  // namespace tandem::engine

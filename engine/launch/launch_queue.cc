@@ -42,7 +42,7 @@ LaunchQueue::LaunchQueue(const LaunchQueueOptions& options, Backend* backend, Me
 
 LaunchQueue::~LaunchQueue() = default;
 
-Status LaunchQueue::AddGroup(std::unique_ptr<Group> group) {
+Status LaunchQueue::AddGroup(std::unique_ptr<EngineGroup> group) {
   for (const auto& [id, other] : groups_) {
     if (((id ^ group->id) & kLogIdMask) == 0)
       return AlreadyExists("group " + std::to_string(id) + " exists already");
@@ -51,7 +51,7 @@ Status LaunchQueue::AddGroup(std::unique_ptr<Group> group) {
   return Status::Ok();
 }
 
-Group* LaunchQueue::FindGroup(uint64_t id) {
+EngineGroup* LaunchQueue::FindGroup(uint64_t id) {
   auto found = groups_.find(id);
   return found == groups_.end() ? nullptr : found->second.get();
 }
@@ -65,7 +65,7 @@ void LaunchQueue::RemoveGroup(uint64_t id) {
   groups_.erase(id);
 }
 
-Status LaunchQueue::AddPlan(std::unique_ptr<Plan> plan) {
+Status LaunchQueue::AddPlan(std::unique_ptr<EnginePlan> plan) {
   uint32_t key = static_cast<uint32_t>(plan->id) & kLogIdMask;
   if (plan->id == 0 || plans_.contains(key)) {
     return AlreadyExists("plan " + std::to_string(plan->id) + " exists already");
@@ -77,13 +77,13 @@ Status LaunchQueue::AddPlan(std::unique_ptr<Plan> plan) {
   return Status::Ok();
 }
 
-Plan* LaunchQueue::FindPlan(uint64_t id) {
+EnginePlan* LaunchQueue::FindPlan(uint64_t id) {
   auto found = plans_.find(static_cast<uint32_t>(id) & kLogIdMask);
   return found == plans_.end() || found->second->id != id ? nullptr : found->second.get();
 }
 
 bool LaunchQueue::RemovePlan(uint64_t id) {
-  Plan* plan = FindPlan(id);
+  EnginePlan* plan = FindPlan(id);
   if (plan == nullptr) return true;
   NoteFatal(speculation_.CancelIfOf(*plan));
   if (plan->active.Is(LaunchState::kArrived)) {
@@ -126,8 +126,8 @@ Failure LaunchQueue::UnknownPlan(const LaunchRequest& request, bool foreign) con
   return {NotFound("no " + plan + " on this engine"), -1};
 }
 
-Failure LaunchQueue::WhyNotCounted(const Plan& plan) const {
-  const Group& group = *plan.group;
+Failure LaunchQueue::WhyNotCounted(const EnginePlan& plan) const {
+  const EngineGroup& group = *plan.group;
   uint64_t slowest = plan.arrivals;
   int slowest_rank = group.rank;
   for (int rank = 0; rank < group.world_size; ++rank) {
@@ -166,14 +166,14 @@ Failure LaunchQueue::WhyNotCounted(const Plan& plan) const {
 }
 
 void LaunchQueue::Arrive(const LaunchRequest& request) {
-  Plan* plan = FindPlan(request.plan_id);
+  EnginePlan* plan = FindPlan(request.plan_id);
   bool foreign = plan != nullptr && plan->group->session_id != 0 && request.origin.session_id != 0 &&
                  plan->group->session_id != request.origin.session_id;
   if (plan == nullptr || foreign) {
     RejectArrival(request, request.group_generation, UnknownPlan(request, foreign));
     return;
   }
-  Group& group = *plan->group;
+  EngineGroup& group = *plan->group;
   if (request.group_generation < group.generation) {
     // Not counted: it belongs to launches that ended with the old generation.
     RejectArrival(
@@ -230,7 +230,7 @@ void LaunchQueue::Arrive(const LaunchRequest& request) {
   group.arrivals.Arrive(plan->index, group.rank, launch.digest, count);
 }
 
-void LaunchQueue::Activate(Plan* plan, const LaunchRequest& request, uint64_t count, uint64_t now) {
+void LaunchQueue::Activate(EnginePlan* plan, const LaunchRequest& request, uint64_t count, uint64_t now) {
   Launch& launch = plan->active;
   launch.progress.Advance(LaunchEvent::kArrive);
   launch.origin = request.origin;
@@ -248,11 +248,11 @@ void LaunchQueue::Activate(Plan* plan, const LaunchRequest& request, uint64_t co
   undecided_.push_back(plan);
 }
 
-Status LaunchQueue::ResolveBindings(const Plan& plan, const LaunchRequest& request,
+Status LaunchQueue::ResolveBindings(const EnginePlan& plan, const LaunchRequest& request,
                                     std::vector<SlotAddress>* slots,
                                     std::vector<std::shared_ptr<Registration>>* pins,
                                     uint64_t* digest) const {
-  const Group& group = *plan.group;
+  const EngineGroup& group = *plan.group;
   *digest = FoldDigest(kDigestSeed, request.tag_digest);
   BindingScope scope{.session_id = request.origin.session_id,
                      .group_id = group.id,
@@ -269,7 +269,7 @@ void LaunchQueue::RejectArrival(const LaunchRequest& request, uint64_t generatio
   CompleteByCpu(request.origin, failure, listener_);
 }
 
-void LaunchQueue::RejectCounted(const LaunchRequest& request, const Plan& plan, uint64_t count,
+void LaunchQueue::RejectCounted(const LaunchRequest& request, const EnginePlan& plan, uint64_t count,
                                 const Failure& failure) {
   stats_.Count(plan.stats_row, static_cast<int>(failure.status.code()), 0);
   listener_->OnLaunchFailed(plan, count, failure.status);
@@ -288,9 +288,9 @@ bool LaunchQueue::MaySpeculate() {
 
 bool LaunchQueue::Speculate(const LaunchRequest& request, std::shared_ptr<Forecast> forecast) {
   if (!MaySpeculate()) return false;
-  Plan* plan = FindPlan(request.plan_id);
+  EnginePlan* plan = FindPlan(request.plan_id);
   if (plan == nullptr || !plan->program->has_first_kernel() || plan->never_speculative) return false;
-  const Group& group = *plan->group;
+  const EngineGroup& group = *plan->group;
   if (!group.MayStart() || group.left_mask != 0 || request.group_generation != group.generation) return false;
   if (group.signals[static_cast<size_t>(group.rank)] == nullptr) return false;
   if (group.session_id != 0 && request.origin.session_id != group.session_id) return false;
@@ -319,9 +319,9 @@ bool LaunchQueue::ServeReleased() {
          }) > 0;
 }
 
-void LaunchQueue::ForEachActive(const std::function<void(const Plan&)>& visit) const {
-  for (const Plan* plan : undecided_) visit(*plan);
-  for (const Plan* plan : in_flight_) visit(*plan);
+void LaunchQueue::ForEachActive(const std::function<void(const EnginePlan&)>& visit) const {
+  for (const EnginePlan* plan : undecided_) visit(*plan);
+  for (const EnginePlan* plan : in_flight_) visit(*plan);
 }
 
 std::vector<uint64_t> LaunchQueue::GroupIds() const {

@@ -57,20 +57,20 @@ class LaunchQueue {
 
   // Groups. AddGroup takes the group; ALREADY_EXISTS unless its id is free. A group is removed once it is
   // idle.
-  Status AddGroup(std::unique_ptr<Group> group);
-  Group* FindGroup(uint64_t id);
+  Status AddGroup(std::unique_ptr<EngineGroup> group);
+  EngineGroup* FindGroup(uint64_t id);
   // The group ends with `failure`: launches that have not started fail now, those on lanes are marked failed.
   // Poll releases their lanes once the peers have marked theirs (group_breaker.h). Later launches fail too. A
   // second break changes the reason of later launches only.
-  void Break(Group* group, Failure failure);
+  void Break(EngineGroup* group, Failure failure);
   // A rank has left cleanly: launches that it has not arrived at fail.
-  void MarkLeft(Group* group, int rank) { group->left_mask |= static_cast<uint8_t>(1u << rank); }
-  bool Idle(const Group& group) const { return group.arrived == 0; }
+  void MarkLeft(EngineGroup* group, int rank) { group->left_mask |= static_cast<uint8_t>(1u << rank); }
+  bool Idle(const EngineGroup& group) const { return group.arrived == 0; }
   void RemoveGroup(uint64_t id);  // idle; its plans go with it
 
   // Plans. RemovePlan first fails a launch that has not started (on all ranks); true once the plan is gone.
-  Status AddPlan(std::unique_ptr<Plan> plan);
-  Plan* FindPlan(uint64_t id);
+  Status AddPlan(std::unique_ptr<EnginePlan> plan);
+  EnginePlan* FindPlan(uint64_t id);
   bool RemovePlan(uint64_t id);
 
   // A rank's stream has reached a launch, or a launch came by message. It ends with a status in any case.
@@ -122,61 +122,63 @@ class LaunchQueue {
   OrderLog& log() { return log_; }
   bool LogHasNews() const;
   // Every plan that has a launch arrived and not ended.
-  void ForEachActive(const std::function<void(const Plan&)>& visit) const;
-  std::vector<int> MissingRanks(const Plan& plan) const;
+  void ForEachActive(const std::function<void(const EnginePlan&)>& visit) const;
+  std::vector<int> MissingRanks(const EnginePlan& plan) const;
   std::vector<uint64_t> GroupIds() const;
 
  private:
   // Arriving (launch_queue.cc). Takes over slots, pins and digest that are in the plan's launch already.
-  void Activate(Plan* plan, const LaunchRequest& request, uint64_t count, uint64_t now);
+  void Activate(EnginePlan* plan, const LaunchRequest& request, uint64_t count, uint64_t now);
   // Slots, pins and digest of a launch; nothing stays pinned on an error.
-  Status ResolveBindings(const Plan& plan, const LaunchRequest& request, std::vector<SlotAddress>* slots,
-                         std::vector<std::shared_ptr<Registration>>* pins, uint64_t* digest) const;
+  Status ResolveBindings(const EnginePlan& plan, const LaunchRequest& request,
+                         std::vector<SlotAddress>* slots, std::vector<std::shared_ptr<Registration>>* pins,
+                         uint64_t* digest) const;
   // Why a launch of a plan that this engine does not have, or that is another session's, cannot be made.
   Failure UnknownPlan(const LaunchRequest& request, bool foreign) const;
   // Why the plan's next launch on this rank is refused without a number; OK: it gets one.
-  Failure WhyNotCounted(const Plan& plan) const;
+  Failure WhyNotCounted(const EnginePlan& plan) const;
   void RejectArrival(const LaunchRequest& request, uint64_t generation, Failure failure);
   // The same for a launch that counts: it is reported, too.
-  void RejectCounted(const LaunchRequest& request, const Plan& plan, uint64_t count, const Failure& failure);
+  void RejectCounted(const LaunchRequest& request, const EnginePlan& plan, uint64_t count,
+                     const Failure& failure);
   // The turn of this origin's channel ends with an arrival.
   void NoteTurn(const Origin& origin, uint64_t now);
 
   // Reading the log and deciding (launch_decide.cc).
   bool DrainLog();
   void Apply(const LogEntry& entry, uint64_t position);
-  uint64_t FullCount(const Plan& plan, uint16_t low) const;
+  uint64_t FullCount(const EnginePlan& plan, uint16_t low) const;
   // Appends a failure for launch `count` unless the log has decided it meanwhile. Reads the log up to it.
-  void AppendFailure(Plan* plan, uint64_t count, LogKind kind, uint8_t ranks);
+  void AppendFailure(EnginePlan* plan, uint64_t count, LogKind kind, uint8_t ranks);
   bool DecideAll();
-  bool DecideOne(Plan* plan, uint64_t now);
-  bool ReadyToStart(const Plan& plan) const;
+  bool DecideOne(EnginePlan* plan, uint64_t now);
+  bool ReadyToStart(const EnginePlan& plan) const;
   bool Admissible(uint8_t gpu_mask) const;
   bool AppendStarts();
-  void ReportLate(Plan* plan, uint64_t now);
-  uint8_t MissingMask(const Plan& plan) const;  // the ranks of MissingRanks
-  uint8_t MismatchedRanks(const Plan& plan) const;
+  void ReportLate(EnginePlan* plan, uint64_t now);
+  uint8_t MissingMask(const EnginePlan& plan) const;  // the ranks of MissingRanks
+  uint8_t MismatchedRanks(const EnginePlan& plan) const;
   // Ends a launch that has arrived and not started. `started`: whether a peer may have started it; none:
   // unknown.
-  void Refuse(Plan* plan, Failure failure, std::optional<bool> started = false);
-  void RemoveFromUndecided(Plan* plan);
+  void Refuse(EnginePlan* plan, Failure failure, std::optional<bool> started = false);
+  void RemoveFromUndecided(EnginePlan* plan);
   void PublishProgress();
   // Writes the statistics of the waiting launches.
   void PublishWaiting();
 
   // Starting and ending (launch_start.cc).
-  void Start(Plan* plan);
-  Status EnqueueOnLanes(Plan* plan);
+  void Start(EnginePlan* plan);
+  Status EnqueueOnLanes(EnginePlan* plan);
   // Marks a launch on lanes as failed: status record first, before any lane is released.
-  void MarkFailed(Plan* plan, Failure failure);
+  void MarkFailed(EnginePlan* plan, Failure failure);
   // Ends the plan's launch by this event. `observed`: of a launch whose lanes have ended, else null.
-  void End(Plan* plan, LaunchEvent event, const Failure& failure, uint64_t end_ns,
+  void End(EnginePlan* plan, LaunchEvent event, const Failure& failure, uint64_t end_ns,
            const LaunchObserved* observed = nullptr);
   // Breaks the group of the program that the lanes run now if that runs for too long. True if it did.
   bool EndOverdue();
-  std::string AwaitedText(const Plan& plan, int* who_rank) const;
+  std::string AwaitedText(const EnginePlan& plan, int* who_rank) const;
   // Breaks the group of a launch on lanes, here and by the log and tandemd everywhere.
-  void LoseGroup(Plan* plan, Failure failure);
+  void LoseGroup(EnginePlan* plan, Failure failure);
   bool ServeBroken(uint64_t now);
   bool ServeReleased();
 
@@ -195,9 +197,9 @@ class LaunchQueue {
   SpeculativeLaunch speculation_;
   GroupBreaker breaker_;
 
-  std::unordered_map<uint64_t, std::unique_ptr<Group>> groups_;
+  std::unordered_map<uint64_t, std::unique_ptr<EngineGroup>> groups_;
   // By the low 24 bits of the id, as the log names plans.
-  std::unordered_map<uint32_t, std::unique_ptr<Plan>> plans_;
+  std::unordered_map<uint32_t, std::unique_ptr<EnginePlan>> plans_;
   // Why plans of broken groups are gone, for launches that were under way to them.
   std::unordered_map<uint64_t, Failure> tombstones_;
   std::deque<uint64_t> tombstone_order_;
@@ -208,11 +210,12 @@ class LaunchQueue {
     uint8_t gpu_mask;
   };
   std::deque<RecentStart> recent_starts_;
-  std::vector<Plan*> undecided_;   // their launches are kArrived
-  std::deque<Plan*> in_flight_;    // their launches are kStarted or kFailing, in the order of their tickets
-  uint64_t front_since_ns_ = 0;    // when the first in flight became that; 0: it started as such
-  std::vector<Plan*> candidates_;  // scratch
-  std::optional<Origin> started_;  // see Started
+  std::vector<EnginePlan*> undecided_;  // their launches are kArrived
+  std::deque<EnginePlan*>
+      in_flight_;                // their launches are kStarted or kFailing, in the order of their tickets
+  uint64_t front_since_ns_ = 0;  // when the first in flight became that; 0: it started as such
+  std::vector<EnginePlan*> candidates_;  // scratch
+  std::optional<Origin> started_;        // see Started
   struct ReleasedChannel {
     uint64_t fence;
     std::shared_ptr<Channel> channel;

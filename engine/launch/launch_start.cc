@@ -11,7 +11,7 @@
 namespace tandem::engine {
 namespace {
 
-Failure NotEnqueued(const Plan& plan, const Status& status) {
+Failure NotEnqueued(const EnginePlan& plan, const Status& status) {
   return MakeFailure("LAUNCH_FAILED",
                      status.WithContext("plan " + std::to_string(plan.id) + " could not be enqueued"),
                      plan.group->rank);
@@ -29,10 +29,10 @@ std::pair<Word*, uint64_t> DoneWordOf(const Origin& origin) {
 
 }  // namespace
 
-void LaunchQueue::Start(Plan* plan) {
+void LaunchQueue::Start(EnginePlan* plan) {
   RemoveFromUndecided(plan);
   Launch& launch = plan->active;
-  Group& group = *plan->group;
+  EngineGroup& group = *plan->group;
   launch.progress.Advance(LaunchEvent::kStart);
   if (plan->takes_epoch) {
     launch.epoch = ++group.epoch;
@@ -64,7 +64,7 @@ void LaunchQueue::Start(Plan* plan) {
   if (!enqueued.ok()) LoseGroup(plan, NotEnqueued(*plan, enqueued));
 }
 
-Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
+Status LaunchQueue::EnqueueOnLanes(EnginePlan* plan) {
   Launch& launch = plan->active;
   ProfilerRange range("start", plan->id, launch.count);
   Lane& lane = lanes_.lane0();
@@ -97,7 +97,7 @@ Status LaunchQueue::EnqueueOnLanes(Plan* plan) {
   return status;
 }
 
-void LaunchQueue::MarkFailed(Plan* plan, Failure failure) {
+void LaunchQueue::MarkFailed(EnginePlan* plan, Failure failure) {
   Launch& launch = plan->active;
   failure.status = failure.status.WithStarted(true);
   if (launch.Is(LaunchState::kStarted)) {
@@ -107,10 +107,10 @@ void LaunchQueue::MarkFailed(Plan* plan, Failure failure) {
   launch.failure = std::move(failure);
 }
 
-void LaunchQueue::End(Plan* plan, LaunchEvent event, const Failure& failure, uint64_t end_ns,
+void LaunchQueue::End(EnginePlan* plan, LaunchEvent event, const Failure& failure, uint64_t end_ns,
                       const LaunchObserved* observed) {
   Launch& launch = plan->active;
-  Group& group = *plan->group;
+  EngineGroup& group = *plan->group;
   timing_.End(plan, failure.status.code(), end_ns, observed);
   if (launch.start_ns != 0 && end_ns > launch.start_ns) group.gpu_time_ns += end_ns - launch.start_ns;
   if (plan->uses_bulk && launch.epoch != 0) group.arrivals.SetBulkEnded(group.rank, launch.epoch);
@@ -124,7 +124,7 @@ bool LaunchQueue::Reap() {
   const uint64_t completed = lanes_.Completed();
   bool any = false;
   while (!in_flight_.empty() && in_flight_.front()->active.ticket <= completed) {
-    Plan* plan = in_flight_.front();
+    EnginePlan* plan = in_flight_.front();
     in_flight_.pop_front();
     any = true;
     Launch& launch = plan->active;
@@ -151,27 +151,27 @@ bool LaunchQueue::Reap() {
   return any;
 }
 
-void LaunchQueue::Break(Group* group, Failure failure) {
+void LaunchQueue::Break(EngineGroup* group, Failure failure) {
   const bool first = !group->Broken();
   group->breaking.failure = std::move(failure);
   if (!first) return;
   CancelSpeculation();
   const Failure& why = *group->breaking.failure;
-  std::vector<Plan*> waiting;
-  for (Plan* plan : undecided_) {
+  std::vector<EnginePlan*> waiting;
+  for (EnginePlan* plan : undecided_) {
     if (plan->group == group) waiting.push_back(plan);
   }
   // The log first: a launch for which a rank is missing then cannot start on any rank any more. Of the others
   // a peer may have read the START. Peers that get no command also read it: tandemd may be gone, or not know
   // yet.
   if ((group->in_flight > 0 || !waiting.empty()) && group->world_size > 1) breaker_.Announce(group);
-  for (Plan* plan : waiting) {
+  for (EnginePlan* plan : waiting) {
     listener_->OnLaunchFailed(*plan, plan->active.count, why.status);
     Refuse(plan, why, MissingMask(*plan) != 0 ? std::optional(false) : std::nullopt);
   }
   // A program that has ended keeps its outcome: its client may have read that.
   Reap();
-  for (Plan* plan : in_flight_) {
+  for (EnginePlan* plan : in_flight_) {
     if (plan->group != group) continue;
     MarkFailed(plan, why);
     listener_->OnLaunchFailed(*plan, plan->active.count, why.status);
@@ -181,8 +181,8 @@ void LaunchQueue::Break(Group* group, Failure failure) {
   NoteFatal(breaker_.Serve(group, now));
 }
 
-void LaunchQueue::LoseGroup(Plan* plan, Failure failure) {
-  Group& group = *plan->group;
+void LaunchQueue::LoseGroup(EnginePlan* plan, Failure failure) {
+  EngineGroup& group = *plan->group;
   // The log first: no engine starts another program of the group.
   breaker_.Announce(&group);
   listener_->OnGroupLost(*plan, plan->active.count, failure.status);
@@ -206,8 +206,8 @@ bool LaunchQueue::ServeBroken(uint64_t now) {
   return any;
 }
 
-std::string LaunchQueue::AwaitedText(const Plan& plan, int* who_rank) const {
-  const Group& group = *plan.group;
+std::string LaunchQueue::AwaitedText(const EnginePlan& plan, int* who_rank) const {
+  const EngineGroup& group = *plan.group;
   const Word* words = group.signals[static_cast<size_t>(group.rank)];
   const uint64_t epoch = plan.active.epoch;
   bool all_seen = true;
@@ -241,7 +241,7 @@ std::string LaunchQueue::AwaitedText(const Plan& plan, int* who_rank) const {
 
 bool LaunchQueue::EndOverdue() {
   if (in_flight_.empty()) return false;
-  Plan* plan = in_flight_.front();
+  EnginePlan* plan = in_flight_.front();
   const Launch& launch = plan->active;
   if (plan->group->Broken()) return false;  // its lanes are being released
   const uint64_t now = NowNs(), since = std::max(launch.start_ns, front_since_ns_);

@@ -9,7 +9,7 @@ constexpr uint64_t kPatienceNs = 50'000'000;
 
 }  // namespace
 
-Word* SpeculativeLaunch::GuardWord(const Group& group, uint64_t turn) {
+Word* SpeculativeLaunch::GuardWord(const EngineGroup& group, uint64_t turn) {
   return group.signals[static_cast<size_t>(group.rank)] + group.rank * plan::kSignalsPerWriter +
          kFirstCancelSignal + turn % kCancelSignals;
 }
@@ -28,7 +28,7 @@ Status SpeculativeLaunch::EnqueuePassed() {
 }
 
 bool SpeculativeLaunch::Enqueue(ExpectedLaunch expected) {
-  Plan& plan = *expected.plan;
+  EnginePlan& plan = *expected.plan;
   ++turn_;
   LaunchContext context = ContextOf(plan, expected.epoch, expected.slots);
   context.guard = {GuardWord(*plan.group, turn_), turn_};
@@ -56,7 +56,7 @@ bool SpeculativeLaunch::Enqueue(ExpectedLaunch expected) {
   return true;
 }
 
-bool SpeculativeLaunch::Use(Plan* plan, bool lanes_busy, Status* cancelled) {
+bool SpeculativeLaunch::Use(EnginePlan* plan, bool lanes_busy, Status* cancelled) {
   if (!Waiting()) return false;
   Launch& launch = plan->active;
   // The other lanes of a program that forks would wait for its first kernel, were they not idle.

@@ -36,7 +36,7 @@ namespace tandem::engine {
 
 // The launch that is expected next: what its START would enqueue, and the forecast that expects it.
 struct ExpectedLaunch {
-  Plan* plan = nullptr;
+  EnginePlan* plan = nullptr;
   uint64_t epoch = 0;
   std::vector<SlotAddress> slots;
   std::vector<std::shared_ptr<Registration>> pins;
@@ -63,11 +63,11 @@ class SpeculativeLaunch {
   // kernel is let go, and the rest of the program is to be enqueued; the launch takes over its events. Else
   // `*cancelled` has the status of cancelling the other kernel that waits, if one does. `lanes_busy`:
   // programs are on the lanes.
-  bool Use(Plan* plan, bool lanes_busy, Status* cancelled);
+  bool Use(EnginePlan* plan, bool lanes_busy, Status* cancelled);
   // Cancels the kernel that waits, if one does: before calls that may block behind a lane, too. After an
   // error lane 0 is not usable any more.
   Status Cancel();
-  Status CancelIfOf(const Plan& plan) {
+  Status CancelIfOf(const EnginePlan& plan) {
     return Waiting() && expected_.plan == &plan ? Cancel() : Status::Ok();
   }
   // Cancels a kernel that has waited for so long that its channel does other work now.
@@ -77,7 +77,7 @@ class SpeculativeLaunch {
   enum class State : uint8_t { kNone, kWaiting, kCancelling };
 
   // The word that cancels the kernel of a turn: one of the own rank's words in the group.
-  static Word* GuardWord(const Group& group, uint64_t turn);
+  static Word* GuardWord(const EngineGroup& group, uint64_t turn);
   // Lets lane 0 write that it has passed the kernel of this turn.
   Status EnqueuePassed();
 

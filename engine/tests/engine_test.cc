@@ -53,7 +53,7 @@ TEST_P(EngineWorldTest, BarriersAndSumsRunOnLanes) {
                       {Role::kOutput, {DType::kF32, {kCount}, {}}, false, -1}};
   plan::GroupContext context;
   context.topology = EmulatedTopology(world);
-  Result<plan::Plan> planned =
+  Result<plan::OperationPlan> planned =
       plan::MakePlan(std::vector<OpRequest>(static_cast<size_t>(world), request), context);
   ASSERT_TRUE(planned.ok()) << planned.status().ToString();
   v1::PlanSlot slot;

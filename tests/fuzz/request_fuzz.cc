@@ -38,7 +38,7 @@ std::string Describe(const std::vector<OpRequest>& requests) {
   return text;
 }
 
-void CheckPlan(const plan::Plan& plan, const std::vector<OpRequest>& requests) {
+void CheckPlan(const plan::OperationPlan& plan, const std::vector<OpRequest>& requests) {
   size_t steps = 0;
   for (const plan::RankProgram& program : plan.programs) steps += program.steps.size();
   const std::string what = std::string(AlgorithmName(plan.algorithm)) + " of " + Describe(requests);
@@ -77,7 +77,7 @@ void CheckRequests(const std::vector<OpRequest>& requests, const plan::GroupCont
     if (request.steps > kMaxSteps) return;
   }
   if (!plan::CompareRequests(requests).ok()) return;
-  Result<plan::Plan> plan = plan::MakePlan(requests, group);
+  Result<plan::OperationPlan> plan = plan::MakePlan(requests, group);
   if (plan.ok()) CheckPlan(*plan, requests);
 }
 

@@ -27,10 +27,10 @@ constexpr uint64_t kPatienceNs = 20'000'000'000;
 
 class Listener final : public LaunchListener {
   void OnLaunchDone(uint64_t, const Status&) override {}
-  void OnLaunchFailed(const Plan&, uint64_t, const Status&) override {}
-  void OnGroupLost(const Plan&, uint64_t, const Status&) override {}
-  void OnLate(const Plan&, const Launch&, const std::vector<int>&, double) override {}
-  void OnPeerSilent(const engine::Group&, int) override {}
+  void OnLaunchFailed(const EnginePlan&, uint64_t, const Status&) override {}
+  void OnGroupLost(const EnginePlan&, uint64_t, const Status&) override {}
+  void OnLate(const EnginePlan&, const Launch&, const std::vector<int>&, double) override {}
+  void OnPeerSilent(const engine::EngineGroup&, int) override {}
 };
 
 // Slot 1 = slot 0.
@@ -87,8 +87,8 @@ class Engine {
   }
 
   // A group of this GPU's rank 0 and, for `world_size` 2, of a peer that only the input knows.
-  Group* AddGroup(uint64_t session, int world_size) {
-    auto group = std::make_unique<Group>();
+  EngineGroup* AddGroup(uint64_t session, int world_size) {
+    auto group = std::make_unique<EngineGroup>();
     group->id = ++last_id_;
     group->session_id = session;
     group->generation = 1;
@@ -97,14 +97,14 @@ class Engine {
     group->deadline_ns = 1'000'000'000;
     group->arrivals =
         std::move(*ArrivalTable::Map(std::move(*CreateArrivalTable(world_size, 4)).get(), world_size));
-    Group* raw = group.get();
+    EngineGroup* raw = group.get();
     Status added = queue_->AddGroup(std::move(group));
     fuzz::Expect(added.ok(), added.ToString());
     return raw;
   }
 
-  uint64_t AddPlan(Group* group, uint32_t index, plan::RankProgram program, int slots) {
-    auto plan = std::make_unique<Plan>();
+  uint64_t AddPlan(EngineGroup* group, uint32_t index, plan::RankProgram program, int slots) {
+    auto plan = std::make_unique<EnginePlan>();
     plan->id = ++last_id_;
     plan->group = group;
     plan->index = index;
@@ -155,7 +155,7 @@ class Engine {
 // The rogue's actions, byte by byte of the input.
 class Rogue {
  public:
-  Rogue(Engine& engine, ChannelServer& server, Group* pair, std::vector<uint64_t> plans)
+  Rogue(Engine& engine, ChannelServer& server, EngineGroup* pair, std::vector<uint64_t> plans)
       : engine_(engine), server_(server), pair_(pair), plans_(std::move(plans)) {
     memory_ = std::move(*CreateChannelMemory(kEntries));
     ring_ = std::move(*Mapping::Map(memory_.ring.get(), 0, RingBytes(kEntries), true));
@@ -251,7 +251,7 @@ class Rogue {
 
   Engine& engine_;
   ChannelServer& server_;
-  Group* pair_;
+  EngineGroup* pair_;
   std::vector<uint64_t> plans_;
   ChannelMemory memory_;
   Mapping ring_, words_;
@@ -292,8 +292,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       engine.AddPlan(engine.AddGroup(kBystanderSession, 1), 0, CopyProgram(), 2);
 
   LaunchQueue& queue = engine.queue();
-  Group* solo = engine.AddGroup(kRogueSession, 1);
-  Group* pair = engine.AddGroup(kRogueSession, 2);
+  EngineGroup* solo = engine.AddGroup(kRogueSession, 1);
+  EngineGroup* pair = engine.AddGroup(kRogueSession, 2);
   const std::vector<uint64_t> plans = {engine.AddPlan(pair, 0, {}, 0),
                                        engine.AddPlan(solo, 0, CopyProgram(), 2),
                                        engine.AddPlan(solo, 1, {}, 0), bystander_plan};

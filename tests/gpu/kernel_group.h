@@ -37,7 +37,7 @@ class KernelGroup {
 
   // OK, or why there is nothing to launch.
   const Status& status() const { return status_; }
-  const plan::Plan& plan() const { return plan_; }
+  const plan::OperationPlan& plan() const { return plan_; }
   int world_size() const { return static_cast<int>(requests_.size()); }
   int blocks() const { return blocks_; }
 
@@ -74,7 +74,7 @@ class KernelGroup {
   TestMachine* machine_;
   std::vector<OpRequest> requests_;
   KernelGroupOptions options_;
-  plan::Plan plan_;
+  plan::OperationPlan plan_;
   Status status_;
   int blocks_ = 0;
   uint64_t half_bytes_ = 0;

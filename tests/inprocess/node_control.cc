@@ -162,7 +162,7 @@ Result<PlanInfo> Node::Prepare(int rank, const std::string& key, const OpRequest
 Result<PlanInfo> Node::MakePlan(const std::string& key, const std::vector<OpRequest>& requests) {
   plan::GroupContext context;
   context.topology = EmulatedTopology(world_size_);
-  TANDEM_ASSIGN_OR_RETURN(plan::Plan planned, plan::MakePlan(requests, context));
+  TANDEM_ASSIGN_OR_RETURN(plan::OperationPlan planned, plan::MakePlan(requests, context));
   if (planned.workspace_bytes > engine::EngineNode::kWorkspaceBytes || planned.bulk_bytes != 0) {
     return ResourceExhausted("plan '" + key + "' needs more workspace than the test's node has");
   }

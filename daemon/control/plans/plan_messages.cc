@@ -12,7 +12,7 @@ namespace {
 constexpr double kLatencyClassUs = 50;
 constexpr uint64_t kLatencyClassBytes = 256 * 1024;
 
-engine::v1::Command AddPlanCommand(const plan::Plan& plan, const OpRequest& request, size_t rank,
+engine::v1::Command AddPlanCommand(const plan::OperationPlan& plan, const OpRequest& request, size_t rank,
                                    uint64_t group_id) {
   engine::v1::Command command;
   engine::v1::AddPlan& add = *command.mutable_add_plan();
@@ -37,7 +37,7 @@ engine::v1::Command AddPlanCommand(const plan::Plan& plan, const OpRequest& requ
 
 }  // namespace
 
-void FillPlanInfo(const plan::Plan& from, v1::PlanInfo* info) {
+void FillPlanInfo(const plan::OperationPlan& from, v1::PlanInfo* info) {
   info->set_op(static_cast<uint32_t>(from.op));
   info->set_algorithm(static_cast<uint32_t>(from.algorithm));
   info->set_reason(from.reason);
@@ -78,7 +78,7 @@ void FillOperands(const OpRequest& request, v1::PlanInfo* info) {
   }
 }
 
-std::vector<engine::v1::Command> AddPlanCommands(const plan::Plan& plan,
+std::vector<engine::v1::Command> AddPlanCommands(const plan::OperationPlan& plan,
                                                  const std::vector<OpRequest>& requests, uint64_t group_id) {
   std::vector<engine::v1::Command> commands;
   for (size_t rank = 0; rank < requests.size(); ++rank) {

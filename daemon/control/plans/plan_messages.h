@@ -15,12 +15,12 @@
 namespace tandem::daemon {
 
 // The explanation, without ids and without the group's own figures.
-void FillPlanInfo(const plan::Plan& from, v1::PlanInfo* info);
+void FillPlanInfo(const plan::OperationPlan& from, v1::PlanInfo* info);
 // The operands of one rank's request, as launches bind them.
 void FillOperands(const OpRequest& request, v1::PlanInfo* info);
 
 // By rank: the command that adds the plan. Its id and its index are still to be set.
-std::vector<engine::v1::Command> AddPlanCommands(const plan::Plan& plan,
+std::vector<engine::v1::Command> AddPlanCommands(const plan::OperationPlan& plan,
                                                  const std::vector<OpRequest>& requests, uint64_t group_id);
 
 // Whether a program has a step that needs the engines' communicator.

@@ -140,7 +140,7 @@ Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group, cons
   const auto tuning = core_.options.tuning == nullptr ? nullptr : core_.options.tuning->Snapshot();
   context.tuning = tuning.get();
   context.gpu_model = TuningModel(core_.options, context.topology);
-  Result<plan::Plan> plan = plan::MakePlan(draft.requests, context);
+  Result<plan::OperationPlan> plan = plan::MakePlan(draft.requests, context);
   if (!plan.ok()) return plan.status().WithContext(draft.context);
   draft.plan = std::move(*plan);
   if (tuning != nullptr && draft.plan.measured_us == 0) {

@@ -40,7 +40,7 @@ class PlanService {
   struct Draft {
     std::string key, context;  // context: the beginning of messages
     std::vector<OpRequest> requests;
-    plan::Plan plan;
+    plan::OperationPlan plan;
     std::vector<engine::v1::Command> commands;  // by rank
     uint64_t kept_bytes = 0;
     Placement placement;

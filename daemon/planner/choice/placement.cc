@@ -27,7 +27,7 @@ Result<PlanPlacement> ParsePlacement(std::string_view name) {
       .WithDetail({.field = "placement"});
 }
 
-Status CheckClientForm(const Plan& plan, ClientKernels kernels) {
+Status CheckClientForm(const OperationPlan& plan, ClientKernels kernels) {
   TANDEM_RETURN_IF_ERROR(CheckOneKernel(plan.programs));
   if (kernels == ClientKernels::kAll) return Status::Ok();
   for (const RankProgram& program : plan.programs) {
@@ -54,7 +54,8 @@ Status CheckClientForm(const Plan& plan, ClientKernels kernels) {
   return Status::Ok();
 }
 
-Status CheckClientPlacement(const Plan& plan, std::span<const OpRequest> requests, ClientKernels kernels) {
+Status CheckClientPlacement(const OperationPlan& plan, std::span<const OpRequest> requests,
+                            ClientKernels kernels) {
   Status status = CheckClientForm(plan, kernels);
   if (status.ok()) {
     TANDEM_ASSIGN_OR_RETURN(const VerifyContext context, ContextOf(requests));
@@ -66,7 +67,7 @@ Status CheckClientPlacement(const Plan& plan, std::span<const OpRequest> request
   return Status(Code::kFailedPrecondition, std::string(status.message()), std::move(detail));
 }
 
-std::vector<Algorithm> OtherAlgorithms(const Plan& plan) {
+std::vector<Algorithm> OtherAlgorithms(const OperationPlan& plan) {
   const auto time = [](const RefusedAlgorithm& other) {
     return other.measured_us > 0 ? other.measured_us : other.predicted_us;
   };

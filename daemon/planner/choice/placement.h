@@ -15,12 +15,13 @@ namespace tandem::plan {
 // OK if the client can run `plan`: every rank's program is one kernel that meets the peers, and the programs
 // are proven without an engine's start. Else FAILED_PRECONDITION with detail.field "placement", and the
 // reason and message of the check that failed.
-Status CheckClientPlacement(const Plan& plan, std::span<const OpRequest> requests, ClientKernels kernels);
+Status CheckClientPlacement(const OperationPlan& plan, std::span<const OpRequest> requests,
+                            ClientKernels kernels);
 
 // The form alone, without the proof, which takes longer than planning does.
-Status CheckClientForm(const Plan& plan, ClientKernels kernels);
+Status CheckClientForm(const OperationPlan& plan, ClientKernels kernels);
 
 // The algorithms of `plan.refused` that can run, the fastest by measured or predicted time first.
-std::vector<Algorithm> OtherAlgorithms(const Plan& plan);
+std::vector<Algorithm> OtherAlgorithms(const OperationPlan& plan);
 
 }  // namespace tandem::plan

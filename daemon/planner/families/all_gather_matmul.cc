@@ -423,7 +423,8 @@ bool UnfusedGather(const Problem& problem, Algorithm collective, Gather* gather,
 
 }  // namespace
 
-Status BuildAllGatherMatmul(const Problem& problem, Algorithm algorithm, Algorithm collective, Plan* plan) {
+Status BuildAllGatherMatmul(const Problem& problem, Algorithm algorithm, Algorithm collective,
+                            OperationPlan* plan) {
   const OpRequest& request = *problem.request;
   const int world = problem.world_size;
   const bool ring = algorithm == Algorithm::kRing && world > 1;

@@ -172,7 +172,7 @@ void AllReduceSteps::WriteTwoShot(const AllReduceViews& views) {
   }
 }
 
-Status BuildAllReduce(const Problem& problem, Algorithm algorithm, Plan* plan) {
+Status BuildAllReduce(const Problem& problem, Algorithm algorithm, OperationPlan* plan) {
   Builder builder(problem.world_size, 1);
   AllReduceViews views;
   views.mean = problem.mean;

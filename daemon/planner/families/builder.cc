@@ -238,7 +238,7 @@ std::vector<uint32_t> Builder::LastOfOthers(int rank, int lane) const {
   return out;
 }
 
-Status Builder::Finish(Plan* plan) {
+Status Builder::Finish(OperationPlan* plan) {
   if (signals_ > kSignalsPerWriter) {
     return ResourceExhausted(Text("the programs need ", signals_,
                                   " signal words for each pair of ranks; there are ", kSignalsPerWriter));

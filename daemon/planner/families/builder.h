@@ -95,7 +95,7 @@ class Builder {
 
   // Moves the programs and what follows from them (workspace, bulk, lanes, bytes moved) into `plan`.
   // RESOURCE_EXHAUSTED when more signal words are needed than a writer has.
-  Status Finish(Plan* plan);
+  Status Finish(OperationPlan* plan);
 
  private:
   struct RankState {

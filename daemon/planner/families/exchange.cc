@@ -69,7 +69,7 @@ void Exchange::Write(std::span<const ExchangeViews> tensors, const Manner& manne
   }
 }
 
-Status BuildExchange(const Problem& problem, Algorithm algorithm, Plan* plan) {
+Status BuildExchange(const Problem& problem, Algorithm algorithm, OperationPlan* plan) {
   const int world = problem.world_size;
   const Op op = problem.request->op;
   const bool sums = op == Op::kReduceScatter;

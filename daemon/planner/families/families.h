@@ -87,28 +87,30 @@ class Exchange {
 };
 
 // Collectives of a world of one rank: a copy from input to output, or nothing in place.
-Status BuildLocalCollective(const Problem& problem, Plan* plan);
+Status BuildLocalCollective(const Problem& problem, OperationPlan* plan);
 // All-reduce by symmetric memory: kOneShot, kTwoShot, kCopyEngine (two shots), kHybridCubeMesh, kLowLatency.
-Status BuildAllReduce(const Problem& problem, Algorithm algorithm, Plan* plan);
+Status BuildAllReduce(const Problem& problem, Algorithm algorithm, OperationPlan* plan);
 // All-gather, reduce-scatter, all-to-all by kSm or kCopyEngine.
-Status BuildExchange(const Problem& problem, Algorithm algorithm, Plan* plan);
+Status BuildExchange(const Problem& problem, Algorithm algorithm, OperationPlan* plan);
 // Broadcast and reduce by kSm.
-Status BuildRooted(const Problem& problem, Algorithm algorithm, Plan* plan);
+Status BuildRooted(const Problem& problem, Algorithm algorithm, OperationPlan* plan);
 // Any collective without a matmul by kNccl.
-Status BuildNccl(const Problem& problem, Plan* plan);
+Status BuildNccl(const Problem& problem, OperationPlan* plan);
 // Barrier and empty by kDirect: no steps.
-Status BuildMeeting(const Problem& problem, Plan* plan);
-Status BuildSendReceive(const Problem& problem, Plan* plan);
-Status BuildAsyncInputMatmul(const Problem& problem, Plan* plan);
+Status BuildMeeting(const Problem& problem, OperationPlan* plan);
+Status BuildSendReceive(const Problem& problem, OperationPlan* plan);
+Status BuildAsyncInputMatmul(const Problem& problem, OperationPlan* plan);
 // kPipeline, kRing, kFused; and the product and `collective` one after the other: kUnfused, kLowLatency,
 // kNccl.
-Status BuildAllGatherMatmul(const Problem& problem, Algorithm algorithm, Algorithm collective, Plan* plan);
+Status BuildAllGatherMatmul(const Problem& problem, Algorithm algorithm, Algorithm collective,
+                            OperationPlan* plan);
 Status BuildMatmulReduceScatter(const Problem& problem, Algorithm algorithm, Algorithm collective,
-                                Plan* plan);
+                                OperationPlan* plan);
 // The same with kTiledTwoShot and kFused.
-Status BuildMatmulAllReduce(const Problem& problem, Algorithm algorithm, Algorithm collective, Plan* plan);
+Status BuildMatmulAllReduce(const Problem& problem, Algorithm algorithm, Algorithm collective,
+                            OperationPlan* plan);
 // kFused; the plan's numbers are set by the former.
-Status BuildFusedMatmulAllReduce(const Problem& problem, Plan* plan);
+Status BuildFusedMatmulAllReduce(const Problem& problem, OperationPlan* plan);
 
 // The slices of a tensor by rank, as one dimension in front: extent dim = W * s becomes [W, …, s, …].
 View RankMajor(const View& view, int dim, int world_size);

@@ -6,7 +6,7 @@
 
 namespace tandem::plan {
 
-Status BuildLocalCollective(const Problem& problem, Plan* plan) {
+Status BuildLocalCollective(const Problem& problem, OperationPlan* plan) {
   Builder builder(1, 1);
   builder.Copy(0, 0, problem.Slot(0, problem.slots.input), problem.Slot(0, problem.slots.output), true,
                "copy");
@@ -15,7 +15,7 @@ Status BuildLocalCollective(const Problem& problem, Plan* plan) {
 
 // An engine starts a launch once all ranks' streams have reached it, each with a fence behind its earlier
 // work: no step could add to that. In the client the ranks meet by a kernel of one phase.
-Status BuildMeeting(const Problem& problem, Plan* plan) {
+Status BuildMeeting(const Problem& problem, OperationPlan* plan) {
   Builder builder(problem.world_size, 1);
   const bool by_kernel =
       problem.group->placement == PlanPlacement::kClient && problem.request->op == Op::kBarrier;
@@ -28,7 +28,7 @@ Status BuildMeeting(const Problem& problem, Plan* plan) {
   return builder.Finish(plan);
 }
 
-Status BuildAsyncInputMatmul(const Problem& problem, Plan* plan) {
+Status BuildAsyncInputMatmul(const Problem& problem, OperationPlan* plan) {
   Builder builder(problem.world_size, 1);
   for (int r = 0; r < problem.world_size; ++r) {
     // Others wait only at their ends, so a rank whose chunks come late delays nobody's matmul.

@@ -217,7 +217,8 @@ class TiledTwoShot {
 
 }  // namespace
 
-Status BuildMatmulAllReduce(const Problem& problem, Algorithm algorithm, Algorithm collective, Plan* plan) {
+Status BuildMatmulAllReduce(const Problem& problem, Algorithm algorithm, Algorithm collective,
+                            OperationPlan* plan) {
   const int world = problem.world_size;
   plan->wire_type = DTypeName(problem.wire);
   plan->reduction_order = "rank order, fp32";

@@ -143,7 +143,7 @@ class FusedTwoShot {
 
 }  // namespace
 
-Status BuildFusedMatmulAllReduce(const Problem& problem, Plan* plan) {
+Status BuildFusedMatmulAllReduce(const Problem& problem, OperationPlan* plan) {
   if (const auto skinny = SkinnyFor(problem)) return BuildSkinny(problem, *skinny, plan);
   Builder builder(problem.world_size, FusedTwoShot::Lanes(problem));
   FusedTwoShot parts(problem, &builder);

@@ -114,7 +114,7 @@ void AddEpilogue(const Problem& problem, int rank, int dim, ReduceStep* sum, siz
   }
 }
 
-void SetUnfusedNumbers(const Problem& problem, Algorithm collective, bool rounds_again, Plan* plan) {
+void SetUnfusedNumbers(const Problem& problem, Algorithm collective, bool rounds_again, OperationPlan* plan) {
   const bool by_nccl = collective == Algorithm::kNccl;
   plan->wire_type = DTypeName(problem.wire);
   plan->reduction_order = by_nccl ? "NCCL's" : "rank order, fp32";

@@ -33,6 +33,6 @@ bool HasEpilogue(const Problem& problem);
 
 // The explanation of a product and then a reduction by `collective`. `rounds_again`: bias, result scale or
 // C's own type come after the sum.
-void SetUnfusedNumbers(const Problem& problem, Algorithm collective, bool rounds_again, Plan* plan);
+void SetUnfusedNumbers(const Problem& problem, Algorithm collective, bool rounds_again, OperationPlan* plan);
 
 }  // namespace tandem::plan

@@ -285,7 +285,7 @@ bool UnfusedScatter(const Problem& problem, Algorithm collective, Builder* build
 }
 
 // A partial sum is rounded to the wire type, the sum once more; fp32 on the wire leaves the one at the end.
-void SetSumNumbers(const Problem& problem, Plan* plan) {
+void SetSumNumbers(const Problem& problem, OperationPlan* plan) {
   plan->wire_type = DTypeName(problem.wire);
   plan->reduction_order = "rank order, fp32";
   plan->roundings = problem.wire == DType::kF32 ? 1 : 2;
@@ -294,7 +294,7 @@ void SetSumNumbers(const Problem& problem, Plan* plan) {
 }  // namespace
 
 Status BuildMatmulReduceScatter(const Problem& problem, Algorithm algorithm, Algorithm collective,
-                                Plan* plan) {
+                                OperationPlan* plan) {
   const OpRequest& request = *problem.request;
   const int world = problem.world_size;
   const bool ring = algorithm == Algorithm::kRing && world > 1;

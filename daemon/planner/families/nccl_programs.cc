@@ -44,7 +44,7 @@ View RankMajor(const View& view, int dim, int world_size) {
   return MoveDim(SplitDim(view, dim, world_size), dim, 0);
 }
 
-Status BuildNccl(const Problem& problem, Plan* plan) {
+Status BuildNccl(const Problem& problem, OperationPlan* plan) {
   const Op op = problem.request->op;
   const int world = problem.world_size;
   Builder builder(world, 1);

@@ -43,7 +43,7 @@ void ReduceToRoot(const Problem& problem, const PeerSlots& slots, int sent, int 
 
 }  // namespace
 
-Status BuildRooted(const Problem& problem, Algorithm algorithm, Plan* plan) {
+Status BuildRooted(const Problem& problem, Algorithm algorithm, OperationPlan* plan) {
   const int world = problem.world_size;
   const bool broadcast = problem.request->op == Op::kBroadcast;
   const bool direct = broadcast && problem.symmetric(problem.slots.output);

@@ -67,7 +67,7 @@ Result<std::vector<Message>> Match(const Problem& problem) {
 
 }  // namespace
 
-Status BuildSendReceive(const Problem& problem, Plan* plan) {
+Status BuildSendReceive(const Problem& problem, OperationPlan* plan) {
   const int world = problem.world_size;
   TANDEM_ASSIGN_OR_RETURN(std::vector<Message> messages, Match(problem));
   Builder builder(world, 1);

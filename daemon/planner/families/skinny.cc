@@ -194,7 +194,7 @@ std::optional<SkinnyLayout> SkinnyFor(const Problem& problem, std::string* why) 
   return layout;
 }
 
-Status BuildSkinny(const Problem& problem, const SkinnyLayout& layout, Plan* plan) {
+Status BuildSkinny(const Problem& problem, const SkinnyLayout& layout, OperationPlan* plan) {
   Builder builder(problem.world_size, 1);
   SkinnySteps steps(problem, layout, &builder);
   for (int r = 0; r < problem.world_size; ++r) steps.Write(r);

@@ -19,6 +19,6 @@ namespace tandem::plan {
 std::optional<SkinnyLayout> SkinnyFor(const Problem& problem, std::string* why = nullptr);
 
 // Writes the programs; the plan's numbers but `steps` are the caller's.
-Status BuildSkinny(const Problem& problem, const SkinnyLayout& layout, Plan* plan);
+Status BuildSkinny(const Problem& problem, const SkinnyLayout& layout, OperationPlan* plan);
 
 }  // namespace tandem::plan

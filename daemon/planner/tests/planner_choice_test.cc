@@ -42,7 +42,7 @@ TEST(AllReduceChoice, UsesTheMeshesOwnOneShotAndNeverTwoShot) {
   const int64_t bound = (256 << 10) / 4;
   EXPECT_EQ(MustPlan(AllReduce(bound - 1), MeshGroup()).algorithm, Algorithm::kHybridCubeMesh);
   EXPECT_EQ(MustPlan(AllReduce(bound), MeshGroup()).algorithm, Algorithm::kHybridCubeMesh);
-  const Plan above = MustPlan(AllReduce(bound + 1), MeshGroup());
+  const OperationPlan above = MustPlan(AllReduce(bound + 1), MeshGroup());
   EXPECT_EQ(above.algorithm, Algorithm::kNccl);
   EXPECT_THAT(ReasonAgainst(above, Algorithm::kTwoShot), HasSubstr("no peer access"));
   EXPECT_THAT(ReasonAgainst(above, Algorithm::kHybridCubeMesh),
@@ -57,11 +57,11 @@ TEST(AllReduceChoice, TakesNcclOnOtherClasses) {
   EXPECT_EQ(MustPlan(AllReduce(16), PcieGroup(4)).algorithm, Algorithm::kNccl);
   GroupContext without = PcieGroup(4);
   without.nccl = false;
-  const Plan plan = MustPlan(AllReduce(16), without);
+  const OperationPlan plan = MustPlan(AllReduce(16), without);
   EXPECT_EQ(plan.algorithm, Algorithm::kTwoShot);
   EXPECT_EQ(ReasonAgainst(plan, Algorithm::kNccl), "NCCL is not available");
   without.no_nccl = "ranks share a GPU";
-  const Plan shared = MustPlan(AllReduce(16), without);
+  const OperationPlan shared = MustPlan(AllReduce(16), without);
   EXPECT_EQ(ReasonAgainst(shared, Algorithm::kNccl), "ranks share a GPU");
   EXPECT_EQ(shared.reason, "ranks share a GPU");
 }
@@ -69,7 +69,7 @@ TEST(AllReduceChoice, TakesNcclOnOtherClasses) {
 // NCCL's sums of e5m2 saturate; e4m3 has no infinities to lose.
 TEST(AllReduceChoice, KeepsTheInfinitiesOfE5M2) {
   const int64_t count = (10 << 20) + 1;
-  const Plan plan = MustPlan(AllReduce(count, DType::kF8E5M2), SwitchGroup(4));
+  const OperationPlan plan = MustPlan(AllReduce(count, DType::kF8E5M2), SwitchGroup(4));
   EXPECT_EQ(plan.algorithm, Algorithm::kTwoShot);
   EXPECT_THAT(plan.reason, HasSubstr("lose infinities"));
   EXPECT_EQ(MustPlan(AllReduce(count, DType::kF8E4M3), SwitchGroup(4)).algorithm, Algorithm::kNccl);
@@ -80,7 +80,7 @@ TEST(AllReduceChoice, KeepsTheInfinitiesOfE5M2) {
 }
 
 TEST(AllReduceChoice, ExplainsEveryOtherAlgorithm) {
-  const Plan plan = MustPlan(AllReduce((10 << 20) / 4 + 1), SwitchGroup(4));
+  const OperationPlan plan = MustPlan(AllReduce((10 << 20) / 4 + 1), SwitchGroup(4));
   EXPECT_EQ(plan.refused.size(), AlgorithmsOf(Op::kAllReduce).size() - 1);
   EXPECT_THAT(plan.reason, HasSubstr("above 10 MiB"));
   EXPECT_THAT(ReasonAgainst(plan, Algorithm::kOneShot), HasSubstr("above its bound of 256 KiB"));
@@ -102,7 +102,7 @@ TEST(AllReduceChoice, ExplainsEveryOtherAlgorithm) {
 TEST(AskedAlgorithm, OverridesBoundsButNotImpossibility) {
   OpRequest request = AllReduce(20 << 20);
   request.algorithm = Algorithm::kOneShot;
-  const Plan plan = MustPlan(request, SwitchGroup(2));
+  const OperationPlan plan = MustPlan(request, SwitchGroup(2));
   EXPECT_EQ(plan.algorithm, Algorithm::kOneShot);
   EXPECT_THAT(plan.reason, HasSubstr("asked for; 80 MiB is above its bound"));
   request.algorithm = Algorithm::kHybridCubeMesh;
@@ -136,7 +136,7 @@ TEST(MoveChoice, GoesBySizeAndClass) {
   EXPECT_EQ(MustPlan(gather(4096), PcieGroup(4)).algorithm, Algorithm::kNccl);
   OpRequest low = gather(4096);
   low.low_contention = true;
-  const Plan plan = MustPlan(low, SwitchGroup(4));
+  const OperationPlan plan = MustPlan(low, SwitchGroup(4));
   EXPECT_EQ(plan.algorithm, Algorithm::kCopyEngine);
   EXPECT_THAT(ReasonAgainst(plan, Algorithm::kSm), HasSubstr("low contention"));
   EXPECT_THAT(ReasonAgainst(plan, Algorithm::kNccl), HasSubstr("low contention"));
@@ -144,7 +144,7 @@ TEST(MoveChoice, GoesBySizeAndClass) {
 
 TEST(FusedChoice, TakesTheUnfusedOneWhereItIsFasterAndSaysSo) {
   OpRequest small = GatherMatmul(8, 8, 64, 64, 0, DType::kBf16);
-  Plan plan = MustPlan(small, SwitchGroup(8));
+  OperationPlan plan = MustPlan(small, SwitchGroup(8));
   EXPECT_EQ(plan.algorithm, Algorithm::kUnfused);
   EXPECT_FALSE(plan.fused);
   EXPECT_TRUE(plan.warnings.empty());
@@ -152,7 +152,7 @@ TEST(FusedChoice, TakesTheUnfusedOneWhereItIsFasterAndSaysSo) {
   plan = MustPlan(small, SwitchGroup(8));
   ASSERT_EQ(plan.warnings.size(), 1u);
   EXPECT_THAT(plan.warnings[0], HasSubstr("pipeline: unfused is preferred: predicted"));
-  const Plan large = MustPlan(GatherMatmul(8, 1024, 7168, 8192, 0, DType::kBf16), SwitchGroup(8));
+  const OperationPlan large = MustPlan(GatherMatmul(8, 1024, 7168, 8192, 0, DType::kBf16), SwitchGroup(8));
   EXPECT_TRUE(large.fused);
   EXPECT_EQ(large.algorithm, Algorithm::kPipeline);
 }
@@ -161,7 +161,7 @@ TEST(FusedChoice, TakesFusedKernelsUnaskedOnlyWhereTheOperatorAllowsIt) {
   const OpRequest request = GatherMatmul(8, 1024, 7168, 8192, 0, DType::kBf16);
   GroupContext group = SwitchGroup(8);
   group.fused_kernels = true;
-  Plan plan = MustPlan(request, group);
+  OperationPlan plan = MustPlan(request, group);
   EXPECT_NE(plan.algorithm, Algorithm::kFused);
   EXPECT_THAT(ReasonAgainst(plan, Algorithm::kFused), HasSubstr("when it is asked for (fused = explicit)"));
   group.fused_by_choice = true;
@@ -178,7 +178,7 @@ TEST(FusedChoice, TakesFusedKernelsUnaskedOnlyWhereTheOperatorAllowsIt) {
 TEST(FusedChoice, NeverRunsUnfusedWhenThatIsAnError) {
   OpRequest request = GatherMatmul(8, 8, 64, 64, 0, DType::kBf16);
   request.on_unfused = OnUnfused::kError;
-  const Plan plan = MustPlan(request, SwitchGroup(8));
+  const OperationPlan plan = MustPlan(request, SwitchGroup(8));
   EXPECT_TRUE(plan.fused);
   EXPECT_THAT(ReasonAgainst(plan, Algorithm::kUnfused), HasSubstr("on_unfused is error"));
   // No peer access: only NCCL could do it.
@@ -207,7 +207,7 @@ TEST(FusedChoice, AGatheringRingNeedsItsNeighboursOnly) {
   request.operands.push_back(Tensor(Role::kGatheredA, DType::kF32, {32, 64}));
   request.operands.back().symmetric = true;  // with an entry exchange
   request.algorithm = Algorithm::kRing;
-  const Plan plan = MustPlan(request, group);
+  const OperationPlan plan = MustPlan(request, group);
   EXPECT_EQ(Simulate(plan, OnAllRanks(request, 4)), "");
   for (const RankProgram& program : plan.programs) {
     for (const Step& step : program.steps) {
@@ -234,7 +234,7 @@ TEST(FusedChoice, NothingCanRunWithoutPeerAccessAndNccl) {
 }
 
 TEST(OneRank, HasNothingToCommunicate) {
-  Plan plan = MustPlan(AllReduce(100 << 20), SwitchGroup(1));
+  OperationPlan plan = MustPlan(AllReduce(100 << 20), SwitchGroup(1));
   EXPECT_EQ(plan.programs[0].steps.size(), 1u);
   EXPECT_EQ(plan.bytes_moved, 0u);
   EXPECT_THAT(plan.reason, HasSubstr("one rank"));
@@ -457,15 +457,15 @@ TEST(PlannerText, AListingHasTheEpilogueInItsOrder) {
 TEST(PlannerText, TheReductionOrderOverKIsThatOfTheAlgorithm) {
   OpRequest request = GatherMatmul(4, 16, 24, 32, 1);
   request.algorithm = Algorithm::kUnfused;
-  Result<Plan> unfused = PlanOf(request, SwitchGroup(4));
+  Result<OperationPlan> unfused = PlanOf(request, SwitchGroup(4));
   ASSERT_TRUE(unfused.ok()) << unfused.status().ToString();
   EXPECT_EQ(unfused->reduction_order, "over K in rank order, fp32");
   request.algorithm = Algorithm::kRing;
-  Result<Plan> ring = PlanOf(request, SwitchGroup(4));
+  Result<OperationPlan> ring = PlanOf(request, SwitchGroup(4));
   ASSERT_TRUE(ring.ok()) << ring.status().ToString();
   EXPECT_EQ(ring->reduction_order, "over K in the order of arrival: own shard first, fp32");
   // Gathered along the rows nothing is summed across shards.
-  Result<Plan> rows = PlanOf(GatherMatmul(4, 16, 24, 32, 0), SwitchGroup(4));
+  Result<OperationPlan> rows = PlanOf(GatherMatmul(4, 16, 24, 32, 0), SwitchGroup(4));
   ASSERT_TRUE(rows.ok()) << rows.status().ToString();
   EXPECT_EQ(rows->reduction_order, "");
 }

@@ -40,7 +40,8 @@ using WordKey = std::tuple<int, int, int>;  // from, to, index
 
 class Simulation {
  public:
-  Simulation(const Plan& plan, const std::vector<OpRequest>& requests) : plan_(plan), requests_(requests) {
+  Simulation(const OperationPlan& plan, const std::vector<OpRequest>& requests)
+      : plan_(plan), requests_(requests) {
     for (const RankProgram& program : plan.programs) {
       Runner runner;
       runner.steps = ExpandedSteps(program);
@@ -234,7 +235,7 @@ class Simulation {
     if (error_.empty()) error_ = std::move(error);
   }
 
-  const Plan& plan_;
+  const OperationPlan& plan_;
   const std::vector<OpRequest>& requests_;
   std::vector<Runner> runners_;
   std::map<WordKey, uint32_t> words_;
@@ -312,17 +313,17 @@ std::vector<OpRequest> OnAllRanks(const OpRequest& request, int world) {
   return std::vector<OpRequest>(world, request);
 }
 
-Result<Plan> PlanOf(const OpRequest& request, const GroupContext& group) {
+Result<OperationPlan> PlanOf(const OpRequest& request, const GroupContext& group) {
   return MakePlan(OnAllRanks(request, group.topology.size()), group);
 }
 
-Plan MustPlan(const OpRequest& request, const GroupContext& group) {
+OperationPlan MustPlan(const OpRequest& request, const GroupContext& group) {
   auto plan = PlanOf(request, group);
   EXPECT_TRUE(plan.ok()) << plan.status().ToString();
-  return plan.ok() ? *plan : Plan{};
+  return plan.ok() ? *plan : OperationPlan{};
 }
 
-std::string ReasonAgainst(const Plan& plan, Algorithm algorithm) {
+std::string ReasonAgainst(const OperationPlan& plan, Algorithm algorithm) {
   for (const RefusedAlgorithm& refused : plan.refused) {
     if (refused.algorithm == algorithm) return refused.reason;
   }
@@ -341,7 +342,7 @@ std::vector<Step> ExpandedSteps(const RankProgram& program) {
   return steps;
 }
 
-std::string Simulate(const Plan& plan, const std::vector<OpRequest>& requests) {
+std::string Simulate(const OperationPlan& plan, const std::vector<OpRequest>& requests) {
   return Simulation(plan, requests).Run();
 }
 

@@ -31,13 +31,13 @@ OpRequest MatmulAllReduce(int64_t m, int64_t n, int64_t k, DType dtype = DType::
 std::vector<OpRequest> OnAllRanks(const OpRequest& request, int world);
 
 // Plans `request` on all ranks of `group`.
-Result<Plan> PlanOf(const OpRequest& request, const GroupContext& group);
+Result<OperationPlan> PlanOf(const OpRequest& request, const GroupContext& group);
 
 // The same; fails the test where there is no plan.
-Plan MustPlan(const OpRequest& request, const GroupContext& group);
+OperationPlan MustPlan(const OpRequest& request, const GroupContext& group);
 
 // The reason against `algorithm` in `plan`; "not refused" if it is the chosen one.
-std::string ReasonAgainst(const Plan& plan, Algorithm algorithm);
+std::string ReasonAgainst(const OperationPlan& plan, Algorithm algorithm);
 
 // Every step of `program` in program order, collectives expanded.
 std::vector<Step> ExpandedSteps(const RankProgram& program);
@@ -45,7 +45,7 @@ std::vector<Step> ExpandedSteps(const RankProgram& program);
 // Runs all programs in program order as on one in-order queue a rank. Empty, or what is wrong: a deadlock, a
 // word that is signalled twice or never waited for, an access out of its bounds, a peer's operand that is
 // written or read and is not symmetric, a program that does not close.
-std::string Simulate(const Plan& plan, const std::vector<OpRequest>& requests);
+std::string Simulate(const OperationPlan& plan, const std::vector<OpRequest>& requests);
 
 // Checks that `request`, changed by `change`, is refused with an error about `field` that says `text`.
 void ExpectRefused(OpRequest request, const std::function<void(OpRequest*)>& change, const std::string& field,

@@ -56,7 +56,7 @@ void Run(Memory* memory, const std::vector<View>& sources, const std::vector<Vie
   }
 }
 
-void Fill(Memory* memory, const Plan& plan, int slot, int64_t count, uint32_t seed) {
+void Fill(Memory* memory, const OperationPlan& plan, int slot, int64_t count, uint32_t seed) {
   std::mt19937 random(seed);
   for (size_t rank = 0; rank < plan.programs.size(); ++rank) {
     Ref ref;
@@ -67,12 +67,12 @@ void Fill(Memory* memory, const Plan& plan, int slot, int64_t count, uint32_t se
   }
 }
 
-const CollectiveStep& Collective(const Plan& plan, size_t rank) {
+const CollectiveStep& Collective(const OperationPlan& plan, size_t rank) {
   return std::get<CollectiveStep>(plan.programs[rank].steps.at(0).work);
 }
 
 // The expansions of all ranks in an order that waits allow.
-void RunSteps(Memory* memory, const Plan& plan) {
+void RunSteps(Memory* memory, const OperationPlan& plan) {
   const size_t world = plan.programs.size();
   std::vector<size_t> next(world);
   std::map<std::tuple<int, int, int>, bool> words;  // reader, writer, index
@@ -102,7 +102,7 @@ void RunSteps(Memory* memory, const Plan& plan) {
 }
 
 // The kernels of all ranks, every block a process; random order. `blocks` may be other than planned.
-void RunKernels(Memory* memory, const Plan& plan, int blocks, uint32_t seed) {
+void RunKernels(Memory* memory, const OperationPlan& plan, int blocks, uint32_t seed) {
   struct Process {
     size_t rank = 0;
     int block = 0;

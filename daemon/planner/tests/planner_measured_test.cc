@@ -25,7 +25,7 @@ GroupContext FusedH200s(int world) {
 }
 
 // The predicted time of `algorithm`, chosen or not.
-double Predicted(const Plan& plan, Algorithm algorithm) {
+double Predicted(const OperationPlan& plan, Algorithm algorithm) {
   if (plan.algorithm == algorithm) return plan.predicted_us;
   for (const RefusedAlgorithm& refused : plan.refused) {
     if (refused.algorithm == algorithm) return refused.predicted_us;
@@ -158,7 +158,7 @@ Taken TakenBy(const Case& test, Algorithm algorithm) {
 TEST(MeasuredChoice, AutoTakesWhatWasFastest) {
   for (const Case& test : kCases) {
     const GroupContext group = FusedH200s(test.world);
-    const Plan plan = MustPlan(RequestOf(test), group);
+    const OperationPlan plan = MustPlan(RequestOf(test), group);
     SCOPED_TRACE(plan.summary + ": " + plan.reason);
     const Taken taken = TakenBy(test, plan.algorithm);
     ASSERT_NE(taken.us, 0) << AlgorithmName(plan.algorithm) << " was not measured";
@@ -192,7 +192,7 @@ TEST(MeasuredChoice, ScalesByBlocksArePredictedByWhatTheyTook) {
     request.operands.push_back(
         Tensor(Role::kScaleA, DType::kF32, {request.operands[0].spec.shape[0], test.k / 128}));
     request.operands.push_back(Tensor(Role::kScaleB, DType::kF32, {test.k / 128, test.n / 128}));
-    const Plan plan = MustPlan(request, group);
+    const OperationPlan plan = MustPlan(request, group);
     SCOPED_TRACE(plan.summary + ": " + plan.reason);
     EXPECT_NEAR(Predicted(plan, Algorithm::kFused) / test.fused, 1.0, 0.05);
     EXPECT_NEAR(Predicted(plan, Algorithm::kPipeline) / test.pipeline, 1.0, 0.05);
@@ -226,7 +226,7 @@ TEST(MeasuredChoice, Float8SummedFastIsPredictedBetweenTheProductAndExactPipelin
     const GroupContext group = FusedH200s(test.world);
     OpRequest request = RequestOf(test);
     request.fast_accumulation = true;
-    const Plan plan = MustPlan(request, group);
+    const OperationPlan plan = MustPlan(request, group);
     SCOPED_TRACE(plan.summary + ": " + plan.reason);
     EXPECT_LT(Predicted(plan, Algorithm::kFused), test.pipeline);
     EXPECT_GT(Predicted(plan, Algorithm::kFused),
@@ -268,7 +268,7 @@ TEST(MeasuredChoice, Float8WithContiguousRowsOfBIsPredictedWithItsTranspositions
 
 TEST(MeasuredChoice, CollectivesGoByMeasuredBounds) {
   const auto chosen = [](int64_t bytes, int world) {
-    const Plan plan = MustPlan(AllReduce(bytes / 4), H200s(world));
+    const OperationPlan plan = MustPlan(AllReduce(bytes / 4), H200s(world));
     return plan.algorithm;
   };
   constexpr int64_t kKiB = 1 << 10, kMiB = 1 << 20;
@@ -283,7 +283,7 @@ TEST(MeasuredChoice, CollectivesGoByMeasuredBounds) {
   }
   EXPECT_EQ(chosen(kMiB, 2), Algorithm::kOneShot);
   EXPECT_EQ(chosen(kMiB, 4), Algorithm::kTwoShot);
-  const Plan plan = MustPlan(AllReduce(4 * kMiB), H200s(4));
+  const OperationPlan plan = MustPlan(AllReduce(4 * kMiB), H200s(4));
   EXPECT_THAT(plan.reason, HasSubstr("as measured"));
   EXPECT_THAT(ReasonAgainst(plan, Algorithm::kLowLatency), HasSubstr("is above its bound of"));
 
@@ -323,7 +323,7 @@ TEST(MeasuredChoice, NothingElseMoves) {
     EXPECT_EQ(MustPlan(AllReduce(1024), group).algorithm, Algorithm::kOneShot);
     EXPECT_EQ(MustPlan(AllReduce(kOneShotMaxBytes / 4), group).algorithm, Algorithm::kOneShot);
     EXPECT_EQ(MustPlan(AllReduce(kTwoShotMaxBytes / 4), group).algorithm, Algorithm::kTwoShot);
-    const Plan large = MustPlan(AllReduce(kTwoShotMaxBytes / 4 + 1), group);
+    const OperationPlan large = MustPlan(AllReduce(kTwoShotMaxBytes / 4 + 1), group);
     EXPECT_EQ(large.algorithm, Algorithm::kNccl);
     EXPECT_THAT(large.reason, Not(HasSubstr("measured")));
   }
@@ -335,11 +335,11 @@ TEST(MeasuredChoice, NothingElseMoves) {
   for (const auto& [world, expected] :
        {std::pair(2, Algorithm::kFused), {4, Algorithm::kFused}, {8, Algorithm::kLowLatency}}) {
     const GroupContext group = FusedH200s(world);
-    const Plan plan = MustPlan(
+    const OperationPlan plan = MustPlan(
         RequestOf({Op::kMatmulReduceScatter, DType::kBf16, world, 128, 8192, 7168, 0, 0, 0, 0, 0, 0}), group);
     EXPECT_EQ(plan.algorithm, expected) << world << ": " << plan.reason;
   }
-  const Plan host = MustPlan(
+  const OperationPlan host = MustPlan(
       RequestOf({Op::kAllGatherMatmul, DType::kBf16, 4, 8192, 7168, 8192, 0, 0, 0, 0, 0, 0}), SwitchGroup(4));
   EXPECT_EQ(host.algorithm, Algorithm::kPipeline);
   EXPECT_EQ(Predicted(host, Algorithm::kPipeline), Predicted(host, Algorithm::kRing));

@@ -18,7 +18,7 @@ using testing::EndsWith;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-Result<Plan> PlanIn(PlanPlacement placement, const OpRequest& request) {
+Result<OperationPlan> PlanIn(PlanPlacement placement, const OpRequest& request) {
   GroupContext group = SwitchGroup(4);
   group.placement = placement;
   return PlanOf(request, group);

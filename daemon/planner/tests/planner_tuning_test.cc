@@ -70,10 +70,10 @@ class Tuning : public testing::Test {
     table_.Put(std::move(entry));
   }
 
-  Plan Must(const std::vector<OpRequest>& requests) {
-    Result<Plan> plan = MakePlan(requests, group_);
+  OperationPlan Must(const std::vector<OpRequest>& requests) {
+    Result<OperationPlan> plan = MakePlan(requests, group_);
     EXPECT_TRUE(plan.ok()) << plan.status().ToString();
-    return plan.ok() ? *std::move(plan) : Plan{};
+    return plan.ok() ? *std::move(plan) : OperationPlan{};
   }
 
   TuningTable table_;
@@ -88,7 +88,7 @@ TEST_F(Tuning, AProductBesideOneKernelIsTakenWhereItWasMeasured) {
   Put(requests, {Measurement(Algorithm::kPipeline, 40), Measurement(Algorithm::kLowLatency, 50)});
   EXPECT_EQ(Must(requests).algorithm, Algorithm::kPipeline);
   Put(requests, {Measurement(Algorithm::kLowLatency, 20), Measurement(Algorithm::kPipeline, 50)});
-  const Plan plan = Must(requests);
+  const OperationPlan plan = Must(requests);
   EXPECT_EQ(plan.algorithm, Algorithm::kLowLatency);
   EXPECT_FALSE(plan.fused);
   for (OpRequest& request : requests) request.on_unfused = OnUnfused::kError;
@@ -96,13 +96,13 @@ TEST_F(Tuning, AProductBesideOneKernelIsTakenWhereItWasMeasured) {
 }
 
 TEST_F(Tuning, TheMeasuredAlgorithmIsTakenWithItsParametersAndSaysSo) {
-  const Plan before = Must(TunedGather(4096));
+  const OperationPlan before = Must(TunedGather(4096));
   ASSERT_NE(before.algorithm, Algorithm::kRing);
   EXPECT_EQ(before.measured_us, 0);
   Put(TunedGather(4096),
       {Measurement(Algorithm::kUnfused, 90.5), Measurement(Algorithm::kRing, 70.25, 2 * kWorld, 3),
        Refused(Algorithm::kFused, "needs a Hopper")});
-  const Plan plan = Must(TunedGather(4096));
+  const OperationPlan plan = Must(TunedGather(4096));
   EXPECT_EQ(plan.algorithm, Algorithm::kRing);
   EXPECT_EQ(plan.steps, 2 * kWorld);
   EXPECT_EQ(plan.lanes, 3);
@@ -127,7 +127,7 @@ TEST_F(Tuning, WhatIsAskedForGoesBeforeTheTable) {
   Put(TunedGather(4096), {Measurement(Algorithm::kRing, 70)});
   auto requests = TunedGather(4096);
   for (OpRequest& request : requests) request.algorithm = Algorithm::kPipeline;
-  const Plan asked = Must(requests);
+  const OperationPlan asked = Must(requests);
   EXPECT_EQ(asked.algorithm, Algorithm::kPipeline);
   EXPECT_EQ(asked.reason, "asked for");
   requests = TunedGather(4096);
@@ -140,13 +140,13 @@ TEST_F(Tuning, WhatThisRequestDoesNotAllowGivesWayToTheNextFastest) {
                           Measurement(Algorithm::kRing, 20)});
   auto requests = TunedGather(4096);
   for (OpRequest& request : requests) request.on_unfused = OnUnfused::kError;
-  const Plan plan = Must(requests);  // no fused kernels here
+  const OperationPlan plan = Must(requests);  // no fused kernels here
   EXPECT_EQ(plan.algorithm, Algorithm::kRing);
   EXPECT_THAT(plan.reason, HasSubstr("measured fastest of those that can run: 20.0 us"));
   // A measurement is no permission: what runs only when it is asked for is not chosen by its time.
   group_.fused_kernels = true;
   group_.fused_by_choice = false;
-  const Plan still = Must(requests);
+  const OperationPlan still = Must(requests);
   EXPECT_EQ(still.algorithm, Algorithm::kRing);
   for (const RefusedAlgorithm& refused : still.refused) {
     if (refused.algorithm == Algorithm::kFused) {
@@ -167,7 +167,7 @@ TEST_F(Tuning, AWarningOfUnfusedNamesTheTimes) {
   Put(TunedGather(4096), {Measurement(Algorithm::kUnfused, 10), Measurement(Algorithm::kRing, 20)});
   auto requests = TunedGather(4096);
   for (OpRequest& request : requests) request.on_unfused = OnUnfused::kWarn;
-  const Plan plan = Must(requests);
+  const OperationPlan plan = Must(requests);
   EXPECT_EQ(plan.algorithm, Algorithm::kUnfused);
   ASSERT_FALSE(plan.warnings.empty());
   EXPECT_THAT(plan.warnings[0], HasSubstr("ring: measured 20.0 us"));
@@ -176,7 +176,7 @@ TEST_F(Tuning, AWarningOfUnfusedNamesTheTimes) {
 TEST_F(Tuning, ThresholdsOfCollectivesGiveWayToMeasurements) {
   ASSERT_EQ(Must(TunedAllReduce(1024)).algorithm, Algorithm::kOneShot);
   Put(TunedAllReduce(1024), {Measurement(Algorithm::kNccl, 5), Measurement(Algorithm::kOneShot, 6)});
-  const Plan plan = Must(TunedAllReduce(1024));
+  const OperationPlan plan = Must(TunedAllReduce(1024));
   EXPECT_EQ(plan.algorithm, Algorithm::kNccl);
   EXPECT_EQ(Must(TunedAllReduce(1 << 20)).measured_us, 0) << "a thousand times the size";
 }
@@ -186,7 +186,7 @@ TEST_F(Tuning, TheExactShapeComesBeforeTheNearestOne) {
   Put(TunedGather(5120), {Measurement(Algorithm::kUnfused, 50)});
   EXPECT_EQ(Must(TunedGather(4096)).algorithm, Algorithm::kRing);
   EXPECT_EQ(Must(TunedGather(5120)).algorithm, Algorithm::kUnfused);
-  const Plan low = Must(TunedGather(4160)), high = Must(TunedGather(5056));
+  const OperationPlan low = Must(TunedGather(4160)), high = Must(TunedGather(5056));
   EXPECT_EQ(low.algorithm, Algorithm::kRing);
   EXPECT_EQ(high.algorithm, Algorithm::kUnfused);
   EXPECT_THAT(high.reason, HasSubstr("at 5120x512x256, the nearest measured"));
@@ -228,14 +228,14 @@ TEST_F(Tuning, AProductWithSymmetricOperandsGoesByTheOneWithoutUntilItIsMeasured
     for (OpRequest& request : requests) request.operands.back().symmetric = true;
     return requests;
   };
-  const Plan plan = Must(symmetric(TunedGather(4096)));
+  const OperationPlan plan = Must(symmetric(TunedGather(4096)));
   EXPECT_EQ(plan.algorithm, Algorithm::kRing);
   EXPECT_THAT(plan.reason, HasSubstr(", without symmetric operands; 9 rounds"));
   EXPECT_TRUE(Unmeasured(symmetric(TunedGather(4096)), group_).has_value())
       << "a measurement of its own is wanted all the same";
   EXPECT_EQ(Must(symmetric(TunedAllReduce(1024))).measured_us, 0);
   Put(symmetric(TunedGather(4096)), {Measurement(Algorithm::kPipeline, 30)});
-  const Plan own = Must(symmetric(TunedGather(4096)));
+  const OperationPlan own = Must(symmetric(TunedGather(4096)));
   EXPECT_EQ(own.algorithm, Algorithm::kPipeline);
   EXPECT_THAT(own.reason, Not(HasSubstr("without symmetric")));
 }
@@ -259,10 +259,10 @@ TEST_F(Tuning, AProductGoesByTheOneWhoseBLiesOtherwiseUntilItIsMeasured) {
   Put(placed(TunedGather(4096), true), {Measurement(Algorithm::kRing, 40)});
   Put(placed(TunedGather(8192), false), {Measurement(Algorithm::kRing, 80)});
   Put(placed(float8(TunedGather(4096)), true), {Measurement(Algorithm::kRing, 40)});
-  const Plan columns = Must(placed(TunedGather(4096), false));
+  const OperationPlan columns = Must(placed(TunedGather(4096), false));
   EXPECT_EQ(columns.algorithm, Algorithm::kRing);
   EXPECT_THAT(columns.reason, HasSubstr(", with B's rows contiguous; 9 rounds"));
-  const Plan rows = Must(placed(TunedGather(8192), true));
+  const OperationPlan rows = Must(placed(TunedGather(8192), true));
   EXPECT_EQ(rows.algorithm, Algorithm::kRing);
   EXPECT_THAT(rows.reason, HasSubstr(", with B's columns contiguous; 9 rounds"));
   EXPECT_THAT(Must(placed(TunedGather(8192), true, true)).reason,
@@ -271,7 +271,7 @@ TEST_F(Tuning, AProductGoesByTheOneWhoseBLiesOtherwiseUntilItIsMeasured) {
   EXPECT_GT(Must(placed(float8(TunedGather(4096)), true)).measured_us, 0);
   EXPECT_EQ(Must(placed(float8(TunedGather(4096)), false)).measured_us, 0);
   Put(placed(TunedGather(4096), false), {Measurement(Algorithm::kPipeline, 30)});
-  const Plan own = Must(placed(TunedGather(4096), false));
+  const OperationPlan own = Must(placed(TunedGather(4096), false));
   EXPECT_EQ(own.algorithm, Algorithm::kPipeline);
   EXPECT_THAT(own.reason, Not(HasSubstr("contiguous")));
 }

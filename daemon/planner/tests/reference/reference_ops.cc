@@ -443,7 +443,8 @@ std::string CompareWithReference(std::span<const RankProgram> programs, std::spa
   return "";
 }
 
-std::string CheckPlan(const Plan& plan, std::span<const OpRequest> requests, const CheckOptions& options) {
+std::string CheckPlan(const OperationPlan& plan, std::span<const OpRequest> requests,
+                      const CheckOptions& options) {
   auto context = ContextOf(requests);
   if (!context.ok()) return context.status().ToString();
   for (int queues : options.verify_queues) {
@@ -459,7 +460,7 @@ std::string CheckPlan(const Plan& plan, std::span<const OpRequest> requests, con
 }
 
 std::string CheckRequests(std::span<const OpRequest> requests, const GroupContext& group,
-                          const CheckOptions& options, Plan* out) {
+                          const CheckOptions& options, OperationPlan* out) {
   auto plan = MakePlan(requests, group);
   if (!plan.ok()) return "plan: " + plan.status().ToString();
   if (out != nullptr) *out = *plan;

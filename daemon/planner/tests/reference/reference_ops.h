@@ -46,11 +46,11 @@ std::string CompareWithReference(std::span<const RankProgram> programs, std::spa
                                  const CheckOptions& options, bool alternate_parity = true);
 
 // Verifies, interprets (unless there are no seeds) and compares: empty if right.
-std::string CheckPlan(const Plan& plan, std::span<const OpRequest> requests,
+std::string CheckPlan(const OperationPlan& plan, std::span<const OpRequest> requests,
                       const CheckOptions& options = {});
 
 // The same of what `requests` are planned as. `plan` receives the plan if not null.
 std::string CheckRequests(std::span<const OpRequest> requests, const GroupContext& group,
-                          const CheckOptions& options = {}, Plan* plan = nullptr);
+                          const CheckOptions& options = {}, OperationPlan* plan = nullptr);
 
 }  // namespace tandem::plan

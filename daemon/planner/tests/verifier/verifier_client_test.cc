@@ -24,7 +24,7 @@ constexpr VerifyOptions kClient{.client_placed = true};
 struct Planned {
   Case from;
   std::string key;  // operation and algorithm
-  Plan plan;
+  OperationPlan plan;
   VerifyContext context;
 };
 
@@ -34,7 +34,7 @@ std::string KeyOf(const OpRequest& request) {
 
 void PlanAll(std::vector<Case> cases, std::vector<Planned>* plans) {
   for (Case& c : cases) {
-    Result<Plan> plan = MakePlan(c.requests, c.group);
+    Result<OperationPlan> plan = MakePlan(c.requests, c.group);
     if (!plan.ok()) continue;  // refused with its reason: the sweep counts these
     Result<VerifyContext> context = ContextOf(c.requests);
     ASSERT_TRUE(context.ok()) << c.name;

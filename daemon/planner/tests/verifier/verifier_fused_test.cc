@@ -20,13 +20,13 @@ class Fused : public testing::TestWithParam<int> {
   Fused() : group_(ReferenceSwitchGroup(GetParam())) { group_.fused_kernels = true; }
 
   // The plan, proven on `queues` and compared with the reference; empty programs and *error otherwise.
-  Plan Check(OpRequest request, std::vector<int> queues, std::string* error) {
+  OperationPlan Check(OpRequest request, std::vector<int> queues, std::string* error) {
     request.algorithm = Algorithm::kFused;
     std::vector<OpRequest> requests(static_cast<size_t>(GetParam()), request);
     CheckOptions options;
     options.verify_queues = std::move(queues);
     options.interpret_queues = 0;
-    Plan plan;
+    OperationPlan plan;
     *error = CheckRequests(requests, group_, options, &plan);
     return plan;
   }
@@ -62,7 +62,7 @@ TEST_P(Fused, GathersForSeveralBs) {
   OpRequest r = Gather(DType::kBf16, 3, 8, 16);
   r.operands.push_back(MakeOperand(Role::kB, DType::kBf16, {8, 24}, false, {1, 8}));
   r.operands.push_back(MakeOperand(Role::kC, DType::kBf16, {3 * GetParam(), 24}));
-  Plan plan = Check(r, {0, 1, 2}, &error_);
+  OperationPlan plan = Check(r, {0, 1, 2}, &error_);
   ASSERT_EQ(error_, "");
   int kernels = 0;
   for (const Step& step : plan.programs[0].steps)
@@ -76,7 +76,7 @@ TEST_P(Fused, GathersBehindItsKernelWhereTheOwnShardTakesNearlyAllSms) {
   for (bool large : {false, true}) {
     OpRequest r = Gather(DType::kBf16, 1, 8, (large ? 96 : 95) * 256);
     r.operands[2].spec.dtype = DType::kF32;  // no skinny kernel
-    Plan plan = Check(r, large ? std::vector<int>{0, 2} : std::vector<int>{0, 1, 2}, &error_);
+    OperationPlan plan = Check(r, large ? std::vector<int>{0, 2} : std::vector<int>{0, 1, 2}, &error_);
     ASSERT_EQ(error_, "") << large;
     EXPECT_EQ(std::holds_alternative<CollectiveStep>(plan.programs[0].steps[0].work), large);
     if (!large) continue;
@@ -167,7 +167,7 @@ TEST_P(Fused, Scatters) {
   r.operands[2].spec.dtype = DType::kF32;
   r.operands.push_back(MakeOperand(Role::kBias, DType::kF32, {16}));
   r.operands.push_back(MakeOperand(Role::kResultScale, DType::kF32, {1}));
-  Plan plan = Check(r, {0, 1, 2}, &error_);
+  OperationPlan plan = Check(r, {0, 1, 2}, &error_);
   ASSERT_EQ(error_, "");
   EXPECT_TRUE(plan.deterministic);
   EXPECT_EQ(plan.lanes, 1);
@@ -193,7 +193,7 @@ TEST_P(Fused, MeetsPeersBesideItsKernel) {
     CheckOptions options;
     options.seeds = {};
     options.verify_queues = {0, 1, 2};
-    Plan plan;
+    OperationPlan plan;
     ASSERT_EQ(
         CheckRequests(std::vector<OpRequest>(static_cast<size_t>(GetParam()), r), group_, options, &plan),
         "");
@@ -227,7 +227,7 @@ TEST_P(Fused, AllReduces) {
       r.operands[2].spec.dtype = DType::kF32;
       r.operands.push_back(MakeOperand(Role::kBias, DType::kF32, {8}));
       r.operands.push_back(MakeOperand(Role::kResultScale, DType::kF32, {1}));
-      Plan plan = Check(r, {0, 1, 2}, &error_);
+      OperationPlan plan = Check(r, {0, 1, 2}, &error_);
       ASSERT_EQ(error_, "") << rows << " " << symmetric;
       EXPECT_EQ(plan.lanes, 1);
       EXPECT_EQ(plan.steps, GetParam()) << rows;
@@ -241,7 +241,7 @@ TEST_P(Fused, AllReducesMoreThanAWave) {
   for (bool symmetric : {false, true}) {
     OpRequest r = AllReduce(DType::kBf16, 1, 8, (132 / GetParam() + 1) * 256, symmetric);
     r.operands[2].spec.dtype = DType::kF32;
-    Plan plan = Check(r, {0, 1, 2, 3}, &error_);
+    OperationPlan plan = Check(r, {0, 1, 2, 3}, &error_);
     ASSERT_EQ(error_, "") << symmetric;
     EXPECT_EQ(plan.lanes, 2);
   }
@@ -278,7 +278,7 @@ TEST_P(Fused, TakesHalfAndFloatSums) {
       for (OpRequest r :
            {Gather(dtype, 3, 8, 16), Scatter(dtype, 3, 8, 16), AllReduce(dtype, 3, 8, 16, false)}) {
         r.operands[2].spec.dtype = out;
-        Plan plan = Check(r, {0, 2}, &error_);
+        OperationPlan plan = Check(r, {0, 2}, &error_);
         ASSERT_EQ(error_, "") << OpName(r.op) << " " << DTypeName(dtype) << " to " << DTypeName(out);
         if (r.op == Op::kAllGatherMatmul) continue;
         EXPECT_EQ(plan.wire_type, DTypeName(out));

@@ -33,8 +33,8 @@ std::vector<std::vector<Step>*> Lists(RankProgram& program) {
 class Mutations : public testing::Test {
  protected:
   // Programs of one representative case of each operation and algorithm.
-  void ForEachProgram(int world,
-                      const std::function<void(const Case&, const Plan&, const VerifyContext&)>& visit) {
+  void ForEachProgram(
+      int world, const std::function<void(const Case&, const OperationPlan&, const VerifyContext&)>& visit) {
     std::vector<Case> cases = CasesOf(world);
     for (const Case& c : KernelCasesOf(world)) cases.push_back(c);
     for (const Case& c : cases) {
@@ -73,7 +73,7 @@ class Mutations : public testing::Test {
   template <typename Wanted, typename Change>
   Tally ForEachStep(int world, Wanted wanted, Change change, const std::string& what) {
     Tally tally;
-    ForEachProgram(world, [&](const Case& c, const Plan& plan, const VerifyContext& context) {
+    ForEachProgram(world, [&](const Case& c, const OperationPlan& plan, const VerifyContext& context) {
       for (size_t rank : {size_t{0}, plan.programs.size() - 1}) {
         Programs original = plan.programs;
         const auto lists = Lists(original[rank]);
@@ -132,7 +132,7 @@ TEST_F(Mutations, DuplicatedSignalsAreAllCaught) {
 TEST_F(Mutations, SignalsBeforeTheirData) {
   Tally tally;
   for (int world : {2, 3}) {
-    ForEachProgram(world, [&](const Case& c, const Plan& plan, const VerifyContext& context) {
+    ForEachProgram(world, [&](const Case& c, const OperationPlan& plan, const VerifyContext& context) {
       Programs original = plan.programs;
       const auto lists = Lists(original[0]);
       for (size_t l = 0; l < lists.size(); ++l) {
@@ -159,7 +159,7 @@ TEST_F(Mutations, DroppedDependencies) {
 
 TEST_F(Mutations, MissingWorkspaceAndShortOperandsAreAllCaught) {
   int workspaces = 0, operands = 0;
-  ForEachProgram(3, [&](const Case& c, const Plan& plan, const VerifyContext& context) {
+  ForEachProgram(3, [&](const Case& c, const OperationPlan& plan, const VerifyContext& context) {
     if (plan.workspace_bytes > 0) {
       Programs mutated = plan.programs;
       for (RankProgram& program : mutated) program.workspace_bytes = 0;
@@ -185,7 +185,7 @@ TEST_F(Mutations, MissingWorkspaceAndShortOperandsAreAllCaught) {
 TEST_F(Mutations, WithoutParity) {
   Tally tally;
   for (int world : {2, 3}) {
-    ForEachProgram(world, [&](const Case& c, const Plan& plan, const VerifyContext& context) {
+    ForEachProgram(world, [&](const Case& c, const OperationPlan& plan, const VerifyContext& context) {
       VerifyOptions options;
       options.alternate_parity = false;
       Status status = VerifyPrograms(plan.programs, context, options);

@@ -15,7 +15,7 @@ namespace {
 
 struct NamedPlan {
   std::string name;
-  Plan plan;
+  OperationPlan plan;
   VerifyContext context;
 };
 
@@ -30,7 +30,7 @@ std::vector<NamedPlan> NamedPlansOf(int world) {
     std::string key =
         std::string(OpName(c.requests[0].op)) + " " + std::string(AlgorithmName(c.requests[0].algorithm));
     if (taken[key] == 2 || c.group.topology.size() != world) continue;
-    Result<Plan> plan = MakePlan(c.requests, c.group);
+    Result<OperationPlan> plan = MakePlan(c.requests, c.group);
     if (!plan.ok()) continue;  // refused with its reason: the sweep counts these
     Result<VerifyContext> context = ContextOf(c.requests);
     EXPECT_TRUE(context.ok()) << c.name;

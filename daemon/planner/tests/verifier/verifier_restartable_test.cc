@@ -22,7 +22,7 @@ TEST(Restartable, NoAlgorithmWritesItsInput) {
           request.restartable = true;
           for (const Operand& operand : request.operands) aliased |= operand.alias_of >= 0;
         }
-        const Result<Plan> plan = MakePlan(requests, cases[i].group);
+        const Result<OperationPlan> plan = MakePlan(requests, cases[i].group);
         if (aliased) {
           EXPECT_EQ(plan.status().detail().reason, "NOT_RESTARTABLE") << cases[i].name;
           ++in_place;
@@ -43,7 +43,7 @@ TEST(Restartable, AProgramThatWritesItsInputIsFound) {
   OpRequest request = AllReduce(8);
   request.restartable = true;
   const std::vector<OpRequest> requests(4, request);
-  const Plan plan = MakePlan(requests, SwitchGroup(4)).value();
+  const OperationPlan plan = MakePlan(requests, SwitchGroup(4)).value();
   VerifyContext context = ContextOf(requests).value();
   EXPECT_TRUE(VerifyPrograms(plan.programs, context).ok());
   context.read_only = {false, true};  // as if the output were an input

@@ -42,17 +42,17 @@ class SkinnyRows : public testing::TestWithParam<int> {
     return SkinnyFor(*problem, &why_);
   }
   // The plan, proven for any queues and compared with the reference.
-  Plan Check(const OpRequest& request) {
+  OperationPlan Check(const OpRequest& request) {
     CheckOptions options;
     options.verify_queues = {0, 1, 2};
     options.interpret_queues = 0;
-    Plan plan;
+    OperationPlan plan;
     const std::string error = CheckRequests(std::vector<OpRequest>(static_cast<size_t>(GetParam()), request),
                                             group_, options, &plan);
     EXPECT_EQ(error, "") << OpName(request.op);
     return plan;
   }
-  void ExpectOneKernel(const Plan& plan, const SkinnyLayout& layout) {
+  void ExpectOneKernel(const OperationPlan& plan, const SkinnyLayout& layout) {
     EXPECT_NE(plan.reason.find("skinny: one kernel moves and multiplies"), std::string::npos) << plan.reason;
     EXPECT_EQ(plan.lanes, 1);
     EXPECT_EQ(plan.bulk_bytes, 0u);
@@ -119,7 +119,7 @@ TEST_P(SkinnyRows, HasEveryEpilogue) {
       r.operands.push_back(MakeOperand(Role::kResultScale, DType::kF32, {1}));
       const auto layout = LayoutFor(r);
       ASSERT_TRUE(layout.has_value()) << why_;
-      const Plan plan = Check(r);
+      const OperationPlan plan = Check(r);
       ExpectOneKernel(plan, *layout);
       const SkinnyStep& kernel = *std::get<CollectiveStep>(plan.programs[1].steps[0].work).skinny;
       EXPECT_EQ(kernel.scales_travel, scaled == 2);
@@ -131,7 +131,7 @@ TEST_P(SkinnyRows, HasEveryEpilogue) {
   folded.operands[0].spec.shape = {world, 2, 16};
   folded.operands[2].spec.shape = {1, 2, 16};
   ASSERT_TRUE(LayoutFor(folded).has_value()) << why_;
-  const Plan plan = Check(folded);
+  const OperationPlan plan = Check(folded);
   const SkinnyStep& kernel = *std::get<CollectiveStep>(plan.programs[0].steps[0].work).skinny;
   EXPECT_EQ(kernel.matmul.a.extent, (std::vector<int64_t>{2 * world, 16}));
   EXPECT_EQ(kernel.matmul.c.extent, (std::vector<int64_t>{2, 16}));
@@ -144,7 +144,7 @@ TEST_P(SkinnyRows, FitsTheSmsThatTheGpusHave) {
   EXPECT_EQ(LayoutFor(request)->ctas(), 48);
   group_.kernel_sms = 28 + 4;
   EXPECT_EQ(LayoutFor(request)->ctas(), 24);
-  const Plan plan = Check(request);
+  const OperationPlan plan = Check(request);
   EXPECT_EQ(std::get<CollectiveStep>(plan.programs[0].steps[0].work).skinny->most_ctas, 28);
   group_.kernel_sms = 11 + 4;
   EXPECT_FALSE(LayoutFor(request).has_value());
@@ -173,7 +173,7 @@ TEST_P(SkinnyRows, IsNotTakenWithItsReason) {
   }
   // Without it, fused has its other forms.
   for (const OpRequest& request : {two, returned, to_float}) {
-    const Plan plan = Check(request);
+    const OperationPlan plan = Check(request);
     for (const Step& step : plan.programs[0].steps) {
       if (const auto* collective = std::get_if<CollectiveStep>(&step.work)) {
         EXPECT_FALSE(collective->skinny.has_value());

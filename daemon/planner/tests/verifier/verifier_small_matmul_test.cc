@@ -17,13 +17,13 @@ class SmallMatmul : public testing::TestWithParam<int> {
  protected:
   SmallMatmul() : group_(ReferenceSwitchGroup(GetParam())) { group_.packet_kernels = true; }
 
-  Plan Check(OpRequest request, std::string* error) {
+  OperationPlan Check(OpRequest request, std::string* error) {
     request.algorithm = Algorithm::kLowLatency;
     std::vector<OpRequest> requests(static_cast<size_t>(GetParam()), request);
     CheckOptions options;
     options.verify_queues = {0, 1, 2};
     options.interpret_queues = 1;
-    Plan plan;
+    OperationPlan plan;
     *error = CheckRequests(requests, group_, options, &plan);
     return plan;
   }
@@ -37,7 +37,7 @@ class SmallMatmul : public testing::TestWithParam<int> {
     return r;
   }
   // The collective of rank 0's program.
-  static const CollectiveStep* Kernel(const Plan& plan) {
+  static const CollectiveStep* Kernel(const OperationPlan& plan) {
     for (const Step& step : plan.programs[0].steps) {
       if (auto* collective = std::get_if<CollectiveStep>(&step.work)) return collective;
     }
@@ -58,7 +58,7 @@ TEST_P(SmallMatmul, IsRightInEveryType) {
           OpRequest r = Request(op, type, out, rows, 8, 16);
           if (epilogue) r.operands.push_back(MakeOperand(Role::kBias, DType::kF32, {16}));
           if (epilogue) r.operands.push_back(MakeOperand(Role::kResultScale, DType::kF32, {1}));
-          const Plan plan = Check(r, &error_);
+          const OperationPlan plan = Check(r, &error_);
           ASSERT_EQ(error_, "") << OpName(op) << " " << DTypeName(type) << " rows " << rows;
           EXPECT_FALSE(plan.fused);
           const CollectiveStep* kernel = Kernel(plan);
@@ -76,7 +76,7 @@ TEST_P(SmallMatmul, AveragesReturnsTheGatheredAAndTakesStrides) {
   OpRequest r = Request(Op::kMatmulReduceScatter, DType::kBf16, DType::kBf16, 2, 8, 8);
   r.reduce_op = ReduceOp::kAvg;
   r.wire = WireType::kF32;
-  Plan plan = Check(r, &error_);
+  OperationPlan plan = Check(r, &error_);
   EXPECT_EQ(error_, "");
   EXPECT_EQ(plan.roundings, 1);
   r = Request(Op::kMatmulAllReduce, DType::kBf16, DType::kBf16, 2, 8, 8);

@@ -29,7 +29,8 @@ GroupContext UnevenGroup(int world) {
   return group;
 }
 
-std::string Check(const OpRequest& request, int world, const CheckOptions& options, Plan* plan = nullptr) {
+std::string Check(const OpRequest& request, int world, const CheckOptions& options,
+                  OperationPlan* plan = nullptr) {
   return CheckRequests(std::vector<OpRequest>(static_cast<size_t>(world), request), UnevenGroup(world),
                        options, plan);
 }
@@ -87,7 +88,7 @@ TEST(UnevenRows, ArePlannedForAnyNumberOfRanks) {
           if (symmetric && (world % 3 != 2 || m > 9)) continue;
           OpRequest r = AllReduce(m, 8, 8, out, symmetric);
           r.operands.push_back(MakeOperand(Role::kBias, DType::kF32, {8}));
-          Plan plan;
+          OperationPlan plan;
           ASSERT_EQ(Check(r, world, options, &plan), "")
               << m << " rows, " << world << " ranks, " << DTypeName(out);
           EXPECT_EQ(plan.reason.find("skinny") != std::string::npos, out == DType::kBf16);
@@ -131,7 +132,7 @@ TEST(UnevenRows, AreProvenBeyondAWave) {
       CheckOptions options;
       options.seeds = {};
       options.verify_queues = {0, 2, 3};
-      Plan plan;
+      OperationPlan plan;
       ASSERT_EQ(Check(AllReduce(large.m, large.n, 8, DType::kF32, symmetric), large.world, options, &plan),
                 "")
           << large.m;
@@ -166,7 +167,7 @@ TEST(UnevenRows, RunWhenTheyAreAskedForOrMeasuredThemselves) {
     r.algorithm = Algorithm::kAuto;
     return *MakePlan(std::vector<OpRequest>(2, r), group);
   };
-  const auto reason_of = [](const Plan& plan) {
+  const auto reason_of = [](const OperationPlan& plan) {
     for (const RefusedAlgorithm& refused : plan.refused) {
       if (refused.algorithm == Algorithm::kFused) return refused.reason;
     }
@@ -197,7 +198,7 @@ TEST(UnevenRows, RunWhenTheyAreAskedForOrMeasuredThemselves) {
   };
   measure(4096);
   EXPECT_EQ(plan_of(4096).algorithm, Algorithm::kFused);
-  const Plan near = plan_of(4097);
+  const OperationPlan near = plan_of(4097);
   EXPECT_EQ(near.algorithm, Algorithm::kUnfused);
   EXPECT_NE(reason_of(near).find(unequal), std::string::npos) << reason_of(near);
   // A requested algorithm runs.

@@ -31,9 +31,10 @@ std::vector<Algorithm> CollectivesOf(Op op) {
 }
 
 // `requests` as an unfused plan by `collective`, whatever would be chosen.
-Result<Plan> PlanBy(const std::vector<OpRequest>& requests, const GroupContext& group, Algorithm collective) {
+Result<OperationPlan> PlanBy(const std::vector<OpRequest>& requests, const GroupContext& group,
+                             Algorithm collective) {
   TANDEM_ASSIGN_OR_RETURN(const Problem problem, MakeProblem(requests, group));
-  Plan plan;
+  OperationPlan plan;
   plan.op = problem.request->op;
   plan.algorithm = Algorithm::kUnfused;
   const Status built = plan.op == Op::kAllGatherMatmul
@@ -143,7 +144,7 @@ TEST_P(Unfused, ScalesTravelWithA) {
       MakeOperand(Role::kScaleA, DType::kF32, {rows, 1}), MakeOperand(Role::kScaleB, DType::kF32, {1, 8})};
   r.algorithm = Algorithm::kUnfused;
   const std::vector<OpRequest> requests(static_cast<size_t>(world), r);
-  Plan plan;
+  OperationPlan plan;
   EXPECT_EQ(CheckRequests(requests, H200s(world), {}, &plan), "");
   EXPECT_EQ(plan.scale_mode, "row_wise_sharded");
   ASSERT_NE(Kernel(plan.programs[0]), nullptr);
@@ -171,7 +172,7 @@ TEST_P(Unfused, BlockScalesTravelWithA) {
   CheckOptions once;
   once.seeds = {1};
   once.launches = 2;
-  Plan plan;
+  OperationPlan plan;
   EXPECT_EQ(CheckRequests(requests, H200s(world), once, &plan), "");
   EXPECT_EQ(plan.scale_mode, "block_wise_sharded");
   ASSERT_NE(Kernel(plan.programs[0]), nullptr);
@@ -199,11 +200,11 @@ TEST_P(Unfused, BlockScalesTravelWithA) {
 
 INSTANTIATE_TEST_SUITE_P(WorldSizes, Unfused, testing::Values(2, 3, 4, 8));
 
-Plan MustPlanUnfused(OpRequest request, const GroupContext& group) {
+OperationPlan MustPlanUnfused(OpRequest request, const GroupContext& group) {
   request.algorithm = Algorithm::kUnfused;
   auto plan = PlanOf(request, group);
   EXPECT_TRUE(plan.ok()) << plan.status().ToString();
-  return plan.ok() ? *std::move(plan) : Plan{};
+  return plan.ok() ? *std::move(plan) : OperationPlan{};
 }
 
 // The product's rows, for a message of `bytes` in bf16 with 1024 columns (of the gathered A, or of the
@@ -257,7 +258,7 @@ TEST(UnfusedChoice, TakesTheCollectiveOfItsSize) {
 
 TEST(UnfusedChoice, NcclRunsWhenItIsAskedFor) {
   OpRequest request = Sized(Op::kMatmulReduceScatter, 2, 1 << 20);
-  const Plan unfused = MustPlanUnfused(request, H200s(2));
+  const OperationPlan unfused = MustPlanUnfused(request, H200s(2));
   EXPECT_THAT(ReasonAgainst(unfused, Algorithm::kNccl), HasSubstr("unfused was asked for"));
   EXPECT_TRUE(unfused.deterministic);
   EXPECT_EQ(unfused.reduction_order, "rank order, fp32");
@@ -308,7 +309,7 @@ TEST(UnfusedChoice, AHybridCubeMeshWithoutNcclTakesTwoShotsWhereAllReachAll) {
 TEST(UnfusedChoice, CopyEnginesGatherOnTwoLanes) {
   OpRequest request = Sized(Op::kAllGatherMatmul, 2, 512 << 20);
   request.operands.push_back(Tensor(Role::kGatheredA, DType::kBf16, {262144, 1024}));
-  const Plan plan = MustPlanUnfused(request, H200s(2));
+  const OperationPlan plan = MustPlanUnfused(request, H200s(2));
   EXPECT_EQ(plan.lanes, 2);
   EXPECT_EQ(plan.gathered_a_bytes, uint64_t{512} << 20);
   int own = 0, other = 0;
@@ -322,7 +323,7 @@ TEST(UnfusedChoice, CopyEnginesGatherOnTwoLanes) {
   EXPECT_EQ(own, 2);
   EXPECT_EQ(other, 1);
   request.operands.back().symmetric = true;
-  const Plan direct = MustPlanUnfused(request, H200s(2));
+  const OperationPlan direct = MustPlanUnfused(request, H200s(2));
   EXPECT_EQ(direct.gathered_a_bytes, 0u);
   EXPECT_EQ(direct.workspace_bytes + direct.bulk_bytes, 0u);
 }
