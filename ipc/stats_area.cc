@@ -239,10 +239,11 @@ std::vector<PlanStats> StatsArea::ReadPlans() const {
   return plans;
 }
 
-std::vector<TraceRecord> StatsArea::ReadTrace() const {
+std::vector<TraceRecord> StatsArea::ReadTrace(uint64_t most) const {
   std::vector<TraceRecord> records;
   uint64_t end = header()->traced.load(std::memory_order_acquire);
-  uint64_t begin = end > trace_records_ ? end - trace_records_ : 0;
+  const uint64_t kept = std::min<uint64_t>(trace_records_, most);
+  uint64_t begin = end > kept ? end - kept : 0;
   for (uint64_t i = begin; i < end; ++i) {
     const TraceSlot* slot = trace_slot(i);
     constexpr auto kAcquire = std::memory_order_acquire;

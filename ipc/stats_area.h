@@ -123,7 +123,8 @@ class StatsArea {
   // Readers.
   std::vector<PlanStats> ReadPlans() const;
   std::vector<SeriesStats> ReadSeries() const;
-  std::vector<TraceRecord> ReadTrace() const;  // oldest first
+  // The latest `most` records, the oldest of them first.
+  std::vector<TraceRecord> ReadTrace(uint64_t most = UINT64_MAX) const;
   QueueState Queue() const;
   uint64_t Launches() const { return header()->launches.load(std::memory_order_relaxed); }
   uint64_t Failures() const { return header()->failures.load(std::memory_order_relaxed); }

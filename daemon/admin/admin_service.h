@@ -7,6 +7,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -46,8 +47,8 @@ struct AdminSources {
   // command=…". Empty: nobody knows.
   std::function<std::string(const std::string& peer)> caller;
   std::function<bool()> alive;  // Daemon::Alive; empty: always
-  std::function<std::string()>
-      metrics_error;  // why metrics are not served; empty: they are, or are not wanted
+  // Why something is not served by HTTP that is wanted, by its table in the configuration ("metrics").
+  std::function<std::map<std::string, std::string>()> listen_errors;
 };
 
 // The canonical code and the message.

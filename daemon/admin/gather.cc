@@ -86,7 +86,7 @@ DoctorInput GatherDoctor(const AdminSources& sources) {
   input.socket_group = sources.config->socket_group;
   input.socket_group_exists = input.socket_group.empty() || FindGroup(input.socket_group).ok();
   input.runtime_dir = sources.config->runtime_dir;
-  if (sources.metrics_error) input.metrics_error = sources.metrics_error();
+  if (sources.listen_errors) input.listen_errors = sources.listen_errors();
   input.sessions = sources.control->SnapshotSessions();
   for (const GpuInfo& gpu : sources.topology.gpus) {
     if (sources.gpu_processes == nullptr) break;

@@ -40,9 +40,9 @@ bool IsAtOrBelow(const std::string& path, const std::string& directory) {
   return normal(path).starts_with(normal(directory));
 }
 
-Status CheckListenAddress(const std::string& address) {
+Status CheckListenAddress(std::string_view key, const std::string& address) {
   if (address == "off") return Status::Ok();
-  Status bad = InvalidArgument("metrics.listen = \"" + address +
+  Status bad = InvalidArgument(std::string(key) + " = \"" + address +
                                "\" must be address:port, for example 127.0.0.1:9464, or off");
   size_t colon = address.rfind(':');
   if (colon == std::string::npos || colon == 0) return bad;
@@ -153,7 +153,8 @@ Status ValidateConfig(const Config& config) {
     return InvalidArgument("admin_dir = \"" + AdminDirectory(config) + "\" must not be runtime_dir = \"" +
                            config.runtime_dir + "\" or lie below it: containers mount that directory");
   }
-  TANDEM_RETURN_IF_ERROR(CheckListenAddress(config.metrics_listen));
+  TANDEM_RETURN_IF_ERROR(CheckListenAddress("metrics.listen", config.metrics_listen));
+  TANDEM_RETURN_IF_ERROR(CheckListenAddress("web.listen", config.web_listen));
   if (config.supervisor.backoff_initial_ms > config.supervisor.backoff_max_ms) {
     return InvalidArgument(
         "supervisor.backoff_initial_ms = " + std::to_string(config.supervisor.backoff_initial_ms) +

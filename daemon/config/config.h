@@ -123,8 +123,9 @@ struct Config {
   int64_t restart_grace_ms = 0;    // how long jobs wait for the next tandemd; 0: they end with this one
   LogLevel log_level = LogLevel::kInfo;
   std::string metrics_listen =
-      "off";                      // "address:port" that serves Prometheus metrics (port 0: any), or "off"
-  bool metrics_per_plan = false;  // series of each live plan
+      "off";                       // "address:port" that serves Prometheus metrics (port 0: any), or "off"
+  bool metrics_per_plan = false;   // series of each live plan
+  std::string web_listen = "off";  // "address:port" that serves the node's page, or "off"
   QuotaConfig quotas;
   SupervisorConfig supervisor;
   MpsConfig mps;

@@ -133,6 +133,9 @@ const std::vector<KeySpec>& Table() {
                "one), or off.")),
       Live(Bool("metrics.per_plan", TANDEM_FIELD(metrics_per_plan),
                 "Series of each live plan too: its rate, and that as a part of its slowest link.")),
+      Live(Text("web.listen", TANDEM_FIELD(web_listen),
+                "Address and port that serve a page about the node, for example 127.0.0.1:9465 (port 0: any "
+                "free one), or off. It shows all users' sessions to everybody who reaches the address.")),
       Integer("quotas.sessions", TANDEM_FIELD(quotas.sessions), 1, 65536, "Sessions of the whole node."),
       Live(Integer("quotas.sessions_per_uid", TANDEM_FIELD(quotas.sessions_per_uid), 1, 65536,
                    "Sessions of one uid.")),

@@ -75,6 +75,7 @@ std::vector<std::string> CheckStart(const Config& config, const NodeSources& sou
   check("state_dir", CheckWritableDirectory(config.state_dir));
   if (!config.socket_group.empty()) check("socket_group", FindGroup(config.socket_group).status());
   if (config.metrics_listen != "off") check("metrics.listen", CheckListen(config.metrics_listen));
+  if (config.web_listen != "off") check("web.listen", CheckListen(config.web_listen));
   return problems;
 }
 

@@ -114,10 +114,8 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, const std::s
   };
   if (config.cordoned) daemon->control_->SetAdmission(Admission::kCordoned);
   sources.alive = [self = daemon.get()] { return self->Alive(); };
-  sources.metrics_error = [self = daemon.get()] {
-    std::lock_guard<std::mutex> lock(self->published_mutex_);
-    return self->metrics_error_;
-  };
+  daemon->listeners_ = std::make_unique<HttpListeners>(sources);
+  sources.listen_errors = [listeners = daemon->listeners_.get()] { return listeners->Errors(); };
   if (takeover.has_value()) {
     daemon->control_->BeginAdoption();
   } else if (daemon->journal_.valid()) {
@@ -251,24 +249,8 @@ Status Daemon::StartSockets() {
   }
   TANDEM_RETURN_IF_ERROR(servers_->DialSelf());
   PublishHealth();
-  if (config_.metrics_listen != "off") StartMetrics();
+  listeners_->Apply(config_);
   return Status::Ok();
-}
-
-// Jobs do not need metrics: an address that cannot be used costs the metrics, not the node.
-void Daemon::StartMetrics() {
-  auto metrics = MetricsServer::Start(
-      config_.metrics_listen, [this] { return GatherMetrics(sources_); },
-      [this] { return GatherHealth(sources_); });
-  if (metrics.ok()) {
-    metrics_ = std::move(*metrics);
-    log::Info("metrics are served at " + config_.metrics_listen +
-              " port=" + std::to_string(metrics_->port()));
-    return;
-  }
-  log::Error(metrics.status().message() + "; serving without metrics");
-  std::lock_guard<std::mutex> lock(published_mutex_);
-  metrics_error_ = metrics.status().message();
 }
 
 void Daemon::PublishHealth() {
@@ -278,7 +260,7 @@ void Daemon::PublishHealth() {
 }
 
 Daemon::~Daemon() {
-  metrics_.reset();
+  listeners_.reset();
   if (control_ && leaves_jobs_) control_->Leave();
   if (control_) control_->Stop();
   if (supervisor_ && leaves_jobs_) supervisor_->RequestLeave();
@@ -348,16 +330,9 @@ std::vector<std::string> Daemon::Reload(const Config& next) {
   control_->SetLimits(LimitsOf(config_.quotas));
   config_.metrics_per_plan = next.metrics_per_plan;
   metrics_per_plan_ = next.metrics_per_plan;
-  if (config_.metrics_listen != next.metrics_listen ||
-      (metrics_ == nullptr && next.metrics_listen != "off")) {
-    config_.metrics_listen = next.metrics_listen;
-    metrics_.reset();
-    {
-      std::lock_guard<std::mutex> lock(published_mutex_);
-      metrics_error_.clear();
-    }
-    if (next.metrics_listen != "off") StartMetrics();
-  }
+  config_.metrics_listen = next.metrics_listen;
+  config_.web_listen = next.web_listen;
+  listeners_->Apply(config_);
   // An operator's own cordon or drain stays until the key changes.
   if (config_.cordoned != next.cordoned) {
     config_.cordoned = next.cordoned;

@@ -15,9 +15,9 @@
 #include "daemon/admin/admin_service.h"
 #include "daemon/config/config.h"
 #include "daemon/control/control.h"
+#include "daemon/main/http_listeners.h"
 #include "daemon/main/servers.h"
 #include "daemon/observe/gpu_processes.h"
-#include "daemon/observe/metrics_server.h"
 #include "daemon/service/lease_server.h"
 #include "daemon/supervisor/supervisor.h"
 #include "ipc/order_log.h"
@@ -66,7 +66,6 @@ class Daemon {
   // `measures`: what is not known yet is probed; not while jobs run.
   void ProbeLinks(Topology topology, bool measures);
   Status StartSockets();
-  void StartMetrics();
 
   Config config_;
   UniqueFd lock_, journal_;  // journal_: not valid where jobs end with tandemd
@@ -79,12 +78,11 @@ class Daemon {
   std::unique_ptr<Control> control_;
   std::unique_ptr<LeaseServer> leases_;
   std::unique_ptr<Servers> servers_;
-  std::unique_ptr<MetricsServer> metrics_;
+  std::unique_ptr<HttpListeners> listeners_;
   bool made_admin_directory_ = false;
   bool leaves_jobs_ = false;
   std::atomic<bool> metrics_per_plan_{false};
-  std::mutex published_mutex_;  // over metrics_error_, and over servers_ while it is set and used for health
-  std::string metrics_error_;
+  std::mutex published_mutex_;  // over servers_ while it is set and used for health
 };
 
 }  // namespace tandem::daemon

@@ -194,11 +194,12 @@ void CheckLimits(const DoctorInput& input, Findings& findings) {
   }
 }
 
-void CheckMetrics(const DoctorInput& input, Findings& findings) {
-  if (input.metrics_error.empty()) return;
-  findings.push_back(
-      {Severity::kWarning, "metrics", input.metrics_error,
-       "free the address or set another metrics.listen, then restart tandemd; everything else works"});
+void CheckListeners(const DoctorInput& input, Findings& findings) {
+  for (const auto& [table, error] : input.listen_errors) {
+    findings.push_back(
+        {Severity::kWarning, table, error,
+         "free the address or set another " + table + ".listen, then reload tandemd; everything else works"});
+  }
 }
 
 void CheckTuning(const DoctorInput& input, Findings& findings) {
@@ -253,7 +254,7 @@ std::vector<DoctorFinding> Diagnose(const DoctorInput& input) {
   CheckTopology(input, findings);
   CheckEngines(input, findings);
   CheckLimits(input, findings);
-  CheckMetrics(input, findings);
+  CheckListeners(input, findings);
   CheckTuning(input, findings);
   CheckWork(input, findings);
   return findings;

@@ -43,7 +43,8 @@ struct DoctorInput {
   std::vector<EngineStatus> engines;        // by GPU
   std::vector<std::string>
       silent;  // by GPU: why a ready engine did not answer when it was asked; empty: it answered
-  std::string metrics_error;  // why metrics are not served although they are configured; empty: they are
+  // Why something is not served by HTTP although it is configured, by the name of its table ("metrics").
+  std::map<std::string, std::string> listen_errors;
   ControlSnapshot control;
   std::vector<GroupSnapshot> groups;
   std::vector<PoolSnapshot> pools;

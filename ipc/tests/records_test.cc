@@ -125,6 +125,10 @@ TEST(StatsAreaTest, CountsAndKeepsTheLatestLaunches) {
   ASSERT_EQ(trace.size(), 4u);
   EXPECT_EQ(trace.front().launch, 7u);
   EXPECT_EQ(trace.back().code, 4);
+  trace = reader.ReadTrace(2);
+  ASSERT_EQ(trace.size(), 2u);
+  EXPECT_EQ(trace.front().launch, 9u);
+  EXPECT_EQ(reader.ReadTrace(100).size(), 4u);
   writer.ReleaseRow(row);
   EXPECT_EQ(reader.ReadPlans().size(), 1u);
 }

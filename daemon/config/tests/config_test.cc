@@ -242,7 +242,7 @@ TEST(Config, ValidationChecksKeysAgainstEachOther) {
   EXPECT_THAT(ValidateConfig(config).message(), HasSubstr("quotas.cgroup_sessions"));
 }
 
-TEST(Config, MetricsAddressIsChecked) {
+TEST(Config, HttpAddressesAreChecked) {
   Config config;
   for (const char* good : {"off", "127.0.0.1:9464", "localhost:0", "[::1]:65535", "0.0.0.0:1"}) {
     config.metrics_listen = good;
@@ -253,6 +253,11 @@ TEST(Config, MetricsAddressIsChecked) {
     config.metrics_listen = bad;
     EXPECT_THAT(ValidateConfig(config).message(), HasSubstr("metrics.listen")) << bad;
   }
+  config = Config();
+  config.web_listen = "127.0.0.1:9465";
+  EXPECT_TRUE(ValidateConfig(config).ok());
+  config.web_listen = "9465";
+  EXPECT_THAT(ValidateConfig(config).message(), HasSubstr("web.listen"));
 }
 
 TEST(Config, SocketsAreInTheRuntimeDirectory) {

@@ -60,6 +60,7 @@ TEST_F(CheckStartTest, EachProblemIsNamedByItsKey) {
   // An address for documentation (RFC 5737), which no machine has.
   EXPECT_THAT(problem([](Config& c) { c.metrics_listen = "192.0.2.1:9464"; }),
               StartsWith("metrics.listen: "));
+  EXPECT_THAT(problem([](Config& c) { c.web_listen = "192.0.2.1:9465"; }), StartsWith("web.listen: "));
   EXPECT_THAT(problem([this](Config& c) {
                 std::ofstream(directory_ + "/file") << "x";
                 c.state_dir = directory_ + "/file/state";

@@ -180,7 +180,7 @@ TEST(DoctorTest, NamesWhatIsWrong) {
   EXPECT_TRUE(Of(input, "engine").empty()) << "not all engines are ready";
 
   input = Healthy();
-  input.metrics_error = "metrics cannot be served at 127.0.0.1:9464: taken";
+  input.listen_errors["metrics"] = "metrics cannot be served: cannot listen at 127.0.0.1:9464: taken";
   EXPECT_EQ(Of(input, "metrics").at(0).severity, Severity::kWarning);
 
   input = Healthy();

@@ -1,4 +1,4 @@
-#include "daemon/observe/metrics_server.h"
+#include "daemon/observe/http_server.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -49,15 +49,21 @@ std::string Get(int port, const std::string& path) {
   return Ask(port, "GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n");
 }
 
-TEST(MetricsServerTest, ServesMetricsAndHealth) {
+Result<std::unique_ptr<HttpServer>> StartMonitoring(const std::string& listen) {
+  return HttpServer::Start(listen, MonitoringRoutes([] { return MetricsInput(); }, [] { return Health(); }));
+}
+
+TEST(HttpServerTest, ServesMetricsAndHealth) {
   std::atomic<bool> draining{false};
-  auto server = MetricsServer::Start(
-      "127.0.0.1:0", [] { return MetricsInput(); },
-      [&] {
-        Health health;
-        if (draining) health = {.live = true, .ready = false, .reasons = {"the node drains"}};
-        return health;
-      });
+  auto server = HttpServer::Start(
+      "127.0.0.1:0", MonitoringRoutes([] { return MetricsInput(); },
+                                      [&] {
+                                        Health health;
+                                        if (draining)
+                                          health = {
+                                              .live = true, .ready = false, .reasons = {"the node drains"}};
+                                        return health;
+                                      }));
   ASSERT_TRUE(server.ok()) << server.status().ToString();
   const int port = (*server)->port();
   ASSERT_GT(port, 0);
@@ -77,9 +83,22 @@ TEST(MetricsServerTest, ServesMetricsAndHealth) {
               StartsWith("HTTP/1.1 405"));
 }
 
-TEST(MetricsServerTest, IdleConnectionsDoNotHoldScrapesUp) {
-  auto server = MetricsServer::Start(
-      "127.0.0.1:0", [] { return MetricsInput(); }, [] { return Health(); });
+TEST(HttpServerTest, RoutesGetTheHostAndSetHeaders) {
+  auto server = HttpServer::Start(
+      "127.0.0.1:0",
+      {{"/", [](const std::string& host) {
+          return HttpAnswer{.code = 403, .body = "<" + host + ">", .headers = {"X-One: 1", "X-Two: 2"}};
+        }}});
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  EXPECT_THAT(Get((*server)->port(), "/"),
+              testing::AllOf(StartsWith("HTTP/1.1 403 Forbidden\r\n"),
+                             HasSubstr("\r\nX-One: 1\r\nX-Two: 2\r\n"), HasSubstr("\r\n\r\n<x>")));
+  EXPECT_THAT(Ask((*server)->port(), "GET / HTTP/1.0\r\n\r\n"), HasSubstr("\r\n\r\n<>"));
+  EXPECT_THAT(Get((*server)->port(), "/livez"), StartsWith("HTTP/1.1 404"));
+}
+
+TEST(HttpServerTest, IdleConnectionsDoNotHoldScrapesUp) {
+  auto server = StartMonitoring("127.0.0.1:0");
   ASSERT_TRUE(server.ok()) << server.status().ToString();
   std::vector<UniqueFd> idle;
   for (int i = 0; i < 4; ++i) idle.push_back(Connect((*server)->port()));
@@ -88,13 +107,11 @@ TEST(MetricsServerTest, IdleConnectionsDoNotHoldScrapesUp) {
   EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(2));
 }
 
-TEST(MetricsServerTest, ATakenPortIsAnErrorThatNamesIt) {
-  auto server = MetricsServer::Start(
-      "127.0.0.1:0", [] { return MetricsInput(); }, [] { return Health(); });
+TEST(HttpServerTest, ATakenPortIsAnErrorThatNamesIt) {
+  auto server = StartMonitoring("127.0.0.1:0");
   ASSERT_TRUE(server.ok()) << server.status().ToString();
   const std::string taken = "127.0.0.1:" + std::to_string((*server)->port());
-  auto second = MetricsServer::Start(
-      taken, [] { return MetricsInput(); }, [] { return Health(); });
+  auto second = StartMonitoring(taken);
   EXPECT_EQ(second.status().code(), Code::kUnavailable);
   EXPECT_THAT(second.status().message(), HasSubstr(taken));
 }

@@ -1,0 +1,53 @@
+// File: http_server.h
+//
+// `HttpServer`: small answers by HTTP to GET and HEAD, for monitoring and for the page. An idle or slow
+// connection is closed after some seconds, and holds nobody else up.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/observe/health.h"
+#include "daemon/observe/metrics.h"
+#include "tandem/status.h"
+
+namespace tandem::daemon {
+
+struct HttpAnswer {
+  int code = 200;
+  std::string type = "text/plain; charset=utf-8";
+  std::string body;
+  std::vector<std::string> headers = {};  // whole lines without their ends: "Cache-Control: no-store"
+};
+
+struct HttpRoute {
+  std::string path;  // "/metrics": this path and no other
+  // Called from the server's threads, side by side, with the request's Host ("" without one).
+  std::function<HttpAnswer(const std::string& host)> answer;
+};
+
+class HttpServer {
+ public:
+  // `listen` is "address:port", port 0 for any free one. `threads` connections are served at once.
+  // UNAVAILABLE reports why it cannot listen.
+  static Result<std::unique_ptr<HttpServer>> Start(const std::string& listen, std::vector<HttpRoute> routes,
+                                                   int threads = 8);
+  ~HttpServer();
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+  // Where it listens.
+  int port() const;
+
+ private:
+  struct Parts;
+  explicit HttpServer(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+// What monitoring asks: /metrics for Prometheus, and /livez and /readyz for orchestrators, which answer 200
+// or 503 with one line for each cause.
+std::vector<HttpRoute> MonitoringRoutes(std::function<MetricsInput()> gather, std::function<Health()> health);
+
+}  // namespace tandem::daemon

@@ -1,0 +1,275 @@
+"""The node's page: what it shows of jobs, that it only reads, and that names of clients stay text, also in a browser where
+there is one (TANDEM_TEST_BROWSER, else chromium, chrome or Playwright's headless shell)."""
+
+import glob
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+from harness import BACKEND, BIN, Daemon, TandemTest, everybody, host_only, wait_until
+
+try:
+    import jsonschema
+except ImportError:
+    jsonschema = None
+
+MOST_RANKS = 4
+
+ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
+SCHEMA = os.path.join(ROOT, "deploy/monitoring/page-state.schema.json")
+BINDINGS = [["ar.in", 0], ["ar.out", 0]]
+MARKUP = "<img src=x onerror=document.title='pwned'><script>document.title='pwned'</script>"
+
+
+def find_browser():
+    """A browser that runs without a screen, or None."""
+    shells = glob.glob(os.path.expanduser("~/.cache/ms-playwright/chromium_headless_shell-*/*/*headless[-_]shell"))
+    names = [
+        os.environ.get("TANDEM_TEST_BROWSER", ""),
+        "chromium",
+        "chromium-browser",
+        "chromium-headless-shell",
+        "google-chrome",
+    ]
+    return next((found for found in map(shutil.which, [*names, *shells]) if found), None)
+
+
+BROWSER = find_browser()
+
+
+class WebTest(TandemTest):
+    extra = ("--web-listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0")
+
+    def port(self, what="the page is"):
+        served = re.compile(what + r" served at \S+ port=(\d+)")
+        wait_until(lambda: served.search(self.daemon.tail(200)), 20, "no page is served")
+        return int(served.findall(self.daemon.tail(200))[-1])
+
+    def ask(self, path, method="GET", port=None, **headers):
+        """Status, headers and body."""
+        connection = http.client.HTTPConnection("127.0.0.1", port or self.port(), timeout=20)
+        try:
+            connection.request(method, path, headers=headers)
+            answer = connection.getresponse()
+            return answer.status, answer.headers, answer.read().decode()
+        finally:
+            connection.close()
+
+    def state(self):
+        status, headers, body = self.ask("/state.json")
+        self.assertEqual((status, headers["Content-Type"]), (200, "application/json"))
+        state = json.loads(body)
+        if jsonschema is not None:
+            with open(SCHEMA) as file:
+                jsonschema.validate(state, json.load(file))
+        return state
+
+
+class Page(WebTest):
+    gpus = 2
+
+    def test_it_shows_a_job(self):
+        clients = self.group(2)
+        self.all_reduce_plan(clients)
+        for _ in range(3):
+            self.check_all_reduce(clients)
+        state = self.state()
+        self.assertEqual([session["pid"] for session in state["sessions"]], [client.pid for client in clients])
+        (group,) = state["groups"]
+        self.assertEqual((group["name"], group["state"], group["world_size"]), ("tp", "ready", 2))
+        self.assertEqual([member["pid"] for member in group["members"]], [client.pid for client in clients])
+        self.assertEqual([engine["state"] for engine in state["engines"]], ["ready", "ready"])
+        self.assertEqual(sum(engine["launches"] for engine in state["engines"]), 6)
+        self.assertEqual(len(state["timeline"]), 6)
+        for launch in state["timeline"]:
+            self.assertEqual((launch["group_name"], launch["code"]), ("tp", "OK"))
+            self.assertLessEqual(launch["arrive_us"], launch["start_us"])
+            self.assertLess(launch["start_us"], launch["end_us"])
+            self.assertGreater(launch["end_us"], -60e6)
+        self.assertGreater(sum(pool["used_bytes"] for pool in state["pools"]), 0)
+        self.assertTrue(state["health"]["ready"])
+        self.daemon.ctl("cordon")
+        time.sleep(0.6)  # a state is handed out for half a second
+        state = self.state()
+        self.assertEqual((state["admission"], state["health"]["ready"]), ("cordoned", False))
+
+    def test_it_names_a_late_rank(self):
+        clients = self.group(2)
+        self.all_reduce_plan(clients)
+        self.check_all_reduce(clients)
+        clients[1].call("launch", plan="ar", bindings=BINDINGS)
+        late = []
+
+        def named():
+            late[:] = self.state()["late_ranks"]
+            return bool(late)
+
+        wait_until(named, 20, "no late rank is named")
+        (entry,) = late
+        self.assertEqual((entry["group_name"], entry["rank"], entry["pid"]), ("tp", 0, clients[0].pid))
+        queue = [entry for entry in self.state()["queue"] if entry["missing_ranks"]]
+        self.assertEqual({tuple(entry["missing_ranks"]) for entry in queue}, {(0,)})
+        clients[0].call("launch", plan="ar", bindings=BINDINGS)
+        everybody(clients, "sync")
+
+    @host_only("stops an engine that other tests would wait for")
+    def test_a_silent_engine_does_not_silence_the_page(self):
+        pid = self.daemon.engine_pids()[1]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            self.assertIn("SIGSTOP", self.state()["engines"][1]["why"])
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    def test_no_secret_is_shown(self):
+        key = "a-key-that-nobody-may-see-" + self.job_key
+        clients = self.group(2, job_key=key)
+        self.all_reduce_plan(clients)
+        self.check_all_reduce(clients)
+        body = self.ask("/state.json")[2]
+        self.assertNotIn(key, body)
+        self.assertNotIn("token", body)
+
+    def test_it_only_reads(self):
+        for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+            self.assertEqual(self.ask("/state.json", method)[0], 405, method)
+        for path in ("/metrics", "/livez", "/state", "/../state.json", "/page.html"):
+            self.assertEqual(self.ask(path)[0], 404, path)
+        metrics = self.port("metrics are")
+        self.assertEqual(
+            [self.ask(path, port=metrics)[0] for path in ("/", "/state.json", "/metrics")], [404, 404, 200]
+        )
+
+    def test_another_name_is_refused(self):
+        for path in ("/", "/state.json"):
+            self.assertEqual(self.ask(path, Host="stranger.example")[0], 403)
+            self.assertEqual(self.ask(path, Host="localhost:1")[0], 200)
+
+    def test_headers_keep_markup_from_running(self):
+        nonces = set()
+        for _ in range(2):
+            status, headers, body = self.ask("/")
+            self.assertEqual((status, headers["Content-Type"]), (200, "text/html; charset=utf-8"))
+            policy = headers["Content-Security-Policy"]
+            (nonce,) = set(re.findall(r"'nonce-([0-9a-f]{32})'", policy))
+            self.assertEqual(body.count(f'nonce="{nonce}"'), 2)
+            self.assertNotIn("@NONCE@", body)
+            self.assertIn("default-src 'none'", policy)
+            self.assertNotIn("unsafe", policy)
+            self.assertNotRegex(body, r"https?://(?!www\.w3\.org/2000/svg)")
+            nonces.add(nonce)
+        self.assertEqual(len(nonces), 2)
+        headers = self.ask("/state.json")[1]
+        self.assertEqual(headers["X-Content-Type-Options"], "nosniff")
+        self.assertEqual(headers["Cache-Control"], "no-store")
+        self.assertIsNone(headers["Access-Control-Allow-Origin"])
+
+    def test_names_are_text(self):
+        clients = [self.daemon.client(MARKUP) for _ in range(2)]
+        for client in clients:
+            client.connect()
+        self.join(clients, name=MARKUP, group="tp")
+        state = self.state()
+        self.assertEqual({session["name"] for session in state["sessions"]}, {MARKUP})
+        self.assertEqual(state["groups"][0]["name"], MARKUP)
+
+
+class Listening(unittest.TestCase):
+    def test_there_is_no_page_unasked(self):
+        daemon = Daemon(1)
+        self.addCleanup(daemon.stop)
+        self.assertNotIn("page is served", daemon.tail(1000))
+        with open("/proc/net/tcp") as file:
+            listening = {line.split()[9] for line in file.readlines()[1:] if line.split()[3] == "0A"}
+        own = set()
+        for fd in glob.glob(f"/proc/{daemon.process.pid}/fd/*"):
+            try:
+                own |= set(re.findall(r"socket:\[(\d+)\]", os.readlink(fd)))
+            except FileNotFoundError:
+                pass
+        self.assertFalse(listening & own)
+
+    def test_a_taken_address_costs_the_page_only(self):
+        first = Daemon(1, ("--web-listen", "127.0.0.1:0"))
+        self.addCleanup(first.stop)
+        served = re.compile(r"the page is served at \S+ port=(\d+)")
+        wait_until(lambda: served.search(first.tail()), 20)
+        second = Daemon(1, ("--web-listen", f"127.0.0.1:{served.search(first.tail()).group(1)}"))
+        self.addCleanup(second.stop)
+        (finding,) = [each for each in second.ctl_json("doctor")["findings"] if each["check"] == "web"]
+        self.assertEqual(finding["severity"], "WARNING")
+        self.assertIn("the page cannot be served", finding["message"])
+
+    def test_an_address_that_others_reach_is_warned_of(self):
+        daemon = Daemon(1, ("--web-listen", "0.0.0.0:0"))
+        self.addCleanup(daemon.stop)
+        wait_until(lambda: "shows all users' sessions to everybody" in daemon.tail(200), 20)
+
+
+@unittest.skipUnless(BROWSER, "needs a headless Chromium")
+class Browser(WebTest):
+    gpus = 4
+
+    def browse(self, *arguments):
+        with tempfile.TemporaryDirectory() as profile:
+            return subprocess.run(
+                [
+                    BROWSER,
+                    "--headless",
+                    "--no-sandbox",
+                    "--disable-gpu",
+                    "--hide-scrollbars",
+                    f"--user-data-dir={profile}",
+                    "--virtual-time-budget=6000",
+                    *arguments,
+                    f"http://127.0.0.1:{self.port()}/",
+                ],
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
+
+    def test_the_page_is_drawn_and_markup_is_not(self):
+        training = subprocess.Popen(
+            [
+                os.path.join(BIN, "tandem-train-digits"),
+                "--runtime-dir",
+                self.daemon.runtime_dir,
+                "--backend",
+                BACKEND,
+                "--world",
+                "4",
+                "--epochs",
+                "100",
+            ],
+            stdout=subprocess.DEVNULL,
+        )
+        self.addCleanup(training.wait)
+        self.addCleanup(training.kill)
+        wait_until(lambda: len(self.state()["timeline"]) >= 32, 60, "the job launches nothing")
+        client = self.daemon.client(MARKUP)
+        client.connect()
+        self.join([client], name=MARKUP, group="x")
+        page = self.browse("--dump-dom").stdout
+        self.assertIn('data-drawn="yes"', page)
+        self.assertRegex(page, r"<title>Tandem on [^<]")
+        self.assertNotIn("<img", page)
+        self.assertIn("&lt;img src=x onerror=", page)
+        self.assertEqual(len(re.findall(r'class="gpu ready"', page)), 4)
+        self.assertGreater(len(re.findall(r'class="run"', page)), 16)
+        picture = os.environ.get("TANDEM_TEST_SCREENSHOT")
+        if picture:
+            client.close()
+            self.browse(f"--screenshot={picture}", "--window-size=1280,1180")
+            self.assertTrue(os.path.exists(picture))
+
+
+if __name__ == "__main__":
+    unittest.main()
