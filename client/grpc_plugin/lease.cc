@@ -11,11 +11,11 @@
 #include "client/grpc_plugin/convert.h"
 #include "common/fd_socket.h"
 #include "common/mps_endpoint.h"
+#include "common/protocol.h"
 
 namespace tandem::client {
 namespace {
 
-constexpr uint32_t kProtocol = 1;
 constexpr size_t kMaxTransfer = 4096;
 constexpr auto kOrphanAge = std::chrono::seconds(60);
 constexpr size_t kMaxLeaseMessage = 1 << 20;

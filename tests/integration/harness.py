@@ -8,6 +8,7 @@ skipped, and those that need more GPUs than there are. A module whose groups hav
 bundle's runner reads it and gives the module as many GPUs. There classes that say `shares` use one daemon for all their tests,
 since engines take seconds to start. TANDEM_TEST_FLAGS are flags of every tandemd ("--log-level debug"). CUDA_VISIBLE_DEVICES limits
 daemon and clients alike, so that runs beside each other share no GPU. TANDEM_TEST_ENGINES_PER_GPU makes more GPUs of each.
+TANDEM_TEST_CLIENT is another tandem-test-client: one of the version before (tests/run_older_client).
 """
 
 import atexit
@@ -101,7 +102,7 @@ class Client:
         self.replies = {}
         self.buffer = b""
         self.process = subprocess.Popen(
-            [os.path.join(BIN, "tandem-test-client")],
+            [os.environ.get("TANDEM_TEST_CLIENT", os.path.join(BIN, "tandem-test-client"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **(env or {})},

@@ -154,7 +154,7 @@ class Tokens(RogueTest):
 class Lease(RogueTest):
     def test_protocol_versions(self):
         for low, high, code in (
-            (2, 9, "FAILED_PRECONDITION"),
+            (3, 9, "FAILED_PRECONDITION"),
             (0, 0, "FAILED_PRECONDITION"),
             (2**32 - 1, 2**32 - 1, "FAILED_PRECONDITION"),
             (5, 1, "INVALID_ARGUMENT"),

@@ -143,6 +143,7 @@ Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group, cons
   Result<plan::OperationPlan> plan = plan::MakePlan(draft.requests, context);
   if (!plan.ok()) return plan.status().WithContext(draft.context);
   draft.plan = std::move(*plan);
+  if (!group.no_client_plans.empty()) draft.plan.placement_reason = group.no_client_plans;
   if (tuning != nullptr && draft.plan.measured_us == 0) {
     if (auto unmeasured = plan::Unmeasured(draft.requests, context); unmeasured.has_value()) {
       WantedTuning wanted{*std::move(unmeasured), meeting.requests[0], {}, 1};

@@ -81,6 +81,11 @@ std::vector<std::pair<uint64_t, std::string>> Adoption::LostSessions() const {
       lost.emplace_back(id, std::string("its process ended ") + kNoDaemon);
       continue;
     }
+    if (session->protocol < kReattachProtocol) {
+      lost.emplace_back(id, "its client speaks protocol " + std::to_string(session->protocol) +
+                                ", which knows no way back after a restart of tandemd");
+      continue;
+    }
     int without = -1;
     for (const auto& [channel_id, channel] : session->channels) {
       if (!channel.over && !engines_[static_cast<size_t>(channel.gpu)].has_value()) without = channel.gpu;

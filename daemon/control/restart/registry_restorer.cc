@@ -112,6 +112,7 @@ void RegistryRestorer::RestoreSessions() {
                      .cgroup = from.cgroup(),
                      .started = TimeOf(from.started_ns()),
                      .start_ticks = from.start_ticks()};
+    session->protocol = from.protocol();
     session->owner = OwnerOf(from.cgroup());
     if (from.bound_to_gpus()) session->gpus.emplace(from.gpus().begin(), from.gpus().end());
     session->name = from.name();

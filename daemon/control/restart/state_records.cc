@@ -114,6 +114,7 @@ state::v1::Session StateOf(const SessionRecord& session) {
   state::v1::Session to;
   to.set_id(session.id);
   to.set_token(session.token.data(), session.token.size());
+  to.set_protocol(session.protocol);
   to.set_uid(session.peer.uid);
   to.set_gid(session.peer.gid);
   to.set_pid(session.peer.pid);

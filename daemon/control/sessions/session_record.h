@@ -14,6 +14,7 @@
 #include <string>
 
 #include "common/mps_endpoint.h"
+#include "common/protocol.h"
 #include "daemon/control/channels/channel_records.h"
 #include "daemon/control/lease_port.h"
 #include "daemon/control/ledger.h"
@@ -31,6 +32,7 @@ struct SessionRecord {
   // Set before other threads see the record.
   uint64_t id = 0;
   std::array<uint8_t, kTokenBytes> token{};
+  uint32_t protocol = kProtocol;  // that both sides speak
   PeerIdentity peer;
   std::string owner;                  // OwnerOf(peer.cgroup): the job that quotas of cgroups are kept by
   std::optional<std::set<int>> gpus;  // that the process may use; none: all

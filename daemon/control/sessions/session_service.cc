@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/protocol.h"
 #include "daemon/control/blame.h"
 #include "daemon/control/validate.h"
 
@@ -50,11 +51,14 @@ void FillLimits(const ControlLimits& limits, v1::AttachReply* reply) {
 
 Result<v1::AttachReply> SessionService::Attach(const PeerIdentity& peer, const v1::AttachRequest& request) {
   TANDEM_RETURN_IF_ERROR(ValidateAttach(request));
-  if (request.protocol_min() > kProtocol || request.protocol_max() < kProtocol) {
+  const uint32_t protocol = CommonProtocol(request.protocol_min(), request.protocol_max());
+  if (protocol == 0) {
+    const bool newer = request.protocol_min() > kProtocol;
     return FailedPrecondition("the client speaks protocols " + std::to_string(request.protocol_min()) +
                               " to " + std::to_string(request.protocol_max()) + ", this daemon speaks " +
-                              std::to_string(kProtocol))
-        .WithDetail({.reason = "PROTOCOL", .who = {}, .field = "protocol_max"});
+                              std::to_string(kOldestProtocol) + " to " + std::to_string(kProtocol) + ": " +
+                              (newer ? "upgrade the daemon" : "the client is too old, upgrade it"))
+        .WithDetail({.reason = "PROTOCOL", .who = {}, .field = newer ? "protocol_min" : "protocol_max"});
   }
   const ControlOptions& options = core_.options;
   auto session = std::make_shared<SessionRecord>(options.limits.transfers_per_session);
@@ -63,6 +67,7 @@ Result<v1::AttachReply> SessionService::Attach(const PeerIdentity& peer, const v
     return Internal("no random numbers for a token");
   }
   session->peer = peer;
+  session->protocol = protocol;
   session->owner = OwnerOf(peer.cgroup);
   session->name = request.name();
   session->mps = {.directory = request.mps_pipe_directory(),
@@ -104,7 +109,7 @@ v1::AttachReply SessionService::ReplyTo(const SessionRecord& session) const {
   }
   reply.set_token(session.token.data(), session.token.size());
   reply.set_session_id(session.id);
-  reply.set_protocol(kProtocol);
+  reply.set_protocol(session.protocol);
   reply.set_daemon_version(options.daemon_version);
   reply.set_instance_id(instance_id_);
   reply.set_backend(options.backend);

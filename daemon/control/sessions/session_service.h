@@ -25,8 +25,6 @@
 
 namespace tandem::daemon {
 
-inline constexpr uint32_t kProtocol = 1;
-
 // Thread-safe. The others outlive it.
 class SessionService {
  public:

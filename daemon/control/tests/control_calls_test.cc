@@ -15,8 +15,8 @@ class ControlCallsTest : public ControlTest {
   }
   SessionRef AttachAs(uint32_t uid, const std::string& cgroup = {}) {
     v1::AttachRequest request;
-    request.set_protocol_min(1);
-    request.set_protocol_max(1);
+    request.set_protocol_min(kProtocol);
+    request.set_protocol_max(kProtocol);
     const auto reply = control->Attach({.uid = uid, .gid = 7, .pid = 1, .cgroup = cgroup}, request);
     EXPECT_TRUE(reply.ok()) << reply.status().ToString();
     return reply.ok() ? *control->Authenticate(reply->token()) : nullptr;

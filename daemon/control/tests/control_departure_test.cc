@@ -52,8 +52,8 @@ TEST_F(DepartureTest, AClosedLeaseWithLaunchesInFlightIsALoss) {
 TEST_F(DepartureTest, AnEvictedClientHearsOfItAndIsCountedApart) {
   Start(2);
   v1::AttachRequest request;
-  request.set_protocol_min(1);
-  request.set_protocol_max(1);
+  request.set_protocol_min(kProtocol);
+  request.set_protocol_max(kProtocol);
   const auto attached = control->Attach({.uid = 7, .gid = 7, .pid = 1000}, request);
   ASSERT_TRUE(attached.ok());
   const SessionRef session = *control->Authenticate(attached->token());

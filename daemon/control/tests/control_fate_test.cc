@@ -21,8 +21,8 @@ class FateTest : public ControlTest {
   // A client that would meet the MPS server of directory `inode`; 0: none.
   SessionRef AttachAt(int pid, uint64_t inode) {
     v1::AttachRequest request;
-    request.set_protocol_min(1);
-    request.set_protocol_max(1);
+    request.set_protocol_min(kProtocol);
+    request.set_protocol_max(kProtocol);
     request.set_mps_pipe_directory("/mnt/mps");
     request.set_mps_answers(inode != 0);
     request.set_mps_device(1);

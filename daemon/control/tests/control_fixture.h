@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/protocol.h"
 #include "daemon/control/control.h"
 #include "daemon/control/tests/fake_engines.h"
 #include "daemon/control/validate.h"
@@ -110,8 +111,8 @@ class ControlTest : public ::testing::Test {
   // A process that was started at `started`.
   SessionRef Attach(int pid = 1000, Waiter::Clock::time_point started = Waiter::Clock::now()) {
     v1::AttachRequest request;
-    request.set_protocol_min(1);
-    request.set_protocol_max(1);
+    request.set_protocol_min(kProtocol);
+    request.set_protocol_max(kProtocol);
     request.set_name("test");
     Result<v1::AttachReply> reply =
         control->Attach({.uid = 7, .gid = 7, .pid = pid, .started = started}, request);

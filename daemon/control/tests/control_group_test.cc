@@ -256,8 +256,8 @@ TEST_F(ControlTest, QuotasNameLimitAndUsage) {
   Start(2, options);
   AttachAll(2);
   v1::AttachRequest request;
-  request.set_protocol_min(1);
-  request.set_protocol_max(1);
+  request.set_protocol_min(kProtocol);
+  request.set_protocol_max(kProtocol);
   const Status over = control->Attach({.uid = 7, .gid = 7, .pid = 5}, request).status();
   EXPECT_EQ(over.code(), Code::kResourceExhausted);
   EXPECT_EQ(over.detail().reason, "QUOTA_SESSIONS_PER_UID");
@@ -281,8 +281,8 @@ TEST_F(ControlTest, QuotasOfACgroupCountAllOfItsUids) {
   Start(2, options);
   const auto attach = [&](uint32_t uid, int pid, const std::string& cgroup) {
     v1::AttachRequest request;
-    request.set_protocol_min(1);
-    request.set_protocol_max(1);
+    request.set_protocol_min(kProtocol);
+    request.set_protocol_max(kProtocol);
     return control->Attach({.uid = uid, .gid = 7, .pid = pid, .cgroup = cgroup}, request);
   };
   const auto expect_refused = [](const Status& status, const std::string& reason, long long limit,
@@ -362,8 +362,8 @@ TEST_F(ControlTest, ACordonRefusesSessionsAndGroupsAndDisturbsNobody) {
   control->SetAdmission(Admission::kCordoned);
   EXPECT_EQ(control->Snapshot().admission, Admission::kCordoned);
   v1::AttachRequest attach;
-  attach.set_protocol_min(1);
-  attach.set_protocol_max(1);
+  attach.set_protocol_min(kProtocol);
+  attach.set_protocol_max(kProtocol);
   EXPECT_EQ(control->Attach({.uid = 7, .gid = 7, .pid = 9}, attach).status().detail().reason, "CORDONED");
   EXPECT_EQ(control->JoinGroup(sessions[0], JoinRequest(2, 0, "other"), Waiter::For(kPatience))
                 .status()
@@ -389,8 +389,8 @@ TEST_F(ControlTest, RulesAdmitProcessesToGpus) {
                    {.uid = {}, .gid = 7, .cgroup = "/kubepods/", .gpus = std::nullopt}};
   Start(2, options);
   v1::AttachRequest request;
-  request.set_protocol_min(1);
-  request.set_protocol_max(1);
+  request.set_protocol_min(kProtocol);
+  request.set_protocol_max(kProtocol);
   const auto attach = [&](uint32_t uid, uint32_t gid, const std::string& cgroup) {
     return control->Attach({.uid = uid, .gid = gid, .pid = 9, .cgroup = cgroup}, request);
   };

@@ -35,10 +35,10 @@ class ControlRestartTest : public ControlTest {
     return options;
   }
   // A session of a process that lives.
-  Client AttachClient(int pid = ::getpid()) {
+  Client AttachClient(int pid = ::getpid(), uint32_t protocol = kProtocol) {
     v1::AttachRequest request;
-    request.set_protocol_min(1);
-    request.set_protocol_max(1);
+    request.set_protocol_min(protocol);
+    request.set_protocol_max(protocol);
     Client client;
     client.peer = {.uid = 7, .gid = 7, .pid = pid, .start_ticks = ProcessIdentity::Of(pid).start_ticks};
     const Result<v1::AttachReply> reply = control->Attach(client.peer, request);
@@ -224,6 +224,19 @@ TEST_F(ControlRestartTest, OnlyTheProcessOfASessionGetsItBack) {
   EXPECT_EQ(control->AwaySessions().size(), 2u);
   EXPECT_NE(Return(clients[0]), nullptr);
   EXPECT_EQ(control->AwaySessions().size(), 1u);
+}
+
+TEST_F(ControlRestartTest, AClientThatKnowsNoWayBackIsLostAtOnce) {
+  clients.push_back(AttachClient());
+  clients.push_back(AttachClient(::getpid(), kReattachProtocol - 1));
+  group = Join(Sessions());
+  End();
+  TakeOver();
+  EXPECT_EQ(control->Snapshot().sessions, 1u);
+  EXPECT_EQ(Reattach(clients[1], clients[1].peer).status().detail().reason, "SESSION_LOST");
+  EXPECT_NE(Return(clients[0]), nullptr);
+  EXPECT_EQ(OnlyGroup().state, "broken");
+  EXPECT_NE(OnlyGroup().state_reason.find("speaks protocol 1"), std::string::npos);
 }
 
 TEST_F(ControlRestartTest, ARankThatDiedMeanwhileIsNamed) {

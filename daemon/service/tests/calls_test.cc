@@ -43,8 +43,8 @@ class CallsTest : public ControlTest {
   // The token of a new session.
   std::string AttachAs(uint32_t uid) {
     v1::AttachRequest request;
-    request.set_protocol_min(1);
-    request.set_protocol_max(1);
+    request.set_protocol_min(kProtocol);
+    request.set_protocol_max(kProtocol);
     const auto reply = control->Attach({.uid = uid, .gid = 7, .pid = 1}, request);
     EXPECT_TRUE(reply.ok()) << reply.status().ToString();
     return reply.ok() ? reply->token() : "";

@@ -93,8 +93,8 @@ class ServiceTest : public ControlTest {
     ServiceClient client;
     TANDEM_ASSIGN_OR_RETURN(client.lease, ConnectSeqpacket(directory + "/lease.sock"));
     v1::LeaseMessage message;
-    message.mutable_attach()->set_protocol_min(1);
-    message.mutable_attach()->set_protocol_max(1);
+    message.mutable_attach()->set_protocol_min(kProtocol);
+    message.mutable_attach()->set_protocol_max(kProtocol);
     TANDEM_RETURN_IF_ERROR(SendMessage(client.lease.get(), message.SerializeAsString()));
     TANDEM_ASSIGN_OR_RETURN(FdMessage answer, ReceiveMessage(client.lease.get()));
     if (!message.ParseFromString(answer.body)) return Internal("malformed answer");

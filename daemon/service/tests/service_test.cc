@@ -87,8 +87,8 @@ TEST_F(ServiceTest, AKilledProcessIsSeenWithinASecond) {
   if (child == 0) {
     auto lease = ConnectSeqpacket(directory + "/lease.sock");
     v1::LeaseMessage message;
-    message.mutable_attach()->set_protocol_min(1);
-    message.mutable_attach()->set_protocol_max(1);
+    message.mutable_attach()->set_protocol_min(kProtocol);
+    message.mutable_attach()->set_protocol_max(kProtocol);
     if (!lease.ok() || !SendMessage(lease->get(), message.SerializeAsString()).ok()) ::_exit(1);
     if (!ReceiveMessage(lease->get()).ok() || ::write(ready[1], "x", 1) != 1) ::_exit(1);
     for (;;) ::pause();
@@ -122,8 +122,8 @@ TEST_F(ServiceTest, ALeaseThatALivingProcessClosesIsNotLost) {
   if (child == 0) {
     auto lease = ConnectSeqpacket(directory + "/lease.sock");
     v1::LeaseMessage message;
-    message.mutable_attach()->set_protocol_min(1);
-    message.mutable_attach()->set_protocol_max(1);
+    message.mutable_attach()->set_protocol_min(kProtocol);
+    message.mutable_attach()->set_protocol_max(kProtocol);
     if (!lease.ok() || !SendMessage(lease->get(), message.SerializeAsString()).ok()) ::_exit(1);
     ::_exit(ReceiveMessage(lease->get()).ok() ? 0 : 1);
   }

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "common/protocol.h"
 #include "tests/integration/rogue/rogue.h"
 
 namespace tandem::rogue {
@@ -75,8 +76,8 @@ Status Rogue::Connect(const json& command) {
 Status Rogue::Attach(const json& command, json* reply) {
   TANDEM_RETURN_IF_ERROR(Connect(command));
   v1::LeaseMessage message;
-  message.mutable_attach()->set_protocol_min(command.value("min", 1u));
-  message.mutable_attach()->set_protocol_max(command.value("max", 1u));
+  message.mutable_attach()->set_protocol_min(command.value("min", kProtocol));
+  message.mutable_attach()->set_protocol_max(command.value("max", kProtocol));
   message.mutable_attach()->set_client_version("rogue");
   message.mutable_attach()->set_name(command.value("name", "rogue"));
   TANDEM_RETURN_IF_ERROR(SendMessage(lease_.get(), message.SerializeAsString()));
