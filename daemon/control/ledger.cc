@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cctype>
 #include <string_view>
+#include <tuple>
+#include <utility>
 
 namespace tandem::daemon {
 namespace {
@@ -128,6 +130,34 @@ std::map<std::string, double> Ledger::LargestUse() const {
     note(cgroups_, cgroup_limits_[i]);
   }
   return uses;
+}
+
+std::vector<OwnerUse> Ledger::Owners(size_t most) const {
+  constexpr std::pair<Resource, uint64_t OwnerUse::*> kShown[] = {
+      {Resource::kSessions, &OwnerUse::sessions},
+      {Resource::kGroups, &OwnerUse::groups},
+      {Resource::kPlans, &OwnerUse::plans},
+      {Resource::kSegmentBytes, &OwnerUse::segment_bytes},
+      {Resource::kRegisteredBytes, &OwnerUse::registered_bytes}};
+  std::vector<OwnerUse> owners;
+  for (const auto& [cgroup, amounts] : cgroups_) {
+    OwnerUse& use = owners.emplace_back();
+    use.owner = cgroup;
+    for (const auto& [resource, member] : kShown) use.*member = amounts[Index(resource)];
+  }
+  const auto rank = [](const OwnerUse& use) {
+    return std::tuple(use.segment_bytes + use.registered_bytes, use.sessions);
+  };
+  std::stable_sort(owners.begin(), owners.end(),
+                   [&rank](const OwnerUse& a, const OwnerUse& b) { return rank(a) > rank(b); });
+  if (owners.size() > most) owners.resize(most);
+  OwnerUse others;
+  for (const auto& [resource, member] : kShown) {
+    others.*member = Total(resource);
+    for (const OwnerUse& use : owners) others.*member -= use.*member;
+  }
+  owners.push_back(std::move(others));
+  return owners;
 }
 
 uint64_t Ledger::Total(Resource resource) const {

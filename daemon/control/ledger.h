@@ -12,8 +12,10 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "daemon/control/control_options.h"
+#include "daemon/control/snapshot.h"
 #include "tandem/status.h"
 
 namespace tandem::daemon {
@@ -70,6 +72,8 @@ class Ledger {
   // By the quota's key in the configuration: the part of its limit that the account with the largest part
   // uses, 0 to 1. A uid's and a cgroup's limits count as one quota.
   std::map<std::string, double> LargestUse() const;
+  // The `most` cgroups with the most memory, the most first, then all others together, without a name.
+  std::vector<OwnerUse> Owners(size_t most) const;
   // Charged to all uids together.
   uint64_t Total(Resource resource) const;
   // Accounts of uids and cgroups that have anything: 0 once everything has been given back.

@@ -125,6 +125,14 @@ struct ChannelSnapshot {
   bool over = false;  // its engine has ended; the client has yet to close it
 };
 
+// What one owner (SessionSnapshot::owner) has, or all those together that have no entry of their own.
+struct OwnerUse {
+  std::string owner;  // empty: all the others
+  uint64_t sessions = 0, groups = 0, plans = 0, segment_bytes = 0, registered_bytes = 0;
+};
+// Owners with an entry of their own: a node has eight GPUs, and monitoring keeps series of each owner.
+inline constexpr size_t kMostOwners = 32;
+
 struct ControlSnapshot {
   std::string instance_id;
   double uptime_seconds = 0;
@@ -147,6 +155,9 @@ struct ControlSnapshot {
   // the most, 0 to 1.
   std::map<std::string, double> quota_use;
   std::map<uint32_t, uint64_t> sessions_by_uid;
+  // The kMostOwners that have the most memory, the most first, then all others together, also those whose
+  // owner is not known.
+  std::vector<OwnerUse> owners;
 };
 
 }  // namespace tandem::daemon

@@ -156,6 +156,37 @@ void AddQueues(const MetricsInput& input, Families& families) {
   }
 }
 
+// A label's value of printable ASCII: whoever may make cgroups chooses their bytes, and Prometheus refuses a
+// scrape that is not UTF-8. Distinct texts stay distinct.
+std::string LabelOf(const OwnerUse& use) {
+  if (use.owner.empty()) return "others";
+  std::string label;
+  for (const char c : use.owner) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte > 0x20 && byte < 0x7f && c != '%') {
+      label += c;
+    } else {
+      constexpr char kDigits[] = "0123456789abcdef";
+      label += {'%', kDigits[byte >> 4], kDigits[byte & 15]};
+    }
+  }
+  return label;
+}
+
+void AddOwners(const std::vector<OwnerUse>& owners, Families& families) {
+  const auto add = [&](const char* name, const char* help, uint64_t OwnerUse::*value) {
+    auto& family = families.Add(name, help, MetricType::Gauge);
+    for (const OwnerUse& use : owners)
+      Families::AddGauge(family, {{"owner", LabelOf(use)}}, static_cast<double>(use.*value));
+  };
+  add("tandem_owner_sessions", "Sessions of a pod, a job or a cgroup", &OwnerUse::sessions);
+  add("tandem_owner_groups", "Groups of a pod, a job or a cgroup, by their rank 0", &OwnerUse::groups);
+  add("tandem_owner_plans", "Plans of a pod, a job or a cgroup, by their rank 0", &OwnerUse::plans);
+  add("tandem_owner_segment_bytes", "Symmetric memory of a pod, a job or a cgroup", &OwnerUse::segment_bytes);
+  add("tandem_owner_registered_bytes", "Registered memory of a pod, a job or a cgroup",
+      &OwnerUse::registered_bytes);
+}
+
 void AddProcess(const ProcessInfo& process, Families& families) {
   families.Counter("process_cpu_seconds_total", "Processor time of tandemd, user and system",
                    process.cpu_seconds);
@@ -220,6 +251,7 @@ std::vector<MetricFamily> CollectMetrics(const MetricsInput& input) {
   auto& quotas = families.Add("tandem_quota_use_ratio", "Part of a quota that its largest user has in use",
                               MetricType::Gauge);
   for (const auto& [quota, use] : control.quota_use) Families::AddGauge(quotas, {{"quota", quota}}, use);
+  AddOwners(control.owners, families);
   AddEngines(input, families);
   AddLaunches(input, families);
   AddQueues(input, families);

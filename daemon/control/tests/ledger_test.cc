@@ -42,6 +42,28 @@ TEST(LedgerTest, ACgroupWithoutAQuotaOfItsOwnHasTheUids) {
   EXPECT_EQ(ledger.Charge({3, "/x"}, Resource::kTensors, 1).detail().who, "cgroup /x");
 }
 
+TEST(LedgerTest, TheLargestOwnersHaveEntriesAndTheOthersOneTogether) {
+  ControlLimits limits;
+  Ledger ledger(limits);
+  for (uint32_t i = 0; i < 5; ++i) {
+    const Payer payer{1, "/job_" + std::to_string(i)};
+    EXPECT_TRUE(ledger.Charge(payer, Resource::kSessions, 1).ok());
+    EXPECT_TRUE(ledger.Charge(payer, Resource::kSegmentBytes, 100 * i).ok());
+  }
+  EXPECT_TRUE(ledger.Charge({2, ""}, Resource::kSegmentBytes, 7).ok());  // its cgroup is not known
+  const auto owners = ledger.Owners(2);
+  ASSERT_EQ(owners.size(), 3u);
+  EXPECT_EQ(owners[0].owner, "/job_4");
+  EXPECT_EQ(owners[0].segment_bytes, 400u);
+  EXPECT_EQ(owners[1].owner, "/job_3");
+  EXPECT_EQ(owners[2].owner, "");
+  EXPECT_EQ(owners[2].sessions, 3u);
+  EXPECT_EQ(owners[2].segment_bytes, 307u);
+  EXPECT_EQ(ledger.Owners(5).size(), 6u);
+  EXPECT_EQ(ledger.Owners(5)[5].segment_bytes, 7u);
+  EXPECT_EQ(Ledger(limits).Owners(2).size(), 1u);
+}
+
 TEST(LedgerTest, AnUnknownCgroupIsNotAnAccountOfItsOwn) {
   Ledger ledger(Limits());
   for (uint32_t uid = 1; uid <= 5; ++uid) EXPECT_TRUE(ledger.Charge({uid, ""}, Resource::kTensors, 2).ok());

@@ -110,6 +110,18 @@ TEST(MetricsTest, ReportsWhatWaits) {
   EXPECT_EQ(Value(families, "tandem_oldest_waiting_launch_seconds", "EMU-0"), 0);
 }
 
+TEST(MetricsTest, OwnersHaveSeriesOfPrintableLabels) {
+  MetricsInput input = OneGpu();
+  input.control.owners = {{.owner = "/kubepods/pod1", .sessions = 2, .segment_bytes = 4096},
+                          {.owner = "/a\xff\n%", .sessions = 1},
+                          {.owner = "", .sessions = 3}};
+  const auto families = CollectMetrics(input);
+  EXPECT_EQ(Value(families, "tandem_owner_sessions", "/kubepods/pod1"), 2);
+  EXPECT_EQ(Value(families, "tandem_owner_segment_bytes", "/kubepods/pod1"), 4096);
+  EXPECT_EQ(Value(families, "tandem_owner_sessions", "/a%ff%0a%25"), 1);
+  EXPECT_EQ(Value(families, "tandem_owner_sessions", "others"), 3);
+}
+
 TEST(MetricsTest, ReportsTheProcess) {
   MetricsInput input = OneGpu();
   input.process = ReadProcessInfo();
