@@ -22,6 +22,8 @@ install(FILES "${CMAKE_SOURCE_DIR}/deploy/systemd/tandem.tmpfiles.conf" RENAME t
   DESTINATION /usr/lib/tmpfiles.d COMPONENT daemon)
 install(FILES "${CMAKE_SOURCE_DIR}/deploy/config/tandemd.toml" DESTINATION /etc/tandem COMPONENT daemon)
 install(DIRECTORY DESTINATION /etc/tandem/config.d COMPONENT daemon)
+install(FILES "${CMAKE_SOURCE_DIR}/deploy/config/needrestart.conf" RENAME tandem-daemon.conf
+  DESTINATION /etc/needrestart/conf.d COMPONENT daemon)
 
 # Each package's own documents: the licence with what it covers, the notice, the changes.
 string(TIMESTAMP TANDEM_PACKAGE_DATE "%a, %d %b %Y %H:%M:%S +0000" UTC)  # SOURCE_DATE_EPOCH, if it is set
@@ -136,7 +138,8 @@ foreach(part daemon client client-dev)
   string(TOUPPER "${component}" component)
   set(CPACK_RPM_${component}_PACKAGE_NAME "tandem-${part}")
 endforeach()
-set(CPACK_RPM_DAEMON_USER_FILELIST "%config(noreplace) /etc/tandem/tandemd.toml" "%dir /etc/tandem/config.d")
+set(CPACK_RPM_DAEMON_USER_FILELIST "%config(noreplace) /etc/tandem/tandemd.toml" "%dir /etc/tandem/config.d"
+  "%config(noreplace) /etc/needrestart/conf.d/tandem-daemon.conf")
 set(CPACK_RPM_DAEMON_PACKAGE_REQUIRES systemd)
 set(CPACK_RPM_DAEMON_POST_INSTALL_SCRIPT_FILE "${scripts}/post")
 set(CPACK_RPM_DAEMON_PRE_UNINSTALL_SCRIPT_FILE "${scripts}/preun")

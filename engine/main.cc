@@ -3,7 +3,9 @@
 // another tandemd (docs/restart.md).
 //
 //   tandem-engine --fd N
+//   tandem-engine --version
 #include <signal.h>
+#include <sys/prctl.h>
 
 #include <charconv>
 #include <cstdio>
@@ -37,6 +39,12 @@ Result<std::unique_ptr<Backend>> MakeBackend(const tandem::engine::BackendReques
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 2 && std::strcmp(argv[1], "--version") == 0) {
+    std::printf("tandem-engine %s\n", tandem::BuildVersion());
+    return 0;
+  }
+  ::prctl(PR_SET_NAME,
+          "tandem-engine");  // tandemd executes it by a descriptor, whose number would be its name
   tandem::engine::SetNcclEnvironment();
   int fd = -1;
   if (argc == 3 && std::strcmp(argv[1], "--fd") == 0) {
@@ -44,7 +52,7 @@ int main(int argc, char** argv) {
     if (std::from_chars(argv[2], end, fd).ptr != end) fd = -1;
   }
   if (fd < 0) {
-    std::fprintf(stderr, "usage: tandem-engine --fd N (started by tandemd)\n");
+    std::fprintf(stderr, "usage: tandem-engine --fd N (started by tandemd), or --version\n");
     return 2;
   }
   // Only Stop and the end of the socket end an engine: a terminal's or a manager's signal to the whole group

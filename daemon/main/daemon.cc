@@ -30,6 +30,8 @@ constexpr std::chrono::milliseconds kEnginesDeadline{60000};
 // Bytes of each copy that measures a link. Emulated links are the CPU's memory: there a small copy is as
 // good.
 constexpr uint64_t kLinkBytes = uint64_t{8} << 20, kEmulatedLinkBytes = uint64_t{256} << 10;
+// For the engine program's answer to --version.
+constexpr std::chrono::milliseconds kVersionDeadline{10000};
 // A keeper's loop never waits this long in one turn.
 constexpr std::chrono::milliseconds kKeeperLimit{20000};
 
@@ -56,6 +58,20 @@ class StartClock {
   std::string text_;
 };
 
+// FAILED_PRECONDITION if the program is of another version than tandemd.
+Result<EngineProgram> OpenEngineProgram(const std::string& path, const std::string& version) {
+  TANDEM_ASSIGN_OR_RETURN(EngineProgram program, EngineProgram::Open(path));
+  const Result<std::string> build = program.Build(kVersionDeadline);
+  if (!build.ok()) {
+    log::Warning(build.status().message());
+    return program;
+  }
+  TANDEM_RETURN_IF_ERROR(CheckEngineBuild(*build, version).WithContext("the engine program " + path));
+  if (*build != version)
+    log::Warning("the engine program " + path + " is of build " + *build + ", tandemd of " + version);
+  return program;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, const std::string& version) {
@@ -70,6 +86,9 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, const std::s
   for (const std::string& note : node.notes) log::Warning(note);
   clock.Ended("GPUs");
   TANDEM_ASSIGN_OR_RETURN(EngineSettings settings, EngineSettingsOf(config, node));
+  // Before any engine is taken over: a broken installation ends no job.
+  TANDEM_ASSIGN_OR_RETURN(daemon->engine_program_, OpenEngineProgram(settings.program, version));
+  settings.executable = daemon->engine_program_.Executable();
   std::optional<Takeover> takeover = TakeOverEngines(config, node, settings, version);
   AllHoldings holdings;
   for (int gpu = 0; takeover.has_value() && gpu < node.topology.size(); ++gpu) {

@@ -19,6 +19,7 @@
 #include "daemon/main/servers.h"
 #include "daemon/observe/gpu_processes.h"
 #include "daemon/service/lease_server.h"
+#include "daemon/supervisor/engine_program.h"
 #include "daemon/supervisor/supervisor.h"
 #include "ipc/order_log.h"
 #include "ipc/stats_area.h"
@@ -74,6 +75,7 @@ class Daemon {
   AdminSources sources_;
   std::shared_ptr<TuningStore> tuning_;
   std::unique_ptr<GpuProcesses> gpu_processes_;  // where there is a driver to ask
+  EngineProgram engine_program_;
   std::unique_ptr<Supervisor> supervisor_;
   std::unique_ptr<Control> control_;
   std::unique_ptr<LeaseServer> leases_;

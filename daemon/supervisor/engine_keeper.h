@@ -30,7 +30,8 @@ enum class SupervisorLogSeverity { kInfo, kWarning, kError };
 
 // Settings that all engines of a node have in common.
 struct EngineSettings {
-  std::string program;  // the tandem-engine binary
+  std::string program;     // the tandem-engine binary
+  std::string executable;  // by which it is executed, if not by its name: EngineProgram::Executable
   std::string backend = "host";
   uint32_t hardware_queues = 8;
   uint32_t visibility_delay_us = 0;

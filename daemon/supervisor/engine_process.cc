@@ -58,7 +58,8 @@ std::vector<char*> MergedEnvironment(std::vector<std::string>& changes) {
 }  // namespace
 
 Result<EngineProcess> EngineProcess::Spawn(const std::string& path, int socket,
-                                           const std::vector<std::string>& environment) {
+                                           const std::vector<std::string>& environment,
+                                           const std::string& name) {
   // The socket must not be the target of an earlier action (stdin is opened onto 0).
   UniqueFd high(::fcntl(socket, F_DUPFD_CLOEXEC, 10));
   if (!high.valid()) return SystemError("fcntl(F_DUPFD_CLOEXEC)", errno);
@@ -77,14 +78,14 @@ Result<EngineProcess> EngineProcess::Spawn(const std::string& path, int socket,
   posix_spawnattr_setflags(&plan.attributes,
                            POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
 
-  std::string program = path, flag = "--fd", value = std::to_string(kSocketFd);
+  std::string program = name.empty() ? path : name, flag = "--fd", value = std::to_string(kSocketFd);
   char* argv[] = {program.data(), flag.data(), value.data(), nullptr};
   std::vector<std::string> changes = environment;
   std::vector<char*> merged = MergedEnvironment(changes);
   pid_t pid = -1;
   if (int error = ::posix_spawn(&pid, path.c_str(), &plan.actions, &plan.attributes, argv, merged.data());
       error != 0) {
-    return SystemError("start " + path, error);
+    return SystemError("start " + program, error);
   }
   EngineProcess process;
   process.pid_ = pid;

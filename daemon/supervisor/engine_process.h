@@ -22,10 +22,11 @@ class EngineProcess {
  public:
   // Starts `path --fd 3` with `socket` as descriptor 3, /dev/null as standard input, and this process's
   // standard output and error; no other descriptor is open. The process gets its own process group, so that a
-  // terminal's Ctrl-C reaches tandemd only. `environment` ("NAME=value") goes over this process's own.
-  // NOT_FOUND or PERMISSION_DENIED name the program.
+  // terminal's Ctrl-C reaches tandemd only. `environment` ("NAME=value") goes over this process's own. The
+  // process calls itself `name`, or else `path`. NOT_FOUND or PERMISSION_DENIED name the program.
   static Result<EngineProcess> Spawn(const std::string& path, int socket,
-                                     const std::vector<std::string>& environment = {});
+                                     const std::vector<std::string>& environment = {},
+                                     const std::string& name = {});
 
   // A process that an earlier tandemd has started. Its exit status stays unknown.
   static EngineProcess Adopt(pid_t pid, UniqueFd pidfd);

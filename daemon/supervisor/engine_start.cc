@@ -73,8 +73,9 @@ Status EngineKeeper::StartEngine(EngineProcess& process, std::shared_ptr<EngineC
     std::lock_guard<std::mutex> lock(mutex_);
     status_.mps = ProbeMps(directory);
   }
-  TANDEM_ASSIGN_OR_RETURN(process,
-                          EngineProcess::Spawn(settings_.program, sockets.second.get(), environment));
+  const std::string& executable = settings_.executable.empty() ? settings_.program : settings_.executable;
+  TANDEM_ASSIGN_OR_RETURN(
+      process, EngineProcess::Spawn(executable, sockets.second.get(), environment, settings_.program));
   sockets.second.Reset();
   connection = std::make_shared<EngineConnection>(
       std::move(sockets.first), wake_.get(),

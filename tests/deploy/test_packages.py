@@ -23,7 +23,7 @@ FILES = {
         usr/bin/tandemd usr/bin/tandemctl usr/libexec/tandem/tandem-engine usr/lib/systemd/system/tandemd.service
         usr/lib/systemd/system/tandem-mps.service usr/lib/systemd/system/tandem-mps-spare.service
         usr/lib/systemd/system/tandem-nvidia.service usr/lib/sysusers.d/tandem.conf usr/lib/tmpfiles.d/tandem.conf
-        etc/tandem/tandemd.toml etc/tandem/config.d usr/share/man/man8/tandemd.8.gz usr/share/man/man8/tandem-engine.8.gz
+        etc/tandem/tandemd.toml etc/tandem/config.d etc/needrestart/conf.d/tandem-daemon.conf usr/share/man/man8/tandemd.8.gz usr/share/man/man8/tandem-engine.8.gz
         usr/share/man/man1/tandemctl.1.gz usr/share/man/man5/tandemd.toml.5.gz usr/share/bash-completion/completions/tandemctl
         usr/share/zsh/vendor-completions/_tandemctl usr/share/fish/vendor_completions.d/tandemctl.fish
         usr/share/doc/tandem/operations.md usr/share/doc/tandem/alerts.md usr/share/tandem/monitoring/tandem.rules.yml
@@ -99,7 +99,8 @@ class Packages(unittest.TestCase):
 
     def test_settings_survive_an_upgrade(self):
         self.assertEqual(
-            (self.control["tandem-daemon"] / "conffiles").read_text().split(), ["/etc/tandem/tandemd.toml"]
+            (self.control["tandem-daemon"] / "conffiles").read_text().split(),
+            ["/etc/tandem/tandemd.toml", "/etc/needrestart/conf.d/tandem-daemon.conf"],
         )
         self.assertEqual(
             (self.roots["tandem-daemon"] / "etc/tandem/tandemd.toml").read_text(),

@@ -166,7 +166,7 @@ class Client:
 class Daemon:
     stop_signal = signal.SIGTERM
 
-    def __init__(self, gpus=4, extra=(), runtime_dir=None, wait=True):
+    def __init__(self, gpus=4, extra=(), runtime_dir=None, wait=True, programs=BIN):
         self.own_dir = runtime_dir is None
         self.runtime_dir = runtime_dir or tempfile.mkdtemp(prefix="tandem-test.")
         self.admin_dir = self.runtime_dir + "-admin"  # tandemd's default
@@ -175,7 +175,7 @@ class Daemon:
         self.log = open(self.log_path, "ab")
         self.process = subprocess.Popen(
             [
-                os.path.join(BIN, "tandemd"),
+                os.path.join(programs, "tandemd"),
                 "--backend",
                 BACKEND,
                 *([] if CUDA else ["--emulated-gpus", str(gpus)]),
