@@ -26,7 +26,7 @@ bool SameFile(const char* path, int fd) {
          there.st_ino == here.st_ino;
 }
 
-// Of what a child writes to a pipe, the first kMostOutput bytes up to its end or the deadline.
+// The first kMostOutput bytes that a child writes to a pipe until its end or the deadline.
 std::string ReadAll(int pipe, std::chrono::steady_clock::time_point until) {
   std::string text;
   std::array<char, 512> buffer{};
