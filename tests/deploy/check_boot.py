@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Installs the DEBs of dist/ in a booted Debian: a container made by debootstrap and started by systemd-nspawn, with systemd as its first
-process. Installs, enables, runs a job as a member of the group, restarts, upgrades, removes and purges.
+process. Installs, enables, runs a job as a member of the group, restarts, reloads, upgrades under running jobs, removes and purges.
 
     check_boot.py [--dist FOLDER] [--base FOLDER] [--suite bookworm] [--mirror URL]
 
 Needs root, debootstrap, systemd-nspawn and a network. BASE keeps the bare system for the next run."""
 
 import argparse
+import json
 import os
 import pathlib
 import re
@@ -79,13 +80,22 @@ class Container:
         self.log.close()
 
 
-def with_release(package, folder, release):
-    """A copy of a DEB with another revision, and with dependencies on that revision."""
+def with_release(package, folder, release, other_build=False):
+    """A copy of a DEB with another revision, and with dependencies on that revision. `other_build`: its programs say that they are of
+    another version too."""
     subprocess.run(["dpkg-deb", "-R", package, folder], check=True)
     control = pathlib.Path(folder) / "DEBIAN/control"
     text = control.read_text()
     version = re.search(r"^Version: (.*)$", text, re.M).group(1)
     control.write_text(text.replace(version, version.rsplit("-", 1)[0] + f"-{release}"))
+    if other_build:
+        ours = version.rsplit("-", 1)[0].encode() + b"+"
+        other = ours[:-2] + (b"8+" if ours[-2:-1] == b"9" else b"9+")
+        for program in (
+            *pathlib.Path(folder).glob("usr/bin/tandemd"),
+            *pathlib.Path(folder).glob("usr/libexec/tandem/*/tandem-engine"),
+        ):
+            program.write_bytes(program.read_bytes().replace(ours, other))
     made = pathlib.Path(f"{folder}.deb")
     subprocess.run(["dpkg-deb", "--root-owner-group", "-b", folder, made], check=True, stdout=subprocess.DEVNULL)
     return made
@@ -99,6 +109,55 @@ def expect(what, condition):
     if not condition:
         raise AssertionError(what)
     print(f"    {what}", flush=True)
+
+
+class Job:
+    """The digits, trained by a member of the group while the node changes."""
+
+    def __init__(self, container, name, epochs):
+        self.container, self.name = container, name
+        container.run(
+            f"systemd-run --quiet --unit={name} --uid=member --property=RemainAfterExit=yes -- "
+            f"tandem-train-digits --world 2 --epochs {epochs}"
+        )
+        deadline = time.monotonic() + 120
+        while self.launches() < 100:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"the job does not begin: {self.log()}")
+            time.sleep(0.5)
+
+    def launches(self):
+        said = self.container.run("tandemctl stats --json", check=False).stdout
+        return sum(engine["launches"] for engine in json.loads(said)["engines"]) if said else 0
+
+    def runs(self):
+        return self.container.output(f"systemctl show -P SubState {self.name}") == "running"
+
+    def wait(self):
+        """The exit status."""
+        while self.runs():
+            time.sleep(0.5)
+        return int(self.container.output(f"systemctl show -P ExecMainStatus {self.name}"))
+
+    def log(self):
+        return self.container.output(f"journalctl --no-pager -o cat -u {self.name}")
+
+
+def install_release(container, packages, work, release, **options):
+    """Upgrades to packages of another revision. Returns what apt-get said."""
+    (container.root / f"newer{release}").mkdir()
+    for package in sorted(packages.glob("tandem-*_*.deb")):
+        if "client-dev" not in package.name:
+            shutil.copy(
+                with_release(package, work / f"{package.stem}.{release}", release, **options),
+                container.root / f"newer{release}",
+            )
+    said = container.run(f"apt-get install -y -qq --no-install-recommends /newer{release}/*.deb").stdout
+    expect(
+        "the newer packages are installed",
+        container.output("dpkg-query -W -f '${Version}' tandem-daemon").endswith(f"-{release}"),
+    )
+    return said
 
 
 def check(container, packages, work):
@@ -150,18 +209,23 @@ def check(container, packages, work):
     expect("another process is active", active() == "active" and main_pid() != before)
     expect("doctor finds no failure", container.run("tandemctl doctor").returncode == 0)
 
-    step("upgrade")
-    container.run("echo '# a change of the administrator' >> /etc/tandem/tandemd.toml")
-    (container.root / "newer").mkdir()
-    for package in sorted(packages.glob("tandem-*_*.deb")):
-        if "client-dev" not in package.name:
-            shutil.copy(with_release(package, work / package.stem, 99), container.root / "newer")
-    before = main_pid()
-    said = container.run("apt-get install -y -qq --no-install-recommends /newer/*.deb").stdout
+    step("reload")
+    container.run("printf 'log_level = \"warning\"\\n' > /etc/tandem/config.d/level.toml && systemctl reload tandemd")
+    expect("tandemd goes on", main_pid() != before and active() == "active")
+    expect("the log names the key", "log_level=" in container.output("journalctl --no-pager -u tandemd"))
+    container.run("echo 'log_level = 7' > /etc/tandem/config.d/level.toml")
     expect(
-        "the newer packages are installed",
-        container.output("dpkg-query -W -f '${Version}' tandem-daemon").endswith("-99"),
+        "a wrong configuration fails the reload", container.run("systemctl reload tandemd", check=False).returncode != 0
     )
+    expect("and changes nothing", active() == "active")
+    container.run("rm /etc/tandem/config.d/level.toml")
+
+    step("upgrade to a newer revision of the same build, with a job running")
+    container.run("echo 'restart_grace_ms = 60000' > /etc/tandem/config.d/restart.toml && systemctl restart tandemd")
+    container.run("echo '# a change of the administrator' >> /etc/tandem/tandemd.toml")
+    job = Job(container, "first-job", 400)
+    before = main_pid()
+    said = install_release(container, packages, work, 98)
     expect(
         "tandemd went on, and the upgrade names the next step",
         main_pid() == before and "systemctl restart tandemd" in said,
@@ -170,6 +234,34 @@ def check(container, packages, work):
         "the administrator's change is kept",
         "a change of the administrator" in container.output("cat /etc/tandem/tandemd.toml"),
     )
+    engines = container.output("pgrep -x tandem-engine")
+    container.run("systemctl restart tandemd")
+    expect("the job goes on after the restart", main_pid() != before and job.runs())
+    expect("by the same engines", container.output("pgrep -x tandem-engine") == engines)
+    launches = job.launches()
+    time.sleep(1)
+    expect("it launches", job.launches() > launches or not job.runs())
+    expect("and is right in the end", job.wait() == 0)
+
+    step("upgrade to another build, with a job running")
+    job = Job(container, "second-job", 1000)
+    before = main_pid()
+    install_release(container, packages, work, 99, other_build=True)
+    container.run("pkill -KILL -o -x tandem-engine")
+    deadline = time.monotonic() + 60
+    while not all(
+        engine["state"] == "ready" for engine in json.loads(container.output("tandemctl stats --json"))["engines"]
+    ):
+        if time.monotonic() > deadline:
+            raise AssertionError(container.output("tandemctl stats"))
+        time.sleep(0.2)
+    expect("an engine that restarts is of the running tandemd's build", main_pid() == before)
+    container.run("systemctl restart tandemd")
+    said = container.output("journalctl --no-pager -u tandemd")
+    expect("the restart ends jobs, and the log has why", "engines of an earlier tandemd are ended" in said)
+    expect("the job ends with an error", job.wait() != 0)
+    container.run("runuser -u member -- tandem-train-digits --world 2")
+    expect("the next job runs", container.run("tandemctl doctor").returncode == 0)
 
     step("remove")
     container.run("apt-get remove -y -qq tandem-daemon")

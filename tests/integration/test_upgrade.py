@@ -60,8 +60,8 @@ class Upgrade(TandemTest):
             if os.path.exists(f"/proc/{pid}"):
                 os.kill(pid, signal.SIGKILL)
 
-    def working(self):
-        clients = self.group(2)
+    def working(self, **arguments):
+        clients = self.group(2, **arguments)
         self.all_reduce_plan(clients)
         self.check_all_reduce(clients)
         return clients
@@ -98,15 +98,24 @@ class Upgrade(TandemTest):
         self.engine_pids = self.daemon.engine_pids()
 
     def test_the_same_build_anew_keeps_jobs(self):
-        clients = self.working()
-        for name in ("tandemd", "tandem-engine"):
-            install(self.folder, name)
-        self.next_daemon()
-        self.assertEqual(self.daemon.engine_pids(), self.engine_pids)
-        self.check_all_reduce(clients)
+        for placement in ("engine", "client"):
+            with self.subTest(placement=placement):
+                clients = self.working(name=placement, options={"placement": placement})
+                for name in ("tandemd", "tandem-engine"):
+                    install(self.folder, name)
+                self.next_daemon()
+                self.assertEqual(self.daemon.engine_pids(), self.engine_pids)
+                self.check_all_reduce(clients)
+                self.daemon.close_clients()
 
     def test_another_build_ends_jobs_by_name_and_works(self):
-        clients = self.working()
+        self.check_another_build("engine")
+
+    def test_another_build_ends_client_placed_jobs_by_name_too(self):
+        self.check_another_build("client")
+
+    def check_another_build(self, placement):
+        clients = self.working(options={"placement": placement})
         for name in ("tandemd", "tandem-engine"):
             install(self.folder, name, other_build=True)
         self.next_daemon()

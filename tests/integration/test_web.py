@@ -100,6 +100,16 @@ class Page(WebTest):
         state = self.state()
         self.assertEqual((state["admission"], state["health"]["ready"]), ("cordoned", False))
 
+    @unittest.skipUnless(jsonschema, "needs jsonschema (Debian's package python3-jsonschema)")
+    def test_the_schema_is_one_and_leaves_nothing_open(self):
+        with open(SCHEMA) as file:
+            schema = json.load(file)
+        jsonschema.Draft202012Validator.check_schema(schema)
+        state = self.state()
+        state["sessions"] = [{"id": 1}]
+        with self.assertRaises(jsonschema.ValidationError):
+            jsonschema.validate(state, schema)
+
     def test_it_names_a_late_rank(self):
         clients = self.group(2)
         self.all_reduce_plan(clients)
