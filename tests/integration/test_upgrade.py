@@ -100,7 +100,7 @@ class Upgrade(TandemTest):
     def test_the_same_build_anew_keeps_jobs(self):
         for placement in ("engine", "client"):
             with self.subTest(placement=placement):
-                clients = self.working(name=placement, options={"placement": placement})
+                clients = self.working(name=placement, group="tp", options={"placement": placement})
                 for name in ("tandemd", "tandem-engine"):
                     install(self.folder, name)
                 self.next_daemon()
