@@ -149,7 +149,7 @@ class OlderClients(TandemTest):
     def prepare(self, clients, group):
         operand = f"spec {{ dtype: 0 shape: {COUNT} }} alias_of: -1"
         text = (
-            f'group_id: {group} key: "ar" deadline_ms: 20000 request {{ op: 1 operands {{ role: 1 {operand} }} '
+            f'group_id: {group} key: "ar" deadline_ms: 20000 request {{ op: 1 fast_accumulation: true on_unfused: 1 operands {{ role: 1 {operand} }} '
             f"operands {{ role: 2 {operand} }} }}"
         )
         calls = [client.send("Prepare", text) for client in clients]
