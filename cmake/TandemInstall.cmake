@@ -32,7 +32,7 @@ foreach(directory IN LISTS directories)
 endforeach()
 # The units name operations.md as their documentation.
 install(DIRECTORY "${CMAKE_SOURCE_DIR}/docs/" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT daemon
-  FILES_MATCHING PATTERN "*.md")
+  FILES_MATCHING PATTERN "*.md" PATTERN "*.png")
 if(TARGET tandem-tune-rank)  # a client of tandemctl's
   install(TARGETS tandem-tune-rank RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT client)
 endif()

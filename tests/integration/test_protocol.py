@@ -232,7 +232,7 @@ class OlderClients(TandemTest):
             request={"op": "all_reduce", "operands": [{"role": "input", **operand}, {"role": "output", **operand}]},
         )
         (prepared,) = self.prepare([older], field(joined, "group_id"))
-        self.assertIn("speaks protocol 1", today.reply(preparing)["placement"])
+        self.assertIn("speaks protocol 1", today.reply(preparing)["plan"]["placement"])
         channel = OlderChannel(older, older.gpus[0])
         self.fill(source[1], 0)
         today.call("fill", memory="ar.in", base=0, step=2)

@@ -1,5 +1,6 @@
 """The node's page: what it shows of jobs, that it only reads, and that names of clients stay text, also in a browser where
-there is one (TANDEM_TEST_BROWSER, else chromium, chrome or Playwright's headless shell)."""
+there is one (TANDEM_TEST_BROWSER, else chromium, chrome or Playwright's headless shell). TANDEM_TEST_SCREENSHOT: a file for a picture.
+"""
 
 import glob
 import http.client
@@ -277,7 +278,7 @@ class Browser(WebTest):
         picture = os.environ.get("TANDEM_TEST_SCREENSHOT")
         if picture:
             client.close()
-            self.browse(f"--screenshot={picture}", "--window-size=1280,1180")
+            self.browse(f"--screenshot={picture}", "--window-size=1280,1010")
             self.assertTrue(os.path.exists(picture))
 
 
