@@ -244,7 +244,6 @@ def check(container, packages, work):
     expect("and is right in the end", job.wait() == 0)
 
     step("upgrade to another build, with a job running")
-    job = Job(container, "second-job", 1000)
     before = main_pid()
     install_release(container, packages, work, 99, other_build=True)
     container.run("pkill -KILL -o -x tandem-engine")
@@ -256,6 +255,7 @@ def check(container, packages, work):
             raise AssertionError(container.output("tandemctl stats"))
         time.sleep(0.2)
     expect("an engine that restarts is of the running tandemd's build", main_pid() == before)
+    job = Job(container, "second-job", 1000)  # a new job, with the old tandemd
     container.run("systemctl restart tandemd")
     said = container.output("journalctl --no-pager -u tandemd")
     expect("the restart ends jobs, and the log has why", "engines of an earlier tandemd are ended" in said)
