@@ -1,10 +1,12 @@
 #include "daemon/planner/planner.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "daemon/planner/choice/choice.h"
 #include "daemon/planner/choice/placement.h"
+#include "daemon/planner/cost/cost_model.h"
 #include "daemon/planner/cost/measured.h"
 #include "daemon/planner/families/families.h"
 #include "daemon/planner/families/matmul_notes.h"
@@ -106,8 +108,9 @@ Result<OperationPlan> PlanMeasured(std::span<const OpRequest> requests, const Gr
   return PlanProblem(problem, &measured);
 }
 
-// The plan for engines, wherever it is to run.
-Result<OperationPlan> PlanForEngines(std::span<const OpRequest> requests, const GroupContext& group) {
+// The plan for the group's placement: laid out for the client if that is asked for, else for engines. Nobody
+// has checked that the client can run it.
+Result<OperationPlan> PlanUnchecked(std::span<const OpRequest> requests, const GroupContext& group) {
   TANDEM_ASSIGN_OR_RETURN(const Problem problem, MakeProblem(requests, group));
   if (const TuningEntry* entry = MeasuredFor(problem); entry != nullptr) {
     // Times of cuBLASLt's products say nothing of the plain kernel's.
@@ -125,6 +128,15 @@ Result<OperationPlan> PlanForEngines(std::span<const OpRequest> requests, const 
   return PlanProblem(problem, nullptr);
 }
 
+// The same by `algorithm`.
+Result<OperationPlan> PlanBy(Algorithm algorithm, std::span<const OpRequest> requests,
+                             const GroupContext& group) {
+  std::vector<OpRequest> asked(requests.begin(), requests.end());
+  for (OpRequest& request : asked) request.algorithm = algorithm;
+  return PlanUnchecked(asked, group);
+}
+
+// `first`, laid out for the client, or the fastest other algorithm that the client can run.
 Result<OperationPlan> PlaceInClient(std::span<const OpRequest> requests, const GroupContext& group,
                                     OperationPlan first) {
   const Status refused = CheckClientPlacement(first, requests, group.client_kernels);
@@ -134,10 +146,8 @@ Result<OperationPlan> PlaceInClient(std::span<const OpRequest> requests, const G
   const Status why = refused.WithContext(AlgorithmName(first.algorithm));
   if (requests[0].algorithm != Algorithm::kAuto) return why;
   for (Algorithm algorithm : OtherAlgorithms(first)) {
-    std::vector<OpRequest> asked(requests.begin(), requests.end());
-    for (OpRequest& request : asked) request.algorithm = algorithm;
-    Result<OperationPlan> plan = PlanForEngines(asked, group);
-    if (!plan.ok() || !CheckClientPlacement(*plan, asked, group.client_kernels).ok()) continue;
+    Result<OperationPlan> plan = PlanBy(algorithm, requests, group);
+    if (!plan.ok() || !CheckClientPlacement(*plan, requests, group.client_kernels).ok()) continue;
     plan->reason = Text("the client can run it; ", AlgorithmName(first.algorithm),
                         ", the choice of engines: ", refused.message());
     plan->placement = PlanPlacement::kClient;
@@ -147,50 +157,117 @@ Result<OperationPlan> PlaceInClient(std::span<const OpRequest> requests, const G
   return why;
 }
 
-// The hand-over to an engine and back (docs/performance-launches.md). Measured times contain it, predicted
-// times of collectives do not.
-constexpr double kHandOverUs = 12;
 // `auto` takes the client for a gain of this much: it promises less (docs/client-placement.md).
 constexpr double kLeastGain = 1.03;
 
-double ByEngineUs(const OperationPlan& plan) {
-  return plan.measured_us > 0 ? plan.measured_us : plan.predicted_us + kHandOverUs;
-}
+// The choice between `engine`, a plan for engines, and what the client can run instead.
+class PlacementChoice {
+ public:
+  PlacementChoice(std::span<const OpRequest> requests, const GroupContext& group, const OperationPlan& engine)
+      : requests_(requests),
+        engine_(engine),
+        in_client_(group),
+        saved_(PredictsHandOver(requests[0].op, group) ? kHandOverUs : 0),
+        engine_us_(engine.measured_us > 0 ? engine.measured_us : engine.predicted_us - saved_ + kHandOverUs) {
+    in_client_.placement = PlanPlacement::kClient;
+  }
 
-double ByClientUs(const OperationPlan& plan) {
-  return plan.measured_us > 0 ? std::max(plan.measured_us - kHandOverUs, 0.0) : plan.predicted_us;
-}
+  // The client's plan if it is faster, else nothing; reason() says why.
+  std::optional<OperationPlan> Take() {
+    std::vector<Algorithm> algorithms = {engine_.algorithm};
+    if (requests_[0].algorithm == Algorithm::kAuto) {
+      const std::vector<Algorithm> others = OtherAlgorithms(engine_);
+      algorithms.insert(algorithms.end(), others.begin(), others.end());
+    }
+    for (const Algorithm algorithm : algorithms) {
+      if (std::optional<OperationPlan> plan = Try(algorithm); plan.has_value()) return plan;
+      if (!comparison_.empty()) break;  // the others are slower
+    }
+    return std::nullopt;
+  }
+
+  std::string reason() const {
+    if (!comparison_.empty()) return comparison_;
+    if (!refusal_.empty()) return Text("auto; the client cannot run this plan: ", refusal_);
+    return Text("auto: the caller's stream would save less than 3 % of ", MicrosecondsText(engine_us_));
+  }
+
+ private:
+  static double ClientUs(double measured_us, double predicted_us) {
+    return std::max(measured_us > 0 ? measured_us - kHandOverUs : predicted_us, 0.0);
+  }
+  bool Gains(double us) const { return us * kLeastGain <= engine_us_; }
+
+  // What the engine's plan says of `algorithm`.
+  struct Times {
+    double measured_us, predicted_us;
+  };
+  Times TimesOf(Algorithm algorithm) const {
+    if (algorithm == engine_.algorithm) return {engine_.measured_us, engine_.predicted_us};
+    const auto other = std::find_if(engine_.refused.begin(), engine_.refused.end(),
+                                    [&](const auto& each) { return each.algorithm == algorithm; });
+    return {other->measured_us, other->predicted_us};
+  }
+
+  std::optional<OperationPlan> Try(Algorithm algorithm) {
+    const Times times = TimesOf(algorithm);
+    if (!Gains(ClientUs(times.measured_us, times.predicted_us - saved_))) return std::nullopt;
+    const bool same = algorithm == engine_.algorithm;
+    // What goes with a product is laid out otherwise for the client.
+    Result<OperationPlan> plan = same && !IsFusedOp(requests_[0].op)
+                                     ? Result<OperationPlan>(engine_)
+                                     : PlanBy(algorithm, requests_, in_client_);
+    if (!plan.ok()) return std::nullopt;
+    const double us = ClientUs(times.measured_us, plan->predicted_us);
+    // The proof takes longer than the plan.
+    const Status refused = Gains(us) ? CheckClientPlacement(*plan, requests_, in_client_.client_kernels)
+                                     : CheckClientForm(*plan, in_client_.client_kernels);
+    if (!refused.ok()) {
+      // The first is of the engine's algorithm.
+      if (refusal_.empty()) refusal_ = refused.WithContext(AlgorithmName(algorithm)).message();
+      return std::nullopt;
+    }
+    comparison_ = Text("auto: on the caller's stream ", AlgorithmName(algorithm), " is predicted to take ",
+                       MicrosecondsText(us), ", by the engine ", AlgorithmName(engine_.algorithm), " ",
+                       MicrosecondsText(engine_us_));
+    if (!Gains(us)) return std::nullopt;
+    const std::string why = same ? engine_.reason
+                                 : Text("the client can run it; ", AlgorithmName(engine_.algorithm),
+                                        ", the choice of engines: ", refusal_);
+    // Nobody but PlanBy has asked for it; the collective beside a product comes behind.
+    constexpr std::string_view kAsked = "asked for";
+    plan->reason = !same && plan->reason.starts_with(kAsked) ? why + plan->reason.substr(kAsked.size()) : why;
+    plan->placement = PlanPlacement::kClient;
+    return *std::move(plan);
+  }
+
+  std::span<const OpRequest> requests_;
+  const OperationPlan& engine_;
+  GroupContext in_client_;
+  const double saved_;  // of the predicted times
+  const double engine_us_;
+  std::string refusal_, comparison_;
+};
 
 // `engine`, or the client's plan if that is faster.
 OperationPlan ChoosePlacement(std::span<const OpRequest> requests, const GroupContext& group,
                               OperationPlan engine) {
-  if (IsFusedOp(requests[0].op)) {
-    engine.placement_reason = "auto; on CUDA clients launch collectives only";
-    return engine;
-  }
-  Result<OperationPlan> client = PlaceInClient(requests, group, engine);
-  if (!client.ok()) {
-    engine.placement_reason = Text("auto; the client cannot run this plan: ", client.status().message());
-    return engine;
-  }
-  const double by_engine = ByEngineUs(engine), by_client = ByClientUs(*client);
-  const std::string times = Text("auto: on the caller's stream ", AlgorithmName(client->algorithm),
-                                 " is predicted to take ", MicrosecondsText(by_client), ", by the engine ",
-                                 AlgorithmName(engine.algorithm), " ", MicrosecondsText(by_engine));
-  OperationPlan chosen = by_client * kLeastGain <= by_engine ? *std::move(client) : std::move(engine);
-  chosen.placement_reason = times;
+  PlacementChoice choice(requests, group, engine);
+  std::optional<OperationPlan> client = choice.Take();
+  OperationPlan chosen = client.has_value() ? *std::move(client) : std::move(engine);
+  chosen.placement_reason = choice.reason();
   return chosen;
 }
 
 }  // namespace
 
 Result<OperationPlan> MakePlan(std::span<const OpRequest> requests, const GroupContext& group) {
-  TANDEM_ASSIGN_OR_RETURN(OperationPlan plan, PlanForEngines(requests, group));
+  TANDEM_ASSIGN_OR_RETURN(OperationPlan plan, PlanUnchecked(requests, group));
   if (group.placement == PlanPlacement::kClient) {
     Result<OperationPlan> placed = PlaceInClient(requests, group, std::move(plan));
     return placed.ok() ? std::move(placed) : placed.status().WithContext("placement = client");
   }
-  if (group.placement == PlanPlacement::kAuto && group.client_kernels == ClientKernels::kCollectives) {
+  if (group.placement == PlanPlacement::kAuto && group.client_kernels != ClientKernels::kAll) {
     return ChoosePlacement(requests, group, std::move(plan));
   }
   const Status form = CheckClientForm(plan, group.client_kernels);

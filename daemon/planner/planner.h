@@ -32,6 +32,7 @@ enum class PlanPlacement : uint8_t {
 enum class ClientKernels : uint8_t {
   kAll = 0,          // of the host backend: a function that runs any program of one kernel
   kCollectives = 1,  // CUDA: collectives without local work around them; engines number the other kernels
+  kProducts = 2,     // CUDA: also products by cuBLASLt, copies and sums before and behind the collective
 };
 
 // "auto", "engine" or "client", and back: INVALID_ARGUMENT for other names.

@@ -28,6 +28,12 @@ struct MachineModel {
 // are others where they are: emulated ones, or of another model.
 std::string PredictionModel(const Topology& topology, bool emulated);
 
+// The hand-over of a launch to an engine and back (docs/performance-launches.md). Measured times contain it.
+inline constexpr double kHandOverUs = 12;
+// Whether predicted times of `op` contain the hand-over: those of products whose figures were measured with
+// it. Never in plans for the client (Problem::in_client).
+bool PredictsHandOver(Op op, const GroupContext& group);
+
 MachineModel ModelOf(const Problem& problem);
 
 // Predicted microseconds of `algorithm` for `problem`, for one that can run. `collective`: beside a product
