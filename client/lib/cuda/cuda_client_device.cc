@@ -170,13 +170,18 @@ Result<UniqueFd> CudaClientDevice::Allocate(const std::string& gpu_uuid, size_t 
 Result<std::unique_ptr<PlacedQueue>> CudaClientDevice::MakePlacedQueue(const std::string& gpu_uuid,
                                                                        PlacedGroup& group) {
   std::shared_ptr<CudaDevice> device;
+  std::shared_ptr<PlacedProducts> products;
   {
     SlowCallScope scope(driver_);
     TANDEM_ASSIGN_OR_RETURN(Gpu * gpu, Find(gpu_uuid));
-    TANDEM_ASSIGN_OR_RETURN(device, Opened(*gpu));
+    std::lock_guard lock(gpu->mutex);
+    TANDEM_ASSIGN_OR_RETURN(device, OpenedLocked(*gpu));
+    if (gpu->products == nullptr) gpu->products = std::make_shared<PlacedProducts>(device);
+    products = gpu->products;
   }
   TANDEM_ASSIGN_OR_RETURN(auto pages, PlacedPages::Make(std::move(device), *this, gpu_uuid, group.page()));
-  return std::unique_ptr<PlacedQueue>(std::make_unique<CudaPlacedQueue>(group, std::move(pages)));
+  return std::unique_ptr<PlacedQueue>(
+      std::make_unique<CudaPlacedQueue>(group, std::move(pages), std::move(products)));
 }
 
 // The word is in device memory, which the CPU does not reach: it is read by a copy and written by a stream's
