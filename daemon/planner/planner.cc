@@ -125,12 +125,23 @@ Result<OperationPlan> PlanForEngines(std::span<const OpRequest> requests, const 
   return PlanProblem(problem, nullptr);
 }
 
+// The hand-over to an engine and back (docs/performance-launches.md). Measured times contain it, and
+// predicted times of products do; those of collectives do not.
+constexpr double kHandOverUs = 12;
+
+// `plan` for the client, which can run it.
+OperationPlan InClient(OperationPlan plan, const GroupContext& group) {
+  plan.placement = PlanPlacement::kClient;
+  plan.placement_reason = "asked for";
+  if (IsFusedOp(plan.op) && group.client_kernels == ClientKernels::kCollectives)
+    plan.predicted_us = std::max(plan.predicted_us - kHandOverUs, 0.0);
+  return plan;
+}
+
 Result<OperationPlan> PlaceInClient(std::span<const OpRequest> requests, const GroupContext& group,
                                     OperationPlan first) {
   const Status refused = CheckClientPlacement(first, requests, group.client_kernels);
-  first.placement = PlanPlacement::kClient;
-  first.placement_reason = "asked for";
-  if (refused.ok()) return first;
+  if (refused.ok()) return InClient(std::move(first), group);
   const Status why = refused.WithContext(AlgorithmName(first.algorithm));
   if (requests[0].algorithm != Algorithm::kAuto) return why;
   for (Algorithm algorithm : OtherAlgorithms(first)) {
@@ -140,21 +151,17 @@ Result<OperationPlan> PlaceInClient(std::span<const OpRequest> requests, const G
     if (!plan.ok() || !CheckClientPlacement(*plan, asked, group.client_kernels).ok()) continue;
     plan->reason = Text("the client can run it; ", AlgorithmName(first.algorithm),
                         ", the choice of engines: ", refused.message());
-    plan->placement = PlanPlacement::kClient;
-    plan->placement_reason = "asked for";
-    return plan;
+    return InClient(*std::move(plan), group);
   }
   return why;
 }
 
-// The hand-over to an engine and back (docs/performance-launches.md). Measured times contain it, predicted
-// times of collectives do not.
-constexpr double kHandOverUs = 12;
 // `auto` takes the client for a gain of this much: it promises less (docs/client-placement.md).
 constexpr double kLeastGain = 1.03;
 
 double ByEngineUs(const OperationPlan& plan) {
-  return plan.measured_us > 0 ? plan.measured_us : plan.predicted_us + kHandOverUs;
+  if (plan.measured_us > 0) return plan.measured_us;
+  return plan.predicted_us + (IsFusedOp(plan.op) ? 0 : kHandOverUs);
 }
 
 double ByClientUs(const OperationPlan& plan) {
@@ -164,10 +171,6 @@ double ByClientUs(const OperationPlan& plan) {
 // `engine`, or the client's plan if that is faster.
 OperationPlan ChoosePlacement(std::span<const OpRequest> requests, const GroupContext& group,
                               OperationPlan engine) {
-  if (IsFusedOp(requests[0].op)) {
-    engine.placement_reason = "auto; on CUDA clients launch collectives only";
-    return engine;
-  }
   Result<OperationPlan> client = PlaceInClient(requests, group, engine);
   if (!client.ok()) {
     engine.placement_reason = Text("auto; the client cannot run this plan: ", client.status().message());

@@ -27,6 +27,15 @@ Result<PlanPlacement> ParsePlacement(std::string_view name) {
       .WithDetail({.field = "placement"});
 }
 
+namespace {
+
+// Whether there is a CUDA kernel for it that takes its number from the device.
+bool HasClientKernel(const CollectiveStep& step) {
+  return step.skinny || (step.blocks > 0 && step.algorithm != Algorithm::kFused);
+}
+
+}  // namespace
+
 Status CheckClientForm(const OperationPlan& plan, ClientKernels kernels) {
   TANDEM_RETURN_IF_ERROR(CheckOneKernel(plan.programs));
   if (kernels == ClientKernels::kAll) return Status::Ok();
@@ -42,13 +51,13 @@ Status CheckClientForm(const OperationPlan& plan, ClientKernels kernels) {
                           ": on CUDA clients send packets between operands only",
                       {.reason = "NOT_ONE_KERNEL"});
       }
-      if (empty || (collective != nullptr && collective->blocks > 0 && !collective->skinny &&
-                    collective->algorithm != Algorithm::kFused))
-        continue;
-      return Status(Code::kFailedPrecondition,
-                    "rank " + std::to_string(program.rank) + ", step " + std::to_string(s) +
-                        ": on CUDA clients launch collectives only, without products or copies around them",
-                    {.reason = "NOT_ONE_KERNEL"});
+      if (empty || (collective != nullptr && HasClientKernel(*collective))) continue;
+      return Status(
+          Code::kFailedPrecondition,
+          "rank " + std::to_string(program.rank) + ", step " + std::to_string(s) +
+              ": on CUDA clients launch collectives and products of few rows only, without other work "
+              "around them",
+          {.reason = "NOT_ONE_KERNEL"});
     }
   }
   return Status::Ok();

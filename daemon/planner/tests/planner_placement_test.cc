@@ -82,7 +82,7 @@ TEST(Placement, ABarrierInTheClientIsAKernel) {
   EXPECT_TRUE(PlanIn(PlanPlacement::kEngine, request)->programs[0].steps.empty());
 }
 
-TEST(Placement, ClientsOfCudaLaunchCollectivesOnly) {
+TEST(Placement, ClientsOfCudaLaunchCollectivesAndFewRowsOnly) {
   GroupContext group = SwitchGroup(4);
   group.client_kernels = ClientKernels::kCollectives;
   group.placement = PlanPlacement::kClient;
@@ -94,7 +94,8 @@ TEST(Placement, ClientsOfCudaLaunchCollectivesOnly) {
   const Status refused = PlanOf(product, group).status();
   EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
   EXPECT_EQ(refused.detail().reason, "NOT_ONE_KERNEL");
-  EXPECT_THAT(refused.message(), HasSubstr("on CUDA clients launch collectives only"));
+  EXPECT_THAT(refused.message(),
+              HasSubstr("on CUDA clients launch collectives and products of few rows only"));
   group.client_kernels = ClientKernels::kAll;
   EXPECT_TRUE(PlanOf(product, group).ok());
 }
@@ -114,7 +115,53 @@ TEST(Placement, AutoOnCudaTakesTheClientWhereTheHandOverCounts) {
   const auto product = PlanOf(GatherMatmul(4, 2048, 2048, 2048), group);
   ASSERT_TRUE(product.ok());
   EXPECT_EQ(product->placement, PlanPlacement::kEngine);
-  EXPECT_EQ(product->placement_reason, "auto; on CUDA clients launch collectives only");
+  EXPECT_THAT(product->placement_reason, StartsWith("auto; the client cannot run this plan: "));
+}
+
+// A group of Hopper GPUs, by default with the fused kernels.
+GroupContext HopperGroup(int world) {
+  GroupContext group = SwitchGroup(world);
+  group.client_kernels = ClientKernels::kCollectives;
+  group.fused_kernels = group.fused_by_choice = group.packet_kernels = true;
+  return group;
+}
+
+TEST(Placement, ClientsOfCudaLaunchProductsOfFewRows) {
+  GroupContext group = HopperGroup(4);
+  group.placement = PlanPlacement::kClient;
+  for (const OpRequest& request :
+       {GatherMatmul(4, 16, 1024, 2048, 0, DType::kBf16), MatmulScatter(4, 64, 1024, 2048, 0, DType::kBf16),
+        MatmulAllReduce(65, 1024, 2048, DType::kBf16)}) {
+    const auto plan = PlanOf(request, group);
+    ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+    EXPECT_EQ(plan->placement, PlanPlacement::kClient);
+    EXPECT_EQ(plan->algorithm, Algorithm::kFused);
+    for (const RankProgram& program : plan->programs) {
+      ASSERT_EQ(program.steps.size(), 1u);
+      EXPECT_TRUE(std::get<CollectiveStep>(program.steps[0].work).skinny.has_value());
+    }
+    const auto context = ContextOf(OnAllRanks(request, 4));
+    ASSERT_TRUE(context.ok());
+    EXPECT_TRUE(VerifyPrograms(plan->programs, *context, {.client_placed = true}).ok());
+  }
+  // Too many rows for one kernel that moves and multiplies.
+  OpRequest large = GatherMatmul(4, 2048, 2048, 2048, 0, DType::kBf16);
+  large.algorithm = Algorithm::kFused;
+  const Status refused = PlanOf(large, group).status();
+  EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
+  EXPECT_EQ(refused.detail().reason, "NOT_ONE_KERNEL");
+}
+
+TEST(Placement, AutoOnCudaTakesTheClientForFewRows) {
+  const GroupContext group = HopperGroup(2);
+  const auto few = PlanOf(MatmulScatter(2, 64, 4096, 4096, 0, DType::kBf16), group);
+  ASSERT_TRUE(few.ok()) << few.status().ToString();
+  EXPECT_EQ(few->placement, PlanPlacement::kClient) << few->placement_reason;
+  EXPECT_EQ(few->algorithm, Algorithm::kFused);
+  EXPECT_THAT(few->placement_reason, HasSubstr(MicrosecondsText(few->predicted_us)));
+  const auto many = PlanOf(MatmulScatter(2, 8192, 4096, 4096, 0, DType::kBf16), group);
+  ASSERT_TRUE(many.ok());
+  EXPECT_EQ(many->placement, PlanPlacement::kEngine) << many->placement_reason;
 }
 
 // Engines take copy engines or NCCL for a large one. The client takes the fastest that it can run.

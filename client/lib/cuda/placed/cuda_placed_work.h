@@ -19,7 +19,7 @@ namespace tandem::client {
 // Thread rule: one thread at a time.
 class CudaPlacedWork final : public PlacedWork {
  public:
-  // UNIMPLEMENTED: the program is not one kernel for a collective.
+  // UNIMPLEMENTED: the program is not one kernel that meets the peers.
   static Result<std::shared_ptr<CudaPlacedWork>> Make(const plan::RankProgram& program,
                                                       std::vector<engine::SlotLimit> slots,
                                                       const PlacedMemory& memory);
