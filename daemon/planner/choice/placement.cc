@@ -31,8 +31,9 @@ Result<PlanPlacement> ParsePlacement(std::string_view name) {
 namespace {
 
 std::string WhyNotOnCuda(const CollectiveStep& collective) {
-  if (collective.blocks == 0 || collective.skinny || collective.algorithm == Algorithm::kFused)
-    return "launch collectives and products, but no fused kernels";
+  if (collective.skinny) return {};
+  if (collective.blocks == 0 || collective.algorithm == Algorithm::kFused)
+    return "launch collectives and products, of fused kernels only that for few rows";
   // The halves of packets' own tensors would be known on the device alone.
   const bool in_half =
       collective.in.ref.space == Space::kWorkspace || collective.out.ref.space == Space::kWorkspace;

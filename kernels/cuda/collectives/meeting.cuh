@@ -53,7 +53,11 @@ class PlacedMeeting {
       : frame_(frame),
         number_(LoadPrivate(frame.counters + blockIdx.x) + 1),
         value_(number_ << kLaunchTagBits | frame.tag) {}
+  // For threads that know the block's number.
+  __device__ PlacedMeeting(const LaunchFrame& frame, uint64_t number)
+      : frame_(frame), number_(number), value_(number << kLaunchTagBits | frame.tag) {}
 
+  __device__ uint64_t number() const { return number_; }
   __device__ uint64_t value() const { return value_; }
   __device__ int64_t half() const { return static_cast<int64_t>(number_ & 1); }
   // True if a launch of the group has failed: this one must do nothing. Threads of a block may differ.
@@ -64,13 +68,37 @@ class PlacedMeeting {
     PlacedPatience patience(*this);
     while (true) {
       const uint64_t seen = LoadAcquire(word);
-      const int64_t ahead = Ahead(seen);
-      if (ahead >= 0 || Probe::HasReached(value_, seen)) {
-        if (ahead < kOneLaunch ? TagFits(seen) : ahead < 2 * kOneLaunch) return true;
-        return GiveUp(ahead < kOneLaunch ? GaveUp::kMismatch : GaveUp::kDesync, PeerOf(word), seen);
-      }
+      if (HasCome<Probe>(seen)) return Accepts(seen, PeerOf(word));
       if (!patience.Continue(PeerOf(word), seen)) return false;
     }
+  }
+  // Whether a word that holds `seen` is of this launch or a later one.
+  template <typename Probe>
+  __device__ bool HasCome(uint64_t seen) const {
+    return Ahead(seen) >= 0 || Probe::HasReached(value_, seen);
+  }
+  // Of such a word of rank `peer`: false if the peer runs another launch, which ends this one.
+  __device__ bool Accepts(uint64_t seen, int peer) const {
+    const int64_t ahead = Ahead(seen);
+    if (ahead < kOneLaunch ? TagFits(seen) : ahead < 2 * kOneLaunch) return true;
+    return GiveUp(ahead < kOneLaunch ? GaveUp::kMismatch : GaveUp::kDesync, peer, seen);
+  }
+
+  // Now and then in a wait, by one thread: false ends it. `seen`: what rank `peer` has written last;
+  // *start_ns: when the wait began, 0 until the first look.
+  __device__ bool Look(uint32_t look, uint64_t* start_ns, int peer, uint64_t seen) const {
+    if (LoadPrivate(frame_.failed) != 0) return false;
+    // Await compares words at once. A packet is compared here, since only its full value ends a wait.
+    const int64_t ahead = Ahead(seen);
+    if (ahead >= 0) return GiveUp(ahead < kOneLaunch ? GaveUp::kMismatch : GaveUp::kDesync, peer, seen);
+    if ((look + threadIdx.x) % kLooksPerVerdict == 0) {
+      const uint64_t from = LoadRelaxed(frame_.abort_from);
+      if (from != 0 && from <= number_) return GiveUp(GaveUp::kCutOff, peer, seen);
+    }
+    if (frame_.timeout_ns == 0) return true;
+    const uint64_t now = GlobalTimerNs();
+    if (*start_ns == 0) *start_ns = now;
+    return now - *start_ns < frame_.timeout_ns || GiveUp(GaveUp::kLate, peer, seen);
   }
 
   class PlacedPatience {
@@ -111,22 +139,6 @@ class PlacedMeeting {
   __device__ bool TagFits(uint64_t seen) const { return (seen & (kOneLaunch - 1)) == frame_.tag; }
   __device__ int PeerOf(const uint64_t* word) const {
     return static_cast<int>((word - frame_.own_words) / frame_.words_per_peer);
-  }
-
-  // False: the wait ends.
-  __device__ bool Look(uint32_t look, uint64_t* start_ns, int peer, uint64_t seen) const {
-    if (LoadPrivate(frame_.failed) != 0) return false;
-    // Await compares words at once. A packet is compared here, since only its full value ends a wait.
-    const int64_t ahead = Ahead(seen);
-    if (ahead >= 0) return GiveUp(ahead < kOneLaunch ? GaveUp::kMismatch : GaveUp::kDesync, peer, seen);
-    if ((look + threadIdx.x) % kLooksPerVerdict == 0) {
-      const uint64_t from = LoadRelaxed(frame_.abort_from);
-      if (from != 0 && from <= number_) return GiveUp(GaveUp::kCutOff, peer, seen);
-    }
-    if (frame_.timeout_ns == 0) return true;
-    const uint64_t now = GlobalTimerNs();
-    if (*start_ns == 0) *start_ns = now;
-    return now - *start_ns < frame_.timeout_ns || GiveUp(GaveUp::kLate, peer, seen);
   }
 
   // Returns false. The first thread of all tells the host.

@@ -47,14 +47,16 @@ struct SkinnyBox {
   int row, slice, source;
   bool mine;  // this CTA loads it for the CTAs of its row
 
-  __device__ __forceinline__ SkinnyBox(const SkinnyParams& params, const SkinnyTile<T>& tile, int box) {
+  template <class Meeting>
+  __device__ __forceinline__ SkinnyBox(const Meeting& meet, const SkinnyTile<T>& tile, int box) {
+    const SkinnyParams& params = meet.params;
     const bool gathers = params.kind == static_cast<int>(SkinnyKind::kGather);
     const int row_of_tile = box * params.box_rows;
     source = row_of_tile / params.segment;
     offset = static_cast<uint32_t>(row_of_tile) * 128;
     row = tile.m * params.segment + row_of_tile % params.segment;
     const bool own = !gathers || source == params.rank;
-    map = own ? &params.own : &params.others;
+    map = own ? &params.own : meet.others();
     slice = own ? 0 : source;
     if (!gathers) row += source * params.rows;
     mine = source < params.world && box % T::kClusterN == tile.in_n;
@@ -88,10 +90,11 @@ __device__ __forceinline__ void FeedB(const SkinnyParams& params, const FusedSha
 }
 
 // Warp 1, all lanes: A, a box a lane.
-template <class T>
-__device__ __forceinline__ void FeedA(const SkinnyParams& params, const FusedShared<T>& shared,
+template <class T, class Meeting>
+__device__ __forceinline__ void FeedA(const Meeting& meet, const FusedShared<T>& shared,
                                       const SkinnyTile<T>& tile) {
-  const SkinnyBox<T> box(params, tile, static_cast<int>(threadIdx.x) & 31);
+  const SkinnyParams& params = meet.params;
+  const SkinnyBox<T> box(meet, tile, static_cast<int>(threadIdx.x) & 31);
   const bool gathers = params.kind == static_cast<int>(SkinnyKind::kGather);
   const int k_blocks = params.k_blocks;
   RingPlace<T::kStages> place;
@@ -126,9 +129,10 @@ __device__ __forceinline__ void LoadPlain(uint32_t to, int rows, const std::byte
 
 // Warp 0 where TMA cannot load the own rows of A, or B: all its lanes copy them into the stages, which TMA
 // completes. Nobody feeds beside it.
-template <class T>
-__device__ __forceinline__ void FeedPlain(const SkinnyParams& params, const FusedShared<T>& shared,
+template <class T, class Meeting>
+__device__ __forceinline__ void FeedPlain(const Meeting& meet, const FusedShared<T>& shared,
                                           const SkinnyTile<T>& tile) {
+  const SkinnyParams& params = meet.params;
   using A = typename T::A;
   using B = typename T::B;
   const bool gathers = params.kind == static_cast<int>(SkinnyKind::kGather),
@@ -158,7 +162,7 @@ __device__ __forceinline__ void FeedPlain(const SkinnyParams& params, const Fuse
                    params.b_pitch, params.n - column, params.k_bytes - block * 128);
     }
     for (int i = 0; i < boxes; ++i) {
-      const SkinnyBox<T> box(params, tile, i);
+      const SkinnyBox<T> box(meet, tile, i);
       if (params.plain_a != 0 && (!gathers || box.source == params.rank)) {
         LoadPlain<A>(shared.A(stage) + box.offset, params.box_rows,
                      params.a + box.row * params.a_pitch + int64_t{block} * 128, params.a_pitch,
