@@ -13,6 +13,7 @@
 #include "client/lib/fork_guard.h"
 #include "client/lib/placed/placed_group.h"
 #include "common/gpu_name.h"
+#include "drivers/cublaslt/cublas_lt.h"
 
 namespace tandem::client {
 namespace {
@@ -77,6 +78,8 @@ Result<std::string> CudaDeviceUuid(int ordinal) {
   TANDEM_ASSIGN_OR_RETURN(CUdevice device, driver->DeviceGet(ordinal));
   return driver->DeviceGetUuid(device);
 }
+
+bool HasCudaProducts() { return cuda::PreloadCublasLt().ok(); }
 
 Result<std::shared_ptr<ClientDevice>> CudaClientDevice::Create(CudaDriver* driver) {
   TANDEM_RETURN_IF_ERROR(driver->Init());

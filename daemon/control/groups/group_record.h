@@ -34,6 +34,7 @@ struct MemberRecord {
   int gpu = 0;
   bool left = false;        // cleanly or not
   uint64_t rendezvous = 0;  // of unnamed tensors, so far
+  bool client_products = false;  // its process has what client-placed products need
 };
 
 struct GroupRecord {
