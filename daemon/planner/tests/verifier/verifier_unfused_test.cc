@@ -124,7 +124,7 @@ TEST_P(Unfused, IsProvenAndRightInTheClient) {
       ASSERT_TRUE(proof.ok()) << proof.ToString() << "\n" << name;
       CheckOptions options;
       options.seeds = {1};
-      options.verify_queues = {};
+      options.verify_queues = {0};
       ASSERT_EQ(CheckPlan(*plan, c.requests, options), "") << name;
       if (Kernel(plan->programs[0])->blocks == 0) continue;  // odd strides: the planner refuses these
       const Status form = CheckOneKernel(plan->programs);
