@@ -38,8 +38,7 @@ class GrpcControl final : public ClientControl {
 
   Result<AttachInfo> Attach(const ConnectOptions& options, const std::string& runtime_dir,
                             ControlCallbacks callbacks) override;
-  Result<JoinInfo> JoinGroup(const JoinOptions& options, const std::string& gpu_uuid,
-                             bool products) override;
+  Result<JoinInfo> JoinGroup(const JoinOptions& options, const std::string& gpu_uuid, bool products) override;
   Status LeaveGroup(uint64_t group_id, Milliseconds deadline) override;
   Result<uint64_t> Empty(const TensorSpec& spec, const std::string& gpu_uuid,
                          const std::string& name) override;

@@ -1,5 +1,7 @@
-// What a client-placed launch on CUDA consists of, without a GPU: the pieces of work in their order, and where
-// they lie. Addresses are made up.
+// What a client-placed launch on CUDA consists of, without a GPU: the pieces of work in their order, and
+// where they lie. Addresses are made up.
+#include "client/lib/cuda/placed/cuda_placed_work.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,7 +10,6 @@
 #include <variant>
 #include <vector>
 
-#include "client/lib/cuda/placed/cuda_placed_work.h"
 #include "daemon/planner/planner.h"
 #include "daemon/topology/topology.h"
 #include "drivers/cuda/mock_cuda_driver.h"
@@ -49,9 +50,7 @@ OpRequest Request(Op op, Algorithm algorithm, int64_t m) {
 
 class CudaPlacedWorkTest : public testing::Test {
  protected:
-  CudaPlacedWorkTest() {
-    ON_CALL(driver_, PointerGetAttribute(_, _, _)).WillByDefault(Return(Status::Ok()));
-  }
+  CudaPlacedWorkTest() { ON_CALL(driver_, PointerGetAttribute(_, _, _)).WillByDefault(Return(Status::Ok())); }
 
   // Rank 1's work.
   void Make(const OpRequest& request) {

@@ -276,11 +276,13 @@ Result<std::vector<BoundWork>> Executor::BindAroundKernel(CompiledProgram& progr
   for (size_t i = 0; i < program.operations_.size(); ++i) {
     Operation& operation = program.operations_[i];
     if (operation.kind == Operation::Kind::kNop) continue;
-    const bool local = operation.matmul != nullptr || operation.copy != nullptr || operation.reduce != nullptr;
+    const bool local =
+        operation.matmul != nullptr || operation.copy != nullptr || operation.reduce != nullptr;
     const bool kernel = operation.collective != nullptr && ++kernels == 1;
     if (operation.lane != 0 || operation.chunk_signals != nullptr || !(local || kernel)) {
-      return Unimplemented("the program has other work than one kernel for a collective, and products, copies "
-                           "and sums around it");
+      return Unimplemented(
+          "the program has other work than one kernel for a collective, and products, copies "
+          "and sums around it");
     }
     TANDEM_RETURN_IF_ERROR(Bind(program, operation, context));
     if (kernel) TANDEM_RETURN_IF_ERROR(SetCollective(operation, program.rank_, context));

@@ -108,7 +108,9 @@ OpRequest PlacedProductRanks::RequestOf() const {
   return request;
 }
 
-void PlacedProductRanks::Enter(int rank) { ASSERT_TRUE(ranks_[static_cast<size_t>(rank)].device->Enter().ok()); }
+void PlacedProductRanks::Enter(int rank) {
+  ASSERT_TRUE(ranks_[static_cast<size_t>(rank)].device->Enter().ok());
+}
 
 Status PlacedProductRanks::MakeRank(int rank) {
   Rank& own = ranks_[static_cast<size_t>(rank)];
@@ -131,9 +133,8 @@ Status PlacedProductRanks::MakeRank(int rank) {
   for (size_t slot = 0; slot < request_.operands.size(); ++slot)
     slots.push_back({static_cast<uint64_t>(*BoundBytes(request_, static_cast<int>(slot))), false});
   TANDEM_ASSIGN_OR_RETURN(own.work, client::CudaPlacedWork::Make(plan_.programs[viewer], slots, memory));
-  TANDEM_RETURN_IF_ERROR(own.work->Load([&]() -> Result<std::shared_ptr<cuda::LocalWork>> {
-    return gpu.products->MakeWork();
-  }));
+  TANDEM_RETURN_IF_ERROR(
+      own.work->Load([&]() -> Result<std::shared_ptr<cuda::LocalWork>> { return gpu.products->MakeWork(); }));
   for (int set = 0; set < kSets; ++set) {
     own.operands.emplace_back();
     for (const SlotLimit& slot : slots) own.operands.back().push_back(machine_->Allocate(rank, slot.bytes));

@@ -37,8 +37,8 @@ bool UnfusedAllReduce(const Problem& problem, Algorithm collective, Builder* bui
   std::optional<AllReduceSteps> steps;
   if (!by_nccl) steps.emplace(product, product, shots, views.in_place, builder);
   for (int r = 0; r < world; ++r) {
-    const View own = into_output ? problem.Slot(r, problem.slots.c[0])
-                                 : PackedLike(product, builder->Steady(r, staged));
+    const View own =
+        into_output ? problem.Slot(r, problem.slots.c[0]) : PackedLike(product, builder->Steady(r, staged));
     views.in.push_back(own);
     views.out.push_back(own);
     if (Elements(own) > 0) {

@@ -112,9 +112,9 @@ MatmulCollective Best(const Problem& problem) {
                         " would be the choice"),
                    "the client launches kernels only, and no kernel can run here");
   }
-  if (const Algorithm beside = FasterBesideProduct(*plain);
-      beside != Algorithm::kAuto && beside != choice->algorithm &&
-      (IsKernel(beside) || !problem.in_client())) {
+  if (const Algorithm beside = FasterBesideProduct(*plain); beside != Algorithm::kAuto &&
+                                                            beside != choice->algorithm &&
+                                                            (IsKernel(beside) || !problem.in_client())) {
     MatmulCollective measured = instead(beside, "as measured beside a product of this size", "");
     if (measured.algorithm == beside) return measured;
   }

@@ -135,9 +135,11 @@ TEST(Placement, ClientsOfCudaRunProductsAroundTheKernel) {
     group.client_kernels = ClientKernels::kProducts;
     group.placement = PlanPlacement::kClient;
     for (OpRequest request :
-         {GatherMatmul(world, 48, 96, 128, 0, DType::kBf16), GatherMatmul(world, 48, 96, 128, 1, DType::kBf16),
-          MatmulScatter(world, 48, 96, 128, 0, DType::kBf16), MatmulScatter(world, 48, 96, 128, 1, DType::kF16),
-          MatmulAllReduce(48, 96, 128, DType::kBf16), MatmulScatter(world, 4096, 8192, 512, 0, DType::kF32)}) {
+         {GatherMatmul(world, 48, 96, 128, 0, DType::kBf16),
+          GatherMatmul(world, 48, 96, 128, 1, DType::kBf16),
+          MatmulScatter(world, 48, 96, 128, 0, DType::kBf16),
+          MatmulScatter(world, 48, 96, 128, 1, DType::kF16), MatmulAllReduce(48, 96, 128, DType::kBf16),
+          MatmulScatter(world, 4096, 8192, 512, 0, DType::kF32)}) {
       for (Algorithm algorithm : {Algorithm::kUnfused, Algorithm::kLowLatency}) {
         request.algorithm = algorithm;
         const auto plan = PlanOf(request, group);
@@ -216,12 +218,14 @@ TEST(Placement, ClientsOfCudaLeaveOtherProductsToEngines) {
   OpRequest float8 = MatmulAllReduce(32, 64, 64, DType::kF8E4M3);
   float8.operands[2].spec.dtype = DType::kBf16;
   refuse(float8, "run products of f32, f16 and bf16");
-  const Status alone = PlanOf(MatmulAllReduce(32, 64, 64, DType::kBf16), [&] {
-                         GroupContext one = SwitchGroup(1);
-                         one.client_kernels = ClientKernels::kProducts;
-                         one.placement = PlanPlacement::kClient;
-                         return one;
-                       }()).status();
+  const Status alone = PlanOf(MatmulAllReduce(32, 64, 64, DType::kBf16),
+                              [&] {
+                                GroupContext one = SwitchGroup(1);
+                                one.client_kernels = ClientKernels::kProducts;
+                                one.placement = PlanPlacement::kClient;
+                                return one;
+                              }())
+                           .status();
   EXPECT_THAT(alone.message(), HasSubstr("one rank meets nobody"));
 }
 

@@ -23,8 +23,6 @@ Status LaunchAwaitWord32(const uint32_t* word, const WaitLimits& limits, CUstrea
   return LaunchStatus("AwaitWord32");
 }
 
-Status AwaitKernelLoad() {
-  return LoadKernel("AwaitWord32", reinterpret_cast<const void*>(&AwaitWord32));
-}
+Status AwaitKernelLoad() { return LoadKernel("AwaitWord32", reinterpret_cast<const void*>(&AwaitWord32)); }
 
 }  // namespace tandem::cuda

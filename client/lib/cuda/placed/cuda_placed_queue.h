@@ -1,8 +1,8 @@
 // File: cuda_placed_queue.h
 //
 // `CudaPlacedQueue`: client-placed launches on CUDA (docs/client-placement.md). A launch is one kernel on the
-// caller's stream, with products, copies and sums of the rank's own memory before and behind it. Kernels count
-// themselves in device memory, so neither a launch nor a replay knows its number here.
+// caller's stream, with products, copies and sums of the rank's own memory before and behind it. Kernels
+// count themselves in device memory, so neither a launch nor a replay knows its number here.
 //
 // All launches of a group follow one another, whatever their streams and graphs. One event gives the order:
 // it is recorded behind each eager launch and at the end of each graph. The next launch waits for it.
@@ -79,7 +79,8 @@ class CudaPlacedQueue final : public PlacedQueue {
   cuda::LaunchFrame frame_ = pages_->frame();
 
   std::mutex prepare_mutex_;
-  std::shared_ptr<cuda::LocalWork> local_;  // of all plans, whose launches follow one another; null: of none yet
+  std::shared_ptr<cuda::LocalWork>
+      local_;  // of all plans, whose launches follow one another; null: of none yet
 
   std::mutex mutex_;  // held in the driver's calls, which may block behind many launches
   std::vector<InFlight> in_flight_;

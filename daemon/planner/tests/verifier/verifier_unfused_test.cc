@@ -118,8 +118,8 @@ TEST_P(Unfused, IsProvenAndRightInTheClient) {
       if (collective == Algorithm::kNccl || collective == Algorithm::kCopyEngine) continue;
       auto plan = PlanBy(c.requests, group, collective);
       ASSERT_TRUE(plan.ok()) << plan.status().ToString();
-      const std::string name = c.name + " by " + std::string(AlgorithmName(collective)) + "\n" +
-                               ListProgram(plan->programs[0]);
+      const std::string name =
+          c.name + " by " + std::string(AlgorithmName(collective)) + "\n" + ListProgram(plan->programs[0]);
       const Status proof = VerifyPrograms(plan->programs, *context, kClient);
       ASSERT_TRUE(proof.ok()) << proof.ToString() << "\n" << name;
       CheckOptions options;
