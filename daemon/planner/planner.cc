@@ -164,24 +164,37 @@ constexpr double kLeastGain = 1.03;
 class PlacementChoice {
  public:
   PlacementChoice(std::span<const OpRequest> requests, const GroupContext& group, const OperationPlan& engine)
-      : requests_(requests),
-        engine_(engine),
-        in_client_(group),
-        saved_(PredictsHandOver(requests[0].op, group) ? kHandOverUs : 0),
-        engine_us_(engine.measured_us > 0 ? engine.measured_us : engine.predicted_us - saved_ + kHandOverUs) {
+      : requests_(requests), engine_(engine), in_client_(group) {
     in_client_.placement = PlanPlacement::kClient;
+    const bool has_hand_over = engine.measured_us > 0 || PredictsHandOver(requests[0].op, group);
+    const double us = engine.measured_us > 0 ? engine.measured_us : engine.predicted_us;
+    engine_us_ = us + (has_hand_over ? 0 : kHandOverUs);
   }
 
   // The client's plan if it is faster, else nothing; reason() says why.
   std::optional<OperationPlan> Take() {
-    std::vector<Algorithm> algorithms = {engine_.algorithm};
+    if (!Gains(engine_us_ - kHandOverOfTwoUs)) return std::nullopt;  // plans and proofs take time
+    // What goes with a product is laid out otherwise for the client.
+    Result<OperationPlan> first =
+        IsFusedOp(requests_[0].op) ? PlanUnchecked(requests_, in_client_) : Result<OperationPlan>(engine_);
+    if (!first.ok()) return std::nullopt;
+    std::vector<RefusedAlgorithm> others;
     if (requests_[0].algorithm == Algorithm::kAuto) {
-      const std::vector<Algorithm> others = OtherAlgorithms(engine_);
-      algorithms.insert(algorithms.end(), others.begin(), others.end());
+      for (const Algorithm algorithm : OtherAlgorithms(*first)) {
+        others.push_back(*std::find_if(first->refused.begin(), first->refused.end(),
+                                       [&](const auto& each) { return each.algorithm == algorithm; }));
+      }
     }
-    for (const Algorithm algorithm : algorithms) {
-      if (std::optional<OperationPlan> plan = Try(algorithm); plan.has_value()) return plan;
-      if (!comparison_.empty()) break;  // the others are slower
+    if (std::optional<OperationPlan> plan = Try(*first, first->measured_us)) return plan;
+    for (const RefusedAlgorithm& other : others) {
+      if (!comparison_.empty() || !Gains(ClientUs(other.measured_us, other.predicted_us))) break;
+      Result<OperationPlan> plan = PlanBy(other.algorithm, requests_, in_client_);
+      if (!plan.ok()) continue;
+      // Nobody has asked for it but PlanBy; the collective beside a product comes behind.
+      constexpr std::string_view kAsked = "asked for";
+      const std::string rest = plan->reason.starts_with(kAsked) ? plan->reason.substr(kAsked.size()) : "";
+      plan->reason = Text("the client can run it; ", refusal_, rest);
+      if (std::optional<OperationPlan> taken = Try(*std::move(plan), other.measured_us)) return taken;
     }
     return std::nullopt;
   }
@@ -198,54 +211,28 @@ class PlacementChoice {
   }
   bool Gains(double us) const { return us * kLeastGain <= engine_us_; }
 
-  // What the engine's plan says of `algorithm`.
-  struct Times {
-    double measured_us, predicted_us;
-  };
-  Times TimesOf(Algorithm algorithm) const {
-    if (algorithm == engine_.algorithm) return {engine_.measured_us, engine_.predicted_us};
-    const auto other = std::find_if(engine_.refused.begin(), engine_.refused.end(),
-                                    [&](const auto& each) { return each.algorithm == algorithm; });
-    return {other->measured_us, other->predicted_us};
-  }
-
-  std::optional<OperationPlan> Try(Algorithm algorithm) {
-    const Times times = TimesOf(algorithm);
-    if (!Gains(ClientUs(times.measured_us, times.predicted_us - saved_))) return std::nullopt;
-    const bool same = algorithm == engine_.algorithm;
-    // What goes with a product is laid out otherwise for the client.
-    Result<OperationPlan> plan = same && !IsFusedOp(requests_[0].op)
-                                     ? Result<OperationPlan>(engine_)
-                                     : PlanBy(algorithm, requests_, in_client_);
-    if (!plan.ok()) return std::nullopt;
-    const double us = ClientUs(times.measured_us, plan->predicted_us);
-    // The proof takes longer than the plan.
-    const Status refused = Gains(us) ? CheckClientPlacement(*plan, requests_, in_client_.client_kernels)
-                                     : CheckClientForm(*plan, in_client_.client_kernels);
+  // `plan`, of which the table has `measured_us`, if the client can run it and it gains.
+  std::optional<OperationPlan> Try(OperationPlan plan, double measured_us) {
+    const double us = ClientUs(measured_us, plan.predicted_us);
+    const Status refused = Gains(us) ? CheckClientPlacement(plan, requests_, in_client_.client_kernels)
+                                     : CheckClientForm(plan, in_client_.client_kernels);
     if (!refused.ok()) {
-      // The first is of the engine's algorithm.
-      if (refusal_.empty()) refusal_ = refused.WithContext(AlgorithmName(algorithm)).message();
+      // The first reason is of what engines would take.
+      if (refusal_.empty()) refusal_ = refused.WithContext(AlgorithmName(plan.algorithm)).message();
       return std::nullopt;
     }
-    comparison_ = Text("auto: on the caller's stream ", AlgorithmName(algorithm), " is predicted to take ",
-                       MicrosecondsText(us), ", by the engine ", AlgorithmName(engine_.algorithm), " ",
-                       MicrosecondsText(engine_us_));
+    comparison_ = Text("auto: on the caller's stream ", AlgorithmName(plan.algorithm),
+                       " is predicted to take ", MicrosecondsText(us), ", by the engine ",
+                       AlgorithmName(engine_.algorithm), " ", MicrosecondsText(engine_us_));
     if (!Gains(us)) return std::nullopt;
-    const std::string why = same ? engine_.reason
-                                 : Text("the client can run it; ", AlgorithmName(engine_.algorithm),
-                                        ", the choice of engines: ", refusal_);
-    // Nobody but PlanBy has asked for it; the collective beside a product comes behind.
-    constexpr std::string_view kAsked = "asked for";
-    plan->reason = !same && plan->reason.starts_with(kAsked) ? why + plan->reason.substr(kAsked.size()) : why;
-    plan->placement = PlanPlacement::kClient;
-    return *std::move(plan);
+    plan.placement = PlanPlacement::kClient;
+    return plan;
   }
 
   std::span<const OpRequest> requests_;
   const OperationPlan& engine_;
   GroupContext in_client_;
-  const double saved_;  // of the predicted times
-  const double engine_us_;
+  double engine_us_ = 0;
   std::string refusal_, comparison_;
 };
 

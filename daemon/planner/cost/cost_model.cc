@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "daemon/planner/choice/choice.h"
 #include "daemon/planner/families/low_latency.h"
 #include "daemon/planner/families/matmul_notes.h"
 #include "daemon/planner/families/skinny.h"
@@ -330,8 +331,8 @@ double PredictUs(const Problem& problem, Algorithm algorithm, Algorithm collecti
   const MachineModel machine = ModelOf(problem);
   if (IsFusedOp(problem.request->op)) {
     const double us = FusedUs(problem, machine, algorithm, collective);
-    const bool without = problem.in_client() && PredictsHandOver(problem.request->op, *problem.group);
-    return without ? std::max(us - kHandOverUs, 0.0) : us;
+    if (!problem.in_client() || !PredictsHandOver(problem.request->op, *problem.group)) return us;
+    return std::max(us - (Overlaps(algorithm) ? kHandOverUs : kHandOverOfTwoUs), 0.0);
   }
   if (problem.request->op == Op::kAsyncInputMatmul) {
     return MatmulUs(problem, machine, static_cast<double>(problem.rows), static_cast<double>(problem.n),
