@@ -28,20 +28,27 @@ std::span<const SkinnyVariant> PlacedSkinnyVariants() {
   return variants;
 }
 
-Result<PlacedSkinnyKernel> MakePlacedSkinny(const CollectiveArgs& args, uint64_t half_bytes) {
+Result<PlacedSkinnyKernel> MakePlacedSkinny(const SkinnyMatmul& matmul, const SkinnyVariant& variant,
+                                            uint64_t half_bytes) {
   if (half_bytes % 16 != 0) return InvalidArgument("halves that are no multiple of 16 bytes");
-  TANDEM_ASSIGN_OR_RETURN(SkinnyMatmul few, MakeSkinnyMatmul(args, nullptr));
-  if (few.layout.ctas() > kLaunchCounters) return Unimplemented("a client-placed kernel of too many CTAs");
+  if (matmul.layout.ctas() > kLaunchCounters) return Unimplemented("a client-placed kernel of too many CTAs");
   PlacedSkinnyKernel kernel = {};
-  TANDEM_ASSIGN_OR_RETURN(kernel.variant, FindSkinnyVariant(few, PlacedSkinnyVariants()));
-  TANDEM_ASSIGN_OR_RETURN(kernel.launch.params, MakeSkinnyParams(few));
-  kernel.ctas = few.layout.ctas();
+  kernel.variant = &variant;
+  kernel.ctas = matmul.layout.ctas();
+  TANDEM_ASSIGN_OR_RETURN(static_cast<SkinnyParams&>(kernel.launch), MakeSkinnyParams(matmul));
   kernel.launch.half_bytes = static_cast<int64_t>(half_bytes);
-  if (few.layout.kind == SkinnyKind::kGather) {
-    few.area[static_cast<size_t>(few.rank)] += half_bytes;
-    TANDEM_RETURN_IF_ERROR(MakeOthersMap(few, &kernel.launch.odd_others));
+  if (matmul.layout.kind == SkinnyKind::kGather) {
+    SkinnyMatmul odd = matmul;
+    odd.area[static_cast<size_t>(odd.rank)] += half_bytes;
+    TANDEM_RETURN_IF_ERROR(MakeOthersMap(odd, &kernel.launch.odd_others));
   }
   return kernel;
+}
+
+Result<PlacedSkinnyKernel> MakePlacedSkinny(const CollectiveArgs& args, uint64_t half_bytes) {
+  TANDEM_ASSIGN_OR_RETURN(const SkinnyMatmul matmul, MakeSkinnyMatmul(args, nullptr));
+  TANDEM_ASSIGN_OR_RETURN(const SkinnyVariant* variant, FindSkinnyVariant(matmul, PlacedSkinnyVariants()));
+  return MakePlacedSkinny(matmul, *variant, half_bytes);
 }
 
 Status LaunchPlacedSkinny(const PlacedSkinnyKernel& kernel, CUstream_st* stream) {

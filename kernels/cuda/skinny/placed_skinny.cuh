@@ -16,119 +16,115 @@
 
 namespace tandem::cuda {
 
-class PlacedSkinny {
- public:
-  using Launch = PlacedSkinnyLaunch;
-
-  const SkinnyParams& params;
-
-  __device__ __forceinline__ explicit PlacedSkinny(const PlacedSkinnyLaunch& launch)
-      : params(launch.params), launch_(launch) {}
-
-  __device__ __forceinline__ bool Begin() const {
-    constexpr unsigned kIdleThread = 96;  // its warp has nothing else to do before the threads first meet
-    if (threadIdx.x == kIdleThread) {
-      const PlacedMeeting meeting(launch_.frame);
-      Here().number = meeting.number();
-      Here().half_offset = meeting.half() * launch_.half_bytes;
-      Here().given_up = meeting.HasFailed() ? 1 : 0;
-    }
-    return false;
-  }
-  __device__ __forceinline__ void End() const {
-    __syncthreads();  // all threads have waited for what they wait for
-    if (!HasGivenUp()) Meeting().Count();
-  }
-
-  __device__ __forceinline__ uint64_t value() const {
-    return Here().number << kLaunchTagBits | launch_.frame.tag;
-  }
-  __device__ __forceinline__ std::byte* area(int rank) const {
-    return params.area[rank] + Here().half_offset;
-  }
-  __device__ __forceinline__ const CUtensorMap* others() const {
-    return (Here().number & 1) != 0 ? &launch_.odd_others : &params.others;
-  }
-  __device__ __forceinline__ void PrefetchOthers() const {
-    ptx::PrefetchMap(&params.others);
-    ptx::PrefetchMap(&launch_.odd_others);
-  }
-  __device__ __forceinline__ uint64_t* pushed() const { return launch_.frame.pushed; }
-  __device__ __forceinline__ uint64_t stamp() const { return Here().number; }
-  __device__ __forceinline__ bool HasGivenUp() const {
-    return *static_cast<const volatile uint32_t*>(&Here().given_up) != 0;
-  }
-
-  // How the collectives' waits ask a probe of the fused kernels.
-  template <class Probe>
-  struct AskWord {
-    __device__ static bool HasReached(uint64_t value, uint64_t seen) {
-      return Probe::HasReached(seen, value);
-    }
-  };
-
-  template <class Probe>
-  struct Waiter {
-    const PlacedSkinny& meet;
-    bool given_up = false;
-
-    __device__ __forceinline__ void Wait(const uint64_t* word) {
-      if (given_up) return;
-      given_up = meet.HasGivenUp() || !meet.Meeting().template Await<AskWord<Probe>>(word);
-      if (given_up) meet.GiveUp();
-    }
-  };
-  template <class Probe>
-  __device__ __forceinline__ Waiter<Probe> NewWaiter() const {
-    return {*this};
-  }
-
-  // See StartedSkinny.
-  template <class Probe>
-  struct Watch {
-    const PlacedSkinny& meet;
-    const PlacedMeeting meeting;
-    const int from;
-    uint64_t seen = 0, start_ns = 0;
-    uint32_t polls = 0;
-    bool wrong = false;
-
-    __device__ __forceinline__ Watch(const PlacedSkinny& all, int rank)
-        : meet(all), meeting(all.Meeting()), from(rank) {}
-    __device__ __forceinline__ bool HasCome(const uint64_t* word) {
-      seen = LoadAcquire(word);
-      if (!meeting.template HasCome<AskWord<Probe>>(seen)) return false;
-      if (!meeting.Accepts(seen, from)) wrong = true;
-      return !wrong;
-    }
-    __device__ __forceinline__ void GoOn() { start_ns = 0; }
-    __device__ __forceinline__ bool GivesUp(int lane, int first) {
-      bool ends = wrong || meet.HasGivenUp();
-      if (++polls % kPollsPerLook == 0) {
-        if (start_ns == 0) start_ns = GlobalTimerNs();  // of all lanes: `first` may be another one next time
-        if (lane == first && !meeting.Look(polls / kPollsPerLook, &start_ns, from, seen)) ends = true;
-      }
-      if (ends) meet.GiveUp();
-      return ends;
-    }
-  };
-
- private:
-  // The CTA's launch, in shared memory.
-  struct Now {
-    uint64_t number;
-    int64_t half_offset;
-    uint32_t given_up;
-  };
-  __device__ static __forceinline__ Now& Here() {
-    __shared__ Now now;
-    return now;
-  }
-  __device__ __forceinline__ PlacedMeeting Meeting() const { return {launch_.frame, Here().number}; }
-  __device__ __forceinline__ void GiveUp() const { *static_cast<volatile uint32_t*>(&Here().given_up) = 1; }
-
-  const PlacedSkinnyLaunch& launch_;
+// A CTA's launch, in shared memory.
+struct SkinnyNow {
+  uint64_t number;
+  int64_t half_offset;
+  uint32_t given_up;
 };
+__device__ __forceinline__ SkinnyNow& Now() {
+  __shared__ SkinnyNow now;
+  return now;
+}
+
+// --- instead of those of skinny_meeting.cuh ---
+
+__device__ __forceinline__ bool HasGivenUp(const PlacedSkinnyLaunch& /*launch*/) {
+  return *static_cast<const volatile uint32_t*>(&Now().given_up) != 0;
+}
+__device__ __forceinline__ void GiveUp(const PlacedSkinnyLaunch& /*launch*/) {
+  *static_cast<volatile uint32_t*>(&Now().given_up) = 1;
+}
+__device__ __forceinline__ PlacedMeeting MeetingOf(const PlacedSkinnyLaunch& launch) {
+  return {launch.frame, Now().number};
+}
+
+__device__ __forceinline__ bool BeginLaunch(const PlacedSkinnyLaunch& launch) {
+  constexpr unsigned kIdleThread = 96;  // its warp has nothing else to do before the threads first meet
+  if (threadIdx.x == kIdleThread) {
+    const PlacedMeeting meeting(launch.frame);
+    Now().number = meeting.number();
+    Now().half_offset = meeting.half() * launch.half_bytes;
+    Now().given_up = meeting.HasFailed() ? 1 : 0;
+  }
+  return false;
+}
+__device__ __forceinline__ void EndLaunch(const PlacedSkinnyLaunch& launch) {
+  __syncthreads();  // no thread waits any more
+  if (!HasGivenUp(launch)) MeetingOf(launch).Count();
+}
+
+__device__ __forceinline__ uint64_t WordValue(const PlacedSkinnyLaunch& launch) {
+  return Now().number << kLaunchTagBits | launch.frame.tag;
+}
+__device__ __forceinline__ std::byte* AreaOf(const PlacedSkinnyLaunch& launch, int rank) {
+  return launch.area[rank] + Now().half_offset;
+}
+__device__ __forceinline__ void ChooseHalf(const PlacedSkinnyLaunch& launch, const CUtensorMap** map) {
+  if (*map == &launch.others && (Now().number & 1) != 0) *map = &launch.odd_others;
+}
+__device__ __forceinline__ void PrefetchOthers(const PlacedSkinnyLaunch& launch) {
+  ptx::PrefetchMap(&launch.others);
+  ptx::PrefetchMap(&launch.odd_others);
+}
+__device__ __forceinline__ uint64_t* PushedUnits(const PlacedSkinnyLaunch& launch) {
+  return launch.frame.pushed;
+}
+__device__ __forceinline__ uint64_t PushStamp(const PlacedSkinnyLaunch& /*launch*/) { return Now().number; }
+
+// How a wait of the collectives asks a probe of the fused kernels.
+template <class Probe>
+struct AskFusedProbe {
+  __device__ static bool HasReached(uint64_t value, uint64_t seen) { return Probe::HasReached(seen, value); }
+};
+
+template <class Probe>
+struct WordWaiter<Probe, PlacedSkinnyLaunch> {
+  const PlacedSkinnyLaunch& launch;
+  bool given_up = false;
+
+  __device__ __forceinline__ void Wait(const uint64_t* word) {
+    if (given_up) return;
+    given_up = HasGivenUp(launch) || !MeetingOf(launch).Await<AskFusedProbe<Probe>>(word);
+    if (given_up) GiveUp(launch);
+  }
+};
+
+// As an engine's (skinny_arrival.cuh); another launch of a peer's ends it too.
+template <class T, class Probe>
+__device__ __forceinline__ void WatchShards(const PlacedSkinnyLaunch& launch, const FusedShared<T>& shared) {
+  const PlacedMeeting meeting = MeetingOf(launch);
+  const int lane = static_cast<int>(threadIdx.x) & 31, peers = launch.world - 1;
+  const int offset = lane / peers, peer = lane % peers;
+  const int from = peer + (peer >= launch.rank ? 1 : 0);
+  const uint64_t* words = launch.arrived[from] + offset;
+  uint64_t start_ns = 0;
+  uint32_t polls = 0;
+  for (int first = 0; first < launch.units;) {
+    const bool exists = first + offset < launch.units;
+    const uint64_t seen = exists ? LoadAcquire(words + first) : 0;
+    const bool come = exists && meeting.HasCome<AskFusedProbe<Probe>>(seen);
+    bool give_up = come && !meeting.Accepts(seen, from);
+    const uint32_t missing = ~__ballot_sync(0xFFFFFFFF, come);
+    const int here = missing == 0 ? 32 : __ffs(static_cast<int>(missing)) - 1;  // words without a gap
+    if (here < peers && ++polls % kPollsPerLook == 0) {
+      if (start_ns == 0) start_ns = GlobalTimerNs();  // in all lanes: another may be `here` next time
+      if (lane == here && !meeting.Look(polls / kPollsPerLook, &start_ns, from, seen)) give_up = true;
+    }
+    if (__any_sync(0xFFFFFFFF, give_up || HasGivenUp(launch))) {
+      GiveUp(launch);
+      break;
+    }
+    if (here < peers) continue;
+    Probe::AfterWait(WordValue(launch));
+    __syncwarp();
+    first += here / peers;
+    if (lane == 0)
+      StoreSharedRelease(shared.ArrivedStages(), min(first * launch.blocks_per_unit, launch.k_blocks));
+    start_ns = 0;
+  }
+  if (lane == 0) StoreSharedRelease(shared.ArrivedStages(), launch.k_blocks);
+}
 
 }  // namespace tandem::cuda
 
@@ -136,6 +132,6 @@ class PlacedSkinny {
 #define TANDEM_PLACED_SKINNY_VARIANTS(NAME, ...)                 \
   namespace tandem::cuda {                                       \
   std::span<const SkinnyVariant> PlacedSkinnyVariants_##NAME() { \
-    return AllSkinnyVariants<PlacedSkinny, __VA_ARGS__>();       \
+    return AllSkinnyVariants<PlacedSkinnyLaunch, __VA_ARGS__>(); \
   }                                                              \
   }

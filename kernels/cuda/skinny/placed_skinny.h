@@ -14,16 +14,17 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/collectives/placed.h"
 #include "kernels/cuda/skinny/skinny.h"
+#include "kernels/cuda/skinny/skinny_matmul.h"
 #include "tandem/status.h"
 
 struct CUstream_st;
 
 namespace tandem::cuda {
 
-// A kernel's parameters. Launch e uses `area + (e & 1) * half_bytes`, and the same of each other rank's.
-struct PlacedSkinnyLaunch {
-  SkinnyParams params;     // `abort_word`, `failure`, `pushed`, guard, `epoch` and time limit are not read
-  CUtensorMap odd_others;  // as params.others, of odd numbers
+// A kernel's parameters. Launch e uses `area + (e & 1) * half_bytes` of each rank. `abort_word`, `failure`,
+// `pushed`, guard, `epoch` and time limit are not read.
+struct PlacedSkinnyLaunch : SkinnyParams {
+  CUtensorMap odd_others;  // as `others`, of odd numbers
   LaunchFrame frame;
   int64_t half_bytes;
 };
@@ -43,6 +44,9 @@ std::span<const SkinnyVariant> PlacedSkinnyVariants();
 // `half_bytes` is a multiple of 16. UNIMPLEMENTED: there is no kernel for this product. INVALID_ARGUMENT: the
 // product is not bound.
 Result<PlacedSkinnyKernel> MakePlacedSkinny(const CollectiveArgs& args, uint64_t half_bytes);
+// The same of a matmul and its variant, which must outlive the kernel.
+Result<PlacedSkinnyKernel> MakePlacedSkinny(const SkinnyMatmul& matmul, const SkinnyVariant& variant,
+                                            uint64_t half_bytes);
 
 // Enqueues the kernel on `stream` of the current context. INVALID_ARGUMENT for more CTAs than there are
 // counters.

@@ -27,23 +27,22 @@ namespace tandem::cuda {
 
 // An all-reduce of two ranks: owners would send as many sums as the others sent parts. So each rank sends all
 // that it has computed, and both add the same two rounded parts in the same order: one way over the links
-// less, and the same bits. The slots are those of the form with owners: the receiver's part lies in the first
-// half of its area, the rest in the place of sums.
-template <class T, class Probe, class Meeting>
-__device__ __forceinline__ void SumInOneStep(SkinnyEpilogue<T, Probe, Meeting>& epilogue, const Meeting& meet,
+// less, and the same bits. The slots are the same as in the form with owners: the receiver's part lies in the
+// first half of the receiver's area, the rest in the place of sums.
+template <class T, class Probe, class Params>
+__device__ __forceinline__ void SumInOneStep(SkinnyEpilogue<T, Probe, Params>& epilogue, const Params& params,
                                              const FusedShared<T>& shared, const SkinnyTile<T>& tile,
                                              float (&d)[T::kTileN / 2], bool active, int warp, int groups) {
-  const SkinnyParams& params = meet.params;
   const int peer = 1 - params.rank;
   const bool own_rows = epilogue.source == params.rank;
   const auto tell = [&] {
-    Probe::BeforeFlag(meet.value());
-    if (warp == 0 && epilogue.lane == 0 && !meet.HasGivenUp())
-      ptx::StoreRelease(params.words[peer] + tile.number, meet.value());
+    Probe::BeforeFlag(WordValue(params));
+    if (warp == 0 && epilogue.lane == 0 && !HasGivenUp(params))
+      ptx::StoreRelease(params.words[peer] + tile.number, WordValue(params));
   };
   if constexpr (Probe::kFlagBeforeData) {
     tell();
-    Probe::AfterEarlyFlag(meet.value());
+    Probe::AfterEarlyFlag(WordValue(params));
   }
   if (active) {
     epilogue.Round(d);
@@ -60,13 +59,12 @@ __device__ __forceinline__ void SumInOneStep(SkinnyEpilogue<T, Probe, Meeting>& 
 }
 
 // Warpgroup `group` of those that compute, of `groups`.
-template <class T, class Probe, class Meeting>
-__device__ __forceinline__ void ComputeSkinny(const Meeting& meet, const FusedShared<T>& shared,
+template <class T, class Probe, class Params>
+__device__ __forceinline__ void ComputeSkinny(const Params& params, const FusedShared<T>& shared,
                                               const SkinnyTile<T>& tile, int group, int groups) {
-  const SkinnyParams& params = meet.params;
   const int thread = threadIdx.x & 127, warp = thread >> 5;
   if (params.kind == static_cast<int>(SkinnyKind::kGather)) {
-    PushFirstUnits<Probe>(meet, group * 128 + thread, groups * 128);
+    PushFirstUnits<Probe>(params, group * 128 + thread, groups * 128);
   }
   // A stage is free when all CTAs that get a part of it from here have read theirs. The warp goes on
   // together: lanes that already waited for the next stage would suspend those that have yet to free this
@@ -94,10 +92,10 @@ __device__ __forceinline__ void ComputeSkinny(const Meeting& meet, const FusedSh
   }
   const int row_of_tile = group * 64 + warp * 16;
   const bool active = row_of_tile < params.world * params.segment;
-  SkinnyEpilogue<T, Probe, Meeting> epilogue(meet, tile, row_of_tile);
+  SkinnyEpilogue<T, Probe, Params> epilogue(params, tile, row_of_tile);
   if (active) epilogue.Scale(d);
   if (params.one_step != 0) {
-    SumInOneStep(epilogue, meet, shared, tile, d, active, group * 4 + warp, groups);
+    SumInOneStep(epilogue, params, shared, tile, d, active, group * 4 + warp, groups);
     return;
   }
   const bool gathers = params.kind == static_cast<int>(SkinnyKind::kGather);
@@ -105,7 +103,7 @@ __device__ __forceinline__ void ComputeSkinny(const Meeting& meet, const FusedSh
   if (active && !owns) {
     if constexpr (Probe::kFlagBeforeData) {
       epilogue.Tell(epilogue.source, tile.number);
-      Probe::AfterEarlyFlag(meet.value());
+      Probe::AfterEarlyFlag(WordValue(params));
     }
     epilogue.Send(d, epilogue.source, params.rank * params.slot_bytes);
     epilogue.MeetSegment();
@@ -135,13 +133,11 @@ __device__ __forceinline__ void ComputeSkinny(const Meeting& meet, const FusedSh
   epilogue.Store(results);
 }
 
-template <class T, class Probe = NoFusedProbe, class Meeting = StartedSkinny>
+template <class T, class Probe = NoFusedProbe, class Params = SkinnyParams>
 __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
-    SkinnyRows(const __grid_constant__ typename Meeting::Launch launch) {
+    SkinnyRows(const __grid_constant__ Params params) {
   extern __shared__ uint8_t raw[];
-  const Meeting meet(launch);
-  const SkinnyParams& params = meet.params;
-  const bool called_off = meet.Begin();
+  const bool called_off = BeginLaunch(params);
   FusedShared<T> shared{(ptx::SharedAddress(raw) + 1023) & ~1023u};
   const SkinnyTile<T> tile(params);
   const int warpgroup = ptx::Warpgroup(), groups = params.world * params.segment > 64 ? 2 : 1;
@@ -155,7 +151,7 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
     ClearArrivedStages(shared);
     ptx::BarrierInitFence();
     ptx::PrefetchMap(&params.own);
-    meet.PrefetchOthers();
+    PrefetchOthers(params);
     ptx::PrefetchMap(&params.b);
   }
   if (__syncthreads_or(called_off))
@@ -166,23 +162,23 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
     const int warp = ptx::Warp();
     if (warp == 0 && params.kind == static_cast<int>(SkinnyKind::kGather)) AwaitFirstUnit(groups * 128);
     if (params.plain_a != 0 || params.plain_b != 0) {
-      if (warp == 0) FeedPlain<T>(meet, shared, tile);
+      if (warp == 0) FeedPlain<T>(params, shared, tile);
     } else {
       if (warp == 0 && ptx::ElectOne()) FeedB<T>(params, shared, tile);
-      if (warp == 1) FeedA<T>(meet, shared, tile);
+      if (warp == 1) FeedA<T>(params, shared, tile);
     }
     if (params.kind == static_cast<int>(SkinnyKind::kGather)) {
-      if (warp == 2) PushInTurn<T, Probe>(meet, shared);
-      if (warp == 3) WatchShards<T, Probe>(meet, shared);
+      if (warp == 2) PushInTurn<T, Probe>(params, shared);
+      if (warp == 3) WatchShards<T, Probe>(params, shared);
     }
   } else {
     ptx::TakeRegisters<224>();
-    if (warpgroup <= groups) ComputeSkinny<T, Probe>(meet, shared, tile, warpgroup - 1, groups);
+    if (warpgroup <= groups) ComputeSkinny<T, Probe>(params, shared, tile, warpgroup - 1, groups);
   }
   __syncwarp();
   // No CTA may end while another still arrives on its barriers or loads for it.
   if constexpr (T::kCluster > 1) ptx::ClusterBarrier();
-  meet.End();
+  EndLaunch(params);
 }
 
 }  // namespace tandem::cuda

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/skinny/skinny_meeting.cuh"
+#include "kernels/cuda/skinny/skinny_tile.cuh"
 
 namespace tandem::cuda {
 
@@ -25,29 +26,38 @@ __device__ __forceinline__ void ClearArrivedStages(const FusedShared<T>& shared)
 
 // All lanes of a warp, a word each: of one unit after another from the first one on that has not come, by
 // peers. Asked for with acquire: several words a lane and one fence behind them took longer. After an abort
-// or a time-out all stages count as arrived: see SkinnyWaiter.
-template <class T, class Probe, class Meeting>
-__device__ __forceinline__ void WatchShards(const Meeting& meet, const FusedShared<T>& shared) {
-  const SkinnyParams& params = meet.params;
+// or a time-out all stages count as arrived: see WordWaiter.
+template <class T, class Probe>
+__device__ __forceinline__ void WatchShards(const SkinnyParams& params, const FusedShared<T>& shared) {
   const int lane = static_cast<int>(threadIdx.x) & 31, peers = params.world - 1;
   const int offset = lane / peers, peer = lane % peers;
-  const int from = peer + (peer >= params.rank ? 1 : 0);
-  const uint64_t* words = params.arrived[from] + offset;
-  typename Meeting::template Watch<Probe> watch(meet, from);
+  const uint64_t* words = params.arrived[peer + (peer >= params.rank ? 1 : 0)] + offset;
+  uint64_t start = ptx::GlobalTimer(), asked = start;
   for (int first = 0; first < params.units;) {
     const bool exists = first + offset < params.units;
-    const uint32_t missing = ~__ballot_sync(0xFFFFFFFF, exists && watch.HasCome(words + first));
+    const uint32_t missing = ~__ballot_sync(
+        0xFFFFFFFF, exists && Probe::HasReached(ptx::LoadAcquire(words + first), params.epoch));
     const int here = missing == 0 ? 32 : __ffs(static_cast<int>(missing)) - 1;  // words without a gap
     if (here >= peers) {
-      Probe::AfterWait(meet.value());
+      Probe::AfterWait(params.epoch);
       __syncwarp();
       first += here / peers;
       if (lane == 0)
         StoreSharedRelease(shared.ArrivedStages(), min(first * params.blocks_per_unit, params.k_blocks));
-      watch.GoOn();
+      start = ptx::GlobalTimer();
       continue;
     }
-    if (__any_sync(0xFFFFFFFF, watch.GivesUp(lane, here))) break;
+    const uint64_t now = ptx::GlobalTimer();
+    bool give_up = false;
+    if (lane == 0 && now - asked >= 64'000) {  // the abort word lies in host memory: ask seldom
+      asked = now;
+      give_up = params.abort_word != nullptr && ptx::LoadAcquire(params.abort_word) != 0;
+      if (!give_up && now - start > params.timeout_ns) {
+        give_up = true;
+        *params.failure = 1;
+      }
+    }
+    if (__any_sync(0xFFFFFFFF, give_up)) break;
   }
   if (lane == 0) StoreSharedRelease(shared.ArrivedStages(), params.k_blocks);
 }

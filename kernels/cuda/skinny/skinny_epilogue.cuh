@@ -13,32 +13,29 @@
 namespace tandem::cuda {
 
 // The work of a computing warp on its 16 rows of a tile after the products.
-template <class T, class Probe, class Meeting>
+template <class T, class Probe, class Params>
 struct SkinnyEpilogue {
   using Out = typename T::Out;
   static constexpr int kFragments = T::kTileN / 16;
   static constexpr int kWarpBytes = 256 * kFragments * static_cast<int>(sizeof(Out));  // in fragments
-  const Meeting& meet;
-  const SkinnyParams& params;
+  const Params& params;
   const SkinnyTile<T>& tile;
   const int lane, source, row;  // whose rows, and the warp's first among them
   const int rows;               // of the source
   const int fragments;          // that have columns of C
   const int64_t at;             // of the warp in a slot
-  typename Meeting::template Waiter<Probe> waiter;
+  WordWaiter<Probe, Params> waiter;
 
-  __device__ __forceinline__ SkinnyEpilogue(const Meeting& meeting, const SkinnyTile<T>& place,
-                                            int row_of_tile)
-      : meet(meeting),
-        params(meeting.params),
+  __device__ __forceinline__ SkinnyEpilogue(const Params& all, const SkinnyTile<T>& place, int row_of_tile)
+      : params(all),
         tile(place),
         lane(static_cast<int>(threadIdx.x) & 31),
-        source(row_of_tile / params.segment),
-        row(place.m * params.segment + row_of_tile % params.segment),
-        rows(min(params.rows, params.m - source * params.rows)),
-        fragments(max(0, min(kFragments, (params.n - place.n * T::kTileN + 15) / 16))),
-        at(place.number * params.fragment_bytes + int64_t{row_of_tile % params.segment / 16} * kWarpBytes),
-        waiter(meeting.template NewWaiter<Probe>()) {}
+        source(row_of_tile / all.segment),
+        row(place.m * all.segment + row_of_tile % all.segment),
+        rows(min(all.rows, all.m - source * all.rows)),
+        fragments(max(0, min(kFragments, (all.n - place.n * T::kTileN + 15) / 16))),
+        at(place.number * all.fragment_bytes + int64_t{row_of_tile % all.segment / 16} * kWarpBytes),
+        waiter{all} {}
 
   __device__ __forceinline__ void Scale(float (&d)[T::kTileN / 2]) const {
     float factor[2];
@@ -54,8 +51,9 @@ struct SkinnyEpilogue {
       } else if (source == params.rank) {
         factor[i] *= __ldg(params.row_scale + r);
       } else {
-        factor[i] *= __ldcg(reinterpret_cast<const float*>(meet.area(params.rank) + params.behind_slots) +
-                            source * params.rows + r);
+        factor[i] *=
+            __ldcg(reinterpret_cast<const float*>(AreaOf(params, params.rank) + params.behind_slots) +
+                   source * params.rows + r);
       }
     }
 #pragma unroll
@@ -93,8 +91,8 @@ struct SkinnyEpilogue {
 
   // All of the warp's values, as fragments, to `to`'s area at `offset` and the warp's place.
   __device__ __forceinline__ void Send(const float (&d)[T::kTileN / 2], int to, int64_t offset) const {
-    if (meet.HasGivenUp()) return;
-    std::byte* place = meet.area(to) + offset + at;
+    if (HasGivenUp(params)) return;
+    std::byte* place = AreaOf(params, to) + offset + at;
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) {
       if (f >= fragments) continue;
@@ -105,9 +103,9 @@ struct SkinnyEpilogue {
   }
   // Once all warps of the segment have sent: the word number `word` at rank `to`.
   __device__ __forceinline__ void Tell(int to, int word) const {
-    Probe::BeforeFlag(meet.value());
-    if (threadIdx.x % static_cast<uint32_t>(params.segment * 2) != 0 || meet.HasGivenUp()) return;
-    ptx::StoreRelease(params.words[to] + word, meet.value());
+    Probe::BeforeFlag(WordValue(params));
+    if (threadIdx.x % static_cast<uint32_t>(params.segment * 2) != 0 || HasGivenUp(params)) return;
+    ptx::StoreRelease(params.words[to] + word, WordValue(params));
   }
   __device__ __forceinline__ void MeetSegment() const {
     BarrierOf(kFirstSegmentBarrier + source, params.segment * 2);
@@ -130,11 +128,11 @@ struct SkinnyEpilogue {
   __device__ __forceinline__ void AddPeers(float (&d)[T::kTileN / 2], int64_t offset) {
     if (lane < params.world && lane != params.rank) waiter.Wait(params.arrived[lane] + tile.number);
     waiter.given_up = __any_sync(0xFFFFFFFF, waiter.given_up);
-    Probe::AfterWait(meet.value());
+    Probe::AfterWait(WordValue(params));
     __syncwarp();
     constexpr int kAtOnce = kFragments > 8 ? 2 : kFragments % 4 == 0 ? 4 : 7;  // beside the tile in registers
     static_assert(kFragments % kAtOnce == 0);
-    const std::byte* slots = meet.area(params.rank) + offset + at;
+    const std::byte* slots = AreaOf(params, params.rank) + offset + at;
     auto receive = [&](Fragment<Out>(&into)[kAtOnce], int from, int first) {
 #pragma unroll
       for (int f = 0; f < kAtOnce; ++f) into[f].Receive(slots + from * params.slot_bytes, first + f);
@@ -182,9 +180,10 @@ struct SkinnyEpilogue {
   // The sums of the rows' owner.
   __device__ __forceinline__ void PlaceSum(uint32_t results) {
     if (lane == 0) waiter.Wait(params.arrived[source] + params.tiles + tile.number);
-    Probe::AfterWait(meet.value());
+    Probe::AfterWait(WordValue(params));
     __syncwarp();
-    const std::byte* sums = meet.area(params.rank) + params.behind_slots + source * params.slot_bytes + at;
+    const std::byte* sums =
+        AreaOf(params, params.rank) + params.behind_slots + source * params.slot_bytes + at;
     constexpr int kAtOnce = kFragments % 4 == 0 ? 4 : 7;
     static_assert(kFragments % kAtOnce == 0);
 #pragma unroll

@@ -10,7 +10,7 @@
 
 namespace tandem::cuda {
 
-// The part of B's stage that this CTA loads for the CTAs of its column, one lane.
+// The part of B's stage that this CTA loads for all CTAs of the column, one lane.
 template <class T>
 __device__ __forceinline__ void LoadB(const CUtensorMap* map, const SkinnyTile<T>& tile, uint32_t to,
                                       uint32_t full, int k) {
@@ -45,18 +45,16 @@ struct SkinnyBox {
   const CUtensorMap* map;
   uint32_t offset;  // in a stage
   int row, slice, source;
-  bool mine;  // this CTA loads it for the CTAs of its row
+  bool mine;  // this CTA loads it for all CTAs of the row
 
-  template <class Meeting>
-  __device__ __forceinline__ SkinnyBox(const Meeting& meet, const SkinnyTile<T>& tile, int box) {
-    const SkinnyParams& params = meet.params;
+  __device__ __forceinline__ SkinnyBox(const SkinnyParams& params, const SkinnyTile<T>& tile, int box) {
     const bool gathers = params.kind == static_cast<int>(SkinnyKind::kGather);
     const int row_of_tile = box * params.box_rows;
     source = row_of_tile / params.segment;
     offset = static_cast<uint32_t>(row_of_tile) * 128;
     row = tile.m * params.segment + row_of_tile % params.segment;
     const bool own = !gathers || source == params.rank;
-    map = own ? &params.own : meet.others();
+    map = own ? &params.own : &params.others;
     slice = own ? 0 : source;
     if (!gathers) row += source * params.rows;
     mine = source < params.world && box % T::kClusterN == tile.in_n;
@@ -90,11 +88,11 @@ __device__ __forceinline__ void FeedB(const SkinnyParams& params, const FusedSha
 }
 
 // Warp 1, all lanes: A, a box a lane.
-template <class T, class Meeting>
-__device__ __forceinline__ void FeedA(const Meeting& meet, const FusedShared<T>& shared,
+template <class T, class Params>
+__device__ __forceinline__ void FeedA(const Params& params, const FusedShared<T>& shared,
                                       const SkinnyTile<T>& tile) {
-  const SkinnyParams& params = meet.params;
-  const SkinnyBox<T> box(meet, tile, static_cast<int>(threadIdx.x) & 31);
+  SkinnyBox<T> box(params, tile, static_cast<int>(threadIdx.x) & 31);
+  ChooseHalf(params, &box.map);
   const bool gathers = params.kind == static_cast<int>(SkinnyKind::kGather);
   const int k_blocks = params.k_blocks;
   RingPlace<T::kStages> place;
@@ -129,10 +127,9 @@ __device__ __forceinline__ void LoadPlain(uint32_t to, int rows, const std::byte
 
 // Warp 0 where TMA cannot load the own rows of A, or B: all its lanes copy them into the stages, which TMA
 // completes. Nobody feeds beside it.
-template <class T, class Meeting>
-__device__ __forceinline__ void FeedPlain(const Meeting& meet, const FusedShared<T>& shared,
+template <class T, class Params>
+__device__ __forceinline__ void FeedPlain(const Params& params, const FusedShared<T>& shared,
                                           const SkinnyTile<T>& tile) {
-  const SkinnyParams& params = meet.params;
   using A = typename T::A;
   using B = typename T::B;
   const bool gathers = params.kind == static_cast<int>(SkinnyKind::kGather),
@@ -162,7 +159,8 @@ __device__ __forceinline__ void FeedPlain(const Meeting& meet, const FusedShared
                    params.b_pitch, params.n - column, params.k_bytes - block * 128);
     }
     for (int i = 0; i < boxes; ++i) {
-      const SkinnyBox<T> box(meet, tile, i);
+      SkinnyBox<T> box(params, tile, i);
+      ChooseHalf(params, &box.map);
       if (params.plain_a != 0 && (!gathers || box.source == params.rank)) {
         LoadPlain<A>(shared.A(stage) + box.offset, params.box_rows,
                      params.a + box.row * params.a_pitch + int64_t{block} * 128, params.a_pitch,

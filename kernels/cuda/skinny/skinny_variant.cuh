@@ -12,7 +12,7 @@
 
 namespace tandem::cuda {
 
-template <class Traits, class Probe = NoFusedProbe, class Meeting = StartedSkinny>
+template <class Traits, class Probe = NoFusedProbe, class Params = SkinnyParams>
 SkinnyVariant MakeSkinnyVariant() {
   SkinnyVariant variant = {};
   variant.type = DTypeOf<typename Traits::A>();
@@ -24,18 +24,18 @@ SkinnyVariant MakeSkinnyVariant() {
   variant.cluster_m = Traits::kClusterM;
   variant.cluster_n = Traits::kClusterN;
   variant.shared_bytes = Traits::kSharedBytes;
-  variant.kernel = reinterpret_cast<const void*>(&SkinnyRows<Traits, Probe, Meeting>);
+  variant.kernel = reinterpret_cast<const void*>(&SkinnyRows<Traits, Probe, Params>);
   return variant;
 }
 
 // The shapes of MakeSkinnyLayout.
-template <class Meeting, class A, class B, class Out, bool kAlongN, bool kExact = false>
+template <class Params, class A, class B, class Out, bool kAlongN, bool kExact = false>
 const std::vector<SkinnyVariant>& AllSkinnyVariants() {
   static const std::vector<SkinnyVariant> variants = [] {
     std::vector<SkinnyVariant> all;
     const auto add = [&]<int... kShape>(std::integer_sequence<int, kShape...>) {
       using Traits = SkinnyTraits<A, B, Out, kAlongN, kShape..., kExact>;
-      all.push_back(MakeSkinnyVariant<Traits, NoFusedProbe, Meeting>());
+      all.push_back(MakeSkinnyVariant<Traits, NoFusedProbe, Params>());
     };
     // Columns of a tile, CTAs of a cluster along M and N.
     add(std::integer_sequence<int, 64, 1, 2>{});
@@ -56,9 +56,9 @@ const std::vector<SkinnyVariant>& AllSkinnyVariants() {
 
 }  // namespace tandem::cuda
 
-#define TANDEM_SKINNY_VARIANTS(NAME, ...)                   \
-  namespace tandem::cuda {                                  \
-  std::span<const SkinnyVariant> SkinnyVariants_##NAME() {  \
-    return AllSkinnyVariants<StartedSkinny, __VA_ARGS__>(); \
-  }                                                         \
+#define TANDEM_SKINNY_VARIANTS(NAME, ...)                  \
+  namespace tandem::cuda {                                 \
+  std::span<const SkinnyVariant> SkinnyVariants_##NAME() { \
+    return AllSkinnyVariants<SkinnyParams, __VA_ARGS__>(); \
+  }                                                        \
   }
