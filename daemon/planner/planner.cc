@@ -260,8 +260,11 @@ Result<OperationPlan> MakePlan(std::span<const OpRequest> requests, const GroupC
   const Status form = CheckClientForm(plan, group.client_kernels);
   plan.placement_reason =
       group.placement == PlanPlacement::kEngine ? "asked for" : "auto takes the engine on the host backend";
-  plan.placement_reason += form.ok() ? "; the client could run this plan"
-                                     : Text("; the client cannot run this plan: ", form.message());
+  // A product that is not overlapped is laid out otherwise for the client, which is not planned here.
+  const bool other_layout = IsFusedOp(plan.op) && !Overlaps(plan.algorithm);
+  plan.placement_reason += form.ok()      ? "; the client could run this plan"
+                           : other_layout ? "; a plan for the client would lie in other memory"
+                                          : Text("; the client cannot run this plan: ", form.message());
   return plan;
 }
 
