@@ -208,7 +208,10 @@ TEST_P(PlacedPauseTest, AFlagBeforeItsDataIsFound) {
   EXPECT_GT(CountWrongLaunches(FusedFault::kFlagBeforeData), 0);
 }
 
-TEST_P(PlacedPauseTest, AMissingWaitIsFound) { EXPECT_GT(CountWrongLaunches(FusedFault::kMissingWait), 0); }
+TEST_P(PlacedPauseTest, AMissingWaitIsFound) {
+  tags_.fill(0);  // as words are that nobody has written
+  EXPECT_GT(CountWrongLaunches(FusedFault::kMissingWait), 0);
+}
 
 TEST_P(PlacedPauseTest, AStaleLaunchIsFound) { EXPECT_GT(CountWrongLaunches(FusedFault::kStaleEpoch), 0); }
 
