@@ -167,5 +167,8 @@ Result<std::shared_ptr<ClientDevice>> MakeClientDevice(const std::string& backen
 std::shared_ptr<ClientDevice> MakeHostClientDevice();
 Result<std::shared_ptr<ClientDevice>> MakeCudaClientDevice();
 Result<std::string> CudaDeviceUuid(int ordinal);
+// Whether this process has cuBLASLt, which products around client-placed kernels need. Loads it, and nothing
+// else: no driver and no context.
+bool HasCudaProducts();
 
 }  // namespace tandem::client

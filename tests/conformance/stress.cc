@@ -300,9 +300,13 @@ std::vector<Case> StressCases(int world, bool in_client) {
     add(Op::kReduce, kSm, pair(DType::kF32, 301, 301, false), Values::kExact);
     add(Op::kBarrier, kDirect, {}, Values::kRandom);
     add(Op::kAllReduce, kAuto, pair(DType::kBf16, 96, 96, false), Values::kExact);
+    // Products before and behind the kernel. Packets where there are any.
+    add(Op::kMatmulReduceScatter, kUnfused, product(16 * world, 24, 40, 16), Values::kExact);
+    add(Op::kAllGatherMatmul, kLowLatency, product(16, 32, 24, 16 * world), Values::kExact);
+    add(Op::kMatmulAllReduce, kUnfused, product(10, 24, 40, 10), Values::kExact);
     // The last two: in the graph.
     add(Op::kAllReduce, kOneShot, pair(DType::kF16, 500, 500, true), Values::kExact);
-    add(Op::kAllGather, kSm, pair(DType::kI64, 70, 70 * world, false), Values::kBits);
+    add(Op::kAllGatherMatmul, kUnfused, product(8, 16, 24, 8 * world), Values::kExact);
     return matrix.Take();
   }
   add(Op::kReduceScatter, kCopyEngine, pair(DType::kF32, 65 * world, 65, false), Values::kExact);

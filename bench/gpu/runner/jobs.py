@@ -70,6 +70,7 @@ GPU_TESTS = {
     "cuda_collective_test": (4, 60),
     "cuda_nccl_test": (2, 30),
     "cuda_placed_test": (1, 10),
+    "cuda_placed_product_test": (1, 60),
     "cuda_fused_race_test": (1, 60),
     "cuda_fused_long_test": (1, 20),
     "cuda_skinny_race_test": (1, 10),

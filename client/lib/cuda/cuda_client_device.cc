@@ -13,6 +13,7 @@
 #include "client/lib/fork_guard.h"
 #include "client/lib/placed/placed_group.h"
 #include "common/gpu_name.h"
+#include "drivers/cublaslt/cublas_lt.h"
 
 namespace tandem::client {
 namespace {
@@ -77,6 +78,8 @@ Result<std::string> CudaDeviceUuid(int ordinal) {
   TANDEM_ASSIGN_OR_RETURN(CUdevice device, driver->DeviceGet(ordinal));
   return driver->DeviceGetUuid(device);
 }
+
+bool HasCudaProducts() { return cuda::PreloadCublasLt().ok(); }
 
 Result<std::shared_ptr<ClientDevice>> CudaClientDevice::Create(CudaDriver* driver) {
   TANDEM_RETURN_IF_ERROR(driver->Init());
@@ -170,13 +173,18 @@ Result<UniqueFd> CudaClientDevice::Allocate(const std::string& gpu_uuid, size_t 
 Result<std::unique_ptr<PlacedQueue>> CudaClientDevice::MakePlacedQueue(const std::string& gpu_uuid,
                                                                        PlacedGroup& group) {
   std::shared_ptr<CudaDevice> device;
+  std::shared_ptr<PlacedProducts> products;
   {
     SlowCallScope scope(driver_);
     TANDEM_ASSIGN_OR_RETURN(Gpu * gpu, Find(gpu_uuid));
-    TANDEM_ASSIGN_OR_RETURN(device, Opened(*gpu));
+    std::lock_guard lock(gpu->mutex);
+    TANDEM_ASSIGN_OR_RETURN(device, OpenedLocked(*gpu));
+    if (gpu->products == nullptr) gpu->products = std::make_shared<PlacedProducts>(device);
+    products = gpu->products;
   }
   TANDEM_ASSIGN_OR_RETURN(auto pages, PlacedPages::Make(std::move(device), *this, gpu_uuid, group.page()));
-  return std::unique_ptr<PlacedQueue>(std::make_unique<CudaPlacedQueue>(group, std::move(pages)));
+  return std::unique_ptr<PlacedQueue>(
+      std::make_unique<CudaPlacedQueue>(group, std::move(pages), std::move(products)));
 }
 
 // The word is in device memory, which the CPU does not reach: it is read by a copy and written by a stream's

@@ -259,6 +259,7 @@ Result<std::shared_ptr<GroupRecord>> JoinService::MakeGroup(const std::string& s
     member.session_id = party.session->id;
     member.pid = party.session->peer.pid;
     member.gpu = party.gpu;
+    member.client_products = party.request.client_products();
     group->gpus.push_back(party.gpu);
     group->members.push_back(std::move(member));
   }
@@ -285,8 +286,11 @@ void JoinService::FillContext(GroupRecord& group) const {
     // CheckJoinRequest has parsed it.
     if (const auto parsed = plan::ParsePlacement(asked->second); parsed.ok()) context.placement = *parsed;
   }
-  context.client_kernels =
-      core_.options.backend == "cuda" ? plan::ClientKernels::kCollectives : plan::ClientKernels::kAll;
+  const bool products = std::all_of(group.members.begin(), group.members.end(),
+                                    [](const MemberRecord& member) { return member.client_products; });
+  context.client_kernels = core_.options.backend != "cuda" ? plan::ClientKernels::kAll
+                           : products                      ? plan::ClientKernels::kProducts
+                                                           : plan::ClientKernels::kCollectives;
   for (size_t rank = 0; rank < group.world(); ++rank) {
     const std::string why = core_.engines.StatusOf(group.gpus[rank]).no_fused_kernels;
     if (why.empty()) continue;

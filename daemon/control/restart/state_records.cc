@@ -200,6 +200,7 @@ state::v1::Group StateOf(const GroupRecord& group) {
     kept.set_gpu(member.gpu);
     kept.set_left(member.left);
     kept.set_rendezvous(EndedRendezvous(group, rank));
+    kept.set_client_products(member.client_products);
   }
   to.set_next_plan_index(group.next_plan_index);
   to.set_next_epoch(group.next_epoch);

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <string>
 
-#include "kernels/cuda/device/collective.h"
 #include "kernels/cuda/device/elements.cuh"
 #include "kernels/cuda/device/sync.cuh"
 
@@ -15,6 +14,7 @@ Status ReduceKernelsLoad();
 Status MatmulKernelsLoad();
 Status TransposeKernelsLoad();
 Status ScaleKernelsLoad();
+Status AwaitKernelLoad();
 
 namespace {
 
@@ -115,13 +115,13 @@ Status CopyKernelsLoad() {
   return LoadKernel("FillRandom", reinterpret_cast<const void*>(&FillRandom));
 }
 
-Status LoadKernels() {
+Status LoadLocalKernels() {
   TANDEM_RETURN_IF_ERROR(CopyKernelsLoad());
   TANDEM_RETURN_IF_ERROR(ReduceKernelsLoad());
   TANDEM_RETURN_IF_ERROR(MatmulKernelsLoad());
   TANDEM_RETURN_IF_ERROR(TransposeKernelsLoad());
   TANDEM_RETURN_IF_ERROR(ScaleKernelsLoad());
-  return CollectiveKernelsLoad();
+  return AwaitKernelLoad();
 }
 
 }  // namespace tandem::cuda
