@@ -26,7 +26,7 @@ class PlacedSkinnyEndTest : public PlacedSkinnyTest {
     for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(Ends(rank, 5000));
     ASSERT_TRUE(BothAreRight());
   }
-  // Rank 0 has given up launch 2. More launches of its own end, and change nothing at rank 1.
+  // Rank 0 has given up launch 2. Its next launches end, and change nothing at rank 1.
   void ExpectNothingIsPublished() {
     const std::vector<uint64_t> words = WordsAt(1, 0);
     const std::vector<std::byte> area = AreaAt(1);
@@ -77,7 +77,7 @@ TEST_P(PlacedSkinnyEndTest, AnotherTagIsAMismatch) {
   tags_[1] = 8;
   for (int rank = 0; rank < kRanks; ++rank) Launch(rank, 2 * kSecond);
   for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(Ends(rank, 5000));
-  // A rank that has seen the other's words may give up before it writes any of its own.
+  // A rank may see the other's words, and give up, before it writes any.
   const bool first_saw = WhyGivenUp(0) == GaveUp::kMismatch;
   EXPECT_TRUE(first_saw || WhyGivenUp(1) == GaveUp::kMismatch);
   for (int rank = 0; rank < kRanks; ++rank) {
@@ -93,8 +93,7 @@ TEST_P(PlacedSkinnyEndTest, AnotherTagIsAMismatch) {
   ExpectNothingIsPublished();
 }
 
-// The peer, played by the host, sends a part and no more: tiles that got theirs go on, the others give up,
-// and only the first ones tell their sums.
+// The host plays the peer and sends a part. Tiles that got theirs go on; the others give up and send no sums.
 TEST_P(PlacedSkinnyEndTest, APartOfThePeersWordsLetsNoOtherPartPass) {
   MakePlacedRanks();
   LaunchBoth();
@@ -131,8 +130,8 @@ TEST_P(PlacedSkinnyEndTest, WhoWaitsForSumsGivesUpToo) {
   ExpectNothingIsPublished();
 }
 
-// Not all of ten CTAs have room. Those that run push what the others should, for the peer, played by the
-// host, sends nothing before it has the whole shard.
+// Not all of ten CTAs have room, so those that run push what the others should. The host plays the peer, and
+// sends nothing before it has the whole shard.
 TEST_P(PlacedSkinnyEndTest, AGatherMakesProgressOnFewSms) {
   if (GetParam().kind != SkinnyKind::kGather) GTEST_SKIP() << "sums are sent tile by tile";
   constexpr int kLeft = 8;

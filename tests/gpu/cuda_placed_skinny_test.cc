@@ -1,5 +1,5 @@
-// Products of few rows as clients launch them: right, launch after launch, in both halves of workspace;
-// between collectives; in graphs; under random pauses; and faults planted to show that these tests can fail.
+// Products of few rows as clients launch them: launch after launch in both halves of workspace, between
+// collectives, in graphs, under random pauses. Planted faults show that these tests can fail.
 #include "drivers/cuda/cuda_driver.h"
 #include "tests/gpu/placed_skinny_fixture.h"
 
@@ -19,7 +19,7 @@ TEST_P(PlacedSkinnyTest, OneLaunchIsRight) {
   }
 }
 
-// Each launch has another half than the one before, and data of its own.
+// Each launch has other data and another half than the one before.
 TEST_P(PlacedSkinnyTest, LaunchAfterLaunchIsRight) {
   MakePlacedRanks();
   for (int launch = 1; launch <= 6 && !HasFatalFailure(); ++launch) {

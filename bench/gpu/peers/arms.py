@@ -74,11 +74,12 @@ def all_gather_matmul(context, case):
 
 
 def placed_products(context, case, op, operands, shape):
-    """Products before or behind a kernel on the caller's stream. From some rows on engines overlap them."""
+    """Products before or behind a kernel on the caller's stream, or in it ("fused", of few rows). From some rows on
+    engines overlap them."""
     if not context.tandem or case.m > MOST_PLACED_ROWS:
         return []
     out = context.empty(*shape)
-    choices = [(name, name) for name in ("unfused", "low_latency", "auto")]
+    choices = [(name, name) for name in ("unfused", "low_latency", "fused", "auto")]
     return placed_arms(context, case.name, op, {**operands, "c": out}, out, choices)
 
 
