@@ -16,7 +16,7 @@ namespace {
 // The limits of one kernel (kernels/cuda/device/collective.h).
 constexpr size_t kMaxPhases = 4, kMaxItems = 24, kMaxPointers = 96, kMaxWords = 80, kMaxSources = 8;
 
-// The least bytes of its largest item that a block should have: one 16-byte word for each thread.
+// The least bytes of the largest item that a block should have: one 16-byte word for each thread.
 constexpr uint64_t kBytesPerBlock = 8192;
 // As many as fill the links with what is only moved; large tensors gain by more, most where they are summed
 // (docs/performance-collectives.md, "Blocks").

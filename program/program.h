@@ -70,7 +70,7 @@ struct CopyStep {
   bool copy_engine = true;  // false: by SMs
 };
 
-// Writes the launch's epoch to word (own rank, index) of `to_rank`, after all earlier steps of its lane.
+// Writes the launch's epoch to word (own rank, index) of `to_rank`, after all earlier steps of the lane.
 struct SignalStep {
   uint8_t to_rank = 0;
   uint16_t index = 0;

@@ -27,8 +27,8 @@ namespace tandem::cuda {
 
 // An all-reduce of two ranks: owners would send as many sums as the others sent parts. So each rank sends all
 // that it has computed, and both add the same two rounded parts in the same order: one way over the links
-// less, and the same bits. The slots are those of the form with owners: the receiver's part lies in the first
-// half of its area, the rest in the place of sums.
+// less, and the same bits. The slots are the same as in the form with owners: the receiver's part lies in the
+// first half of the receiver's area, the rest in the place of sums.
 template <class T, class Probe>
 __device__ __forceinline__ void SumInOneStep(SkinnyEpilogue<T, Probe>& epilogue, const SkinnyParams& params,
                                              const FusedShared<T>& shared, const SkinnyTile<T>& tile,

@@ -10,7 +10,7 @@
 
 namespace tandem::cuda {
 
-// The part of B's stage that this CTA loads for the CTAs of its column, one lane.
+// The part of B's stage that this CTA loads for all CTAs of the column, one lane.
 template <class T>
 __device__ __forceinline__ void LoadB(const CUtensorMap* map, const SkinnyTile<T>& tile, uint32_t to,
                                       uint32_t full, int k) {
@@ -45,7 +45,7 @@ struct SkinnyBox {
   const CUtensorMap* map;
   uint32_t offset;  // in a stage
   int row, slice, source;
-  bool mine;  // this CTA loads it for the CTAs of its row
+  bool mine;  // this CTA loads it for all CTAs of the row
 
   __device__ __forceinline__ SkinnyBox(const SkinnyParams& params, const SkinnyTile<T>& tile, int box) {
     const bool gathers = params.kind == static_cast<int>(SkinnyKind::kGather);

@@ -120,8 +120,8 @@ __device__ __forceinline__ void AwaitFirstUnit(int computing_threads) {
 }
 
 // One warp's part: the CTA's other units, each when its turn has come. If the peers' shards do not come for a
-// while, other blocks of this kernel may not run either; then also the units that nobody has pushed: the
-// peers may wait for them as this rank waits for theirs.
+// while, other blocks of this kernel may not run either. Then the warp pushes their units too: the peers may
+// wait for them as this rank waits for the peers' units.
 template <class T, class Probe>
 __device__ __forceinline__ void PushInTurn(const SkinnyParams& params, const FusedShared<T>& shared) {
   constexpr int64_t kPatience = 40'000;  // cycles, some 20 µs
