@@ -70,8 +70,8 @@ MatmulArgs LtArgs(const GemmTypes& types, const Shape& s, const Operands& o);
 cuda::FusedMatmul FusedArgs(const GemmTypes& types, const Shape& s, const Operands& o, int pieces,
                             const cuda::FusedMemory& memory);
 
-// Runs `variant` beside cuBLASLt on awkward shapes. For fp8 also over a long K beside exact sums on the CPU:
-// an exact variant must give the very bits, and the fast variant of its types, if any, must not.
+// Runs `variant` beside cuBLASLt on awkward shapes. fp8 variants also run over a long K beside exact sums on
+// the CPU: an exact variant must give the same bits, and a fast variant of the same types must not.
 // Prints what it finds; false: something is wrong.
 bool CheckVariant(Gpu& gpu, const cuda::FusedMemory& memory, const cuda::FusedVariant& variant);
 

@@ -90,7 +90,7 @@ Servers::~Servers() {
 Result<std::unique_ptr<Servers>> Servers::Start(const Config& config, Control& control,
                                                 const AdminSources& sources) {
   auto parts = std::make_unique<Parts>(config, control, sources);
-  // gRPC stays initialised until the process ends. Its shutdown waits up to 10 s for threads of its executor,
+  // gRPC stays initialised until the process ends. Its shutdown waits up to 10 s for the executor's threads,
   // which large replies start (gRPC 1.51; github.com/grpc/grpc/issues/41050).
   grpc_init();
   grpc::EnableDefaultHealthCheckService(true);

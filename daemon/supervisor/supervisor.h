@@ -39,7 +39,7 @@ class Supervisor final : public Engines {
   void RequestStop();
   // Ends all engines, side by side, and waits. Idempotent.
   void Stop();
-  // RequestStop, but ready engines go on, for the next tandemd. The listener hears no end of theirs.
+  // RequestStop, but ready engines go on, for the next tandemd. The listener hears nothing of their ends.
   void RequestLeave();
   // The longest time since one of the keepers showed that it goes on.
   std::chrono::milliseconds LongestTurn() const;

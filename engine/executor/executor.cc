@@ -177,7 +177,7 @@ void Executor::KeepPrepared(CompiledProgram::Operation& operation, uint64_t epoc
 
 Status Executor::Enqueue(CompiledProgram& program, const LaunchContext& context) {
   Status status = EnqueueOperations(program, context);
-  // The remains of a failed launch must be on its lanes now: there the break of its group releases it.
+  // The remains of a failed launch must be on the lanes now: there the break of the group releases them.
   if (status.ok()) return status;
   for (Lane* lane : lanes_) (void)lane->FlushWords();
   // Lane 0 must not come to the launch's end while another lane still waits: that wait would be nobody's any

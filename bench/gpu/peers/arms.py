@@ -74,11 +74,12 @@ def all_gather_matmul(context, case):
 
 
 def placed_products(context, case, op, operands, shape):
-    """Products before or behind a kernel on the caller's stream. From some rows on engines overlap them."""
+    """Products before or behind a kernel on the caller's stream, or in it ("fused", of few rows). From some rows on
+    engines overlap them."""
     if not context.tandem or case.m > MOST_PLACED_ROWS:
         return []
     out = context.empty(*shape)
-    choices = [(name, name) for name in ("unfused", "low_latency", "auto")]
+    choices = [(name, name) for name in ("unfused", "low_latency", "fused", "auto")]
     return placed_arms(context, case.name, op, {**operands, "c": out}, out, choices)
 
 
@@ -257,6 +258,10 @@ def collective(context, case):
     choices = [(name, name) for name in (*shots, "low_latency", "auto")]
     sums = context.empty(sizes[1]) if context.tandem else None
     arms += placed_arms(context, case.name, case.kind, {"input": inputs, "output": sums}, sums, choices)
+    if shared and context.tandem:
+        choices = [(f"{name}, symmetric", name) for name in (shots[-1], "auto")]
+        own = context.symmetric(sizes[1], placed=True)
+        arms += placed_arms(context, case.name, case.kind, {"input": inputs, "output": own}, own, choices, stream=False)
     return arms, reference, TOLERANCE
 
 

@@ -71,6 +71,7 @@ GPU_TESTS = {
     "cuda_nccl_test": (2, 30),
     "cuda_placed_test": (1, 10),
     "cuda_placed_product_test": (1, 60),
+    "cuda_placed_skinny_test": (1, 60),
     "cuda_fused_race_test": (1, 60),
     "cuda_fused_long_test": (1, 20),
     "cuda_skinny_race_test": (1, 10),

@@ -188,10 +188,10 @@ Result<std::unique_ptr<PlacedQueue>> CudaClientDevice::MakePlacedQueue(const std
 }
 
 // The word is in device memory, which the CPU does not reach: it is read by a copy and written by a stream's
-// write, on a stream of the library's own that never waits for a word. Read, then write, is enough where
-// others need a compare-and-swap: of each signal 0 -> 1 is done by its sender alone and 1 -> 0 by its
-// receiver alone, each one process whose threads take the lock below, so a word that holds `from` is changed
-// by nobody else.
+// write, on a stream of the library that never waits for a word. A read and a write suffice where others need
+// a compare-and-swap: only the sender changes a signal from 0 to 1, and only the receiver changes it back.
+// Each of them is one process, whose threads take the lock below.
+// So nobody else changes a word that holds `from`.
 Result<bool> CudaClientDevice::Exchange32(const std::string& gpu_uuid, uint32_t* word, uint32_t from,
                                           uint32_t to, Clock::time_point deadline) {
   SlowCallScope scope(driver_);

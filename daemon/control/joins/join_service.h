@@ -33,7 +33,7 @@ class JoinService {
   void EndJoinsOf(const SessionRecord& session, const std::string& how) TANDEM_REQUIRES(registry_mutex);
   // Ends all joins that wait for ranks; no verdict is kept.
   void Stop(const Status& why) TANDEM_REQUIRES(registry_mutex);
-  // What plans of the group are chosen by, and its topology's class, from its GPUs and options.
+  // Sets the facts by which plans of the group are chosen, and its topology's class, from GPUs and options.
   void FillContext(GroupRecord& group) const TANDEM_REQUIRES(registry_mutex);
 
  private:

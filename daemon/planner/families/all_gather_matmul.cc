@@ -144,7 +144,7 @@ class Gather {
     const Range part = Piece(i);
     return Slice(a, dim_, part.begin, part.length);
   }
-  // Scales of a piece: its rows, or all rows (by blocks: those of its blocks) when the pieces are along K.
+  // Scales of a piece: of its rows, or of all rows when the pieces are along K (by blocks: of its blocks).
   View CutScale(const View& scale, int i) const {
     if (!problem_.last_dim()) return Cut(scale, i);
     if (!CutsBlocks()) return scale;

@@ -16,7 +16,7 @@ class StartedMeeting {
  public:
   __device__ StartedMeeting(uint64_t epoch, const WaitLimits& limits) : epoch_(epoch), limits_(limits) {}
 
-  // What words and packets of this launch hold.
+  // The value of this launch's words and packets.
   __device__ uint64_t value() const { return epoch_; }
   // The launch's half of memory that has two: 0 or 1. Parameters already name an engine's half.
   __device__ int64_t half() const { return 0; }

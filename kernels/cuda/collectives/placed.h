@@ -44,7 +44,7 @@ struct LaunchReport {
   uint64_t plan;    // of the launch
 };
 
-// What all launches of a group have in common, as their kernels see it.
+// The memory that all launches of a group share, as their kernels see it.
 struct LaunchFrame {
   uint64_t* counters;          // kLaunchCounters; launches that have ended. Private device memory
   uint64_t* failed;            // not 0 once a block has given up. Private device memory

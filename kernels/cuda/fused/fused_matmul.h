@@ -1,11 +1,11 @@
 // File: fused_matmul.h
 //
-// The arguments of the fused matmul kernel at a launch, and the table of its variants. The kernel computes C
-// = alpha·A·B by tiles of 128 rows in an order that the host chooses. It waits for rows of A that other GPUs
-// deliver, stores rows of C in this or other GPUs' memory, signals complete rows there, and adds other GPUs'
-// partial sums to rows that it owns.
+// The arguments of the fused matmul kernel at a launch, and the table of kernel variants. The kernel computes
+// C = alpha·A·B by tiles of 128 rows in an order that the host chooses. It waits for rows of A that other
+// GPUs deliver, stores rows of C in this or other GPUs' memory, signals complete rows there, and adds other
+// GPUs' partial sums to rows that it owns.
 //
-// The rows of C are cut into *pieces* of equal height, the unit of waiting and signalling; a piece's rows are
+// The rows of C are cut into *pieces* of equal height, the unit of waiting and signalling. A piece's rows are
 // one slice (the third dimension) of the tensor maps, so that no tile writes beyond its piece. One piece may
 // have fewer rows, whose maps are its own. M-tiles are numbered through all pieces in the order in which they
 // are run, `tiles_m` a piece. A *band* is a range of m-tiles that is walked together over a range of N: n

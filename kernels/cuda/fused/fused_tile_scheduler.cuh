@@ -1,6 +1,6 @@
 // File: fused_tile_scheduler.cuh
 //
-// Which tile comes next. Tiles are drawn from a ticket, not from blockIdx: whatever CTAs are resident make
+// Chooses the next tile. Tiles are drawn from a ticket, not from blockIdx: whatever CTAs are resident make
 // progress in the order of the bands. A draw takes some 3000 cycles (a word in L2, the way to the cluster's
 // other CTA and back, divisions), as long as the stages last that are fed ahead. So it is no part of the way
 // from one tile to the next: a ticket is requested when the tile before begins, and sent to the cluster while

@@ -79,9 +79,9 @@ __device__ __forceinline__ int KBlocks(const FusedMatmulParams& params) {
 
 // Tiles of a CTA that may wait for its store warp.
 inline constexpr int kHandoffs = 4;
-// Numbers of tiles that are fed ahead. Their words are a separate ring, with no word for each stage: a tile
-// has at least two stages where tiles are many, so a word is written again when its readers have met twice
-// since, not just behind products that they began.
+// Numbers of tiles that are fed ahead. Their words are a separate ring, with no word for each stage. A tile
+// has at least two stages where tiles are many. So a word is written again only after its readers have met
+// twice, not just behind products that they began.
 inline constexpr int kTileWords = 4;
 
 // The work of a warpgroup on a tile, as one number: all of the tile (0), or a share of

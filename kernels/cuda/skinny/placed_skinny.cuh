@@ -3,8 +3,8 @@
 // The skinny kernel's side of client placement: the launch's number comes from the CTA's counter. It lies in
 // shared memory, where the few threads that ask for it read it: registers are what the kernel is short of.
 //
-// Two CTAs of a cluster feed each other, so neither may end early. A CTA that finds the group failed runs as
-// one that has given up.
+// Two CTAs of a cluster feed each other, so neither may end early. If a CTA finds the group failed, it gives
+// up at its begin and runs on.
 #pragma once
 
 #include <cstdint>

@@ -3,8 +3,8 @@
 // The skinny kernel for client placement (docs/client-placement.md): a launch takes its number, and with it
 // the half of workspace, from counters in device memory. Plain structs, for code that nvcc does not compile.
 //
-// A CTA that has given up, or that finds the group failed when it begins, runs to its end without a wait and
-// publishes nothing: no shard, no sum, no word. Its counters stay.
+// A CTA gives up in a wait, or at its begin if the group has failed. It then runs to its end without a wait
+// and publishes nothing: no shard, no sum, no word. Its counters stay.
 #pragma once
 
 #include <cstddef>

@@ -19,7 +19,7 @@ __device__ __forceinline__ bool BeginLaunch(const SkinnyParams& params) {
 // The last thing.
 __device__ __forceinline__ void EndLaunch(const SkinnyParams& /*params*/) {}
 
-// What the words of this launch hold.
+// The value of this launch's words.
 __device__ __forceinline__ uint64_t WordValue(const SkinnyParams& params) { return params.epoch; }
 // The exchange area of `rank` that this launch uses.
 __device__ __forceinline__ std::byte* AreaOf(const SkinnyParams& params, int rank) {

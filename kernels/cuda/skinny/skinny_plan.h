@@ -1,6 +1,6 @@
 // File: skinny_plan.h
 //
-// From a skinny product, as the executor hands it to a lane, to one launch of its kernel.
+// Turns a skinny product, as the executor hands it to a lane, into one launch of the kernel.
 #pragma once
 
 #include <span>
