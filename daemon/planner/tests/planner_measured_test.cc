@@ -274,7 +274,7 @@ TEST(MeasuredChoice, CollectivesGoByMeasuredBounds) {
   constexpr int64_t kKiB = 1 << 10, kMiB = 1 << 20;
   for (int world : {2, 4}) {
     EXPECT_EQ(chosen(kKiB, world), Algorithm::kLowLatency);
-    const int64_t packets = (world == 2 ? 128 : 64) * kKiB;
+    const int64_t packets = (world == 2 ? 512 : 64) * kKiB;
     EXPECT_EQ(chosen(packets, world), Algorithm::kLowLatency);
     EXPECT_EQ(chosen(packets + 16, world), Algorithm::kOneShot);
     const int64_t two_shot = (world == 2 ? 256 : 16) * kMiB;
