@@ -297,8 +297,9 @@ TEST(MeasuredChoice, CollectivesGoByMeasuredBounds) {
   };
   for (Op op : {Op::kAllGather, Op::kReduceScatter}) {
     for (int world : {2, 4}) {
-      EXPECT_EQ(moved(op, 256 * kKiB, world), Algorithm::kLowLatency);
-      EXPECT_EQ(moved(op, 512 * kKiB, world), Algorithm::kSm);
+      const int64_t packets = (world == 2 ? 1024 : 256) * kKiB;
+      EXPECT_EQ(moved(op, packets, world), Algorithm::kLowLatency);
+      EXPECT_EQ(moved(op, 2 * packets, world), Algorithm::kSm);
     }
     EXPECT_EQ(moved(op, 16 * kMiB, 4), Algorithm::kSm);
     EXPECT_EQ(moved(op, 128 * kMiB, 4), Algorithm::kCopyEngine);
