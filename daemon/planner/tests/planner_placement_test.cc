@@ -233,7 +233,7 @@ TEST(Placement, ClientsOfCudaLeaveOtherProductsToEngines) {
 TEST(Placement, TheCollectiveBesideAClientsProductIsAKernel) {
   GroupContext group = SwitchGroup(2);
   group.packet_kernels = true;
-  OpRequest request = GatherMatmul(2, 8192, 1024, 8192, 0, DType::kBf16);
+  OpRequest request = GatherMatmul(2, 16384, 1024, 8192, 0, DType::kBf16);
   request.algorithm = Algorithm::kUnfused;
   const auto engine = PlanOf(request, group);
   ASSERT_TRUE(engine.ok());
