@@ -114,7 +114,8 @@ TEST(Placement, AutoOnCudaTakesTheClientWhereTheHandOverCounts) {
   const auto product = PlanOf(GatherMatmul(4, 2048, 2048, 2048), group);
   ASSERT_TRUE(product.ok());
   EXPECT_EQ(product->placement, PlanPlacement::kEngine);
-  EXPECT_THAT(product->placement_reason, StartsWith("auto: the caller's stream would save less than 3 % of "));
+  EXPECT_THAT(product->placement_reason,
+              StartsWith("auto: the caller's stream would save less than 3 % of "));
 }
 
 // The steps of a program that are `Work`.
