@@ -213,7 +213,9 @@ class EngineFaults(TandemTest):
         clients = self.group(2)
         for key in ("ar", "b"):
             self.all_reduce_plan(clients, key=key)
-            clients[0].call("launch_without_stream", plan=key, bindings=[[f"{key}.in", 0], [f"{key}.out", 0]], wait=False)
+            clients[0].call(
+                "launch_without_stream", plan=key, bindings=[[f"{key}.in", 0], [f"{key}.out", 0]], wait=False
+            )
         self.await_engines(self.kill(0))
         wait_until(lambda: any(e["kind"] == "engine_restarted" for e in clients[0].call("events")["events"]), 10)
         for key in ("ar", "b"):

@@ -115,7 +115,9 @@ class Outcomes(TandemTest):
     def test_bindings_that_another_rank_is_refused(self):
         def test(how, clients):
             end = self.waiting(clients, how)
-            refused = clients[1].call("launch_without_stream", plan="ar", bindings=[["ar.in", 0], ["ar.out", 2]], check=False)
+            refused = clients[1].call(
+                "launch_without_stream", plan="ar", bindings=[["ar.in", 0], ["ar.out", 2]], check=False
+            )
             self.assertIn(refused.get("code"), ("INVALID_ARGUMENT", "OUT_OF_RANGE"), refused)
             self.assertEqual(refused["detail"]["reason"], "BINDING_TOO_SMALL", refused)
             self.assertReason(end(), "FAILED_PRECONDITION", "LAUNCH_REFUSED", "rank 1")
