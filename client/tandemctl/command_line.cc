@@ -28,6 +28,17 @@ CLI::Option* AddId(CLI::App& app, const char* name, Id& id, const char* about) {
   return app.add_option(name, id, about)->default_str("");
 }
 
+// CLI11 takes an empty value for the number 0.
+void RefuseEmptyNumbers(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    const std::string type = option->get_type_name();
+    if (!type.starts_with("INT") && !type.starts_with("UINT") && !type.starts_with("FLOAT")) continue;
+    option->transform(CLI::Validator(
+        [](std::string& value) { return value.empty() ? std::string("a number is missing") : ""; }, ""));
+  }
+  for (CLI::App* below : app.get_subcommands(nullptr)) RefuseEmptyNumbers(*below);
+}
+
 void AddDaemonCommands(CLI::App& app, CommandLine& line) {
   using Command = Status (*)(const Connection&, const CommandOptions&);
   auto add = [&](const char* name, const char* about, Command command) {
@@ -147,7 +158,8 @@ void AddTune(CLI::App& app, CommandLine& line) {
       ->excludes(sub->get_option("--from"));
   sub->add_option("--world", tune.world, "Ranks, 2 to 8");
   sub->add_option("--gpus", tune.gpus, "Indexes or UUIDs in rank order; default: the first ones")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->default_str("");
   sub->add_option("--rounds", tune.rounds, "Rounds in which the candidates take turns")
       ->check(CLI::Range(1, 1000));
   sub->add_option("--launches", tune.launches, "Launches of a round; default: as many as take 20 ms")
@@ -233,6 +245,7 @@ void AddCommands(CLI::App& app, CommandLine& line) {
       return Status::Ok();
     };
   });
+  RefuseEmptyNumbers(app);
 }
 
 }  // namespace tandem::ctl

@@ -132,7 +132,7 @@ void CheckConfiguration(const LocalNode& node, Findings& findings) {
   const std::string text = node.run("tandemd --check-config --strict");
   if (text == "configuration is valid") {
     findings.Add(Finding::OK, "configuration", "tandemd accepts its configuration");
-  } else if (text.find("not found") != std::string::npos && text.find("tandemd:") == std::string::npos) {
+  } else if (text.starts_with("sh: ") && text.ends_with("not found")) {
     findings.Add(Finding::FAILURE, "configuration", "there is no program tandemd in PATH",
                  "install the package tandem-daemon");
   } else {

@@ -20,7 +20,8 @@ void AddTuneLine(CLI::App* app, TuneLine* line) {
   TuneCase& one = line->what;
   app->add_option("--op", one.what.op, Listed(OpNames()));
   app->add_option("--shape", line->shapes,
-                  "MxNxK of the whole product; of a collective one rank's input; one or several");
+                  "MxNxK of the whole product; of a collective one rank's input; one or several")
+      ->default_str("");
   app->add_option("--dtype", one.what.dtype, Listed(DTypeNames()));
   app->add_option("--scales", one.scales, "fp8: " + Listed(ScaleNames()) + "; empty: tensor_wise");
   app->add_option("--dim", one.what.dim, "Gather, scatter or all-to-all dimension");

@@ -108,8 +108,8 @@ const std::vector<KeySpec>& Table() {
                          "they are predicted to run the fastest.")),
       Choice(
           "placement", TANDEM_FIELD(placement), kPlacementUses,
-          "Where plans run of groups without the option placement: on engines, or on the ranks' own streams "
-          "(host backend so far). auto takes the engine."),
+          "Where the plans of groups without the option placement run: on engines, or on the ranks' own "
+          "streams. auto takes the client on CUDA for the plans that are faster there, and else the engine."),
       WithOldName("prelaunch",
                   Bool("speculative_launch", TANDEM_FIELD(speculative_launch),
                        "The first kernel of the launch that is expected next waits on its lane for the "

@@ -355,6 +355,14 @@ TEST(UsageTest, ATypoGetsTheNearestCommandFlagOrName) {
   EXPECT_THAT(text, HasSubstr("unknown command 'lst' of tuning; did you mean 'list'?"));
   EXPECT_EQ(RunCtl("stats --jsn", &text), 2);
   EXPECT_THAT(text, HasSubstr("unknown flag '--jsn' of stats; did you mean '--json'?"));
+  EXPECT_EQ(RunCtl("--jsonn=1 stats", &text), 2);
+  EXPECT_THAT(text, HasSubstr("unknown flag '--jsonn' of stats; did you mean '--json'?"));
+  EXPECT_EQ(RunCtl("--sockt= stats", &text), 2);
+  EXPECT_THAT(text, HasSubstr("unknown flag '--sockt' of stats"));
+  EXPECT_EQ(RunCtl("evict abc", &text), 2);
+  EXPECT_THAT(text, HasSubstr("id: 'abc' is no such value"));
+  EXPECT_EQ(RunCtl("evict", &text), 2);
+  EXPECT_THAT(text, HasSubstr("give either id or --gpu"));
   EXPECT_EQ(RunCtl("evict --gpuu 3", &text), 2);
   EXPECT_THAT(text, HasSubstr("did you mean '--gpu'?"));
   EXPECT_EQ(RunCtl("", &text), 2);
@@ -383,6 +391,11 @@ TEST(UsageTest, AnEmptyValueDoesNotSwallowTheNextArgument) {
   EXPECT_THAT(text, HasSubstr("--runtime-dir is empty"));
   EXPECT_EQ(RunCtl("explain all_reduce --shape 1024 --topology= --json", &text), 0);
   EXPECT_TRUE(nlohmann::json::accept(text)) << text;
+  for (const char* number :
+       {"--timeout= stats", "top --interval=", "explain all_reduce --shape 4 --dim=", "plans --group="}) {
+    EXPECT_EQ(RunCtl(number, &text), 2) << number;
+    EXPECT_THAT(text, HasSubstr(": a number is missing")) << number;
+  }
 }
 
 TEST(UsageTest, HelpShowsDefaults) {
@@ -394,6 +407,8 @@ TEST(UsageTest, HelpShowsDefaults) {
   EXPECT_EQ(RunCtl("explain --help", &text), 0);
   EXPECT_THAT(text, testing::AllOf(has_default("bf16"), HasSubstr("all_gather_matmul"),
                                    Not(has_default("all_reduce"))));
+  EXPECT_EQ(RunCtl("tune --help", &text), 0);
+  EXPECT_THAT(text, testing::AllOf(has_default("15"), Not(HasSubstr("[]"))));
   EXPECT_EQ(RunCtl("drain --help", &text), 0);
   EXPECT_THAT(text, has_default("60"));
   EXPECT_EQ(RunCtl("--help", &text), 0);
