@@ -98,9 +98,9 @@ void CheckSocket(const std::string& path, Findings& findings) {
     return;
   }
   switch (const int error = Connect(path)) {
-    case 0: findings.Add(Finding::OK, "socket", "somebody answers at " + path); break;
+    case 0: findings.Add(Finding::OK, "socket", "a daemon answers at " + path); break;
     case ECONNREFUSED:
-      findings.Add(Finding::FAILURE, "socket", path + " is left of a tandemd that has ended",
+      findings.Add(Finding::FAILURE, "socket", path + " was left by a tandemd that has ended",
                    "start tandemd");
       break;
     case EACCES:

@@ -32,7 +32,7 @@ void AddTuneLine(CLI::App* app, TuneLine* line) {
   app->add_flag("--slow-accumulation", one.what.slow_accumulation,
                 "fp8 products are summed in fp32 throughout");
   app->add_option("--candidates", one.candidates,
-                  "As in ring:8x2,pipeline:x3,unfused (S x lanes); empty: all");
+                  "Algorithms, as in ring:8x2,pipeline:x3,unfused (steps x lanes). Empty: all");
 }
 
 Result<std::vector<TuneCase>> ParseTuneCases(const std::string& text, const std::string& file) {

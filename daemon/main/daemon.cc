@@ -192,7 +192,8 @@ void Daemon::ProbeLinks(Topology topology, bool measures) {
   Result<ProbeOutcome> outcome = LoadProbe(path, boot_id, reported);
   bool is_new = !outcome.ok();
   if (!outcome.ok() && !measures) {
-    log::Warning("the links among the GPUs are taken as they are reported: " + outcome.status().message());
+    log::Warning("the links among the GPUs are used as reported, without a probe: " +
+                 outcome.status().message());
     outcome = ProbeOutcome{{}, {}};
     is_new = false;
   }

@@ -88,8 +88,8 @@ Status JoinService::TakeSlot(JoinRendezvous& rendezvous, const SessionRef& sessi
     const JoinParty& other = rendezvous.parties[rank];
     if (!rendezvous.Taken(rank)) continue;
     if (other.session == session) {
-      return AlreadyExists("group '" + request.name() + "': rank " + std::to_string(request.rank()) +
-                           " is asked for by the session that is rank " + std::to_string(rank) + " already")
+      return AlreadyExists("group '" + request.name() + "': the session that asks for rank " +
+                           std::to_string(request.rank()) + " is rank " + std::to_string(rank) + " already")
           .WithDetail(BlameRank("JOINED", static_cast<int>(rank), "rank", session->peer.pid));
     }
     TANDEM_RETURN_IF_ERROR(CompareJoins({other.request, other.session->peer.pid, other.gpu}, claim));
