@@ -242,6 +242,10 @@ def collective(context, case):
     choices = [(name, name) for name in (*shots, "low_latency", "auto")]
     sums = context.empty(sizes[1]) if context.tandem else None
     arms += placed_arms(context, case.name, case.kind, {"input": inputs, "output": sums}, sums, choices)
+    if shared and context.tandem:
+        choices = [(f"{name}, symmetric", name) for name in (shots[-1], "auto")]
+        own = context.symmetric(sizes[1], placed=True)
+        arms += placed_arms(context, case.name, case.kind, {"input": inputs, "output": own}, own, choices, stream=False)
     return arms, reference, TOLERANCE
 
 
