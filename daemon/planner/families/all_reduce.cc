@@ -33,8 +33,8 @@ class Parts {
   // Chunks of a part: the links carry one while words of another are on their way. More ranks than four have
   // smaller parts, and more items than one kernel takes.
   int Chunks() const {
-    return flat_ && world_ <= kMostRanksWithChunks && Bytes(total_) >= world_ * kLeastPartWithChunks ? kChunks
-                                                                                                     : 1;
+    return flat_ && world_ <= kMaxRanksWithChunks && Bytes(total_) >= world_ * kLeastPartWithChunks ? kChunks
+                                                                                                    : 1;
   }
   // Chunk `index` of a part (or of its copy, packed).
   View Chunk(const View& part, int index, int chunks) const {
@@ -44,7 +44,7 @@ class Parts {
   }
 
  private:
-  static constexpr int kMostRanksWithChunks = 4, kChunks = 2;
+  static constexpr int kMaxRanksWithChunks = 4, kChunks = 2;
   static constexpr int64_t kLeastPartWithChunks = 1 << 20;  // bytes
 
   int64_t Bytes(int64_t elements) const { return elements * element_bytes_; }
