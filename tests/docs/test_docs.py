@@ -249,6 +249,26 @@ class Documents(unittest.TestCase):
         self.assertGreaterEqual(shown, {"examples/all_reduce.cc", "examples/all_reduce.c"})
         self.assertEqual(self.faults(differing_programs), {})
 
+    def test_results_are_cited(self):
+        cited = {
+            os.path.normpath(os.path.join(os.path.dirname(document), link))
+            for document, text in self.documents.items()
+            for link in re.findall(r"\]\(([^)#\s]+)\)", text)
+        }
+        results = {path for path in self.files if path.startswith("bench/results/")}
+        self.assertGreater(len(results), 5)
+        self.assertEqual(results - cited, set(), "no page needs them")
+
+    def test_the_first_screen(self):
+        """What Tandem is, what it gains in one small table, the commands, the first program."""
+        screen = self.documents["README.md"].splitlines()[:55]
+        table = [line.strip("|").split("|") for line in screen if is_row(line)]
+        self.assertEqual(set(map(len, table)), {4})
+        self.assertLessEqual(len(table), 2 + 6)
+        text = "\n".join(screen)
+        order = [text.index(part) for part in ("# Tandem", table[0][0], "./deploy/quickstart", "./tests/run", "```cpp")]
+        self.assertEqual(order, sorted(order))
+
     def test_every_page_is_in_the_index(self):
         index = self.documents["docs/README.md"]
         pages = [
