@@ -18,9 +18,9 @@ namespace tandem::daemon {
 // The user's own signal pad of a symmetric tensor, in bytes.
 inline constexpr uint64_t kSignalPadBytes = 4096;
 
-// RESOURCE_EXHAUSTED, reason QUOTA_RENDEZVOUS, if the group has `open` rendezvous that not all ranks have come
-// to, and may have no more. Failed ones stay until all ranks have got the verdict, which a rank that never
-// asks does not.
+// RESOURCE_EXHAUSTED, reason QUOTA_RENDEZVOUS, if the group has `open` rendezvous that not all ranks have
+// come to, and may have no more. Failed ones stay until all ranks have got the verdict, which a rank that
+// never asks does not.
 Status CheckOpenRendezvous(const ControlLimits& limits, const GroupRecord& group, size_t open);
 
 // Thread-safe. The others outlive it.
