@@ -372,7 +372,7 @@ Result<uint64_t> GrpcControl::Launch(const DirectLaunch& launch) {
       calls_.Call(&v1::Tandem::StubInterface::Launch, request, &reply, Attempt{end, daemon});
   // Twice would be two launches: the caller decides, once the session goes on.
   if (IsRestart(status) && lease_.AwaitNext(daemon, end)) {
-    return Unavailable("tandemd was started again meanwhile: the launch may have been made")
+    return Unavailable("tandemd restarted during the call: the launch may have been made")
         .WithDetail({.reason = "RESTARTING"});
   }
   TANDEM_RETURN_IF_ERROR(status);

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "client/include/tandem/deadlines.h"
 #include "common/deadline.h"
 #include "daemon/planner/planner.h"
 #include "daemon/topology/topology.h"
@@ -73,7 +74,8 @@ struct ControlOptions {
   std::string grpc_socket;  // told to clients in the answer to Attach
   Topology topology;        // of the node; positions are the engines' GPU indexes
   uint32_t hardware_queues = 32;
-  std::chrono::milliseconds default_deadline{30000};
+  // Of calls that carry none.
+  std::chrono::milliseconds default_deadline{TANDEM_DEFAULT_DEADLINE_MS};
   std::chrono::milliseconds maximal_deadline{600000};
   std::chrono::milliseconds default_launch_deadline = kDefaultLaunchDeadline;
   std::chrono::milliseconds orphan_deadline{5000};  // transfers that nobody claims

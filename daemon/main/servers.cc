@@ -52,7 +52,8 @@ Status AskStats(const std::string& socket) {
   context.set_wait_for_ready(true);
   admin::v1::GetStatsReply reply;
   grpc::Status status = admin::v1::Admin::NewStub(channel)->GetStats(&context, {}, &reply);
-  if (!status.ok()) return Unavailable("no answer at our own " + socket + ": " + status.error_message());
+  if (!status.ok())
+    return Unavailable("tandemd does not answer at its socket " + socket + ": " + status.error_message());
   return Status::Ok();
 }
 

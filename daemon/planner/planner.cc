@@ -55,7 +55,7 @@ Status Build(const Problem& problem, const Choice& choice, OperationPlan* plan) 
   switch (op) {
     case Op::kBarrier:
     case Op::kEmpty:
-      return algorithm == Algorithm::kNccl ? BuildNccl(problem, plan) : BuildMeeting(problem, plan);
+      return algorithm == Algorithm::kNccl ? BuildNccl(problem, plan) : BuildBarrier(problem, plan);
     case Op::kSendReceive: return BuildSendReceive(problem, plan);
     case Op::kAsyncInputMatmul: return BuildAsyncInputMatmul(problem, plan);
     case Op::kAllGatherMatmul: return BuildAllGatherMatmul(problem, algorithm, choice.collective, plan);

@@ -27,9 +27,6 @@
 
 namespace tandem::engine {
 
-// Bytes of one rank's signal area: the words of all its writers, then its packets.
-inline constexpr size_t kSignalAreaBytes = plan::kSignalAreaBytes;
-
 // The facts about an operand slot that are known when the program is compiled.
 struct SlotLimit {
   uint64_t bytes = 0;      // what a binding is guaranteed to have from its address on

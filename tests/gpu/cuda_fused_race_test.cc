@@ -185,9 +185,9 @@ TEST_P(FusedEndRaceTest, AbortEndsItAndTheNextLaunchIsRight) {
   EXPECT_EQ(Wrong(seen_, launch), 0);
 }
 
-// As an engine calls off what it has enqueued ahead: the kernel stands behind a wait when its guard is
+// As an engine cancels what it has enqueued ahead: the kernel stands behind a wait when its guard is
 // raised. Kernels of one CTA and of clusters; what came before has left its words, state and outputs.
-TEST_P(FusedEndRaceTest, CalledOffItLeavesNoTraceAndTheSameEpochIsRight) {
+TEST_P(FusedEndRaceTest, ACancelledKernelLeavesNoTraceAndTheSameEpochIsRight) {
   std::vector<FusedVariant> variants{ProbedVariant(FusedFault::kNone)};
   for (const FusedVariant& variant : FusedVariants()) {
     const auto bf16 = static_cast<uint8_t>(DType::kBf16);

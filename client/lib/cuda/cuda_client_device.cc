@@ -108,7 +108,7 @@ Result<CudaClientDevice::Gpu*> CudaClientDevice::FindByOrdinal(CUdevice device) 
   for (const auto& gpu : gpus_) {
     if (gpu->device == device) return gpu.get();
   }
-  return Internal("CUDA device " + std::to_string(device) + " is none of this process's");
+  return Internal("CUDA device " + std::to_string(device) + " is not visible to this process");
 }
 
 Result<std::shared_ptr<CudaDevice>> CudaClientDevice::Opened(Gpu& gpu) {

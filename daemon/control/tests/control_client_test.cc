@@ -1,5 +1,5 @@
-// Client-placed plans in the control plane (docs/client-placement.md): memory for members, the armed meeting,
-// verdict pages at every end of a group, and reports of failures.
+// Client-placed plans in the control plane (docs/client-placement.md): memory for members, the armed
+// rendezvous, verdict pages at every end of a group, and reports of failures.
 #include <gmock/gmock.h>
 
 #include <map>
@@ -189,7 +189,7 @@ TEST_F(ClientPlacementTest, ALostRankEndsAllLaunchesWithItsName) {
   EXPECT_THAT(page.Reason().message(), HasSubstr("rank 1 (pid 1001)"));
 }
 
-TEST_F(ClientPlacementTest, ALostRankEndsTheArmedMeeting) {
+TEST_F(ClientPlacementTest, ALostRankEndsTheArmedRendezvous) {
   Begin();
   const auto replies = PrepareAll("ar");
   ASSERT_TRUE(replies[0].ok());

@@ -287,7 +287,7 @@ TEST_F(ControlEndsTest, ATensorThatMeetsInTwoGroupsAtOnceHasOneMemory) {
   ExpectNothingLeft();
 }
 
-TEST_F(ControlEndsTest, ASessionHasOneSeatOfAGroup) {
+TEST_F(ControlEndsTest, ASessionHasOneSlotOfAGroup) {
   Start(2);
   const auto sessions = AttachAll(1);
   auto joined = Together(2, [&](int rank) {
@@ -298,7 +298,7 @@ TEST_F(ControlEndsTest, ASessionHasOneSeatOfAGroup) {
   ExpectNothingLeft();
 }
 
-TEST_F(ControlEndsTest, MeetingsThatOneRankNeverComesToAreLimited) {
+TEST_F(ControlEndsTest, RendezvousThatOneRankNeverComesToAreLimited) {
   ControlOptions options;
   options.limits.meetings_per_group = 8;
   Start(2, options);
@@ -312,7 +312,7 @@ TEST_F(ControlEndsTest, MeetingsThatOneRankNeverComesToAreLimited) {
   }
   const Status prepare = control->Prepare(sessions[0], AllReduce(group, "more"), brief).status();
   EXPECT_EQ(prepare.code(), Code::kResourceExhausted);
-  EXPECT_EQ(prepare.detail().reason, "QUOTA_MEETINGS");
+  EXPECT_EQ(prepare.detail().reason, "QUOTA_RENDEZVOUS");
   EXPECT_EQ(Meet(sessions[0], Empty(sessions[0], 0), group, brief).code(), Code::kResourceExhausted);
   // The other rank hears of one, and there is room for one.
   EXPECT_EQ(control->Prepare(sessions[1], AllReduce(group, "3"), brief).status().code(),
