@@ -64,7 +64,7 @@ class Words(unittest.TestCase):
     def test_planted_ones_are_found(self):
         planted = {
             "engine/a.cc": ("prelaunched", "// A kernel that was prelaunched."),
-            "docs/b.md": ("called off", "The launch is called off."),
+            "README.md": ("called off", "The launch is called off."),
             "client/c.h": ("kMostSlots", "constexpr int kMostSlots = 3;"),
             "kernels/d.cuh": ("courier", "// The courier warp."),
             "daemon/e.py": ("shared fate", "# the shared fate of all contexts"),
