@@ -132,7 +132,7 @@ const std::vector<KeySpec>& Table() {
                "Address and port that serve Prometheus metrics, for example 127.0.0.1:9464 (port 0: any free "
                "one), or off.")),
       Live(Bool("metrics.per_plan", TANDEM_FIELD(metrics_per_plan),
-                "Also series for each live plan: its rate, and the rate as a part of its slowest link's.")),
+                "Series of each live plan too: its rate, and that as a part of its slowest link.")),
       Integer("quotas.sessions", TANDEM_FIELD(quotas.sessions), 1, 65536, "Sessions of the whole node."),
       Live(Integer("quotas.sessions_per_uid", TANDEM_FIELD(quotas.sessions_per_uid), 1, 65536,
                    "Sessions of one uid.")),
