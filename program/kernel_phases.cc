@@ -14,7 +14,7 @@ namespace tandem::plan {
 namespace {
 
 // The limits of one kernel (kernels/cuda/device/collective.h).
-constexpr size_t kMaxPhases = 6, kMaxItems = 24, kMaxPointers = 96, kMaxWords = 80, kMaxSources = 8;
+constexpr size_t kMaxPhases = 4, kMaxItems = 24, kMaxPointers = 96, kMaxWords = 80, kMaxSources = 8;
 
 // The least bytes of the largest item that a block should have: one 16-byte word for each thread.
 constexpr uint64_t kBytesPerBlock = 8192;
@@ -36,12 +36,7 @@ class Fuser {
       phases_.back().waits.push_back({wait->from_rank, wait->index});
       return true;
     }
-    // A program that wants a phase to end says so by an empty step.
-    if (std::holds_alternative<NopStep>(step.work)) {
-      if (!phases_.empty()) phases_.emplace_back();
-      return true;
-    }
-    return false;
+    return std::holds_alternative<NopStep>(step.work);
   }
 
   std::optional<std::vector<KernelPhase>> Take() {

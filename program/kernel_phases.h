@@ -41,8 +41,8 @@ struct KernelPhase {
 int KernelWordIndex(const CollectiveStep& step, int index);
 
 // The expansion in phases: signals move behind the items that follow them up to the next wait, waits before
-// the items that precede them since the last signal; neither can add a deadlock. An empty step ends a phase.
-// Nothing when it holds steps that the kernel has not, several types, or more than a kernel takes.
+// the items that precede them since the last signal; neither can add a deadlock. Nothing when it holds steps
+// that the kernel has not, several types, or more than a kernel takes.
 std::optional<std::vector<KernelPhase>> FusePhases(const CollectiveStep& step);
 
 // The exchange of kLowLatency's kernel: piece p goes from source[p] to rank p, and the piece from rank p ends

@@ -59,6 +59,12 @@ const CLI::App* Parsed(const CLI::App& app) {
   return innermost;
 }
 
+// " tuning forget" of the command `forget` in `tuning`; "" of the program.
+std::string PathOf(const CLI::App& command, const CLI::App& app) {
+  if (&command == &app) return "";
+  return PathOf(*command.get_parent(), app) + " " + command.get_name();
+}
+
 }  // namespace
 
 std::string UnknownCommand(const CLI::App& app, const std::vector<std::string>& arguments) {
@@ -96,8 +102,7 @@ std::string UnknownCommand(const CLI::App& app, const std::vector<std::string>& 
 
 std::string UsageError(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App* command = Parsed(app);
-  const std::string help =
-      command == &app ? " (tandemctl --help)" : " (tandemctl " + command->get_name() + " --help)";
+  const std::string help = " (tandemctl" + PathOf(*command, app) + " --help)";
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     for (const std::string& word : app.remaining(true)) {
       if (!word.starts_with("-")) return "'" + word + "' was not expected" + help;
@@ -115,7 +120,7 @@ std::string UsageError(const CLI::App& app, const CLI::ParseError& error) {
   const std::string text = error.what();
   std::smatch parts;
   if (std::regex_match(text, parts, std::regex("Could not convert: (.*) = (.*)"))) {
-    return parts[1].str() + ": '" + parts[2].str() + "' is no such value" + help;
+    return parts[1].str() + ": '" + parts[2].str() + "' is not a valid value" + help;
   }
   if (std::regex_match(text, parts, std::regex(R"(Exactly 1 option from \[(.*),(.*)\] is required)"))) {
     return "give either " + parts[1].str() + " or " + parts[2].str() + help;

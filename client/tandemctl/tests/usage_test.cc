@@ -46,9 +46,11 @@ TEST(UsageTest, ATypoGetsTheNearestCommandFlagOrName) {
   EXPECT_EQ(RunCtl("--sockt= stats", &text), 2);
   EXPECT_THAT(text, HasSubstr("unknown flag '--sockt' of stats"));
   EXPECT_EQ(RunCtl("evict abc", &text), 2);
-  EXPECT_THAT(text, HasSubstr("id: 'abc' is no such value"));
+  EXPECT_THAT(text, HasSubstr("id: 'abc' is not a valid value"));
   EXPECT_EQ(RunCtl("evict", &text), 2);
   EXPECT_THAT(text, HasSubstr("give either id or --gpu"));
+  EXPECT_EQ(RunCtl("tuning forget", &text), 2);
+  EXPECT_THAT(text, HasSubstr("give either id or --all (tandemctl tuning forget --help)"));
   EXPECT_EQ(RunCtl("evict --gpuu 3", &text), 2);
   EXPECT_THAT(text, HasSubstr("did you mean '--gpu'?"));
   EXPECT_EQ(RunCtl("", &text), 2);

@@ -96,8 +96,8 @@ TEST_F(ControlEndsTest, AllRanksDieWhileTheirGroupIsRestored) {
 
 TEST_F(ControlEndsTest, AGroupAtItsQuotaIsRestored) {
   ControlOptions options;
-  options.limits.segment_bytes = uint64_t{4} << 20;  // two control segments
-  options.limits.descriptors = 4;                    // theirs, and those of two sessions
+  options.limits.segment_bytes = uint64_t{12} << 20;  // two control segments
+  options.limits.descriptors = 4;                     // theirs, and those of two sessions
   Start(2, options);
   const auto sessions = AttachAll(2);
   const uint64_t group = Join(sessions);

@@ -16,7 +16,6 @@ class Parts {
  public:
   Parts(const View& in, const View& out, int world) : world_(world) {
     flat_ = IsContiguous(in) && IsContiguous(out);
-    element_bytes_ = static_cast<int64_t>(DTypeBytes(in.dtype));
     if (flat_) {
       total_ = Elements(in);
       // Kernels move 16 B at a time: an owner's range starts at a multiple.
@@ -30,31 +29,13 @@ class Parts {
     const Range range = AlignedPart(total_, world_, owner, granule_);
     return Slice(flat_ ? Flatten(view) : view, dim_, range.begin, range.length);
   }
-  // Chunks of a part: the links carry one while words of another are on their way. More ranks than four have
-  // smaller parts, and more items than one kernel takes.
-  int Chunks() const {
-    return flat_ && world_ <= kMaxRanksWithChunks && Bytes(total_) >= world_ * kLeastPartWithChunks ? kChunks
-                                                                                                    : 1;
-  }
-  // Chunk `index` of a part (or of its copy, packed).
-  View Chunk(const View& part, int index, int chunks) const {
-    if (chunks == 1) return part;
-    const Range range = AlignedPart(Elements(part), chunks, index, granule_);
-    return Slice(part, 0, range.begin, range.length);
-  }
 
  private:
-  static constexpr int kMaxRanksWithChunks = 4, kChunks = 2;
-  static constexpr int64_t kLeastPartWithChunks = 1 << 20;  // bytes
-
-  int64_t Bytes(int64_t elements) const { return elements * element_bytes_; }
-
   int world_;
   bool flat_ = true;
   int dim_ = 0;
   int64_t total_ = 0;
   int64_t granule_ = 1;
-  int64_t element_bytes_ = 1;
 };
 
 Status HybridCubeMeshShots(const Problem& problem, Builder* builder) {
@@ -152,53 +133,41 @@ void AllReduceSteps::WriteTwoShot(const AllReduceViews& views) {
   const Parts parts(views.in[0], views.out[0], world);
   const bool in_place = views.in_place;  // peers write the output directly
   const PeerSlots &partials = inbox_[0], &results = inbox_[1];
-  const int chunks = views.copy_engine ? 1 : parts.Chunks();
-  const int sent = builder_->Signals(chunks), summed = builder_->Signals(chunks);
+  const int sent = builder_->Signals(), summed = builder_->Signals();
   if (builder_->InBulk()) builder_->Enter();
   for (int r = 0; r < world; ++r) {
     const View &in = views.in[static_cast<size_t>(r)], &out = views.out[static_cast<size_t>(r)];
-    for (int c = 0; c < chunks; ++c) {
-      // A phase of its own: the chunk's word must not wait for the next chunk.
-      if (c > 0) builder_->Add(r, 0, NopStep{}, "next chunk");
-      for (int j = 1; j < world; ++j) {
-        const int peer = (r + j) % world;
-        const View part = parts.Of(in, peer);
-        builder_->Copy(r, 0, parts.Chunk(part, c, chunks),
-                       parts.Chunk(PackedLike(part, partials.At(peer, r)), c, chunks), views.copy_engine,
-                       Text("part to owner ", peer));
-        builder_->Signal(r, 0, peer, sent + c);
-      }
+    for (int j = 1; j < world; ++j) {
+      const int peer = (r + j) % world;
+      const View part = parts.Of(in, peer);
+      builder_->Copy(r, 0, part, PackedLike(part, partials.At(peer, r)), views.copy_engine,
+                     Text("part to owner ", peer));
+      builder_->Signal(r, 0, peer, sent);
     }
-    for (int c = 0; c < chunks; ++c) {
-      const View part = parts.Of(in, r), own = parts.Chunk(parts.Of(out, r), c, chunks);
-      ReduceStep sum;
-      sum.dst = own;
-      sum.scale = views.mean;
-      for (int source = 0; source < world; ++source) {
-        if (source != r) builder_->Wait(r, 0, source, sent + c);
-        const View shard = source == r ? part : PackedLike(part, partials.At(r, source));
-        sum.sources.push_back(parts.Chunk(shard, c, chunks));
-      }
-      builder_->Reduce(r, 0, std::move(sum), "sum in rank order");
-      // A peer's chunk has arrived, so its launch has begun, and it has read the range that is written here
-      // before it signalled: its symmetric output may be written.
-      for (int j = 1; j < world; ++j) {
-        const int peer = (r + j) % world;
-        const View result = PackedLike(parts.Of(out, r), results.At(peer, r));
-        builder_->Copy(r, 0, own, in_place ? OnRank(own, peer) : parts.Chunk(result, c, chunks),
-                       views.copy_engine, Text("result to ", peer));
-        builder_->Signal(r, 0, peer, summed + c);
-      }
+    const View own = parts.Of(out, r);
+    ReduceStep sum;
+    sum.dst = own;
+    sum.scale = views.mean;
+    for (int source = 0; source < world; ++source) {
+      if (source != r) builder_->Wait(r, 0, source, sent);
+      const View part = parts.Of(in, r);
+      sum.sources.push_back(source == r ? part : PackedLike(part, partials.At(r, source)));
     }
-    for (int c = 0; c < chunks; ++c) {
-      for (int j = 1; j < world; ++j) {
-        const int peer = (r + j) % world;
-        builder_->Wait(r, 0, peer, summed + c);
-        const View part = parts.Of(out, peer);
-        if (in_place) continue;
-        builder_->Copy(r, 0, parts.Chunk(PackedLike(part, results.At(r, peer)), c, chunks),
-                       parts.Chunk(part, c, chunks), views.copy_engine, "copy out");
-      }
+    builder_->Reduce(r, 0, std::move(sum), "sum in rank order");
+    // A peer's part has arrived, so its launch has begun, and it has read the range that is written here
+    // before it signalled: its symmetric output may be written.
+    for (int j = 1; j < world; ++j) {
+      const int peer = (r + j) % world;
+      builder_->Copy(r, 0, own, in_place ? OnRank(own, peer) : PackedLike(own, results.At(peer, r)),
+                     views.copy_engine, Text("result to ", peer));
+      builder_->Signal(r, 0, peer, summed);
+    }
+    for (int j = 1; j < world; ++j) {
+      const int peer = (r + j) % world;
+      builder_->Wait(r, 0, peer, summed);
+      const View part = parts.Of(out, peer);
+      if (!in_place)
+        builder_->Copy(r, 0, PackedLike(part, results.At(r, peer)), part, views.copy_engine, "copy out");
     }
   }
 }

@@ -239,28 +239,6 @@ TEST(KernelPhases, ExchangesAlongAnyDimension) {
   }
 }
 
-TEST(KernelPhases, LargePartsTravelInChunks) {
-  const int64_t part = 1 << 18;  // 1 MiB
-  for (int world : {2, 3, 4, 8}) {
-    for (bool symmetric : {false, true}) {
-      OpRequest request = AllReduce(part * world, DType::kI32);
-      request.algorithm = Algorithm::kTwoShot;
-      request.operands[1].symmetric = symmetric;
-      auto plan = PlanOf(request, SwitchGroup(world));
-      ASSERT_TRUE(plan.ok()) << plan.status().ToString();
-      const CollectiveStep& kernel = Collective(*plan, 0);
-      EXPECT_GT(kernel.blocks, 0) << world;
-      const bool chunks = world <= 4;
-      EXPECT_EQ(FusePhases(kernel)->size(), chunks ? 5u : 3u) << world;
-      EXPECT_EQ(kernel.signal_count, chunks ? 4 : 2) << world;
-      if (world == 2) Check(request, SwitchGroup(2), 2 * part, 2 * part, symmetric ? "symmetric" : "plain");
-    }
-  }
-  OpRequest request = AllReduce(part * 2 - 16, DType::kI32);
-  request.algorithm = Algorithm::kTwoShot;
-  EXPECT_EQ(FusePhases(Collective(*PlanOf(request, SwitchGroup(2)), 0))->size(), 3u);
-}
-
 TEST(KernelPhases, HaveNoMoreBlocksThanThereAreSmsForThem) {
   OpRequest request = AllReduce(4 << 20, DType::kI32);
   request.algorithm = Algorithm::kTwoShot;

@@ -30,7 +30,7 @@ struct WaitLimits {
 
 // --- phases: bulk data by 16-byte words, one signal word for each block ---
 
-inline constexpr int kMaxPhases = 6;
+inline constexpr int kMaxPhases = 4;
 inline constexpr int kMaxItems = 24;
 inline constexpr int kMaxPointers = 96;
 inline constexpr int kMaxPhaseWords = 80;
