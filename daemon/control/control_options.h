@@ -47,10 +47,10 @@ struct ControlLimits {
   CgroupLimits cgroup;
   uint64_t channels_per_session = 64;
   uint64_t pending_launches_per_session = 4096;
-  uint64_t transfers_per_session = 64;  // not yet claimed
-  uint64_t events_per_session = 1024;   // not yet read; the oldest go first
-  uint64_t calls_per_session = 256;     // under way
-  uint64_t meetings_per_group = 1024;   // prepares, and rendezvous, that not all ranks have come to
+  uint64_t transfers_per_session = 64;   // not yet claimed
+  uint64_t events_per_session = 1024;    // not yet read; the oldest go first
+  uint64_t calls_per_session = 256;      // under way
+  uint64_t rendezvous_per_group = 1024;  // prepares, and rendezvous, that not all ranks have come to
 };
 
 // Calls of all sessions that can be under way at once. Each has a thread of the service while it waits: with

@@ -181,6 +181,11 @@ class Documents(unittest.TestCase):
             [],
         )
 
+    def test_pages_named_in_sources(self):
+        named = set(re.findall(r"\bdocs/[a-z/_-]+\.md", self.source))
+        self.assertGreater(len(named), 10)
+        self.assertEqual(named - self.files, set())
+
     def test_flags(self):
         # Of the command line's libraries ("--x"), of configuration keys (quotas.sessions is --quotas-sessions), of scripts.
         keys = {

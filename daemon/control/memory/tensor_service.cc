@@ -29,7 +29,7 @@ Status FreedMeanwhile(const GroupRecord& group, size_t rank) {
 }  // namespace
 
 Status CheckOpenRendezvous(const ControlLimits& limits, const GroupRecord& group, size_t open) {
-  const uint64_t limit = limits.meetings_per_group;
+  const uint64_t limit = limits.rendezvous_per_group;
   if (open < limit) return Status::Ok();
   return ResourceExhausted("group '" + group.name + "' has " + std::to_string(open) +
                            " rendezvous that not all ranks have come to")

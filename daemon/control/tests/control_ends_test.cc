@@ -300,7 +300,7 @@ TEST_F(ControlEndsTest, ASessionHasOneSlotOfAGroup) {
 
 TEST_F(ControlEndsTest, RendezvousThatOneRankNeverComesToAreLimited) {
   ControlOptions options;
-  options.limits.meetings_per_group = 8;
+  options.limits.rendezvous_per_group = 8;
   Start(2, options);
   const auto sessions = AttachAll(2);
   const uint64_t group = Join(sessions);

@@ -282,7 +282,7 @@ GroupContext HopperGroup(int world) {
   return group;
 }
 
-TEST(Placement, ClientsOfCudaLaunchProductsOfFewRows) {
+TEST(Placement, ClientsOfCudaLaunchSkinnyProducts) {
   GroupContext group = HopperGroup(4);
   group.placement = PlanPlacement::kClient;
   for (const OpRequest& request :
@@ -308,7 +308,7 @@ TEST(Placement, ClientsOfCudaLaunchProductsOfFewRows) {
   EXPECT_EQ(refused.detail().reason, "NOT_ONE_KERNEL");
 }
 
-TEST(Placement, AutoOnCudaTakesTheClientForFewRows) {
+TEST(Placement, AutoOnCudaTakesTheClientForSkinny) {
   const GroupContext group = HopperGroup(2);
   const auto few = PlanOf(MatmulScatter(2, 64, 4096, 4096, 0, DType::kBf16), group);
   ASSERT_TRUE(few.ok()) << few.status().ToString();

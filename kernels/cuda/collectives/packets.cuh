@@ -189,7 +189,7 @@ __device__ __forceinline__ bool ExchangePackets(const PacketsLaunch& launch, con
 template <typename Element, int kMax, PacketShape kShape, typename Probe>
 __global__ void __launch_bounds__(kCollectiveThreads)
     RunPackets(const __grid_constant__ PacketsLaunch launch) {
-  if (CalledOff(launch.guard)) return;
+  if (IsCancelled(launch.guard)) return;
   ExchangePackets<Element, kMax, kShape, Probe>(launch, StartedMeeting(launch.epoch, launch.limits), 0);
 }
 

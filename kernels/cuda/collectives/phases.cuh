@@ -241,7 +241,7 @@ __device__ __forceinline__ bool WorkPhases(const PhasesLaunch& launch, const Mee
 template <typename Element, int kMax, typename Probe>
 __global__ void __launch_bounds__(kCollectiveThreads) RunPhases(const __grid_constant__ PhasesLaunch launch) {
   // All threads of a block alike, should the guard be raised just now.
-  if (launch.guard.word != nullptr && __syncthreads_or(CalledOff(launch.guard))) return;
+  if (launch.guard.word != nullptr && __syncthreads_or(IsCancelled(launch.guard))) return;
   WorkPhases<Element, kMax, Probe>(launch, StartedMeeting(launch.epoch, launch.limits), launch.pointer);
 }
 

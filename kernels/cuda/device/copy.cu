@@ -24,7 +24,7 @@ constexpr int kThreads = 512;
 __global__ void __launch_bounds__(kThreads)
     CopyWords(const uint4* __restrict__ source, uint4* __restrict__ destination, int64_t words,
               DeviceGuard guard) {
-  if (CalledOff(guard)) return;
+  if (IsCancelled(guard)) return;
   int64_t step = int64_t{gridDim.x} * kThreads;
   int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   for (; i + 3 * step < words; i += 4 * step) {
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename Element>
 __global__ void __launch_bounds__(kThreads) CopyStrided(CopyLaunch copy) {
-  if (CalledOff(copy.guard)) return;
+  if (IsCancelled(copy.guard)) return;
   int64_t step = int64_t{gridDim.x} * kThreads;
   const Strides* const strides[2] = {&copy.source_stride, &copy.destination_stride};
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < copy.count; i += step) {

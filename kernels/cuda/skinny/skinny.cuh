@@ -137,7 +137,7 @@ template <class T, class Probe = NoFusedProbe, class Params = SkinnyParams>
 __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
     SkinnyRows(const __grid_constant__ Params params) {
   extern __shared__ uint8_t raw[];
-  const bool called_off = BeginLaunch(params);
+  const bool cancelled = BeginLaunch(params);
   FusedShared<T> shared{(ptx::SharedAddress(raw) + 1023) & ~1023u};
   const SkinnyTile<T> tile(params);
   const int warpgroup = ptx::Warpgroup(), groups = params.world * params.segment > 64 ? 2 : 1;
@@ -154,7 +154,7 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
     PrefetchOthers(params);
     ptx::PrefetchMap(&params.b);
   }
-  if (__syncthreads_or(called_off))
+  if (__syncthreads_or(cancelled))
     return;  // of all CTAs alike: before a cluster meets, a shard is pushed or a word is written
   if constexpr (T::kCluster > 1) ptx::ClusterBarrierAfterInit();
   if (warpgroup == 0) {

@@ -70,7 +70,7 @@ TEST(PlacedPlan, PacketsStayBetweenOperands) {
 
 // A product of few rows of two ranks, its exchange areas `area` bytes into each half. Operands lie an element
 // off 16 bytes, so that no tensor map is made of them.
-CollectiveArgs FewRows(SkinnyKind kind, DType type, uintptr_t area = 0) {
+CollectiveArgs SkinnyProduct(SkinnyKind kind, DType type, uintptr_t area = 0) {
   static std::array<Word, 4> words;
   const auto view = [&](uintptr_t at, std::vector<int64_t> extent, std::vector<int64_t> stride) {
     return DeviceView{
@@ -92,10 +92,10 @@ CollectiveArgs FewRows(SkinnyKind kind, DType type, uintptr_t area = 0) {
   return args;
 }
 
-TEST(PlacedPlan, ProductsOfFewRowsHaveAKernel) {
+TEST(PlacedPlan, SkinnyProductsHaveAKernel) {
   for (const SkinnyKind kind : {SkinnyKind::kScatter, SkinnyKind::kAllReduce}) {
     for (const DType type : {DType::kBf16, DType::kF16}) {
-      const CollectiveArgs args = FewRows(kind, type, 256);
+      const CollectiveArgs args = SkinnyProduct(kind, type, 256);
       auto made = MakePlacedLaunch(args, Halves());
       ASSERT_TRUE(made.ok()) << made.status().ToString();
       LaunchFrame frame = {};
@@ -139,17 +139,18 @@ TEST(PlacedPlan, ClientsHaveTheKernelsOfEngines) {
 }
 
 TEST(PlacedPlan, ProductsThatNoKernelTakes) {
-  EXPECT_EQ(
-      MakePlacedLaunch(FewRows(SkinnyKind::kScatter, DType::kBf16, 2 * kHalf), Halves()).status().code(),
-      Code::kInvalidArgument)
+  EXPECT_EQ(MakePlacedLaunch(SkinnyProduct(SkinnyKind::kScatter, DType::kBf16, 2 * kHalf), Halves())
+                .status()
+                .code(),
+            Code::kInvalidArgument)
       << "areas in the bulk area";
-  CollectiveArgs wide = FewRows(SkinnyKind::kScatter, DType::kBf16);
+  CollectiveArgs wide = SkinnyProduct(SkinnyKind::kScatter, DType::kBf16);
   wide.skinny->matmul.c.dtype = DType::kF32;
   EXPECT_EQ(MakePlacedLaunch(wide, Halves()).status().code(), Code::kUnimplemented);
-  CollectiveArgs strided = FewRows(SkinnyKind::kScatter, DType::kBf16);
+  CollectiveArgs strided = SkinnyProduct(SkinnyKind::kScatter, DType::kBf16);
   strided.skinny->matmul.a.stride = {1, 32};
   EXPECT_EQ(MakePlacedLaunch(strided, Halves()).status().code(), Code::kUnimplemented);
-  CollectiveArgs unbound = FewRows(SkinnyKind::kScatter, DType::kBf16);
+  CollectiveArgs unbound = SkinnyProduct(SkinnyKind::kScatter, DType::kBf16);
   unbound.skinny->matmul.b.data = nullptr;
   EXPECT_EQ(MakePlacedLaunch(unbound, Halves()).status().code(), Code::kInvalidArgument);
 }
