@@ -9,9 +9,9 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/collectives/meeting.cuh"
+#include "kernels/cuda/collectives/rendezvous.cuh"
 #include "kernels/cuda/skinny/placed_skinny.h"
-#include "kernels/cuda/skinny/skinny_meeting.cuh"
+#include "kernels/cuda/skinny/skinny_rendezvous.cuh"
 #include "kernels/cuda/skinny/skinny_variant.cuh"
 
 namespace tandem::cuda {
@@ -27,7 +27,7 @@ __device__ __forceinline__ SkinnyNow& Now() {
   return now;
 }
 
-// --- instead of those of skinny_meeting.cuh ---
+// --- instead of those of skinny_rendezvous.cuh ---
 
 __device__ __forceinline__ bool HasGivenUp(const PlacedSkinnyLaunch& /*launch*/) {
   return *static_cast<const volatile uint32_t*>(&Now().given_up) != 0;
@@ -35,17 +35,17 @@ __device__ __forceinline__ bool HasGivenUp(const PlacedSkinnyLaunch& /*launch*/)
 __device__ __forceinline__ void GiveUp(const PlacedSkinnyLaunch& /*launch*/) {
   *static_cast<volatile uint32_t*>(&Now().given_up) = 1;
 }
-__device__ __forceinline__ PlacedMeeting MeetingOf(const PlacedSkinnyLaunch& launch) {
+__device__ __forceinline__ PlacedRendezvous MeetingOf(const PlacedSkinnyLaunch& launch) {
   return {launch.frame, Now().number};
 }
 
 __device__ __forceinline__ bool BeginLaunch(const PlacedSkinnyLaunch& launch) {
   constexpr unsigned kIdleThread = 96;  // its warp has nothing else to do before the threads first meet
   if (threadIdx.x == kIdleThread) {
-    const PlacedMeeting meeting(launch.frame);
-    Now().number = meeting.number();
-    Now().half_offset = meeting.half() * launch.half_bytes;
-    Now().given_up = meeting.HasFailed() ? 1 : 0;
+    const PlacedRendezvous rendezvous(launch.frame);
+    Now().number = rendezvous.number();
+    Now().half_offset = rendezvous.half() * launch.half_bytes;
+    Now().given_up = rendezvous.HasFailed() ? 1 : 0;
   }
   return false;
 }
@@ -93,7 +93,7 @@ struct WordWaiter<Probe, PlacedSkinnyLaunch> {
 // As an engine's (skinny_arrival.cuh); another launch of a peer's ends it too.
 template <class T, class Probe>
 __device__ __forceinline__ void WatchShards(const PlacedSkinnyLaunch& launch, const FusedShared<T>& shared) {
-  const PlacedMeeting meeting = MeetingOf(launch);
+  const PlacedRendezvous rendezvous = MeetingOf(launch);
   const int lane = static_cast<int>(threadIdx.x) & 31, peers = launch.world - 1;
   const int offset = lane / peers, peer = lane % peers;
   const int from = peer + (peer >= launch.rank ? 1 : 0);
@@ -103,13 +103,13 @@ __device__ __forceinline__ void WatchShards(const PlacedSkinnyLaunch& launch, co
   for (int first = 0; first < launch.units;) {
     const bool exists = first + offset < launch.units;
     const uint64_t seen = exists ? LoadAcquire(words + first) : 0;
-    const bool come = exists && meeting.HasCome<AskFusedProbe<Probe>>(seen);
-    bool give_up = come && !meeting.Accepts(seen, from);
+    const bool come = exists && rendezvous.HasCome<AskFusedProbe<Probe>>(seen);
+    bool give_up = come && !rendezvous.Accepts(seen, from);
     const uint32_t missing = ~__ballot_sync(0xFFFFFFFF, come);
     const int here = missing == 0 ? 32 : __ffs(static_cast<int>(missing)) - 1;  // words without a gap
     if (here < peers && ++polls % kPollsPerLook == 0) {
       if (start_ns == 0) start_ns = GlobalTimerNs();  // in all lanes: another may be `here` next time
-      if (lane == here && !meeting.Look(polls / kPollsPerLook, &start_ns, from, seen)) give_up = true;
+      if (lane == here && !rendezvous.Look(polls / kPollsPerLook, &start_ns, from, seen)) give_up = true;
     }
     if (__any_sync(0xFFFFFFFF, give_up || HasGivenUp(launch))) {
       GiveUp(launch);

@@ -20,8 +20,8 @@
 #include "kernels/cuda/fused/fused_mainloop.cuh"
 #include "kernels/cuda/skinny/skinny_epilogue.cuh"
 #include "kernels/cuda/skinny/skinny_feed.cuh"
-#include "kernels/cuda/skinny/skinny_meeting.cuh"
 #include "kernels/cuda/skinny/skinny_push.cuh"
+#include "kernels/cuda/skinny/skinny_rendezvous.cuh"
 
 namespace tandem::cuda {
 

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/skinny/skinny_meeting.cuh"
+#include "kernels/cuda/skinny/skinny_rendezvous.cuh"
 #include "kernels/cuda/skinny/skinny_tile.cuh"
 
 namespace tandem::cuda {

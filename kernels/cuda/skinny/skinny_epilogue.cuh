@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/skinny/skinny_fragment.cuh"
-#include "kernels/cuda/skinny/skinny_meeting.cuh"
+#include "kernels/cuda/skinny/skinny_rendezvous.cuh"
 #include "kernels/cuda/skinny/skinny_tile.cuh"
 
 namespace tandem::cuda {

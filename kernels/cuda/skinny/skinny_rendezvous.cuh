@@ -1,4 +1,4 @@
-// File: skinny_meeting.cuh
+// File: skinny_rendezvous.cuh
 //
 // How the skinny kernel knows its launch and its peers, by its parameters' type. `SkinnyParams`: an engine
 // has started the launch, and all that differs from launch to launch is a parameter. placed_skinny.cuh has

@@ -1,8 +1,8 @@
-// File: meeting.cuh
+// File: rendezvous.cuh
 //
-// How the kernel of a collective knows its launch and its peers. `StartedMeeting`: an engine has started the
-// launch, and the epoch is a parameter. `PlacedMeeting`: the launch is placed in the client, and the kernel
-// takes its number from counters in device memory.
+// How the kernel of a collective knows its launch and its peers. `StartedRendezvous`: an engine has started
+// the launch, and the epoch is a parameter. `PlacedRendezvous`: the launch is placed in the client, and the
+// kernel takes its number from counters in device memory.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@
 
 namespace tandem::cuda {
 
-class StartedMeeting {
+class StartedRendezvous {
  public:
-  __device__ StartedMeeting(uint64_t epoch, const WaitLimits& limits) : epoch_(epoch), limits_(limits) {}
+  __device__ StartedRendezvous(uint64_t epoch, const WaitLimits& limits) : epoch_(epoch), limits_(limits) {}
 
   // The value of this launch's words and packets.
   __device__ uint64_t value() const { return epoch_; }
@@ -29,7 +29,8 @@ class StartedMeeting {
   // The slow side of a wait for packets.
   class StartedPatience {
    public:
-    __device__ explicit StartedPatience(const StartedMeeting& meeting) : patience_(meeting.limits_) {}
+    __device__ explicit StartedPatience(const StartedRendezvous& rendezvous)
+        : patience_(rendezvous.limits_) {}
     // Called after each poll in vain, with the peer and its packet's number; false: give up.
     __device__ bool Continue(int /*peer*/, uint64_t /*seen*/) { return patience_.Continue(); }
 
@@ -43,18 +44,18 @@ class StartedMeeting {
   const WaitLimits& limits_;
 };
 
-class PlacedMeeting {
+class PlacedRendezvous {
  public:
   // Looks of a thread at `failed` for each at the verdict page: that lies in host memory, and every thread of
   // a kernel may be waiting. Threads of a warp take turns.
   static constexpr uint32_t kLooksPerVerdict = 32;
 
-  __device__ explicit PlacedMeeting(const LaunchFrame& frame)
+  __device__ explicit PlacedRendezvous(const LaunchFrame& frame)
       : frame_(frame),
         number_(LoadPrivate(frame.counters + blockIdx.x) + 1),
         value_(number_ << kLaunchTagBits | frame.tag) {}
   // For threads that know the block's number.
-  __device__ PlacedMeeting(const LaunchFrame& frame, uint64_t number)
+  __device__ PlacedRendezvous(const LaunchFrame& frame, uint64_t number)
       : frame_(frame), number_(number), value_(number << kLaunchTagBits | frame.tag) {}
 
   __device__ uint64_t number() const { return number_; }
@@ -103,14 +104,14 @@ class PlacedMeeting {
 
   class PlacedPatience {
    public:
-    __device__ explicit PlacedPatience(const PlacedMeeting& meeting) : meeting_(meeting) {}
+    __device__ explicit PlacedPatience(const PlacedRendezvous& rendezvous) : rendezvous_(rendezvous) {}
     __device__ bool Continue(int peer, uint64_t seen) {
       if (++polls_ % kPollsPerLook != 0) return true;
-      return meeting_.Look(polls_ / kPollsPerLook, &start_ns_, peer, seen);
+      return rendezvous_.Look(polls_ / kPollsPerLook, &start_ns_, peer, seen);
     }
 
    private:
-    const PlacedMeeting& meeting_;
+    const PlacedRendezvous& rendezvous_;
     uint32_t polls_ = 0;
     uint64_t start_ns_ = 0;
   };
