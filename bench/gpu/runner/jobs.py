@@ -305,7 +305,7 @@ def sanitizer_jobs(bundle, tool):
         )
     for what in ("memcheck", "racecheck"):
         yield Job(
-            f"{what}_native_gemm",
+            f"{what}_fused_gemm",
             "sanitizer",
             (
                 tool or "compute-sanitizer",
@@ -314,7 +314,7 @@ def sanitizer_jobs(bundle, tool):
                 "--error-exitcode",
                 "9",
                 *SANITIZER_OPTIONS[what],
-                os.path.join(bundle, "bin/native_gemm"),
+                os.path.join(bundle, "bin/fused_gemm"),
                 "check",
                 "0",
             ),

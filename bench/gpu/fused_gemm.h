@@ -1,4 +1,4 @@
-// File: native_gemm.h
+// File: fused_gemm.h
 //
 // A product by one variant of the fused kernel, and the same by cuBLASLt.
 #pragma once
@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "bench/gpu/native_rig.h"
+#include "bench/gpu/fused_rig.h"
 #include "kernels/cuda/fused/fused_launch.h"
 
 namespace tandem::bench {
