@@ -13,9 +13,9 @@ constexpr std::array<std::string_view, 8> kNames = {"f32",    "f16", "bf16", "f8
                                                     "f8e5m2", "i32", "i64",  "u8"};
 
 // Rounds `value` to a small float of `exponent_bits` and `mantissa_bits` by nearest even, subnormals
-// included. A value beyond the format's range keeps its sign and gets all exponent and mantissa bits set; one
-// that rounds up out of the range gets the exponent above the largest. The caller treats both as its format
-// demands.
+// included. A value beyond the format's range keeps its sign and gets all exponent and mantissa bits set. A
+// value that rounds up out of the range gets the exponent above the largest. The caller treats both as its
+// format demands.
 uint32_t RoundToSmall(float value, int exponent_bits, int mantissa_bits) {
   uint32_t bits = std::bit_cast<uint32_t>(value);
   uint32_t sign = bits >> 31;

@@ -11,7 +11,7 @@ Status ChannelServer::Open(uint64_t id, uint64_t session_id, uint32_t entries, i
     if (channel->id == id) return AlreadyExists("channel " + std::to_string(id) + " is open already");
   }
   if (dead_->crowded())
-    return ResourceExhausted("the lanes never stand still: closed channels cannot be let go of");
+    return ResourceExhausted("closed channels cannot be released, because the lanes are never idle");
   TANDEM_ASSIGN_OR_RETURN(ChannelConsumer consumer, ChannelConsumer::Map(ring_fd, words_fd, entries));
   // Lanes write the done words. Registered once for the mapping, and unregistered only when no lane can be
   // using them.

@@ -275,7 +275,7 @@ Status Engine::AddGroup(const v1::Command& command, const std::vector<UniqueFd>&
     group->gpus[static_cast<size_t>(rank)] = static_cast<uint8_t>(from.gpus(rank));
     TANDEM_ASSIGN_OR_RETURN(std::byte * base,
                             memory_->Locate(from.signal_segments(rank), from.signal_offsets(rank),
-                                            kSignalAreaBytes, &group->pins));
+                                            plan::kSignalAreaBytes, &group->pins));
     group->signals[static_cast<size_t>(rank)] = reinterpret_cast<Word*>(base);
   }
   if (from.abort_segment() != 0) {

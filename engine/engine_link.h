@@ -58,7 +58,7 @@ class EngineLink {
   void AwaitSuccessors(UniqueFd listener, std::chrono::milliseconds grace);
   // The next tandemd has connected.
   bool HasSuccessor() const { return has_successor_.load(std::memory_order_seq_cst); }
-  // Messages go to it from now on, and its commands come. What waited for the last one is dropped.
+  // Messages go to it from now on, and its commands come. Messages for the last one are dropped.
   void TakeSuccessor();
   // Counts the tandemds, from 0.
   uint64_t successions() const { return successions_; }

@@ -12,7 +12,7 @@ namespace {
 using Case = v1::Command::CommandCase;
 
 // Outcomes of launches by gRPC that are kept: a session has at most so many that it has not asked for.
-constexpr size_t kMostOutcomes = 4096;
+constexpr size_t kMaxOutcomes = 4096;
 
 }  // namespace
 
@@ -118,7 +118,7 @@ void Holdings::ForgetPlan(uint64_t group_id, uint64_t plan_id) {
 void Holdings::NoteLaunchDone(const v1::Message& done) {
   if (!begun_) return;
   done_.push_back(done);
-  if (done_.size() > kMostOutcomes) done_.pop_front();
+  if (done_.size() > kMaxOutcomes) done_.pop_front();
 }
 
 void Holdings::NoteGroupLost(const v1::Message& lost) {

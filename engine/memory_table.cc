@@ -111,7 +111,7 @@ Status MemoryTable::AddForeign(uint64_t id, uint64_t owner_session, uint64_t byt
 Status MemoryTable::AddIpc(uint64_t id, uint64_t owner_session, uint64_t bytes, const std::string& handle,
                            uint64_t offset) {
   if (dead_->crowded())
-    return ResourceExhausted("the lanes never stand still: closed imports cannot be let go of");
+    return ResourceExhausted("closed imports cannot be released, because the lanes are never idle");
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Segment> opened, backend_->ImportIpc(handle, offset, bytes));
   std::shared_ptr<Segment> segment;
   if (opened->ReleaseBlocks()) {

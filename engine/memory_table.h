@@ -80,7 +80,7 @@ class MemoryTable {
   // memory begins at `offset` of the first. None waits any longer after this call, also after an error.
   Status AddForeign(uint64_t id, uint64_t owner_session, uint64_t bytes, std::vector<UniqueFd> fds,
                     const std::vector<uint64_t>& chunk_bytes, uint64_t offset);
-  // The same by CUDA IPC handle: [offset, offset + bytes) of its allocation. RESOURCE_EXHAUSTED while too
+  // The same by CUDA IPC handle: [offset, offset + bytes) of the allocation. RESOURCE_EXHAUSTED while too
   // many closed imports cannot be let go of.
   Status AddIpc(uint64_t id, uint64_t owner_session, uint64_t bytes, const std::string& handle,
                 uint64_t offset);

@@ -152,7 +152,7 @@ Result<uint64_t> MeasureLink(const v1::MeasureLink& link, Backend* backend, cons
     const int64_t ns = end->TimeNs() - begin->TimeNs();
     if (round > 0 && ns > 0 && (least_ns == 0 || ns < least_ns)) least_ns = ns;
   }
-  if (least_ns == 0) return Internal("the device's events tell no time");
+  if (least_ns == 0) return Internal("the device's events have no times");
   return static_cast<uint64_t>(static_cast<double>(bytes) * kCopiesPerRound * 1e9 /
                                static_cast<double>(least_ns));
 }

@@ -20,9 +20,9 @@ namespace tandem::engine {
 // that does nothing else. `dead` takes what may still be in use after a time-out.
 Status RunProbe(const v1::Probe& probe, Backend* backend, const MemoryTable& memory, DeferredRelease* dead);
 
-// Bytes per second that copies from staging to the segment run at, by the lane's own events: the best of some
-// rounds, each of several copies in a row, so that what a copy costs beside its bytes does not count. Waits
-// and `dead` as above.
+// Bytes per second of copies from staging to the segment, by the lane's events: the best of some rounds. A
+// round has several copies in a row, so that a copy's fixed cost does not count. Waits and `dead` as
+// above.
 Result<uint64_t> MeasureLink(const v1::MeasureLink& link, Backend* backend, const MemoryTable& memory,
                              DeferredRelease* dead);
 

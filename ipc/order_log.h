@@ -61,8 +61,8 @@ class OrderLog {
   // An append at the head: for kBreak only, whose meaning does not depend on earlier entries.
   void Append(const LogEntry& entry);
 
-  // Publishes how far engine `gpu` is, for the others' admission: it has read all entries before
-  // `read_position`, and `in_flight` of its programs have started and not ended.
+  // Publishes the progress of engine `gpu`, for the others' admission: it has read all entries before
+  // `read_position`, and `in_flight` of the engine's programs have started and not ended.
   void PublishProgress(int gpu, uint64_t read_position, int in_flight);
   struct Progress {
     uint64_t read_position = 0;

@@ -57,7 +57,7 @@ struct SeriesStats {
   std::array<uint64_t, kDurationBuckets> runs{}, waits{};
 };
 
-// What has arrived on one GPU and not ended.
+// The launches that have arrived on one GPU and not ended.
 struct QueueState {
   uint32_t waiting = 0;           // launches that have not started
   uint32_t started = 0;           // launches on lanes
@@ -100,7 +100,7 @@ class StatsArea {
   // Engine, before anything else: frees the plans' rows that an engine before it has left, which has ended,
   // and clears what waited there. The totals, the sums by operation and algorithm, and the trace stay.
   void TakeOver();
-  // Engine: rows for the plan. `plan` is -1 if all are taken: then the plan has no statistics of its own.
+  // Engine: rows for the plan. `plan` is -1 if all are taken: then the plan has no separate statistics.
   StatsRow ClaimRow(uint64_t plan_id, uint64_t group_id, uint32_t op = 0, uint32_t algorithm = 0);
   void ReleaseRow(StatsRow row);
   // Engine: a launch has ended with this canonical code, and when it ran, which may be known a little later.

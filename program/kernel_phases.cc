@@ -16,7 +16,7 @@ namespace {
 // The limits of one kernel (kernels/cuda/device/collective.h).
 constexpr size_t kMaxPhases = 4, kMaxItems = 24, kMaxPointers = 96, kMaxWords = 80, kMaxSources = 8;
 
-// The least bytes of its largest item that a block should have: one 16-byte word for each thread.
+// The least bytes of the largest item that a block should have: one 16-byte word for each thread.
 constexpr uint64_t kBytesPerBlock = 8192;
 // As many as fill the links with what is only moved; large tensors gain by more, most where they are summed
 // (docs/performance-collectives.md, "Blocks").
@@ -108,16 +108,16 @@ class Fuser {
   std::vector<KernelPhase> phases_;
 };
 
-struct Touch {
+struct ViewTouch {
   const View* view;
   uint64_t begin, end;  // bytes
 };
 // Reads of a rank's own memory, and writes to it by whatever rank.
 struct Touches {
-  std::vector<Touch> reads, writes;
+  std::vector<ViewTouch> reads, writes;
 };
 
-Touch MakeTouch(const View& view) {
+ViewTouch TouchOf(const View& view) {
   uint64_t last = 0;
   for (size_t d = 0; d < view.extent.size(); ++d) {
     if (view.extent[d] == 0) return {&view, 0, 0};
@@ -128,7 +128,7 @@ Touch MakeTouch(const View& view) {
 
 // Whether they have no byte in common. Parts along an inner dimension lie between one another without
 // meeting.
-bool AreApart(const Touch& a, const Touch& b) {
+bool AreApart(const ViewTouch& a, const ViewTouch& b) {
   if (a.begin >= b.end || b.begin >= a.end) return true;
   const Result<ByteBox> x = BoxOf(*a.view), y = BoxOf(*b.view);
   return x.ok() && y.ok() && !Intersect(*x, *y);
@@ -137,8 +137,8 @@ bool AreApart(const Touch& a, const Touch& b) {
 // Where bytes are read and written in one launch, both are the same elements of equal boxes: the same block
 // has them.
 bool BlocksAgree(const Touches& touches) {
-  for (const Touch& write : touches.writes) {
-    for (const Touch& read : touches.reads) {
+  for (const ViewTouch& write : touches.writes) {
+    for (const ViewTouch& read : touches.reads) {
       const View &w = *write.view, &r = *read.view;
       if (w.ref.space != r.ref.space || w.ref.slot != r.ref.slot) continue;
       if (AreApart(write, read)) continue;
@@ -190,9 +190,9 @@ int BlocksFor(std::span<CollectiveStep* const> steps) {
         largest = std::max(largest, Bytes(item.sources[0]));
         for (const View& view : item.sources) {
           if (view.ref.rank != rank) return 0;  // kernels push
-          touches[rank].reads.push_back(MakeTouch(view));
+          touches[rank].reads.push_back(TouchOf(view));
         }
-        for (const View& view : item.destinations) touches[view.ref.rank].writes.push_back(MakeTouch(view));
+        for (const View& view : item.destinations) touches[view.ref.rank].writes.push_back(TouchOf(view));
       }
     }
   }

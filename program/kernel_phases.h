@@ -1,7 +1,7 @@
 // File: kernel_phases.h
 //
 // A collective's expansion as the phases of one kernel. The kernel works in blocks: block b of every rank
-// handles the b-th part of each item and exchanges words with block b of its peers only, so the order of
+// handles the b-th part of each item and exchanges words with block b of the peers only. So the order of
 // steps holds within a block and not between blocks. `PlanKernels` finds the collectives for which that is
 // enough, alike for all ranks of a plan.
 #pragma once

@@ -76,7 +76,7 @@ std::string WorkText(const NcclStep& nccl) {
 std::string WorkText(const CollectiveStep& collective) {
   return Text(OpName(collective.op), " by ", AlgorithmName(collective.algorithm), "  ",
               ViewText(collective.in), " -> ", ViewText(collective.out),
-              collective.skinny ? "  (few rows)" : "");
+              collective.skinny ? "  (skinny)" : "");
 }
 
 void ListStep(const Step& step, const std::string& number, std::string* out) {

@@ -33,7 +33,7 @@ inline constexpr int kMaxChunkSignals = 128;
 // Behind the signal words of a rank lie its packets, written by kLowLatency kernels only: two halves by epoch
 // parity.
 inline constexpr uint64_t kSignalWordBytes = uint64_t{kMaxWorldSize} * kSignalsPerWriter * 8;
-inline constexpr uint64_t kPacketHalfBytes = uint64_t{2032} << 10;
+inline constexpr uint64_t kPacketHalfBytes = uint64_t{2} << 20;
 inline constexpr uint64_t kSignalAreaBytes = kSignalWordBytes + 2 * kPacketHalfBytes;
 
 // Where bytes lie.
@@ -70,7 +70,7 @@ struct CopyStep {
   bool copy_engine = true;  // false: by SMs
 };
 
-// Writes the launch's epoch to word (own rank, index) of `to_rank`, after all earlier steps of its lane.
+// Writes the launch's epoch to word (own rank, index) of `to_rank`, after all earlier steps of the lane.
 struct SignalStep {
   uint8_t to_rank = 0;
   uint16_t index = 0;

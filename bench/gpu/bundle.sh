@@ -3,7 +3,7 @@
 
 root=$(cd "${here:?}/../.." && pwd)
 programs=(tandemd tandem-engine tandemctl tandem-test-client tandem-test-rogue tandem-train-digits tandem-conformance
-  tandem-tune-rank tandem-fault-client bench_backend bench_collective bench_handover bare_handover native_gemm native_fused native_few)
+  tandem-tune-rank tandem-fault-client bench_backend bench_collective bench_handover bare_handover fused_gemm fused_collective fused_skinny)
 # What every machine with a GPU has, and must have in its own version.
 own_of_the_machine='^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libresolv|libutil|libstdc\+\+|libgcc_s)\.so'
 

@@ -1,6 +1,6 @@
-// Planning and verifying for eight ranks: the median over the operations and algorithms that a training uses,
-// at shapes of small and of large Llama models, rings of many steps among them; and the median of the dearest
-// of these requests.
+// Planning and verifying for eight ranks. It prints the median over the operations and algorithms of a
+// training, at shapes of small and large Llama models. Rings of many steps are among them. It also prints the
+// median of the slowest request.
 
 #include <algorithm>
 #include <cstdio>

@@ -39,9 +39,7 @@ Status DaemonLost(const std::string& address) {
   return Unavailable("the daemon at " + address + " is gone").WithDetail({.reason = "DAEMON_LOST"});
 }
 
-Status Restarting() {
-  return Unavailable("tandemd is being started again").WithDetail({.reason = "RESTARTING"});
-}
+Status Restarting() { return Unavailable("tandemd is restarting").WithDetail({.reason = "RESTARTING"}); }
 
 bool IsRestart(const Status& status) {
   const std::string& reason = status.detail().reason;

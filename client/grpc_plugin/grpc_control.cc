@@ -38,7 +38,7 @@ class GrpcControl final : public ClientControl {
 
   Result<AttachInfo> Attach(const ConnectOptions& options, const std::string& runtime_dir,
                             ControlCallbacks callbacks) override;
-  Result<JoinInfo> JoinGroup(const JoinOptions& options, const std::string& gpu_uuid) override;
+  Result<JoinInfo> JoinGroup(const JoinOptions& options, const std::string& gpu_uuid, bool products) override;
   Status LeaveGroup(uint64_t group_id, Milliseconds deadline) override;
   Result<uint64_t> Empty(const TensorSpec& spec, const std::string& gpu_uuid,
                          const std::string& name) override;
@@ -134,7 +134,8 @@ void GrpcControl::Shutdown() {
   if (events_.joinable()) events_.join();
 }
 
-Result<JoinInfo> GrpcControl::JoinGroup(const JoinOptions& options, const std::string& gpu_uuid) {
+Result<JoinInfo> GrpcControl::JoinGroup(const JoinOptions& options, const std::string& gpu_uuid,
+                                        bool products) {
   v1::JoinGroupRequest request;
   v1::JoinGroupReply reply;
   request.set_job_key(options.job_key);
@@ -143,6 +144,7 @@ Result<JoinInfo> GrpcControl::JoinGroup(const JoinOptions& options, const std::s
   request.set_rank(options.rank);
   request.set_gpu_uuid(gpu_uuid);
   request.mutable_options()->insert(options.options.begin(), options.options.end());
+  request.set_client_products(products);
   request.set_deadline_ms(DeadlineMs(options.deadline));
   request.set_launch_deadline_ms(
       static_cast<uint64_t>(std::max<int64_t>(options.launch_deadline.count(), 0)));
@@ -370,7 +372,7 @@ Result<uint64_t> GrpcControl::Launch(const DirectLaunch& launch) {
       calls_.Call(&v1::Tandem::StubInterface::Launch, request, &reply, Attempt{end, daemon});
   // Twice would be two launches: the caller decides, once the session goes on.
   if (IsRestart(status) && lease_.AwaitNext(daemon, end)) {
-    return Unavailable("tandemd was started again meanwhile: the launch may have been made")
+    return Unavailable("tandemd restarted during the call: the launch may have been made")
         .WithDetail({.reason = "RESTARTING"});
   }
   TANDEM_RETURN_IF_ERROR(status);

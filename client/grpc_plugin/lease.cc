@@ -102,7 +102,8 @@ Status Lease::ReadToEnd() {
       return refused.ok() ? DaemonLost(path_) : refused;
     }
     if (filed.ok() && parsed.has_transfer()) filed = File(parsed.transfer(), std::move(message->fds));
-    if (!filed.ok()) return Unavailable("the daemon at " + path_ + " sent nonsense: " + filed.message());
+    if (!filed.ok())
+      return Unavailable("the daemon at " + path_ + " sent a malformed message: " + filed.message());
   }
 }
 
@@ -157,7 +158,7 @@ Result<UniqueFd> Lease::TryReattach(Clock::time_point end) {
   message.mutable_reattach()->set_token(token_);
   message.mutable_reattach()->set_session_id(session_id_);
   if (!SendMessage(socket->get(), message.SerializeAsString()).ok())
-    return NoDaemon("the daemon has gone again");
+    return NoDaemon("the daemon ended during the reconnection");
   const Status answer = AwaitReply(socket->get(), std::min(end, Clock::now() + kReattachTime)).status();
   // A daemon that stops again: the next one may know the session.
   if (answer.code() == Code::kUnavailable) return NoDaemon(answer.message());
@@ -186,7 +187,7 @@ bool Lease::AwaitNext(uint64_t daemon, Clock::time_point deadline) {
 Status Lease::File(const v1::FdTransfer& part, std::vector<UniqueFd> fds) {
   size_t total = part.total(), index = part.index();
   if (total > kMaxTransfer || index > total || fds.size() > total - index) {
-    return InvalidArgument("a descriptor transfer that does not fit its own total");
+    return InvalidArgument("a part of a descriptor transfer lies outside its total");
   }
   std::lock_guard lock(mutex_);
   auto now = Clock::now();

@@ -1,7 +1,7 @@
 // File: client_device.h
 //
-// The interface of the library to the GPU of its process: streams that launches are put on, pages of words
-// that streams wait on, and memory. One implementation for the host backend, one over the CUDA driver
+// The interface of the library to the process's GPU: streams that launches are put on, pages of words that
+// streams wait on, and memory. One implementation for the host backend, one over the CUDA driver
 // (cuda/cuda_client_device.h). Everything else of the library is the same for both.
 //
 // Thread rule: a ClientDevice is thread-safe; a LaunchStream belongs to the call that opened it.
@@ -167,5 +167,8 @@ Result<std::shared_ptr<ClientDevice>> MakeClientDevice(const std::string& backen
 std::shared_ptr<ClientDevice> MakeHostClientDevice();
 Result<std::shared_ptr<ClientDevice>> MakeCudaClientDevice();
 Result<std::string> CudaDeviceUuid(int ordinal);
+// Whether this process has cuBLASLt, which products around client-placed kernels need. Loads it, and nothing
+// else: no driver and no context.
+bool HasCudaProducts();
 
 }  // namespace tandem::client

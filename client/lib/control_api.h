@@ -112,7 +112,9 @@ class ClientControl {
   virtual ~ClientControl() = default;
   virtual Result<AttachInfo> Attach(const ConnectOptions& options, const std::string& runtime_dir,
                                     ControlCallbacks callbacks) = 0;
-  virtual Result<JoinInfo> JoinGroup(const JoinOptions& options, const std::string& gpu_uuid) = 0;
+  // `products`: this process can run products around its client-placed kernels.
+  virtual Result<JoinInfo> JoinGroup(const JoinOptions& options, const std::string& gpu_uuid,
+                                     bool products) = 0;
   virtual Status LeaveGroup(uint64_t group_id, Milliseconds deadline) = 0;
   virtual Result<uint64_t> Empty(const TensorSpec& spec, const std::string& gpu_uuid,
                                  const std::string& name) = 0;

@@ -61,7 +61,7 @@ class HostClientDevice final : public ClientDevice {
   Result<LaunchStream*> Open(StreamRef stream, const std::string&, LaunchStreamStorage* storage) override {
     if (stream.is_cuda)
       return InvalidArgument("a CUDA stream, but the daemon's backend is host: pass a HostStream");
-    if (stream.host == nullptr) return InvalidArgument("a launch on no stream");
+    if (stream.host == nullptr) return InvalidArgument("the stream is null");
     return storage->Emplace<HostLaunchStream>(stream.host);
   }
   Result<std::shared_ptr<void>> PinWords(const std::string&, std::byte*, size_t) override {
@@ -69,7 +69,7 @@ class HostClientDevice final : public ClientDevice {
   }
   Result<std::shared_ptr<DeviceMapping>> Map(const std::string&, int fd, size_t bytes) override {
     TANDEM_ASSIGN_OR_RETURN(size_t size, FileSize(fd));
-    if (size < bytes) return Internal("the daemon sent a segment that is shorter than it says");
+    if (size < bytes) return Internal("the daemon sent a segment shorter than announced");
     TANDEM_ASSIGN_OR_RETURN(Mapping mapping, Mapping::Map(fd, 0, bytes, true));
     return std::shared_ptr<DeviceMapping>(std::make_shared<HostMapping>(std::move(mapping)));
   }

@@ -14,5 +14,6 @@ Status NotBuilt() {
 
 Result<std::shared_ptr<ClientDevice>> MakeCudaClientDevice() { return NotBuilt(); }
 Result<std::string> CudaDeviceUuid(int) { return NotBuilt(); }
+bool HasCudaProducts() { return false; }
 
 }  // namespace tandem::client

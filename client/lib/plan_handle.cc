@@ -175,7 +175,7 @@ Status PlanHandle::WaitLaunch(uint64_t launch, Milliseconds deadline) {
   // Another plan's is that one's to tell.
   if (!IsUnderWay(launch)) {
     return NotFound("no launch " + std::to_string(launch) + " of plan '" + info_.key +
-                    "', or its outcome has been told");
+                    "', or its outcome was returned already");
   }
   Status status = session().control().WaitLaunch(launch, Bounded(deadline));
   if (status.code() == Code::kDeadlineExceeded && status.detail().reason.empty()) {

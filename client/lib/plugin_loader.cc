@@ -21,10 +21,10 @@ std::string ControlPath() {
 }
 
 #ifndef TANDEM_SANITIZED
-// True if the process has loaded the very libraries that the gRPC plugin is linked to. They are then one
-// copy for both, and must be one in every symbol too: under DEEPBIND the plugin would take variables from the
-// library where the program has moved them to itself (copy relocations), and find them uninitialised. In
-// every other case the plugin's own gRPC and protobuf come before those that the process may export.
+// True if the process has loaded the libraries that the gRPC plugin is linked to. Both then share one copy,
+// in every symbol. Under DEEPBIND the plugin would take variables from the library that the program has moved
+// to itself (copy relocations), and find them uninitialised. In every other case the plugin's gRPC and
+// protobuf come before the ones that the process may export.
 bool SharesGrpc() {
   for (const char* name : {TANDEM_GRPC_SONAME, TANDEM_PROTOBUF_SONAME}) {
     if (void* library = ::dlopen(name, RTLD_NOW | RTLD_NOLOAD); library != nullptr) {

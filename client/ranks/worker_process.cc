@@ -52,7 +52,7 @@ Result<nlohmann::json> WorkerProcess::Hear(int timeout_ms) {
     if (auto line = lines_.Next()) return std::move(*line);
     pollfd poll{lines_.fd(), POLLIN, 0};
     const int ready = ::poll(&poll, 1, timeout_ms);
-    if (ready == 0) return DeadlineExceeded("said nothing for " + std::to_string(timeout_ms / 1000) + " s");
+    if (ready == 0) return DeadlineExceeded("sent nothing for " + std::to_string(timeout_ms / 1000) + " s");
     if (ready < 0 && errno == EINTR) continue;
     if (lines_.Fill()) continue;
     const int code = Reap();

@@ -28,6 +28,17 @@ CLI::Option* AddId(CLI::App& app, const char* name, Id& id, const char* about) {
   return app.add_option(name, id, about)->default_str("");
 }
 
+// CLI11 takes an empty value for the number 0.
+void RefuseEmptyNumbers(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    const std::string type = option->get_type_name();
+    if (!type.starts_with("INT") && !type.starts_with("UINT") && !type.starts_with("FLOAT")) continue;
+    option->transform(CLI::Validator(
+        [](std::string& value) { return value.empty() ? std::string("a number is missing") : ""; }, ""));
+  }
+  for (CLI::App* below : app.get_subcommands(nullptr)) RefuseEmptyNumbers(*below);
+}
+
 void AddDaemonCommands(CLI::App& app, CommandLine& line) {
   using Command = Status (*)(const Connection&, const CommandOptions&);
   auto add = [&](const char* name, const char* about, Command command) {
@@ -52,8 +63,8 @@ void AddDaemonCommands(CLI::App& app, CommandLine& line) {
   AddId(*plans, "--group", line.options.group_id, "Only the plans of the group with this id");
   plans->add_flag("--programs", line.options.programs, "Print each rank's program");
   plans->add_option("--page", line.options.page,
-                    "Go on where a listing was cut: the word that it ended with");
-  add("queue", "The launches in flight on each GPU: since when, for whom, and which ranks are late",
+                    "Continue a listing that was cut: the page token at its end");
+  add("queue", "The launches in flight on each GPU, with their start, their group and the late ranks",
       ShowQueue);
   add("stats", "The daemon's and the engines' counters", ShowStats);
   CLI::App* top = add("top", "Rates of engines and plans over an interval", ShowTop);
@@ -72,26 +83,27 @@ void AddDaemonCommands(CLI::App& app, CommandLine& line) {
                     "Replace names of sessions, groups, commands, cgroups and the host; no journal");
   add("cordon", "Accept no new sessions and groups; jobs that run go on", Cordon)
       ->add_flag("--undo", line.options.undo, "Accept again; ends a drain too");
-  CLI::App* drain = add("drain", "Cordon the node, tell its jobs, and wait for the groups to end", Drain);
+  CLI::App* drain = add("drain", "Cordon the node, notify its jobs, and wait for the groups to end", Drain);
   drain->add_option("--wait", line.options.drain_seconds, "Seconds to wait")->check(CLI::Range(0.0, 86400.0));
   drain->add_flag("--undo", line.options.undo, "Accept again");
   CLI::App* evict =
-      add("evict", "End a session (its process is not killed), or the processes that hold a GPU up", Evict);
+      add("evict", "End a session (its process lives on), or the processes that block a GPU's engine", Evict);
   CLI::Option_group* whom = evict->add_option_group("whom");
   AddId(*whom, "id", line.options.id, "The session");
   whom->add_option("--gpu", line.options.gpu,
-                   "End the processes that keep this GPU's engine from starting: index or UUID");
+                   "End the processes that keep the engine of this GPU from starting. Index or UUID");
   whom->require_option(1);
-  evict->add_flag("--force", line.options.force, "With --gpu: also while the engine waits for nobody");
+  evict->add_flag("--force", line.options.force, "With --gpu: also while the engine waits for no process");
   for (const char* name : {"reset", "unfuse"}) {
     CLI::App* reset = add(name, "Start an engine again that is held down after a crash loop", Reset);
-    reset->add_option("gpu", line.options.gpu, "Its GPU: index or UUID")->required();
+    reset->add_option("gpu", line.options.gpu, "The engine's GPU: index or UUID")->required();
     if (std::string_view(name) == "unfuse") reset->group("");  // the name of version 0.1; not shown
   }
 }
 
 void AddExplain(CLI::App& app, CommandLine& line) {
-  CLI::App* sub = app.add_subcommand("explain", "Plan and prove an operation without a daemon, and say why");
+  CLI::App* sub =
+      app.add_subcommand("explain", "Plan and prove an operation without a daemon, and print the reasons");
   ExplainOptions& explain = line.explain;
   AddId(*sub, "op", explain.op, ("The operation: " + Listed(OpNames())).c_str())->required();
   sub->add_option("--shape", explain.shape,
@@ -141,13 +153,14 @@ void AddTune(CLI::App& app, CommandLine& line) {
       ->excludes(sub->get_option("--shape"));
   sub->add_flag(
          "--wanted", tune.wanted,
-         "The requests that plans were made for without a time, on their GPUs (tandemctl tuning wanted)")
+         "Measure the requests whose plans had no measured time, on their GPUs (tandemctl tuning wanted)")
       ->excludes(sub->get_option("--op"))
       ->excludes(sub->get_option("--shape"))
       ->excludes(sub->get_option("--from"));
   sub->add_option("--world", tune.world, "Ranks, 2 to 8");
   sub->add_option("--gpus", tune.gpus, "Indexes or UUIDs in rank order; default: the first ones")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->default_str("");
   sub->add_option("--rounds", tune.rounds, "Rounds in which the candidates take turns")
       ->check(CLI::Range(1, 1000));
   sub->add_option("--launches", tune.launches, "Launches of a round; default: as many as take 20 ms")
@@ -167,7 +180,7 @@ void AddTune(CLI::App& app, CommandLine& line) {
         TANDEM_ASSIGN_OR_RETURN(const std::string text, tandem::ReadTextFile(file));
         TANDEM_ASSIGN_OR_RETURN(cases, ParseTuneCases(text, line.tune_file));
       } else if (!line.tune.wanted && (cases.empty() || sub->count("--op") == 0)) {
-        return tandem::InvalidArgument("--op and --shape say what to measure, or --from FILE, or --wanted");
+        return tandem::InvalidArgument("give --op and --shape, or --from FILE, or --wanted");
       }
       return Tune(connect(), line.runtime_dir, cases, line.tune, line.options.json);
     };
@@ -186,7 +199,7 @@ void AddTune(CLI::App& app, CommandLine& line) {
   };
   add("list", "The entries, one a line",
       [&line](const Connection& c) { return ListTuning(c, line.options.json); });
-  add("wanted", "The requests that plans were made for without a time since tandemd started",
+  add("wanted", "The requests whose plans had no measured time, since tandemd started",
       [&line](const Connection& c) { return ListWantedTuning(c, line.options.json); });
   add("show", "One entry with every candidate",
       [&line](const Connection& c) { return ShowTuning(c, line.tuning_id, line.options.json); })
@@ -233,6 +246,7 @@ void AddCommands(CLI::App& app, CommandLine& line) {
       return Status::Ok();
     };
   });
+  RefuseEmptyNumbers(app);
 }
 
 }  // namespace tandem::ctl

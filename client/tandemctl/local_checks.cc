@@ -98,9 +98,9 @@ void CheckSocket(const std::string& path, Findings& findings) {
     return;
   }
   switch (const int error = Connect(path)) {
-    case 0: findings.Add(Finding::OK, "socket", "somebody answers at " + path); break;
+    case 0: findings.Add(Finding::OK, "socket", "a daemon answers at " + path); break;
     case ECONNREFUSED:
-      findings.Add(Finding::FAILURE, "socket", path + " is left of a tandemd that has ended",
+      findings.Add(Finding::FAILURE, "socket", path + " was left by a tandemd that has ended",
                    "start tandemd");
       break;
     case EACCES:
@@ -132,7 +132,7 @@ void CheckConfiguration(const LocalNode& node, Findings& findings) {
   const std::string text = node.run("tandemd --check-config --strict");
   if (text == "configuration is valid") {
     findings.Add(Finding::OK, "configuration", "tandemd accepts its configuration");
-  } else if (text.find("not found") != std::string::npos && text.find("tandemd:") == std::string::npos) {
+  } else if (text.starts_with("sh: ") && text.ends_with("not found")) {
     findings.Add(Finding::FAILURE, "configuration", "there is no program tandemd in PATH",
                  "install the package tandem-daemon");
   } else {

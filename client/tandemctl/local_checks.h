@@ -23,7 +23,7 @@ struct LocalNode {
 // This machine: programs end after 10 s.
 LocalNode ThisNode(std::string runtime_dir, std::string admin_dir);
 
-// What `command` of the shell prints, standard error too; it is ended after `seconds`.
+// The output of the shell's `command`, standard error included. The command is ended after `seconds`.
 std::string RunCommand(const std::string& command, int seconds);
 
 // Findings as tandemd's doctor gives them. The first one is a FAILURE: no daemon answers.

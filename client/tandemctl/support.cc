@@ -101,7 +101,7 @@ void ReplaceAll(const std::string& from, const std::string& to, std::string* tex
     text->replace(at, from.size(), to);
 }
 
-// A folder of its own below the temporary one, removed at the end.
+// A new folder below the temporary one, removed at the end.
 class ScratchFolder {
  public:
   ScratchFolder() {

@@ -21,17 +21,17 @@ using admin::v1::Admin;
 using admin::v1::AdminControl;
 
 // A case that has been read and checked.
-struct Task {
+struct TuneTask {
   std::string name;
   OpRequest request;
   std::vector<TuneCandidate> candidates;
   std::vector<int> gpus;  // in rank order
 };
 
-Result<std::vector<Task>> TasksOf(const std::vector<TuneCase>& cases, int world) {
-  std::vector<Task> tasks;
+Result<std::vector<TuneTask>> TasksOf(const std::vector<TuneCase>& cases, int world) {
+  std::vector<TuneTask> tasks;
   for (const TuneCase& one : cases) {
-    Task task{one.Name(), {}, {}, {}};
+    TuneTask task{one.Name(), {}, {}, {}};
     const std::string context = cases.size() > 1 ? task.name : std::string();
     Result<OpRequest> request = TuneRequest(one, world);
     if (!request.ok()) return context.empty() ? request.status() : request.status().WithContext(context);
@@ -111,11 +111,11 @@ Result<admin::v1::ListTuningReply> Entries(const Connection& connection, const s
 
 // A task for each request that tandemd made plans for without a time. Tasks on the same GPUs follow one
 // another.
-Result<std::vector<Task>> WantedTasks(const Connection& connection, const Topology& topology) {
+Result<std::vector<TuneTask>> WantedTasks(const Connection& connection, const Topology& topology) {
   TANDEM_ASSIGN_OR_RETURN(const auto reply, Entries(connection, ""));
-  std::vector<Task> tasks;
+  std::vector<TuneTask> tasks;
   for (const auto& wanted : reply.wanted()) {
-    Task task{WantedName(wanted), {}, {}, {}};
+    TuneTask task{WantedName(wanted), {}, {}, {}};
     for (const std::string& uuid : wanted.gpu_uuids()) {
       TANDEM_ASSIGN_OR_RETURN(const int gpu, topology.Find(uuid));
       task.gpus.push_back(gpu);
@@ -125,7 +125,8 @@ Result<std::vector<Task>> WantedTasks(const Connection& connection, const Topolo
     task.candidates = DefaultCandidates(task.request.op, world);
     tasks.push_back(std::move(task));
   }
-  std::stable_sort(tasks.begin(), tasks.end(), [](const Task& a, const Task& b) { return a.gpus < b.gpus; });
+  std::stable_sort(tasks.begin(), tasks.end(),
+                   [](const TuneTask& a, const TuneTask& b) { return a.gpus < b.gpus; });
   return tasks;
 }
 
@@ -149,7 +150,7 @@ class Tuner {
   const Topology& node() const { return node_; }
 
   // Measures one, and hands the times in.
-  Result<admin::v1::TuningEntry> Run(const Task& task) {
+  Result<admin::v1::TuningEntry> Run(const TuneTask& task) {
     if (task.gpus != indexes_) {
       ranks_.reset();
       indexes_ = task.gpus;
@@ -182,7 +183,7 @@ class Tuner {
   }
 
  private:
-  Result<admin::v1::TuningEntry> TryRun(const Task& task) {
+  Result<admin::v1::TuningEntry> TryRun(const TuneTask& task) {
     TANDEM_RETURN_IF_ERROR(CheckIdle());
     if (ranks_ == nullptr) {
       TANDEM_ASSIGN_OR_RETURN(ranks_, TuneRanks::Start(runtime_dir_, gpus_, options_.deadline_seconds));
@@ -223,7 +224,7 @@ Status Tune(const Connection& connection, const std::string& runtime_dir, const 
             const TuneOptions& options, bool json) {
   using Clock = std::chrono::steady_clock;
   const auto begun = Clock::now();
-  TANDEM_ASSIGN_OR_RETURN(std::vector<Task> tasks, TasksOf(cases, options.world));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<TuneTask> tasks, TasksOf(cases, options.world));
   Tuner tuner(connection, runtime_dir, options);
   TANDEM_RETURN_IF_ERROR(tuner.Connect());
   if (options.wanted) {
@@ -231,13 +232,13 @@ Status Tune(const Connection& connection, const std::string& runtime_dir, const 
     if (tasks.empty()) std::fprintf(stderr, "no plan was made without a time\n");
   } else {
     TANDEM_ASSIGN_OR_RETURN(const std::vector<int> gpus, ChooseGpus(tuner.node(), options));
-    for (Task& task : tasks) task.gpus = gpus;
+    for (TuneTask& task : tasks) task.gpus = gpus;
   }
   admin::v1::ListTuningReply all;
   std::optional<Status> first_failure;
   size_t failed = 0, left_out = 0;
   for (size_t i = 0; i < tasks.size(); ++i) {
-    const Task& task = tasks[i];
+    const TuneTask& task = tasks[i];
     const double seconds = std::chrono::duration<double>(Clock::now() - begun).count();
     if (options.time_limit_seconds > 0 && seconds > options.time_limit_seconds) {
       std::fprintf(stderr, "%s: left out, the time is up\n", task.name.c_str());

@@ -20,7 +20,8 @@ void AddTuneLine(CLI::App* app, TuneLine* line) {
   TuneCase& one = line->what;
   app->add_option("--op", one.what.op, Listed(OpNames()));
   app->add_option("--shape", line->shapes,
-                  "MxNxK of the whole product; of a collective one rank's input; one or several");
+                  "MxNxK of the whole product; of a collective one rank's input; one or several")
+      ->default_str("");
   app->add_option("--dtype", one.what.dtype, Listed(DTypeNames()));
   app->add_option("--scales", one.scales, "fp8: " + Listed(ScaleNames()) + "; empty: tensor_wise");
   app->add_option("--dim", one.what.dim, "Gather, scatter or all-to-all dimension");
@@ -31,7 +32,7 @@ void AddTuneLine(CLI::App* app, TuneLine* line) {
   app->add_flag("--slow-accumulation", one.what.slow_accumulation,
                 "fp8 products are summed in fp32 throughout");
   app->add_option("--candidates", one.candidates,
-                  "As in ring:8x2,pipeline:x3,unfused (S x lanes); empty: all");
+                  "Algorithms, as in ring:8x2,pipeline:x3,unfused (steps x lanes). Empty: all");
 }
 
 Result<std::vector<TuneCase>> ParseTuneCases(const std::string& text, const std::string& file) {

@@ -19,9 +19,10 @@ Status RankFailure(const Status& status) {
   if (status.code() != Code::kUnavailable) return status;
   constexpr char kNotStarted[] = "ended with 127";  // the loader's status for a library that it does not find
   const bool not_started = status.message().find(kNotStarted) != std::string::npos;
-  return Internal(
-      std::string(kProgram) + " " + status.message() +
-      (not_started ? ": it cannot be loaded, most likely for want of libtandem.so.0 (see above)" : ""));
+  return Internal(std::string(kProgram) + " " + status.message() +
+                  (not_started
+                       ? ": it cannot be loaded, most likely because libtandem.so.0 is missing (see above)"
+                       : ""));
 }
 
 constexpr int kGraceMs = 3000;  // for ranks to quit

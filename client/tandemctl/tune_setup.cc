@@ -162,7 +162,7 @@ std::string ShortRefusal(const std::string& message, Op op) {
     if (c < 0x20 || c > 0x7e) c = '?';
   }
   if (text.size() > plan::kMaxTuningText) text.resize(plan::kMaxTuningText);
-  return text.empty() ? "refused without a word" : text;
+  return text.empty() ? "refused without a reason" : text;
 }
 
 int BatchOf(double us) {

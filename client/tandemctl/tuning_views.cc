@@ -47,7 +47,7 @@ std::string TuningText(const admin::v1::ListTuningReply& reply) {
   }
   std::string text = table.empty() ? "nothing has been measured (tandemctl tune)\n" : table.Text();
   for (const std::string& refused : reply.refused_files()) text += "not used: " + refused + "\n";
-  return text + (reply.truncated() ? "(cut: there are more than one reply holds)\n" : "");
+  return text + (reply.truncated() ? "(cut: one reply does not hold all of them)\n" : "");
 }
 
 std::string WantedName(const admin::v1::WantedTuning& wanted) {

@@ -1,6 +1,7 @@
 #include "client/tandemctl/usage_errors.h"
 
 #include <CLI/CLI.hpp>
+#include <regex>
 
 #include "client/tandemctl/names.h"
 #include "common/cli/nearest_name.h"
@@ -58,6 +59,12 @@ const CLI::App* Parsed(const CLI::App& app) {
   return innermost;
 }
 
+// " tuning forget" of the command `forget` in `tuning`; "" of the program.
+std::string PathOf(const CLI::App& command, const CLI::App& app) {
+  if (&command == &app) return "";
+  return PathOf(*command.get_parent(), app) + " " + command.get_name();
+}
+
 }  // namespace
 
 std::string UnknownCommand(const CLI::App& app, const std::vector<std::string>& arguments) {
@@ -65,6 +72,7 @@ std::string UnknownCommand(const CLI::App& app, const std::vector<std::string>& 
   for (size_t i = arguments.size(); i-- > 0;) {
     const std::string& word = arguments[i];
     if (word == "--") return "";
+    if (word.empty()) continue;  // the value of an unknown flag
     if (word.size() > 1 && word.front() == '-') {
       const CLI::Option* option = FindOption(current, word);
       // The next word is this option's value.
@@ -94,13 +102,13 @@ std::string UnknownCommand(const CLI::App& app, const std::vector<std::string>& 
 
 std::string UsageError(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App* command = Parsed(app);
-  const std::string help =
-      command == &app ? " (tandemctl --help)" : " (tandemctl " + command->get_name() + " --help)";
+  const std::string help = " (tandemctl" + PathOf(*command, app) + " --help)";
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     for (const std::string& word : app.remaining(true)) {
       if (!word.starts_with("-")) return "'" + word + "' was not expected" + help;
-      return "unknown flag '" + word + "'" + (command == &app ? "" : " of " + command->get_name()) +
-             cli::DidYouMean(word.substr(0, word.find('=')), Flags(command)) + help;
+      const std::string flag = word.substr(0, word.find('='));
+      return "unknown flag '" + flag + "'" + (command == &app ? "" : " of " + command->get_name()) +
+             cli::DidYouMean(flag, Flags(command)) + help;
     }
   }
   if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr && !Commands(*command).empty()) {
@@ -108,7 +116,16 @@ std::string UsageError(const CLI::App& app, const CLI::ParseError& error) {
     for (const CLI::App* one : Commands(*command)) names.push_back(one->get_name());
     return "a command is missing: " + Listed(names) + help;
   }
-  return error.what() + help;
+  // CLI11's own texts: "Could not convert: id = abc", "Exactly 1 option from [id,--gpu] is required".
+  const std::string text = error.what();
+  std::smatch parts;
+  if (std::regex_match(text, parts, std::regex("Could not convert: (.*) = (.*)"))) {
+    return parts[1].str() + ": '" + parts[2].str() + "' is not a valid value" + help;
+  }
+  if (std::regex_match(text, parts, std::regex(R"(Exactly 1 option from \[(.*),(.*)\] is required)"))) {
+    return "give either " + parts[1].str() + " or " + parts[2].str() + help;
+  }
+  return text + help;
 }
 
 }  // namespace tandem::ctl

@@ -18,7 +18,7 @@ std::string Rate(double gb_per_second) {
 // After a listing that one reply did not hold.
 template <typename Reply>
 std::string CutNote(const Reply& reply) {
-  return reply.truncated() ? "(cut: there are more than one reply holds)\n" : "";
+  return reply.truncated() ? "(cut: one reply does not hold all of them)\n" : "";
 }
 
 // The rates at which plans' ranks send, beside their links' rates.
@@ -221,7 +221,7 @@ std::string PlanText(const admin::v1::PlanEntry& plan, const std::string& predic
   for (int rank = 0; rank < plan.programs_size(); ++rank) {
     text += "\nprogram of rank " + std::to_string(rank) + "\n" + plan.programs(rank);
   }
-  if (plan.truncated()) text += "(cut: programs or steps of this plan are longer than one reply holds)\n";
+  if (plan.truncated()) text += "(cut: one reply does not hold all programs and steps of this plan)\n";
   return text;
 }
 

@@ -75,7 +75,7 @@ class FakeControl final : public ClientControl {
     info.gpus = {{daemon_->gpu_uuid, "emulated", 0, 1 << 30}};
     return info;
   }
-  Result<JoinInfo> JoinGroup(const JoinOptions& options, const std::string& gpu_uuid) override {
+  Result<JoinInfo> JoinGroup(const JoinOptions& options, const std::string& gpu_uuid, bool) override {
     JoinInfo info;
     info.group_id = daemon_->group_id;
     info.incarnation = 1;

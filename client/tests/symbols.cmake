@@ -1,5 +1,5 @@
 # Neither library exports anything but Tandem's own names, and the core knows nothing of gRPC, protobuf or abseil.
-# cmake -DNM=nm -DCORE=libtandem.so -DCONTROL=libtandem_grpc.so -P symbols.cmake
+# cmake -DNM=nm -DCORE=libtandem.so -DPLUGIN=libtandem_grpc.so -P symbols.cmake
 function(read_symbols library out)
   execute_process(COMMAND ${NM} -DC ${ARGN} ${library} OUTPUT_VARIABLE text RESULT_VARIABLE failed)
   if(failed)

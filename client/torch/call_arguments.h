@@ -40,7 +40,7 @@ struct CallTensor {
 // Owns the arguments on the stack until they are handed on.
 class CallArguments {
  public:
-  static constexpr size_t kMostTensors = 28;  // slots of a request
+  static constexpr size_t kMaxTensors = 28;  // slots of a request
 
   CallArguments(StableIValue* stack, std::span<const ArgumentKind> kinds) : stack_(stack), kinds_(kinds) {}
   ~CallArguments();
@@ -66,7 +66,7 @@ class CallArguments {
   StableIValue* const stack_;
   const std::span<const ArgumentKind> kinds_;
   std::string_view group_name_;
-  std::array<CallTensor, kMostTensors> tensors_;
+  std::array<CallTensor, kMaxTensors> tensors_;
   size_t count_ = 0, first_list_ = 0;
   bool handed_on_ = false;
 };

@@ -36,7 +36,7 @@ void tandem_torch_set_staging(uint64_t group, const tandem_memory* memory, void*
 
 uint64_t tandem_torch_add_plan(uint64_t group, const tandem_torch_plan* plan) {
   const CallKey* key = ThisThread().handed_on;
-  if (key == nullptr || plan->slot_count > CallArguments::kMostTensors) return 0;
+  if (key == nullptr || plan->slot_count > CallArguments::kMaxTensors) return 0;
   return ThePlanTable().AddPlan(group, {key->words().begin(), key->words().end()}, *plan);
 }
 void tandem_torch_add_call(uint64_t group, uint64_t plan) {

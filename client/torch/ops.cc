@@ -68,7 +68,7 @@ class CallResults {
   void Return(ResultKind kind, size_t products, StableIValue* stack) {
     if (kind == ResultKind::kTensor) stack[0] = Boxed(tensors_[0]);
     if (kind == ResultKind::kGatheredAndProducts) {
-      std::array<StableIValue, CallArguments::kMostTensors> boxed;
+      std::array<StableIValue, CallArguments::kMaxTensors> boxed;
       for (size_t i = 0; i < count_; ++i) boxed[i] = Boxed(tensors_[i]);
       ReturnGathered({boxed.data(), count_}, products, stack);
     }
@@ -76,7 +76,7 @@ class CallResults {
   }
 
  private:
-  std::array<AtenTensorHandle, CallArguments::kMostTensors> tensors_;
+  std::array<AtenTensorHandle, CallArguments::kMaxTensors> tensors_;
   size_t count_ = 0;
 };
 
@@ -109,7 +109,7 @@ bool WaitOn(uint64_t plan) {
 // values of two types.
 void ReturnList(size_t products, StableIValue* stack) {
   const auto list = Unboxed<StableListHandle>(stack[0]);
-  std::array<StableIValue, CallArguments::kMostTensors> tensors;
+  std::array<StableIValue, CallArguments::kMaxTensors> tensors;
   size_t size = 0;
   CheckTorch(torch_list_size(list, &size), "reads a list");
   size = std::min(size, tensors.size());

@@ -105,7 +105,7 @@ RunOutcome RunOnHost(GroupTable& group, TablePlan& plan, std::span<const CallTen
                      std::span<const AtenTensorHandle> results, bool (*wait_on)(uint64_t plan)) {
   const StagingMemory staging = group.staging;
   if (staging.bytes < plan.staging_bytes) return {RunState::kGone, nullptr, {}};
-  std::array<tandem_binding, CallArguments::kMostTensors> bindings{};
+  std::array<tandem_binding, CallArguments::kMaxTensors> bindings{};
   for (size_t i = 0; i < plan.slots.size(); ++i) {
     const tandem_torch_slot& slot = plan.slots[i];
     if (slot.bytes != 0) bindings[i] = {staging.memory, slot.offset, nullptr};
@@ -142,7 +142,7 @@ RunOutcome RunOnCuda(TablePlan& plan, std::span<const CallTensor> arguments,
   if (current_stream == nullptr) return {RunState::kGone, nullptr, {}};
   void* stream = nullptr;
   CheckTorch(current_stream(arguments.front().device_index, &stream), "looks for its stream");
-  std::array<void*, CallArguments::kMostTensors> pointers;
+  std::array<void*, CallArguments::kMaxTensors> pointers;
   for (size_t i = 0; i < plan.slots.size(); ++i) {
     const tandem_torch_slot& slot = plan.slots[i];
     pointers[i] =

@@ -21,7 +21,7 @@ struct RankOptions {
   std::string runtime_dir, gpu_uuid;
   int world = 2;
   int rank = 0;
-  Milliseconds deadline{30000};  // of each call, and of a launch from its first arrival
+  Milliseconds deadline = kDefaultDeadline;  // of each call, and of a launch from its first arrival
 };
 
 class TuneRank {

@@ -12,7 +12,7 @@ constexpr std::chrono::milliseconds kGrace{1000};
 
 Result<std::vector<int>> EvictFromGpu(const AdminSources& sources, const std::string& gpu_uuid, bool force) {
   if (sources.gpu_processes == nullptr)
-    return FailedPrecondition("there is no driver that knows who is on a GPU");
+    return FailedPrecondition("no driver here can list the processes on a GPU");
   TANDEM_ASSIGN_OR_RETURN(int gpu, sources.topology.Find(gpu_uuid));
   if (sources.engines->StatusOf(gpu).blocked.empty() && !force) {
     return FailedPrecondition("the engine of " + gpu_uuid +

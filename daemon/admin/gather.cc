@@ -40,8 +40,8 @@ MetricsInput GatherMetrics(const AdminSources& sources) {
     input.launches.push_back(area.Launches());
     input.failures.push_back(area.Failures());
     input.busy_ns.push_back(area.BusyNs());
-    input.prelaunched.push_back(area.Speculated());
-    input.called_off.push_back(area.Cancelled());
+    input.speculated.push_back(area.Speculated());
+    input.cancelled.push_back(area.Cancelled());
     input.late.push_back(area.Late());
     input.series.push_back(area.ReadSeries());
     const auto failures = area.FailuresByCode();

@@ -86,7 +86,7 @@ grpc::Status AdminService::ListPlans(grpc::ServerContext*, const admin::v1::List
       .group_id = request->group_id(), .plan_id = request->plan_id(), .programs = request->programs()};
   query.most_bytes = reply_bytes_ / kPageFraction;
   if (!request->page_token().empty() && !ParseToken(request->page_token(), &query)) {
-    return ToGrpc(InvalidArgument("page_token is none that this service has given"));
+    return ToGrpc(InvalidArgument("page_token was not issued by this service"));
   }
   PlanPage page = sources_.control->SnapshotPlans(query);
   const bool first = request->page_token().empty();

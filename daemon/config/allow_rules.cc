@@ -9,20 +9,20 @@
 namespace tandem::config {
 namespace {
 
-Status Wrong(std::string_view file, const toml::node& node, const std::string& text) {
+Status BadRule(std::string_view file, const toml::node& node, const std::string& text) {
   return InvalidArgument(std::string(file) + ":" + std::to_string(node.source().begin.line) + ": " + text);
 }
 
 Result<int64_t> ParseId(std::string_view name, const toml::node& node, std::string_view file) {
   const auto* number = node.as_integer();
   if (number == nullptr || number->get() < 0 || number->get() > std::numeric_limits<uint32_t>::max())
-    return Wrong(file, node, "allow." + std::string(name) + " must be a number from 0 to 4294967295");
+    return BadRule(file, node, "allow." + std::string(name) + " must be a number from 0 to 4294967295");
   return number->get();
 }
 
 Result<std::vector<std::string>> ParseGpus(const toml::node& node, std::string_view file) {
   const Status wrong =
-      Wrong(file, node, "allow.gpus must be a list of indexes and UUIDs, for example [0, 1]");
+      BadRule(file, node, "allow.gpus must be a list of indexes and UUIDs, for example [0, 1]");
   const toml::array* list = node.as_array();
   if (list == nullptr) return wrong;
   std::vector<std::string> gpus;
@@ -51,11 +51,11 @@ Result<AllowConfig> ParseRule(const toml::table& table, std::string_view file) {
     } else if (name == "cgroup") {
       const auto* path = node.as_string();
       if (path == nullptr || !path->get().starts_with('/'))
-        return Wrong(file, node, "allow.cgroup must be a path that begins with /");
+        return BadRule(file, node, "allow.cgroup must be a path that begins with /");
       rule.cgroup = path->get();
     } else {
-      return Wrong(file, node,
-                   "unknown key 'allow." + std::string(name) + "'; there are uid, gid, cgroup, gpus");
+      return BadRule(file, node,
+                     "unknown key 'allow." + std::string(name) + "'; there are uid, gid, cgroup, gpus");
     }
   }
   return rule;
@@ -65,11 +65,11 @@ Result<AllowConfig> ParseRule(const toml::table& table, std::string_view file) {
 
 Result<std::vector<AllowConfig>> ParseAllow(const toml::node& node, std::string_view file) {
   const toml::array* tables = node.as_array();
-  if (tables == nullptr) return Wrong(file, node, "allow must be tables [[allow]]");
+  if (tables == nullptr) return BadRule(file, node, "allow must be tables [[allow]]");
   std::vector<AllowConfig> rules;
   for (const toml::node& each : *tables) {
     const toml::table* table = each.as_table();
-    if (table == nullptr) return Wrong(file, node, "allow must be tables [[allow]]");
+    if (table == nullptr) return BadRule(file, node, "allow must be tables [[allow]]");
     TANDEM_ASSIGN_OR_RETURN(AllowConfig rule, ParseRule(*table, file));
     rules.push_back(std::move(rule));
   }

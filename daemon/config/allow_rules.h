@@ -13,7 +13,7 @@
 
 namespace tandem::config {
 
-// What the configuration's file says above the rules.
+// The text above the rules in the configuration's file.
 inline constexpr std::string_view kAllowDoc =
     "Tables [[allow]] admit users to GPUs, each by any of uid, gid and cgroup (that one and all below it); "
     "gpus "

@@ -74,11 +74,11 @@ const std::vector<KeySpec>& Table() {
       Text("runtime_dir", TANDEM_FIELD(runtime_dir),
            "Directory of the clients' sockets lease.sock and client.sock. Absolute. Containers mount it."),
       Text("admin_dir", TANDEM_FIELD(admin_dir),
-           "Directory of the administrators' socket admin.sock. Absolute, and neither runtime_dir nor below "
-           "it. Empty: runtime_dir "
+           "Directory of the administrators' socket admin.sock. Absolute. Neither runtime_dir nor a "
+           "directory below it. Empty: runtime_dir "
            "with -admin appended, /run/tandem-admin."),
       Text("state_dir", TANDEM_FIELD(state_dir),
-           "Directory of what outlives a restart: tuning table, probe results. Absolute."),
+           "Directory of the tuning table and of the probe's results, which outlive a restart. Absolute."),
       Text("tuning_dir", TANDEM_FIELD(tuning_dir),
            "Directory of the tuning tables that come with Tandem. Empty: ../share/tandem/tuning beside "
            "tandemd."),
@@ -98,21 +98,20 @@ const std::vector<KeySpec>& Table() {
               "In-order queues of one GPU that lanes and client streams share, as "
               "CUDA_DEVICE_MAX_CONNECTIONS has it."),
       Integer("launch_deadline_ms", TANDEM_FIELD(launch_deadline_ms), 1, 7 * kDayMs,
-              "A launch fails when some rank has not arrived so long after the first; groups and launches "
-              "may set their own."),
+              "A launch fails if a rank has not arrived this long after the first one. Groups and launches "
+              "may set another time."),
       Integer("join_deadline_ms", TANDEM_FIELD(join_deadline_ms), 1, 7 * kDayMs,
-              "The longest that a join, a rendezvous or a prepare waits for the other ranks."),
-      WithOldName("native",
-                  Choice("fused_kernels", TANDEM_FIELD(fused), kFusedUses,
-                         "explicit: the fused kernels run plans that ask for them; auto: also those that "
-                         "they are predicted to run the fastest.")),
+              "The longest wait of a join, a rendezvous or a prepare for the other ranks."),
+      WithOldName("native", Choice("fused_kernels", TANDEM_FIELD(fused), kFusedUses,
+                                   "explicit: plans take the fused kernels only if they ask for them. auto: "
+                                   "plans also take them where they are predicted to be the fastest.")),
       Choice(
           "placement", TANDEM_FIELD(placement), kPlacementUses,
-          "Where plans run of groups without the option placement: on engines, or on the ranks' own streams "
-          "(host backend so far). auto takes the engine."),
+          "Where the plans of groups without the option placement run: on engines, or on the ranks' own "
+          "streams. auto takes the client on CUDA for the plans that are faster there, and else the engine."),
       WithOldName("prelaunch",
                   Bool("speculative_launch", TANDEM_FIELD(speculative_launch),
-                       "The first kernel of the launch that is expected next waits on its lane for the "
+                       "The first kernel of the expected next launch waits on its lane for the "
                        "start, which saves some microseconds. It is cancelled when another launch comes "
                        "first.")),
       Integer("trace_records", TANDEM_FIELD(trace_records), 0, 1048576,
@@ -121,10 +120,11 @@ const std::vector<KeySpec>& Table() {
                 "The node takes no new sessions and groups, as after `tandemctl cordon`.")),
       Live(Integer("stop_grace_ms", TANDEM_FIELD(stop_grace_ms), 0, kDayMs,
                    "How long a stop waits for the groups to end. The unit's TimeoutStopSec must be longer.")),
-      Integer("restart_grace_ms", TANDEM_FIELD(restart_grace_ms), 0, kDayMs,
-              "How long engines and sessions go on without tandemd, for the next one to take them over. 0: "
-              "jobs end "
-              "with tandemd."),
+      Integer(
+          "restart_grace_ms", TANDEM_FIELD(restart_grace_ms), 0, kDayMs,
+          "How long engines and sessions go on without tandemd, until the next tandemd takes them over. 0: "
+          "jobs end "
+          "with tandemd."),
       Live(Choice("log_level", TANDEM_FIELD(log_level), kLogLevels,
                   "Least severity that is logged to stderr.")),
       Live(
@@ -142,7 +142,7 @@ const std::vector<KeySpec>& Table() {
       Live(Integer("quotas.groups", TANDEM_FIELD(quotas.groups), 1, 1048576, "Groups of one uid.")),
       Live(Integer("quotas.plans", TANDEM_FIELD(quotas.plans), 1, 1048576, "Plans of one uid.")),
       Live(Bytes("quotas.plan_bytes", TANDEM_FIELD(quotas.plan_bytes), 4096, 1024 * kTiB,
-                 "Memory that tandemd keeps the plans of one uid in.")),
+                 "Memory in which tandemd keeps the plans of one uid.")),
       Live(Integer("quotas.tensors", TANDEM_FIELD(quotas.tensors), 1, 16777216,
                    "Symmetric tensors and registrations of one uid.")),
       Live(Integer("quotas.descriptors", TANDEM_FIELD(quotas.descriptors), 1, 1048576,
@@ -150,19 +150,19 @@ const std::vector<KeySpec>& Table() {
       Live(Bytes("quotas.segment_bytes", TANDEM_FIELD(quotas.segment_bytes), 2 * kMiB, 1024 * kTiB,
                  "Symmetric memory of one uid, all GPUs together.")),
       Live(Bytes("quotas.registered_bytes", TANDEM_FIELD(quotas.registered_bytes), 2 * kMiB, 1024 * kTiB,
-                 "Registered memory of one uid's own.")),
+                 "Memory that one uid has registered, all GPUs together.")),
       Integer("quotas.calls_per_uid", TANDEM_FIELD(quotas.calls_per_uid), 1, 65536,
-              "Calls under way of one uid, beyond two of each of its sessions, which nobody else can take; "
-              "of the whole node twice as many. "
-              "Each has a thread of tandemd while it waits."),
+              "Calls of one uid at a time, beyond the two that each session always has. The whole node may "
+              "have twice as many. A call that waits has a thread of tandemd."),
       Live(Integer("quotas.cgroup_sessions", TANDEM_FIELD(quotas.cgroup_sessions), 0, 65536,
                    "Sessions of one cgroup, whatever their uids. 0: as many as of one uid.")),
-      Live(Integer("quotas.cgroup_groups", TANDEM_FIELD(quotas.cgroup_groups), 0, 1048576,
-                   "Groups of one cgroup; a group counts where its rank 0 is. 0: as many as of one uid.")),
+      Live(Integer(
+          "quotas.cgroup_groups", TANDEM_FIELD(quotas.cgroup_groups), 0, 1048576,
+          "Groups of one cgroup. A group counts for the cgroup of rank 0. 0: as many as of one uid.")),
       Live(Integer("quotas.cgroup_plans", TANDEM_FIELD(quotas.cgroup_plans), 0, 1048576,
                    "Plans of the groups of one cgroup. 0: as many as of one uid.")),
       Live(Bytes("quotas.cgroup_plan_bytes", TANDEM_FIELD(quotas.cgroup_plan_bytes), 0, 1024 * kTiB,
-                 "Memory that tandemd keeps the plans of one cgroup in. 0: as much as of one uid.")),
+                 "Memory in which tandemd keeps the plans of one cgroup. 0: as much as of one uid.")),
       Live(Integer("quotas.cgroup_tensors", TANDEM_FIELD(quotas.cgroup_tensors), 0, 16777216,
                    "Symmetric tensors and registrations of one cgroup. 0: as many as of one uid.")),
       Live(Integer("quotas.cgroup_descriptors", TANDEM_FIELD(quotas.cgroup_descriptors), 0, 1048576,
@@ -171,30 +171,30 @@ const std::vector<KeySpec>& Table() {
                  "Symmetric memory of one cgroup, all GPUs together. 0: as many as of one uid.")),
       Live(Bytes("quotas.cgroup_registered_bytes", TANDEM_FIELD(quotas.cgroup_registered_bytes), 0,
                  1024 * kTiB, "Registered memory of one cgroup. 0: as many as of one uid.")),
-      Live(Integer(
-          "quotas.cgroup_calls", TANDEM_FIELD(quotas.cgroup_calls), 0, 65536,
-          "Calls under way of one cgroup, beyond two of each of its sessions. 0: as many as of one uid.")),
+      Live(Integer("quotas.cgroup_calls", TANDEM_FIELD(quotas.cgroup_calls), 0, 65536,
+                   "Calls of one cgroup at a time, beyond the two that each session always has. 0: as many "
+                   "as of one uid.")),
       Integer("supervisor.backoff_initial_ms", TANDEM_FIELD(supervisor.backoff_initial_ms), 1, kDayMs,
               "Wait before an engine's first restart; doubles with each further crash."),
       Integer("supervisor.backoff_max_ms", TANDEM_FIELD(supervisor.backoff_max_ms), 1, kDayMs,
               "The longest wait before a restart."),
       Integer(
           "supervisor.crash_loop_count", TANDEM_FIELD(supervisor.crash_loop_count), 1, 1000,
-          "So many crashes within crash_loop_window_ms, and the engine stays down until an operator acts."),
+          "An engine that crashes this often within crash_loop_window_ms stays down until an operator acts."),
       Integer("supervisor.crash_loop_window_ms", TANDEM_FIELD(supervisor.crash_loop_window_ms), 1, 7 * kDayMs,
               "Time within which crashes count as a loop."),
       Text("mps.pipe_directory", TANDEM_FIELD(mps.pipe_directory),
-           "MPS pipe directory of the engines; clients that are to be fast use the same. Empty: "
+           "MPS pipe directory of the engines. Clients that need short launches use the same directory. "
+           "Empty: "
            "CUDA_MPS_PIPE_DIRECTORY as "
            "tandemd has it, else /tmp/nvidia-mps. A directory without a server: no MPS."),
       Text("mps.spare_pipe_directory", TANDEM_FIELD(mps.spare_pipe_directory),
-           "MPS pipe directory for an engine whose server waits for other processes to end after a fault; it "
-           "shares no "
-           "server with the clients then. Empty: wait for them."),
+           "MPS pipe directory for an engine after a fault, while its server waits for other processes to "
+           "end. The engine shares no server with the clients then. Empty: the engine waits too."),
       WithOldName("engines_per_gpu",
                   Integer("testing.engines_per_gpu", TANDEM_FIELD(testing.engines_per_gpu), 1, 8,
-                          "CUDA: engines that share each GPU, for more ranks than GPUs. Each engine is a GPU "
-                          "of its own to Tandem. "
+                          "CUDA: engines that share each GPU, for more ranks than GPUs. Tandem takes each "
+                          "engine for a separate GPU. "
                           "Such ranks cannot use NCCL, and times mean nothing. 1: each GPU has one engine.")),
       WithOldName("visibility_delay_us", Integer("testing.visibility_delay_us",
                                                  TANDEM_FIELD(testing.visibility_delay_us), 0, 1000000,

@@ -112,7 +112,7 @@ void Control::Stop() {
   RegistryLock lock(registry);
   if (registry.stopping) return;
   registry.stopping = true;
-  // Meetings end, sessions do not: the next tandemd must not see that.
+  // Rendezvous end, sessions do not: the next tandemd must not see that.
   if (registry.state) registry.state->Close();
   const Status why = Unavailable("the daemon is stopping");
   for (const auto& [id, session] : registry.sessions) {

@@ -96,8 +96,8 @@ class Control final : public EngineListener {
   // NOT_FOUND.
   Status Evict(uint64_t session_id, const std::string& by = "an operator");
   // A place for one call of the session, for as long as it is held, which must not outlive this: each call
-  // that waits has a thread of the service. A session has some of its own; further ones come out of its uid's
-  // and cgroup's. RESOURCE_EXHAUSTED.
+  // that waits has a thread of the service. A session has some places; further ones count for its uid and
+  // its cgroup. RESOURCE_EXHAUSTED.
   Result<std::shared_ptr<void>> Admit(const SessionRef& session);
   // A stream of the session's events, in place of the one before: each event is delivered once.
   uint64_t OpenEvents(const SessionRef& session);

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "client/include/tandem/deadlines.h"
 #include "common/deadline.h"
 #include "daemon/planner/planner.h"
 #include "daemon/topology/topology.h"
@@ -46,10 +47,10 @@ struct ControlLimits {
   CgroupLimits cgroup;
   uint64_t channels_per_session = 64;
   uint64_t pending_launches_per_session = 4096;
-  uint64_t transfers_per_session = 64;  // not yet claimed
-  uint64_t events_per_session = 1024;   // not yet read; the oldest go first
-  uint64_t calls_per_session = 256;     // under way
-  uint64_t meetings_per_group = 1024;   // prepares, and rendezvous, that not all ranks have come to
+  uint64_t transfers_per_session = 64;   // not yet claimed
+  uint64_t events_per_session = 1024;    // not yet read; the oldest go first
+  uint64_t calls_per_session = 256;      // under way
+  uint64_t rendezvous_per_group = 1024;  // prepares, and rendezvous, that not all ranks have come to
 };
 
 // Calls of all sessions that can be under way at once. Each has a thread of the service while it waits: with
@@ -73,7 +74,8 @@ struct ControlOptions {
   std::string grpc_socket;  // told to clients in the answer to Attach
   Topology topology;        // of the node; positions are the engines' GPU indexes
   uint32_t hardware_queues = 32;
-  std::chrono::milliseconds default_deadline{30000};
+  // Of calls that carry none.
+  std::chrono::milliseconds default_deadline{TANDEM_DEFAULT_DEADLINE_MS};
   std::chrono::milliseconds maximal_deadline{600000};
   std::chrono::milliseconds default_launch_deadline = kDefaultLaunchDeadline;
   std::chrono::milliseconds orphan_deadline{5000};  // transfers that nobody claims

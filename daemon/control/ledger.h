@@ -1,8 +1,8 @@
 // File: ledger.h
 //
 // `Ledger`: what each uid and each control group (cgroup) has of the daemon's resources, and the quotas on
-// it. A uid alone does not tell the containers of a node apart, since they often run as the same user; a
-// cgroup alone does not bind a user who may make cgroups: hence both, and whichever is reached first refuses.
+// it. A uid alone does not separate the containers of a node, since they often run as the same user. A cgroup
+// alone does not bind a user who may make cgroups. Hence both: the first quota that is reached refuses.
 //
 // Thread rule: the registry's mutex guards it.
 #pragma once

@@ -18,7 +18,7 @@ class PlanInfo;
 
 namespace tandem::daemon {
 
-// What the node takes that is new. Jobs that it has go on in every state, and prepare new plans.
+// The new work that the node takes. Jobs that it has go on in every state, and prepare new plans.
 enum class Admission : uint8_t {
   kOpen,      // everything
   kCordoned,  // no sessions and groups

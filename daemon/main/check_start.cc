@@ -22,7 +22,7 @@ Status CheckEngine(const std::string& configured) {
   std::error_code error;
   if (std::filesystem::is_regular_file(*program, error) && ::access(program->c_str(), X_OK) == 0)
     return Status::Ok();
-  return NotFound(*program + " is no program that can be executed");
+  return NotFound(*program + " is not an executable program");
 }
 
 Status CheckReadableDirectory(const std::string& directory) {

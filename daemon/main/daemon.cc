@@ -182,23 +182,23 @@ Status Daemon::StartEngines(const NodeChoice& node, EngineSettings settings, Tak
     }
   }
   TANDEM_ASSIGN_OR_RETURN(order_log_, OrderLog::Map(log_fd.get()));
-  std::vector<EngineSeat> seats;
+  std::vector<EngineSlot> slots;
   for (const GpuInfo& gpu : node.topology.gpus) {
-    EngineSeat seat{gpu.uuid, gpu.memory_bytes, UniqueFd(), EngineEnvironment(node, gpu)};
-    if (takeover != nullptr) seat.adopted = std::move(takeover->engines[seats.size()]);
-    if (seat.adopted.has_value()) {
-      seat.stats_area = std::move(seat.adopted->stats_area);
+    EngineSlot slot{gpu.uuid, gpu.memory_bytes, UniqueFd(), EngineEnvironment(node, gpu)};
+    if (takeover != nullptr) slot.adopted = std::move(takeover->engines[slots.size()]);
+    if (slot.adopted.has_value()) {
+      slot.stats_area = std::move(slot.adopted->stats_area);
     } else {
       uint32_t records = static_cast<uint32_t>(config_.trace_records);
-      TANDEM_ASSIGN_OR_RETURN(seat.stats_area, CreateStatsArea(kPlanRows, records));
+      TANDEM_ASSIGN_OR_RETURN(slot.stats_area, CreateStatsArea(kPlanRows, records));
     }
-    TANDEM_ASSIGN_OR_RETURN(StatsArea area, StatsArea::Map(seat.stats_area.get()));
+    TANDEM_ASSIGN_OR_RETURN(StatsArea area, StatsArea::Map(slot.stats_area.get()));
     stats_.push_back(std::move(area));
-    seats.push_back(std::move(seat));
+    slots.push_back(std::move(slot));
   }
   journal_ = journal_fd.valid() ? UniqueFd(::fcntl(journal_fd.get(), F_DUPFD_CLOEXEC, 0)) : UniqueFd();
   TANDEM_ASSIGN_OR_RETURN(supervisor_, Supervisor::Create(std::move(settings), std::move(log_fd),
-                                                          std::move(seats), std::move(journal_fd)));
+                                                          std::move(slots), std::move(journal_fd)));
   return Status::Ok();
 }
 
@@ -209,7 +209,8 @@ void Daemon::ProbeLinks(Topology topology, bool measures) {
   Result<ProbeOutcome> outcome = LoadProbe(path, boot_id, reported);
   bool is_new = !outcome.ok();
   if (!outcome.ok() && !measures) {
-    log::Warning("the links among the GPUs are taken as they are reported: " + outcome.status().message());
+    log::Warning("the links among the GPUs are used as reported, without a probe: " +
+                 outcome.status().message());
     outcome = ProbeOutcome{{}, {}};
     is_new = false;
   }

@@ -79,7 +79,7 @@ Status RemoveStaleSocket(const std::string& path) {
     // EAGAIN: a listener with a full backlog, alive all the same.
     if (::connect(probe.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 ||
         errno == EAGAIN) {
-      return AlreadyExists("somebody answers at " + path);
+      return AlreadyExists("another process answers at " + path);
     }
   }
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) return SystemError("remove " + path, errno);

@@ -81,7 +81,7 @@ class LinkSegments {
     uint64_t rate = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rate);
     if (error != std::errc() || end != text.data() + text.size() || rate == 0) {
-      return Internal("an engine measures a link at '" + text + "'");
+      return Internal("an engine reports '" + text + "' as a link's rate");
     }
     return rate;
   }

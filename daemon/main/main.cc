@@ -57,7 +57,7 @@ void Reload(Daemon& daemon, int argc, char** argv) {
     for (const std::string& note : line->config.old_names) tandem::log::Warning(note);
     for (const std::string& key : daemon.Reload(line->config))
       tandem::log::Warning("configuration: " + key + " has changed, which needs a restart");
-    tandem::log::Info("configuration read again");
+    tandem::log::Info("configuration reloaded");
   }
   tandem::NotifyReady(daemon.Summary());
 }

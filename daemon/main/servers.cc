@@ -52,7 +52,8 @@ Status AskStats(const std::string& socket) {
   context.set_wait_for_ready(true);
   admin::v1::GetStatsReply reply;
   grpc::Status status = admin::v1::Admin::NewStub(channel)->GetStats(&context, {}, &reply);
-  if (!status.ok()) return Unavailable("no answer at our own " + socket + ": " + status.error_message());
+  if (!status.ok())
+    return Unavailable("tandemd does not answer at its socket " + socket + ": " + status.error_message());
   return Status::Ok();
 }
 
@@ -90,7 +91,7 @@ Servers::~Servers() {
 Result<std::unique_ptr<Servers>> Servers::Start(const Config& config, Control& control,
                                                 const AdminSources& sources) {
   auto parts = std::make_unique<Parts>(config, control, sources);
-  // gRPC stays initialised until the process ends. Its shutdown waits up to 10 s for threads of its executor,
+  // gRPC stays initialised until the process ends. Its shutdown waits up to 10 s for the executor's threads,
   // which large replies start (gRPC 1.51; github.com/grpc/grpc/issues/41050).
   grpc_init();
   grpc::EnableDefaultHealthCheckService(true);

@@ -13,7 +13,7 @@ namespace {
 // An engine answers between two commands; one may take seconds.
 constexpr std::chrono::milliseconds kInventoryDeadline{10000};
 // Emulated GPUs, and GPUs of a node.
-constexpr int kMostGpus = 8;
+constexpr int kMaxGpus = 8;
 
 UniqueFd Duplicate(const UniqueFd& fd) { return UniqueFd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0)); }
 
@@ -57,7 +57,7 @@ void End(std::vector<std::optional<AdoptedEngine>> all, const std::string& direc
     if (engine.has_value()) engines.push_back(std::move(*engine));
   }
   EndEngines(std::move(engines), grace);
-  for (int gpu = 0; gpu < kMostGpus; ++gpu) ::unlink(SuccessorSocketPath(directory, gpu).c_str());
+  for (int gpu = 0; gpu < kMaxGpus; ++gpu) ::unlink(SuccessorSocketPath(directory, gpu).c_str());
 }
 
 }  // namespace
@@ -69,7 +69,7 @@ std::optional<Takeover> TakeOverEngines(const Config& config, const NodeChoice& 
   Status status;
   if (config.restart_grace_ms == 0) status = FailedPrecondition("restart_grace_ms is 0");
   bool any = false;
-  for (int gpu = 0; gpu < kMostGpus; ++gpu) {
+  for (int gpu = 0; gpu < kMaxGpus; ++gpu) {
     Result<std::optional<AdoptedEngine>> engine =
         AdoptEngine(SuccessorSocketPath(directory, gpu), kInventoryDeadline);
     if (!engine.ok()) {

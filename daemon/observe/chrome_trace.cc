@@ -68,9 +68,9 @@ struct Cursor {
 };
 
 // The events of one GPU's rows. Appends to `events`.
-class Rows {
+class TraceRows {
  public:
-  Rows(size_t gpu, uint64_t base, const std::map<uint64_t, TracePlan>& plans)
+  TraceRows(size_t gpu, uint64_t base, const std::map<uint64_t, TracePlan>& plans)
       : gpu_(gpu), base_(base), plans_(plans) {}
 
   void Add(const TraceRecord& record, std::vector<std::string>& events) {
@@ -137,7 +137,7 @@ ChromeTraceText ChromeTrace(std::span<const std::vector<TraceRecord>> records,
     cursors.push_back({view, view.size()});
   }
   std::vector<std::string> events;
-  std::vector<Rows> rows;
+  std::vector<TraceRows> rows;
   for (size_t gpu = 0; gpu < cursors.size(); ++gpu) {
     rows.emplace_back(gpu, base, plans);
     events.push_back(Text(Name("process_name", gpu, 0, gpu_names[gpu])));

@@ -81,7 +81,7 @@ void CheckBlocked(const DoctorInput& input, Findings& findings) {
            "the engine of " + GpuName(input, gpu) +
                " fell with every process on its GPU: " + engine.last_exit,
            "a fault of one process under MPS, or its kill -9 in a kernel, ends all contexts on that GPU: "
-           "jobs that must not share fate must not share MPS"});
+           "jobs that must survive the faults of others need an MPS server of their own"});
     }
     if (engine.blocked.empty()) continue;
     std::vector<std::string> holders;

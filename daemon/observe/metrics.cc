@@ -99,10 +99,10 @@ void AddEngines(const MetricsInput& input, Families& families) {
   by_gpu("tandem_engine_busy_seconds_total", "Time in which at least one program ran", input.busy_ns, 1e-9);
   by_gpu("tandem_engine_launches_total", "Launches that have ended, on each GPU", input.launches, 1);
   by_gpu("tandem_engine_launch_failures_total", "Launches that have failed, on each GPU", input.failures, 1);
-  by_gpu("tandem_engine_prelaunched_total", "Launches that found their first kernel on its lane",
-         input.prelaunched, 1);
-  by_gpu("tandem_engine_called_off_total", "Kernels called off that waited on a lane for a launch",
-         input.called_off, 1);
+  by_gpu("tandem_engine_speculated_total", "Launches that found their first kernel on its lane",
+         input.speculated, 1);
+  by_gpu("tandem_engine_cancelled_total", "Cancelled kernels that waited on a lane for a launch",
+         input.cancelled, 1);
   by_gpu("tandem_late_launches_total", "Launches that have waited over a second for other ranks", input.late,
          1);
 }

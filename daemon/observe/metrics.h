@@ -30,7 +30,7 @@ struct MetricsInput {
   std::vector<EngineStatus> engines;  // by GPU
   std::vector<std::string> gpu_uuids;
   // By GPU, since the daemon's start.
-  std::vector<uint64_t> launches, failures, busy_ns, prelaunched, called_off, late;
+  std::vector<uint64_t> launches, failures, busy_ns, speculated, cancelled, late;
   std::vector<std::vector<SeriesStats>> series;             // by GPU
   std::array<uint64_t, kStatsCodes> failures_by_code = {};  // of all GPUs
   std::vector<QueueState> queues;                           // by GPU

@@ -1,10 +1,12 @@
 #include "daemon/planner/planner.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "daemon/planner/choice/choice.h"
 #include "daemon/planner/choice/placement.h"
+#include "daemon/planner/cost/cost_model.h"
 #include "daemon/planner/cost/measured.h"
 #include "daemon/planner/families/families.h"
 #include "daemon/planner/families/matmul_notes.h"
@@ -53,7 +55,7 @@ Status Build(const Problem& problem, const Choice& choice, OperationPlan* plan) 
   switch (op) {
     case Op::kBarrier:
     case Op::kEmpty:
-      return algorithm == Algorithm::kNccl ? BuildNccl(problem, plan) : BuildMeeting(problem, plan);
+      return algorithm == Algorithm::kNccl ? BuildNccl(problem, plan) : BuildBarrier(problem, plan);
     case Op::kSendReceive: return BuildSendReceive(problem, plan);
     case Op::kAsyncInputMatmul: return BuildAsyncInputMatmul(problem, plan);
     case Op::kAllGatherMatmul: return BuildAllGatherMatmul(problem, algorithm, choice.collective, plan);
@@ -106,8 +108,9 @@ Result<OperationPlan> PlanMeasured(std::span<const OpRequest> requests, const Gr
   return PlanProblem(problem, &measured);
 }
 
-// The plan for engines, wherever it is to run.
-Result<OperationPlan> PlanForEngines(std::span<const OpRequest> requests, const GroupContext& group) {
+// The plan for the group's placement: laid out for the client if that is asked for, else for engines. Nobody
+// has checked that the client can run it.
+Result<OperationPlan> PlanUnchecked(std::span<const OpRequest> requests, const GroupContext& group) {
   TANDEM_ASSIGN_OR_RETURN(const Problem problem, MakeProblem(requests, group));
   if (const TuningEntry* entry = MeasuredFor(problem); entry != nullptr) {
     // Times of cuBLASLt's products say nothing of the plain kernel's.
@@ -125,6 +128,15 @@ Result<OperationPlan> PlanForEngines(std::span<const OpRequest> requests, const 
   return PlanProblem(problem, nullptr);
 }
 
+// The same by `algorithm`.
+Result<OperationPlan> PlanBy(Algorithm algorithm, std::span<const OpRequest> requests,
+                             const GroupContext& group) {
+  std::vector<OpRequest> asked(requests.begin(), requests.end());
+  for (OpRequest& request : asked) request.algorithm = algorithm;
+  return PlanUnchecked(asked, group);
+}
+
+// `first`, laid out for the client, or the fastest other algorithm that the client can run.
 Result<OperationPlan> PlaceInClient(std::span<const OpRequest> requests, const GroupContext& group,
                                     OperationPlan first) {
   const Status refused = CheckClientPlacement(first, requests, group.client_kernels);
@@ -134,10 +146,8 @@ Result<OperationPlan> PlaceInClient(std::span<const OpRequest> requests, const G
   const Status why = refused.WithContext(AlgorithmName(first.algorithm));
   if (requests[0].algorithm != Algorithm::kAuto) return why;
   for (Algorithm algorithm : OtherAlgorithms(first)) {
-    std::vector<OpRequest> asked(requests.begin(), requests.end());
-    for (OpRequest& request : asked) request.algorithm = algorithm;
-    Result<OperationPlan> plan = PlanForEngines(asked, group);
-    if (!plan.ok() || !CheckClientPlacement(*plan, asked, group.client_kernels).ok()) continue;
+    Result<OperationPlan> plan = PlanBy(algorithm, requests, group);
+    if (!plan.ok() || !CheckClientPlacement(*plan, requests, group.client_kernels).ok()) continue;
     plan->reason = Text("the client can run it; ", AlgorithmName(first.algorithm),
                         ", the choice of engines: ", refused.message());
     plan->placement = PlanPlacement::kClient;
@@ -147,57 +157,114 @@ Result<OperationPlan> PlaceInClient(std::span<const OpRequest> requests, const G
   return why;
 }
 
-// The hand-over to an engine and back (docs/performance-launches.md). Measured times contain it, predicted
-// times of collectives do not.
-constexpr double kHandOverUs = 12;
 // `auto` takes the client for a gain of this much: it promises less (docs/client-placement.md).
 constexpr double kLeastGain = 1.03;
 
-double ByEngineUs(const OperationPlan& plan) {
-  return plan.measured_us > 0 ? plan.measured_us : plan.predicted_us + kHandOverUs;
-}
+// The choice between `engine`, a plan for engines, and what the client can run instead.
+class PlacementChoice {
+ public:
+  PlacementChoice(std::span<const OpRequest> requests, const GroupContext& group, const OperationPlan& engine)
+      : requests_(requests), engine_(engine), in_client_(group) {
+    in_client_.placement = PlanPlacement::kClient;
+    const bool has_hand_over = engine.measured_us > 0 || PredictsHandOver(requests[0].op, group);
+    const double us = engine.measured_us > 0 ? engine.measured_us : engine.predicted_us;
+    engine_us_ = us + (has_hand_over ? 0 : kHandOverUs);
+  }
 
-double ByClientUs(const OperationPlan& plan) {
-  return plan.measured_us > 0 ? std::max(plan.measured_us - kHandOverUs, 0.0) : plan.predicted_us;
-}
+  // The client's plan if it is faster, else nothing; reason() says why.
+  std::optional<OperationPlan> Take() {
+    if (!Gains(engine_us_ - kHandOverOfTwoUs)) return std::nullopt;  // plans and proofs take time
+    // What goes with a product is laid out otherwise for the client.
+    Result<OperationPlan> first =
+        IsFusedOp(requests_[0].op) ? PlanUnchecked(requests_, in_client_) : Result<OperationPlan>(engine_);
+    if (!first.ok()) return std::nullopt;
+    std::vector<RefusedAlgorithm> others;
+    if (requests_[0].algorithm == Algorithm::kAuto) {
+      for (const Algorithm algorithm : OtherAlgorithms(*first)) {
+        others.push_back(*std::find_if(first->refused.begin(), first->refused.end(),
+                                       [&](const auto& each) { return each.algorithm == algorithm; }));
+      }
+    }
+    if (std::optional<OperationPlan> plan = Try(*first, first->measured_us)) return plan;
+    for (const RefusedAlgorithm& other : others) {
+      if (!comparison_.empty() || !Gains(ClientUs(other.measured_us, other.predicted_us))) break;
+      Result<OperationPlan> plan = PlanBy(other.algorithm, requests_, in_client_);
+      if (!plan.ok()) continue;
+      // Nobody has asked for it but PlanBy; the collective beside a product comes behind.
+      constexpr std::string_view kAsked = "asked for";
+      const std::string rest = plan->reason.starts_with(kAsked) ? plan->reason.substr(kAsked.size()) : "";
+      plan->reason = Text("the client can run it; ", refusal_, rest);
+      if (std::optional<OperationPlan> taken = Try(*std::move(plan), other.measured_us)) return taken;
+    }
+    return std::nullopt;
+  }
+
+  std::string reason() const {
+    if (!comparison_.empty()) return comparison_;
+    if (!refusal_.empty()) return Text("auto; the client cannot run this plan: ", refusal_);
+    return Text("auto: the caller's stream would save less than 3 % of ", MicrosecondsText(engine_us_));
+  }
+
+ private:
+  static double ClientUs(double measured_us, double predicted_us) {
+    return std::max(measured_us > 0 ? measured_us - kHandOverUs : predicted_us, 0.0);
+  }
+  bool Gains(double us) const { return us * kLeastGain <= engine_us_; }
+
+  // `plan`, of which the table has `measured_us`, if the client can run it and it gains.
+  std::optional<OperationPlan> Try(OperationPlan plan, double measured_us) {
+    const double us = ClientUs(measured_us, plan.predicted_us);
+    const Status refused = Gains(us) ? CheckClientPlacement(plan, requests_, in_client_.client_kernels)
+                                     : CheckClientForm(plan, in_client_.client_kernels);
+    if (!refused.ok()) {
+      // The first reason is of what engines would take.
+      if (refusal_.empty()) refusal_ = refused.WithContext(AlgorithmName(plan.algorithm)).message();
+      return std::nullopt;
+    }
+    comparison_ = Text("auto: on the caller's stream ", AlgorithmName(plan.algorithm),
+                       " is predicted to take ", MicrosecondsText(us), ", by the engine ",
+                       AlgorithmName(engine_.algorithm), " ", MicrosecondsText(engine_us_));
+    if (!Gains(us)) return std::nullopt;
+    plan.placement = PlanPlacement::kClient;
+    return plan;
+  }
+
+  std::span<const OpRequest> requests_;
+  const OperationPlan& engine_;
+  GroupContext in_client_;
+  double engine_us_ = 0;
+  std::string refusal_, comparison_;
+};
 
 // `engine`, or the client's plan if that is faster.
 OperationPlan ChoosePlacement(std::span<const OpRequest> requests, const GroupContext& group,
                               OperationPlan engine) {
-  if (IsFusedOp(requests[0].op)) {
-    engine.placement_reason = "auto; on CUDA clients launch collectives only";
-    return engine;
-  }
-  Result<OperationPlan> client = PlaceInClient(requests, group, engine);
-  if (!client.ok()) {
-    engine.placement_reason = Text("auto; the client cannot run this plan: ", client.status().message());
-    return engine;
-  }
-  const double by_engine = ByEngineUs(engine), by_client = ByClientUs(*client);
-  const std::string times = Text("auto: on the caller's stream ", AlgorithmName(client->algorithm),
-                                 " is predicted to take ", MicrosecondsText(by_client), ", by the engine ",
-                                 AlgorithmName(engine.algorithm), " ", MicrosecondsText(by_engine));
-  OperationPlan chosen = by_client * kLeastGain <= by_engine ? *std::move(client) : std::move(engine);
-  chosen.placement_reason = times;
+  PlacementChoice choice(requests, group, engine);
+  std::optional<OperationPlan> client = choice.Take();
+  OperationPlan chosen = client.has_value() ? *std::move(client) : std::move(engine);
+  chosen.placement_reason = choice.reason();
   return chosen;
 }
 
 }  // namespace
 
 Result<OperationPlan> MakePlan(std::span<const OpRequest> requests, const GroupContext& group) {
-  TANDEM_ASSIGN_OR_RETURN(OperationPlan plan, PlanForEngines(requests, group));
+  TANDEM_ASSIGN_OR_RETURN(OperationPlan plan, PlanUnchecked(requests, group));
   if (group.placement == PlanPlacement::kClient) {
     Result<OperationPlan> placed = PlaceInClient(requests, group, std::move(plan));
     return placed.ok() ? std::move(placed) : placed.status().WithContext("placement = client");
   }
-  if (group.placement == PlanPlacement::kAuto && group.client_kernels == ClientKernels::kCollectives) {
+  if (group.placement == PlanPlacement::kAuto && group.client_kernels != ClientKernels::kAll) {
     return ChoosePlacement(requests, group, std::move(plan));
   }
   const Status form = CheckClientForm(plan, group.client_kernels);
   plan.placement_reason =
       group.placement == PlanPlacement::kEngine ? "asked for" : "auto takes the engine on the host backend";
-  plan.placement_reason += form.ok() ? "; the client could run this plan"
-                                     : Text("; the client cannot run this plan: ", form.message());
+  // A product that is not overlapped is laid out otherwise for the client, which is not planned here.
+  const bool other_layout = IsFusedOp(plan.op) && !Overlaps(plan.algorithm);
+  plan.placement_reason += form.ok()      ? "; the client could run this plan"
+                           : other_layout ? "; a plan for the client would lie in other memory"
+                                          : Text("; the client cannot run this plan: ", form.message());
   return plan;
 }
 

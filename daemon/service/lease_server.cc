@@ -152,7 +152,7 @@ void LeaseServer::MakeRoom() {
     if (most == waiting.end()) return;
     oldest = most->second.front();
   }
-  Drop(oldest, "others wait to attach");
+  Drop(oldest, "it did not attach, and other clients wait");
 }
 
 void LeaseServer::Accept() {

@@ -25,7 +25,7 @@ Result<std::pair<PeerIdentity, UniqueFd>> IdentifyPeer(int socket,
 UniqueFd OpenProcess(int pid, uint64_t start_ticks);
 
 // The path of a process in the cgroup hierarchy that accounts for memory, from the text of
-// /proc/<pid>/cgroup: the memory controller's of version 1 where it has one, else that of version 2. Empty if
+// /proc/<pid>/cgroup. A path of version 1's memory controller comes before the path of version 2. Empty if
 // the text names neither.
 std::string MemoryCgroup(const std::string& proc_text);
 

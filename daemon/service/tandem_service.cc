@@ -55,8 +55,7 @@ grpc::Status TandemService::Answer(grpc::ServerContext* context, uint64_t deadli
   auto result = work(*session, waiter);
   // The next tandemd knows nothing of what has been done since.
   if (control_.leaving()) {
-    return ToGrpc(context,
-                  Unavailable("tandemd is being started again").WithDetail({.reason = "RESTARTING"}));
+    return ToGrpc(context, Unavailable("tandemd is restarting").WithDetail({.reason = "RESTARTING"}));
   }
   if constexpr (std::is_same_v<decltype(result), Status>) {
     return ToGrpc(context, result);

@@ -36,7 +36,7 @@ EngineConnection::EngineConnection(UniqueFd socket, int wake_fd, std::string nam
 }
 
 EngineConnection::~EngineConnection() {
-  Close("the connection has been given up");
+  Close("tandemd has closed the connection");
   reader_.join();
 }
 

@@ -42,17 +42,17 @@ bool IsBlocked(const std::string& reason) {
 }  // namespace
 
 EngineKeeper::EngineKeeper(int gpu, const EngineSettings& settings, int order_log, int journal,
-                           EngineSeat seat, EngineListener& listener)
+                           EngineSlot slot, EngineListener& listener)
     : gpu_(gpu),
       settings_(settings),
       order_log_(order_log),
       journal_(journal),
-      seat_(std::move(seat)),
+      slot_(std::move(slot)),
       listener_(listener) {
   wake_.Reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   status_.state = EngineState::kStarting;
-  if (seat_.adopted.has_value()) {
-    AdoptedEngine& engine = *seat_.adopted;
+  if (slot_.adopted.has_value()) {
+    AdoptedEngine& engine = *slot_.adopted;
     status_.state = EngineState::kReady;
     status_.pid = engine.pid;
     status_.generation = engine.holdings.generation;
@@ -62,7 +62,7 @@ EngineKeeper::EngineKeeper(int gpu, const EngineSettings& settings, int order_lo
     NoteReady(engine.ready);
     connection_ = std::make_shared<EngineConnection>(
         std::move(engine.socket), wake_.get(),
-        "engine of GPU " + std::to_string(gpu_) + " (" + seat_.gpu_uuid + ")");
+        "engine of GPU " + std::to_string(gpu_) + " (" + slot_.gpu_uuid + ")");
   }
   thread_ = std::thread([this] { Run(); });
 }
@@ -85,7 +85,7 @@ Result<std::shared_ptr<EngineConnection>> EngineKeeper::connection() const {
   std::lock_guard<std::mutex> lock(mutex_);
   if (connection_ != nullptr) return connection_;
   if (stopping()) return Unavailable(kStopping);
-  std::string text = "the engine of GPU " + std::to_string(gpu_) + " (" + seat_.gpu_uuid + ") is ";
+  std::string text = "the engine of GPU " + std::to_string(gpu_) + " (" + slot_.gpu_uuid + ") is ";
   switch (status_.state) {
     case EngineState::kStarting: text += "starting"; break;
     case EngineState::kCrashLooped: text += "held down after a crash loop"; break;
@@ -93,14 +93,14 @@ Result<std::shared_ptr<EngineConnection>> EngineKeeper::connection() const {
   }
   if (!status_.blocked.empty()) {
     text += " and cannot start yet: " + status_.blocked;
-    return Unavailable(text).WithDetail({"ENGINE_BLOCKED", seat_.gpu_uuid, "", 0, 0});
+    return Unavailable(text).WithDetail({"ENGINE_BLOCKED", slot_.gpu_uuid, "", 0, 0});
   }
   if (!status_.lingers.empty()) {
     text += ": " + status_.lingers;
   } else if (!status_.last_exit.empty()) {
     text += " (last end: " + status_.last_exit + ")";
   }
-  return Unavailable(text).WithDetail({"ENGINE_DOWN", seat_.gpu_uuid, "", 0, 0});
+  return Unavailable(text).WithDetail({"ENGINE_DOWN", slot_.gpu_uuid, "", 0, 0});
 }
 
 void EngineKeeper::Reset() {
@@ -156,8 +156,8 @@ void EngineKeeper::Log(SupervisorLogSeverity severity, const std::string& text) 
 void EngineKeeper::Run() {
   RestartPolicy policy(settings_.restart);
   EngineProcess adopted;
-  if (seat_.adopted.has_value())
-    adopted = EngineProcess::Adopt(seat_.adopted->pid, std::move(seat_.adopted->pidfd));
+  if (slot_.adopted.has_value())
+    adopted = EngineProcess::Adopt(slot_.adopted->pid, std::move(slot_.adopted->pidfd));
   // A stop that came before this thread ran has to end, or leave, an adopted engine all the same.
   while (!stopping() || adopted.running()) {
     Life life = RunOnce(std::exchange(adopted, {}));

@@ -59,7 +59,7 @@ struct EngineSettings {
 };
 
 // The arguments of one engine's start. The descriptors stay open for restarts.
-struct EngineSeat {
+struct EngineSlot {
   std::string gpu_uuid;
   uint64_t memory_bytes = 0;
   UniqueFd stats_area;
@@ -75,7 +75,7 @@ class EngineKeeper {
  public:
   // `settings`, the descriptors and `listener` outlive this. Starts the thread. An adopted engine is ready at
   // once; the listener hears of its end, and of what it reports. `journal`: for the next tandemd; -1: none.
-  EngineKeeper(int gpu, const EngineSettings& settings, int order_log, int journal, EngineSeat seat,
+  EngineKeeper(int gpu, const EngineSettings& settings, int order_log, int journal, EngineSlot slot,
                EngineListener& listener);
   // Ends the engine as Stop does.
   ~EngineKeeper();
@@ -138,7 +138,7 @@ class EngineKeeper {
   const EngineSettings& settings_;
   const int order_log_;
   const int journal_;
-  EngineSeat seat_;
+  EngineSlot slot_;
   EngineListener& listener_;
   UniqueFd wake_;  // eventfd
   std::atomic<bool> stopping_{false};

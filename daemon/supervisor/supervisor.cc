@@ -23,21 +23,21 @@ constexpr milliseconds kQueueDeadline{1000};
 
 }  // namespace
 
-Supervisor::Supervisor(EngineSettings settings, UniqueFd order_log, std::vector<EngineSeat> seats,
+Supervisor::Supervisor(EngineSettings settings, UniqueFd order_log, std::vector<EngineSlot> slots,
                        UniqueFd journal)
     : settings_(std::move(settings)),
       order_log_(std::move(order_log)),
       journal_(std::move(journal)),
-      count_(static_cast<int>(seats.size())),
-      seats_(std::move(seats)) {}
+      count_(static_cast<int>(slots.size())),
+      slots_(std::move(slots)) {}
 
 Result<std::unique_ptr<Supervisor>> Supervisor::Create(EngineSettings settings, UniqueFd order_log,
-                                                       std::vector<EngineSeat> seats, UniqueFd journal) {
+                                                       std::vector<EngineSlot> slots, UniqueFd journal) {
   if (::access(settings.program.c_str(), X_OK) != 0) {
     return FailedPrecondition("the engine program " + settings.program + " cannot be executed");
   }
   return std::unique_ptr<Supervisor>(
-      new Supervisor(std::move(settings), std::move(order_log), std::move(seats), std::move(journal)));
+      new Supervisor(std::move(settings), std::move(order_log), std::move(slots), std::move(journal)));
 }
 
 Supervisor::~Supervisor() { Stop(); }
@@ -46,7 +46,7 @@ void Supervisor::Start(EngineListener& listener) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (int gpu = 0; gpu < count_; ++gpu) {
     keepers_.push_back(std::make_shared<EngineKeeper>(gpu, settings_, order_log_.get(), journal_.get(),
-                                                      std::move(seats_[gpu]), listener));
+                                                      std::move(slots_[gpu]), listener));
   }
 }
 

@@ -5,7 +5,7 @@
 //
 // Example:
 //   TANDEM_ASSIGN_OR_RETURN(auto supervisor, Supervisor::Create(settings, std::move(order_log),
-//   std::move(seats))); Control control(options, *supervisor); supervisor->Start(control); …
+//   std::move(slots))); Control control(options, *supervisor); supervisor->Start(control); …
 //   supervisor->Stop();
 #pragma once
 
@@ -26,7 +26,7 @@ class Supervisor final : public Engines {
   // FAILED_PRECONDITION if the engine program is no executable file. Nothing is started yet. `journal`:
   // tandemd's, which engines keep for the next tandemd.
   static Result<std::unique_ptr<Supervisor>> Create(EngineSettings settings, UniqueFd order_log,
-                                                    std::vector<EngineSeat> seats,
+                                                    std::vector<EngineSlot> slots,
                                                     UniqueFd journal = UniqueFd());
   ~Supervisor() override;
 
@@ -39,7 +39,7 @@ class Supervisor final : public Engines {
   void RequestStop();
   // Ends all engines, side by side, and waits. Idempotent.
   void Stop();
-  // RequestStop, but ready engines go on, for the next tandemd. The listener hears no end of theirs.
+  // RequestStop, but ready engines go on, for the next tandemd. The listener hears nothing of their ends.
   void RequestLeave();
   // The longest time since one of the keepers showed that it goes on.
   std::chrono::milliseconds LongestTurn() const;
@@ -56,14 +56,14 @@ class Supervisor final : public Engines {
   Result<std::unique_ptr<engine::v1::Queue>> QueueSnapshot(int gpu) override;
 
  private:
-  Supervisor(EngineSettings settings, UniqueFd order_log, std::vector<EngineSeat> seats, UniqueFd journal);
+  Supervisor(EngineSettings settings, UniqueFd order_log, std::vector<EngineSlot> slots, UniqueFd journal);
   Result<std::shared_ptr<EngineConnection>> ConnectionOf(int gpu) const;
   std::vector<std::shared_ptr<EngineKeeper>> Keepers() const;
 
   const EngineSettings settings_;
   const UniqueFd order_log_, journal_;
   const int count_;
-  std::vector<EngineSeat> seats_;  // until Start
+  std::vector<EngineSlot> slots_;  // until Start
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<EngineKeeper>> keepers_;
 };

@@ -7,9 +7,9 @@
 namespace tandem {
 namespace {
 
-class Builder {
+class TopologyReader {
  public:
-  Builder(NvmlApi& nvml, const std::optional<std::string>& visible)
+  TopologyReader(NvmlApi& nvml, const std::optional<std::string>& visible)
       : nvml_(nvml), limited_(visible.has_value()) {
     built_.topology.source = "nvml";
     std::string name;
@@ -268,7 +268,7 @@ std::optional<std::string> VisibleDevices() {
 }
 
 Result<NvmlTopology> BuildNvmlTopology(NvmlApi& nvml, const std::optional<std::string>& visible) {
-  return Builder(nvml, visible).Build();
+  return TopologyReader(nvml, visible).Build();
 }
 
 }  // namespace tandem

@@ -216,7 +216,7 @@ const Result<const CublasFunctions*>& LoadFunctions() {
 
 }  // namespace
 
-void PreloadCublasLt() { LoadFunctions(); }
+Status PreloadCublasLt() { return LoadFunctions().status(); }
 
 Result<CublasLt*> LoadCublasLt() {
   const Result<const CublasFunctions*>& functions = LoadFunctions();

@@ -82,12 +82,12 @@ uint32_t ReductionSchemes(const LtProduct& product);
 // The status of a failed call: "cublasLtMatmul: cuBLAS error 7: …".
 Status CublasStatus(const char* call, cublasStatus_t status, const char* text);
 
-// Loads libcublasLt.so.13 and makes a handle for the current context's device. UNAVAILABLE where there is
-// none. Thread-safe once made. Never unloaded.
+// Loads libcublasLt.so.13, or takes the one that the process has loaded, and makes a handle for the current
+// context's device. UNAVAILABLE where there is none. Thread-safe once made. Never unloaded.
 Result<CublasLt*> LoadCublasLt();
 
 // Loads the library alone, ahead of the above: it needs no context, and any thread may do it. A failure is
-// returned there.
-void PreloadCublasLt();
+// returned there too.
+Status PreloadCublasLt();
 
 }  // namespace tandem::cuda

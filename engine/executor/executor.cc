@@ -177,7 +177,7 @@ void Executor::KeepPrepared(CompiledProgram::Operation& operation, uint64_t epoc
 
 Status Executor::Enqueue(CompiledProgram& program, const LaunchContext& context) {
   Status status = EnqueueOperations(program, context);
-  // The remains of a failed launch must be on its lanes now: there the break of its group releases it.
+  // The remains of a failed launch must be on the lanes now: there the break of the group releases them.
   if (status.ok()) return status;
   for (Lane* lane : lanes_) (void)lane->FlushWords();
   // Lane 0 must not come to the launch's end while another lane still waits: that wait would be nobody's any
@@ -267,24 +267,31 @@ Status Executor::EnqueueFirstKernel(CompiledProgram& program, const LaunchContex
   }
 }
 
-Result<const CollectiveArgs*> Executor::BindSoleKernel(CompiledProgram& program,
-                                                       const LaunchContext& context) {
+Result<std::vector<BoundWork>> Executor::BindAroundKernel(CompiledProgram& program,
+                                                          const LaunchContext& context) {
   using Operation = CompiledProgram::Operation;
   TANDEM_RETURN_IF_ERROR(CheckContext(program, context));
-  Operation* kernel = nullptr;
+  std::vector<BoundWork> work;
+  int kernels = 0;
   for (size_t i = 0; i < program.operations_.size(); ++i) {
     Operation& operation = program.operations_[i];
     if (operation.kind == Operation::Kind::kNop) continue;
-    if (kernel != nullptr || operation.collective == nullptr) {
-      return Unimplemented("the program has work beside one kernel for a collective");
+    const bool local =
+        operation.matmul != nullptr || operation.copy != nullptr || operation.reduce != nullptr;
+    const bool kernel = operation.collective != nullptr && ++kernels == 1;
+    if (operation.lane != 0 || operation.chunk_signals != nullptr || !(local || kernel)) {
+      return Unimplemented(
+          "the program has other work than one kernel for a collective, and products, copies "
+          "and sums around it");
     }
-    kernel = &operation;
+    TANDEM_RETURN_IF_ERROR(Bind(program, operation, context));
+    if (kernel) TANDEM_RETURN_IF_ERROR(SetCollective(operation, program.rank_, context));
+    work.push_back(
+        {operation.collective.get(), operation.matmul.get(), operation.copy.get(), operation.reduce.get()});
     i += operation.expansion;
   }
-  if (kernel == nullptr) return Unimplemented("the program has no kernel");
-  TANDEM_RETURN_IF_ERROR(Bind(program, *kernel, context));
-  TANDEM_RETURN_IF_ERROR(SetCollective(*kernel, program.rank_, context));
-  return kernel->collective.get();
+  if (kernels == 0) return Unimplemented("the program has no kernel for a collective");
+  return work;
 }
 
 Status Executor::EnqueueOperations(CompiledProgram& program, const LaunchContext& context) {

@@ -27,9 +27,6 @@
 
 namespace tandem::engine {
 
-// Bytes of one rank's signal area: the words of all its writers, then its packets.
-inline constexpr size_t kSignalAreaBytes = plan::kSignalAreaBytes;
-
 // The facts about an operand slot that are known when the program is compiled.
 struct SlotLimit {
   uint64_t bytes = 0;      // what a binding is guaranteed to have from its address on
@@ -149,6 +146,14 @@ class CompiledProgram {
   std::vector<Operation> operations_;
 };
 
+// The arguments of one piece of a program's work, of which one pointer is not null.
+struct BoundWork {
+  const CollectiveArgs* kernel = nullptr;
+  const MatmulArgs* product = nullptr;
+  const CopyArgs* copy = nullptr;
+  const ReduceArgs* sum = nullptr;
+};
+
 // Enqueues programs on one set of lanes. The lanes and the backend must outlive it.
 class Executor {
  public:
@@ -168,10 +173,11 @@ class Executor {
   // cancelled.
   Status EnqueueFirstKernel(CompiledProgram& program, const LaunchContext& context);
 
-  // The arguments, with `context`'s addresses and words, of a program that is one kernel for a collective;
-  // good until the program is bound again. For who launches that kernel without lanes. UNIMPLEMENTED: the
-  // program has other work.
-  static Result<const CollectiveArgs*> BindSoleKernel(CompiledProgram& program, const LaunchContext& context);
+  // The work, in order and with `context`'s addresses and words, of a program that is one kernel for a
+  // collective, and products, copies and sums before and behind it. Good until the program is bound again.
+  // For who puts it onto a stream without lanes. UNIMPLEMENTED: the program has other work, or no kernel.
+  static Result<std::vector<BoundWork>> BindAroundKernel(CompiledProgram& program,
+                                                         const LaunchContext& context);
 
  private:
   Status EnqueueOperations(CompiledProgram& program, const LaunchContext& context);

@@ -118,10 +118,9 @@ Failure LaunchQueue::UnknownPlan(const LaunchRequest& request, bool foreign) con
   // A client may be faster than the restoration of the group. It gets the status of every launch of the
   // generation before.
   if (options_.replaces && !foreign) {
-    return MakeFailure("ENGINE_RESTARTED",
-                       Aborted("an engine was restarted: it has not been told of " + plan +
-                               " yet, this launch was not made"),
-                       -1);
+    return MakeFailure(
+        "ENGINE_RESTARTED",
+        Aborted("an engine was restarted and does not have " + plan + " yet: this launch was not made"), -1);
   }
   return {NotFound("no " + plan + " on this engine"), -1};
 }

@@ -235,8 +235,8 @@ std::string LaunchQueue::AwaitedText(const EnginePlan& plan, int* who_rank) cons
   for (int rank = 0; rank < group.world_size; ++rank) {
     if ((awaited & (1u << rank)) != 0) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
   }
-  return std::string(all_seen ? "its lanes wait" : "its program waits somewhere") + " for " + what +
-         " of rank " + ranks;
+  return std::string(all_seen ? "its lanes wait" : "its program waits") + " for " + what + " of rank " +
+         ranks;
 }
 
 bool LaunchQueue::EndOverdue() {

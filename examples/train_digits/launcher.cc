@@ -87,7 +87,7 @@ class Launcher {
       }
       if (polls.empty()) return Internal("a rank ended early");
       if (::poll(polls.data(), polls.size(), kSilenceMs) == 0)
-        return DeadlineExceeded("no rank said anything for 120 s");
+        return DeadlineExceeded("no rank has reported for 120 s");
       for (size_t i = 0; i < polls.size(); ++i) {
         if (polls[i].revents != 0) TANDEM_RETURN_IF_ERROR(Hear(owners[i]));
       }

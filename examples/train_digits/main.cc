@@ -31,20 +31,23 @@ int main(int argc, char** argv) {
   using namespace tandem::digits;
   ::signal(SIGPIPE, SIG_IGN);
   Options options;
-  CLI::App app("Trains a tensor-parallel MLP on the UCI handwritten digits through Tandem");
+  CLI::App app("Trains a tensor-parallel MLP on the UCI handwritten digits through Tandem.",
+               "tandem-train-digits");
   app.option_defaults()->always_capture_default();
   app.add_option("--runtime-dir", options.runtime_dir,
-                 "The daemon's folder (default: $TANDEM_RUNTIME_DIR or /run/tandem)");
+                 "Directory of the daemon's sockets. Empty: $TANDEM_RUNTIME_DIR, else /run/tandem");
   app.add_option("--backend", options.backend, "Refuse a daemon with another backend")
       ->check(CLI::IsMember({"host", "cuda"}));
   app.add_option("--world", options.world_size, "Ranks")->check(CLI::Range(1, 8));
   app.add_option("--epochs", options.epochs, "Passes over the training images")->check(CLI::Range(1, 1000));
-  app.add_option("--seed", options.seed, "Of the split, the start and the order");
-  app.add_option("--data", options.data, "digits.csv");
+  app.add_option("--seed", options.seed, "Seed of the split, of the first weights and of the order");
+  app.add_option("--data", options.data, "File with the images. Empty: Tandem's own digits.csv");
   app.add_option("--checkpoints", options.checkpoint_dir,
-                 "Folder for checkpoints (default: a temporary one)");
-  auto* kill = app.add_option("--kill-rank", options.kill_rank, "kill -9 this rank …");
-  auto* at = app.add_option("--at-epoch", options.at_epoch, "… in the middle of this epoch, and recover");
+                 "Directory of the checkpoints. Empty: a temporary one");
+  auto* kill = app.add_option("--kill-rank", options.kill_rank,
+                              "Kill this rank by SIGKILL in the middle of --at-epoch; -1: none");
+  auto* at =
+      app.add_option("--at-epoch", options.at_epoch, "Epoch of the kill, after which the job recovers");
   kill->needs(at);
   app.add_flag("--worker", options.worker)->group("");
   app.add_option("--rank", options.rank)->group("");

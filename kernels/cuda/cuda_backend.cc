@@ -162,7 +162,7 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaBackendOptions& optio
   // library of several hundred megabytes.
   std::future<uint64_t> asked =
       std::async(std::launch::async, [&options] { return options.memory_used ? options.memory_used() : 0; });
-  const std::future<void> preloaded = std::async(std::launch::async, [] { cuda::PreloadCublasLt(); });
+  const std::future<void> preloaded = std::async(std::launch::async, [] { (void)cuda::PreloadCublasLt(); });
   TANDEM_ASSIGN_OR_RETURN(cuda::CudaDriver * driver, cuda::LoadCudaDriver());
   TANDEM_RETURN_IF_ERROR(driver->Init());
   ended("driver");

@@ -18,7 +18,7 @@ int64_t HostLaneEvent::TimeNs() const { return Done() ? state_->time_ns.load(std
 namespace {
 
 // True if the work has been cancelled.
-bool CalledOff(const Guard& guard) {
+bool IsCancelled(const Guard& guard) {
   return guard.word != nullptr && Reached(guard.word->load(std::memory_order_acquire), guard.value);
 }
 
@@ -42,7 +42,7 @@ Status HostLane::Copy(const CopyArgs& args) {
   auto kept = copies_.Take();
   *kept = copy;
   queue_->Submit([kept = std::move(kept), guard = args.guard](const TaskContext& context) {
-    if (!CalledOff(guard)) RunCopy(*kept, context);
+    if (!IsCancelled(guard)) RunCopy(*kept, context);
   });
   return Status::Ok();
 }
@@ -52,7 +52,7 @@ Status HostLane::Matmul(const MatmulArgs& args) {
   auto kept = products_.Take();
   *kept = args;
   queue_->Submit([kept = std::move(kept)](const TaskContext& context) {
-    if (!CalledOff(kept->guard)) RunMatmul(*kept, context);
+    if (!IsCancelled(kept->guard)) RunMatmul(*kept, context);
   });
   return Status::Ok();
 }
@@ -63,7 +63,7 @@ Status HostLane::Reduce(const ReduceArgs& args) {
   auto kept = reductions_.Take();
   *kept = reduce;
   queue_->Submit([kept = std::move(kept), guard = args.guard](const TaskContext& context) {
-    if (!CalledOff(guard)) RunReduce(*kept, context);
+    if (!IsCancelled(guard)) RunReduce(*kept, context);
   });
   return Status::Ok();
 }

@@ -93,8 +93,8 @@ bool HostCommunicator::Await(const Word& word, const TaskContext& context) const
   return true;
 }
 
-// Two halves suffice: a rank publishes round k + 1 only after it has read round k, and it waits for
-// everybody's round k + 1 before it begins k + 2, which overwrites the half of k.
+// Two halves suffice. A rank publishes round k + 1 only after it has read round k. It waits for everybody's
+// round k + 1 before it begins k + 2, which overwrites the half of k.
 template <typename Publish, typename Consume>
 bool HostCommunicator::Exchange(const TaskContext& context, Publish&& publish, Consume&& consume) {
   if (Aborted()) return false;

@@ -14,7 +14,7 @@ namespace tandem::host {
 
 class RandomDelay;
 
-// The parts of its queue that a running task may use.
+// The parts of the queue that a running task may use.
 struct TaskContext {
   // Set when the queue is shut down: every wait inside a task must end then.
   const std::atomic<bool>* abandoned = nullptr;

@@ -16,8 +16,8 @@ constexpr bool Reached(uint64_t current, uint64_t target) {
 
 // The pauses of one polling loop: a few CPU pauses (SpinBudget says how many, by the thread's earlier waits),
 // then yields until 20 µs have passed, then sleeps that grow with the time waited, to 50 µs. A wait that
-// lasts over 50 ms may sleep for a thousandth of its age, at most 1 ms. So streams that wait for a late rank
-// cost next to no CPU. One object a wait; one thread.
+// lasts over 50 ms may sleep for a thousandth of the time waited, at most 1 ms. So streams that wait for a
+// late rank cost next to no CPU. One object a wait; one thread.
 class Backoff {
  public:
   Backoff() = default;

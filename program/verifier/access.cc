@@ -46,9 +46,9 @@ std::string PlaceName(const Access& access, int half) {
 }
 
 Status CheckRaces(const History& history, int period, bool alternate_parity) {
-  // Operands are shared by all launches of one program set, since the same memory may be bound again; those
-  // of another set (P and Q) are other slots, but symmetric ones may lie anywhere in the peers' symmetric
-  // memory.
+  // Operands are shared by all launches of one program set, since the same memory may be bound again. The
+  // operands of another set (P and Q) are other slots, but symmetric ones may lie anywhere in the peers'
+  // symmetric memory.
   std::unordered_map<uint64_t, std::vector<Touch>> regions;
   std::unordered_map<uint64_t, std::vector<Touch>> symmetric;
   std::vector<const LaunchGraph*> sets;

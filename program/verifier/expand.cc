@@ -323,7 +323,7 @@ class Expander {
       for (int rank = 0; rank < world_; ++rank) {
         const Collective& own = nccl_[rank][k];
         const NcclStep &a = *own.work, &b = *root.work;
-        // Each rank's size as the other ranks see it: of its input, or of the broadcast's output.
+        // Each rank's size as the other ranks see it: of the input, or of the broadcast's output.
         const View& mine = a.kind == NcclKind::kBroadcast ? a.out : a.in;
         const View& theirs = b.kind == NcclKind::kBroadcast ? b.out : b.in;
         bool same = a.kind == b.kind && a.root == b.root && a.reduce_op == b.reduce_op;

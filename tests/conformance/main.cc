@@ -24,26 +24,25 @@ int main(int argc, char** argv) {
   app.add_flag("!--no-heavy", options.heavy, "Leave out tensors of more than a megabyte");
   app.add_option("--time-limit", options.time_limit,
                  "Seconds for cases, the start not counted; what is left then is not run");
-  app.add_option("--max-failures", options.max_failures, "Give a world up after so many");
+  app.add_option("--max-failures", options.max_failures, "End a world after so many failures");
   app.add_option("--must-run", options.must_run,
                  "Fail unless a case of this operation/algorithm ran and was right")
       ->delimiter(',');
   app.add_option("--deadline", options.deadline, "Seconds for each step of a case")
       ->check(CLI::Range(1, 600));
-  app.add_option("--plant", options.plant,
-                 "Shows what becomes of a fault: NUMBER:wrong, NUMBER:exit, NUMBER:hang")
+  app.add_option("--plant", options.plant, "Plant a fault in a case: NUMBER:wrong, NUMBER:exit, NUMBER:hang")
       ->delimiter(',');
   app.add_flag("!--no-captures", options.captures, "Leave out launches in graphs");
   app.add_option("--placement", options.placement,
-                 "Where plans run: engine, or client, which refuses plans that need an engine")
+                 "Placement of the plans. client refuses plans that need an engine")
       ->check(CLI::IsMember({"auto", "engine", "client"}));
   app.add_option("--stress", options.stress, "Instead of cases: so many mixed launches with late ranks");
   app.add_option("--runtime-dir", options.runtime_dir,
-                 "Of a running daemon (default: one is started and ended)");
+                 "Runtime directory of a running daemon. Empty: a daemon is started and ended");
   app.add_option("--first-gpu", options.first_gpu, "Index of rank 0's GPU; other ranks have those behind it")
       ->check(CLI::Range(0, 7));
-  app.add_option("--bin-dir", options.bin_dir, "Where tandemd is (default: beside this program)");
-  app.add_option("--backend", options.backend, "Of the daemon that is started")
+  app.add_option("--bin-dir", options.bin_dir, "Directory of tandemd. Empty: the one of this program");
+  app.add_option("--backend", options.backend, "Backend of the daemon that is started")
       ->check(CLI::IsMember({"host", "cuda"}));
   app.add_option("--daemon-option", options.daemon_options,
                  "One more argument of the daemon that is started");

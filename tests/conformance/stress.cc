@@ -286,14 +286,27 @@ std::vector<Case> StressCases(int world, bool in_client) {
   add(Op::kAllGather, kSm, pair(DType::kF16, 33, 33 * world, true), Values::kBits, 0);
   if (in_client) {
     add(Op::kReduceScatter, kSm, pair(DType::kF32, 65 * world, 65, false), Values::kExact);
+    // One kernel that moves and multiplies where there is one, else a product and a collective.
+    const auto few = [](int64_t a_rows, int64_t c_rows) {
+      return std::vector<Operand>{MakeOperand(Role::kA, DType::kBf16, {a_rows, 48}),
+                                  MakeOperand(Role::kB, DType::kBf16, {48, 272}),
+                                  MakeOperand(Role::kC, DType::kBf16, {c_rows, 272})};
+    };
+    add(Op::kAllGatherMatmul, kFused, few(8, 8 * world), Values::kExact, -1, 0);
+    add(Op::kMatmulReduceScatter, kFused, few(8 * world, 8), Values::kExact, -1, 0);
+    add(Op::kMatmulAllReduce, kFused, few(13, 13), Values::kExact, -1, 0);
     add(Op::kAllToAll, kSm, pair(DType::kI32, 24 * world, 24 * world, false), Values::kBits);
     add(Op::kBroadcast, kSm, pair(DType::kU8, 1001, 1001, true), Values::kBits);
     add(Op::kReduce, kSm, pair(DType::kF32, 301, 301, false), Values::kExact);
     add(Op::kBarrier, kDirect, {}, Values::kRandom);
     add(Op::kAllReduce, kAuto, pair(DType::kBf16, 96, 96, false), Values::kExact);
+    // Products before and behind the kernel. Packets where there are any.
+    add(Op::kMatmulReduceScatter, kUnfused, product(16 * world, 24, 40, 16), Values::kExact);
+    add(Op::kAllGatherMatmul, kLowLatency, product(16, 32, 24, 16 * world), Values::kExact);
+    add(Op::kMatmulAllReduce, kUnfused, product(10, 24, 40, 10), Values::kExact);
     // The last two: in the graph.
     add(Op::kAllReduce, kOneShot, pair(DType::kF16, 500, 500, true), Values::kExact);
-    add(Op::kAllGather, kSm, pair(DType::kI64, 70, 70 * world, false), Values::kBits);
+    add(Op::kAllGatherMatmul, kUnfused, product(8, 16, 24, 8 * world), Values::kExact);
     return matrix.Take();
   }
   add(Op::kReduceScatter, kCopyEngine, pair(DType::kF32, 65 * world, 65, false), Values::kExact);

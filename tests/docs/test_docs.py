@@ -181,18 +181,19 @@ class Documents(unittest.TestCase):
             [],
         )
 
+    def test_pages_named_in_sources(self):
+        named = set(re.findall(r"\bdocs/[a-z/_-]+\.md", self.source))
+        self.assertGreater(len(named), 10)
+        self.assertEqual(named - self.files, set())
+
     def test_flags(self):
         # Of the command line's libraries ("--x"), of configuration keys (quotas.sessions is --quotas-sessions), of scripts.
         keys = {
             "--" + key.replace(".", "-").replace("_", "-")
-            for key in re.findall(r'"([a-z_]+(?:\.[a-z_]+)?)"', self.source)
+            for key in re.findall(r'"([a-z_]+(?:\.[a-z_]+)?)"', read("daemon/config/config_keys.cc"))
         }
-        self.assertEqual(
-            self.missing(
-                r"(?<![\w-])(--[a-z][a-z0-9-]+)", lambda flag: flag in FLAGS or flag in self.source or flag in keys
-            ),
-            [],
-        )
+        flags = FLAGS | keys | set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", self.source))
+        self.assertEqual(self.missing(r"(?<![\w-])(--[a-z][a-z0-9-]+)", lambda flag: flag in flags), [])
 
     def test_identifiers(self):
         self.assertEqual(
@@ -248,6 +249,26 @@ class Documents(unittest.TestCase):
         shown = {path for text in self.documents.values() for path, _ in shown_programs(text)}
         self.assertGreaterEqual(shown, {"examples/all_reduce.cc", "examples/all_reduce.c"})
         self.assertEqual(self.faults(differing_programs), {})
+
+    def test_results_are_cited(self):
+        cited = {
+            os.path.normpath(os.path.join(os.path.dirname(document), link))
+            for document, text in self.documents.items()
+            for link in re.findall(r"\]\(([^)#\s]+)\)", text)
+        }
+        results = {path for path in self.files if path.startswith("bench/results/")}
+        self.assertGreater(len(results), 5)
+        self.assertEqual(results - cited, set(), "no page needs them")
+
+    def test_the_first_screen(self):
+        """What Tandem is, what it gains in one small table, the commands, the first program."""
+        text = re.match(r".*?```cpp\n.*?```\n", self.documents["README.md"], re.S)[0]
+        self.assertLess(text.count("\n"), 60)
+        table = [line.strip("|").split("|") for line in text.splitlines() if is_row(line)]
+        self.assertEqual(set(map(len, table)), {4})
+        self.assertLessEqual(len(table), 2 + 6)
+        order = [text.index(part) for part in ("# Tandem", table[0][0], "./deploy/quickstart", "./tests/run", "```cpp")]
+        self.assertEqual(order, sorted(order))
 
     def test_every_page_is_in_the_index(self):
         index = self.documents["docs/README.md"]

@@ -23,8 +23,53 @@ def rows(text, head):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
 
 
+TABLED = ("engine/launch/launch_state.h", "engine/launch/group_breaker.h", "engine/launch/speculative_launch.h")
+
+
+def header_table(text):
+    """(state, next state) of each way in the table `state | meaning | left by` of a header's comment; None: to no other."""
+    lines = [line[2:].strip() for line in text.splitlines() if line.startswith("//")]
+    begin = next(i for i, line in enumerate(lines) if re.match(r"state +\| meaning +\| left by$", line))
+    left_by, current = {}, ""
+    for line in lines[begin + 2 :]:
+        if line.count("|") != 2:
+            break
+        state, _, ways = (cell.strip() for cell in line.split("|"))
+        current = state or current
+        left_by[current] = left_by.get(current, "") + " " + ways
+    return {
+        (words(state[1:]), words(to))
+        for state, ways in left_by.items()
+        for to in re.findall(r"\bk([A-Z]\w+)", ways) or [""]
+    }
+
+
+def shown_tables(text):
+    """The same of each such table of a document."""
+    found = []
+    for table in re.findall(r"^\| state[^|]*\| meaning \| left by \|\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.M):
+        cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+        found.append({(state, to) for state, _, ways in cells for to in re.findall(r"→ (\w+)", ways) or [""]})
+    return found
+
+
 class States(unittest.TestCase):
     maxDiff = None
+
+    def test_tables_of_headers(self):
+        wanted = [header_table(read(path)) for path in TABLED]
+        shown = shown_tables(read("docs/architecture.md"))
+        self.assertEqual(sorted(map(sorted, shown)), sorted(map(sorted, wanted)))
+
+    def test_a_planted_difference_is_found(self):
+        header = (
+            "//   state | meaning | left by\n//   ---|---|---\n//   kOne | a | go: kTwo,\n//        | b | stop: kOne\n"
+        )
+        header += "//   kTwo | c | the end\n//\n"
+        page = "| state | meaning | left by |\n|---|---|---|\n| one | a | go → two%s |\n| two | c | the end |\n"
+        self.assertEqual(header_table(header), {("one", "two"), ("one", "one"), ("two", "")})
+        self.assertEqual(shown_tables(page % ", stop → one"), [header_table(header)])
+        self.assertNotEqual(shown_tables(page % ""), [header_table(header)])
 
     def test_groups(self):
         header = read("daemon/control/groups/group_lifecycle.h")

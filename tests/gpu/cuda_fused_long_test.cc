@@ -82,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, FusedLongTest,
                          testing::Combine(testing::Values(Delivery::kNone, Delivery::kCarried,
                                                           Delivery::kDirect, Delivery::kBoth),
                                           testing::Values(Extent{.k = 192}, Extent{.k = 192, .ctas = 3},
-                                                          Extent{.k = 640, .ctas = 5, .shares = true})));
+                                                          Extent{.k = 640, .ctas = 5, .splits = true})));
 
 TEST_P(FusedLongTest, IsRightUnderRandomPauses) { EXPECT_EQ(CountDifferences(FusedFault::kNone, kMany), 0u); }
 

@@ -34,21 +34,21 @@ TEST_P(FusedQueueRaceTest, PlantedFaultsAreFound) {
 }
 
 // CTAs that share the last two tiles, or all of them, along K; the last ones' peers' sums come on top.
-class FusedSharesRaceTest : public FusedRaceTest,
-                            public testing::WithParamInterface<std::tuple<Delivery, int>> {
+class FusedStreamKRaceTest : public FusedRaceTest,
+                             public testing::WithParamInterface<std::tuple<Delivery, int>> {
  protected:
-  FusedSharesRaceTest()
-      : FusedRaceTest(std::get<0>(GetParam()), {.k = 640, .ctas = std::get<1>(GetParam()), .shares = true}) {}
+  FusedStreamKRaceTest()
+      : FusedRaceTest(std::get<0>(GetParam()), {.k = 640, .ctas = std::get<1>(GetParam()), .splits = true}) {}
 };
-INSTANTIATE_TEST_SUITE_P(Ways, FusedSharesRaceTest,
+INSTANTIATE_TEST_SUITE_P(Ways, FusedStreamKRaceTest,
                          testing::Combine(testing::Values(Delivery::kNone, Delivery::kCarried,
                                                           Delivery::kDirect, Delivery::kBoth),
                                           testing::Values(5, 16)));
 
-TEST_P(FusedSharesRaceTest, IsRightUnderRandomPauses) { EXPECT_EQ(CountWrong(FusedFault::kNone), 0); }
+TEST_P(FusedStreamKRaceTest, IsRightUnderRandomPauses) { EXPECT_EQ(CountWrong(FusedFault::kNone), 0); }
 
 // All that peers deliver is there before: what goes wrong is the CTAs' own sums.
-TEST_P(FusedSharesRaceTest, FaultsBetweenCtasAreFound) {
+TEST_P(FusedStreamKRaceTest, FaultsBetweenCtasAreFound) {
   for (FusedFault fault :
        {FusedFault::kNone, FusedFault::kFlagBeforeData, FusedFault::kMissingWait, FusedFault::kStaleEpoch}) {
     const FusedVariant variant = ProbedVariant(fault);
@@ -131,7 +131,7 @@ TEST_P(FusedDeliveryRaceTest, WaitsForEachBandAndToBeClosed) {
 class FusedEndRaceTest : public FusedRaceTest, public testing::WithParamInterface<bool> {
  protected:
   FusedEndRaceTest()
-      : FusedRaceTest(Delivery::kNone, GetParam() ? Extent{.k = 640, .ctas = 16, .shares = true} : Extent{}) {
+      : FusedRaceTest(Delivery::kNone, GetParam() ? Extent{.k = 640, .ctas = 16, .splits = true} : Extent{}) {
   }
 };
 INSTANTIATE_TEST_SUITE_P(Shares, FusedEndRaceTest, testing::Bool());
@@ -185,9 +185,9 @@ TEST_P(FusedEndRaceTest, AbortEndsItAndTheNextLaunchIsRight) {
   EXPECT_EQ(Wrong(seen_, launch), 0);
 }
 
-// As an engine calls off what it has enqueued ahead: the kernel stands behind a wait when its guard is
+// As an engine cancels what it has enqueued ahead: the kernel stands behind a wait when its guard is
 // raised. Kernels of one CTA and of clusters; what came before has left its words, state and outputs.
-TEST_P(FusedEndRaceTest, CalledOffItLeavesNoTraceAndTheSameEpochIsRight) {
+TEST_P(FusedEndRaceTest, ACancelledKernelLeavesNoTraceAndTheSameEpochIsRight) {
   std::vector<FusedVariant> variants{ProbedVariant(FusedFault::kNone)};
   for (const FusedVariant& variant : FusedVariants()) {
     const auto bf16 = static_cast<uint8_t>(DType::kBf16);

@@ -123,9 +123,9 @@ TEST_P(SkinnyRaceTest, AbortEndsItAndTheNextLaunchIsRight) {
   for (Rank& rank : ranks_) EXPECT_TRUE(IsRight(rank));
 }
 
-// As an engine calls off what it has enqueued ahead: the kernel stands behind a wait when its guard is
+// As an engine cancels what it has enqueued ahead: the kernel stands behind a wait when its guard is
 // raised. The launch before has left its words, stamps and outputs.
-TEST_P(SkinnyRaceTest, CalledOffItLeavesNoTraceAndTheSameEpochIsRight) {
+TEST_P(SkinnyRaceTest, ACancelledKernelLeavesNoTraceAndTheSameEpochIsRight) {
   MakeRanks(512);
   const auto everything = [&] {
     std::vector<std::byte> bytes(static_cast<size_t>(next_ - segment_->data()));

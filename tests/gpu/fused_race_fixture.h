@@ -26,7 +26,7 @@ inline constexpr int kBandStep = 16;
 struct Extent {
   int64_t k = 64;
   int ctas = 0;         // 0: as many as there are tiles
-  bool shares = false;  // CTAs share the last tiles
+  bool splits = false;  // CTAs share the last tiles
 };
 
 // Where the kernel's pieces are read: where it stores them, or in copies that its store warps make, or it
@@ -92,7 +92,7 @@ class FusedRaceTest : public ProbedGpuTest {
     sent_ = Take(3 * kCBytes);
     seen_ = Take(3 * kCBytes);
     state_ = Take(kFusedStateBytes);
-    if (extent_.shares) partials_ = Take(static_cast<size_t>(extent_.ctas) * kTileRows * 256 * sizeof(float));
+    if (extent_.splits) partials_ = Take(static_cast<size_t>(extent_.ctas) * kTileRows * 256 * sizeof(float));
     words_ = reinterpret_cast<Word*>(Take(4096));
     ASSERT_NE(words_, nullptr);
   }
@@ -186,10 +186,10 @@ class FusedRaceTest : public ProbedGpuTest {
     matmul.timeout_ns = timeout_ns;
     matmul.abort_word = reinterpret_cast<const uint64_t*>(const_cast<uint32_t*>(HostWord(2)));
     matmul.memory.state = state_;
-    if (extent_.shares) {
+    if (extent_.splits) {
       matmul.memory.partials = partials_;
       matmul.tiling.ctas = extent_.ctas;
-      matmul.tiling.share_cost = 0;
+      matmul.tiling.part_cost = 0;
     }
     matmul.tiling.cluster_m = variant.cluster_m;
     if (guarded) {

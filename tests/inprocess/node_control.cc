@@ -142,21 +142,21 @@ bool Node::AwaitQueued(int gpu, int items) {
 Result<PlanInfo> Node::Prepare(int rank, const std::string& key, const OpRequest& request,
                                Milliseconds deadline) {
   std::unique_lock lock(mutex_);
-  Meeting& meeting = meetings_[key];
-  meeting.requests.resize(static_cast<size_t>(world_size_));
-  meeting.requests[static_cast<size_t>(rank)] = request;
-  if (++meeting.seated == meeting.requests.size()) {
-    Result<PlanInfo> plan = MakePlan(key, meeting.requests);
-    meeting.status = plan.ok() ? Status::Ok() : plan.status();
-    if (plan.ok()) meeting.info = *std::move(plan);
-    meeting.planned = true;
+  PrepareCall& prepare = prepare_calls_[key];
+  prepare.requests.resize(static_cast<size_t>(world_size_));
+  prepare.requests[static_cast<size_t>(rank)] = request;
+  if (++prepare.taken == prepare.requests.size()) {
+    Result<PlanInfo> plan = MakePlan(key, prepare.requests);
+    prepare.status = plan.ok() ? Status::Ok() : plan.status();
+    if (plan.ok()) prepare.info = *std::move(plan);
+    prepare.planned = true;
     met_.notify_all();
   }
-  if (!met_.wait_for(lock, deadline, [&] { return meeting.planned; })) {
+  if (!met_.wait_for(lock, deadline, [&] { return prepare.planned; })) {
     return DeadlineExceeded("not all ranks have asked for plan '" + key + "'");
   }
-  TANDEM_RETURN_IF_ERROR(meeting.status);
-  return meeting.info;
+  TANDEM_RETURN_IF_ERROR(prepare.status);
+  return prepare.info;
 }
 
 Result<PlanInfo> Node::MakePlan(const std::string& key, const std::vector<OpRequest>& requests) {
@@ -187,8 +187,8 @@ Result<PlanInfo> Node::MakePlan(const std::string& key, const std::vector<OpRequ
 
 Status Node::ReleasePlan(uint64_t plan_id) {
   std::lock_guard lock(mutex_);
-  for (auto& [key, meeting] : meetings_) {
-    if (meeting.info.plan_id != plan_id || ++meeting.released < world_size_) continue;
+  for (auto& [key, prepare] : prepare_calls_) {
+    if (prepare.info.plan_id != plan_id || ++prepare.released < world_size_) continue;
     engine::v1::Command command;
     command.mutable_remove_plan()->set_plan_id(plan_id);
     for (int gpu = 0; gpu < world_size_; ++gpu) TANDEM_RETURN_IF_ERROR(engines_.Call(gpu, command));

@@ -37,16 +37,16 @@ class Node {
  private:
   friend class NodeControl;
   // The requests of ranks under one key; complete when all ranks have made theirs.
-  struct Meeting {
+  struct PrepareCall {
     std::vector<OpRequest> requests;
-    size_t seated = 0;
+    size_t taken = 0;
     bool planned = false;
     Status status;
     PlanInfo info;
     int released = 0;
   };
   Result<PlanInfo> Prepare(int rank, const std::string& key, const OpRequest& request, Milliseconds deadline);
-  // Plans a complete meeting and gives each engine its program.
+  // Plans a complete prepare and gives each engine its program.
   Result<PlanInfo> MakePlan(const std::string& key, const std::vector<OpRequest>& requests);
   Status ReleasePlan(uint64_t plan_id);
   Status LeaveGroup(int rank);
@@ -61,7 +61,7 @@ class Node {
   std::condition_variable met_;
   engine::EngineNode engines_;
   engine::TestGroup group_;
-  std::map<std::string, Meeting> meetings_;
+  std::map<std::string, PrepareCall> prepare_calls_;
   uint64_t next_channel_ = 1'000'000;  // EngineNode counts its own numbers from 1
 
   std::mutex callbacks_mutex_;

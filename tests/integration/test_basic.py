@@ -49,13 +49,13 @@ class Basic(TandemTest):
         self.all_reduce_plan(clients)
         for rank, client in enumerate(clients):
             client.call("fill", memory="ar.in", base=rank + 1)
-        everybody(clients, "launch_direct", plan="ar", bindings=[["ar.in", 0], ["ar.out", 0]])
+        everybody(clients, "launch_without_stream", plan="ar", bindings=[["ar.in", 0], ["ar.out", 0]])
         for client in clients:
             self.assertEqual(client.call("read", memory="ar.out", count=4)["values"], [3.0] * 4)
         failure = self.assertFails(
             "DEADLINE_EXCEEDED",
             clients[0].call,
-            "launch_direct",
+            "launch_without_stream",
             plan="ar",
             launch_deadline_ms=300,
             bindings=[["ar.in", 0], ["ar.out", 0]],

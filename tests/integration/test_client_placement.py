@@ -101,7 +101,9 @@ class Launches(Placed):
 
     def test_launches_without_a_stream_are_refused(self):
         clients = self.placed()
-        failure = self.assertFails("FAILED_PRECONDITION", clients[0].call, "launch_direct", plan="ar", bindings=AR)
+        failure = self.assertFails(
+            "FAILED_PRECONDITION", clients[0].call, "launch_without_stream", plan="ar", bindings=AR
+        )
         self.assertEqual(failure.detail["reason"], "CLIENT_PLACED")
         self.check_all_reduce(clients)
 

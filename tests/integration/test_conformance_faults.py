@@ -58,7 +58,7 @@ class ConformanceFaults(unittest.TestCase):
             self.assertEqual(failure["code"], "UNAVAILABLE", failure)
             self.assertIn("rank 1: UNAVAILABLE: ended with 7", failure["message"])
             self.assertTrue(failure["broke_the_group"])
-        self.assertIn("said nothing", silent["message"])
+        self.assertIn("sent nothing", silent["message"])
         for failure in summary["failures"]:
             self.assertEqual((failure["operation"], failure["algorithm"]), ("all_reduce", "one_shot"))
             self.assertEqual(failure["operands"][0]["dtype"], "f32")

@@ -56,7 +56,7 @@ class DaemonDeath(TandemTest):
             ("empty", {"tensor": "e", "shape": [4]}),
             ("prepare", {"key": "other", "request": AR}),
             ("launch", {"plan": "ar", "bindings": BINDINGS}),
-            ("launch_direct", {"plan": "ar", "bindings": BINDINGS}),
+            ("launch_without_stream", {"plan": "ar", "bindings": BINDINGS}),
             ("leave", {}),
             ("detach", {}),
         ):
@@ -82,7 +82,7 @@ class DaemonDeath(TandemTest):
             ("join", {"world": 2, "rank": 0, "name": "new", "group": "new"}),
             ("allocate", {"memory": "t", "shape": [1000]}),
             ("prepare", {"key": "other", "request": AR}),
-            ("launch_direct", {"plan": "ar", "bindings": BINDINGS}),
+            ("launch_without_stream", {"plan": "ar", "bindings": BINDINGS}),
         ):
             with self.subTest(call=call):
                 if call == "join":

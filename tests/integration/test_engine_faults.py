@@ -200,20 +200,22 @@ class EngineFaults(TandemTest):
     def test_direct_launches_end_with_the_engine(self):
         clients = self.group(2)
         self.all_reduce_plan(clients)
-        call = clients[0].send("launch_direct", plan="ar", bindings=BINDINGS)  # waits for rank 1
+        call = clients[0].send("launch_without_stream", plan="ar", bindings=BINDINGS)  # waits for rank 1
         wait_until(lambda: self.daemon.ctl_json("queue")["entries"], 10)
         killed = self.kill(1)
         reply = clients[0].reply(call, timeout=20, check=False)
         self.assertEqual(reply.get("code"), "ABORTED", reply)
         self.await_engines(killed)
         self.hear_restart(clients[1])
-        everybody(clients, "launch_direct", plan="ar", bindings=BINDINGS)
+        everybody(clients, "launch_without_stream", plan="ar", bindings=BINDINGS)
 
     def test_direct_launches_that_one_restart_cut_off(self):
         clients = self.group(2)
         for key in ("ar", "b"):
             self.all_reduce_plan(clients, key=key)
-            clients[0].call("launch_direct", plan=key, bindings=[[f"{key}.in", 0], [f"{key}.out", 0]], wait=False)
+            clients[0].call(
+                "launch_without_stream", plan=key, bindings=[[f"{key}.in", 0], [f"{key}.out", 0]], wait=False
+            )
         self.await_engines(self.kill(0))
         wait_until(lambda: any(e["kind"] == "engine_restarted" for e in clients[0].call("events")["events"]), 10)
         for key in ("ar", "b"):

@@ -24,7 +24,7 @@ CALLS = [
     # The first launch opens the channel.
     ("launch", "launch", {"plan": "k", "bindings": BINDINGS, "times": 20}, True),
     ("wait", "wait", {"plan": "k"}, False),
-    ("launch_direct", "launch_direct", {"plan": "k", "bindings": BINDINGS}, True),
+    ("launch_without_stream", "launch_without_stream", {"plan": "k", "bindings": BINDINGS}, True),
     ("free", "free", {"tensor": "t"}, False),
     ("deregister", "drop", {"memory": "in"}, False),
     ("release", "release", {"plan": "k"}, False),

@@ -131,10 +131,10 @@ class Support(TandemTest):
         self.daemon.process.wait()
         doctor = self.daemon.ctl("doctor", check=False)
         self.assertEqual(doctor.returncode, 3)
-        self.assertIn("client.sock is left of a tandemd that has ended", doctor.stdout)
+        self.assertIn("client.sock was left by a tandemd that has ended", doctor.stdout)
         self.assertIn("no daemon answers", doctor.stderr)
         parts = self.archive()
-        self.assertIn("client.sock is left of", parts["doctor.txt"])
+        self.assertIn("client.sock was left by", parts["doctor.txt"])
         self.assertIn("UNAVAILABLE", parts["stats.json"])
 
 
@@ -153,7 +153,7 @@ class Reload(TandemTest):
         with open(self.path, "w") as file:
             file.write(text)
 
-    def reload(self, text, message="configuration read again"):
+    def reload(self, text, message="configuration reloaded"):
         """Returns what tandemd has logged about it."""
         begin = os.path.getsize(self.daemon.log_path)
         self.write(text)

@@ -14,7 +14,7 @@ class Outcomes(TandemTest):
     def waiting(self, clients, how, **arguments):
         """Rank 0 has made a launch that waits for rank 1. Returns what waits for its end and gives the reply."""
         if how == "direct":
-            call = clients[0].send("launch_direct", plan="ar", bindings=BINDINGS, **arguments)
+            call = clients[0].send("launch_without_stream", plan="ar", bindings=BINDINGS, **arguments)
         elif how == "replay":
             clients[0].call("capture", graph="g", launches=[{"plan": "ar", "bindings": BINDINGS, **arguments}])
             clients[0].call("replay", graph="g")
@@ -106,7 +106,7 @@ class Outcomes(TandemTest):
     def test_tags_that_differ(self):
         def test(how, clients):
             end = self.waiting(clients, how, tag="a")
-            other = clients[1].call("launch_direct", plan="ar", bindings=BINDINGS, tag="b", check=False)
+            other = clients[1].call("launch_without_stream", plan="ar", bindings=BINDINGS, tag="b", check=False)
             for reply in (end(), other):
                 self.assertReason(reply, "INVALID_ARGUMENT", "LAUNCH_MISMATCH")
 
@@ -115,7 +115,9 @@ class Outcomes(TandemTest):
     def test_bindings_that_another_rank_is_refused(self):
         def test(how, clients):
             end = self.waiting(clients, how)
-            refused = clients[1].call("launch_direct", plan="ar", bindings=[["ar.in", 0], ["ar.out", 2]], check=False)
+            refused = clients[1].call(
+                "launch_without_stream", plan="ar", bindings=[["ar.in", 0], ["ar.out", 2]], check=False
+            )
             self.assertIn(refused.get("code"), ("INVALID_ARGUMENT", "OUT_OF_RANGE"), refused)
             self.assertEqual(refused["detail"]["reason"], "BINDING_TOO_SMALL", refused)
             self.assertReason(end(), "FAILED_PRECONDITION", "LAUNCH_REFUSED", "rank 1")

@@ -203,10 +203,10 @@ class JobsGoOn(RestartTest):
     def test_launches_by_grpc_keep_their_outcomes(self):
         clients = self.group(2)
         self.all_reduce_plan(clients)
-        first = clients[0].send("launch_direct", plan="ar", bindings=BINDINGS)  # waits for rank 1
+        first = clients[0].send("launch_without_stream", plan="ar", bindings=BINDINGS)  # waits for rank 1
         wait_until(lambda: self.daemon.ctl_json("queue")["entries"], 10, "no launch")
         self.restart()
-        clients[1].call("launch_direct", plan="ar", bindings=BINDINGS)
+        clients[1].call("launch_without_stream", plan="ar", bindings=BINDINGS)
         clients[0].reply(first)
 
 

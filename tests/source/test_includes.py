@@ -43,6 +43,7 @@ ROOMS = {
     "daemon/supervisor": ["common", "proto"],
     "daemon/control": [
         "common",
+        "client/include",  # the default deadlines
         "proto",
         "ipc",
         "program",

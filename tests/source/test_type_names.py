@@ -1,4 +1,4 @@
-"""One name, one type: a class or enumeration that other files can see has a name that no other one has, in whatever namespace."""
+"""One name, one type: a class or enumeration has a name that no other one has, in whatever namespace or file."""
 
 import collections
 import os
@@ -20,15 +20,15 @@ TOKEN = re.compile(
 
 
 def types_of(text):
-    """(namespace, name) of the types that `text` defines at namespace scope, anonymous namespaces apart."""
+    """(namespace, name) of the types that `text` defines at namespace scope; anonymous namespaces have no name."""
     scopes = []
     for token in TOKEN.finditer(COMMENTS.sub(" ", text)):
         if token["namespace"]:
             scopes.append("namespace " + (token["within"] or ""))
         elif token["type"]:
-            seen = all(scope.startswith("namespace ") and scope != "namespace " for scope in scopes)
+            seen = all(scope.startswith("namespace ") for scope in scopes)
             if seen and "::" not in token["type"]:
-                yield "::".join(scope.split(" ", 1)[1] for scope in scopes), token["type"]
+                yield "::".join(filter(None, (scope.split(" ", 1)[1] for scope in scopes))), token["type"]
             scopes.append("type")
         elif token[0] == "{":
             scopes.append("block")
@@ -61,7 +61,7 @@ class TypeNames(unittest.TestCase):
         files = {
             "engine/a.h": "namespace x::engine {\nstruct Plan {\n  enum class Kind { kA };\n};\n}",
             "client/b.h": "namespace x {\nclass Plan final : public Base {\n};\n// struct Group {\n}",
-            "daemon/c.cc": "namespace x {\nnamespace {\nstruct Plan {};\nstruct Group {};\n}\nstruct Plan::Part {};\n}",
+            "daemon/c.cc": "namespace x {\nnamespace {\nstruct Plan {};\nstruct Step {};\n}\nstruct Plan::Part {};\n}",
             "daemon/d.cc": "namespace x {\nvoid F() {\n  struct Group {};\n}\nstruct Group;\nstruct Group {};\n}",
             "daemon/tests/e.cc": "namespace x {\nstruct Group {};\n}",
         }
@@ -70,7 +70,7 @@ class TypeNames(unittest.TestCase):
                 os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
                 with open(os.path.join(root, path), "w") as file:
                     file.write(text)
-            self.assertEqual(twice(root), {"Plan": ["client/b.h (x)", "engine/a.h (x::engine)"]})
+            self.assertEqual(twice(root), {"Plan": ["client/b.h (x)", "daemon/c.cc (x)", "engine/a.h (x::engine)"]})
 
 
 if __name__ == "__main__":

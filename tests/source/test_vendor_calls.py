@@ -74,6 +74,17 @@ class VendorCalls(unittest.TestCase):
         for folder in ALLOWED:  # a folder that needs no leave has none
             self.assertTrue(any(path.startswith(folder + "/") for path, _, _ in found), folder)
 
+    def test_each_wrapper_has_a_mock_beside_it(self):
+        folder = os.path.join(ROOT, "drivers")
+        vendors = [name for name in sorted(os.listdir(folder)) if os.path.isdir(os.path.join(folder, name))]
+        self.assertGreaterEqual(set(vendors), {"cublaslt", "cuda", "nccl", "nvml"})
+        for vendor in vendors:
+            files = os.listdir(os.path.join(folder, vendor))
+            mocks = [name for name in files if name.startswith("mock_") and name.endswith(".h")]
+            wrapped = [name.removeprefix("mock_") for name in mocks]
+            self.assertEqual([name for name in wrapped if name in files], wrapped, vendor)
+            self.assertEqual(len(mocks), 1, vendor)
+
     def test_a_planted_one_is_found(self):
         planted = {
             "engine/a.cc": "int a() { return cuInit(0); }",

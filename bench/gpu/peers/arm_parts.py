@@ -27,9 +27,9 @@ class Context:
     def empty(self, *shape, dtype=BF16):
         return [torch.empty(*shape, device=self.bench.device, dtype=dtype) for _ in range(SETS)]
 
-    def symmetric(self, *shape, dtype=BF16):
+    def symmetric(self, *shape, dtype=BF16, placed=False):
         """Outputs for Tandem's arms where rivals have theirs in symmetric memory too; None without Tandem."""
-        return self.tandem.symmetric(SETS, shape, dtype) if self.tandem else None
+        return self.tandem.symmetric(SETS, shape, dtype, placed) if self.tandem else None
 
     def window_copies(self, tensors):
         copies = []
@@ -79,7 +79,7 @@ def ordinary_arm(context, key, op, operands, role, shape):
     return [tandem_factory(context, key, "auto, ordinary", op, tensors, "auto", True, {})] if context.tandem else []
 
 
-def placed_arms(context, key, op, operands, outputs, algorithms):
+def placed_arms(context, key, op, operands, outputs, algorithms, stream=True):
     """Arms of client-placed plans in graphs, and the planner's choice on a stream. `algorithms`: (label, algorithm)."""
     if context.tandem is None:
         return []
@@ -89,7 +89,8 @@ def placed_arms(context, key, op, operands, outputs, algorithms):
             context, key, f"client {label}", op, lambda: (operands, outputs), algorithm, graph, {}, placed=True
         )
 
-    return [factory(label, algorithm, True) for label, algorithm in algorithms] + [factory("stream", "auto", False)]
+    made = [factory(label, algorithm, True) for label, algorithm in algorithms]
+    return made + ([factory("stream", "auto", False)] if stream else [])
 
 
 def tandem_factory(context, key, label, op, tensors, algorithm, graph, attributes, placed=False):

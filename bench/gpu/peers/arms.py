@@ -21,6 +21,8 @@ from arm_parts import (
 from measure import Arm
 from scaled_arms import all_gather_scaled_matmul, scaled_matmul_reduce_scatter
 
+MOST_PLACED_ROWS = 2048
+
 
 def all_gather_matmul(context, case):
     m, n, k, world = case.m, case.n, case.k, context.world
@@ -67,7 +69,18 @@ def all_gather_matmul(context, case):
         own,
         plain("unfused", "nccl", "pipeline", "ring", "fused", "low_latency"),
     )
+    arms += placed_products(context, case, "all_gather_matmul", {"a": a, "b": b}, (m, n))
     return arms, reference, TOLERANCE
+
+
+def placed_products(context, case, op, operands, shape):
+    """Products before or behind a kernel on the caller's stream, or in it ("fused", of few rows). From some rows on
+    engines overlap them."""
+    if not context.tandem or case.m > MOST_PLACED_ROWS:
+        return []
+    out = context.empty(*shape)
+    choices = [(name, name) for name in ("unfused", "low_latency", "fused", "auto")]
+    return placed_arms(context, case.name, op, {**operands, "c": out}, out, choices)
 
 
 def all_reduce_compositions(context, a, b, out):
@@ -169,6 +182,9 @@ def matmul_reduce(context, case):
     )
     if shared:
         arms += ordinary_arm(context, case.name, "matmul_all_reduce", {"a": a, "b": b}, "c", (m, n))
+    if case.kind != "ring":
+        op = "matmul_reduce_scatter" if scatter else "matmul_all_reduce"
+        arms += placed_products(context, case, op, {"a": a, "b": b}, out[0].shape)
     return arms, reference, TOLERANCE
 
 
@@ -242,6 +258,10 @@ def collective(context, case):
     choices = [(name, name) for name in (*shots, "low_latency", "auto")]
     sums = context.empty(sizes[1]) if context.tandem else None
     arms += placed_arms(context, case.name, case.kind, {"input": inputs, "output": sums}, sums, choices)
+    if shared and context.tandem:
+        choices = [(f"{name}, symmetric", name) for name in (shots[-1], "auto")]
+        own = context.symmetric(sizes[1], placed=True)
+        arms += placed_arms(context, case.name, case.kind, {"input": inputs, "output": own}, own, choices, stream=False)
     return arms, reference, TOLERANCE
 
 

@@ -51,6 +51,11 @@ def cases(world, groups, small=False):
     if "few" in groups:
         for m in (64, 512) if small else (64, 128, 256, 1024):  # 512 is among the others of matmul
             found += [Case("ag", m, n_up, HIDDEN), Case("rs", m, HIDDEN, n_up), Case("ar", m, HIDDEN, n_up)]
+    if "narrow" in groups:  # of small models: the product takes tens of microseconds, and what goes with it as long
+        for m in (16,) if small else (16, 154):
+            m -= m % world
+            for wide, narrow in ((5120, 4096), (2048, 1024)):
+                found += [Case("ag", m, narrow, wide), Case("rs", m, wide, narrow), Case("ar", m, wide, narrow)]
     if "matmul" in groups:
         for m in rows:
             found += [Case("ag", m, n_up, HIDDEN), Case("rs", m, HIDDEN, n_up), Case("ar", m, HIDDEN, n_up)]
@@ -88,4 +93,4 @@ def chosen(world, groups, small=False, only=""):
 
 
 # Cases that are measured beside rivals.
-GROUPS = ("empty", "few", "matmul", "fp8", "ring", "collectives")
+GROUPS = ("empty", "few", "narrow", "matmul", "fp8", "ring", "collectives")

@@ -49,16 +49,23 @@ class TandemSide:
             self.memories[key] = tandem_c.Memory(self.client, tensor)
         return self.memories[key]
 
-    def symmetric(self, count, shape, dtype):
-        """`count` tensors in symmetric memory, made by all ranks together, until the case ends."""
-        made = [tandem_c.SymmetricTensor(self.group, shape, dtype) for _ in range(count)]
+    def placed_memory(self, tensor):
+        """Client-placed launches take addresses of any memory, and symmetric tensors of their own group."""
+        known = self.memories.get(self.key(tensor))
+        return known if known is not None and known.symmetric else tandem_c.PlainMemory(tensor)
+
+    def symmetric(self, count, shape, dtype, placed=False):
+        """`count` tensors in symmetric memory, made by all ranks together, until the case ends. `placed`: for plans that are
+        launched on the caller's stream, which belong to another group."""
+        group = self.placed if placed else self.group
+        made = [tandem_c.SymmetricTensor(group, shape, dtype) for _ in range(count)]
         self.memories.update((self.key(memory.tensor), memory) for memory in made)
         return [memory.tensor for memory in made]
 
     def arm(self, name, key, op, operands, outputs, algorithm, graph, attributes, placed=False):
         """A plan for `operands` (role -> tensors by set) as an arm; raises what Prepare refuses. `placed`: the plan is
         launched on the caller's stream."""
-        group, memory = (self.placed, tandem_c.PlainMemory) if placed else (self.group, self.memory)
+        group, memory = (self.placed, self.placed_memory) if placed else (self.group, self.memory)
         plan = tandem_c.Plan(
             group,
             key,

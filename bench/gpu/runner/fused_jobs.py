@@ -8,7 +8,7 @@ from job import Job
 HIDDEN, FEED_FORWARD = 8192, 28672
 FUSED_ROWS = (2048, 8192)
 SKINNY = (64, 256, 512)  # by the skinny kernel
-# How native_fused measures gathers and scatters of fp8, by the end of a job's name.
+# How fused_collective measures gathers and scatters of fp8, by the end of a job's name.
 FLOAT8 = {"fp8": ("fp8",), "fp8_exact": ("fp8-exact",), "fp8_exact_rows": ("fp8-exact", "rows")}
 
 
@@ -20,16 +20,16 @@ def fused_case(mode, world, rows):
 
 
 def fused_jobs(bundle):
-    program = os.path.join(bundle, "bin/native_gemm")
+    program = os.path.join(bundle, "bin/fused_gemm")
     yield Job("fused_checks", "fused", (program, "check", "all"), 90, 240, gpus=1)
     yield Job("fused_exact", "fused", (program, "time", "15", "exact"), 30, 90, gpus=1, alone=True)
-    few = os.path.join(bundle, "bin/native_few")
+    few = os.path.join(bundle, "bin/fused_skinny")
     for world in (2, 4):
         yield Job(f"skinny_check_w{world}", "fused", (few, "check", str(world)), 20, 60, gpus=world)
         for rows in (*SKINNY, *FUSED_ROWS):
             for mode in ("gather", "scatter", "reduce"):
                 name, words = fused_case(mode, world, rows)
-                program = few if rows in SKINNY else os.path.join(bundle, "bin/native_fused")
+                program = few if rows in SKINNY else os.path.join(bundle, "bin/fused_collective")
                 yield Job(name, "fused", (program, *words), 4 if rows in SKINNY else 12, 60, gpus=world, alone=True)
 
 
@@ -43,7 +43,7 @@ def float8_jobs(bundle):
                     yield Job(
                         f"{name}_{end}",
                         "fused",
-                        (os.path.join(bundle, "bin/native_fused"), *words, *types),
+                        (os.path.join(bundle, "bin/fused_collective"), *words, *types),
                         10,
                         60,
                         gpus=world,

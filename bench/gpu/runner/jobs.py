@@ -70,6 +70,8 @@ GPU_TESTS = {
     "cuda_collective_test": (4, 60),
     "cuda_nccl_test": (2, 30),
     "cuda_placed_test": (1, 10),
+    "cuda_placed_product_test": (1, 60),
+    "cuda_placed_skinny_test": (1, 60),
     "cuda_fused_race_test": (1, 60),
     "cuda_fused_long_test": (1, 20),
     "cuda_skinny_race_test": (1, 10),
@@ -303,7 +305,7 @@ def sanitizer_jobs(bundle, tool):
         )
     for what in ("memcheck", "racecheck"):
         yield Job(
-            f"{what}_native_gemm",
+            f"{what}_fused_gemm",
             "sanitizer",
             (
                 tool or "compute-sanitizer",
@@ -312,7 +314,7 @@ def sanitizer_jobs(bundle, tool):
                 "--error-exitcode",
                 "9",
                 *SANITIZER_OPTIONS[what],
-                os.path.join(bundle, "bin/native_gemm"),
+                os.path.join(bundle, "bin/fused_gemm"),
                 "check",
                 "0",
             ),

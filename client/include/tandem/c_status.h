@@ -18,7 +18,7 @@ extern "C" {
 TANDEM_C_API int tandem_status_code(const tandem_status* status);
 /* Returns the text for people; "" for NULL. The text belongs to the status. */
 TANDEM_C_API const char* tandem_status_message(const tandem_status* status);
-/* Returns the cause for programs, in upper case: "ENGINE_RESTARTED", "RANK_LATE", … (docs/protocol.md lists
+/* Returns the cause for programs, in upper case: "ENGINE_RESTARTED", "RANK_LATE", … (docs/recovery.md lists
  * them); "" if there is none. The text belongs to the status. */
 TANDEM_C_API const char* tandem_status_reason(const tandem_status* status);
 /* Returns a text that names the rank, session, GPU or process that caused the failure; "" if there is none.

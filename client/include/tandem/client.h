@@ -19,10 +19,10 @@
 // Ownership: handles are reference counted. A handle keeps what it came from alive. References that a handle
 // returns live as long as the handle. Arguments are copied, if their function does not say otherwise.
 //
-// Errors: every call fails with UNAVAILABLE (reason DAEMON_LOST) once the daemon is gone, with reason EVICTED
-// (UNAVAILABLE, or UNAUTHENTICATED at first) once an operator has evicted the session, with UNAVAILABLE after
-// Client::Detach, and with FAILED_PRECONDITION (reason FORKED) in a forked child. Each function names its
-// other errors; docs/recovery.md lists the reasons.
+// Errors: every call fails with UNAVAILABLE (reason DAEMON_LOST) once the daemon is gone. After an eviction
+// the reason is EVICTED (UNAVAILABLE, or UNAUTHENTICATED at first). After Client::Detach calls fail with
+// UNAVAILABLE, and in a forked child with FAILED_PRECONDITION (reason FORKED). Each function names its other
+// errors; docs/recovery.md lists the reasons.
 //
 // Fork: the child of a process that has connected cannot use this library, because gRPC does not outlive a
 // fork. The child may drop handles; their mappings are not there. The parent is unharmed. Start such a child
@@ -357,7 +357,7 @@ class TANDEM_API Client : public std::enable_shared_from_this<Client> {
 
   // Registers `bytes` of the client's own memory on the GPU behind `fd`, which stays the caller's. On the
   // host backend: a memfd of at least `bytes`, sealed against shrinking. On CUDA: an exported VMM allocation
-  // of `bytes`, a multiple of its granularity. INVALID_ARGUMENT: another kind of descriptor, or a smaller
+  // of `bytes`, a multiple of the granularity. INVALID_ARGUMENT: another kind of descriptor, or a smaller
   // one. RESOURCE_EXHAUSTED: a quota.
   virtual Result<std::shared_ptr<Memory>> RegisterFd(int fd, size_t bytes, const std::string& gpu_uuid) = 0;
   // Makes memory and registers it: on the CUDA backend a VMM allocation on that GPU, which this process must

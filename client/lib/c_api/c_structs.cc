@@ -41,7 +41,8 @@ Status Read(const void* from, size_t least, const std::string& name, Struct* to)
   std::memcpy(static_cast<void*>(to), bytes, std::min(size, sizeof(Struct)));
   for (size_t i = sizeof(Struct); i < size; ++i) {
     if (bytes[i] == 0) continue;
-    return BadField(name, "has a field that this library is too old for, " + std::to_string(i) + " bytes on");
+    return BadField(
+        name, "sets a field that this version of the library does not have, at byte " + std::to_string(i));
   }
   return Status::Ok();
 }
@@ -74,7 +75,7 @@ template <typename Enum>
 Status ToEnum(int value, const std::string& field, Enum* to) {
   static_assert(sizeof(Enum) == 1);
   if (value < 0 || value > 255)
-    return BadField(field, "is " + std::to_string(value) + ", which is no constant of it");
+    return BadField(field, "is " + std::to_string(value) + ", which the enumeration does not have");
   *to = static_cast<Enum>(value);
   return Status::Ok();
 }

@@ -13,6 +13,7 @@
 #include "client/lib/fork_guard.h"
 #include "client/lib/placed/placed_group.h"
 #include "common/gpu_name.h"
+#include "drivers/cublaslt/cublas_lt.h"
 
 namespace tandem::client {
 namespace {
@@ -78,6 +79,8 @@ Result<std::string> CudaDeviceUuid(int ordinal) {
   return driver->DeviceGetUuid(device);
 }
 
+bool HasCudaProducts() { return cuda::PreloadCublasLt().ok(); }
+
 Result<std::shared_ptr<ClientDevice>> CudaClientDevice::Create(CudaDriver* driver) {
   TANDEM_RETURN_IF_ERROR(driver->Init());
   std::shared_ptr<CudaClientDevice> client(new CudaClientDevice(driver));
@@ -105,7 +108,7 @@ Result<CudaClientDevice::Gpu*> CudaClientDevice::FindByOrdinal(CUdevice device) 
   for (const auto& gpu : gpus_) {
     if (gpu->device == device) return gpu.get();
   }
-  return Internal("CUDA device " + std::to_string(device) + " is none of this process's");
+  return Internal("CUDA device " + std::to_string(device) + " is not visible to this process");
 }
 
 Result<std::shared_ptr<CudaDevice>> CudaClientDevice::Opened(Gpu& gpu) {
@@ -170,20 +173,25 @@ Result<UniqueFd> CudaClientDevice::Allocate(const std::string& gpu_uuid, size_t 
 Result<std::unique_ptr<PlacedQueue>> CudaClientDevice::MakePlacedQueue(const std::string& gpu_uuid,
                                                                        PlacedGroup& group) {
   std::shared_ptr<CudaDevice> device;
+  std::shared_ptr<PlacedProducts> products;
   {
     SlowCallScope scope(driver_);
     TANDEM_ASSIGN_OR_RETURN(Gpu * gpu, Find(gpu_uuid));
-    TANDEM_ASSIGN_OR_RETURN(device, Opened(*gpu));
+    std::lock_guard lock(gpu->mutex);
+    TANDEM_ASSIGN_OR_RETURN(device, OpenedLocked(*gpu));
+    if (gpu->products == nullptr) gpu->products = std::make_shared<PlacedProducts>(device);
+    products = gpu->products;
   }
   TANDEM_ASSIGN_OR_RETURN(auto pages, PlacedPages::Make(std::move(device), *this, gpu_uuid, group.page()));
-  return std::unique_ptr<PlacedQueue>(std::make_unique<CudaPlacedQueue>(group, std::move(pages)));
+  return std::unique_ptr<PlacedQueue>(
+      std::make_unique<CudaPlacedQueue>(group, std::move(pages), std::move(products)));
 }
 
 // The word is in device memory, which the CPU does not reach: it is read by a copy and written by a stream's
-// write, on a stream of the library's own that never waits for a word. Read, then write, is enough where
-// others need a compare-and-swap: of each signal 0 -> 1 is done by its sender alone and 1 -> 0 by its
-// receiver alone, each one process whose threads take the lock below, so a word that holds `from` is changed
-// by nobody else.
+// write, on a stream of the library that never waits for a word. A read and a write suffice where others need
+// a compare-and-swap: only the sender changes a signal from 0 to 1, and only the receiver changes it back.
+// Each of them is one process, whose threads take the lock below.
+// So nobody else changes a word that holds `from`.
 Result<bool> CudaClientDevice::Exchange32(const std::string& gpu_uuid, uint32_t* word, uint32_t from,
                                           uint32_t to, Clock::time_point deadline) {
   SlowCallScope scope(driver_);

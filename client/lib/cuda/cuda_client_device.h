@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "client/lib/client_device.h"
+#include "client/lib/cuda/placed/placed_products.h"
 #include "client/lib/placed/placed_queue.h"
 #include "drivers/cuda/cuda_driver.h"
 #include "kernels/cuda/lane/cuda_device.h"
@@ -45,6 +46,7 @@ class CudaClientDevice final : public ClientDevice {
     std::string uuid;
     std::mutex mutex;                          // of what follows; held by one exchange at a time
     std::shared_ptr<cuda::CudaDevice> opened;  // null until memory of the GPU is needed
+    std::shared_ptr<PlacedProducts> products;  // null until a group has client-placed plans
     uint32_t* staging = nullptr;               // pinned: where a signal word is read to; for ever
   };
 

@@ -84,8 +84,8 @@ Result<ForeignRange> CudaClientDevice::DescribeChunks(ForeignRange range, uintpt
     ForeignRange::Piece piece;
     Status mapped = driver_.MemGetAddressRange(at, &base, &piece.bytes);
     if (!mapped.ok() || piece.bytes == 0) {
-      return OutOfRange("of " + std::to_string(bytes) + " bytes from " + Hex(address) + " those from " +
-                        Hex(at) + " on are not mapped: " + mapped.message());
+      return OutOfRange("the range of " + std::to_string(bytes) + " bytes from " + Hex(address) +
+                        " is not mapped from " + Hex(at) + " on: " + mapped.message());
     }
     piece.base = base;
     TANDEM_ASSIGN_OR_RETURN(piece.id, Attribute(CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, at));

@@ -300,7 +300,7 @@ Result<HostGraph> HostStream::EndCapture() {
   for (size_t branch = 1; branch < capture->clocks.size(); ++branch) {
     if (origin[branch] < capture->work[branch]) {
       return FailedPrecondition("stream " + std::to_string(branch) +
-                                " was drawn into the capture and its work not joined back");
+                                " joined the capture, and its work was not joined back");
     }
   }
   auto graph = std::make_shared<host::GraphState>();

@@ -59,6 +59,15 @@ TEST_F(LocalChecksTest, NamesTheUnitThatDoesNotRun) {
               testing::Contains(HasSubstr("FAILURE there is no " + node_.runtime_dir + "/client.sock")));
 }
 
+TEST_F(LocalChecksTest, NamesTheProgramThatIsNotInstalled) {
+  // As dash and bash report it.
+  for (const char* text : {"sh: 1: tandemd: not found", "sh: line 1: tandemd: command not found"}) {
+    outputs_["tandemd --check-config --strict"] = text;
+    EXPECT_THAT(FindingsOf(CheckLocally(node_), "configuration"),
+                testing::ElementsAre("FAILURE there is no program tandemd in PATH"));
+  }
+}
+
 TEST_F(LocalChecksTest, NamesWhatAMachineWithGpusLacks) {
   Write("/etc/group", "root:x:0:\n");
   Write("/proc/driver/nvidia/version", "NVRM version: 550.1\n");

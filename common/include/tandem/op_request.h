@@ -40,8 +40,8 @@ inline constexpr int64_t kScaleBlock = 128;
 // The type in which partial sums travel: the output's own (one rounding each), or fp32 (`accumulate=exact`).
 enum class WireType : uint8_t { kOutput = 0, kF32 = 1 };
 
-// For a fused operation that only the unfused composition can serve: kAllow runs it, kWarn runs it with a
-// warning in the plan, in the daemon's log and as an event, and kError fails Prepare with reason
+// For a fused operation that only the unfused composition can serve. kAllow runs it. kWarn runs it with a
+// warning in the plan, in the daemon's log and as an event. kError fails Prepare with reason
 // UNFUSED_REFUSED.
 enum class OnUnfused : uint8_t { kAllow = 0, kWarn = 1, kError = 2 };
 
@@ -106,7 +106,7 @@ struct Operand {
   // The slot is bound to a symmetric tensor, at the same offset on all ranks, so that peers may write or read
   // it in place. All ranks must agree.
   bool symmetric = false;
-  // -1: memory of its own, which overlaps no slot that the launch writes. Else the earlier slot that this
+  // -1: separate memory, which overlaps no slot that the launch writes. Else the earlier slot that this
   // slot is in place with: both are bound alike. In all_gather and reduce_scatter the smaller of the two is
   // this rank's part, along `dim`, of the larger one, to which both are bound (see PartSlot). Elsewhere both
   // are equal.

@@ -15,8 +15,8 @@ struct ChannelRecord {
   int gpu = 0;
   uint32_t entries = 0;
   SharedFd words;
-  bool over = false;  // its engine has ended; the client has yet to close it
-  bool told = false;  // the client may know of it: the next tandemd has to
+  bool over = false;          // its engine has ended; the client has yet to close it
+  bool acknowledged = false;  // the client may have the answer: the next tandemd must know it
 };
 
 struct LaunchRecord {

@@ -64,7 +64,7 @@ Result<v1::OpenChannelReply> ChannelService::Open(const SessionRef& session,
   RegistryLock lock(registry);
   TANDEM_RETURN_IF_ERROR(registry.SessionAlive(*session));
   if (const auto made = session->channels.find(reply.channel_id()); made != session->channels.end())
-    made->second.told = true;
+    made->second.acknowledged = true;
   registry.Touch(*session);
   return reply;
 }

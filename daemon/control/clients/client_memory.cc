@@ -7,6 +7,11 @@
 #include "program/program.h"
 
 namespace tandem::daemon {
+namespace {
+
+constexpr uint64_t kLeastBulkBytes = uint64_t{2} << 20;  // where a plan has any
+
+}  // namespace
 
 Status ClientMemoryService::MakePages(GroupRecord& group) {
   if (!group.client.pages.empty()) return Status::Ok();
@@ -56,7 +61,9 @@ Status ClientMemoryService::Provide(GroupRecord& group, uint64_t half_bytes, uin
     first = has.signals == nullptr;
     grows = half_bytes > has.half_bytes || bulk_bytes > has.bulk_bytes;
     half = std::max(has.half_bytes, AllocatedHalf(half_bytes));
-    bulk = std::max(has.bulk_bytes, bulk_bytes);
+    // By doubling, as products of many sizes come: each plan keeps the set that it was made with.
+    bulk = bulk_bytes <= has.bulk_bytes ? has.bulk_bytes
+                                        : std::max({kLeastBulkBytes, bulk_bytes, 2 * has.bulk_bytes});
   }
   std::shared_ptr<SegmentSet> signals, workspace;
   Status status;

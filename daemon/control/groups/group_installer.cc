@@ -11,9 +11,8 @@ namespace {
 
 // The control segment of each rank: signal words and packets, the abort word, and the scratch area of NCCL's
 // stand-in.
-constexpr uint64_t kSignalBytes = plan::kSignalAreaBytes;
-constexpr uint64_t kAbortOffset = kSignalBytes;
-constexpr uint64_t kScratchOffset = kSignalBytes + 4096;
+constexpr uint64_t kAbortOffset = plan::kSignalAreaBytes;
+constexpr uint64_t kScratchOffset = kAbortOffset + 4096;
 // Whole granules of a GPU's memory, with half a granule or more of scratch.
 constexpr uint64_t kGranule = uint64_t{2} << 20;
 constexpr uint64_t kControlBytes = (kScratchOffset + kGranule / 2 + kGranule - 1) / kGranule * kGranule;

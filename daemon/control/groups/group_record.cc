@@ -13,8 +13,8 @@ uint64_t GroupRecord::UnsharedWorkspaceBytes() const {
 bool GroupRecord::UsesGpu(int gpu) const { return std::find(gpus.begin(), gpus.end(), gpu) != gpus.end(); }
 
 void GroupRecord::EndGatherings(const Status& why) {
-  for (const auto& [key, meeting] : prepares) meeting->EndGathering(why);
-  for (const auto& [key, meeting] : rendezvous) meeting->EndGathering(why);
+  for (const auto& [key, open] : prepares) open->EndGathering(why);
+  for (const auto& [key, open] : rendezvous) open->EndGathering(why);
   for (const auto& [id, plan] : plans) {
     if (plan.client) plan.client->armed.EndGathering(why);
   }

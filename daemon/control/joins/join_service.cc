@@ -81,25 +81,25 @@ Status JoinService::TakeVerdict(NameRecord& name, const SessionRecord& session, 
   return verdict.status;
 }
 
-Status JoinService::TakeSlot(JoinRendezvous& meeting, const SessionRef& session,
+Status JoinService::TakeSlot(JoinRendezvous& rendezvous, const SessionRef& session,
                              const v1::JoinGroupRequest& request, int gpu, const Waiter& waiter) {
   const JoinClaim claim{request, session->peer.pid, gpu};
-  for (size_t rank = 0; rank < meeting.world(); ++rank) {
-    const JoinParty& other = meeting.parties[rank];
-    if (!meeting.Taken(rank)) continue;
+  for (size_t rank = 0; rank < rendezvous.world(); ++rank) {
+    const JoinParty& other = rendezvous.parties[rank];
+    if (!rendezvous.Taken(rank)) continue;
     if (other.session == session) {
-      return AlreadyExists("group '" + request.name() + "': rank " + std::to_string(request.rank()) +
-                           " is asked for by the session that is rank " + std::to_string(rank) + " already")
+      return AlreadyExists("group '" + request.name() + "': the session that asks for rank " +
+                           std::to_string(request.rank()) + " is rank " + std::to_string(rank) + " already")
           .WithDetail(BlameRank("JOINED", static_cast<int>(rank), "rank", session->peer.pid));
     }
     TANDEM_RETURN_IF_ERROR(CompareJoins({other.request, other.session->peer.pid, other.gpu}, claim));
   }
   const size_t own = static_cast<size_t>(request.rank());
-  for (size_t rank = 0; rank < meeting.world(); ++rank) {
-    if (meeting.parties[rank].session == session) meeting.Forget(rank);
+  for (size_t rank = 0; rank < rendezvous.world(); ++rank) {
+    if (rendezvous.parties[rank].session == session) rendezvous.Forget(rank);
   }
-  meeting.parties[own] = {session, request, gpu};
-  meeting.Take(own, waiter.deadline);
+  rendezvous.parties[own] = {session, request, gpu};
+  rendezvous.Take(own, waiter.deadline);
   return Status::Ok();
 }
 
@@ -175,48 +175,49 @@ Result<v1::JoinGroupReply> JoinService::Join(const SessionRef& session, const v1
   TANDEM_RETURN_IF_ERROR(AwaitNameFree(lock, scope, session, request, waiter));
   TANDEM_RETURN_IF_ERROR(TakeVerdict(registry.names[scope], *session, rank));
   if (wrong.ok()) wrong = registry.ledger.Check(session->payer(), Resource::kGroups, 1);
-  std::shared_ptr<JoinRendezvous> meeting = registry.names[scope].joining;
-  if (wrong.ok() && !meeting) {
+  std::shared_ptr<JoinRendezvous> rendezvous = registry.names[scope].joining;
+  if (wrong.ok() && !rendezvous) {
     const size_t world = static_cast<size_t>(request.world_size());
-    meeting = std::make_shared<JoinRendezvous>(world, "group '" + request.name() + "'", "join",
-                                               Rendezvous::WhileWorking::kAwaitsTheVerdict);
-    meeting->parties.resize(world);
-    registry.names[scope].joining = meeting;
+    rendezvous = std::make_shared<JoinRendezvous>(world, "group '" + request.name() + "'", "join",
+                                                  Rendezvous::WhileWorking::kAwaitsTheVerdict);
+    rendezvous->parties.resize(world);
+    registry.names[scope].joining = rendezvous;
   }
-  if (wrong.ok()) wrong = TakeSlot(*meeting, session, request, *gpu, waiter);
+  if (wrong.ok()) wrong = TakeSlot(*rendezvous, session, request, *gpu, waiter);
   if (!wrong.ok()) {
     // Ranks that wait would wait in vain: all get the verdict at once.
-    Fail(scope, wrong, meeting ? static_cast<int>(meeting->world()) : request.world_size(), session.get(),
-         rank);
+    Fail(scope, wrong, rendezvous ? static_cast<int>(rendezvous->world()) : request.world_size(),
+         session.get(), rank);
     return wrong;
   }
-  if (meeting->Complete()) {
-    meeting->BeginWork();
+  if (rendezvous->Complete()) {
+    rendezvous->BeginWork();
     registry.names[scope].joining.reset();
-    const Status made = MakeAndInstall(lock, scope, *meeting);
-    meeting->End(made);
+    const Status made = MakeAndInstall(lock, scope, *rendezvous);
+    rendezvous->End(made);
     registry.names[scope].freed->notify_all();
     registry.ForgetName(scope);
   }
-  const Status own = meeting->Await(lock, static_cast<size_t>(rank), waiter);
-  const bool current = registry.names[scope].joining == meeting;
+  const Status own = rendezvous->Await(lock, static_cast<size_t>(rank), waiter);
+  const bool current = registry.names[scope].joining == rendezvous;
   if (!own.ok()) {
-    if (current && meeting->Empty()) registry.names[scope].joining.reset();
+    if (current && rendezvous->Empty()) registry.names[scope].joining.reset();
     registry.ForgetName(scope);
     return own;
   }
   // The first rank whose deadline passed made the verdict: it is kept for those that have not come.
-  if (current && meeting->over()) Fail(scope, meeting->verdict(), request.world_size(), session.get(), rank);
+  if (current && rendezvous->over())
+    Fail(scope, rendezvous->verdict(), request.world_size(), session.get(), rank);
   registry.ForgetName(scope);
-  TANDEM_RETURN_IF_ERROR(meeting->verdict());
+  TANDEM_RETURN_IF_ERROR(rendezvous->verdict());
   v1::JoinGroupReply reply;
-  FillReply(*meeting->group, &reply);
+  FillReply(*rendezvous->group, &reply);
   return reply;
 }
 
-Status JoinService::MakeAndInstall(RegistryLock& lock, const std::string& scope, JoinRendezvous& meeting) {
-  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<GroupRecord> group, MakeGroup(scope, meeting));
-  const Waiter waiter = GroupInstaller::ForAllRanks(group, meeting.FirstDeadline());
+Status JoinService::MakeAndInstall(RegistryLock& lock, const std::string& scope, JoinRendezvous& rendezvous) {
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<GroupRecord> group, MakeGroup(scope, rendezvous));
+  const Waiter waiter = GroupInstaller::ForAllRanks(group, rendezvous.FirstDeadline());
   Status status = lock.Outside([&] {
     std::lock_guard work(group->work);
     return installer_.Install(*group, waiter);
@@ -228,7 +229,7 @@ Status JoinService::MakeAndInstall(RegistryLock& lock, const std::string& scope,
   }
   group->lifecycle.Apply(GroupEvent::kInstalled);
   core_.registry.Touch(*group);
-  meeting.group = group;
+  rendezvous.group = group;
   // An engine that had been told may have ended before the last one was: its end passed over a group that was
   // still being installed.
   if (!installer_.SameEngines(*group)) {
@@ -240,9 +241,9 @@ Status JoinService::MakeAndInstall(RegistryLock& lock, const std::string& scope,
 }
 
 Result<std::shared_ptr<GroupRecord>> JoinService::MakeGroup(const std::string& scope,
-                                                            const JoinRendezvous& meeting) {
+                                                            const JoinRendezvous& rendezvous) {
   Registry& registry = core_.registry;
-  const JoinParty& first = meeting.parties[0];
+  const JoinParty& first = rendezvous.parties[0];
   auto group = std::make_shared<GroupRecord>(core_.IllegalTransitionHandler());
   group->id = registry.NewGroupId();
   group->scope = scope;
@@ -253,12 +254,13 @@ Result<std::shared_ptr<GroupRecord>> JoinService::MakeGroup(const std::string& s
                                   ? first.request.launch_deadline_ms()
                                   : static_cast<uint64_t>(core_.options.default_launch_deadline.count());
   group->on_slow_placement = static_cast<OnSlowPlacement>(first.request.on_slow_placement());
-  for (const JoinParty& party : meeting.parties) {
+  for (const JoinParty& party : rendezvous.parties) {
     MemberRecord member;
     member.session = party.session;
     member.session_id = party.session->id;
     member.pid = party.session->peer.pid;
     member.gpu = party.gpu;
+    member.client_products = party.request.client_products();
     group->gpus.push_back(party.gpu);
     group->members.push_back(std::move(member));
   }
@@ -267,7 +269,7 @@ Result<std::shared_ptr<GroupRecord>> JoinService::MakeGroup(const std::string& s
   TANDEM_RETURN_IF_ERROR(registry.ledger.Charge(group->payer, Resource::kGroups, 1));
   NameRecord& name = registry.names[scope];
   group->incarnation = ++name.incarnation;
-  for (const JoinParty& party : meeting.parties) party.session->groups.insert(group->id);
+  for (const JoinParty& party : rendezvous.parties) party.session->groups.insert(group->id);
   FillContext(*group);
   registry.groups[group->id] = group;
   name.current = group;
@@ -292,8 +294,11 @@ void JoinService::FillContext(GroupRecord& group) const {
                             std::to_string(protocol) + ", which has no plans in clients";
     context.placement = plan::PlanPlacement::kEngine;
   }
-  context.client_kernels =
-      core_.options.backend == "cuda" ? plan::ClientKernels::kCollectives : plan::ClientKernels::kAll;
+  const bool products = std::all_of(group.members.begin(), group.members.end(),
+                                    [](const MemberRecord& member) { return member.client_products; });
+  context.client_kernels = core_.options.backend != "cuda" ? plan::ClientKernels::kAll
+                           : products                      ? plan::ClientKernels::kProducts
+                                                           : plan::ClientKernels::kCollectives;
   for (size_t rank = 0; rank < group.world(); ++rank) {
     const std::string why = core_.engines.StatusOf(group.gpus[rank]).no_fused_kernels;
     if (why.empty()) continue;

@@ -33,7 +33,7 @@ class JoinService {
   void EndJoinsOf(const SessionRecord& session, const std::string& how) TANDEM_REQUIRES(registry_mutex);
   // Ends all joins that wait for ranks; no verdict is kept.
   void Stop(const Status& why) TANDEM_REQUIRES(registry_mutex);
-  // What plans of the group are chosen by, and its topology's class, from its GPUs and options.
+  // Sets the facts by which plans of the group are chosen, and its topology's class, from GPUs and options.
   void FillContext(GroupRecord& group) const TANDEM_REQUIRES(registry_mutex);
 
  private:
@@ -49,16 +49,16 @@ class JoinService {
   const GroupRecord* MadeFor(const std::string& scope, const SessionRecord& session,
                              const v1::JoinGroupRequest& request) const TANDEM_REQUIRES(registry_mutex);
   // Compares the claim with those that have come, and takes its slot.
-  Status TakeSlot(JoinRendezvous& meeting, const SessionRef& session, const v1::JoinGroupRequest& request,
+  Status TakeSlot(JoinRendezvous& rendezvous, const SessionRef& session, const v1::JoinGroupRequest& request,
                   int gpu, const Waiter& waiter) TANDEM_REQUIRES(registry_mutex);
   // Ends the name's rendezvous of `world` ranks, and keeps the verdict for ranks that have not got it. The
   // caller gets it with its answer: `caller` (null: a session that has ended), which asked for `rank`.
   void Fail(const std::string& scope, const Status& why, int world, const SessionRecord* caller, int rank)
       TANDEM_REQUIRES(registry_mutex);
   // The last rank's part: makes the group and installs it.
-  Status MakeAndInstall(RegistryLock& lock, const std::string& scope, JoinRendezvous& meeting)
+  Status MakeAndInstall(RegistryLock& lock, const std::string& scope, JoinRendezvous& rendezvous)
       TANDEM_REQUIRES(registry_mutex);
-  Result<std::shared_ptr<GroupRecord>> MakeGroup(const std::string& scope, const JoinRendezvous& meeting)
+  Result<std::shared_ptr<GroupRecord>> MakeGroup(const std::string& scope, const JoinRendezvous& rendezvous)
       TANDEM_REQUIRES(registry_mutex);
   void FillReply(const GroupRecord& group, v1::JoinGroupReply* reply) const TANDEM_REQUIRES(registry_mutex);
 

@@ -63,7 +63,7 @@ struct GroupTensor {
   uint64_t bytes = 0;
   std::vector<std::shared_ptr<TensorRecord>> tensors;  // by rank
   std::vector<bool> freed;                             // by rank
-  bool told = false;                                   // the ranks may know of it: the next tandemd has to
+  bool acknowledged = false;  // a rank may have the answer: the next tandemd must know it
 };
 
 struct TensorRendezvous : Rendezvous {
@@ -80,7 +80,7 @@ struct RegistrationRecord {
   std::vector<SharedFd> fds;  // kept for the engine's next life
   std::string ipc_handle;     // instead of descriptors
   uint64_t offset = 0;        // where the memory begins in the first chunk or behind the handle
-  bool told = false;          // the client may know of it: the next tandemd has to
+  bool acknowledged = false;  // the client may have the answer: the next tandemd must know it
 };
 
 }  // namespace tandem::daemon

@@ -82,7 +82,7 @@ Result<v1::RegisterTensorReply> RegistrationService::Register(const SessionRef& 
     RegistryLock lock(registry);
     TANDEM_RETURN_IF_ERROR(registry.SessionAlive(*session));
     if (const auto made = session->registrations.find(id); made != session->registrations.end())
-      made->second.told = true;
+      made->second.acknowledged = true;
     registry.Touch(*session);
   }
   v1::RegisterTensorReply reply;

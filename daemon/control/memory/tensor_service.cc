@@ -29,11 +29,11 @@ Status FreedMeanwhile(const GroupRecord& group, size_t rank) {
 }  // namespace
 
 Status CheckOpenRendezvous(const ControlLimits& limits, const GroupRecord& group, size_t open) {
-  const uint64_t limit = limits.meetings_per_group;
+  const uint64_t limit = limits.rendezvous_per_group;
   if (open < limit) return Status::Ok();
   return ResourceExhausted("group '" + group.name + "' has " + std::to_string(open) +
-                           " meetings that not all ranks have come to")
-      .WithDetail({.reason = "QUOTA_MEETINGS",
+                           " rendezvous that not all ranks have come to")
+      .WithDetail({.reason = "QUOTA_RENDEZVOUS",
                    .who = "group " + std::to_string(group.id),
                    .field = {},
                    .limit = static_cast<long long>(limit),
@@ -101,9 +101,9 @@ Result<std::shared_ptr<TensorRendezvous>> TensorService::Enter(GroupRecord& grou
     }
     it->second->tensors[rank] = tensor;
   }
-  const std::shared_ptr<TensorRendezvous> meeting = group.rendezvous[*key];
-  if (!meeting->over()) meeting->Take(rank, waiter.deadline);
-  return meeting;
+  const std::shared_ptr<TensorRendezvous> rendezvous = group.rendezvous[*key];
+  if (!rendezvous->over()) rendezvous->Take(rank, waiter.deadline);
+  return rendezvous;
 }
 
 Result<uint64_t> TensorService::AwaitRegistration(RegistryLock& lock,
@@ -112,29 +112,30 @@ Result<uint64_t> TensorService::AwaitRegistration(RegistryLock& lock,
                                                   const Waiter& waiter) {
   TANDEM_RETURN_IF_ERROR(installer_.AwaitInstalled(lock, *group, waiter));
   std::string key;
-  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<TensorRendezvous> meeting,
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<TensorRendezvous> rendezvous,
                           Enter(*group, rank, tensor, waiter, &key));
-  if (meeting->phase() == Rendezvous::Phase::kGathering && meeting->Complete()) {
-    meeting->BeginWork();
+  if (rendezvous->phase() == Rendezvous::Phase::kGathering && rendezvous->Complete()) {
+    rendezvous->BeginWork();
     Status status = lock.Outside([&] {
       const Waiter for_all = GroupInstaller::ForAllRanks(group, waiter.deadline);
       const auto work = GroupInstaller::TakeWork(*group, for_all);
-      return work.ok() ? MakeForAll(*group, *meeting, for_all) : work.status();
+      return work.ok() ? MakeForAll(*group, *rendezvous, for_all) : work.status();
     });
     if (!status.ok() && !group->lifecycle.why().ok()) status = group->lifecycle.why();
-    meeting->End(status);
+    rendezvous->End(status);
   }
-  const Status own = meeting->Await(lock, rank, waiter);
+  const Status own = rendezvous->Await(lock, rank, waiter);
   // A call that ends by itself counts as told: what the rank asks next is another rendezvous, unless this one
   // goes on then.
-  meeting->Acknowledge(rank);
+  rendezvous->Acknowledge(rank);
   core_.registry.Touch(*group);
   const auto mine = group->rendezvous.find(key);
-  const bool done = meeting->over() ? meeting->AllAcknowledged() : !tensor->name.empty() && meeting->Empty();
-  if (done && mine != group->rendezvous.end() && mine->second == meeting) group->rendezvous.erase(mine);
+  const bool done =
+      rendezvous->over() ? rendezvous->AllAcknowledged() : !tensor->name.empty() && rendezvous->Empty();
+  if (done && mine != group->rendezvous.end() && mine->second == rendezvous) group->rendezvous.erase(mine);
   TANDEM_RETURN_IF_ERROR(own);
-  TANDEM_RETURN_IF_ERROR(meeting->verdict());
-  return meeting->registration_id;
+  TANDEM_RETURN_IF_ERROR(rendezvous->verdict());
+  return rendezvous->registration_id;
 }
 
 Result<v1::RendezvousReply> TensorService::Meet(const SessionRef& session,
@@ -224,16 +225,16 @@ Result<std::shared_ptr<SymmetricBlock>> TensorService::MakeBlock(GroupRecord& gr
   return block;
 }
 
-Status TensorService::CheckTensors(const GroupRecord& group, const TensorRendezvous& meeting,
+Status TensorService::CheckTensors(const GroupRecord& group, const TensorRendezvous& rendezvous,
                                    const SymmetricBlock* fresh) const {
   TANDEM_RETURN_IF_ERROR(installer_.Installed(group));
   for (size_t rank = 0; rank < group.world(); ++rank) {
-    if (meeting.tensors[rank]->freed) return FreedMeanwhile(group, rank);
+    if (rendezvous.tensors[rank]->freed) return FreedMeanwhile(group, rank);
   }
   if (fresh != nullptr) return Status::Ok();
-  const SymmetricBlock& first = *meeting.tensors[0]->block;
+  const SymmetricBlock& first = *rendezvous.tensors[0]->block;
   for (size_t rank = 1; rank < group.world(); ++rank) {
-    const SymmetricBlock& other = *meeting.tensors[rank]->block;
+    const SymmetricBlock& other = *rendezvous.tensors[rank]->block;
     if (other.offset == first.offset && other.set->bytes == first.set->bytes) continue;
     return FailedPrecondition(NameOf(group) +
                               ": the ranks' tensors lie at different offsets of their segments; rank 0 at " +
@@ -244,21 +245,21 @@ Status TensorService::CheckTensors(const GroupRecord& group, const TensorRendezv
   return Status::Ok();
 }
 
-Status TensorService::MakeForAll(GroupRecord& group, TensorRendezvous& meeting, const Waiter& waiter) {
+Status TensorService::MakeForAll(GroupRecord& group, TensorRendezvous& rendezvous, const Waiter& waiter) {
   Registry& registry = core_.registry;
   const size_t world = group.world();
-  const uint64_t bytes = meeting.tensors[0]->bytes;
+  const uint64_t bytes = rendezvous.tensors[0]->bytes;
   for (size_t rank = 0; rank < world; ++rank) {
-    if (meeting.tensors[rank]->bytes == bytes) continue;
+    if (rendezvous.tensors[rank]->bytes == bytes) continue;
     return InvalidArgument(NameOf(group) + ": rank 0 has " + std::to_string(bytes) + " bytes, rank " +
-                           std::to_string(rank) + " has " + std::to_string(meeting.tensors[rank]->bytes))
+                           std::to_string(rank) + " has " + std::to_string(rendezvous.tensors[rank]->bytes))
         .WithDetail(BlameRanks("FIELD_MISMATCH", {0, static_cast<uint32_t>(rank)}, "bytes"));
   }
   std::vector<uint32_t> without_memory;
   {
     RegistryLock lock(registry);
     for (size_t rank = 0; rank < world; ++rank) {
-      if (!meeting.tensors[rank]->block) without_memory.push_back(static_cast<uint32_t>(rank));
+      if (!rendezvous.tensors[rank]->block) without_memory.push_back(static_cast<uint32_t>(rank));
     }
   }
   std::shared_ptr<SymmetricBlock> fresh;
@@ -273,9 +274,9 @@ Status TensorService::MakeForAll(GroupRecord& group, TensorRendezvous& meeting, 
   uint64_t id = 0;
   {
     RegistryLock lock(registry);
-    Status status = CheckTensors(group, meeting, fresh.get());
+    Status status = CheckTensors(group, rendezvous, fresh.get());
     // `work` is of one group: the tensors may have got memory by a rendezvous of another one since we looked.
-    const bool overtaken = fresh && std::any_of(meeting.tensors.begin(), meeting.tensors.end(),
+    const bool overtaken = fresh && std::any_of(rendezvous.tensors.begin(), rendezvous.tensors.end(),
                                                 [](const auto& tensor) TANDEM_REQUIRES(registry_mutex) {
                                                   return tensor->block != nullptr;
                                                 });
@@ -287,15 +288,15 @@ Status TensorService::MakeForAll(GroupRecord& group, TensorRendezvous& meeting, 
       }
       if (!status.ok()) return status;
       lock.Unlock();
-      return MakeForAll(group, meeting, waiter);  // once: memory stays with a tensor until it is freed
+      return MakeForAll(group, rendezvous, waiter);  // once: memory stays with a tensor until it is freed
     }
     id = registry.next_id++;
     GroupTensor& shared = group.tensors[id];
     shared.bytes = bytes;
-    shared.tensors = meeting.tensors;
+    shared.tensors = rendezvous.tensors;
     shared.freed.resize(world);
     for (size_t rank = 0; rank < world; ++rank) {
-      TensorRecord& tensor = *meeting.tensors[rank];
+      TensorRecord& tensor = *rendezvous.tensors[rank];
       if (fresh) {
         tensor.block = fresh;
         tensor.block_rank = static_cast<int>(rank);
@@ -306,18 +307,19 @@ Status TensorService::MakeForAll(GroupRecord& group, TensorRendezvous& meeting, 
       tensor.registrations[group.id] = id;
       TouchOwner(tensor);
     }
-    meeting.registration_id = id;
+    rendezvous.registration_id = id;
     installer_.PostRegistration(group, id, batch);
   }
   Status status = batch->Wait(waiter);
   RegistryLock lock(registry);
   registry.Touch(group);
-  for (const auto& tensor : meeting.tensors) TouchOwner(*tensor);
+  for (const auto& tensor : rendezvous.tensors) TouchOwner(*tensor);
   if (status.ok()) {
     // It may have been freed meanwhile.
-    if (const auto made = group.tensors.find(id); made != group.tensors.end()) made->second.told = true;
+    if (const auto made = group.tensors.find(id); made != group.tensors.end())
+      made->second.acknowledged = true;
   } else {
-    for (const auto& tensor : meeting.tensors) tensor->registrations.erase(group.id);
+    for (const auto& tensor : rendezvous.tensors) tensor->registrations.erase(group.id);
     group.tensors.erase(id);
     // Some engines may have it, and would keep its memory.
     engine::v1::Command command;
@@ -337,12 +339,12 @@ void TensorService::EndRendezvousOf(const SessionRecord& session,
   for (const uint64_t id : session.groups) {
     const auto group = core_.registry.groups.find(id);
     if (group == core_.registry.groups.end()) continue;
-    for (const auto& [key, meeting] : group->second->rendezvous) {
-      const auto own = std::find(meeting->tensors.begin(), meeting->tensors.end(), tensor);
-      if (own == meeting->tensors.end()) continue;
+    for (const auto& [key, rendezvous] : group->second->rendezvous) {
+      const auto own = std::find(rendezvous->tensors.begin(), rendezvous->tensors.end(), tensor);
+      if (own == rendezvous->tensors.end()) continue;
       core_.registry.Touch(*group->second);
-      meeting->EndGathering(
-          FreedMeanwhile(*group->second, static_cast<size_t>(own - meeting->tensors.begin())));
+      rendezvous->EndGathering(
+          FreedMeanwhile(*group->second, static_cast<size_t>(own - rendezvous->tensors.begin())));
     }
   }
 }

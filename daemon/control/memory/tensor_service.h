@@ -18,9 +18,9 @@ namespace tandem::daemon {
 // The user's own signal pad of a symmetric tensor, in bytes.
 inline constexpr uint64_t kSignalPadBytes = 4096;
 
-// RESOURCE_EXHAUSTED, reason QUOTA_MEETINGS, if the group has `open` rendezvous that not all ranks have come
-// to, and may have no more. Failed ones stay until all ranks have got the verdict, which a rank that never
-// asks does not.
+// RESOURCE_EXHAUSTED, reason QUOTA_RENDEZVOUS, if the group has `open` rendezvous that not all ranks have
+// come to, and may have no more. Failed ones stay until all ranks have got the verdict, which a rank that
+// never asks does not.
 Status CheckOpenRendezvous(const ControlLimits& limits, const GroupRecord& group, size_t open);
 
 // Thread-safe. The others outlive it.
@@ -51,11 +51,11 @@ class TensorService {
                                      size_t rank, const std::shared_ptr<TensorRecord>& tensor,
                                      const Waiter& waiter) TANDEM_REQUIRES(registry_mutex);
   // The last rank's part: memory for tensors that have none, and a registration on every engine.
-  Status MakeForAll(GroupRecord& group, TensorRendezvous& meeting, const Waiter& waiter)
+  Status MakeForAll(GroupRecord& group, TensorRendezvous& rendezvous, const Waiter& waiter)
       TANDEM_EXCLUDES(registry_mutex);
   // Whether the tensors can be registered as they are now; `fresh` (may be null) is memory for those that
   // have none.
-  Status CheckTensors(const GroupRecord& group, const TensorRendezvous& meeting,
+  Status CheckTensors(const GroupRecord& group, const TensorRendezvous& rendezvous,
                       const SymmetricBlock* fresh) const TANDEM_REQUIRES(registry_mutex);
   Result<std::shared_ptr<SymmetricBlock>> MakeBlock(GroupRecord& group, uint64_t bytes, const Waiter& waiter)
       TANDEM_EXCLUDES(registry_mutex);

@@ -33,7 +33,7 @@ struct PlanRecord {
   uint64_t bulk_bytes = 0;
   std::vector<bool> released;         // by rank
   std::vector<std::string> requests;  // by rank: serialised v1::OpRequest
-  bool told = false;  // its engines have it, and the ranks may know of it: the next tandemd has to
+  bool acknowledged = false;          // a rank may have the answer: the next tandemd must know it
   // Of a plan that is placed in the client; null: engines run it, and have it.
   struct InClient {
     InClient(size_t world, std::string what) : armed(world, std::move(what), "arm it") {}

@@ -59,12 +59,12 @@ Result<std::shared_ptr<PrepareRendezvous>> PlanService::Enter(GroupRecord& group
     fresh->requests.resize(group.world());
     it = group.prepares.emplace(key, std::move(fresh)).first;
   }
-  const std::shared_ptr<PrepareRendezvous> meeting = it->second;
-  if (meeting->phase() == Rendezvous::Phase::kGathering) {
-    meeting->Take(rank, waiter.deadline);
-    meeting->requests[rank] = text;
+  const std::shared_ptr<PrepareRendezvous> rendezvous = it->second;
+  if (rendezvous->phase() == Rendezvous::Phase::kGathering) {
+    rendezvous->Take(rank, waiter.deadline);
+    rendezvous->requests[rank] = text;
   }
-  return meeting;
+  return rendezvous;
 }
 
 Result<v1::PrepareReply> PlanService::Prepare(const SessionRef& session, const v1::PrepareRequest& request,
@@ -82,30 +82,30 @@ Result<v1::PrepareReply> PlanService::Prepare(const SessionRef& session, const v
                           ParseOpRequest(request.request(), static_cast<int>(group->world())));
   TANDEM_RETURN_IF_ERROR(installer_.AwaitInstalled(lock, *group, waiter));
   const std::string text = OpRequestToProto(parsed).SerializeAsString();
-  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<PrepareRendezvous> meeting,
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<PrepareRendezvous> rendezvous,
                           Enter(*group, r, key, text, waiter));
-  if (meeting->phase() == Rendezvous::Phase::kGathering && meeting->Complete()) {
-    meeting->BeginWork();
+  if (rendezvous->phase() == Rendezvous::Phase::kGathering && rendezvous->Complete()) {
+    rendezvous->BeginWork();
     Status status = lock.Outside([&] {
-      return MakeForAll(group, *meeting, key, GroupInstaller::ForAllRanks(group, waiter.deadline));
+      return MakeForAll(group, *rendezvous, key, GroupInstaller::ForAllRanks(group, waiter.deadline));
     });
     if (!status.ok() && !group->lifecycle.why().ok()) status = group->lifecycle.why();
-    meeting->End(status);
+    rendezvous->End(status);
   }
-  const Status own = meeting->Await(lock, r, waiter);
+  const Status own = rendezvous->Await(lock, r, waiter);
   const auto mine = group->prepares.find(key);
-  const bool is_mine = mine != group->prepares.end() && mine->second == meeting;
+  const bool is_mine = mine != group->prepares.end() && mine->second == rendezvous;
   if (!own.ok()) {
-    const bool gathering = meeting->phase() == Rendezvous::Phase::kGathering;
-    if (is_mine && gathering && meeting->Empty()) group->prepares.erase(mine);
+    const bool gathering = rendezvous->phase() == Rendezvous::Phase::kGathering;
+    if (is_mine && gathering && rendezvous->Empty()) group->prepares.erase(mine);
     return own;
   }
-  meeting->Acknowledge(r);
-  if (!meeting->verdict().ok()) {
-    if (is_mine && meeting->AllAcknowledged()) group->prepares.erase(mine);
-    return meeting->verdict();
+  rendezvous->Acknowledge(r);
+  if (!rendezvous->verdict().ok()) {
+    if (is_mine && rendezvous->AllAcknowledged()) group->prepares.erase(mine);
+    return rendezvous->verdict();
   }
-  const auto plan = group->plans.find(meeting->plan_id);
+  const auto plan = group->plans.find(rendezvous->plan_id);
   if (plan == group->plans.end()) {
     return group->lifecycle.why().ok() ? Unavailable("the plan was released meanwhile")
                                        : group->lifecycle.why();
@@ -124,12 +124,13 @@ Result<v1::PrepareReply> PlanService::Prepare(const SessionRef& session, const v
   return reply;
 }
 
-Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group, const PrepareRendezvous& meeting,
+Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group,
+                                                  const PrepareRendezvous& rendezvous,
                                                   const std::string& key) {
   Draft draft;
   draft.key = key;
   draft.context = NameOf(group, key);
-  for (const std::string& text : meeting.requests) {
+  for (const std::string& text : rendezvous.requests) {
     v1::OpRequest proto;
     if (!proto.ParseFromString(text)) return Internal("a stored request does not parse");
     TANDEM_ASSIGN_OR_RETURN(OpRequest request, ParseOpRequest(proto, static_cast<int>(group.world())));
@@ -146,7 +147,7 @@ Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group, cons
   if (!group.no_client_plans.empty()) draft.plan.placement_reason = group.no_client_plans;
   if (tuning != nullptr && draft.plan.measured_us == 0) {
     if (auto unmeasured = plan::Unmeasured(draft.requests, context); unmeasured.has_value()) {
-      WantedTuning wanted{*std::move(unmeasured), meeting.requests[0], {}, 1};
+      WantedTuning wanted{*std::move(unmeasured), rendezvous.requests[0], {}, 1};
       for (const GpuInfo& gpu : context.topology.gpus) wanted.gpu_uuids.push_back(gpu.uuid);
       core_.options.tuning->Want(std::move(wanted));
     }
@@ -245,9 +246,9 @@ Result<uint64_t> PlanService::Post(const std::shared_ptr<GroupRecord>& group, Dr
   return plan_id;
 }
 
-Status PlanService::MakeForAll(const std::shared_ptr<GroupRecord>& group, PrepareRendezvous& meeting,
+Status PlanService::MakeForAll(const std::shared_ptr<GroupRecord>& group, PrepareRendezvous& rendezvous,
                                const std::string& key, const Waiter& waiter) {
-  TANDEM_ASSIGN_OR_RETURN(Draft draft, MakeDraft(*group, meeting, key));
+  TANDEM_ASSIGN_OR_RETURN(Draft draft, MakeDraft(*group, rendezvous, key));
   TANDEM_ASSIGN_OR_RETURN(const auto work, GroupInstaller::TakeWork(*group, waiter));
   {
     RegistryLock lock(core_.registry);
@@ -270,7 +271,7 @@ Status PlanService::MakeForAll(const std::shared_ptr<GroupRecord>& group, Prepar
   {
     RegistryLock lock(core_.registry);
     TANDEM_ASSIGN_OR_RETURN(plan_id, Post(group, draft, unique_id, batch));
-    meeting.plan_id = plan_id;
+    rendezvous.plan_id = plan_id;
   }
   Status status = batch->Wait(waiter);
   if (!status.ok()) {
@@ -280,7 +281,8 @@ Status PlanService::MakeForAll(const std::shared_ptr<GroupRecord>& group, Prepar
   }
   if (draft.first_nccl) group->communicates = true;
   RegistryLock lock(core_.registry);
-  if (const auto made = group->plans.find(plan_id); made != group->plans.end()) made->second.told = true;
+  if (const auto made = group->plans.find(plan_id); made != group->plans.end())
+    made->second.acknowledged = true;
   core_.registry.Touch(*group);
   if (!draft.warnings.empty()) ReportWarnings(*group, draft, plan_id);
   return status;
@@ -305,9 +307,10 @@ void PlanService::Remove(GroupRecord& group, uint64_t plan_id) {
     registry.PostToAll(group, command);
   }
   // A plan that failed to reach its engines keeps its rendezvous: the ranks have yet to get the verdict.
-  const auto meeting = group.prepares.find(it->second.key);
-  if (meeting != group.prepares.end() && meeting->second->plan_id == plan_id && meeting->second->over()) {
-    group.prepares.erase(meeting);
+  const auto rendezvous = group.prepares.find(it->second.key);
+  if (rendezvous != group.prepares.end() && rendezvous->second->plan_id == plan_id &&
+      rendezvous->second->over()) {
+    group.prepares.erase(rendezvous);
   }
   registry.Touch(group);
   group.late_launches.erase(plan_id);

@@ -54,10 +54,10 @@ class PlanService {
                                                    const std::string& text, const Waiter& waiter)
       TANDEM_REQUIRES(registry_mutex);
   // Plans, makes room in the workspace, and gives the engines the plan: the part of the last rank, for all.
-  Status MakeForAll(const std::shared_ptr<GroupRecord>& group, PrepareRendezvous& meeting,
+  Status MakeForAll(const std::shared_ptr<GroupRecord>& group, PrepareRendezvous& rendezvous,
                     const std::string& key, const Waiter& waiter) TANDEM_EXCLUDES(registry_mutex);
-  Result<Draft> MakeDraft(const GroupRecord& group, const PrepareRendezvous& meeting, const std::string& key)
-      TANDEM_EXCLUDES(registry_mutex);
+  Result<Draft> MakeDraft(const GroupRecord& group, const PrepareRendezvous& rendezvous,
+                          const std::string& key) TANDEM_EXCLUDES(registry_mutex);
   Status Admit(const GroupRecord& group, Draft& draft) TANDEM_REQUIRES(registry_mutex);
   // Records the plan and posts it to the engines; its id.
   Result<uint64_t> Post(const std::shared_ptr<GroupRecord>& group, Draft& draft, const std::string& unique_id,

@@ -77,8 +77,9 @@ Result<plan::TuningEntry> TuningService::Put(const v1::OpRequest& request,
       one.lanes = candidate.lanes;
     }
     const std::string name(AlgorithmName(candidate.algorithm));
-    TANDEM_RETURN_IF_ERROR(
-        plan::MakePlan(asked, context).status().WithContext("a time for " + name + ", which cannot run"));
+    TANDEM_RETURN_IF_ERROR(plan::MakePlan(asked, context)
+                               .status()
+                               .WithContext("the time for " + name + " is refused, because it cannot run"));
   }
   TANDEM_RETURN_IF_ERROR(core_.options.tuning->Put(entry));
   core_.Log(LogSeverity::kInfo, "tuning: " + std::string(OpName(entry.key.op)) + " " +

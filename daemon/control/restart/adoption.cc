@@ -132,7 +132,7 @@ void Adoption::SettleGroup(const std::shared_ptr<GroupRecord>& group) {
   }
   if (state != GroupState::kSuspended && IsInstalled(*group)) return ReconcileGroup(*group);
   const Status ended(Code::kAborted,
-                     "group '" + group->name + "': an engine ended or was told of it anew " + kNoDaemon,
+                     "group '" + group->name + "': an engine ended or got the group again " + kNoDaemon,
                      {.reason = "ENGINE_RESTARTED", .who = {}, .field = {}});
   registry.Touch(*group);
   registry.PostToAll(*group, BreakCommand(group->id, ended));

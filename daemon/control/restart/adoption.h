@@ -47,7 +47,7 @@ class Adoption {
   std::vector<std::pair<uint64_t, std::string>> LostSessions() const TANDEM_REQUIRES(registry_mutex);
   // Whether all that the group needs is there; else it breaks.
   bool KeepsMemory(const GroupRecord& group) const TANDEM_REQUIRES(registry_mutex);
-  // All of its engines hold it as it is.
+  // All engines of the group hold it as it is.
   bool IsInstalled(const GroupRecord& group) const TANDEM_REQUIRES(registry_mutex);
   void SettleGroup(const std::shared_ptr<GroupRecord>& group) TANDEM_REQUIRES(registry_mutex);
   // Sends what an installed group's engines lack, and takes back what they have too many.

@@ -77,7 +77,7 @@ Result<Journal> Journal::Open(UniqueFd fd) {
   const FileHeader& header = *journal.header_.As<FileHeader>();
   if (header.magic != kMagic) return Status(Code::kDataLoss, "it is no journal");
   journal.begin_ = header.begin.load();
-  if (journal.begin_ == 0) return Status(Code::kDataLoss, "its writer gave it up");
+  if (journal.begin_ == 0) return Status(Code::kDataLoss, "its writer abandoned it");
   journal.Read();
   return journal;
 }

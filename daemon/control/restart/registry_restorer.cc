@@ -139,7 +139,7 @@ void RegistryRestorer::RestoreSessions() {
       record.chunk_bytes.assign(saved.chunk_bytes().begin(), saved.chunk_bytes().end());
       record.ipc_handle = saved.ipc_handle();
       record.offset = saved.offset();
-      record.told = true;
+      record.acknowledged = true;
       for (const SharedFd& fd : FdsOf(engine::v1::Held::REGISTRATION, saved.id()))
         record.fds.push_back(ShareForeign(UniqueFd(::fcntl(fd->get(), F_DUPFD_CLOEXEC, 0))));
     }
@@ -148,7 +148,7 @@ void RegistryRestorer::RestoreSessions() {
       record.gpu = saved.gpu();
       record.entries = saved.entries();
       record.over = saved.over();
-      record.told = true;
+      record.acknowledged = true;
       const std::vector<SharedFd> fds = FdsOf(engine::v1::Held::CHANNEL, saved.id());
       if (fds.size() == 2) record.words = fds[1];
     }
@@ -187,6 +187,7 @@ void RegistryRestorer::RestoreGroup(const state::v1::Group& from) {
     member.gpu = saved.gpu();
     member.left = saved.left();
     member.rendezvous = saved.rendezvous();
+    member.client_products = saved.client_products();
     if (there) session->second->groups.insert(group->id);
     // tandemd ended while it wrote of the session's end: the session's record goes first.
     if (!there && !saved.left()) orphans_.emplace_back(group->id, static_cast<int>(group->members.size()));
@@ -243,7 +244,7 @@ void RegistryRestorer::RestoreTensors(const state::v1::Group& from, GroupRecord&
   for (const state::v1::GroupTensor& saved : from.tensors()) {
     GroupTensor& tensor = group.tensors[saved.id()];
     tensor.bytes = saved.bytes();
-    tensor.told = true;
+    tensor.acknowledged = true;
     tensor.freed.assign(saved.freed().begin(), saved.freed().end());
     tensor.freed.resize(group.world());
     for (const state::v1::Tensor& own : saved.tensors()) tensor.tensors.push_back(TensorOf(own));
@@ -273,7 +274,7 @@ void RegistryRestorer::RestorePlans(const state::v1::Group& from, const std::sha
     plan.released.resize(group->world());
     plan.requests.assign(body.requests().begin(), body.requests().end());
     plan.requests.resize(group->world());
-    plan.told = true;
+    plan.acknowledged = true;
     const std::string what = "key '" + plan.key + "' of group '" + group->name + "'";
     const auto now = Waiter::Clock::now();
     if (body.in_client()) {
@@ -288,15 +289,15 @@ void RegistryRestorer::RestorePlans(const state::v1::Group& from, const std::sha
       }
     }
     // The same key with the same request gets the plan again.
-    auto meeting = std::make_shared<PrepareRendezvous>(group->world(), what, "prepare it");
-    meeting->requests = plan.requests;
-    meeting->plan_id = plan.id;
+    auto rendezvous = std::make_shared<PrepareRendezvous>(group->world(), what, "prepare it");
+    rendezvous->requests = plan.requests;
+    rendezvous->plan_id = plan.id;
     for (size_t rank = 0; rank < group->world(); ++rank) {
-      meeting->Take(rank, now);
-      meeting->Acknowledge(rank);
+      rendezvous->Take(rank, now);
+      rendezvous->Acknowledge(rank);
     }
-    meeting->End(Status::Ok());
-    group->prepares[plan.key] = std::move(meeting);
+    rendezvous->End(Status::Ok());
+    group->prepares[plan.key] = std::move(rendezvous);
     core_.registry.plan_groups[plan.id] = group;
     group->plans.emplace(plan.id, std::move(plan));
   }

@@ -26,7 +26,7 @@ class RegistryRestorer {
       : core_(core), joins_(joins), state_(state), engines_(engines) {}
 
   void Restore() TANDEM_REQUIRES(registry_mutex);
-  // Members that are in their groups still, while the journal has no session of theirs: the group, the rank.
+  // Members that are still in their groups, while the journal lacks their session: the group, the rank.
   const std::vector<std::pair<uint64_t, int>>& orphans() const { return orphans_; }
 
  private:

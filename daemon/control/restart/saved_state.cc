@@ -36,7 +36,7 @@ Result<SavedState> ParseState(const std::map<std::string, std::string>& records)
                set.segment_ids_size() == set.gpus_size() && set.segment_ids_size() == set.mapped_size();
       if (parsed) state.sets[set.segment_ids(0)] = std::move(set);
     }
-    if (!parsed) return Status(Code::kDataLoss, "the journal's record '" + key + "' makes no sense");
+    if (!parsed) return Status(Code::kDataLoss, "the journal's record '" + key + "' is malformed");
   }
   if (!has_node) return Status(Code::kDataLoss, "the journal has no record of the node");
   return state;

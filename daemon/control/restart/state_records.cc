@@ -38,8 +38,8 @@ void FillTensor(const TensorRecord& from, state::v1::Tensor* to) TANDEM_REQUIRES
 // A rank that has entered a rendezvous by number enters it again, by that number, at the next tandemd.
 uint64_t EndedRendezvous(const GroupRecord& group, size_t rank) TANDEM_REQUIRES(registry_mutex) {
   uint64_t ended = group.members[rank].rendezvous;
-  for (const auto& [key, meeting] : group.rendezvous) {
-    const bool waits = !meeting->over() && meeting->tensors[rank] && key.starts_with('#');
+  for (const auto& [key, rendezvous] : group.rendezvous) {
+    const bool waits = !rendezvous->over() && rendezvous->tensors[rank] && key.starts_with('#');
     if (waits && ended > 0) --ended;
   }
   return ended;
@@ -47,7 +47,7 @@ uint64_t EndedRendezvous(const GroupRecord& group, size_t rank) TANDEM_REQUIRES(
 
 void FillPlans(const GroupRecord& group, state::v1::Group* to) TANDEM_REQUIRES(registry_mutex) {
   for (const auto& [id, plan] : group.plans) {
-    if (!plan.told) continue;
+    if (!plan.acknowledged) continue;
     state::v1::GroupPlan& kept = *to->add_plans();
     kept.set_id(id);
     for (const bool released : plan.released) kept.add_released(released);
@@ -133,7 +133,7 @@ state::v1::Session StateOf(const SessionRecord& session) {
   to.set_since_ns(Nanoseconds(session.since));
   for (const auto& [id, tensor] : session.tensors) FillTensor(*tensor, to.add_tensors());
   for (const auto& [id, registration] : session.registrations) {
-    if (!registration.told) continue;
+    if (!registration.acknowledged) continue;
     state::v1::Registration& kept = *to.add_registrations();
     kept.set_id(id);
     kept.set_gpu(registration.gpu);
@@ -144,7 +144,7 @@ state::v1::Session StateOf(const SessionRecord& session) {
     kept.set_offset(registration.offset);
   }
   for (const auto& [id, channel] : session.channels) {
-    if (!channel.told) continue;
+    if (!channel.acknowledged) continue;
     state::v1::Channel& kept = *to.add_channels();
     kept.set_id(id);
     kept.set_gpu(channel.gpu);
@@ -201,13 +201,14 @@ state::v1::Group StateOf(const GroupRecord& group) {
     kept.set_gpu(member.gpu);
     kept.set_left(member.left);
     kept.set_rendezvous(EndedRendezvous(group, rank));
+    kept.set_client_products(member.client_products);
   }
   to.set_next_plan_index(group.next_plan_index);
   to.set_next_epoch(group.next_epoch);
   to.set_communicates(group.communicates);
   FillPlans(group, &to);
   for (const auto& [id, tensor] : group.tensors) {
-    if (!tensor.told) continue;
+    if (!tensor.acknowledged) continue;
     state::v1::GroupTensor& kept = *to.add_tensors();
     kept.set_id(id);
     kept.set_bytes(tensor.bytes);

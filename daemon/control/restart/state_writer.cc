@@ -8,7 +8,7 @@ namespace tandem::daemon {
 namespace {
 
 // With more plans a comparison takes too long.
-constexpr size_t kMostCompared = 64;
+constexpr size_t kMaxCompared = 64;
 
 // All records of the registry as they are to be.
 std::map<std::string, std::string> Records(const Registry& registry) TANDEM_REQUIRES(registry_mutex) {
@@ -24,7 +24,7 @@ std::map<std::string, std::string> Records(const Registry& registry) TANDEM_REQU
     if (!IsKept(*group)) continue;
     records[GroupKey(id)] = Serialized(StateOf(*group));
     for (const auto& [plan_id, plan] : group->plans) {
-      if (plan.told) records[PlanKey(plan_id)] = Serialized(StateOf(id, plan));
+      if (plan.acknowledged) records[PlanKey(plan_id)] = Serialized(StateOf(id, plan));
     }
   }
   return records;
@@ -42,7 +42,7 @@ void StateWriter::WriteGroup(const Registry& registry, uint64_t id) {
   const bool kept = found != registry.groups.end() && IsKept(*found->second);
   if (kept) {
     for (const auto& [plan_id, plan] : found->second->plans) {
-      if (!plan.told) continue;
+      if (!plan.acknowledged) continue;
       plans.insert(plan_id);
       if (!written.contains(plan_id)) journal_.Put(PlanKey(plan_id), Serialized(StateOf(id, plan)));
     }
@@ -91,7 +91,7 @@ void StateWriter::Write(const Registry& registry) {
     closed_ = true;
     return reports_.failed(journal_.status());
   }
-  if (!reports_.difference || registry.plan_groups.size() > kMostCompared) return;
+  if (!reports_.difference || registry.plan_groups.size() > kMaxCompared) return;
   for (const std::string& name : Differences(registry)) reports_.difference(name);
 }
 
@@ -104,7 +104,7 @@ void StateWriter::WriteAll(const Registry& registry) {
   plans_.clear();
   for (const auto& [id, group] : registry.groups) {
     for (const auto& [plan_id, plan] : group->plans) {
-      if (IsKept(*group) && plan.told) plans_[id].insert(plan_id);
+      if (IsKept(*group) && plan.acknowledged) plans_[id].insert(plan_id);
     }
   }
 }

@@ -130,8 +130,8 @@ v1::AttachReply SessionService::ReplyTo(const SessionRecord& session) const {
 
 Result<v1::AttachReply> SessionService::Reattach(const PeerIdentity& peer,
                                                  const v1::ReattachRequest& request) {
-  const Status lost = Unauthenticated("there is no session " + std::to_string(request.session_id()) +
-                                      " of this process that could go on: attach again")
+  const Status lost = Unauthenticated("this process has no session " + std::to_string(request.session_id()) +
+                                      " to resume: attach again")
                           .WithDetail({.reason = "SESSION_LOST", .who = {}, .field = {}});
   if (request.token().size() != kTokenBytes || core_.options.restart_grace.count() == 0) return lost;
   SessionRef session;
@@ -147,7 +147,7 @@ Result<v1::AttachReply> SessionService::Reattach(const PeerIdentity& peer,
     session->away = false;
   }
   core_.Log(LogSeverity::kInfo,
-            "session=" + std::to_string(session->id) + " came back pid=" + std::to_string(peer.pid));
+            "session=" + std::to_string(session->id) + " resumed pid=" + std::to_string(peer.pid));
   return ReplyTo(*session);
 }
 
@@ -176,7 +176,7 @@ Result<SessionRef> SessionService::Authenticate(std::string_view token) {
     if (SameToken(*session, token)) found = session;
   }
   if (found && found->away) {
-    return Unavailable("tandemd has been started again, and the session's lease has not come back yet")
+    return Unavailable("tandemd has restarted, and the session's lease is not back yet")
         .WithDetail({.reason = "RESTARTING", .who = {}, .field = {}});
   }
   if (found) return found;

@@ -64,7 +64,7 @@ struct Registry {
   bool stopping TANDEM_GUARDED_BY(registry_mutex) = false;
   // Keeps the journal for the next tandemd; null: there will be none.
   std::shared_ptr<StateWriter> state TANDEM_GUARDED_BY(registry_mutex);
-  // Whoever changes a record that the journal has names it here, before the mutex is released.
+  // A change of a record that the journal has is reported here, before the mutex is released.
   void Touch(const SessionRecord& session) TANDEM_REQUIRES(registry_mutex);
   void Touch(const GroupRecord& group) TANDEM_REQUIRES(registry_mutex);
   void Touch(SegmentSet& set) TANDEM_REQUIRES(registry_mutex);

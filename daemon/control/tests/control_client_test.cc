@@ -1,5 +1,5 @@
-// Client-placed plans in the control plane (docs/client-placement.md): memory for members, the armed meeting,
-// verdict pages at every end of a group, and reports of failures.
+// Client-placed plans in the control plane (docs/client-placement.md): memory for members, the armed
+// rendezvous, verdict pages at every end of a group, and reports of failures.
 #include <gmock/gmock.h>
 
 #include <map>
@@ -111,6 +111,46 @@ TEST_F(ClientPlacementTest, ALargerPlanGetsALargerWorkspaceAndTheSameWords) {
   EXPECT_EQ(again[0]->client().workspace_segment_ids(0), small[0]->client().workspace_segment_ids(0));
 }
 
+// A product of the group runs in the clients if the process of every rank has what that takes.
+TEST_F(ClientPlacementTest, ProductsNeedCublasltOnAllRanks) {
+  ControlOptions options;
+  options.backend = "cuda";
+  options.placement = plan::PlanPlacement::kClient;
+  Start(kWorld, options);
+  sessions = AttachAll(kWorld);
+  OpRequest product;
+  product.op = Op::kMatmulReduceScatter;
+  product.algorithm = Algorithm::kUnfused;
+  product.operands = {{Role::kA, {DType::kBf16, {64, 128}, {}}, false, -1},
+                      {Role::kB, {DType::kBf16, {128, 256}, {}}, false, -1},
+                      {Role::kC, {DType::kBf16, {32, 256}, {}}, false, -1}};
+  for (const bool all : {false, true}) {
+    const auto joined = Together(kWorld, [&](int rank) {
+      v1::JoinGroupRequest request = JoinRequest(kWorld, rank, all ? "all" : "one");
+      request.set_client_products(all || rank == 0);
+      return control->JoinGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
+    });
+    ASSERT_TRUE(joined[0].ok()) << joined[0].status().ToString();
+    const auto replies = Together(kWorld, [&](int rank) {
+      v1::PrepareRequest request;
+      request.set_group_id(joined[0]->group_id());
+      request.set_key("product");
+      *request.mutable_request() = OpRequestToProto(product);
+      return control->Prepare(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
+    });
+    for (const auto& reply : replies) {
+      if (!all) {
+        EXPECT_EQ(reply.status().detail().reason, "NOT_ONE_KERNEL");
+        EXPECT_THAT(reply.status().message(), HasSubstr("need cuBLASLt in the process of every rank"));
+        continue;
+      }
+      ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+      ASSERT_TRUE(reply->has_client());
+      EXPECT_GE(reply->client().bulk_bytes(), 64u * 256 * 2) << "the product lies there";
+    }
+  }
+}
+
 TEST_F(ClientPlacementTest, ARankThatCannotLaunchRefusesForAll) {
   Begin();
   const auto replies = PrepareAll("ar");
@@ -149,7 +189,7 @@ TEST_F(ClientPlacementTest, ALostRankEndsAllLaunchesWithItsName) {
   EXPECT_THAT(page.Reason().message(), HasSubstr("rank 1 (pid 1001)"));
 }
 
-TEST_F(ClientPlacementTest, ALostRankEndsTheArmedMeeting) {
+TEST_F(ClientPlacementTest, ALostRankEndsTheArmedRendezvous) {
   Begin();
   const auto replies = PrepareAll("ar");
   ASSERT_TRUE(replies[0].ok());

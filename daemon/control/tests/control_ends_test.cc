@@ -96,8 +96,8 @@ TEST_F(ControlEndsTest, AllRanksDieWhileTheirGroupIsRestored) {
 
 TEST_F(ControlEndsTest, AGroupAtItsQuotaIsRestored) {
   ControlOptions options;
-  options.limits.segment_bytes = uint64_t{4} << 20;  // two control segments
-  options.limits.descriptors = 4;                    // theirs, and those of two sessions
+  options.limits.segment_bytes = uint64_t{12} << 20;  // two control segments
+  options.limits.descriptors = 4;                     // theirs, and those of two sessions
   Start(2, options);
   const auto sessions = AttachAll(2);
   const uint64_t group = Join(sessions);
@@ -287,7 +287,7 @@ TEST_F(ControlEndsTest, ATensorThatMeetsInTwoGroupsAtOnceHasOneMemory) {
   ExpectNothingLeft();
 }
 
-TEST_F(ControlEndsTest, ASessionHasOneSeatOfAGroup) {
+TEST_F(ControlEndsTest, ASessionHasOneSlotOfAGroup) {
   Start(2);
   const auto sessions = AttachAll(1);
   auto joined = Together(2, [&](int rank) {
@@ -298,9 +298,9 @@ TEST_F(ControlEndsTest, ASessionHasOneSeatOfAGroup) {
   ExpectNothingLeft();
 }
 
-TEST_F(ControlEndsTest, MeetingsThatOneRankNeverComesToAreLimited) {
+TEST_F(ControlEndsTest, RendezvousThatOneRankNeverComesToAreLimited) {
   ControlOptions options;
-  options.limits.meetings_per_group = 8;
+  options.limits.rendezvous_per_group = 8;
   Start(2, options);
   const auto sessions = AttachAll(2);
   const uint64_t group = Join(sessions);
@@ -312,7 +312,7 @@ TEST_F(ControlEndsTest, MeetingsThatOneRankNeverComesToAreLimited) {
   }
   const Status prepare = control->Prepare(sessions[0], AllReduce(group, "more"), brief).status();
   EXPECT_EQ(prepare.code(), Code::kResourceExhausted);
-  EXPECT_EQ(prepare.detail().reason, "QUOTA_MEETINGS");
+  EXPECT_EQ(prepare.detail().reason, "QUOTA_RENDEZVOUS");
   EXPECT_EQ(Meet(sessions[0], Empty(sessions[0], 0), group, brief).code(), Code::kResourceExhausted);
   // The other rank hears of one, and there is room for one.
   EXPECT_EQ(control->Prepare(sessions[1], AllReduce(group, "3"), brief).status().code(),

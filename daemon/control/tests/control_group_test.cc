@@ -45,7 +45,7 @@ TEST_F(ControlTest, FusedKernelsAreOfferedWhereAllEnginesHaveThem) {
             "the engine of rank 1 has no fused kernels: its GPU is of compute capability 8.0");
 }
 
-TEST_F(ControlTest, AWrongSeatAnswersEveryRankAtOnce) {
+TEST_F(ControlTest, AWrongSlotAnswersEveryRankAtOnce) {
   Start(4);
   struct Case {
     std::function<void(v1::JoinGroupRequest&)> change;
@@ -93,7 +93,7 @@ TEST_F(ControlTest, AMissingRankIsNamedAtTheDeadline) {
   EXPECT_TRUE(control->SnapshotGroups().empty());
 }
 
-TEST_F(ControlTest, ACancelledJoinGivesItsSeatBack) {
+TEST_F(ControlTest, ACancelledJoinGivesItsSlotBack) {
   Start(2);
   const auto sessions = AttachAll(2);
   std::atomic<bool> gone = false;
@@ -154,8 +154,8 @@ TEST_F(ControlTest, ADeadJoinerWhoseCallEndedFirstAnswersTheOthers) {
   EXPECT_TRUE(control->SnapshotGroups().empty());
 }
 
-// Somebody else has taken the seat meanwhile: the end of who gave it up concerns nobody.
-TEST_F(ControlTest, ASeatThatWasGivenUpIsForgottenOnceTaken) {
+// Somebody else has taken the slot meanwhile. The end of the rank that gave it up concerns nobody.
+TEST_F(ControlTest, ASlotThatWasGivenUpIsForgottenOnceTaken) {
   Start(3);
   const auto sessions = AttachAll(3);
   const auto seated = [&](size_t count) {

@@ -59,7 +59,7 @@ TEST_F(ControlMemoryTest, SizesAreComparedAndLateRanksNamed) {
   const Status late = Meet(sessions[0], tensor, group, std::chrono::milliseconds(20)).status();
   EXPECT_EQ(late.code(), Code::kDeadlineExceeded);
   EXPECT_THAT(late.message(), HasSubstr("rank 1"));
-  // The late rank hears of it at once, and the next meeting works.
+  // The late rank hears of it at once, and the next rendezvous works.
   EXPECT_EQ(Meet(sessions[1], Empty(sessions[1], 1, 64), group).status().code(), Code::kDeadlineExceeded);
   auto again = Together(2, [&](int rank) {
     return Meet(sessions[static_cast<size_t>(rank)], Empty(sessions[static_cast<size_t>(rank)], rank, 64),

@@ -107,7 +107,7 @@ TEST_F(ControlTuningTest, WhatCannotHaveBeenMeasuredIsRefused) {
   EXPECT_THAT(refusal(Request(), Gpus(2), {Time(Algorithm::kRing, 8)}), HasSubstr("no algorithm ring"));
   EXPECT_THAT(refusal(Request(), Gpus(2), {Time(Algorithm::kOneShot, -8)}), HasSubstr("p10"));
   EXPECT_THAT(refusal(Request(), Gpus(2), {Time(Algorithm::kLowLatency, 8)}),
-              HasSubstr("a time for low_latency"));
+              HasSubstr("the time for low_latency is refused"));
   EXPECT_THAT(refusal(Request(), Gpus(2), {Time(Algorithm::kOneShot, 8, 2)}), HasSubstr("steps"));
   v1::OpRequest barrier;
   barrier.set_op(static_cast<uint32_t>(Op::kBarrier));

@@ -15,13 +15,15 @@ Bounds BoundsOf(Op op, int world, TopologyClass topology, bool packet_kernels) {
   if (op != Op::kAllReduce && op != Op::kAllGather && op != Op::kReduceScatter) return bounds;
   bounds.measured = true;
   if (op == Op::kAllReduce) {
-    // Packets win by 1 to 3 us up to here. NCCL was behind two-shot at the largest size tried: of two ranks
-    // at 256 MiB by 832 us to 939, on four at 16 MiB.
-    bounds.low_latency = (world == 2 ? 128 : 64) * kKiB;
+    // Packets win by 1 to 3 us up to here, on two ranks up to the largest that fits. NCCL was behind two-shot
+    // at the largest size tried: of two ranks at 256 MiB by 832 us to 939, on four at 16 MiB.
+    bounds.low_latency = (world == 2 ? 512 : 64) * kKiB;
     bounds.one_shot = world == 2 ? kMiB : 256 * kKiB;
     bounds.two_shot = (world == 2 ? 256 : 16) * kMiB;
   } else {
-    bounds.low_latency = 256 * kKiB;
+    // 1 MiB is the largest that fits on two ranks: all-gather 8.1 us and 9.7 by phases, reduce-scatter 7.8
+    // and 9.6.
+    bounds.low_latency = (world == 2 ? 1024 : 256) * kKiB;
     // By SMs and by copy engine, two GPUs: all-gather of 64 MiB 124 us and 143, of 256 MiB, the largest
     // tried, 417 and 459; reduce-scatter of 16 MiB 52.7 and 55.0, of 64 MiB 157 and 145. Four at 64 MiB:
     // all-gather 215 and 244, reduce-scatter 221 and 214.

@@ -1,6 +1,6 @@
 // File: placement.h
 //
-// Which plans the ranks' own streams can run (docs/client-placement.md).
+// Checks whether the ranks' own streams can run a plan (docs/client-placement.md).
 #pragma once
 
 #include <span>

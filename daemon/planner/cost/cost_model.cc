@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "daemon/planner/choice/choice.h"
 #include "daemon/planner/families/low_latency.h"
 #include "daemon/planner/families/matmul_notes.h"
 #include "daemon/planner/families/skinny.h"
@@ -230,6 +231,11 @@ double BesideUs(const Problem& problem, const MachineModel& machine, double whol
   return us + (measured ? 25 : 0);
 }
 
+// Whether the times beyond the model hold.
+bool WereMeasured(const GroupContext& group, TopologyClass topology_class) {
+  return group.packet_kernels && topology_class == TopologyClass::kNvSwitch;
+}
+
 double FusedUs(const Problem& problem, const MachineModel& machine, Algorithm algorithm,
                Algorithm collective) {
   const double world = problem.world_size;
@@ -247,7 +253,7 @@ double FusedUs(const Problem& problem, const MachineModel& machine, Algorithm al
   const double copies = (world - 1) * (kCopyEngineStartUs + machine.step_latency_us);
   const double sum =
       gather ? 0 : TransferUs(static_cast<double>(problem.message_bytes), machine.memory_gbps) + 5;
-  const bool measured = problem.group->packet_kernels && problem.topology_class == TopologyClass::kNvSwitch;
+  const bool measured = WereMeasured(*problem.group, problem.topology_class);
   const auto extra = [&](double wire) {
     return measured ? MeasuredExtraUs(problem, algorithm, std::min((world - 1) * piece, wire)) : 0;
   };
@@ -299,6 +305,10 @@ std::string PredictionModel(const Topology& topology, bool emulated) {
   return model;
 }
 
+bool PredictsHandOver(Op op, const GroupContext& group) {
+  return IsFusedOp(op) && WereMeasured(group, Classify(group.topology));
+}
+
 MachineModel ModelOf(const Problem& problem) {
   const GroupContext& group = *problem.group;
   const ClassFigures figures = FiguresOf(problem.topology_class);
@@ -319,7 +329,11 @@ MachineModel ModelOf(const Problem& problem) {
 
 double PredictUs(const Problem& problem, Algorithm algorithm, Algorithm collective) {
   const MachineModel machine = ModelOf(problem);
-  if (IsFusedOp(problem.request->op)) return FusedUs(problem, machine, algorithm, collective);
+  if (IsFusedOp(problem.request->op)) {
+    const double us = FusedUs(problem, machine, algorithm, collective);
+    if (!problem.in_client() || !PredictsHandOver(problem.request->op, *problem.group)) return us;
+    return std::max(us - (Overlaps(algorithm) ? kHandOverUs : kHandOverOfTwoUs), 0.0);
+  }
   if (problem.request->op == Op::kAsyncInputMatmul) {
     return MatmulUs(problem, machine, static_cast<double>(problem.rows), static_cast<double>(problem.n),
                     static_cast<double>(problem.k));

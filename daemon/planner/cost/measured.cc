@@ -93,9 +93,9 @@ const TuningEntry* MeasuredFor(const Problem& problem) {
   if (!AsksTheTable(problem)) return nullptr;
   const Placing own = PlacingOf(problem);
   if (problem.slots.a < 0) return Find(problem, own);
-  // What a product's algorithms gain by symmetric operands is little beside what parts them, and so it is
-  // with B's rows and columns; but fp8 with contiguous rows of B is transposed for each product, and fused
-  // kernels do not take it.
+  // Symmetric operands and B's layout matter less to a product than the choice of its algorithm. So a
+  // neighbour's entry is better than none. But fp8 with contiguous rows of B is transposed for each product,
+  // and fused kernels do not take it.
   const bool either_b = !IsFloat8(problem.operand(problem.slots.a).spec.dtype);
   for (const Placing placing : Nearest(own)) {
     if (placing.b_rows != own.b_rows && !either_b) continue;

@@ -20,9 +20,9 @@ TuningKey TuningKeyOf(const Problem& problem);
 TuningShape TuningShapeOf(const Problem& problem);
 
 // The entry of the group's table that holds for a request which leaves algorithm, steps and lanes to the
-// planner; else null. A product with symmetric operands that has no entry goes by the one without, and one of
-// 16-bit types or f32 whose B has contiguous rows by the one whose B has contiguous columns, and the other
-// way round.
+// planner; else null. A product with symmetric operands that has no entry uses the entry without them. A
+// product of 16-bit types or f32 also uses the entry of the other layout of B (contiguous rows or
+// columns).
 const TuningEntry* MeasuredFor(const Problem& problem);
 
 // Key and shape (the rest is empty) of what the group's table has no entry for, where these requests leave

@@ -35,8 +35,8 @@ class Gather {
     }
     for (size_t c = 0; c < problem.slots.c.size(); ++c) {
       const View view = problem.Slot(0, problem.slots.c[c]);
-      sums_.push_back(accumulates_ && Rounds(c) ? builder->Reserve(static_cast<uint64_t>(Elements(view)) * 4)
-                                                : 0);
+      const uint64_t bytes = accumulates_ && Rounds(c) ? static_cast<uint64_t>(Elements(view)) * 4 : 0;
+      sums_.push_back(builder->ReserveSteady(bytes));
     }
     done_.assign(world_, 0);
     previous_.assign(world_, std::vector<uint32_t>(problem.slots.c.size(), Builder::kNone));
@@ -144,7 +144,7 @@ class Gather {
     const Range part = Piece(i);
     return Slice(a, dim_, part.begin, part.length);
   }
-  // Scales of a piece: its rows, or all rows (by blocks: those of its blocks) when the pieces are along K.
+  // Scales of a piece: of its rows, or of all rows when the pieces are along K (by blocks: of its blocks).
   View CutScale(const View& scale, int i) const {
     if (!problem_.last_dim()) return Cut(scale, i);
     if (!CutsBlocks()) return scale;
@@ -174,7 +174,7 @@ class Gather {
   bool Rounds(size_t c) const { return problem_.operand(problem_.slots.c[c]).spec.dtype != DType::kF32; }
   View Sum(int rank, size_t c) const {
     const View out = problem_.Slot(rank, problem_.slots.c[c]);
-    return Rounds(c) ? Packed(builder_->Workspace(rank, sums_[c]), DType::kF32, out.extent) : out;
+    return Rounds(c) ? Packed(builder_->Steady(rank, sums_[c]), DType::kF32, out.extent) : out;
   }
 
   const Problem& problem_;
@@ -332,7 +332,8 @@ View WholeShape(const View& shard, int world, const Ref& ref) {
 }
 
 // `collective` first, then the product. By copy engines on two lanes: lane 1 has what is only for this rank.
-// Returns whether the gathered A is in its slot from the start.
+// Peers write the gathered A itself. But a client's packets are only found in their halves: the kernel copies
+// them to the gathered A. Returns whether the gathered A is in its slot from the start.
 bool UnfusedGather(const Problem& problem, Algorithm collective, Gather* gather, Builder* builder) {
   const int world = problem.world_size, dim = problem.dim;
   const bool by_nccl = collective == Algorithm::kNccl, copy_engine = collective == Algorithm::kCopyEngine;
@@ -341,28 +342,29 @@ bool UnfusedGather(const Problem& problem, Algorithm collective, Gather* gather,
   const View a = problem.Slot(0, problem.slots.a);
   const uint64_t slice_bytes = Bytes(a);
   const bool returns = problem.slots.gathered_a >= 0;
-  // The gathered A itself is written where its layout is rank-major: by NCCL, or by peers if it is symmetric.
-  const bool in_slot = returns && (by_nccl || problem.symmetric(problem.slots.gathered_a)) &&
+  const bool direct = !(problem.in_client() && collective == Algorithm::kLowLatency);
+  // The slot itself is written where its layout is rank-major: by this rank, or by peers if it is symmetric.
+  const bool in_slot = returns && (by_nccl || !direct || problem.symmetric(problem.slots.gathered_a)) &&
                        IsContiguous(RankMajor(problem.Slot(0, problem.slots.gathered_a), dim, world));
   const uint64_t pack = builder->Reserve(by_nccl && !IsContiguous(a) ? slice_bytes : 0);
-  const uint64_t whole = builder->Reserve(in_slot ? 0 : slice_bytes * static_cast<uint64_t>(world));
+  const uint64_t whole = builder->ReserveSteady(in_slot ? 0 : slice_bytes * static_cast<uint64_t>(world));
   uint64_t scale_pack = 0, scale_whole = 0;
   std::vector<View> pieces = {a};
   if (scales_travel) {
     pieces.push_back(ScaleAView(problem, 0));
     scale_pack = builder->Reserve(by_nccl ? Bytes(pieces[1]) : 0);
-    scale_whole = builder->Reserve(Bytes(pieces[1]) * static_cast<uint64_t>(world));
+    scale_whole = builder->ReserveSteady(Bytes(pieces[1]) * static_cast<uint64_t>(world));
   }
-  Exchange exchange(pieces, true, builder);
+  Exchange exchange(pieces, direct, builder);
   std::vector<View> own, all, own_scale, all_scale;
   for (int r = 0; r < world; ++r) {
     own.push_back(problem.Slot(r, problem.slots.a));
     all.push_back(in_slot ? RankMajor(problem.Slot(r, problem.slots.gathered_a), dim, world)
-                          : WholeShape(PackedLike(a, {}), world, builder->Workspace(r, whole)));
+                          : WholeShape(PackedLike(a, {}), world, builder->Steady(r, whole)));
     if (!scales_travel) continue;
     own_scale.push_back(ScaleAView(problem, r));
     // In the order in which rank 0's factors lie, as products want them.
-    all_scale.push_back(WholeShape(PackedInOrder(pieces[1], {}), world, builder->Workspace(r, scale_whole)));
+    all_scale.push_back(WholeShape(PackedInOrder(pieces[1], {}), world, builder->Steady(r, scale_whole)));
   }
   if (by_nccl) {
     if (scales_travel) GatherByNccl(own_scale, all_scale, scale_pack, builder);
@@ -378,7 +380,8 @@ bool UnfusedGather(const Problem& problem, Algorithm collective, Gather* gather,
       builder->BeginCollective(r, 0, collective, Op::kAllGather, tensors[0].sent[static_cast<size_t>(r)][0],
                                all[r], ReduceOp::kSum);
     }
-    exchange.Write(tensors, {.copy_engine = copy_engine, .enters = in_slot, .own_lane = own_lane});
+    const bool enters = direct && (in_slot || builder->SteadyInBulk());
+    exchange.Write(tensors, {.copy_engine = copy_engine, .enters = enters, .own_lane = own_lane});
     for (int r = 0; r < world && !copy_engine; ++r) builder->EndCollective(r);
   }
   const int64_t shard = a.extent[dim];
@@ -438,7 +441,8 @@ Status BuildAllGatherMatmul(const Problem& problem, Algorithm algorithm, Algorit
   }
   const int planned = unfused && collective != Algorithm::kCopyEngine ? 1 : 2;
   const int lanes = world == 1 ? 1 : request.lanes > 0 && !fused && !unfused ? request.lanes : planned;
-  Builder builder(world, lanes, 4 * world * pieces + 32);  // a chunk's product, its copy and its words
+  // A chunk's product, its copy and its words.
+  Builder builder(world, lanes, 4 * world * pieces + 32, problem.in_client());
   Gather gather(problem, pieces, !unfused, &builder);
   plan->steps = unfused ? 0 : world * pieces;
   bool in_slot = gather.direct();

@@ -57,8 +57,8 @@ uint64_t BytesSentBy(const std::vector<Step>& steps, const RankProgram& program)
 
 uint64_t BytesSent(const RankProgram& program) { return BytesSentBy(program.steps, program); }
 
-Builder::Builder(int world_size, int lanes, int steps)
-    : world_size_(world_size), lanes_(lanes), ranks_(world_size) {
+Builder::Builder(int world_size, int lanes, int steps, bool in_client)
+    : world_size_(world_size), lanes_(lanes), in_client_(in_client), ranks_(world_size) {
   for (int r = 0; r < world_size; ++r) {
     ranks_[r].program.rank = r;
     ranks_[r].program.world_size = world_size;
@@ -68,12 +68,16 @@ Builder::Builder(int world_size, int lanes, int steps)
   }
 }
 
-uint64_t Builder::Reserve(uint64_t bytes) {
+uint64_t Builder::Take(uint64_t bytes, uint64_t* end) const {
   assert(!sealed_);
-  const uint64_t offset = reserved_;
-  reserved_ += (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+  const uint64_t offset = *end;
+  *end += (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
   return offset;
 }
+
+uint64_t Builder::Reserve(uint64_t bytes) { return Take(bytes, &reserved_); }
+
+uint64_t Builder::ReserveSteady(uint64_t bytes) { return Take(bytes, in_client_ ? &steady_ : &reserved_); }
 
 int Builder::Signals(int count) {
   const int first = signals_;
@@ -91,6 +95,14 @@ Ref Builder::Workspace(int rank, uint64_t offset) {
   ref.space = InBulk() ? Space::kBulk : Space::kWorkspace;
   ref.rank = static_cast<uint8_t>(rank);
   ref.offset = offset;
+  return ref;
+}
+
+Ref Builder::Steady(int rank, uint64_t offset) {
+  Ref ref = Workspace(rank, offset);
+  if (!in_client_) return ref;
+  if (ref.space == Space::kBulk) ref.offset += reserved_;
+  ref.space = Space::kBulk;
   return ref;
 }
 
@@ -246,7 +258,7 @@ Status Builder::Finish(OperationPlan* plan) {
   const bool bulk = InBulk();
   plan->lanes = lanes_;
   plan->workspace_bytes = bulk ? 0 : reserved_;
-  plan->bulk_bytes = bulk ? reserved_ : 0;
+  plan->bulk_bytes = (bulk ? reserved_ : 0) + steady_;
   plan->bytes_moved = 0;
   plan->programs.clear();
   plan->programs.reserve(world_size_);

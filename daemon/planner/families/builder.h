@@ -8,6 +8,8 @@
 //     Workspace needs no entry exchange: its halves alternate by epoch parity, and every program closes.
 //     So launch n + 2 starts nowhere before launch n has ended everywhere, and peers may write into the half
 //     of launch n.
+//   - Tensors around a client's kernel lie at one address in every launch, in the bulk area: a graph has the
+//     address, and the half is known on the device alone (docs/client-placement.md).
 //   - In program order a program runs on a single in-order queue without deadlock: every signal that a peer
 //     waits for is listed before the wait that depends on that peer.
 //
@@ -36,11 +38,15 @@ class Builder {
   using Work = decltype(Step::work);
 
   // `steps` is about how many each rank's program will have: a ring's hundreds, moved each time that they
-  // outgrow their place, would take most of the planning's time.
-  Builder(int world_size, int lanes, int steps = 32);
+  // outgrow their place, would take most of the planning's time. `in_client`: the programs are for the ranks'
+  // own streams.
+  Builder(int world_size, int lanes, int steps = 32, bool in_client = false);
 
   // Layout: `bytes` in every rank's workspace at the same offset; call before the first step.
   uint64_t Reserve(uint64_t bytes);
+  // The same for tensors of a rank's products, copies and sums outside of a collective: for engines in
+  // workspace, in a client's programs at one address in every launch.
+  uint64_t ReserveSteady(uint64_t bytes);
   // Layout: `count` signal indexes of every writer on every reader; returns the first.
   int Signals(int count = 1);
   // True when the layout is over kMaxWorkspaceBytes, so that it lies in the bulk area and peers may write
@@ -48,6 +54,10 @@ class Builder {
   bool InBulk();
   // A place in `rank`'s workspace (or bulk area). Ends the layout.
   Ref Workspace(int rank, uint64_t offset);
+  // A place that ReserveSteady has given. Ends the layout.
+  Ref Steady(int rank, uint64_t offset);
+  // True when peers may write to steady places only after an entry exchange.
+  bool SteadyInBulk() { return in_client_ || InBulk(); }
 
   // Appends a step; returns its index. `deps` are indexes of earlier steps; those on the same lane are
   // dropped.
@@ -106,12 +116,16 @@ class Builder {
     std::vector<Step> expansion;
     int collective_lane = -1;  // -1: none open
   };
+  // `bytes` behind *end, which moves on.
+  uint64_t Take(uint64_t bytes, uint64_t* end) const;
   // The last wait of each rank.
   std::vector<uint32_t> ExchangeEntries(int lane, const std::function<bool(int, int)>& linked);
 
   int world_size_;
   int lanes_;
+  bool in_client_;
   uint64_t reserved_ = 0;
+  uint64_t steady_ = 0;  // of a client's programs: behind `reserved_` if that is in bulk
   int signals_ = 0;
   bool sealed_ = false;
   int start_signal_ = -1;

@@ -97,7 +97,7 @@ Status BuildRooted(const Problem& problem, Algorithm algorithm, OperationPlan* p
 // Any collective without a matmul by kNccl.
 Status BuildNccl(const Problem& problem, OperationPlan* plan);
 // Barrier and empty by kDirect: no steps.
-Status BuildMeeting(const Problem& problem, OperationPlan* plan);
+Status BuildBarrier(const Problem& problem, OperationPlan* plan);
 Status BuildSendReceive(const Problem& problem, OperationPlan* plan);
 Status BuildAsyncInputMatmul(const Problem& problem, OperationPlan* plan);
 // kPipeline, kRing, kFused; and the product and `collective` one after the other: kUnfused, kLowLatency,

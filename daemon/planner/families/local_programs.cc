@@ -15,10 +15,9 @@ Status BuildLocalCollective(const Problem& problem, OperationPlan* plan) {
 
 // An engine starts a launch once all ranks' streams have reached it, each with a fence behind its earlier
 // work: no step could add to that. In the client the ranks meet by a kernel of one phase.
-Status BuildMeeting(const Problem& problem, OperationPlan* plan) {
+Status BuildBarrier(const Problem& problem, OperationPlan* plan) {
   Builder builder(problem.world_size, 1);
-  const bool by_kernel =
-      problem.group->placement == PlanPlacement::kClient && problem.request->op == Op::kBarrier;
+  const bool by_kernel = problem.in_client() && problem.request->op == Op::kBarrier;
   for (int r = 0; by_kernel && r < problem.world_size; ++r) {
     builder.BeginCollective(r, 0, Algorithm::kDirect, Op::kBarrier, {}, {}, ReduceOp::kSum);
     builder.AnnounceStart(r, 0);

@@ -26,7 +26,7 @@ bool UnfusedAllReduce(const Problem& problem, Algorithm collective, Builder* bui
   // The product and the sum lie in C if C can have them.
   const bool into_output = c.dtype == problem.wire && IsContiguous(c);
   const View product = Packed(Ref{}, problem.wire, c.extent);
-  const uint64_t staged = builder->Reserve(into_output ? 0 : Bytes(product));
+  const uint64_t staged = builder->ReserveSteady(into_output ? 0 : Bytes(product));
   const bool packets_twice = collective == Algorithm::kLowLatency && LowLatencyShots(problem) == 2;
   const int shots =
       collective == Algorithm::kTwoShot || collective == Algorithm::kCopyEngine || packets_twice ? 2 : 1;
@@ -37,8 +37,8 @@ bool UnfusedAllReduce(const Problem& problem, Algorithm collective, Builder* bui
   std::optional<AllReduceSteps> steps;
   if (!by_nccl) steps.emplace(product, product, shots, views.in_place, builder);
   for (int r = 0; r < world; ++r) {
-    const View own = into_output ? problem.Slot(r, problem.slots.c[0])
-                                 : PackedLike(product, builder->Workspace(r, staged));
+    const View own =
+        into_output ? problem.Slot(r, problem.slots.c[0]) : PackedLike(product, builder->Steady(r, staged));
     views.in.push_back(own);
     views.out.push_back(own);
     if (Elements(own) > 0) {
@@ -239,7 +239,7 @@ Status BuildMatmulAllReduce(const Problem& problem, Algorithm algorithm, Algorit
     return builder.Finish(plan);
   }
   if (!Overlaps(algorithm)) {
-    Builder builder(world, 1);
+    Builder builder(world, 1, 32, problem.in_client());
     const bool again = UnfusedAllReduce(problem, collective, &builder);
     SetUnfusedNumbers(problem, collective, again, plan);
     return builder.Finish(plan);

@@ -84,6 +84,12 @@ std::vector<OpRequest> RequestsBeside(const Problem& problem) {
   return requests;
 }
 
+// Algorithms that are one kernel, beside a product.
+bool IsKernel(Algorithm algorithm) {
+  return algorithm == Algorithm::kLowLatency || algorithm == Algorithm::kSm ||
+         algorithm == Algorithm::kOneShot || algorithm == Algorithm::kTwoShot;
+}
+
 MatmulCollective Best(const Problem& problem) {
   const std::vector<OpRequest> requests = RequestsBeside(problem);
   const Result<Problem> plain = MakeProblem(requests, *problem.group);
@@ -99,8 +105,16 @@ MatmulCollective Best(const Problem& problem) {
     }
     return {Algorithm::kAuto, otherwise, 0};
   };
-  if (const Algorithm beside = FasterBesideProduct(*plain);
-      beside != Algorithm::kAuto && beside != choice->algorithm) {
+  if (problem.in_client() && !IsKernel(choice->algorithm)) {
+    const bool all_reduce = problem.request->op == Op::kMatmulAllReduce;
+    return instead(all_reduce ? Algorithm::kTwoShot : Algorithm::kSm,
+                   Text("the client launches kernels only, and ", AlgorithmName(choice->algorithm),
+                        " would be the choice"),
+                   "the client launches kernels only, and no kernel can run here");
+  }
+  if (const Algorithm beside = FasterBesideProduct(*plain); beside != Algorithm::kAuto &&
+                                                            beside != choice->algorithm &&
+                                                            (IsKernel(beside) || !problem.in_client())) {
     MatmulCollective measured = instead(beside, "as measured beside a product of this size", "");
     if (measured.algorithm == beside) return measured;
   }

@@ -19,8 +19,8 @@ Range ScaleBlockRange(Range k);
 // C_i = A * B_i with scales, bias and result scale, all of the rank's own operands.
 MatmulStep WholeMatmul(const Problem& problem, int rank, size_t i);
 
-// Elements [begin, begin + length) of the product along its dimension `dim` (rows of A, or columns of B for
-// the last one) into `c`, with scales but without bias and result scale: a partial sum of a reduction.
+// Elements [begin, begin + length) of the product along its dimension `dim` into `c`: rows of A, or columns
+// of B for the last dimension. With scales, without bias and result scale: a partial sum of a reduction.
 MatmulStep PartialMatmul(const Problem& problem, int rank, int dim, Range range, const View& c);
 
 // Cuts B of `step`, and B's scales by blocks, to `range` of K. The caller cuts A.

@@ -239,16 +239,16 @@ bool UnfusedScatter(const Problem& problem, Algorithm collective, Builder* build
   // A sum in a separate step writes any output; NCCL and kernels know no bias and one type.
   const bool into_output =
       copy_engine || (c.dtype == problem.wire && IsContiguous(c) && !HasEpilogue(problem));
-  const uint64_t product = builder->Reserve(Bytes(slice) * static_cast<uint64_t>(world));
-  const uint64_t scattered = builder->Reserve(into_output ? 0 : Bytes(slice));
+  const uint64_t product = builder->ReserveSteady(Bytes(slice) * static_cast<uint64_t>(world));
+  const uint64_t scattered = builder->ReserveSteady(into_output ? 0 : Bytes(slice));
   Exchange exchange({&slice, 1}, by_nccl, builder);  // NCCL has its own inbox
   ExchangeViews views;
   std::vector<View> sums;
   for (int r = 0; r < world; ++r) {
-    const View whole = Packed(builder->Workspace(r, product), problem.wire, shape);
+    const View whole = Packed(builder->Steady(r, product), problem.wire, shape);
     MultiplyWhole(problem, r, whole, builder);
     const View out = problem.Slot(r, problem.slots.c[0]);
-    sums.push_back(into_output ? out : PackedLike(slice, builder->Workspace(r, scattered)));
+    sums.push_back(into_output ? out : PackedLike(slice, builder->Steady(r, scattered)));
     if (by_nccl) {
       NcclStep step;
       step.kind = NcclKind::kReduceScatter;
@@ -307,7 +307,8 @@ Status BuildMatmulReduceScatter(const Problem& problem, Algorithm algorithm, Alg
   }
   const int asked = request.lanes > 0 ? request.lanes : 2;
   const int lanes = world == 1 || unfused ? 1 : fused ? FusedLanes(problem) : asked;
-  Builder builder(world, lanes, 3 * world * pieces + 32);  // a chunk's product, its copy and its words
+  // A chunk's product, its copy and its words.
+  Builder builder(world, lanes, 3 * world * pieces + 32, problem.in_client());
   if (unfused) {
     const bool again = UnfusedScatter(problem, collective, &builder);
     SetUnfusedNumbers(problem, collective, again, plan);

@@ -115,7 +115,7 @@ TEST(AskedAlgorithm, OverridesBoundsButNotImpossibility) {
   GroupContext hopper = SwitchGroup(2);
   EXPECT_THAT(PlanOf(request, hopper).status().message(), HasSubstr("needs the CUDA backend's kernels"));
   hopper.packet_kernels = true;
-  EXPECT_THAT(PlanOf(request, hopper).status().message(), HasSubstr("is above its bound of 128 KiB"));
+  EXPECT_THAT(PlanOf(request, hopper).status().message(), HasSubstr("is above its bound of 512 KiB"));
 }
 
 TEST(AskedAlgorithm, MustBelongToTheOperation) {

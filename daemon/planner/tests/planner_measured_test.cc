@@ -274,7 +274,7 @@ TEST(MeasuredChoice, CollectivesGoByMeasuredBounds) {
   constexpr int64_t kKiB = 1 << 10, kMiB = 1 << 20;
   for (int world : {2, 4}) {
     EXPECT_EQ(chosen(kKiB, world), Algorithm::kLowLatency);
-    const int64_t packets = (world == 2 ? 128 : 64) * kKiB;
+    const int64_t packets = (world == 2 ? 512 : 64) * kKiB;
     EXPECT_EQ(chosen(packets, world), Algorithm::kLowLatency);
     EXPECT_EQ(chosen(packets + 16, world), Algorithm::kOneShot);
     const int64_t two_shot = (world == 2 ? 256 : 16) * kMiB;
@@ -297,8 +297,9 @@ TEST(MeasuredChoice, CollectivesGoByMeasuredBounds) {
   };
   for (Op op : {Op::kAllGather, Op::kReduceScatter}) {
     for (int world : {2, 4}) {
-      EXPECT_EQ(moved(op, 256 * kKiB, world), Algorithm::kLowLatency);
-      EXPECT_EQ(moved(op, 512 * kKiB, world), Algorithm::kSm);
+      const int64_t packets = (world == 2 ? 1024 : 256) * kKiB;
+      EXPECT_EQ(moved(op, packets, world), Algorithm::kLowLatency);
+      EXPECT_EQ(moved(op, 2 * packets, world), Algorithm::kSm);
     }
     EXPECT_EQ(moved(op, 16 * kMiB, 4), Algorithm::kSm);
     EXPECT_EQ(moved(op, 128 * kMiB, 4), Algorithm::kCopyEngine);

@@ -82,7 +82,7 @@ TEST(Placement, ABarrierInTheClientIsAKernel) {
   EXPECT_TRUE(PlanIn(PlanPlacement::kEngine, request)->programs[0].steps.empty());
 }
 
-TEST(Placement, ClientsOfCudaLaunchCollectivesOnly) {
+TEST(Placement, ClientsOfCudaWithoutCublasltLaunchKernelsAlone) {
   GroupContext group = SwitchGroup(4);
   group.client_kernels = ClientKernels::kCollectives;
   group.placement = PlanPlacement::kClient;
@@ -94,7 +94,7 @@ TEST(Placement, ClientsOfCudaLaunchCollectivesOnly) {
   const Status refused = PlanOf(product, group).status();
   EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
   EXPECT_EQ(refused.detail().reason, "NOT_ONE_KERNEL");
-  EXPECT_THAT(refused.message(), HasSubstr("on CUDA clients launch collectives only"));
+  EXPECT_THAT(refused.message(), HasSubstr("on CUDA clients need cuBLASLt in the process of every rank"));
   group.client_kernels = ClientKernels::kAll;
   EXPECT_TRUE(PlanOf(product, group).ok());
 }
@@ -114,7 +114,210 @@ TEST(Placement, AutoOnCudaTakesTheClientWhereTheHandOverCounts) {
   const auto product = PlanOf(GatherMatmul(4, 2048, 2048, 2048), group);
   ASSERT_TRUE(product.ok());
   EXPECT_EQ(product->placement, PlanPlacement::kEngine);
-  EXPECT_EQ(product->placement_reason, "auto; on CUDA clients launch collectives only");
+  EXPECT_THAT(product->placement_reason,
+              StartsWith("auto: the caller's stream would save less than 3 % of "));
+}
+
+// The steps of a program that are `Work`.
+template <typename Work>
+std::vector<const Work*> StepsOf(const RankProgram& program) {
+  std::vector<const Work*> found;
+  for (const Step& step : program.steps) {
+    if (const auto* work = std::get_if<Work>(&step.work)) found.push_back(work);
+  }
+  return found;
+}
+
+// What a product writes for the collective, or reads of it, lies at one address in every launch.
+TEST(Placement, ClientsOfCudaRunProductsAroundTheKernel) {
+  for (int world : {2, 4}) {
+    GroupContext group = SwitchGroup(world);
+    group.packet_kernels = true;
+    group.client_kernels = ClientKernels::kProducts;
+    group.placement = PlanPlacement::kClient;
+    for (OpRequest request :
+         {GatherMatmul(world, 48, 96, 128, 0, DType::kBf16),
+          GatherMatmul(world, 48, 96, 128, 1, DType::kBf16),
+          MatmulScatter(world, 48, 96, 128, 0, DType::kBf16),
+          MatmulScatter(world, 48, 96, 128, 1, DType::kF16), MatmulAllReduce(48, 96, 128, DType::kBf16),
+          MatmulScatter(world, 4096, 8192, 512, 0, DType::kF32)}) {
+      for (Algorithm algorithm : {Algorithm::kUnfused, Algorithm::kLowLatency}) {
+        request.algorithm = algorithm;
+        const auto plan = PlanOf(request, group);
+        if (!plan.ok()) {
+          EXPECT_EQ(plan.status().detail().reason, "ALGORITHM_REFUSED") << plan.status().ToString();
+          continue;
+        }
+        EXPECT_EQ(plan->placement, PlanPlacement::kClient);
+        EXPECT_EQ(plan->algorithm, algorithm);
+        EXPECT_EQ(Simulate(*plan, OnAllRanks(request, world)), "") << plan->summary;
+        for (const RankProgram& program : plan->programs) {
+          EXPECT_EQ(StepsOf<CollectiveStep>(program).size(), 1u);
+          const std::vector<const MatmulStep*> products = StepsOf<MatmulStep>(program);
+          EXPECT_GE(products.size(), 1u);
+          for (const MatmulStep* product : products) {
+            for (const View* view : {&product->a, &product->b, &product->c}) {
+              EXPECT_NE(view->ref.space, Space::kWorkspace) << plan->summary;
+            }
+          }
+        }
+        const auto context = ContextOf(OnAllRanks(request, world));
+        ASSERT_TRUE(context.ok());
+        const Status proof = VerifyPrograms(plan->programs, *context, {.client_placed = true});
+        EXPECT_TRUE(proof.ok()) << plan->summary << ": " << proof.ToString();
+      }
+    }
+  }
+}
+
+// Bias, C's own type and a gathered A that is wanted back take further local work.
+TEST(Placement, ClientsOfCudaRunSumsAndCopiesBehindTheKernel) {
+  GroupContext group = SwitchGroup(2);
+  group.packet_kernels = true;
+  group.client_kernels = ClientKernels::kProducts;
+  group.placement = PlanPlacement::kClient;
+  OpRequest scatter = MatmulScatter(2, 48, 96, 128, 0, DType::kBf16);
+  scatter.operands.push_back(Tensor(Role::kBias, DType::kBf16, {96}));
+  scatter.algorithm = Algorithm::kUnfused;
+  auto plan = PlanOf(scatter, group);
+  ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+  EXPECT_EQ(StepsOf<ReduceStep>(plan->programs[0]).size(), 1u);
+  OpRequest gather = GatherMatmul(2, 4096, 96, 128, 0, DType::kBf16);
+  gather.operands.push_back(Tensor(Role::kGatheredA, DType::kBf16, {8192, 128}));
+  gather.algorithm = Algorithm::kUnfused;
+  plan = PlanOf(gather, group);
+  ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+  EXPECT_EQ(StepsOf<CopyStep>(plan->programs[0]).size(), 1u);
+  // Packets are copied to their place by the kernel, which may be the operand.
+  gather = GatherMatmul(2, 16, 96, 128, 0, DType::kBf16);
+  gather.operands.push_back(Tensor(Role::kGatheredA, DType::kBf16, {32, 128}));
+  gather.algorithm = Algorithm::kLowLatency;
+  plan = PlanOf(gather, group);
+  ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+  EXPECT_EQ(StepsOf<CopyStep>(plan->programs[0]).size(), 0u);
+  EXPECT_EQ(plan->bulk_bytes, 0u);
+  EXPECT_EQ(plan->gathered_a_bytes, 0u);
+}
+
+TEST(Placement, ClientsOfCudaLeaveOtherProductsToEngines) {
+  GroupContext group = SwitchGroup(2);
+  group.packet_kernels = true;
+  group.client_kernels = ClientKernels::kProducts;
+  group.placement = PlanPlacement::kClient;
+  const auto refuse = [&](OpRequest request, const char* why) {
+    request.algorithm = Algorithm::kUnfused;
+    const Status refused = PlanOf(request, group).status();
+    EXPECT_EQ(refused.detail().reason, "NOT_ONE_KERNEL") << refused.ToString();
+    EXPECT_EQ(refused.detail().field, "placement");
+    EXPECT_THAT(refused.message(), HasSubstr(why));
+  };
+  OpRequest scaled = MatmulAllReduce(32, 64, 64, DType::kF8E4M3);
+  scaled.operands[2].spec.dtype = DType::kBf16;
+  scaled.operands.push_back(Tensor(Role::kScaleA, DType::kF32, {1}));
+  scaled.operands.push_back(Tensor(Role::kScaleB, DType::kF32, {1}));
+  refuse(scaled, "run products without scales only");
+  OpRequest float8 = MatmulAllReduce(32, 64, 64, DType::kF8E4M3);
+  float8.operands[2].spec.dtype = DType::kBf16;
+  refuse(float8, "run products of f32, f16 and bf16");
+  const Status alone = PlanOf(MatmulAllReduce(32, 64, 64, DType::kBf16),
+                              [&] {
+                                GroupContext one = SwitchGroup(1);
+                                one.client_kernels = ClientKernels::kProducts;
+                                one.placement = PlanPlacement::kClient;
+                                return one;
+                              }())
+                           .status();
+  EXPECT_THAT(alone.message(), HasSubstr("one rank meets nobody"));
+}
+
+// Copy engines and NCCL need an engine: the collective beside a client's product is a kernel.
+TEST(Placement, TheCollectiveBesideAClientsProductIsAKernel) {
+  GroupContext group = SwitchGroup(2);
+  group.packet_kernels = true;
+  OpRequest request = GatherMatmul(2, 16384, 1024, 8192, 0, DType::kBf16);
+  request.algorithm = Algorithm::kUnfused;
+  const auto engine = PlanOf(request, group);
+  ASSERT_TRUE(engine.ok());
+  EXPECT_THAT(engine->reason, HasSubstr("all-gather by copy_engine")) << "choose another size for this test";
+  group.client_kernels = ClientKernels::kProducts;
+  group.placement = PlanPlacement::kClient;
+  const auto client = PlanOf(request, group);
+  ASSERT_TRUE(client.ok()) << client.status().ToString();
+  EXPECT_THAT(client->reason, HasSubstr("all-gather by sm (the client launches kernels only"));
+}
+
+// A product of few rows: by engines it waits for the hand-over. A long one is worth an engine's overlap.
+TEST(Placement, AutoOnCudaTakesTheClientForSmallProducts) {
+  GroupContext group = SwitchGroup(2);
+  group.packet_kernels = true;
+  group.client_kernels = ClientKernels::kProducts;
+  const OpRequest request = MatmulScatter(2, 154, 5120, 4096, 0, DType::kBf16);
+  const auto few = PlanOf(request, group);
+  ASSERT_TRUE(few.ok()) << few.status().ToString();
+  EXPECT_EQ(few->placement, PlanPlacement::kClient) << few->placement_reason;
+  EXPECT_FALSE(few->fused);
+  EXPECT_THAT(few->placement_reason, StartsWith("auto: on the caller's stream "));
+  EXPECT_THAT(few->placement_reason, HasSubstr(MicrosecondsText(few->predicted_us)));
+  group.placement = PlanPlacement::kEngine;
+  const auto engine = PlanOf(request, group);
+  ASSERT_TRUE(engine.ok());
+  EXPECT_LT(few->predicted_us * 1.03, engine->predicted_us);
+  group.placement = PlanPlacement::kAuto;
+  const auto many = PlanOf(MatmulScatter(2, 8192, 8192, 8192, 0, DType::kBf16), group);
+  ASSERT_TRUE(many.ok());
+  EXPECT_EQ(many->placement, PlanPlacement::kEngine) << many->placement_reason;
+  // Who asks for an overlap gets no product in front.
+  OpRequest fused = request;
+  fused.on_unfused = OnUnfused::kError;
+  const auto overlapped = PlanOf(fused, group);
+  ASSERT_TRUE(overlapped.ok()) << overlapped.status().ToString();
+  EXPECT_TRUE(overlapped->fused);
+}
+
+// A group of Hopper GPUs, by default with the fused kernels.
+GroupContext HopperGroup(int world) {
+  GroupContext group = SwitchGroup(world);
+  group.client_kernels = ClientKernels::kCollectives;
+  group.fused_kernels = group.fused_by_choice = group.packet_kernels = true;
+  return group;
+}
+
+TEST(Placement, ClientsOfCudaLaunchSkinnyProducts) {
+  GroupContext group = HopperGroup(4);
+  group.placement = PlanPlacement::kClient;
+  for (const OpRequest& request :
+       {GatherMatmul(4, 16, 1024, 2048, 0, DType::kBf16), MatmulScatter(4, 64, 1024, 2048, 0, DType::kBf16),
+        MatmulAllReduce(65, 1024, 2048, DType::kBf16)}) {
+    const auto plan = PlanOf(request, group);
+    ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+    EXPECT_EQ(plan->placement, PlanPlacement::kClient);
+    EXPECT_EQ(plan->algorithm, Algorithm::kFused);
+    for (const RankProgram& program : plan->programs) {
+      ASSERT_EQ(program.steps.size(), 1u);
+      EXPECT_TRUE(std::get<CollectiveStep>(program.steps[0].work).skinny.has_value());
+    }
+    const auto context = ContextOf(OnAllRanks(request, 4));
+    ASSERT_TRUE(context.ok());
+    EXPECT_TRUE(VerifyPrograms(plan->programs, *context, {.client_placed = true}).ok());
+  }
+  // Too many rows for one kernel that moves and multiplies.
+  OpRequest large = GatherMatmul(4, 2048, 2048, 2048, 0, DType::kBf16);
+  large.algorithm = Algorithm::kFused;
+  const Status refused = PlanOf(large, group).status();
+  EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
+  EXPECT_EQ(refused.detail().reason, "NOT_ONE_KERNEL");
+}
+
+TEST(Placement, AutoOnCudaTakesTheClientForSkinny) {
+  const GroupContext group = HopperGroup(2);
+  const auto few = PlanOf(MatmulScatter(2, 64, 4096, 4096, 0, DType::kBf16), group);
+  ASSERT_TRUE(few.ok()) << few.status().ToString();
+  EXPECT_EQ(few->placement, PlanPlacement::kClient) << few->placement_reason;
+  EXPECT_EQ(few->algorithm, Algorithm::kFused);
+  EXPECT_THAT(few->placement_reason, HasSubstr(MicrosecondsText(few->predicted_us)));
+  const auto many = PlanOf(MatmulScatter(2, 8192, 4096, 4096, 0, DType::kBf16), group);
+  ASSERT_TRUE(many.ok());
+  EXPECT_EQ(many->placement, PlanPlacement::kEngine) << many->placement_reason;
 }
 
 // Engines take copy engines or NCCL for a large one. The client takes the fastest that it can run.

@@ -101,12 +101,12 @@ class SupervisorTest : public testing::Test {
     settings_.program = TANDEM_FAKE_ENGINE;
     settings_.restart.backoff_initial = milliseconds(1);
     settings_.restart.backoff_max = milliseconds(5);
-    std::vector<EngineSeat> seats;
+    std::vector<EngineSlot> slots;
     for (const auto& mode : modes) {
-      seats.push_back({mode, 1 << 20, CreateSealedMemfd("stats", 4096).value(), environment_});
+      slots.push_back({mode, 1 << 20, CreateSealedMemfd("stats", 4096).value(), environment_});
     }
     supervisor_ =
-        Supervisor::Create(settings_, CreateSealedMemfd("log", 4096).value(), std::move(seats)).value();
+        Supervisor::Create(settings_, CreateSealedMemfd("log", 4096).value(), std::move(slots)).value();
     listener_.engines = supervisor_.get();
     supervisor_->Start(listener_);
   }
@@ -273,7 +273,7 @@ TEST_F(SupervisorTest, ASpareMpsServerServesWhileTheUsualOneDoesNot) {
   EXPECT_TRUE(supervisor_->StatusOf(1).mps.answers);
 }
 
-TEST_F(SupervisorTest, SharedFateIsNoCrashAndIsNamed) {
+TEST_F(SupervisorTest, ALostContextIsNoCrashAndIsNamed) {
   MpsDirectory mps;
   settings_.mps_directories = {mps.path};
   settings_.restart.crash_loop_count = 2;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "daemon/planner/planner.h"
+#include "drivers/cublaslt/mock_cublas_lt.h"
 #include "drivers/cuda/mock_cuda_driver.h"
 #include "engine/executor/executor.h"
 #include "kernels/cuda/lane/cuda_lane.h"
@@ -17,22 +18,6 @@ using testing::NiceMock;
 using testing::Return;
 
 constexpr size_t kArea = size_t{1} << 20;
-
-class OneCandidate : public cuda::CublasLt {
- public:
-  explicit OneCandidate(int* calls) : calls_(calls) {}
-  Result<std::vector<cublasLtMatmulAlgo_t>> Candidates(const cuda::LtProduct&, size_t, int) override {
-    return std::vector<cublasLtMatmulAlgo_t>(1);
-  }
-  Status Run(const cuda::LtProduct&, const cuda::LtOperands&, const cublasLtMatmulAlgo_t&, void*, size_t,
-             CUstream) override {
-    ++*calls_;
-    return Status::Ok();
-  }
-
- private:
-  int* calls_;
-};
 
 // A CUDA lane whose kernels are only counted.
 class CountingLane : public Lane {
@@ -119,7 +104,8 @@ int CallsOf(OpRequest request, int world, bool hold, bool idle = false) {
   ON_CALL(driver, StreamWaitEvent(_, _)).WillByDefault(count);
   ON_CALL(driver, MemcpyBesideKernelsAsync(_, _, _, _)).WillByDefault(count);
   auto device = *cuda::CudaDevice::Create(&driver, 0);
-  OneCandidate lt(&calls);
+  NiceMock<cuda::MockCublasLt> lt;
+  ON_CALL(lt, Run(_, _, _, _, _, _)).WillByDefault(count);
   auto chooser = std::make_shared<cuda::MatmulChooser>(device, &lt, 1);
 
   plan::GroupContext group;

@@ -17,7 +17,7 @@ GroupHarness::GroupHarness(const HarnessOptions& options) : options_(options), m
   for (int rank = 0; rank < options.world_size; ++rank) {
     workspace_.push_back(machine_->Allocate(rank, 2 * options.workspace_bytes));
     bulk_.push_back(machine_->Allocate(rank, options.bulk_bytes));
-    signals_.push_back(machine_->Allocate(rank, kSignalAreaBytes));
+    signals_.push_back(machine_->Allocate(rank, plan::kSignalAreaBytes));
     finished_.push_back(machine_->AllocateWord());
     std::vector<Lane*> lanes;
     lanes_.emplace_back();

@@ -1,5 +1,6 @@
 // Enqueues a collective's kernel for an engine. Apart from the parameters, which clients make too.
 #include "kernels/cuda/collectives/collective_plan.h"
+#include "kernels/cuda/device/launch.h"
 
 namespace tandem::cuda {
 
@@ -10,6 +11,11 @@ Status EnqueueCollective(const CollectiveArgs& args, CUstream_st* stream) {
   }
   TANDEM_ASSIGN_OR_RETURN(PacketsLaunch launch, MakePacketsLaunch(args));
   return LaunchPackets(launch, stream);
+}
+
+Status LoadKernels() {
+  TANDEM_RETURN_IF_ERROR(LoadLocalKernels());
+  return CollectiveKernelsLoad();
 }
 
 }  // namespace tandem::cuda

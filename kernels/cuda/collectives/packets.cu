@@ -1,4 +1,4 @@
-// The kernels of packets for every type, shape and world size, and the wait for a word of the user's own.
+// The kernels of packets for every type, shape and world size.
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/collectives/packets.cuh"
@@ -7,25 +7,11 @@ namespace tandem::cuda {
 
 Status PhaseKernelsLoad();
 
-namespace {
-
-__global__ void AwaitWord32(const uint32_t* word, const WaitLimits limits) {
-  Patience patience(limits);
-  while (LoadAcquire(word) == 0 && patience.Continue()) __nanosleep(50);
-}
-
-}  // namespace
-
 Status LaunchPackets(const PacketsLaunch& launch, CUstream_st* stream) {
   PacketKernels<NoProbe>::Kernel kernel =
       PacketKernels<NoProbe>::Of(static_cast<DType>(launch.type), launch.shape, launch.world);
   kernel<<<static_cast<unsigned>(launch.blocks), PacketThreads(launch), 0, stream>>>(launch);
   return LaunchStatus("RunPackets");
-}
-
-Status LaunchAwaitWord32(const uint32_t* word, const WaitLimits& limits, CUstream_st* stream) {
-  AwaitWord32<<<1, 1, 0, stream>>>(word, limits);
-  return LaunchStatus("AwaitWord32");
 }
 
 Status CollectiveKernelsLoad() {
@@ -39,7 +25,7 @@ Status CollectiveKernelsLoad() {
       }
     }
   }
-  return LoadKernel("AwaitWord32", reinterpret_cast<const void*>(&AwaitWord32));
+  return Status::Ok();
 }
 
 }  // namespace tandem::cuda

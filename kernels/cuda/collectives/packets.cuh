@@ -8,8 +8,8 @@
 
 #include <type_traits>
 
-#include "kernels/cuda/collectives/meeting.cuh"
 #include "kernels/cuda/collectives/phases.cuh"
+#include "kernels/cuda/collectives/rendezvous.cuh"
 
 namespace tandem::cuda {
 
@@ -57,10 +57,10 @@ __device__ inline void StorePiece(void* piece, int64_t index, int64_t count, uin
   }
 }
 
-template <typename Element, int kMax, typename Meeting>
+template <typename Element, int kMax, typename Rendezvous>
 struct PacketRunner {
   const PacketsLaunch& launch;
-  const Meeting& meeting;
+  const Rendezvous& rendezvous;
   const int64_t half_offset;  // packets to this launch's half
 
   __device__ int Peer(int step) const {
@@ -78,7 +78,7 @@ struct PacketRunner {
   // together.
   template <typename Probe>
   __device__ bool Receive(int64_t index, int shot, uint64_t (&data)[kMax]) const {
-    typename Meeting::PacketPatience patience(meeting);
+    typename Rendezvous::PacketPatience patience(rendezvous);
     while (true) {
       Packet packets[kMax];
       bool all = true;
@@ -91,7 +91,7 @@ struct PacketRunner {
 #pragma unroll
       for (int s = 0; s < kMax; ++s) {
         if (s >= launch.world || s == launch.rank) continue;
-        if (!Probe::IsOf(meeting.value(), packets[s].epoch)) {
+        if (!Probe::IsOf(rendezvous.value(), packets[s].epoch)) {
           all = false;
           missing = s;
           seen = packets[s].epoch;
@@ -123,11 +123,11 @@ struct PacketRunner {
 
 // Threads work alone: each sends its packets, then waits for those with the same index.
 // Returns false in a thread that has given up: it has published nothing since.
-template <typename Element, int kMax, PacketShape kShape, typename Probe, typename Meeting>
-__device__ __forceinline__ bool ExchangePackets(const PacketsLaunch& launch, const Meeting& meeting,
+template <typename Element, int kMax, PacketShape kShape, typename Probe, typename Rendezvous>
+__device__ __forceinline__ bool ExchangePackets(const PacketsLaunch& launch, const Rendezvous& rendezvous,
                                                 int64_t half_offset) {
-  const PacketRunner<Element, kMax, Meeting> runner{launch, meeting, half_offset};
-  const uint64_t value = meeting.value();
+  const PacketRunner<Element, kMax, Rendezvous> runner{launch, rendezvous, half_offset};
+  const uint64_t value = rendezvous.value();
   const int rank = launch.rank, world = launch.world;
   const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
@@ -173,7 +173,7 @@ __device__ __forceinline__ bool ExchangePackets(const PacketsLaunch& launch, con
         const int peer = runner.Peer(j);
         if (i >= runner.Packets(launch.count[peer])) continue;
         const Packet* slot = runner.Slot(rank, peer, 1) + i;
-        typename Meeting::PacketPatience patience(meeting);
+        typename Rendezvous::PacketPatience patience(rendezvous);
         Packet packet = LoadPacket(slot);
         while (!Probe::IsOf(value, packet.epoch)) {
           if (!patience.Continue(peer, packet.epoch)) return false;
@@ -189,19 +189,19 @@ __device__ __forceinline__ bool ExchangePackets(const PacketsLaunch& launch, con
 template <typename Element, int kMax, PacketShape kShape, typename Probe>
 __global__ void __launch_bounds__(kCollectiveThreads)
     RunPackets(const __grid_constant__ PacketsLaunch launch) {
-  if (CalledOff(launch.guard)) return;
-  ExchangePackets<Element, kMax, kShape, Probe>(launch, StartedMeeting(launch.epoch, launch.limits), 0);
+  if (IsCancelled(launch.guard)) return;
+  ExchangePackets<Element, kMax, kShape, Probe>(launch, StartedRendezvous(launch.epoch, launch.limits), 0);
 }
 
 template <typename Element, int kMax, PacketShape kShape, typename Probe>
 __global__ void __launch_bounds__(kCollectiveThreads)
     RunPlacedPackets(const __grid_constant__ PlacedPacketsLaunch launch) {
-  const PlacedMeeting meeting(launch.frame);
+  const PlacedRendezvous rendezvous(launch.frame);
   const bool ended =
-      meeting.HasFailed() || !ExchangePackets<Element, kMax, kShape, Probe>(
-                                 launch.packets, meeting, meeting.half() * launch.half_packets);
+      rendezvous.HasFailed() || !ExchangePackets<Element, kMax, kShape, Probe>(
+                                    launch.packets, rendezvous, rendezvous.half() * launch.half_packets);
   if (__syncthreads_or(ended)) return;
-  meeting.Count();
+  rendezvous.Count();
 }
 
 // The kernel for a launch's type, shape and world size. `Launch`: PacketsLaunch or PlacedPacketsLaunch.

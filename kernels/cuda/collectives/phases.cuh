@@ -9,7 +9,7 @@
 
 #include <type_traits>
 
-#include "kernels/cuda/collectives/meeting.cuh"
+#include "kernels/cuda/collectives/rendezvous.cuh"
 #include "kernels/cuda/device/elements.cuh"
 #include "kernels/cuda/device/sync.cuh"
 
@@ -203,17 +203,17 @@ class ItemRunner {
 
 // kMax: at least as many as an item has sources.
 // Returns false in all threads of a block that has given up: it has published nothing since.
-template <typename Element, int kMax, typename Probe, typename Meeting>
-__device__ __forceinline__ bool WorkPhases(const PhasesLaunch& launch, const Meeting& meeting,
+template <typename Element, int kMax, typename Probe, typename Rendezvous>
+__device__ __forceinline__ bool WorkPhases(const PhasesLaunch& launch, const Rendezvous& rendezvous,
                                            void* const* pointer) {
   const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   const int64_t shift = int64_t{block} * launch.word_stride;
-  const uint64_t value = meeting.value();
+  const uint64_t value = rendezvous.value();
   for (int p = 0; p < launch.phases; ++p) {
     const Phase& phase = launch.phase[p];
     if (phase.waits > 0) {
       const bool ended = thread < phase.waits &&
-                         !meeting.template Await<Probe>(launch.word[phase.first_wait + thread] + shift);
+                         !rendezvous.template Await<Probe>(launch.word[phase.first_wait + thread] + shift);
       // A block that ends by abort or time-out publishes nothing more.
       if (__syncthreads_or(ended)) return false;
     }
@@ -241,22 +241,22 @@ __device__ __forceinline__ bool WorkPhases(const PhasesLaunch& launch, const Mee
 template <typename Element, int kMax, typename Probe>
 __global__ void __launch_bounds__(kCollectiveThreads) RunPhases(const __grid_constant__ PhasesLaunch launch) {
   // All threads of a block alike, should the guard be raised just now.
-  if (launch.guard.word != nullptr && __syncthreads_or(CalledOff(launch.guard))) return;
-  WorkPhases<Element, kMax, Probe>(launch, StartedMeeting(launch.epoch, launch.limits), launch.pointer);
+  if (launch.guard.word != nullptr && __syncthreads_or(IsCancelled(launch.guard))) return;
+  WorkPhases<Element, kMax, Probe>(launch, StartedRendezvous(launch.epoch, launch.limits), launch.pointer);
 }
 
 template <typename Element, int kMax, typename Probe>
 __global__ void __launch_bounds__(kCollectiveThreads)
     RunPlacedPhases(const __grid_constant__ PlacedPhasesLaunch launch) {
   __shared__ void* pointer[kMaxPointers];
-  const PlacedMeeting meeting(launch.frame);
-  const int64_t shift = meeting.half() * launch.half_bytes;
+  const PlacedRendezvous rendezvous(launch.frame);
+  const int64_t shift = rendezvous.half() * launch.half_bytes;
   for (uint32_t i = threadIdx.x; i < kMaxPointers; i += kCollectiveThreads) {
     const bool halved = launch.halved[i / 32] >> (i % 32) & 1;
     pointer[i] = static_cast<char*>(launch.phases.pointer[i]) + (halved ? shift : 0);
   }
-  if (__syncthreads_or(meeting.HasFailed())) return;
-  if (WorkPhases<Element, kMax, Probe>(launch.phases, meeting, pointer)) meeting.Count();
+  if (__syncthreads_or(rendezvous.HasFailed())) return;
+  if (WorkPhases<Element, kMax, Probe>(launch.phases, rendezvous, pointer)) rendezvous.Count();
 }
 
 // The kernel for a launch's type and number of sources. `Launch`: PhasesLaunch or PlacedPhasesLaunch.

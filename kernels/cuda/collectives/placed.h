@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/collective.h"
+#include "program/skinny_layout.h"
 #include "tandem/status.h"
 
 struct CUstream_st;
@@ -21,6 +22,7 @@ namespace tandem::cuda {
 
 // Counters of a rank, one for each block that a kernel may have.
 inline constexpr int kLaunchCounters = 256;
+inline constexpr int kPushedUnits = SkinnyLayout::kMaxUnits;
 // Bits of a word below the launch's number: its tag.
 inline constexpr int kLaunchTagBits = 16;
 
@@ -42,7 +44,7 @@ struct LaunchReport {
   uint64_t plan;    // of the launch
 };
 
-// What all launches of a group have in common, as their kernels see it.
+// The memory that all launches of a group share, as their kernels see it.
 struct LaunchFrame {
   uint64_t* counters;          // kLaunchCounters; launches that have ended. Private device memory
   uint64_t* failed;            // not 0 once a block has given up. Private device memory
@@ -53,6 +55,8 @@ struct LaunchFrame {
   uint64_t timeout_ns;  // of all waits of a thread together; 0: no limit
   uint64_t tag;         // below 2^kLaunchTagBits
   uint64_t plan;        // for the report
+  uint64_t* pushed;     // kPushedUnits; of a gather's shard, the last launch that pushed each. Private device
+                        // memory, zero before the first launch
 };
 
 // A launch of number e uses addresses `+ half_bytes` for odd e: of pointers whose bit in `halved` is set.

@@ -38,10 +38,37 @@ Result<PlacedKernelLaunch> MakePackets(const CollectiveArgs& args, const PlacedH
   return PlacedKernelLaunch(launch);
 }
 
+Result<PlacedKernelLaunch> MakeSkinny(const CollectiveArgs& args, const PlacedHalves& halves) {
+  for (const DeviceView& area : args.skinny->areas) {
+    if (!LiesInHalf(area.data, halves)) return InvalidArgument("an exchange area outside the halves");
+  }
+  TANDEM_ASSIGN_OR_RETURN(const PlacedSkinnyKernel kernel, MakePlacedSkinny(args, halves.half_bytes));
+  return PlacedKernelLaunch(kernel);
+}
+
+LaunchFrame& FrameOf(PlacedPhasesLaunch& kernel) { return kernel.frame; }
+LaunchFrame& FrameOf(PlacedPacketsLaunch& kernel) { return kernel.frame; }
+LaunchFrame& FrameOf(PlacedSkinnyKernel& kernel) { return kernel.launch.frame; }
+
+Status LoadOne(const PlacedPhasesLaunch& kernel) { return LoadPlacedPhases(kernel); }
+Status LoadOne(const PlacedPacketsLaunch& kernel) { return LoadPlacedPackets(kernel); }
+Status LoadOne(const PlacedSkinnyKernel& kernel) { return LoadPlacedSkinny(kernel); }
+
+Status LaunchOne(const PlacedPhasesLaunch& kernel, CUstream_st* stream) {
+  return LaunchPlacedPhases(kernel, stream);
+}
+Status LaunchOne(const PlacedPacketsLaunch& kernel, CUstream_st* stream) {
+  return LaunchPlacedPackets(kernel, stream);
+}
+Status LaunchOne(const PlacedSkinnyKernel& kernel, CUstream_st* stream) {
+  return LaunchPlacedSkinny(kernel, stream);
+}
+
 }  // namespace
 
 Result<PlacedKernelLaunch> MakePlacedLaunch(const CollectiveArgs& args, const PlacedHalves& halves) {
-  if (!args.parts.empty() || args.skinny || !TakesCollective(args)) {
+  if (args.skinny) return MakeSkinny(args, halves);
+  if (!args.parts.empty() || !TakesCollective(args)) {
     return Unimplemented("no client-placed kernel takes this collective");
   }
   if (args.blocks > kLaunchCounters) return Unimplemented("a client-placed kernel of too many blocks");
@@ -50,19 +77,15 @@ Result<PlacedKernelLaunch> MakePlacedLaunch(const CollectiveArgs& args, const Pl
 }
 
 void SetFrame(PlacedKernelLaunch& launch, const LaunchFrame& frame) {
-  std::visit([&](auto& kernel) { kernel.frame = frame; }, launch);
+  std::visit([&](auto& kernel) { FrameOf(kernel) = frame; }, launch);
 }
 
 Status Load(const PlacedKernelLaunch& launch) {
-  if (const auto* phases = std::get_if<PlacedPhasesLaunch>(&launch)) return LoadPlacedPhases(*phases);
-  return LoadPlacedPackets(std::get<PlacedPacketsLaunch>(launch));
+  return std::visit([](const auto& kernel) { return LoadOne(kernel); }, launch);
 }
 
 Status Enqueue(const PlacedKernelLaunch& launch, CUstream_st* stream) {
-  if (const auto* phases = std::get_if<PlacedPhasesLaunch>(&launch)) {
-    return LaunchPlacedPhases(*phases, stream);
-  }
-  return LaunchPlacedPackets(std::get<PlacedPacketsLaunch>(launch), stream);
+  return std::visit([&](const auto& kernel) { return LaunchOne(kernel, stream); }, launch);
 }
 
 }  // namespace tandem::cuda

@@ -1,6 +1,7 @@
 // File: placed_plan.h
 //
-// A collective's arguments as one launch of a client-placed kernel (docs/client-placement.md).
+// The arguments of a collective, or of a product of few rows together with its collective, as one launch of a
+// client-placed kernel (docs/client-placement.md).
 #pragma once
 
 #include <array>
@@ -9,6 +10,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/collectives/placed.h"
+#include "kernels/cuda/skinny/placed_skinny.h"
 #include "tandem/status.h"
 
 struct CUstream_st;
@@ -22,7 +24,7 @@ struct PlacedHalves {
   uint64_t half_bytes = 0;                             // a multiple of 16
 };
 
-using PlacedKernelLaunch = std::variant<PlacedPhasesLaunch, PlacedPacketsLaunch>;
+using PlacedKernelLaunch = std::variant<PlacedPhasesLaunch, PlacedPacketsLaunch, PlacedSkinnyKernel>;
 
 // The parameters, without the frame, of a kernel for `args`, whose addresses are those of an even launch.
 // UNIMPLEMENTED for what no client-placed kernel takes. INVALID_ARGUMENT for views that are no runs.

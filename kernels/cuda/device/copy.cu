@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <string>
 
-#include "kernels/cuda/device/collective.h"
 #include "kernels/cuda/device/elements.cuh"
 #include "kernels/cuda/device/sync.cuh"
 
@@ -15,6 +14,7 @@ Status ReduceKernelsLoad();
 Status MatmulKernelsLoad();
 Status TransposeKernelsLoad();
 Status ScaleKernelsLoad();
+Status AwaitKernelLoad();
 
 namespace {
 
@@ -24,7 +24,7 @@ constexpr int kThreads = 512;
 __global__ void __launch_bounds__(kThreads)
     CopyWords(const uint4* __restrict__ source, uint4* __restrict__ destination, int64_t words,
               DeviceGuard guard) {
-  if (CalledOff(guard)) return;
+  if (IsCancelled(guard)) return;
   int64_t step = int64_t{gridDim.x} * kThreads;
   int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   for (; i + 3 * step < words; i += 4 * step) {
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename Element>
 __global__ void __launch_bounds__(kThreads) CopyStrided(CopyLaunch copy) {
-  if (CalledOff(copy.guard)) return;
+  if (IsCancelled(copy.guard)) return;
   int64_t step = int64_t{gridDim.x} * kThreads;
   const Strides* const strides[2] = {&copy.source_stride, &copy.destination_stride};
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < copy.count; i += step) {
@@ -115,13 +115,13 @@ Status CopyKernelsLoad() {
   return LoadKernel("FillRandom", reinterpret_cast<const void*>(&FillRandom));
 }
 
-Status LoadKernels() {
+Status LoadLocalKernels() {
   TANDEM_RETURN_IF_ERROR(CopyKernelsLoad());
   TANDEM_RETURN_IF_ERROR(ReduceKernelsLoad());
   TANDEM_RETURN_IF_ERROR(MatmulKernelsLoad());
   TANDEM_RETURN_IF_ERROR(TransposeKernelsLoad());
   TANDEM_RETURN_IF_ERROR(ScaleKernelsLoad());
-  return CollectiveKernelsLoad();
+  return AwaitKernelLoad();
 }
 
 }  // namespace tandem::cuda

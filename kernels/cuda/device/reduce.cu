@@ -56,7 +56,7 @@ __device__ inline void SumVector(const ReduceLaunch& reduce, int64_t index) {
 template <typename Element, int kSources>
 __global__ void __launch_bounds__(kThreads)
     SumVectors(const __grid_constant__ ReduceLaunch reduce, int64_t words) {
-  if (CalledOff(reduce.guard)) return;
+  if (IsCancelled(reduce.guard)) return;
   int64_t step = int64_t{gridDim.x} * kThreads;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < words; i += step) {
     SumVector<Element, kSources>(reduce, i);
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     SumStrided(const __grid_constant__ ReduceLaunch reduce, int64_t first) {
-  if (CalledOff(reduce.guard)) return;
+  if (IsCancelled(reduce.guard)) return;
   int64_t step = int64_t{gridDim.x} * kThreads;
   for (int64_t i = first + int64_t{blockIdx.x} * kThreads + threadIdx.x; i < reduce.count; i += step) {
     const Strides* const outer[2] = {&reduce.destination_stride, &reduce.bias_stride};
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kThreads)
 // Integers wrap, as in NCCL.
 template <typename Integer>
 __global__ void __launch_bounds__(kThreads) SumIntegers(const __grid_constant__ ReduceLaunch reduce) {
-  if (CalledOff(reduce.guard)) return;
+  if (IsCancelled(reduce.guard)) return;
   int64_t step = int64_t{gridDim.x} * kThreads;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < reduce.count; i += step) {
     const Strides* const outer[1] = {&reduce.destination_stride};

@@ -49,7 +49,7 @@ __device__ inline void StoreRelaxed(uint64_t* word, uint64_t value) {
 }
 
 // True if the launch has been cancelled: it must do nothing, nor signal anybody.
-__device__ inline bool CalledOff(const DeviceGuard& guard) {
+__device__ inline bool IsCancelled(const DeviceGuard& guard) {
   return guard.word != nullptr && static_cast<int64_t>(LoadRelaxed(guard.word) - guard.value) >= 0;
 }
 

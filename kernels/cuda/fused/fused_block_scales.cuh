@@ -12,13 +12,13 @@
 
 namespace tandem::cuda {
 
-// One thread's factors for ExactMainloop: of its two rows, 8 apart, and of the two blocks of columns that its
-// tile lies in. Rows and blocks beyond C take the last one's factors: they are computed and never stored.
+// One thread's factors for ExactMainloop: of the thread's two rows, 8 apart, and of the tile's two blocks of
+// columns. Rows and blocks beyond C take the last one's factors: they are computed and never stored.
 //
 // They are read two stages ahead. Where both parts of a tile are multiplied at once, each stage takes them
-// from the same registers, and they are moved: with registers in turn ptxas puts the first part's additions
-// behind the second's wait, 2.5 % slower on an H200. Where they are not, registers in turn are faster, by 3
-// to 9 %.
+// from the same registers, and they are moved. Registers in turn are 2.5 % slower there on an H200: ptxas
+// puts the first part's additions behind the second's wait. Elsewhere registers in turn are faster, by 3 to
+// 9 %.
 template <class T>
 struct BlockScaledSums {
   static_assert(T::kKBlock == 128 && T::kTileN % 64 == 0 && T::kTileN <= 256);

@@ -24,7 +24,7 @@ namespace tandem::cuda {
 // The tile that a warpgroup computes next.
 struct NextTile {
   int unit;  // see TilePlace; -1: there are no more
-  TilePart share;
+  TilePart part;
 };
 
 // One thread of a computing warpgroup: where it stands in the ring of stages and in its tiles.
@@ -63,8 +63,8 @@ class ComputeThread {
     return {tile.x, {tile.y}};
   }
   // Stages of a tile.
-  __device__ __forceinline__ int BlocksOf(TilePart share) const {
-    return !T::kSplits || share.IsWhole() ? KBlocks<T>(params_) : share.Blocks();
+  __device__ __forceinline__ int BlocksOf(TilePart part) const {
+    return !T::kSplits || part.IsWhole() ? KBlocks<T>(params_) : part.Blocks();
   }
   // Whether the next stage is full; the whole warpgroup alike.
   __device__ __forceinline__ bool IsNextFull() const {
@@ -86,7 +86,7 @@ class ComputeThread {
   uint32_t empty_;      // the first stage's barrier, of the CTA that this thread tells
 };
 
-// The use of a tile's sums, or of a share's.
+// The use of a tile's sums, or of a part's.
 template <class T, class Probe>
 class TileEnd {
  public:
@@ -98,19 +98,19 @@ class TileEnd {
 
   // Asks for what the tile's end reads.
   __device__ __forceinline__ void Begin(const ComputeThread<T>& thread, const TilePlace<T>& tile,
-                                        TilePart share) {
-    share_ = share;
+                                        TilePart part) {
+    part_ = part;
     const MatmulPiece& piece = params_.piece[tile.m / params_.tiles_m];
     sums = T::kSums && piece.first_slot >= 0;
     finish_ = epilogue_.Finishes(piece);
     epilogue_.Begin(piece, thread.RowOf(tile), thread.FirstColumnOf(tile));
   }
 
-  // Instead of Finish, of a share whose tile another cluster finishes: leaves its sums from box `kFirstBox`
+  // Instead of Finish, of a part whose tile another cluster finishes: leaves its sums from box `kFirstBox`
   // on. When all are left, TellLeft.
   template <int kFirstBox, int kCount>
   __device__ __forceinline__ void Leave(const float (&values)[kCount]) {
-    left_ = share_.Segment();
+    left_ = part_.Segment();
     if constexpr (Probe::kFlagBeforeData && kFirstBox == 0) partials_.TellEarly(left_);
     partials_.template Leave<kFirstBox * BoxLane<T>::kValues>(left_, values);
   }
@@ -126,7 +126,7 @@ class TileEnd {
   __device__ __forceinline__ void Finish(const float (&values)[kCount], ComputeThread<T>& thread,
                                          const BoxLane<T>& lane, const Leave& leave) {
     // The common ways have code of their own: where ways meet again, the compiler moves all values.
-    const bool plain = !sums && !finish_ && (!T::kSplits || share_.PeerCtas() == 0);
+    const bool plain = !sums && !finish_ && (!T::kSplits || part_.PeerCtas() == 0);
     if (plain && !epilogue_.by_column) {
       EndBoxes<kFirstBox>(
           values, [](auto&, int) {}, [](auto&, int) {}, leave);
@@ -142,9 +142,9 @@ class TileEnd {
   template <int kFirstBox, int kCount, class Leave>
   __device__ __forceinline__ void FinishAny(const float (&values)[kCount], ComputeThread<T>& thread,
                                             const BoxLane<T>& lane, const Leave& leave) {
-    const auto add_shares = [&](auto& own, int) __attribute__((always_inline)) {
+    const auto add_partials = [&](auto& own, int) __attribute__((always_inline)) {
       if constexpr (T::kSplits) {
-        if (share_.PeerCtas() > 0) partials_.Add(shared_, share_.PeerCtas(), own, thread);
+        if (part_.PeerCtas() > 0) partials_.Add(shared_, part_.PeerCtas(), own, thread);
       }
     };
     const auto rest = [&](auto& c, int box) __attribute__((always_inline)) {
@@ -154,7 +154,7 @@ class TileEnd {
       }
       if (finish_) epilogue_.Finish(c, box);
     };
-    EndBoxes<kFirstBox>(values, add_shares, rest, leave);
+    EndBoxes<kFirstBox>(values, add_partials, rest, leave);
   }
 
  private:
@@ -209,7 +209,7 @@ class TileEnd {
   const FusedShared<T>& shared_;
   int group_;
   bool finish_ = false;
-  TilePart share_ = {0};
+  TilePart part_ = {0};
   int left_ = -1;  // the segment whose sums have been left and not told; -1: none
   Epilogue<T> epilogue_;
   PartialSums<T, Probe> partials_;
@@ -227,9 +227,9 @@ __device__ __forceinline__ void ComputeAtOnce(const FusedMatmulParams& params, c
   float d[T::kTileN / 2];
   NextTile tile = thread.AwaitTile();
   while (tile.unit >= 0) {
-    const int k_blocks = thread.BlocksOf(tile.share);
+    const int k_blocks = thread.BlocksOf(tile.part);
     const auto begin_end = [&]() __attribute__((always_inline)) {
-      end.Begin(thread, TilePlace<T>(tile.unit, cta), tile.share);
+      end.Begin(thread, TilePlace<T>(tile.unit, cta), tile.part);
     };
     if constexpr (T::kBlocks) {
       const TilePlace<T> at(tile.unit, cta);
@@ -243,7 +243,7 @@ __device__ __forceinline__ void ComputeAtOnce(const FusedMatmulParams& params, c
     } else {
       FastMainloop<T>(shared, group, k_blocks, thread.place, d, release, begin_end);
     }
-    if (T::kSplits && tile.share.Leaves()) {
+    if (T::kSplits && tile.part.Leaves()) {
       end.template Leave<0>(d);
       end.TellLeft();
     } else {
@@ -284,7 +284,7 @@ __device__ __forceinline__ void ComputeByHalves(const FusedMatmulParams& params,
   NextTile tile = thread.AwaitTile();
   if (tile.unit >= 0) products.template StartFirst<true>(place.stage);
   while (tile.unit >= 0) {
-    const int last_block = thread.BlocksOf(tile.share) - 1;
+    const int last_block = thread.BlocksOf(tile.part) - 1;
     products.template StartSecond<true>(place.stage);
     last = place.stage;
     place.Next();
@@ -317,10 +317,10 @@ __device__ __forceinline__ void ComputeByHalves(const FusedMatmulParams& params,
     last = place.stage;
     place.Next();
 
-    end.Begin(thread, TilePlace<T>(tile.unit, cta), tile.share);
+    end.Begin(thread, TilePlace<T>(tile.unit, cta), tile.part);
     NextTile next = kUnknown;
-    if (!end.sums && (kLeavesBeside ? tile.share.PeerCtas() == 0 : tile.share.IsWhole())) {
-      const bool leaves = kLeavesBeside && tile.share.Leaves();
+    if (!end.sums && (kLeavesBeside ? tile.part.PeerCtas() == 0 : tile.part.IsWhole())) {
+      const bool leaves = kLeavesBeside && tile.part.Leaves();
       ptx::WgmmaWait<1>();
       ptx::WgmmaSettled(products.first);
       if (leaves) {
@@ -349,13 +349,13 @@ __device__ __forceinline__ void ComputeByHalves(const FusedMatmulParams& params,
       ptx::WgmmaSettled(products.second);
       thread.Release(last);
       // Behind a shared tile there is most often nothing to stage it beside.
-      const bool at_once = tile.share.PeerCtas() > 0;
+      const bool at_once = tile.part.PeerCtas() > 0;
       held.unit = tile.unit;
       const auto keep = [&](int box, const auto& c) __attribute__((always_inline)) {
         hold(box, c);
         if (at_once) held.Stage(stager, box);
       };
-      if (tile.share.Leaves()) {  // peers' sums are for who finishes it
+      if (tile.part.Leaves()) {  // peers' sums are for who finishes it
         end.template Leave<0>(products.first);
         end.template Leave<HalvedProducts<T>::kFirstBoxes>(products.second);
         held.unit = -1;

@@ -33,7 +33,7 @@ struct Epilogue {
   float all;  // what all of C is multiplied by
   bool by_column;
   int column;          // the thread's first in C
-  float row_scale[2];  // of its two rows
+  float row_scale[2];  // of the thread's two rows
 
   __device__ __forceinline__ explicit Epilogue(const FusedMatmulParams& of)
       : params(of),
@@ -97,8 +97,8 @@ struct Epilogue {
   }
 
  private:
-  // For C's columns from `from` on: those of the thread in box `sub`. 2 p and 2 p + 1 lie 8 p columns behind
-  // the thread's first. 0 beyond C.
+  // Reads the thread's columns in box `sub`, of C's columns from `from` on. 2 p and 2 p + 1 lie 8 p columns
+  // behind the thread's first. 0 beyond C.
   template <class Element>
   __device__ __forceinline__ void ReadColumns(const Element* from, int sub, float (&to)[kColumns]) const {
     const int first = column + sub * T::kBoxColumns;

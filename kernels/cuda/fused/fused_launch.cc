@@ -288,7 +288,7 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
   params.split.from = params.units;
   if (matmul.memory.partials != nullptr && variant.splits && clusters * cluster <= kMaxCtas) {
     if (const StreamKSplit split =
-            SplitLastWave(params.units, clusters, params.k_blocks, variant.tile_n, matmul.tiling.share_cost);
+            SplitLastWave(params.units, clusters, params.k_blocks, variant.tile_n, matmul.tiling.part_cost);
         split.units > 0) {
       params.split = split;
     }
@@ -320,7 +320,7 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
   params.guard_value = matmul.guard_value;
   params.timeout_ns = matmul.timeout_ns;
   auto* state = static_cast<uint32_t*>(matmul.memory.state);
-  params.ticket = state;
+  params.work_counter = state;
   params.failure = state + 1;
   params.counters = state + 32;
   params.partial_words = params.counters + kMaxPieces * kMaxWordBands;

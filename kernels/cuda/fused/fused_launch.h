@@ -28,7 +28,7 @@ struct FusedTiling {
   int band_tiles = 16;  // M-tiles that are walked together at most
   // The clusters' tiles at the end that are stored in copies directly; those before them are carried.
   int direct_tiles = std::numeric_limits<int>::max();
-  int share_cost = kShareCost;  // see SplitLastWave
+  int part_cost = kPartCost;  // see SplitLastWave
 };
 
 // A kernel that gives up waiting ends as if all had come, and nobody asks it. So a plan's wait until the word

@@ -9,7 +9,7 @@
 // GPUs (fused_store.cuh). A tile's number travels with its first stage. Sums of other GPUs travel through the
 // same ring behind the tile's last product.
 //
-// Tiles are drawn from a ticket (fused_tile_scheduler.cuh).
+// Tiles are drawn from a counter (fused_tile_scheduler.cuh).
 #pragma once
 
 #include <cstdint>
@@ -30,13 +30,13 @@ template <class T, class Probe = NoFusedProbe>
 __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
     FusedMatmul(const __grid_constant__ FusedMatmulParams params) {
   extern __shared__ uint8_t raw[];
-  // The first ticket is requested before anything else is done. A CTA that finds the launch cancelled returns
-  // it.
+  // The first work index is requested before anything else is done. A CTA that finds the launch cancelled
+  // returns it.
   const int warp = ptx::Warp();
   const uint32_t cluster_rank = T::kCluster == 1 ? 0 : ptx::ClusterRank();
-  uint32_t ticket = 0;
-  if (warp == 0 && cluster_rank == 0 && ptx::ElectOne()) ticket = AskTicket(params);
-  const bool called_off = FoundGuardRaised(params.guard_word, params.guard_value);
+  uint32_t work = 0;
+  if (warp == 0 && cluster_rank == 0 && ptx::ElectOne()) work = RequestWork(params);
+  const bool cancelled = FoundGuardRaised(params.guard_word, params.guard_value);
   FusedShared<T> shared{(ptx::SharedAddress(raw) + 1023) & ~1023u};
   const int cta = static_cast<int>(cluster_rank);
   const int warpgroup = ptx::Warpgroup();
@@ -77,9 +77,9 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
     ptx::PrefetchMap(&params.b);
     if (T::kSums) ptx::PrefetchMap(&params.slots);
   }
-  if (__syncthreads_or(called_off)) {  // of all CTAs alike: before a cluster meets, a tile is computed or a
-                                       // word is written
-    if (warp == 0 && cta == 0 && ptx::ElectOne()) GiveTicketBack(params);
+  if (__syncthreads_or(cancelled)) {  // of all CTAs alike: before a cluster meets, a tile is computed or a
+                                      // word is written
+    if (warp == 0 && cta == 0 && ptx::ElectOne()) ReturnWork(params);
     return;
   }
   if constexpr (T::kCluster > 1) ptx::ClusterBarrierAfterInit();
@@ -89,7 +89,7 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
     if (warp == 3) {
       StoreHandoffs<T, Probe>(params, shared, cta);
     } else if (ptx::ElectOne()) {
-      if (warp == 0) Produce<T, Probe>(params, shared, cta, ticket);
+      if (warp == 0) Produce<T, Probe>(params, shared, cta, work);
       if (warp == 1 || warp == 2) StoreTiles<T, Probe>(params, shared, warp - 1, cta);
     }
   } else {

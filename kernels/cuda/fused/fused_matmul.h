@@ -1,11 +1,11 @@
 // File: fused_matmul.h
 //
-// The arguments of the fused matmul kernel at a launch, and the table of its variants. The kernel computes C
-// = alpha·A·B by tiles of 128 rows in an order that the host chooses. It waits for rows of A that other GPUs
-// deliver, stores rows of C in this or other GPUs' memory, signals complete rows there, and adds other GPUs'
-// partial sums to rows that it owns.
+// The arguments of the fused matmul kernel at a launch, and the table of kernel variants. The kernel computes
+// C = alpha·A·B by tiles of 128 rows in an order that the host chooses. It waits for rows of A that other
+// GPUs deliver, stores rows of C in this or other GPUs' memory, signals complete rows there, and adds other
+// GPUs' partial sums to rows that it owns.
 //
-// The rows of C are cut into *pieces* of equal height, the unit of waiting and signalling; a piece's rows are
+// The rows of C are cut into *pieces* of equal height, the unit of waiting and signalling. A piece's rows are
 // one slice (the third dimension) of the tensor maps, so that no tile writes beyond its piece. One piece may
 // have fewer rows, whose maps are its own. M-tiles are numbered through all pieces in the order in which they
 // are run, `tiles_m` a piece. A *band* is a range of m-tiles that is walked together over a range of N: n
@@ -109,7 +109,7 @@ struct FusedMatmulParams {
   const uint64_t* entered;     // copies may be written once *entered >= epoch (cyclic); null: at once
   const uint64_t* abort_word;  // non-zero ends every wait; null: none
   // If *guard_word has reached guard_value (cyclic) when the launch begins, the launch is cancelled. It ends
-  // at once and leaves no trace, no word and no ticket, so that it may be launched again with the same epoch.
+  // at once and leaves no trace, no word and no count, so that it may be launched again with the same epoch.
   // Null: no guard. All CTAs must find the same: the word is not raised while the kernel may run, and its
   // value is there before the launch's turn comes.
   const uint64_t* guard_word;
@@ -118,13 +118,13 @@ struct FusedMatmulParams {
   uint32_t* failure;    // set to 1 when a wait timed out
   // Device memory, zero before the first launch, which every launch leaves zero: one, and kMaxWordBands a
   // piece.
-  uint32_t* ticket;
+  uint32_t* work_counter;
   uint32_t* counters;
   // With scales by blocks of 128 of K: row_scale_step is from row to row and column_scale_step from 128
   // columns to the next, both in factors; and these are from block to block of K. Neither pointer is null
   // then.
   int32_t row_scale_block_step, column_scale_block_step;
-  // The units that clusters share; drawn behind the others, a ticket a segment. Then a word for each
+  // The units that clusters share; drawn behind the others, a work index a segment. Then a word for each
   // computing warpgroup of a segment's cluster: not 0: its sums are there; 0 between launches. Then the
   // sums, uninitialised.
   StreamKSplit split;
@@ -144,7 +144,7 @@ struct FusedVariant {
   int box_columns;  // of C, as they are stored
   size_t shared_bytes;
   const void* kernel;  // for cudaLaunchKernel
-  bool splits;         // computes shares of tiles
+  bool splits;         // computes parts of tiles
 };
 
 }  // namespace tandem::cuda

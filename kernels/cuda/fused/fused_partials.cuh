@@ -14,7 +14,7 @@
 
 namespace tandem::cuda {
 
-// The areas and words of a CTA's shares.
+// The areas and words of a CTA's partials.
 template <class T>
 struct PartialPlace {
   static constexpr int kValues = T::kBoxColumns / 2;  // a thread's of a box
@@ -110,12 +110,12 @@ class PartialSums {
 };
 
 // The thread that feeds the stages of the CTA that finishes a tile: waits for the sums of the tile's other
-// shares. They are on their way: their clusters wait for nobody meanwhile but for operands, and for these
+// parts. They are on their way: their clusters wait for nobody meanwhile but for operands, and for these
 // within the launch's bounds. It has one waiter, which leaves the words zero.
 template <class T, class Probe>
-__device__ __forceinline__ void AwaitPartials(const FusedMatmulParams& params, int cta, TilePart share) {
+__device__ __forceinline__ void AwaitPartials(const FusedMatmulParams& params, int cta, TilePart part) {
   const PartialPlace<T> place{params, cta};
-  for (int segment = share.Segment() - share.PeerCtas(); segment < share.Segment(); ++segment) {
+  for (int segment = part.Segment() - part.PeerCtas(); segment < part.Segment(); ++segment) {
     for (int group = 0; group < 2; ++group) {
       uint32_t* word = place.Word(segment, group);
       while (!Probe::HasReached(ptx::LoadAcquireGpu(word), 1)) {
@@ -130,11 +130,9 @@ __device__ __forceinline__ void AwaitPartials(const FusedMatmulParams& params, i
 // Feeds a box of them, a stage for each of the others.
 template <class T>
 __device__ __forceinline__ void FeedPartials(const FusedMatmulParams& params, const FusedShared<T>& shared,
-                                             int cta, TilePart share, int box,
-                                             RingPlace<T::kStages>& stages) {
+                                             int cta, TilePart part, int box, RingPlace<T::kStages>& stages) {
   const PartialPlace<T> place{params, cta};
-  for (int segment = share.Segment() - share.PeerCtas(); segment < share.Segment();
-       ++segment, stages.Next()) {
+  for (int segment = part.Segment() - part.PeerCtas(); segment < part.Segment(); ++segment, stages.Next()) {
     ptx::Wait(shared.Empty(stages.stage), stages.phase ^ 1);
     const uint32_t full = shared.Full(stages.stage);
     ptx::ArriveExpect(full, PartialPlace<T>::kBytes);

@@ -151,7 +151,7 @@ namespace {
 Status SetWords(size_t words, FusedMatmul* fused) {
   if (words <= 1) return Status::Ok();
   if (words > kMaxWordBands || (fused->word_bands > 1 && static_cast<size_t>(fused->word_bands) != words)) {
-    return Unimplemented("deliveries that are told in " + std::to_string(words) + " words");
+    return Unimplemented("deliveries that are signalled in " + std::to_string(words) + " words");
   }
   fused->word_bands = static_cast<int>(words);
   return Status::Ok();
@@ -250,7 +250,7 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, const FusedMemor
     for (const FusedDelivery& delivery : part.deliveries) {
       TANDEM_RETURN_IF_ERROR(SetWords(static_cast<size_t>(delivery.words), &fused));
       if (delivery.words != part.deliveries.front().words)
-        return Unimplemented("deliveries of a part told in unlike words");
+        return Unimplemented("deliveries of a part signalled in different words");
       piece.words = static_cast<int16_t>(delivery.words);
     }
     piece.on_the_way = !part.sums && piece.copies > 0 ? 1 : 0;

@@ -33,10 +33,10 @@ __device__ __forceinline__ void AwaitSums(const FusedMatmulParams& params, const
   ptx::ProxyFence();
 }
 
-// One thread of each CTA. `ticket`: the first one, of a cluster's first CTA.
+// One thread of each CTA. `work`: the first work index, of a cluster's first CTA.
 template <class T, class Probe>
 __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const FusedShared<T>& shared,
-                                        int cta, uint32_t ticket) {
+                                        int cta, uint32_t work) {
   constexpr uint16_t kBoth = 3;
   RingPlace<T::kStages> place;
   WordWaiter<Probe> waiter{params};
@@ -45,13 +45,13 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
   // microsecond.
   uint32_t awaited = 0;
   uint32_t fed = 0;  // tiles
-  const auto tell = [&](int unit, TilePart share) {
-    StoreSharedPair(shared.TileWord(static_cast<int>(fed++ % kTileWords)), unit, share.bits);
+  const auto tell = [&](int unit, TilePart part) {
+    StoreSharedPair(shared.TileWord(static_cast<int>(fed++ % kTileWords)), unit, part.bits);
   };
 
-  ScheduledTile tile = draw.Take(ticket), next;
+  ScheduledTile tile = draw.Take(work), next;
   while (tile.unit >= 0) {
-    if (cta == 0 && !draw.HasMore()) ticket = AskTicket(params);
+    if (cta == 0 && !draw.HasMore()) work = RequestWork(params);
     // The next tile is drawn when as many stages as there are have been fed, and the next one to be freed is
     // a long way off.
     const int draw_block = min(T::kStages, tile.blocks) - 1;
@@ -67,7 +67,7 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
     for (int block = 0; block < tile.blocks; ++block, place.Next()) {
       int stage = place.stage;
       ptx::Wait(shared.Empty(stage), place.phase ^ 1);
-      if (block == 0) tell(tile.unit, tile.share);
+      if (block == 0) tell(tile.unit, tile.part);
       uint32_t full = shared.Full(stage);
       ptx::ArriveExpect(full, T::kStageBytes);
       int k = (tile.first_block + block) * T::kKBlock;
@@ -99,15 +99,15 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
       } else {
         ptx::Load(&params.b, shared.B(stage), full, k, tile.column, 0);
       }
-      if (block == draw_block) next = draw.Take(ticket);
+      if (block == draw_block) next = draw.Take(work);
     }
-    const bool shares = T::kSplits && tile.share.PeerCtas() > 0;
-    const bool sums = T::kSums && piece.first_slot >= 0 && !tile.share.Leaves();
-    if (shares) AwaitPartials<T, Probe>(params, cta, tile.share);
+    const bool has_peers = T::kSplits && tile.part.PeerCtas() > 0;
+    const bool sums = T::kSums && piece.first_slot >= 0 && !tile.part.Leaves();
+    if (has_peers) AwaitPartials<T, Probe>(params, cta, tile.part);
     if (sums) AwaitSums<T>(params, tile, waiter, awaited);
-    for (int sub = 0; (shares || sums) && sub < T::kSubTiles; ++sub) {
+    for (int sub = 0; (has_peers || sums) && sub < T::kSubTiles; ++sub) {
       if constexpr (T::kSplits) {
-        if (shares) FeedPartials<T>(params, shared, cta, tile.share, sub, place);
+        if (has_peers) FeedPartials<T>(params, shared, cta, tile.part, sub, place);
       }
       if constexpr (T::kSums) {
         if (sums) {

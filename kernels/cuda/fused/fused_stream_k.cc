@@ -31,7 +31,7 @@ StreamKSplit SplitLastWave(int64_t units, int64_t clusters, int64_t k_blocks, in
 double WavesOf(int64_t units, int64_t clusters, int64_t k_blocks, int tile_n, bool splits) {
   const StreamKSplit split = splits ? SplitLastWave(units, clusters, k_blocks, tile_n) : StreamKSplit{};
   if (split.units == 0) return static_cast<double>(Blocks(units, clusters));
-  const double cost = kShareCost * 256.0 / tile_n;
+  const double cost = kPartCost * 256.0 / tile_n;
   const int64_t whole_waves = split.from / clusters;
   return static_cast<double>(whole_waves) + (split.blocks + cost) / split.k_blocks;
 }

@@ -4,14 +4,14 @@
 // of equally many stages, one for each cluster (Stream-K: Osama et al., "Stream-K: Work-centric Parallel
 // Decomposition for Dense Matrix-Matrix Multiplication on the GPU", 2023; here only for the last wave). The
 // stages of the shared units (clusters' tiles), one unit behind the other, are cut into segments. So a
-// segment holds a *share* of one unit, or the end of one and the beginning of the next. The cluster with a
+// segment holds a *part* of one unit, or the end of one and the beginning of the next. The cluster with a
 // unit's last stages *finishes* the unit: it adds the sums that peer clusters leave in memory.
 //
 // Clusters draw segments in order and finish nothing before they have stored the sums that others wait for. A
 // cluster waits only for clusters that have drawn before it. So however few clusters run at once, none waits
 // for a cluster that has not begun.
 //
-// The assignment of shares depends on the plan alone, and sums are added in the order of K: the same bits on
+// The assignment of parts depends on the plan alone, and sums are added in the order of K: the same bits on
 // every run.
 #pragma once
 
@@ -34,7 +34,7 @@ struct StreamKSplit {
   int32_t segments = 0;
 };
 
-// A cluster's share of a unit: `blocks` stages from `first_block` on, two at the least.
+// A cluster's part of a unit: `blocks` stages from `first_block` on, two at the least.
 struct StreamKPart {
   int32_t unit, first_block, blocks;
   int32_t peer_ctas;  // who finishes the unit: the segments before its own that have the unit's other stages
@@ -46,13 +46,13 @@ struct StreamKPart {
 inline constexpr int kMaxSegments = 256;
 inline constexpr int kMaxPeerCtas = 7;
 
-// The shares of segment `segment`, in the order in which they are to be computed; how many.
-TANDEM_HOST_DEVICE inline int PartsOf(const StreamKSplit& split, int segment, StreamKPart (&shares)[2]) {
+// The parts of segment `segment`, in the order in which they are to be computed; how many.
+TANDEM_HOST_DEVICE inline int PartsOf(const StreamKSplit& split, int segment, StreamKPart (&parts)[2]) {
   const int begin = segment * split.blocks;
   const int all = split.units * split.k_blocks;
   const int end = begin + split.blocks < all ? begin + split.blocks : all;
   const int first = begin / split.k_blocks, last = (end - 1) / split.k_blocks;
-  const auto share = [&](int unit, int from, int to) {
+  const auto part = [&](int unit, int from, int to) {
     const int unit_begin = unit * split.k_blocks;
     StreamKPart of = {};
     of.unit = split.from + unit;
@@ -63,23 +63,23 @@ TANDEM_HOST_DEVICE inline int PartsOf(const StreamKSplit& split, int segment, St
     return of;
   };
   if (first == last) {
-    shares[0] = share(first, begin, end);
+    parts[0] = part(first, begin, end);
     return 1;
   }
-  shares[0] = share(last, last * split.k_blocks,
-                    end);  // someone waits for it, or nobody: in either case it waits for nobody
-  shares[1] = share(first, begin, last * split.k_blocks);
+  parts[0] = part(last, last * split.k_blocks,
+                  end);  // someone waits for it, or nobody: in either case it waits for nobody
+  parts[1] = part(first, begin, last * split.k_blocks);
   return 2;
 }
 
 // The cost of sharing: sums through memory, a wait, and one more beginning and end of a tile. In stages of
 // 256 columns (H200).
-inline constexpr int kShareCost = 12;
+inline constexpr int kPartCost = 12;
 
 // How `units` of `k_blocks` stages, their tiles `tile_n` columns wide, are shared by `clusters`; nothing is
 // where that would not save more than `cost`.
 StreamKSplit SplitLastWave(int64_t units, int64_t clusters, int64_t k_blocks, int tile_n,
-                           int cost = kShareCost);
+                           int cost = kPartCost);
 
 // How long so many units take: in tiles one after another.
 double WavesOf(int64_t units, int64_t clusters, int64_t k_blocks, int tile_n, bool splits);

@@ -1,10 +1,10 @@
 // File: fused_tile_scheduler.cuh
 //
-// Which tile comes next. Tiles are drawn from a ticket, not from blockIdx: whatever CTAs are resident make
+// Chooses the next tile. Tiles are drawn from a counter, not from blockIdx: whatever CTAs are resident make
 // progress in the order of the bands. A draw takes some 3000 cycles (a word in L2, the way to the cluster's
 // other CTA and back, divisions), as long as the stages last that are fed ahead. So it is no part of the way
-// from one tile to the next: a ticket is requested when the tile before begins, and sent to the cluster while
-// that tile's stages are full.
+// from one tile to the next: a work index is requested when the tile before begins, and sent to the cluster
+// while that tile's stages are full.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +15,22 @@
 
 namespace tandem::cuda {
 
-// A tile, or a share of one, as the warp that feeds it needs it.
+// A tile, or a part of one, as the warp that feeds it needs it.
 struct ScheduledTile {
   int unit;  // see TilePlace; -1: there are no more
-  TilePart share;
+  TilePart part;
   int first_block, blocks;  // its stages
   int piece;                // its number
   int row, column;          // where this CTA's tile begins, in the piece and in C
 };
 
-// Asks for the next ticket. One thread of a cluster's first CTA; nobody waits until it is used.
-__device__ __forceinline__ uint32_t AskTicket(const FusedMatmulParams& params) {
-  return ptx::Add(params.ticket, 1);
+// Requests the next work index. One thread of a cluster's first CTA; nobody waits until it is used.
+__device__ __forceinline__ uint32_t RequestWork(const FusedMatmulParams& params) {
+  return ptx::Add(params.work_counter, 1);
 }
-// Of a launch that was cancelled, none of whose clusters has used its ticket.
-__device__ __forceinline__ void GiveTicketBack(const FusedMatmulParams& params) {
-  ptx::Add(params.ticket, ~0u);
+// Of a launch that was cancelled, none of whose clusters has used its work index.
+__device__ __forceinline__ void ReturnWork(const FusedMatmulParams& params) {
+  ptx::Add(params.work_counter, ~0u);
 }
 
 // Brings what the first tile's draw and loads read of the parameters near, which takes some hundred cycles a
@@ -51,33 +51,33 @@ class TileScheduler {
                                            int cta)
       : params_(params), shared_(shared), cta_(cta) {}
 
-  // Whether the next tile is of the ticket before.
+  // Whether the next tile is of the work index before.
   __device__ __forceinline__ bool HasMore() const { return T::kSplits && rest_ >= 0; }
 
-  // The tile of `ticket`, which only the cluster's first CTA knows; it counts for nothing where HasMore.
-  __device__ __forceinline__ ScheduledTile Take(uint32_t ticket) {
+  // The tile of `work`, which only the cluster's first CTA knows; it counts for nothing where HasMore.
+  __device__ __forceinline__ ScheduledTile Take(uint32_t work) {
     if (HasMore()) {
       const int segment = rest_;
       rest_ = -1;
-      StreamKPart shares[2];
-      PartsOf(params_.split, segment, shares);
-      return Shared(shares[1], segment);
+      StreamKPart parts[2];
+      PartsOf(params_.split, segment, parts);
+      return Shared(parts[1], segment);
     }
-    if constexpr (T::kCluster == 2) ticket = Exchange(ticket);
-    if (ticket < static_cast<uint32_t>(params_.split.from)) {
-      return At(UnitOf(static_cast<int>(ticket)), {0}, 0, KBlocks<T>(params_));
+    if constexpr (T::kCluster == 2) work = Exchange(work);
+    if (work < static_cast<uint32_t>(params_.split.from)) {
+      return At(UnitOf(static_cast<int>(work)), {0}, 0, KBlocks<T>(params_));
     }
     if constexpr (T::kSplits) {
-      const int segment = static_cast<int>(ticket) - params_.split.from;
+      const int segment = static_cast<int>(work) - params_.split.from;
       if (segment < params_.split.segments) {
-        StreamKPart shares[2];
-        if (PartsOf(params_.split, segment, shares) == 2) rest_ = segment;
-        return Shared(shares[0], segment);
+        StreamKPart parts[2];
+        if (PartsOf(params_.split, segment, parts) == 2) rest_ = segment;
+        return Shared(parts[0], segment);
       }
     }
-    if (cta_ == 0 && ticket == static_cast<uint32_t>(params_.split.from + params_.split.segments) +
-                                   gridDim.x / T::kCluster - 1) {
-      *params_.ticket = 0;  // every cluster has drawn its last
+    if (cta_ == 0 && work == static_cast<uint32_t>(params_.split.from + params_.split.segments) +
+                                 gridDim.x / T::kCluster - 1) {
+      *params_.work_counter = 0;  // every cluster has drawn its last
     }
     ScheduledTile none = {};
     none.unit = -1;
@@ -85,33 +85,33 @@ class TileScheduler {
   }
 
  private:
-  // The first CTA's ticket.
-  __device__ __forceinline__ uint32_t Exchange(uint32_t ticket) {
+  // The first CTA's work index.
+  __device__ __forceinline__ uint32_t Exchange(uint32_t work) {
     const int slot = taken_ & 1;
     const uint32_t parity = (taken_ >> 1) & 1;
     ++taken_;
     if (cta_ != 0) {
       ptx::ArriveExpect(shared_.ScheduleFull(slot), sizeof(int));
       ptx::WaitCluster(shared_.ScheduleFull(slot), parity);
-      ticket = static_cast<uint32_t>(LoadShared(shared_.ScheduledTicket(slot)));
+      work = static_cast<uint32_t>(LoadShared(shared_.ScheduledWork(slot)));
       ptx::ArriveCluster(ptx::MapToCta(shared_.ScheduleEmpty(slot), 0));
     } else {
       ptx::WaitCluster(shared_.ScheduleEmpty(slot), parity ^ 1);
-      ptx::StoreSharedAsync(ptx::MapToCta(shared_.ScheduledTicket(slot), 1), static_cast<int>(ticket),
+      ptx::StoreSharedAsync(ptx::MapToCta(shared_.ScheduledWork(slot), 1), static_cast<int>(work),
                             ptx::MapToCta(shared_.ScheduleFull(slot), 1));
     }
-    return ticket;
+    return work;
   }
 
-  __device__ __forceinline__ ScheduledTile Shared(const StreamKPart& share, int segment) const {
-    return At(UnitOf(share.unit), TilePart::Of(share, segment), share.first_block, share.blocks);
+  __device__ __forceinline__ ScheduledTile Shared(const StreamKPart& part, int segment) const {
+    return At(UnitOf(part.unit), TilePart::Of(part, segment), part.first_block, part.blocks);
   }
 
-  __device__ __forceinline__ ScheduledTile At(int unit, TilePart share, int first_block, int blocks) const {
+  __device__ __forceinline__ ScheduledTile At(int unit, TilePart part, int first_block, int blocks) const {
     const TilePlace<T> tile(unit, cta_);
     const int piece = tile.m / params_.tiles_m;
     return {unit,
-            share,
+            part,
             first_block,
             blocks,
             piece,
@@ -135,7 +135,7 @@ class TileScheduler {
   const FusedShared<T>& shared_;
   int cta_;
   int taken_ = 0;
-  int rest_ = -1;  // the segment whose second share comes next; -1: none
+  int rest_ = -1;  // the segment whose second part comes next; -1: none
 };
 
 }  // namespace tandem::cuda

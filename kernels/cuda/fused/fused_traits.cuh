@@ -79,20 +79,20 @@ __device__ __forceinline__ int KBlocks(const FusedMatmulParams& params) {
 
 // Tiles of a CTA that may wait for its store warp.
 inline constexpr int kHandoffs = 4;
-// Numbers of tiles that are fed ahead. Their words are a separate ring, with no word for each stage: a tile
-// has at least two stages where tiles are many, so a word is written again when its readers have met twice
-// since, not just behind products that they began.
+// Numbers of tiles that are fed ahead. Their words are a separate ring, with no word for each stage. A tile
+// has at least two stages where tiles are many. So a word is written again only after its readers have met
+// twice, not just behind products that they began.
 inline constexpr int kTileWords = 4;
 
-// The work of a warpgroup on a tile, as one number: all of the tile (0), or a share of
+// The work of a warpgroup on a tile, as one number: all of the tile (0), or a part of
 // it.
 struct TilePart {
   static constexpr int kLeaves = 1 << 28;
   static_assert(kMaxSegments <= 512 && kMaxPeerCtas <= 7);
   int bits;
 
-  static __device__ __forceinline__ TilePart Of(const StreamKPart& share, int segment) {
-    return {share.blocks | segment << 16 | share.peer_ctas << 25 | (share.finishes ? 0 : kLeaves)};
+  static __device__ __forceinline__ TilePart Of(const StreamKPart& part, int segment) {
+    return {part.blocks | segment << 16 | part.peer_ctas << 25 | (part.finishes ? 0 : kLeaves)};
   }
   __device__ __forceinline__ bool IsWhole() const { return bits == 0; }
   __device__ __forceinline__ int Blocks() const { return bits & 0xFFFF; }
@@ -135,10 +135,10 @@ struct FusedShared {
   __device__ uint32_t StagedUnit(int group, int place) const {
     return TileWord(kTileWords) + static_cast<uint32_t>(group * T::kStagingPlaces + place) * 4;
   }
-  __device__ uint32_t ScheduledTicket(int slot) const { return StagedUnit(2, slot); }
+  __device__ uint32_t ScheduledWork(int slot) const { return StagedUnit(2, slot); }
   // The skinny kernel draws none: how many stages have come (skinny_arrival.cuh).
-  __device__ uint32_t ArrivedStages() const { return ScheduledTicket(0); }
-  __device__ uint32_t Handoff(int slot) const { return ScheduledTicket(2 + slot); }
+  __device__ uint32_t ArrivedStages() const { return ScheduledWork(0); }
+  __device__ uint32_t Handoff(int slot) const { return ScheduledWork(2 + slot); }
   static constexpr int kBarriers = 2 * T::kStages + 4 * T::kStagingPlaces + 4 + 2 * kHandoffs;
   static constexpr int kWords = 2 * kTileWords + 2 * T::kStagingPlaces + 2 + kHandoffs;
   static_assert(8 * kBarriers + 4 * kWords <= T::kBarrierBytes);

@@ -84,8 +84,8 @@ struct Slices {
 
 // A place that a part's product or sum is stored in. Those of one kind share a tensor map.
 struct Output {
-  // Of C's maps: results that stay in place, sums and products that no peer asks for; partial sums that wait
-  // here for a copy or handoff; then for each rank partial sums and sums stored in that rank's memory.
+  // Of C's maps. kInPlace: results that stay, sums and products that no peer asks for. kStaged: partial sums
+  // that wait here for a copy or handoff. Then, for each rank, sums stored in that rank's memory.
   enum Kind { kInPlace, kStaged, kFirstDelivered };
   const DeviceView* view = nullptr;
   Word* done = nullptr;
@@ -110,7 +110,7 @@ inline std::vector<Output> OutputsOf(const FusedPart& part) {
 }
 
 // The tensor maps of C: 0 and 1 for this rank's memory, the others for kinds of deliveries in the order of
-// their first appearance. A short part has a separate map of its kind.
+// their first appearance. A short part has a separate map of the same kind.
 class OutputMaps {
  public:
   // `short_rows`: of short parts; 0: there is none.

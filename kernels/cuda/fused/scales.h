@@ -26,7 +26,7 @@ inline bool TakesScale(bool has, const DeviceView& scale) {
   return !has || (scale.dtype == DType::kF32 && StepOf(scale).has_value());
 }
 
-// True if `bias`, of a product or of its sum of type `out`, is a kind that the kernels add.
+// True if the kernels add this kind of `bias`. `out`: the type of the product or sum.
 inline bool TakesBias(bool has, const DeviceView& bias, DType out) {
   return !has || ((bias.dtype == out || bias.dtype == DType::kF32) && StepOf(bias).has_value());
 }

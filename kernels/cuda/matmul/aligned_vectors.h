@@ -1,7 +1,7 @@
 // File: aligned_vectors.h
 //
-// cuBLASLt refuses fp8 products, when they are enqueued, whose scales or bias do not begin at a multiple of
-// 16 bytes; its heuristics are not told those addresses and list candidates all the same. A chunk's scales
+// cuBLASLt refuses to enqueue fp8 products whose scales or bias do not begin at a multiple of 16 bytes. Its
+// heuristics do not see those addresses and list candidates all the same. A chunk's scales
 // begin at four bytes for each row before them, and the user's own where they please: those are copied to
 // where they may lie.
 #pragma once

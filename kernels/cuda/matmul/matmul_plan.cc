@@ -254,6 +254,11 @@ Status MatmulChooser::Prepare(const MatmulArgs& args) {
   return Status::Ok();
 }
 
+void MatmulChooser::GiveBackTrialMemory() {
+  std::lock_guard trial(trial_mutex_);
+  trial_memory_.GiveBack();
+}
+
 Status MatmulChooser::Enqueue(const MatmulArgs& args, std::byte* scratch, CUstream stream) {
   TANDEM_RETURN_IF_ERROR(host::CheckMatmul(args));
   int64_t rows = RowsOf(args), chunk_rows = ChunkRows(args);

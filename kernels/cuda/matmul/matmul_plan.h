@@ -66,6 +66,8 @@ class MatmulChooser {
   // addresses, and for addresses aligned to their elements only. If the time (kTrialBudgetMs) or the memory
   // does not suffice for all: the fastest of those tried, or the heuristics' first.
   Status Prepare(const MatmulArgs& args);
+  // Unmaps the memory that trials keep from one to the next.
+  void GiveBackTrialMemory();
   // Enqueues the product, with `scratch` (kMatmulScratchBytes) for it alone until later work of `stream`.
   // Never times: an unknown shape takes the heuristics' first candidate. A product that cuBLASLt refuses runs
   // on the plain kernel from then on.

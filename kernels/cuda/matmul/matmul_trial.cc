@@ -47,7 +47,20 @@ Result<size_t> MatmulTrial::Fastest() {
   TANDEM_RETURN_IF_ERROR(status);
   if (over_) *work_.left_ms = 0;  // for less than a run of this product, none of the next one's is begun
   if (best_ == kNever) return candidates_.size();
-  return static_cast<size_t>(std::min_element(times_.begin(), times_.end()) - times_.begin());
+  const auto fastest = static_cast<size_t>(std::min_element(times_.begin(), times_.end()) - times_.begin());
+  TANDEM_RETURN_IF_ERROR(LoadAdding(fastest));
+  return fastest;
+}
+
+// A product that adds to its old C may run other kernels. They must be loaded before a stream waits: loading
+// waits for the streams. Only fp32 partial sums are added to.
+Status MatmulTrial::LoadAdding(size_t i) {
+  if (work_.product.d.type != CUDA_R_32F) return Status::Ok();
+  LtOperands operands = work_.operands;
+  operands.beta = 1.0f;
+  (void)work_.lt.Run(work_.product, operands, candidates_[i], work_.workspace, work_.workspace_bytes,
+                     work_.stream);
+  return work_.driver.StreamSynchronize(work_.stream);
 }
 
 Status MatmulTrial::Visit(size_t round, size_t i) {

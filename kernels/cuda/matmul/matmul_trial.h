@@ -57,6 +57,7 @@ class MatmulTrial {
   Status WarmUp(size_t i);
   Status Time(size_t i, int runs);
   Status Run(size_t i);
+  Status LoadAdding(size_t i);
   // Records the end behind the stream's work and waits for it: since the start was recorded.
   Result<float> Elapsed();
   void Count(size_t i, float ms);

@@ -34,6 +34,9 @@ class TrialMemory {
   // knows what still runs on it.
   Status Release(CUstream stream);
 
+  // Unmaps what Release has kept. Not within a trial.
+  void GiveBack() { memory_ = VmmAllocation(); }
+
  private:
   std::shared_ptr<CudaDevice> device_;
   VmmAllocation memory_;

@@ -18,30 +18,31 @@
 
 #include "kernels/cuda/fused/fused_exact_mainloop.cuh"
 #include "kernels/cuda/fused/fused_mainloop.cuh"
-#include "kernels/cuda/fused/guard.cuh"
 #include "kernels/cuda/skinny/skinny_epilogue.cuh"
 #include "kernels/cuda/skinny/skinny_feed.cuh"
 #include "kernels/cuda/skinny/skinny_push.cuh"
+#include "kernels/cuda/skinny/skinny_rendezvous.cuh"
 
 namespace tandem::cuda {
 
 // An all-reduce of two ranks: owners would send as many sums as the others sent parts. So each rank sends all
 // that it has computed, and both add the same two rounded parts in the same order: one way over the links
-// less, and the same bits. The slots are those of the form with owners: the receiver's part lies in the first
-// half of its area, the rest in the place of sums.
-template <class T, class Probe>
-__device__ __forceinline__ void SumInOneStep(SkinnyEpilogue<T, Probe>& epilogue, const SkinnyParams& params,
+// less, and the same bits. The slots are the same as in the form with owners: the receiver's part lies in the
+// first half of the receiver's area, the rest in the place of sums.
+template <class T, class Probe, class Params>
+__device__ __forceinline__ void SumInOneStep(SkinnyEpilogue<T, Probe, Params>& epilogue, const Params& params,
                                              const FusedShared<T>& shared, const SkinnyTile<T>& tile,
                                              float (&d)[T::kTileN / 2], bool active, int warp, int groups) {
   const int peer = 1 - params.rank;
   const bool own_rows = epilogue.source == params.rank;
   const auto tell = [&] {
-    Probe::BeforeFlag(params.epoch);
-    if (warp == 0 && epilogue.lane == 0) ptx::StoreRelease(params.words[peer] + tile.number, params.epoch);
+    Probe::BeforeFlag(WordValue(params));
+    if (warp == 0 && epilogue.lane == 0 && !HasGivenUp(params))
+      ptx::StoreRelease(params.words[peer] + tile.number, WordValue(params));
   };
   if constexpr (Probe::kFlagBeforeData) {
     tell();
-    Probe::AfterEarlyFlag(params.epoch);
+    Probe::AfterEarlyFlag(WordValue(params));
   }
   if (active) {
     epilogue.Round(d);
@@ -58,8 +59,8 @@ __device__ __forceinline__ void SumInOneStep(SkinnyEpilogue<T, Probe>& epilogue,
 }
 
 // Warpgroup `group` of those that compute, of `groups`.
-template <class T, class Probe>
-__device__ __forceinline__ void ComputeSkinny(const SkinnyParams& params, const FusedShared<T>& shared,
+template <class T, class Probe, class Params>
+__device__ __forceinline__ void ComputeSkinny(const Params& params, const FusedShared<T>& shared,
                                               const SkinnyTile<T>& tile, int group, int groups) {
   const int thread = threadIdx.x & 127, warp = thread >> 5;
   if (params.kind == static_cast<int>(SkinnyKind::kGather)) {
@@ -91,7 +92,7 @@ __device__ __forceinline__ void ComputeSkinny(const SkinnyParams& params, const 
   }
   const int row_of_tile = group * 64 + warp * 16;
   const bool active = row_of_tile < params.world * params.segment;
-  SkinnyEpilogue<T, Probe> epilogue(params, tile, row_of_tile);
+  SkinnyEpilogue<T, Probe, Params> epilogue(params, tile, row_of_tile);
   if (active) epilogue.Scale(d);
   if (params.one_step != 0) {
     SumInOneStep(epilogue, params, shared, tile, d, active, group * 4 + warp, groups);
@@ -102,7 +103,7 @@ __device__ __forceinline__ void ComputeSkinny(const SkinnyParams& params, const 
   if (active && !owns) {
     if constexpr (Probe::kFlagBeforeData) {
       epilogue.Tell(epilogue.source, tile.number);
-      Probe::AfterEarlyFlag(params.epoch);
+      Probe::AfterEarlyFlag(WordValue(params));
     }
     epilogue.Send(d, epilogue.source, params.rank * params.slot_bytes);
     epilogue.MeetSegment();
@@ -132,11 +133,11 @@ __device__ __forceinline__ void ComputeSkinny(const SkinnyParams& params, const 
   epilogue.Store(results);
 }
 
-template <class T, class Probe = NoFusedProbe>
+template <class T, class Probe = NoFusedProbe, class Params = SkinnyParams>
 __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
-    SkinnyRows(const __grid_constant__ SkinnyParams params) {
+    SkinnyRows(const __grid_constant__ Params params) {
   extern __shared__ uint8_t raw[];
-  const bool called_off = FoundGuardRaised(params.guard_word, params.guard_value);
+  const bool cancelled = BeginLaunch(params);
   FusedShared<T> shared{(ptx::SharedAddress(raw) + 1023) & ~1023u};
   const SkinnyTile<T> tile(params);
   const int warpgroup = ptx::Warpgroup(), groups = params.world * params.segment > 64 ? 2 : 1;
@@ -150,10 +151,10 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
     ClearArrivedStages(shared);
     ptx::BarrierInitFence();
     ptx::PrefetchMap(&params.own);
-    ptx::PrefetchMap(&params.others);
+    PrefetchOthers(params);
     ptx::PrefetchMap(&params.b);
   }
-  if (__syncthreads_or(called_off))
+  if (__syncthreads_or(cancelled))
     return;  // of all CTAs alike: before a cluster meets, a shard is pushed or a word is written
   if constexpr (T::kCluster > 1) ptx::ClusterBarrierAfterInit();
   if (warpgroup == 0) {
@@ -177,6 +178,7 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
   __syncwarp();
   // No CTA may end while another still arrives on its barriers or loads for it.
   if constexpr (T::kCluster > 1) ptx::ClusterBarrier();
+  EndLaunch(params);
 }
 
 }  // namespace tandem::cuda

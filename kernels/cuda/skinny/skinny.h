@@ -1,7 +1,7 @@
 // File: skinny.h
 //
-// The fused matmul kernel for products of so few rows that all their tiles are computed at once, one a CTA:
-// its arguments at a launch, and the table of its variants. B's way through the memory bounds such products
+// The fused matmul kernel for products of so few rows that all tiles are computed at once, one a CTA: the
+// arguments at a launch, and the table of variants. B's way through the memory bounds such products
 // and hides no work before or after them. So the kernel moves the shards or sums itself, without a copy
 // engine, while B is on its way.
 //

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/skinny/skinny_rendezvous.cuh"
 #include "kernels/cuda/skinny/skinny_tile.cuh"
 
 namespace tandem::cuda {
@@ -25,7 +26,7 @@ __device__ __forceinline__ void ClearArrivedStages(const FusedShared<T>& shared)
 
 // All lanes of a warp, a word each: of one unit after another from the first one on that has not come, by
 // peers. Asked for with acquire: several words a lane and one fence behind them took longer. After an abort
-// or a time-out all stages count as arrived: see SkinnyWaiter.
+// or a time-out all stages count as arrived: see WordWaiter.
 template <class T, class Probe>
 __device__ __forceinline__ void WatchShards(const SkinnyParams& params, const FusedShared<T>& shared) {
   const int lane = static_cast<int>(threadIdx.x) & 31, peers = params.world - 1;

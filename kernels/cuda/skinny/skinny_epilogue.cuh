@@ -7,26 +7,26 @@
 #include <cstdint>
 
 #include "kernels/cuda/skinny/skinny_fragment.cuh"
+#include "kernels/cuda/skinny/skinny_rendezvous.cuh"
 #include "kernels/cuda/skinny/skinny_tile.cuh"
 
 namespace tandem::cuda {
 
 // The work of a computing warp on its 16 rows of a tile after the products.
-template <class T, class Probe>
+template <class T, class Probe, class Params>
 struct SkinnyEpilogue {
   using Out = typename T::Out;
   static constexpr int kFragments = T::kTileN / 16;
   static constexpr int kWarpBytes = 256 * kFragments * static_cast<int>(sizeof(Out));  // in fragments
-  const SkinnyParams& params;
+  const Params& params;
   const SkinnyTile<T>& tile;
   const int lane, source, row;  // whose rows, and the warp's first among them
   const int rows;               // of the source
   const int fragments;          // that have columns of C
   const int64_t at;             // of the warp in a slot
-  SkinnyWaiter<Probe> waiter;
+  WordWaiter<Probe, Params> waiter;
 
-  __device__ __forceinline__ SkinnyEpilogue(const SkinnyParams& all, const SkinnyTile<T>& place,
-                                            int row_of_tile)
+  __device__ __forceinline__ SkinnyEpilogue(const Params& all, const SkinnyTile<T>& place, int row_of_tile)
       : params(all),
         tile(place),
         lane(static_cast<int>(threadIdx.x) & 31),
@@ -51,8 +51,9 @@ struct SkinnyEpilogue {
       } else if (source == params.rank) {
         factor[i] *= __ldg(params.row_scale + r);
       } else {
-        factor[i] *= __ldcg(reinterpret_cast<const float*>(params.area[params.rank] + params.behind_slots) +
-                            source * params.rows + r);
+        factor[i] *=
+            __ldcg(reinterpret_cast<const float*>(AreaOf(params, params.rank) + params.behind_slots) +
+                   source * params.rows + r);
       }
     }
 #pragma unroll
@@ -90,7 +91,8 @@ struct SkinnyEpilogue {
 
   // All of the warp's values, as fragments, to `to`'s area at `offset` and the warp's place.
   __device__ __forceinline__ void Send(const float (&d)[T::kTileN / 2], int to, int64_t offset) const {
-    std::byte* place = params.area[to] + offset + at;
+    if (HasGivenUp(params)) return;
+    std::byte* place = AreaOf(params, to) + offset + at;
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) {
       if (f >= fragments) continue;
@@ -101,9 +103,9 @@ struct SkinnyEpilogue {
   }
   // Once all warps of the segment have sent: the word number `word` at rank `to`.
   __device__ __forceinline__ void Tell(int to, int word) const {
-    Probe::BeforeFlag(params.epoch);
-    if (threadIdx.x % static_cast<uint32_t>(params.segment * 2) != 0) return;
-    ptx::StoreRelease(params.words[to] + word, params.epoch);
+    Probe::BeforeFlag(WordValue(params));
+    if (threadIdx.x % static_cast<uint32_t>(params.segment * 2) != 0 || HasGivenUp(params)) return;
+    ptx::StoreRelease(params.words[to] + word, WordValue(params));
   }
   __device__ __forceinline__ void MeetSegment() const {
     BarrierOf(kFirstSegmentBarrier + source, params.segment * 2);
@@ -126,11 +128,11 @@ struct SkinnyEpilogue {
   __device__ __forceinline__ void AddPeers(float (&d)[T::kTileN / 2], int64_t offset) {
     if (lane < params.world && lane != params.rank) waiter.Wait(params.arrived[lane] + tile.number);
     waiter.given_up = __any_sync(0xFFFFFFFF, waiter.given_up);
-    Probe::AfterWait(params.epoch);
+    Probe::AfterWait(WordValue(params));
     __syncwarp();
     constexpr int kAtOnce = kFragments > 8 ? 2 : kFragments % 4 == 0 ? 4 : 7;  // beside the tile in registers
     static_assert(kFragments % kAtOnce == 0);
-    const std::byte* slots = params.area[params.rank] + offset + at;
+    const std::byte* slots = AreaOf(params, params.rank) + offset + at;
     auto receive = [&](Fragment<Out>(&into)[kAtOnce], int from, int first) {
 #pragma unroll
       for (int f = 0; f < kAtOnce; ++f) into[f].Receive(slots + from * params.slot_bytes, first + f);
@@ -178,9 +180,10 @@ struct SkinnyEpilogue {
   // The sums of the rows' owner.
   __device__ __forceinline__ void PlaceSum(uint32_t results) {
     if (lane == 0) waiter.Wait(params.arrived[source] + params.tiles + tile.number);
-    Probe::AfterWait(params.epoch);
+    Probe::AfterWait(WordValue(params));
     __syncwarp();
-    const std::byte* sums = params.area[params.rank] + params.behind_slots + source * params.slot_bytes + at;
+    const std::byte* sums =
+        AreaOf(params, params.rank) + params.behind_slots + source * params.slot_bytes + at;
     constexpr int kAtOnce = kFragments % 4 == 0 ? 4 : 7;
     static_assert(kFragments % kAtOnce == 0);
 #pragma unroll

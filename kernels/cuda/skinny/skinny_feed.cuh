@@ -10,7 +10,7 @@
 
 namespace tandem::cuda {
 
-// The part of B's stage that this CTA loads for the CTAs of its column, one lane.
+// The part of B's stage that this CTA loads for all CTAs of the column, one lane.
 template <class T>
 __device__ __forceinline__ void LoadB(const CUtensorMap* map, const SkinnyTile<T>& tile, uint32_t to,
                                       uint32_t full, int k) {
@@ -45,7 +45,7 @@ struct SkinnyBox {
   const CUtensorMap* map;
   uint32_t offset;  // in a stage
   int row, slice, source;
-  bool mine;  // this CTA loads it for the CTAs of its row
+  bool mine;  // this CTA loads it for all CTAs of the row
 
   __device__ __forceinline__ SkinnyBox(const SkinnyParams& params, const SkinnyTile<T>& tile, int box) {
     const bool gathers = params.kind == static_cast<int>(SkinnyKind::kGather);
@@ -88,10 +88,11 @@ __device__ __forceinline__ void FeedB(const SkinnyParams& params, const FusedSha
 }
 
 // Warp 1, all lanes: A, a box a lane.
-template <class T>
-__device__ __forceinline__ void FeedA(const SkinnyParams& params, const FusedShared<T>& shared,
+template <class T, class Params>
+__device__ __forceinline__ void FeedA(const Params& params, const FusedShared<T>& shared,
                                       const SkinnyTile<T>& tile) {
-  const SkinnyBox<T> box(params, tile, static_cast<int>(threadIdx.x) & 31);
+  SkinnyBox<T> box(params, tile, static_cast<int>(threadIdx.x) & 31);
+  ChooseHalf(params, &box.map);
   const bool gathers = params.kind == static_cast<int>(SkinnyKind::kGather);
   const int k_blocks = params.k_blocks;
   RingPlace<T::kStages> place;
@@ -126,8 +127,8 @@ __device__ __forceinline__ void LoadPlain(uint32_t to, int rows, const std::byte
 
 // Warp 0 where TMA cannot load the own rows of A, or B: all its lanes copy them into the stages, which TMA
 // completes. Nobody feeds beside it.
-template <class T>
-__device__ __forceinline__ void FeedPlain(const SkinnyParams& params, const FusedShared<T>& shared,
+template <class T, class Params>
+__device__ __forceinline__ void FeedPlain(const Params& params, const FusedShared<T>& shared,
                                           const SkinnyTile<T>& tile) {
   using A = typename T::A;
   using B = typename T::B;
@@ -158,7 +159,8 @@ __device__ __forceinline__ void FeedPlain(const SkinnyParams& params, const Fuse
                    params.b_pitch, params.n - column, params.k_bytes - block * 128);
     }
     for (int i = 0; i < boxes; ++i) {
-      const SkinnyBox<T> box(params, tile, i);
+      SkinnyBox<T> box(params, tile, i);
+      ChooseHalf(params, &box.map);
       if (params.plain_a != 0 && (!gathers || box.source == params.rank)) {
         LoadPlain<A>(shared.A(stage) + box.offset, params.box_rows,
                      params.a + box.row * params.a_pitch + int64_t{block} * 128, params.a_pitch,

@@ -20,6 +20,8 @@ struct CUstream_st;
 
 namespace tandem::cuda {
 
+inline constexpr int kSkinnyThreads = 384;  // of a CTA
+
 struct SkinnyMatmul {
   SkinnyLayout layout;
   DType type = DType::kBf16, b_type = DType::kBf16, out_type = DType::kBf16;
@@ -50,15 +52,22 @@ struct SkinnyMatmul {
   const uint64_t* guard_word = nullptr;  // see SkinnyParams
   uint64_t guard_value = 0;
   uint64_t timeout_ns = kUnabortedLimitNs;  // see FusedMatmul
-  // kFusedStateBytes of device memory, zero before the first launch; one launch at a time.
+  // kFusedStateBytes of device memory, zero before the first launch; one launch at a time. Null: of launches
+  // that a client places.
   void* state = nullptr;
 };
 
-// All compiled variants.
+// All variants that engines launch.
 std::span<const SkinnyVariant> SkinnyVariants();
 
-// The variant for `matmul`'s types, B's layout and tiles. UNIMPLEMENTED names what there is none for.
+// The variant for `matmul`'s types, B's layout and tiles, of `variants` or of SkinnyVariants(). UNIMPLEMENTED
+// names what there is none for.
+Result<const SkinnyVariant*> FindSkinnyVariant(const SkinnyMatmul& matmul,
+                                               std::span<const SkinnyVariant> variants);
 Result<const SkinnyVariant*> FindSkinnyVariant(const SkinnyMatmul& matmul);
+
+// The map of the peers' shards in this rank's own area, of a gather.
+Status MakeOthersMap(const SkinnyMatmul& matmul, CUtensorMap* map);
 
 // Makes a launch's parameters.
 Result<SkinnyParams> MakeSkinnyParams(const SkinnyMatmul& matmul);
@@ -66,7 +75,10 @@ Result<SkinnyParams> MakeSkinnyParams(const SkinnyMatmul& matmul);
 // Enqueues the kernel.
 Status LaunchSkinny(const SkinnyParams& params, const SkinnyVariant& variant, int ctas, CUstream_st* stream);
 
-// Loads every variant into the current context: see LoadFusedKernels.
+// Loads one variant into the current context, with the shared memory that it needs.
+Status LoadSkinnyVariant(const SkinnyVariant& variant);
+
+// Loads every variant that engines launch: see LoadFusedKernels.
 Status LoadSkinnyKernels();
 
 }  // namespace tandem::cuda

@@ -1,7 +1,9 @@
 // File: skinny_plan.h
 //
-// From a skinny product, as the executor hands it to a lane, to one launch of its kernel.
+// Turns a skinny product, as the executor hands it to a lane, into one launch of the kernel.
 #pragma once
+
+#include <span>
 
 #include "kernels/backend.h"
 #include "kernels/cuda/skinny/skinny_matmul.h"
@@ -9,10 +11,13 @@
 
 namespace tandem::cuda {
 
-// True when there is a kernel for `args`; reads types, extents and strides, no addresses.
+// True when there is a kernel for `args`, of `variants` or of those that engines launch; reads types, extents
+// and strides, no addresses.
+bool TakesSkinny(const SkinnyArgs& args, std::span<const SkinnyVariant> variants);
 bool TakesSkinny(const SkinnyArgs& args);
 
-// The kernel's work; `args` has skinny. `state`: see SkinnyMatmul.
+// The kernel's work; `args` has skinny. `state`: see SkinnyMatmul. UNIMPLEMENTED: no kernel takes such a
+// product.
 Result<SkinnyMatmul> MakeSkinnyMatmul(const CollectiveArgs& args, void* state);
 
 // The calls that put work on a stream; tests replace them.

@@ -12,34 +12,29 @@
 
 namespace tandem::cuda {
 
-// Of this launch: several groups, which count their epochs each for itself, share the state of a lane.
-__device__ __forceinline__ uint64_t PushStamp(const SkinnyParams& params) {
-  return params.epoch * 0x9E3779B97F4A7C15ull ^ reinterpret_cast<uint64_t>(params.area[params.rank]);
-}
-
 // Unit `unit` of this rank's shard to all peers, by `threads` threads that `meet`; `thread` is one of them.
 // Pushing it again does no harm.
-template <class Probe, class Meet>
-__device__ __forceinline__ void PushUnit(const SkinnyParams& params, int unit, int thread, int threads,
-                                         Meet meet) {
+template <class Probe, class Params, class Meet>
+__device__ __forceinline__ void PushUnit(const Params& params, int unit, int thread, int threads, Meet meet) {
   const int unit_bytes = params.blocks_per_unit * 128, begin = unit * unit_bytes,
             bytes = min(unit_bytes, params.k_bytes - begin);
   const int per_row = bytes / 16;
   auto tell = [&] {
-    Probe::BeforeFlag(params.epoch);
+    Probe::BeforeFlag(WordValue(params));
+    if (HasGivenUp(params)) return;
     if (thread < params.world && thread != params.rank)
-      ptx::StoreRelease(params.words[thread] + unit, params.epoch);
-    if (thread == params.rank) params.pushed[unit] = PushStamp(params);
+      ptx::StoreRelease(params.words[thread] + unit, WordValue(params));
+    if (thread == params.rank) PushedUnits(params)[unit] = PushStamp(params);
   };
   if constexpr (Probe::kFlagBeforeData) {
     tell();
-    Probe::AfterEarlyFlag(params.epoch);
+    Probe::AfterEarlyFlag(WordValue(params));
   }
   const int64_t slot = params.rank * params.slot_bytes;
   constexpr int kAtOnce = 4;
   const int step_rows = threads / per_row, step_columns = threads % per_row;
   int row = thread / per_row, column = thread % per_row;  // of the next 16 bytes
-  while (row < params.rows) {
+  while (row < params.rows && !HasGivenUp(params)) {
     uint4 values[kAtOnce];
     int64_t to[kAtOnce];
 #pragma unroll
@@ -65,17 +60,17 @@ __device__ __forceinline__ void PushUnit(const SkinnyParams& params, int unit, i
       }
     }
     for (int step = 1; step < params.world; ++step) {
-      std::byte* area = params.area[(params.rank + step) % params.world];
+      std::byte* area = AreaOf(params, (params.rank + step) % params.world);
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         if (to[i] >= 0) *reinterpret_cast<uint4*>(area + to[i]) = values[i];
       }
     }
   }
-  if (unit == 0 && params.row_scales_travel != 0) {
+  if (unit == 0 && params.row_scales_travel != 0 && !HasGivenUp(params)) {
     for (int i = thread; i < params.rows; i += threads) {
       for (int step = 1; step < params.world; ++step) {
-        std::byte* area = params.area[(params.rank + step) % params.world];
+        std::byte* area = AreaOf(params, (params.rank + step) % params.world);
         reinterpret_cast<float*>(area + params.behind_slots)[params.rank * params.rows + i] =
             params.row_scale[i];
       }
@@ -94,8 +89,8 @@ __device__ __forceinline__ void AwaitTurn(int64_t start, int64_t cycles) {
 // The computing warpgroups' part of a gather, before their products: the units that are due before the first
 // columns of the peers can have come. They do it faster than one warp. Once the CTA's first one is on its
 // way, or if it has none, AwaitFirstUnit lets B's warp go.
-template <class Probe>
-__device__ __forceinline__ void PushFirstUnits(const SkinnyParams& params, int thread, int threads) {
+template <class Probe, class Params>
+__device__ __forceinline__ void PushFirstUnits(const Params& params, int thread, int threads) {
   const int64_t start = clock64();
   bool holds = true;
   auto let_go = [&] {
@@ -120,10 +115,10 @@ __device__ __forceinline__ void AwaitFirstUnit(int computing_threads) {
 }
 
 // One warp's part: the CTA's other units, each when its turn has come. If the peers' shards do not come for a
-// while, other blocks of this kernel may not run either; then also the units that nobody has pushed: the
-// peers may wait for them as this rank waits for theirs.
-template <class T, class Probe>
-__device__ __forceinline__ void PushInTurn(const SkinnyParams& params, const FusedShared<T>& shared) {
+// while, other blocks of this kernel may not run either. Then the warp pushes their units too: the peers may
+// wait for them as this rank waits for the peers' units.
+template <class T, class Probe, class Params>
+__device__ __forceinline__ void PushInTurn(const Params& params, const FusedShared<T>& shared) {
   constexpr int64_t kPatience = 40'000;  // cycles, some 20 µs
   const int lane = static_cast<int>(threadIdx.x) & 31, step = static_cast<int>(gridDim.x);
   const auto meet = [] { __syncwarp(); };
@@ -141,7 +136,7 @@ __device__ __forceinline__ void PushInTurn(const SkinnyParams& params, const Fus
     __nanosleep(500);
   }
   for (int unit = 0; unit < params.units && !all_here(); ++unit) {
-    const bool pushed = *static_cast<volatile uint64_t*>(params.pushed + unit) == PushStamp(params);
+    const bool pushed = *static_cast<volatile uint64_t*>(PushedUnits(params) + unit) == PushStamp(params);
     if (!__any_sync(0xFFFFFFFF, pushed)) PushUnit<Probe>(params, unit, lane, 32, meet);
   }
 }

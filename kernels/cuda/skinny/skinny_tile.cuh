@@ -1,7 +1,6 @@
 // File: skinny_tile.cuh
 //
-// The parts that all of the skinny kernel shares: a CTA's tile, waits for other GPUs, and
-// barriers.
+// The parts that all of the skinny kernel shares: a CTA's tile, and barriers.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +10,6 @@
 #include "kernels/cuda/skinny/skinny_traits.cuh"
 
 namespace tandem::cuda {
-
-template <class Probe>
-using SkinnyWaiter = WordWaiter<Probe, SkinnyParams>;
 
 __device__ __forceinline__ void BarrierOf(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");

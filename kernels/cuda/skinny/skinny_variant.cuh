@@ -4,6 +4,7 @@
 #pragma once
 
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/fused/variant.cuh"
@@ -11,7 +12,7 @@
 
 namespace tandem::cuda {
 
-template <class Traits, class Probe = NoFusedProbe>
+template <class Traits, class Probe = NoFusedProbe, class Params = SkinnyParams>
 SkinnyVariant MakeSkinnyVariant() {
   SkinnyVariant variant = {};
   variant.type = DTypeOf<typename Traits::A>();
@@ -23,28 +24,30 @@ SkinnyVariant MakeSkinnyVariant() {
   variant.cluster_m = Traits::kClusterM;
   variant.cluster_n = Traits::kClusterN;
   variant.shared_bytes = Traits::kSharedBytes;
-  variant.kernel = reinterpret_cast<const void*>(&SkinnyRows<Traits, Probe>);
+  variant.kernel = reinterpret_cast<const void*>(&SkinnyRows<Traits, Probe, Params>);
   return variant;
 }
 
 // The shapes of MakeSkinnyLayout.
-template <class A, class B, class Out, bool kAlongN, bool kExact = false>
+template <class Params, class A, class B, class Out, bool kAlongN, bool kExact = false>
 const std::vector<SkinnyVariant>& AllSkinnyVariants() {
   static const std::vector<SkinnyVariant> variants = [] {
-    std::vector<SkinnyVariant> all = {
-        MakeSkinnyVariant<SkinnyTraits<A, B, Out, kAlongN, 64, 1, 2, kExact>>(),
-        MakeSkinnyVariant<SkinnyTraits<A, B, Out, kAlongN, 128, 2, 1, kExact>>(),
-        MakeSkinnyVariant<SkinnyTraits<A, B, Out, kAlongN, 128, 1, 2, kExact>>(),
-        MakeSkinnyVariant<SkinnyTraits<A, B, Out, kAlongN, 256, 2, 1, kExact>>(),
-        MakeSkinnyVariant<SkinnyTraits<A, B, Out, kAlongN, 256, 1, 2, kExact>>(),
+    std::vector<SkinnyVariant> all;
+    const auto add = [&]<int... kShape>(std::integer_sequence<int, kShape...>) {
+      using Traits = SkinnyTraits<A, B, Out, kAlongN, kShape..., kExact>;
+      all.push_back(MakeSkinnyVariant<Traits, NoFusedProbe, Params>());
     };
+    // Columns of a tile, CTAs of a cluster along M and N.
+    add(std::integer_sequence<int, 64, 1, 2>{});
+    add(std::integer_sequence<int, 128, 2, 1>{});
+    add(std::integer_sequence<int, 128, 1, 2>{});
+    add(std::integer_sequence<int, 256, 2, 1>{});
+    add(std::integer_sequence<int, 256, 1, 2>{});
     if constexpr (!kAlongN) {
-      all.insert(all.end(), {
-                                MakeSkinnyVariant<SkinnyTraits<A, B, Out, kAlongN, 112, 2, 1, kExact>>(),
-                                MakeSkinnyVariant<SkinnyTraits<A, B, Out, kAlongN, 112, 1, 2, kExact>>(),
-                                MakeSkinnyVariant<SkinnyTraits<A, B, Out, kAlongN, 224, 2, 1, kExact>>(),
-                                MakeSkinnyVariant<SkinnyTraits<A, B, Out, kAlongN, 224, 1, 2, kExact>>(),
-                            });
+      add(std::integer_sequence<int, 112, 2, 1>{});
+      add(std::integer_sequence<int, 112, 1, 2>{});
+      add(std::integer_sequence<int, 224, 2, 1>{});
+      add(std::integer_sequence<int, 224, 1, 2>{});
     }
     return all;
   }();
@@ -53,7 +56,9 @@ const std::vector<SkinnyVariant>& AllSkinnyVariants() {
 
 }  // namespace tandem::cuda
 
-#define TANDEM_SKINNY_VARIANTS(NAME, ...)                                                             \
-  namespace tandem::cuda {                                                                            \
-  std::span<const SkinnyVariant> SkinnyVariants_##NAME() { return AllSkinnyVariants<__VA_ARGS__>(); } \
+#define TANDEM_SKINNY_VARIANTS(NAME, ...)                  \
+  namespace tandem::cuda {                                 \
+  std::span<const SkinnyVariant> SkinnyVariants_##NAME() { \
+    return AllSkinnyVariants<SkinnyParams, __VA_ARGS__>(); \
+  }                                                        \
   }

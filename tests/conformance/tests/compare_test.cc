@@ -274,7 +274,7 @@ TEST(ChoiceRuleTest, ThePlannerChoosesByItsTable) {
     }
   }
   EXPECT_EQ(chosen.size(), 4u) << "packets, one shot, two, and NCCL";
-  // 512 KiB on two GPUs, where the built-in bound is half of it.
+  // The measured bounds of two GPUs without packets.
   EXPECT_EQ(AllReduceChoice({.low_latency = 1, .one_shot = 1 << 20, .two_shot = 1 << 24}, 1 << 19,
                             [](Algorithm) { return true; }),
             Algorithm::kOneShot);

@@ -95,6 +95,12 @@ static void Join(void) {
   FAILS(TANDEM_INVALID_ARGUMENT, NULL,
         tandem_join_group(client, &options, &group)); /* an option without a name */
   names[0] = "nccl.min_ctas";
+  options.on_slow_placement = TANDEM_ON_SLOW_PLACEMENT_ERROR + 1;
+  status = tandem_join_group(client, &options, &group);
+  CHECK(tandem_status_code(status) == TANDEM_INVALID_ARGUMENT &&
+        strcmp(tandem_status_field(status), "on_slow_placement") == 0);
+  tandem_status_free(status);
+  options.on_slow_placement = TANDEM_ON_SLOW_PLACEMENT_WARN;
   OK(tandem_join_group(client, &options, &group));
   CHECK(tandem_group_id(group) != 0 && tandem_group_rank(group) == my_rank &&
         tandem_group_world_size(group) == 2);
@@ -224,6 +230,9 @@ static void Prepare(void) {
         tandem_plan_slot_bytes(plan, 2) == 0);
   CHECK(tandem_plan_reason(plan)[0] != '\0' && tandem_plan_summary(plan)[0] != '\0');
   CHECK(strstr(tandem_plan_json(plan), "\"key\":\"ar\"") != NULL);
+  CHECK(strstr(tandem_plan_explanation(plan), tandem_plan_reason(plan)) != NULL);
+  CHECK(strstr(tandem_plan_explanation(plan), "\n  not ") != NULL); /* an algorithm that was not chosen */
+  CHECK(tandem_plan_explanation(plan) == tandem_plan_explanation(plan));
 }
 
 static void Launch(void) {

@@ -331,7 +331,7 @@ Status Session::Execute(const json& command, json* reply) {
   }
   if (name == "launch_checked") return LaunchChecked(command, reply);
   if (name == "fork") return Fork(reply);
-  if (name == "launch_direct") return LaunchWithoutStream(command, reply);
+  if (name == "launch_without_stream") return LaunchWithoutStream(command, reply);
   if (name == "signal") return Signal(command);
   if (name == "sync") {
     TANDEM_ASSIGN_OR_RETURN(RankStream * stream, Stream(command));

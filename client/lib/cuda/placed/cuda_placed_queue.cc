@@ -39,7 +39,13 @@ Result<std::shared_ptr<PlacedWork>> CudaPlacedQueue::Prepare(const plan::RankPro
   TANDEM_ASSIGN_OR_RETURN(auto work, CudaPlacedWork::Make(program, std::move(slots), memory));
   SlowCallScope scope(pages_->device().driver());
   TANDEM_RETURN_IF_ERROR(pages_->device().Enter());
-  TANDEM_RETURN_IF_ERROR(work->LoadKernel());
+  TANDEM_RETURN_IF_ERROR(work->Load([this]() -> Result<std::shared_ptr<cuda::LocalWork>> {
+    std::lock_guard lock(prepare_mutex_);
+    if (local_ == nullptr) {
+      TANDEM_ASSIGN_OR_RETURN(local_, products_->MakeWork());
+    }
+    return local_;
+  }));
   std::lock_guard lock(mutex_);
   frame_.own_words = reinterpret_cast<const uint64_t*>(memory.signals[static_cast<size_t>(program.rank)]);
   frame_.words_per_peer = plan::kSignalsPerWriter;
@@ -55,30 +61,30 @@ Status CudaPlacedQueue::Failed() const {
 Status CudaPlacedQueue::Launch(LaunchStream& stream, PlacedWork& work, PlacedCall call) {
   auto& cuda_stream = static_cast<CudaLaunchStream&>(stream);
   std::lock_guard lock(mutex_);
-  Result<cuda::PlacedKernelLaunch*> launch =
-      static_cast<CudaPlacedWork&>(work).For(call.bindings.slots, pages_->device().driver());
-  Status launched = launch.status();
+  auto& placed = static_cast<CudaPlacedWork&>(work);
+  Result<std::span<CudaPlacedStep>> steps = placed.For(call.bindings.slots, pages_->device().driver());
+  Status launched = steps.status();
   if (launched.ok()) {
     frame_.timeout_ns = static_cast<uint64_t>(std::max<int64_t>(call.deadline.count(), 1));
     frame_.tag = call.bindings.tag;
     frame_.plan = call.plan_id;
-    cuda::SetFrame(**launch, frame_);
-    launched = call.capturing ? LaunchCaptured(cuda_stream, **launch, call)
-                              : LaunchEager(cuda_stream, **launch, call);
+    launched = call.capturing ? LaunchCaptured(cuda_stream, placed, *steps, call)
+                              : LaunchEager(cuda_stream, placed, *steps, call);
   }
-  // Nothing was captured: no replay will be missing. An eager launch is missing from now on.
+  // No kernel that meets peers was captured: no replay will be missing. An eager launch is missing from now
+  // on.
   if (!launched.ok() && !call.capturing) group_.Refuse(call.plan_id, launched);
   return launched;
 }
 
-Status CudaPlacedQueue::LaunchEager(CudaLaunchStream& stream, const cuda::PlacedKernelLaunch& launch,
-                                    const PlacedCall& call) {
+Status CudaPlacedQueue::LaunchEager(CudaLaunchStream& stream, CudaPlacedWork& work,
+                                    std::span<CudaPlacedStep> steps, const PlacedCall& call) {
   CudaDriver& driver = pages_->device().driver();
   // A graph may have recorded the event on any stream.
   if (ever_captured_ || call.stream_id != last_stream_) {
     TANDEM_RETURN_IF_ERROR(driver.StreamWaitEvent(stream.stream(), pages_->order()));
   }
-  TANDEM_RETURN_IF_ERROR(cuda::Enqueue(launch, stream.stream()));
+  TANDEM_RETURN_IF_ERROR(work.Enqueue(steps, frame_, stream.stream()));
   last_stream_ = call.stream_id;
   call.state->Began();
   auto known = std::find_if(in_flight_.begin(), in_flight_.end(), [&](const InFlight& each) {
@@ -91,8 +97,8 @@ Status CudaPlacedQueue::LaunchEager(CudaLaunchStream& stream, const cuda::Placed
   return driver.EventRecord(pages_->order(), stream.stream());
 }
 
-Status CudaPlacedQueue::LaunchCaptured(CudaLaunchStream& stream, const cuda::PlacedKernelLaunch& launch,
-                                       const PlacedCall& call) {
+Status CudaPlacedQueue::LaunchCaptured(CudaLaunchStream& stream, CudaPlacedWork& work,
+                                       std::span<CudaPlacedStep> steps, const PlacedCall& call) {
   CudaDriver& driver = pages_->device().driver();
   const CUstream captured = stream.stream();
   TANDEM_ASSIGN_OR_RETURN(cuda::CaptureInfo info, driver.StreamGetCaptureInfo(captured));
@@ -105,17 +111,17 @@ Status CudaPlacedQueue::LaunchCaptured(CudaLaunchStream& stream, const cuda::Pla
   } else if (captured != capture_.stream) {
     TANDEM_RETURN_IF_ERROR(driver.StreamAddCaptureDependency(captured, capture_.last));
   }
-  TANDEM_RETURN_IF_ERROR(cuda::Enqueue(launch, captured));
+  TANDEM_RETURN_IF_ERROR(work.Enqueue(steps, frame_, captured));
   TANDEM_ASSIGN_OR_RETURN(info, driver.StreamGetCaptureInfo(captured));
-  if (info.dependencies.size() != 1) return Internal("a captured kernel is not its stream's last work");
-  const CUgraphNode kernel = info.dependencies.front();
+  if (info.dependencies.size() != 1) return Internal("a captured launch is not its stream's last work");
+  const CUgraphNode last = info.dependencies.front();
   CUgraphNode record = capture_.record;
   if (first) {
-    TANDEM_ASSIGN_OR_RETURN(record, driver.GraphAddEventRecordNode(info.graph, kernel, pages_->order()));
+    TANDEM_ASSIGN_OR_RETURN(record, driver.GraphAddEventRecordNode(info.graph, last, pages_->order()));
   } else {
-    TANDEM_RETURN_IF_ERROR(driver.GraphAddDependency(info.graph, kernel, record));
+    TANDEM_RETURN_IF_ERROR(driver.GraphAddDependency(info.graph, last, record));
   }
-  capture_ = {info.id, captured, kernel, record};
+  capture_ = {info.id, captured, last, record};
   ever_captured_ = true;
   std::erase_if(captured_, [](const auto& state) { return state.expired(); });
   const bool known = std::any_of(captured_.begin(), captured_.end(),

@@ -1,8 +1,8 @@
 // File: cuda_placed_queue.h
 //
 // `CudaPlacedQueue`: client-placed launches on CUDA (docs/client-placement.md). A launch is one kernel on the
-// caller's stream. Kernels count themselves in device memory, so neither a launch nor a replay knows its
-// number here.
+// caller's stream, with products, copies and sums of the rank's own memory before and behind it. Kernels
+// count themselves in device memory, so neither a launch nor a replay knows its number here.
 //
 // All launches of a group follow one another, whatever their streams and graphs. One event gives the order:
 // it is recorded behind each eager launch and at the end of each graph. The next launch waits for it.
@@ -13,11 +13,13 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "client/lib/cuda/cuda_launch_stream.h"
 #include "client/lib/cuda/placed/cuda_placed_work.h"
 #include "client/lib/cuda/placed/placed_pages.h"
+#include "client/lib/cuda/placed/placed_products.h"
 #include "client/lib/placed/placed_queue.h"
 #include "kernels/cuda/lane/cuda_device.h"
 
@@ -28,9 +30,10 @@ class PlacedGroup;
 // Thread-safe. Launches in flight and graphs hold their plan, and with it the group and its queue.
 class CudaPlacedQueue final : public PlacedQueue {
  public:
-  // `group` owns the queue.
-  CudaPlacedQueue(PlacedGroup& group, std::unique_ptr<PlacedPages> pages)
-      : group_(group), pages_(std::move(pages)) {}
+  // `group` owns the queue. `products`: of the pages' GPU.
+  CudaPlacedQueue(PlacedGroup& group, std::unique_ptr<PlacedPages> pages,
+                  std::shared_ptr<PlacedProducts> products)
+      : group_(group), pages_(std::move(pages)), products_(std::move(products)) {}
 
   Result<std::shared_ptr<PlacedWork>> Prepare(const plan::RankProgram& program,
                                               std::vector<engine::SlotLimit> slots,
@@ -56,14 +59,14 @@ class CudaPlacedQueue final : public PlacedQueue {
   struct Capture {
     uint64_t id = 0;
     CUstream stream = nullptr;     // the last launch was captured on it
-    CUgraphNode last = nullptr;    // the last launch's kernel
+    CUgraphNode last = nullptr;    // the last of the last launch's nodes
     CUgraphNode record = nullptr;  // records the order event behind all launches
   };
   enum class Ending : uint8_t { kNone, kVerdictPending, kKept };
 
-  Status LaunchEager(CudaLaunchStream& stream, const cuda::PlacedKernelLaunch& launch,
+  Status LaunchEager(CudaLaunchStream& stream, CudaPlacedWork& work, std::span<CudaPlacedStep> steps,
                      const PlacedCall& call);
-  Status LaunchCaptured(CudaLaunchStream& stream, const cuda::PlacedKernelLaunch& launch,
+  Status LaunchCaptured(CudaLaunchStream& stream, CudaPlacedWork& work, std::span<CudaPlacedStep> steps,
                         const PlacedCall& call);
   // Whether a launch has failed, and whether tandemd's verdict, which names the cause, is known.
   Ending CheckEnding();
@@ -72,7 +75,12 @@ class CudaPlacedQueue final : public PlacedQueue {
 
   PlacedGroup& group_;
   const std::unique_ptr<PlacedPages> pages_;
+  const std::shared_ptr<PlacedProducts> products_;
   cuda::LaunchFrame frame_ = pages_->frame();
+
+  std::mutex prepare_mutex_;
+  std::shared_ptr<cuda::LocalWork>
+      local_;  // of all plans, whose launches follow one another; null: of none yet
 
   std::mutex mutex_;  // held in the driver's calls, which may block behind many launches
   std::vector<InFlight> in_flight_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 namespace tandem::client {
@@ -24,27 +25,70 @@ Result<std::shared_ptr<CudaPlacedWork>> CudaPlacedWork::Make(const plan::RankPro
   return made;
 }
 
-Result<cuda::PlacedKernelLaunch> CudaPlacedWork::Build(std::span<const engine::SlotAddress> slots) {
+Result<std::vector<CudaPlacedStep>> CudaPlacedWork::Build(std::span<const engine::SlotAddress> slots) {
   engine::LaunchContext context;
   context.signals = memory_.signals;
   context.workspace = memory_.workspace;
   context.bulk = memory_.bulk;
   context.slots = slots;
-  TANDEM_ASSIGN_OR_RETURN(const CollectiveArgs* args, engine::Executor::BindSoleKernel(*program_, context));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<engine::BoundWork> bound,
+                          engine::Executor::BindAroundKernel(*program_, context));
   cuda::PlacedHalves halves;
   std::copy_n(memory_.workspace.begin(), halves.workspace.size(), halves.workspace.begin());
   halves.half_bytes = memory_.half_bytes;
-  return cuda::MakePlacedLaunch(*args, halves);
+  std::vector<CudaPlacedStep> steps;
+  steps.reserve(bound.size());
+  for (const engine::BoundWork& work : bound) {
+    if (work.kernel != nullptr) {
+      TANDEM_ASSIGN_OR_RETURN(cuda::PlacedKernelLaunch launch, cuda::MakePlacedLaunch(*work.kernel, halves));
+      steps.emplace_back(std::move(launch));
+    } else if (work.product != nullptr) {
+      steps.emplace_back(*work.product);
+    } else if (work.copy != nullptr) {
+      CopyArgs copy = *work.copy;
+      copy.copy_engine = false;  // whose calls a capture may not record
+      steps.emplace_back(std::move(copy));
+    } else {
+      steps.emplace_back(*work.sum);
+    }
+  }
+  return steps;
 }
 
-Status CudaPlacedWork::LoadKernel() {
+Status CudaPlacedWork::Load(const GetLocalWork& local) {
   // Any address does, so that views are not taken for operands that are bound to nothing.
   engine::SlotAddress address;
   address.own = reinterpret_cast<std::byte*>(memory_.signals.front());
   address.peer.fill(address.own);
   const std::vector<engine::SlotAddress> slots(slot_bytes_.size(), address);
-  TANDEM_ASSIGN_OR_RETURN(const cuda::PlacedKernelLaunch launch, Build(slots));
-  return cuda::Load(launch);
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<CudaPlacedStep> steps, Build(slots));
+  if (steps.size() > 1) {
+    TANDEM_ASSIGN_OR_RETURN(local_, local());
+  }
+  for (const CudaPlacedStep& step : steps) {
+    if (const auto* product = std::get_if<MatmulArgs>(&step))
+      TANDEM_RETURN_IF_ERROR(local_->Prepare(*product));
+    if (const auto* kernel = std::get_if<cuda::PlacedKernelLaunch>(&step))
+      TANDEM_RETURN_IF_ERROR(cuda::Load(*kernel));
+  }
+  return Status::Ok();
+}
+
+Status CudaPlacedWork::Enqueue(std::span<CudaPlacedStep> steps, const cuda::LaunchFrame& frame,
+                               CUstream stream) {
+  for (CudaPlacedStep& step : steps) {
+    TANDEM_RETURN_IF_ERROR(std::visit(
+        [&](auto& work) -> Status {
+          if constexpr (std::is_same_v<std::decay_t<decltype(work)>, cuda::PlacedKernelLaunch>) {
+            cuda::SetFrame(work, frame);
+            return cuda::Enqueue(work, stream);
+          } else {
+            return local_->Enqueue(work, stream);
+          }
+        },
+        step));
+  }
+  return Status::Ok();
 }
 
 Status CudaPlacedWork::CheckReachable(std::span<const engine::SlotAddress> slots,
@@ -62,14 +106,14 @@ Status CudaPlacedWork::CheckReachable(std::span<const engine::SlotAddress> slots
   return Status::Ok();
 }
 
-Result<cuda::PlacedKernelLaunch*> CudaPlacedWork::For(std::span<const engine::SlotAddress> slots,
+Result<std::span<CudaPlacedStep>> CudaPlacedWork::For(std::span<const engine::SlotAddress> slots,
                                                       cuda::CudaDriver& driver) {
   auto kept = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& each) {
     return std::equal(each.slots.begin(), each.slots.end(), slots.begin(), slots.end());
   });
   if (kept == kept_.end()) {
     TANDEM_RETURN_IF_ERROR(CheckReachable(slots, driver));
-    TANDEM_ASSIGN_OR_RETURN(const cuda::PlacedKernelLaunch launch, Build(slots));
+    TANDEM_ASSIGN_OR_RETURN(std::vector<CudaPlacedStep> steps, Build(slots));
     if (kept_.size() < kMaxKept) {
       kept = kept_.emplace(kept_.end());
     } else {
@@ -77,10 +121,10 @@ Result<cuda::PlacedKernelLaunch*> CudaPlacedWork::For(std::span<const engine::Sl
                               [](const Kept& a, const Kept& b) { return a.used < b.used; });
     }
     kept->slots.assign(slots.begin(), slots.end());
-    kept->launch = launch;
+    kept->steps = std::move(steps);
   }
   kept->used = ++uses_;
-  return &kept->launch;
+  return std::span<CudaPlacedStep>(kept->steps);
 }
 
 }  // namespace tandem::client

@@ -1,50 +1,63 @@
 // File: cuda_placed_work.h
 //
-// `CudaPlacedWork`: a rank program that one kernel runs on the caller's stream, with the parameters of the
+// `CudaPlacedWork`: a rank program that runs on the caller's stream as one kernel that meets the peers, with
+// products, copies and sums of the rank's own memory before and behind it. It keeps the parameters of the
 // launches that were made lately.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <variant>
 #include <vector>
 
 #include "client/lib/placed/placed_queue.h"
 #include "drivers/cuda/cuda_driver.h"
 #include "engine/executor/executor.h"
 #include "kernels/cuda/collectives/placed_plan.h"
+#include "kernels/cuda/matmul/local_work.h"
 
 namespace tandem::client {
+
+// The work of one launch, in order. One of them is the kernel that meets the peers.
+using CudaPlacedStep = std::variant<cuda::PlacedKernelLaunch, MatmulArgs, CopyArgs, ReduceArgs>;
 
 // Thread rule: one thread at a time.
 class CudaPlacedWork final : public PlacedWork {
  public:
-  // UNIMPLEMENTED: the program is not one kernel for a collective.
+  // UNIMPLEMENTED: the program is not one kernel for a collective with local work around it.
   static Result<std::shared_ptr<CudaPlacedWork>> Make(const plan::RankProgram& program,
                                                       std::vector<engine::SlotLimit> slots,
                                                       const PlacedMemory& memory);
 
-  // Loads the kernel into the current context. Addresses of operands play no part in which kernel it is.
-  Status LoadKernel();
-  // The parameters for these operands, without their frame; good until the next call. INVALID_ARGUMENT: an
-  // operand is no memory that the GPU reaches. `driver`: asked once for each new set of operands.
-  Result<cuda::PlacedKernelLaunch*> For(std::span<const engine::SlotAddress> slots, cuda::CudaDriver& driver);
+  // Loads the kernels into the current context, and lets cuBLASLt's algorithms be chosen. Addresses of
+  // operands play no part in which kernels they are. `local`: asked for if there is local work.
+  using GetLocalWork = std::function<Result<std::shared_ptr<cuda::LocalWork>>()>;
+  Status Load(const GetLocalWork& local);
+  // The parameters for these operands, without the kernel's frame; good until the next call.
+  // INVALID_ARGUMENT: an operand is no memory that the GPU reaches. `driver`: asked once for each new set of
+  // operands.
+  Result<std::span<CudaPlacedStep>> For(std::span<const engine::SlotAddress> slots, cuda::CudaDriver& driver);
+  // Puts a launch onto `stream`, whose context is current. On an error a part of the local work may be there.
+  Status Enqueue(std::span<CudaPlacedStep> steps, const cuda::LaunchFrame& frame, CUstream stream);
 
  private:
   CudaPlacedWork() = default;
-  Result<cuda::PlacedKernelLaunch> Build(std::span<const engine::SlotAddress> slots);
+  Result<std::vector<CudaPlacedStep>> Build(std::span<const engine::SlotAddress> slots);
   Status CheckReachable(std::span<const engine::SlotAddress> slots, cuda::CudaDriver& driver) const;
 
   // Operands that a launch was made with, and its parameters. A model's layers may share one plan.
   struct Kept {
     std::vector<engine::SlotAddress> slots;
     uint64_t used = 0;
-    cuda::PlacedKernelLaunch launch;
+    std::vector<CudaPlacedStep> steps;
   };
 
   PlacedMemory memory_;
   std::vector<uint64_t> slot_bytes_;
   std::unique_ptr<engine::CompiledProgram> program_;
+  std::shared_ptr<cuda::LocalWork> local_;  // null: there is none
   std::vector<Kept> kept_;
   uint64_t uses_ = 0;
 };

@@ -43,6 +43,7 @@ class PlacedPages {
   struct DevicePage {
     uint64_t counters[cuda::kLaunchCounters];
     uint64_t failed;
+    uint64_t pushed[cuda::kPushedUnits];
   };
 
   PlacedPages() = default;

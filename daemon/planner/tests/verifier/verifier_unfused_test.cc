@@ -14,6 +14,7 @@
 #include "daemon/planner/tests/reference/reference_cases.h"
 #include "daemon/planner/tests/reference/reference_ops.h"
 #include "program/kernel_phases.h"
+#include "program/verifier/verifier.h"
 
 namespace tandem::plan {
 namespace {
@@ -89,6 +90,89 @@ TEST_P(Unfused, IsProvenAndRightByEveryCollective) {
     }
   }
   EXPECT_GT(ran, 50 / kEvery);
+}
+
+// The same sweep on the ranks' own streams: one kernel, and around it work on memory that has no halves.
+TEST_P(Unfused, IsProvenAndRightInTheClient) {
+#ifdef TANDEM_SANITIZED
+  constexpr int kEvery = 11;
+#else
+  constexpr int kEvery = 1;
+#endif
+  struct Kept {
+    std::vector<RankProgram> programs;
+    VerifyContext context;
+  };
+  const int world = GetParam();
+  constexpr VerifyOptions kClient{.client_placed = true};
+  std::vector<Kept> kept;  // one of each operation and collective, to alternate with
+  int ran = 0, seen = 0, pairs = 0;
+  for (const Case& c : CasesOf(world)) {
+    const OpRequest& request = c.requests[0];
+    if (!IsFusedOp(request.op) || request.algorithm != Algorithm::kUnfused || ++seen % kEvery != 0) continue;
+    GroupContext group = c.group;
+    group.placement = PlanPlacement::kClient;
+    const auto context = ContextOf(c.requests);
+    ASSERT_TRUE(context.ok());
+    for (Algorithm collective : CollectivesOf(request.op)) {
+      if (collective == Algorithm::kNccl || collective == Algorithm::kCopyEngine) continue;
+      auto plan = PlanBy(c.requests, group, collective);
+      ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+      const std::string name =
+          c.name + " by " + std::string(AlgorithmName(collective)) + "\n" + ListProgram(plan->programs[0]);
+      const Status proof = VerifyPrograms(plan->programs, *context, kClient);
+      ASSERT_TRUE(proof.ok()) << proof.ToString() << "\n" << name;
+      CheckOptions options;
+      options.seeds = {1};
+      options.verify_queues = {0};
+      ASSERT_EQ(CheckPlan(*plan, c.requests, options), "") << name;
+      if (Kernel(plan->programs[0])->blocks == 0) continue;  // odd strides: the planner refuses these
+      const Status form = CheckOneKernel(plan->programs);
+      EXPECT_TRUE(form.ok()) << form.ToString() << "\n" << name;
+      ++ran;
+      for (const Kept& other : kept) {
+        if (ran % 7 != 0) break;
+        const Status pair = VerifyPair(plan->programs, *context, other.programs, other.context, kClient);
+        ASSERT_TRUE(pair.ok()) << pair.ToString() << "\n" << name;
+        ++pairs;
+      }
+      if (kept.size() < 8) kept.push_back({plan->programs, *context});
+    }
+  }
+  EXPECT_GT(ran, 50 / kEvery);
+  EXPECT_GT(pairs, kEvery > 1 ? 0 : 20);
+}
+
+// A client's products have no halves: a launch that writes where another reads must be found.
+TEST_P(Unfused, AMissingEntryInTheClientIsFound) {
+  const int world = GetParam();
+  OpRequest r;
+  r.op = Op::kAllGatherMatmul;
+  r.operands = {MakeOperand(Role::kA, DType::kBf16, {16, 32}), MakeOperand(Role::kB, DType::kBf16, {32, 8}),
+                MakeOperand(Role::kC, DType::kBf16, {16 * world, 8})};
+  const std::vector<OpRequest> requests(static_cast<size_t>(world), r);
+  GroupContext group = H200s(world);
+  group.placement = PlanPlacement::kClient;
+  auto plan = PlanBy(requests, group, Algorithm::kSm);
+  ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+  const auto context = ContextOf(requests);
+  ASSERT_TRUE(context.ok());
+  EXPECT_TRUE(VerifyPrograms(plan->programs, *context, {.client_placed = true}).ok());
+  int dropped = 0;
+  for (RankProgram& program : plan->programs) {
+    for (Step& step : program.steps) {
+      auto* collective = std::get_if<CollectiveStep>(&step.work);
+      if (collective == nullptr) continue;
+      for (Step& part : collective->expansion) {
+        if (part.label != "entry") continue;
+        part.work = NopStep{};
+        ++dropped;
+      }
+    }
+  }
+  EXPECT_EQ(dropped, world * (world - 1));
+  const Status mutant = VerifyPrograms(plan->programs, *context, {.client_placed = true});
+  EXPECT_FALSE(mutant.ok());
 }
 
 // Too large for the workspace, where peers may write only after an entry exchange.

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "drivers/cuda/mock_cuda_driver.h"
+#include "drivers/nccl/mock_nccl_library.h"
 #include "program/program.h"
 
 namespace tandem::cuda {
@@ -24,33 +25,6 @@ using testing::Return;
 
 auto* const kParent = reinterpret_cast<ncclComm_t>(16);
 auto* const kChild = reinterpret_cast<ncclComm_t>(32);
-
-class MockNccl : public NcclLibrary {
- public:
-  MOCK_METHOD(Result<ncclUniqueId>, GetUniqueId, (), (override));
-  MOCK_METHOD(Result<ncclComm_t>, CommInitRankConfig, (int, const ncclUniqueId&, int, ncclConfig_t),
-              (override));
-  MOCK_METHOD(Status, CommSplit, (ncclComm_t, int, ncclConfig_t, ncclComm_t*), (override));
-  MOCK_METHOD(Result<bool>, CommReady, (ncclComm_t), (override));
-  MOCK_METHOD(Status, CommAbort, (ncclComm_t), (override));
-  MOCK_METHOD(Status, AllReduce,
-              (const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t),
-              (override));
-  MOCK_METHOD(Status, AllGather, (const void*, void*, size_t, ncclDataType_t, ncclComm_t, cudaStream_t),
-              (override));
-  MOCK_METHOD(Status, ReduceScatter,
-              (const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t),
-              (override));
-  MOCK_METHOD(Status, Broadcast, (const void*, void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t),
-              (override));
-  MOCK_METHOD(Status, Reduce,
-              (const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, int, ncclComm_t, cudaStream_t),
-              (override));
-  MOCK_METHOD(Status, GroupStart, (), (override));
-  MOCK_METHOD(Status, GroupEnd, (), (override));
-  MOCK_METHOD(Status, Send, (const void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t), (override));
-  MOCK_METHOD(Status, Recv, (void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t), (override));
-};
 
 class NcclCommunicatorTest : public testing::Test {
  protected:
@@ -111,7 +85,7 @@ class NcclCommunicatorTest : public testing::Test {
   }
 
   NiceMock<MockCudaDriver> driver_;
-  NiceMock<MockNccl> nccl_;
+  NiceMock<MockNcclLibrary> nccl_;
   std::shared_ptr<CudaDevice> device_;
   CommunicatorOptions options_;
   std::unique_ptr<NcclCommunicator> communicator_;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -65,6 +66,93 @@ TEST(PlacedPlan, PacketsStayBetweenOperands) {
   EXPECT_EQ(std::get<PlacedPacketsLaunch>(*launch).half_packets, 512);
   args.destination[0].data = At(0x10000);
   EXPECT_EQ(MakePlacedLaunch(args, Halves()).status().code(), Code::kUnimplemented);
+}
+
+// A product of few rows of two ranks, its exchange areas `area` bytes into each half. Operands lie an element
+// off 16 bytes, so that no tensor map is made of them.
+CollectiveArgs SkinnyProduct(SkinnyKind kind, DType type, uintptr_t area = 0) {
+  static std::array<Word, 4> words;
+  const auto view = [&](uintptr_t at, std::vector<int64_t> extent, std::vector<int64_t> stride) {
+    return DeviceView{
+        .data = At(at), .dtype = type, .extent = std::move(extent), .stride = std::move(stride)};
+  };
+  CollectiveArgs args;
+  args.rank = 0;
+  args.world_size = 2;
+  SkinnyArgs& few = args.skinny.emplace();
+  few.layout = *MakeSkinnyLayout(kind, 2, 32, 128, 64, static_cast<int>(DTypeBytes(type)), 2, false);
+  few.matmul.a = view(0x1000002, {32, 64}, {64, 1});
+  few.matmul.b = view(0x2000002, {64, 128}, {1, 64});
+  few.matmul.c = view(0x3000002, {kind == SkinnyKind::kScatter ? 16 : 32, 128}, {128, 1});
+  for (uintptr_t rank = 0; rank < 2; ++rank) {
+    few.areas.push_back({At(0x10000 * (rank + 1) + area), DType::kU8, {few.layout.area_bytes()}, {1}});
+    few.words.push_back(rank == 0 ? nullptr : &words[rank]);
+    few.arrived.push_back(rank == 0 ? nullptr : &words[2 + rank]);
+  }
+  return args;
+}
+
+TEST(PlacedPlan, SkinnyProductsHaveAKernel) {
+  for (const SkinnyKind kind : {SkinnyKind::kScatter, SkinnyKind::kAllReduce}) {
+    for (const DType type : {DType::kBf16, DType::kF16}) {
+      const CollectiveArgs args = SkinnyProduct(kind, type, 256);
+      auto made = MakePlacedLaunch(args, Halves());
+      ASSERT_TRUE(made.ok()) << made.status().ToString();
+      LaunchFrame frame = {};
+      frame.tag = 9;
+      SetFrame(*made, frame);
+      const auto& kernel = std::get<PlacedSkinnyKernel>(*made);
+      EXPECT_EQ(kernel.ctas, args.skinny->layout.ctas());
+      EXPECT_EQ(kernel.launch.frame.tag, 9u);
+      EXPECT_EQ(kernel.launch.half_bytes, static_cast<int64_t>(kHalf));
+      EXPECT_EQ(kernel.launch.area[1], At(0x20100)) << "of even launches";
+      EXPECT_EQ(kernel.variant->type, static_cast<uint8_t>(type));
+      EXPECT_EQ(kernel.variant->tile_n, args.skinny->layout.tile_n);
+      EXPECT_EQ(kernel.launch.failure, nullptr);
+    }
+  }
+}
+
+// Each shape that the planner may cut has a kernel: a plan that clients agreed on must not fail at Prepare.
+TEST(PlacedPlan, ClientsHaveTheKernelsOfEngines) {
+  for (const DType type : {DType::kBf16, DType::kF16, DType::kF8E4M3}) {
+    for (const bool along_n : {false, true}) {
+      for (const int64_t rows : {2, 64, 200, 512, 1024}) {
+        for (const int64_t n : {64, 1000, 4096, 7168, 14336, 28000}) {
+          const int bytes = static_cast<int>(DTypeBytes(type));
+          const auto layout = MakeSkinnyLayout(SkinnyKind::kScatter, 2, rows, n, 512, bytes, 2, along_n);
+          if (!layout || (along_n && bytes == 1)) continue;
+          SkinnyMatmul matmul;
+          matmul.layout = *layout;
+          matmul.type = matmul.b_type = type;
+          matmul.out_type = bytes == 1 ? DType::kBf16 : type;
+          matmul.b_along_n = along_n;
+          for (const bool exact : {false, true}) {
+            matmul.exact = exact && bytes == 1;
+            const auto found = FindSkinnyVariant(matmul, PlacedSkinnyVariants());
+            EXPECT_TRUE(found.ok()) << found.status().ToString();
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(PlacedPlan, ProductsThatNoKernelTakes) {
+  EXPECT_EQ(MakePlacedLaunch(SkinnyProduct(SkinnyKind::kScatter, DType::kBf16, 2 * kHalf), Halves())
+                .status()
+                .code(),
+            Code::kInvalidArgument)
+      << "areas in the bulk area";
+  CollectiveArgs wide = SkinnyProduct(SkinnyKind::kScatter, DType::kBf16);
+  wide.skinny->matmul.c.dtype = DType::kF32;
+  EXPECT_EQ(MakePlacedLaunch(wide, Halves()).status().code(), Code::kUnimplemented);
+  CollectiveArgs strided = SkinnyProduct(SkinnyKind::kScatter, DType::kBf16);
+  strided.skinny->matmul.a.stride = {1, 32};
+  EXPECT_EQ(MakePlacedLaunch(strided, Halves()).status().code(), Code::kUnimplemented);
+  CollectiveArgs unbound = SkinnyProduct(SkinnyKind::kScatter, DType::kBf16);
+  unbound.skinny->matmul.b.data = nullptr;
+  EXPECT_EQ(MakePlacedLaunch(unbound, Halves()).status().code(), Code::kInvalidArgument);
 }
 
 TEST(PlacedPlan, OtherKernelsAreRefused) {

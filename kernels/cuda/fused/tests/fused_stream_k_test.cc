@@ -17,27 +17,27 @@ std::string Fault(const StreamKSplit& split) {
                                       std::vector<int>(static_cast<size_t>(split.k_blocks)));
   std::map<int, int> left;  // by segment: the unit whose sums it leaves
   for (int segment = 0; segment < split.segments; ++segment) {
-    StreamKPart shares[2];
-    const int count = PartsOf(split, segment, shares);
+    StreamKPart parts[2];
+    const int count = PartsOf(split, segment, parts);
     for (int i = 0; i < count; ++i) {
-      const StreamKPart& share = shares[i];
-      const int unit = share.unit - split.from;
+      const StreamKPart& part = parts[i];
+      const int unit = part.unit - split.from;
       if (unit < 0 || unit >= split.units) return "a unit that is not shared";
-      if (share.blocks < 2 || share.first_block < 0 || share.first_block + share.blocks > split.k_blocks)
+      if (part.blocks < 2 || part.first_block < 0 || part.first_block + part.blocks > split.k_blocks)
         return "stages out of range";
-      for (int block = share.first_block; block < share.first_block + share.blocks; ++block) {
+      for (int block = part.first_block; block < part.first_block + part.blocks; ++block) {
         ++taken[static_cast<size_t>(unit)][static_cast<size_t>(block)];
       }
-      if (share.finishes != (share.first_block + share.blocks == split.k_blocks))
+      if (part.finishes != (part.first_block + part.blocks == split.k_blocks))
         return "who finishes is not who has the last stages";
-      if (!share.finishes) {
+      if (!part.finishes) {
         if (i > 0) return "it finishes a unit before it leaves what others wait for";
         if (!left.emplace(segment, unit).second) return "one area for two sums";
         continue;
       }
-      if (share.peer_ctas > kMaxPeerCtas) return "too many peer_ctas";
-      int stages = share.blocks;
-      for (int peer_cta = segment - share.peer_ctas; peer_cta < segment; ++peer_cta) {
+      if (part.peer_ctas > kMaxPeerCtas) return "too many peer_ctas";
+      int stages = part.blocks;
+      for (int peer_cta = segment - part.peer_ctas; peer_cta < segment; ++peer_cta) {
         if (left.count(peer_cta) == 0 || left[peer_cta] != unit)
           return "it waits for sums that nobody leaves";
         left.erase(peer_cta);
@@ -87,14 +87,14 @@ TEST(SplitLastWave, SharesWhereItSavesMoreThanItCosts) {
   EXPECT_EQ(SplitLastWave(858, 66, 128, 256).units, 0) << "no last wave";
   EXPECT_EQ(SplitLastWave(64, 66, 128, 256).units, 0) << "nearly all clusters have one";
   EXPECT_EQ(SplitLastWave(38, 66, 16, 256).units, 0) << "tiles are short";
-  // One unit is not cut into more shares than are summed.
+  // One unit is not cut into more parts than are summed.
   EXPECT_LE(SplitLastWave(67, 66, 128, 256).segments, kMaxPeerCtas);
   EXPECT_EQ(SplitLastWave(5, 0, 128, 256).units, 0);
 }
 
 TEST(WavesOf, CountsASharedWaveByItsSegments) {
   EXPECT_DOUBLE_EQ(WavesOf(896, 66, 128, 256, false), 14);
-  EXPECT_DOUBLE_EQ(WavesOf(896, 66, 128, 256, true), 13 + (74 + kShareCost) / 128.0);
+  EXPECT_DOUBLE_EQ(WavesOf(896, 66, 128, 256, true), 13 + (74 + kPartCost) / 128.0);
   EXPECT_DOUBLE_EQ(WavesOf(858, 66, 128, 256, true), 13);
 }
 

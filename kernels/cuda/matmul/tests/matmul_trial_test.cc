@@ -32,9 +32,13 @@ class TimedLt : public CublasLt {
     for (size_t i = 0; i < all.size(); ++i) all[i].data[0] = i;
     return all;
   }
-  Status Run(const LtProduct&, const LtOperands&, const cublasLtMatmulAlgo_t& algorithm, void*, size_t,
-             CUstream) override {
+  Status Run(const LtProduct&, const LtOperands& operands, const cublasLtMatmulAlgo_t& algorithm, void*,
+             size_t, CUstream) override {
     const size_t i = algorithm.data[0];
+    if (operands.beta != 0) {
+      adding.push_back(i);
+      return Status::Ok();
+    }
     ++runs[i];
     last = i;
     now_ms += ms[i];
@@ -45,6 +49,7 @@ class TimedLt : public CublasLt {
   float now_ms = 0;
   std::vector<float> ms = std::vector<float>(kCandidates, 1.0f);
   std::vector<int> runs = std::vector<int>(kCandidates);
+  std::vector<size_t> adding;  // candidates that ran with an old C
   size_t last = 0;
 };
 
@@ -101,6 +106,17 @@ TEST_F(MatmulTrialTest, ShortProductsRunFourRoundsOfFourForBothAlignments) {
   ASSERT_TRUE(chooser_->Prepare(Product(33)).ok());
   for (size_t i = 0; i < kCandidates; ++i) EXPECT_EQ(lt_.runs[i], i == 2 ? 2 * 4 : 2 * 16) << i;
   EXPECT_EQ(Chosen(Product(33)), 5u);
+}
+
+// Both alignments' choices also run as they do for further shards of a gather along K.
+TEST_F(MatmulTrialTest, TheFastestRunsOnceWithAnOldC) {
+  lt_.ms[5] = 0.5f;
+  MatmulArgs product = Product(33);
+  ASSERT_TRUE(chooser_->Prepare(product).ok());
+  EXPECT_TRUE(lt_.adding.empty()) << "bf16 is never added to";
+  product.c.dtype = DType::kF32;
+  ASSERT_TRUE(chooser_->Prepare(product).ok());
+  EXPECT_EQ(lt_.adding, (std::vector<size_t>{5, 5}));
 }
 
 // The best so far, of as many candidates as fit: a run behind one that warms up each.

@@ -6,6 +6,7 @@
 
 #include <array>
 
+#include "drivers/cublaslt/mock_cublas_lt.h"
 #include "drivers/cuda/mock_cuda_driver.h"
 #include "kernels/cuda/matmul/matmul_plan.h"
 
@@ -65,21 +66,10 @@ TEST_F(TrialMemoryTest, OfALostContextNothingIsUnmapped) {
   Mock::VerifyAndClearExpectations(&driver_);
 }
 
-class OneCandidate : public CublasLt {
- public:
-  Result<std::vector<cublasLtMatmulAlgo_t>> Candidates(const LtProduct&, size_t, int) override {
-    return std::vector<cublasLtMatmulAlgo_t>(1);
-  }
-  Status Run(const LtProduct&, const LtOperands&, const cublasLtMatmulAlgo_t&, void*, size_t,
-             CUstream) override {
-    return Status::Ok();
-  }
-};
-
 // Without a GPU the first kernel of a trial cannot be launched. Others may be on the stream when a later one
 // cannot.
 TEST_F(TrialMemoryTest, ATrialThatFailsUnmapsNothingBeforeItsWorkHasEnded) {
-  OneCandidate lt;
+  NiceMock<MockCublasLt> lt;
   MatmulChooser chooser(device_, &lt, 1);
   MatmulArgs args;
   args.a = {nullptr, DType::kBf16, {8192, 8192}, {8192, 1}};

@@ -1,6 +1,6 @@
 """Products of fp8 operands with scales: all_gather_scaled_matmul, scaled_matmul_reduce_scatter, scaled_matmul_all_reduce.
 
-Scales are f32: one element; one a row of A or a column of B; or one a block of 128 columns (docs/numbers.md). They have no
+Scales are f32: one element; one a row of A or a column of B; or one a block of 128 columns (docs/requests.md). They have no
 gradients: an op whose arguments require one raises.
 """
 

@@ -2,7 +2,7 @@
 // columns first and its own of the band before, to which it adds the peers' partial sums. It delivers partial
 // sums to owners and sums to all ranks' C itself, by store warps, what the last waves make directly, and ends
 // when the peers' sums have come.
-#include "bench/gpu/native_fused.h"
+#include "bench/gpu/fused_collective.h"
 
 namespace tandem::bench {
 namespace {

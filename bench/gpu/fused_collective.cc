@@ -1,11 +1,11 @@
 // All-gather→matmul, matmul→reduce-scatter and matmul→all-reduce by the fused kernel with pushes by copy
 // engine, on the GPUs of this node. First the results are checked; then it is timed beside the product alone,
 // the transfers alone, and NCCL + cuBLASLt's best candidate.
-//   native_fused gather|scatter|reduce WORLD ROUNDS M N K [k|n] [bf16|fp8|fp8-exact] [rows]
+//   fused_collective gather|scatter|reduce WORLD ROUNDS M N K [k|n] [bf16|fp8|fp8-exact] [rows]
 // k, n: which extent of B is contiguous, its columns (as fp8 needs it) or its rows. fp8: e4m3 operands with
 // fast accumulation; fp8-exact: without; both to bf16, with a scale for each operand. `rows`: a scale for
 // each row of A and column of B, which in a gather every rank has already. All-reduce is of bf16 only.
-#include "bench/gpu/native_fused.h"
+#include "bench/gpu/fused_collective.h"
 
 #include <cstdlib>
 #include <cstring>
@@ -322,7 +322,7 @@ int main(int argc, char** argv) {
   if (!test) {
     std::fprintf(
         stderr,
-        "usage: native_fused gather|scatter|reduce WORLD ROUNDS M N K [k|n] [bf16|fp8|fp8-exact] [rows]\n"
+        "usage: fused_collective gather|scatter|reduce WORLD ROUNDS M N K [k|n] [bf16|fp8|fp8-exact] [rows]\n"
         "fp8 needs k, and is for gather and scatter; rows is for fp8\n");
     return 2;
   }

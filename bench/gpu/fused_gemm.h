@@ -1,4 +1,4 @@
-// File: native_gemm.h
+// File: fused_gemm.h
 //
 // A product by one variant of the fused kernel, and the same by cuBLASLt.
 #pragma once
@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "bench/gpu/native_rig.h"
+#include "bench/gpu/fused_rig.h"
 #include "kernels/cuda/fused/fused_launch.h"
 
 namespace tandem::bench {
@@ -70,8 +70,8 @@ MatmulArgs LtArgs(const GemmTypes& types, const Shape& s, const Operands& o);
 cuda::FusedMatmul FusedArgs(const GemmTypes& types, const Shape& s, const Operands& o, int pieces,
                             const cuda::FusedMemory& memory);
 
-// Runs `variant` beside cuBLASLt on awkward shapes. For fp8 also over a long K beside exact sums on the CPU:
-// an exact variant must give the very bits, and the fast variant of its types, if any, must not.
+// Runs `variant` beside cuBLASLt on awkward shapes. fp8 variants also run over a long K beside exact sums on
+// the CPU: an exact variant must give the same bits, and a fast variant of the same types must not.
 // Prints what it finds; false: something is wrong.
 bool CheckVariant(Gpu& gpu, const cuda::FusedMemory& memory, const cuda::FusedVariant& variant);
 

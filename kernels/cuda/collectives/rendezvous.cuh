@@ -1,8 +1,8 @@
-// File: meeting.cuh
+// File: rendezvous.cuh
 //
-// How the kernel of a collective knows its launch and its peers. `StartedMeeting`: an engine has started the
-// launch, and the epoch is a parameter. `PlacedMeeting`: the launch is placed in the client, and the kernel
-// takes its number from counters in device memory.
+// How the kernel of a collective knows its launch and its peers. `StartedRendezvous`: an engine has started
+// the launch, and the epoch is a parameter. `PlacedRendezvous`: the launch is placed in the client, and the
+// kernel takes its number from counters in device memory.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace tandem::cuda {
 
-class StartedMeeting {
+class StartedRendezvous {
  public:
-  __device__ StartedMeeting(uint64_t epoch, const WaitLimits& limits) : epoch_(epoch), limits_(limits) {}
+  __device__ StartedRendezvous(uint64_t epoch, const WaitLimits& limits) : epoch_(epoch), limits_(limits) {}
 
-  // What words and packets of this launch hold.
+  // The value of this launch's words and packets.
   __device__ uint64_t value() const { return epoch_; }
   // The launch's half of memory that has two: 0 or 1. Parameters already name an engine's half.
   __device__ int64_t half() const { return 0; }
@@ -29,7 +29,8 @@ class StartedMeeting {
   // The slow side of a wait for packets.
   class StartedPatience {
    public:
-    __device__ explicit StartedPatience(const StartedMeeting& meeting) : patience_(meeting.limits_) {}
+    __device__ explicit StartedPatience(const StartedRendezvous& rendezvous)
+        : patience_(rendezvous.limits_) {}
     // Called after each poll in vain, with the peer and its packet's number; false: give up.
     __device__ bool Continue(int /*peer*/, uint64_t /*seen*/) { return patience_.Continue(); }
 
@@ -43,17 +44,21 @@ class StartedMeeting {
   const WaitLimits& limits_;
 };
 
-class PlacedMeeting {
+class PlacedRendezvous {
  public:
   // Looks of a thread at `failed` for each at the verdict page: that lies in host memory, and every thread of
   // a kernel may be waiting. Threads of a warp take turns.
   static constexpr uint32_t kLooksPerVerdict = 32;
 
-  __device__ explicit PlacedMeeting(const LaunchFrame& frame)
+  __device__ explicit PlacedRendezvous(const LaunchFrame& frame)
       : frame_(frame),
         number_(LoadPrivate(frame.counters + blockIdx.x) + 1),
         value_(number_ << kLaunchTagBits | frame.tag) {}
+  // For threads that know the block's number.
+  __device__ PlacedRendezvous(const LaunchFrame& frame, uint64_t number)
+      : frame_(frame), number_(number), value_(number << kLaunchTagBits | frame.tag) {}
 
+  __device__ uint64_t number() const { return number_; }
   __device__ uint64_t value() const { return value_; }
   __device__ int64_t half() const { return static_cast<int64_t>(number_ & 1); }
   // True if a launch of the group has failed: this one must do nothing. Threads of a block may differ.
@@ -64,25 +69,49 @@ class PlacedMeeting {
     PlacedPatience patience(*this);
     while (true) {
       const uint64_t seen = LoadAcquire(word);
-      const int64_t ahead = Ahead(seen);
-      if (ahead >= 0 || Probe::HasReached(value_, seen)) {
-        if (ahead < kOneLaunch ? TagFits(seen) : ahead < 2 * kOneLaunch) return true;
-        return GiveUp(ahead < kOneLaunch ? GaveUp::kMismatch : GaveUp::kDesync, PeerOf(word), seen);
-      }
+      if (HasCome<Probe>(seen)) return Accepts(seen, PeerOf(word));
       if (!patience.Continue(PeerOf(word), seen)) return false;
     }
+  }
+  // Whether a word that holds `seen` is of this launch or a later one.
+  template <typename Probe>
+  __device__ bool HasCome(uint64_t seen) const {
+    return Ahead(seen) >= 0 || Probe::HasReached(value_, seen);
+  }
+  // Of such a word of rank `peer`: false if the peer runs another launch, which ends this one.
+  __device__ bool Accepts(uint64_t seen, int peer) const {
+    const int64_t ahead = Ahead(seen);
+    if (ahead < kOneLaunch ? TagFits(seen) : ahead < 2 * kOneLaunch) return true;
+    return GiveUp(ahead < kOneLaunch ? GaveUp::kMismatch : GaveUp::kDesync, peer, seen);
+  }
+
+  // Now and then in a wait, by one thread: false ends it. `seen`: what rank `peer` has written last;
+  // *start_ns: when the wait began, 0 until the first look.
+  __device__ bool Look(uint32_t look, uint64_t* start_ns, int peer, uint64_t seen) const {
+    if (LoadPrivate(frame_.failed) != 0) return false;
+    // Await compares words at once. A packet is compared here, since only its full value ends a wait.
+    const int64_t ahead = Ahead(seen);
+    if (ahead >= 0) return GiveUp(ahead < kOneLaunch ? GaveUp::kMismatch : GaveUp::kDesync, peer, seen);
+    if ((look + threadIdx.x) % kLooksPerVerdict == 0) {
+      const uint64_t from = LoadRelaxed(frame_.abort_from);
+      if (from != 0 && from <= number_) return GiveUp(GaveUp::kCutOff, peer, seen);
+    }
+    if (frame_.timeout_ns == 0) return true;
+    const uint64_t now = GlobalTimerNs();
+    if (*start_ns == 0) *start_ns = now;
+    return now - *start_ns < frame_.timeout_ns || GiveUp(GaveUp::kLate, peer, seen);
   }
 
   class PlacedPatience {
    public:
-    __device__ explicit PlacedPatience(const PlacedMeeting& meeting) : meeting_(meeting) {}
+    __device__ explicit PlacedPatience(const PlacedRendezvous& rendezvous) : rendezvous_(rendezvous) {}
     __device__ bool Continue(int peer, uint64_t seen) {
       if (++polls_ % kPollsPerLook != 0) return true;
-      return meeting_.Look(polls_ / kPollsPerLook, &start_ns_, peer, seen);
+      return rendezvous_.Look(polls_ / kPollsPerLook, &start_ns_, peer, seen);
     }
 
    private:
-    const PlacedMeeting& meeting_;
+    const PlacedRendezvous& rendezvous_;
     uint32_t polls_ = 0;
     uint64_t start_ns_ = 0;
   };
@@ -111,22 +140,6 @@ class PlacedMeeting {
   __device__ bool TagFits(uint64_t seen) const { return (seen & (kOneLaunch - 1)) == frame_.tag; }
   __device__ int PeerOf(const uint64_t* word) const {
     return static_cast<int>((word - frame_.own_words) / frame_.words_per_peer);
-  }
-
-  // False: the wait ends.
-  __device__ bool Look(uint32_t look, uint64_t* start_ns, int peer, uint64_t seen) const {
-    if (LoadPrivate(frame_.failed) != 0) return false;
-    // Await compares words at once. A packet is compared here, since only its full value ends a wait.
-    const int64_t ahead = Ahead(seen);
-    if (ahead >= 0) return GiveUp(ahead < kOneLaunch ? GaveUp::kMismatch : GaveUp::kDesync, peer, seen);
-    if ((look + threadIdx.x) % kLooksPerVerdict == 0) {
-      const uint64_t from = LoadRelaxed(frame_.abort_from);
-      if (from != 0 && from <= number_) return GiveUp(GaveUp::kCutOff, peer, seen);
-    }
-    if (frame_.timeout_ns == 0) return true;
-    const uint64_t now = GlobalTimerNs();
-    if (*start_ns == 0) *start_ns = now;
-    return now - *start_ns < frame_.timeout_ns || GiveUp(GaveUp::kLate, peer, seen);
   }
 
   // Returns false. The first thread of all tells the host.

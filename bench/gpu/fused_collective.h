@@ -1,4 +1,4 @@
-// File: native_fused.h
+// File: fused_collective.h
 //
 // The common parts of the benchmarks of the fused matmuls: operands in sets, with scales for fp8, a full
 // product by cuBLASLt, NCCL, and the fused kernel's state. One .cc an operation.
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/gpu/native_world.h"
+#include "bench/gpu/fused_world.h"
 #include "kernels/cuda/fused/fused_launch.h"
 #include "kernels/cuda/fused/tiling.h"
 #include "program/program.h"
@@ -263,7 +263,7 @@ class Bench {
   std::vector<std::vector<std::byte*>> row_scale_, column_scale_;
 };
 
-// matmul→all-reduce by the fused kernel beside cuBLASLt and NCCL; see native_fused.cc.
+// matmul→all-reduce by the fused kernel beside cuBLASLt and NCCL; see fused_collective.cc.
 void RunAllReduce(World* world, const Case& test);
 
 }  // namespace tandem::bench

@@ -1,4 +1,4 @@
-#include "bench/gpu/native_rig.h"
+#include "bench/gpu/fused_rig.h"
 
 #include <algorithm>
 #include <cmath>

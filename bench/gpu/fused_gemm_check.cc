@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "bench/gpu/native_gemm.h"
+#include "bench/gpu/fused_gemm.h"
 
 namespace tandem::bench {
 namespace {

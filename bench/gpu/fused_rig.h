@@ -1,4 +1,4 @@
-// File: native_rig.h
+// File: fused_rig.h
 //
 // The common parts of the benchmarks of the fused kernels: a GPU with random operands and a timed stream, and
 // arms that alternate in random order.

@@ -1,4 +1,4 @@
-// File: native_world.h
+// File: fused_world.h
 //
 // Several GPUs for the benchmarks of the fused kernels: one thread a rank, words that all ranks reach,
 // launches that start together.
@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "bench/gpu/native_rig.h"
+#include "bench/gpu/fused_rig.h"
 
 namespace tandem::bench {
 

@@ -1,4 +1,4 @@
-#include "bench/gpu/native_world.h"
+#include "bench/gpu/fused_world.h"
 
 #include <algorithm>
 #include <barrier>

@@ -1,16 +1,16 @@
 // The fused GEMM beside cuBLASLt's best candidate on one GPU: correctness on awkward shapes, then time by
 // variant. Four operand sets in turn, so that no operand stays in L2 from launch to launch; arms alternate in
 // random order.
-//   native_gemm list                     the variants, one a line
-//   native_gemm check VARIANT…           results; for exact variants also sums over a long K
-//   native_gemm time ROUNDS VARIANT…     variants of the first variant's types, beside cuBLASLt in the same
+//   fused_gemm list                     the variants, one a line
+//   fused_gemm check VARIANT…           results; for exact variants also sums over a long K
+//   fused_gemm time ROUNDS VARIANT…     variants of the first variant's types, beside cuBLASLt in the same
 //                                        mode of accumulation
-//   native_gemm once M N K VARIANT…      for a profiler, three launches each: cuBLASLt's best, then variants
+//   fused_gemm once M N K VARIANT…      for a profiler, three launches each: cuBLASLt's best, then variants
 // "guard" arms have a guard that is not raised; in "shared" ones the last tiles are shared by all clusters
 // (fused_stream_k.h), where that pays. A variant is its number in the list; `exact` are all that sum fp8
 // exactly, `blocks` those with scales by blocks, `all` are all. Beside an arm's speed stand the SMs' clock
 // and the part of what their tensor cores could do at that clock.
-#include "bench/gpu/native_gemm.h"
+#include "bench/gpu/fused_gemm.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/gpu/native_rig.h"
+#include "bench/gpu/fused_rig.h"
 #include "bench/gpu/sm_clock.h"
 #include "kernels/cuda/fused/fused_launch.h"
 

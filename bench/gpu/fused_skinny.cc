@@ -1,14 +1,14 @@
 // Products of few rows with their collective by the skinny kernel, on the GPUs of this node, beside the
 // product alone and NCCL + cuBLASLt's best candidate.
-//   native_few check WORLD        odd shapes, aligned and not, against NCCL + cuBLASLt
-//   native_few gather|scatter|reduce WORLD ROUNDS M N K [k|n]
+//   fused_skinny check WORLD        odd shapes, aligned and not, against NCCL + cuBLASLt
+//   fused_skinny gather|scatter|reduce WORLD ROUNDS M N K [k|n]
 //                                 results, then times: launches one at a time, then one behind another in a
 //                                 CUDA graph
 #include <cstdlib>
 #include <cstring>
 #include <string>
 
-#include "bench/gpu/native_fused.h"
+#include "bench/gpu/fused_collective.h"
 #include "kernels/cuda/skinny/skinny_matmul.h"
 #include "program/program.h"
 

@@ -1,7 +1,7 @@
 // The fused kernels of several revisions in turn, beside cuBLASLt's best candidate, on one GPU: see the
 // script of that name, which makes the two files that are included here. All on all SMs; four operand sets in
 // turn, eight launches at a time, arms in random order.
-//   native_ab ROUNDS
+//   fused_ab ROUNDS
 // Prints by variant and shape the speed of each revision to cuBLASLt's (1: as fast), the median over the
 // rounds of the ratio.
 #include <cstdio>
@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "bench/gpu/native_gemm.h"
-#include "bench/gpu/native_rig.h"
+#include "bench/gpu/fused_gemm.h"
+#include "bench/gpu/fused_rig.h"
 #include "declarations.inc"
 #include "kernels/cuda/fused/fused_launch.h"
 
@@ -91,7 +91,7 @@ int main(int argc, char** argv) {
   using namespace tandem::bench;
   const int rounds = argc == 2 ? std::atoi(argv[1]) : 0;
   if (rounds < 1) {
-    std::fprintf(stderr, "usage: native_ab ROUNDS\n");
+    std::fprintf(stderr, "usage: fused_ab ROUNDS\n");
     return 2;
   }
   Gpu gpu(0), keeper(0);  // the keeper's memory outlives Clear

@@ -1,0 +1,67 @@
+#include "kernels/cuda/skinny/placed_skinny.h"
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/fused/runtime_status.h"
+#include "kernels/cuda/skinny/skinny_matmul.h"
+#include "kernels/cuda/skinny/skinny_plan.h"
+
+namespace tandem::cuda {
+
+#define TANDEM_PLACED_SKINNY_TYPES(X) X(bf16_k) X(bf16_n) X(f16_k) X(f16_n) X(e4m3) X(e4m3_exact)
+#define TANDEM_DECLARE(name) std::span<const SkinnyVariant> PlacedSkinnyVariants_##name();
+TANDEM_PLACED_SKINNY_TYPES(TANDEM_DECLARE)
+#undef TANDEM_DECLARE
+
+std::span<const SkinnyVariant> PlacedSkinnyVariants() {
+  static const std::vector<SkinnyVariant> variants = [] {
+    std::vector<SkinnyVariant> all;
+#define TANDEM_APPEND(name) \
+  for (const SkinnyVariant& variant : PlacedSkinnyVariants_##name()) all.push_back(variant);
+    TANDEM_PLACED_SKINNY_TYPES(TANDEM_APPEND)
+#undef TANDEM_APPEND
+    return all;
+  }();
+  return variants;
+}
+
+Result<PlacedSkinnyKernel> MakePlacedSkinny(const SkinnyMatmul& matmul, const SkinnyVariant& variant,
+                                            uint64_t half_bytes) {
+  if (half_bytes % 16 != 0) return InvalidArgument("halves that are no multiple of 16 bytes");
+  if (matmul.layout.ctas() > kLaunchCounters) return Unimplemented("a client-placed kernel of too many CTAs");
+  PlacedSkinnyKernel kernel = {};
+  kernel.variant = &variant;
+  kernel.ctas = matmul.layout.ctas();
+  TANDEM_ASSIGN_OR_RETURN(static_cast<SkinnyParams&>(kernel.launch), MakeSkinnyParams(matmul));
+  kernel.launch.half_bytes = static_cast<int64_t>(half_bytes);
+  if (matmul.layout.kind == SkinnyKind::kGather) {
+    SkinnyMatmul odd = matmul;
+    odd.area[static_cast<size_t>(odd.rank)] += half_bytes;
+    TANDEM_RETURN_IF_ERROR(MakeOthersMap(odd, &kernel.launch.odd_others));
+  }
+  return kernel;
+}
+
+Result<PlacedSkinnyKernel> MakePlacedSkinny(const CollectiveArgs& args, uint64_t half_bytes) {
+  TANDEM_ASSIGN_OR_RETURN(const SkinnyMatmul matmul, MakeSkinnyMatmul(args, nullptr));
+  TANDEM_ASSIGN_OR_RETURN(const SkinnyVariant* variant, FindSkinnyVariant(matmul, PlacedSkinnyVariants()));
+  return MakePlacedSkinny(matmul, *variant, half_bytes);
+}
+
+Status LaunchPlacedSkinny(const PlacedSkinnyKernel& kernel, CUstream_st* stream) {
+  if (kernel.ctas < 1 || kernel.ctas > kLaunchCounters)
+    return InvalidArgument("a client-placed kernel of " + std::to_string(kernel.ctas) + " CTAs");
+  auto* launch = const_cast<PlacedSkinnyLaunch*>(&kernel.launch);
+  void* arguments[] = {launch};
+  return RuntimeStatus(
+      "cudaLaunchKernel",
+      cudaLaunchKernel(kernel.variant->kernel, dim3(static_cast<unsigned>(kernel.ctas)), dim3(kSkinnyThreads),
+                       arguments, kernel.variant->shared_bytes, stream));
+}
+
+Status LoadPlacedSkinny(const PlacedSkinnyKernel& kernel) { return LoadSkinnyVariant(*kernel.variant); }
+
+}  // namespace tandem::cuda
