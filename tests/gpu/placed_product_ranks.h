@@ -1,7 +1,7 @@
 // File: placed_product_ranks.h
 //
-// Ranks of one operation with a product, placed in the client, in one process: each has its program, memory,
-// counters and stream, as the client library gives them, and a plain reference to compare with. Values are
+// The ranks of one operation with a product, placed in the client, in one process. Each has a program, memory,
+// counters and a stream, as in the client library. Results are compared with a plain reference. Values are
 // small integers, so that results are exact in any order of summation.
 #pragma once
 

@@ -1,7 +1,7 @@
 // File: placed_products.h
 //
-// `PlacedProducts`: what client-placed products on one GPU share: cuBLASLt's handle, and which of its
-// algorithms each product takes.
+// `PlacedProducts`: the shared part of client-placed products on one GPU. It has cuBLASLt's handle and the
+// algorithm of each product.
 #pragma once
 
 #include <memory>
