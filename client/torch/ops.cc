@@ -138,7 +138,15 @@ bool RunByTable(const CallArguments& arguments, const CallKey& key, CallResults*
   for (const ResultForm& form : found.plan->results) {
     results->Allocate(form, arguments.tensors().front());
   }
-  RunOutcome outcome = RunPlan(*found.group, *found.plan, arguments.tensors(), results->tensors(), &WaitOn);
+  std::shared_ptr<TablePlan> plan = found.plan;
+  if (plan->may_be_symmetric != 0 && (found.symmetric != nullptr || plan->symmetric != 0)) {
+    static const SymmetricRanges none;
+    const SymmetricRanges& ranges = found.symmetric != nullptr ? *found.symmetric : none;
+    const uint32_t symmetric = SymmetricSlots(*plan, ranges, arguments.tensors(), results->tensors());
+    if (symmetric != plan->symmetric) plan = ThePlanTable().FindSymmetric(*found.group, key, symmetric);
+    if (plan == nullptr) return false;
+  }
+  RunOutcome outcome = RunPlan(*found.group, *plan, arguments.tensors(), results->tensors(), &WaitOn);
   if (outcome.state == RunState::kGone) return false;
   TheCounts().launched.fetch_add(1, std::memory_order_relaxed);
   if (outcome.state == RunState::kRan) return true;
@@ -186,6 +194,8 @@ constexpr ArgumentKind kProductAlong[] = {kTensor, kTensor, kText, kInt, kGroupN
 constexpr ArgumentKind kProduct[] = {kTensor, kTensor, kText, kGroupName, kOptionalTensor};
 constexpr ArgumentKind kGatherProducts[] = {kTensor, kTensors, kInt, kGroupName, kOptionalTensors, kBool};
 
+constexpr ArgumentKind kGatherProductsInto[] = {kTensor, kTensors, kInt, kGroupName, kOptionalTensors};
+
 template <size_t N, size_t M>
 constexpr std::array<ArgumentKind, N + M> Joined(const ArgumentKind (&first)[N],
                                                  std::array<ArgumentKind, M> more) {
@@ -196,7 +206,8 @@ constexpr std::array<ArgumentKind, N + M> Joined(const ArgumentKind (&first)[N],
 }
 constexpr std::array<ArgumentKind, 0> kNoMore{};
 constexpr std::array<ArgumentKind, 1> kOut{kTensor}, kGraph{kText};
-constexpr std::array<ArgumentKind, 2> kGraphAndOut{kText, kTensor};
+constexpr std::array<ArgumentKind, 2> kGraphAndOut{kText, kTensor}, kOuts{kTensors, kTensors};
+constexpr std::array<ArgumentKind, 3> kGraphAndOuts{kText, kTensors, kTensors};
 
 // KERNEL(function, op, overload, arguments, more arguments, result) defines a boxed kernel.
 #define TANDEM_TORCH_KERNEL(function, op, overload, arguments, more, kind)                  \
@@ -227,6 +238,9 @@ TANDEM_TORCH_OP(MatmulAllReduce, "matmul_all_reduce", kProduct)
 TANDEM_TORCH_KERNEL(AllGatherMatmul, "all_gather_matmul", "", kGatherProducts, kNoMore, kGatheredAndProducts)
 TANDEM_TORCH_KERNEL(AllGatherMatmulNoted, "all_gather_matmul", "noted", kGatherProducts, kGraph,
                     kGatheredAndProducts)
+TANDEM_TORCH_KERNEL(AllGatherMatmulOut, "all_gather_matmul", "out", kGatherProductsInto, kOuts, kNothing)
+TANDEM_TORCH_KERNEL(AllGatherMatmulNotedOut, "all_gather_matmul", "noted_out", kGatherProductsInto,
+                    kGraphAndOuts, kNothing)
 
 void RegisterAll(torch::stable::detail::StableLibrary& library) {
   RegisterAllReduce(library);
@@ -237,6 +251,8 @@ void RegisterAll(torch::stable::detail::StableLibrary& library) {
   RegisterMatmulReduceScatter(library);
   RegisterMatmulAllReduce(library);
   library.impl("all_gather_matmul", &AllGatherMatmul).impl("all_gather_matmul.noted", &AllGatherMatmulNoted);
+  library.impl("all_gather_matmul.out", &AllGatherMatmulOut);
+  library.impl("all_gather_matmul.noted_out", &AllGatherMatmulNotedOut);
 }
 
 }  // namespace

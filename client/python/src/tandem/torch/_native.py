@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tandem.torch")
 
-VERSION = 1
+VERSION = 2
 _ARGUMENT, _RESULT = 0, 1
+_NEVER, _ELSEWHERE, _SYMMETRIC = 0, 1, 2
 
 _u64, _int = ctypes.c_uint64, ctypes.c_int
 # In the order of tandem_torch_functions.
@@ -39,7 +40,7 @@ class _Functions(ctypes.Structure):
 
 
 class _Slot(ctypes.Structure):
-    _fields_ = [("source", _int), ("index", _int), ("written", _int), ("reserved", _int), ("bytes", _u64), ("offset", _u64)]
+    _fields_ = [("source", _int), ("index", _int), ("written", _int), ("symmetric", _int), ("bytes", _u64), ("offset", _u64)]
 
 
 class _Result(ctypes.Structure):
@@ -73,6 +74,11 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hide_group": (None, [_u64]),
     "close_group": (None, [_u64]),
     "set_staging": (None, [_u64, _c.Pointer, _c.Pointer, ctypes.c_size_t]),
+    "add_symmetric": (None, [_u64, _c.Pointer, ctypes.c_size_t]),
+    "remove_symmetric": (None, [_u64, _c.Pointer]),
+    "add_arena": (None, [_int, _c.Pointer, ctypes.c_size_t]),
+    "pool_allocate": (_c.Pointer, [ctypes.c_size_t, _int, _c.Pointer]),
+    "pool_free": (None, [_c.Pointer, ctypes.c_size_t, _int, _c.Pointer]),
     "add_plan": (_u64, [_u64, ctypes.POINTER(_Plan)]),
     "add_call": (None, [_u64, _u64]),
     "remove_plan": (None, [_u64, _u64]),
@@ -89,6 +95,7 @@ class Kernels:
     """libtandem_torch.so with typed functions: `kernels.tick` is `tandem_torch_tick`."""
 
     def __init__(self, path: str) -> None:
+        self.path = path
         self._handle = ctypes.CDLL(path)
         for name, (result, arguments) in _PROTOTYPES.items():
             function = getattr(self._handle, "tandem_torch_" + name)
@@ -202,6 +209,10 @@ def _raise_meant(error: RuntimeError) -> NoReturn:
     raise error
 
 
+# Arguments that the default overloads do not have.
+_OTHER = frozenset(("out", "outs", "graph"))
+
+
 def guarded(operation: Callable[..., Any], with_more: Callable[..., Any] | None = None) -> Callable[..., Any]:
     """The op's call from Python, with the exceptions that its kernel means. Without gradients it goes past the Autograd key, whose
     kernel is Python. `with_more`: what is called instead where a call names an output or a graph, which other overloads take."""
@@ -209,7 +220,7 @@ def guarded(operation: Callable[..., Any], with_more: Callable[..., Any] | None 
 
     def call(*given: Any, **named: Any) -> Any:
         chosen = operation
-        if named and with_more is not None and ("out" in named or "graph" in named):
+        if named and with_more is not None and not _OTHER.isdisjoint(named):
             chosen = with_more
         try:
             if records_gradients() or inference():  # in inference mode torch goes past it by itself
@@ -266,6 +277,14 @@ class Table:
             self._kernels.remove_plan(self.number, number)
             _prepared.pop(number, None)
 
+    def add_symmetric(self, address: int, size: int) -> None:
+        """The range is in a symmetric tensor of the group."""
+        self._kernels.add_symmetric(self.number, address, size)
+
+    def remove_symmetric(self, address: int) -> None:
+        """The range that begins there is so no more."""
+        self._kernels.remove_symmetric(self.number, address)
+
     def hide(self) -> None:
         """Calls find this table no more: its name may be another process group's now."""
         self._kernels.hide_group(self.number)
@@ -301,7 +320,8 @@ def _describe(prepared: Prepared, slots: Sequence[Slot], tensors: list[torch.Ten
             return None
         source, index = (_RESULT, made.index(i)) if i in made else (_ARGUMENT, numbers[id(slot.tensor)])
         layout.append((source, index))
-        c_slots[i] = _Slot(source, index, int(slot.written), 0, prepared.plan.slot_bytes[i], prepared.offsets[i])
+        where = _SYMMETRIC if i in prepared.symmetric else _ELSEWHERE if prepared.can_be_symmetric(slot) else _NEVER
+        c_slots[i] = _Slot(source, index, int(slot.written), where, prepared.plan.slot_bytes[i], prepared.offsets[i])
     shapes = [_c.extents(slots[i].tensor.shape) for i in made]
     results = (_Result * len(made))()
     for result, shape, i in zip(results, shapes, made, strict=True):

@@ -31,14 +31,21 @@ SEVERAL = {
     "all_gather_matmul": "(Tensor A, Tensor[] Bs, int gather_dim, str group_name, Tensor[]? biases=None, *, bool return_A=True) "
     "-> (Tensor?, Tensor[])",
 }
+# gathered: one tensor, or none where the gathered A is not wanted. Lists, since Inductor takes no optional tensor that is written.
+SEVERAL_OUT = {
+    "all_gather_matmul": (
+        "Tensor A, Tensor[] Bs, int gather_dim, str group_name, Tensor[]? biases=None, *, ",
+        "Tensor(a!)[] gathered, Tensor(b!)[] outs",
+    ),
+}
 
 for _name, _arguments in SINGLE.items():
     LIB.define(f"{_name}({_arguments}) -> Tensor", tags=TAGS)
     # Returning nothing lets torch 2.11 trace an explicit call of the overload, too.
-    LIB.define(f"{_name}.out({_arguments}, *, Tensor(a!) out) -> ()", tags=OUT_TAGS)
+    LIB.define(f"{_name}.out({_arguments}, *, Tensor(a!) out) -> ()", tags=TAGS + OUT_TAGS)
     # What the compile pass emits: `graph` is the name of the graph's records, also where the graph comes from a cache.
     LIB.define(f"{_name}.noted({_arguments}, *, str graph) -> Tensor", tags=TAGS)
-    LIB.define(f"{_name}.noted_out({_arguments}, *, str graph, Tensor(a!) out) -> ()", tags=OUT_TAGS)
+    LIB.define(f"{_name}.noted_out({_arguments}, *, str graph, Tensor(a!) out) -> ()", tags=TAGS + OUT_TAGS)
 for _name, _signature in SEVERAL.items():
     LIB.define(_name + _signature, tags=TAGS)
 
@@ -52,6 +59,9 @@ def define_noted(name: str, signature: str) -> None:
 
 for _name, _signature in SEVERAL.items():
     define_noted(_name, _signature)
+for _name, (_arguments, _outs) in SEVERAL_OUT.items():
+    LIB.define(f"{_name}.out({_arguments}{_outs}) -> ()", tags=TAGS)
+    LIB.define(f"{_name}.noted_out({_arguments}str graph, {_outs}) -> ()", tags=TAGS)
 
 
 def _hide_behind_kernels() -> None:
@@ -65,7 +75,7 @@ def _hide_behind_kernels() -> None:
             one = getattr(operation, overload)
             # A kernel in C++ cannot get results of two types from torch 2.11: they come in one list.
             arguments, result = str(one._schema).removeprefix("tandem::").rsplit(" -> ", 1)
-            LIB.define(f"_{arguments} -> {'Tensor[]' if name in SEVERAL else result}")
+            LIB.define(f"_{arguments} -> {'Tensor[]' if result.startswith('(Tensor?') else result}")
             set_call(one, _native.guarded(call_of(one)))
 
 
