@@ -4,7 +4,8 @@
 
 One rank, so that nobody waits for another. Printed are medians in microseconds: of the whole op; of the time in the library's
 functions in the same calls, launch and on the host backend wait; and of their difference. The difference has the copies to and
-from registered memory that CPU tensors need. On CUDA both only enqueue, and the GPU is waited for between the rounds.
+from registered memory that CPU tensors need. On CUDA both only enqueue, and the GPU is waited for between the rounds. "Recorded" is
+a forward whose gradient is wanted, with autograd's part.
 
 TANDEM_TORCH_KERNELS=python measures the kernels in Python. They do not measure the library's time: "library" is then a launch of the
 same plan by ctypes, in calls of its own.
@@ -108,12 +109,21 @@ def main():
     rows = []
     if _native.kernels is not None:
         _native.kernels.measure(1)
-    for mode, context in (("", torch.no_grad), (", inference", torch.inference_mode)):
+    for mode, context in (
+        ("", torch.no_grad),
+        (", inference", torch.inference_mode),
+        (", recorded", torch.enable_grad),
+    ):
+        recorded = context is torch.enable_grad
+        a.requires_grad_(recorded)
         with context():
             for case, (call, operands) in cases.items():
+                if recorded and case.endswith(".out"):  # it has no gradients
+                    continue
                 whole, alone, above = measured(call, attached, operands)
                 rows.append({"case": case + mode, "op_us": whole, "library_us": alone, "above_us": above})
                 print(f"{case + mode:32} op {whole:8.1f}   library {alone:8.1f}   above it {above:6.1f}")
+    a.requires_grad_(False)
     with torch.no_grad():
         scale = {
             "torch.add(out=)": lambda: torch.add(a, a, out=out),

@@ -77,10 +77,101 @@ def test_every_op_is_launched_without_python(name):
         assert all(map(torch.equal, products, second)) and len(second) == 2
         assert torch.equal(whole, again) if keep else again is None
         near(second[1], reference.all_gather(a, 0, name) @ (2 * b))
+    outs, gathered = (
+        [torch.empty(2 * world() ** 2, 4, device=DEVICE) for _ in range(2)],
+        [torch.empty_like(whole_a(a, name))],
+    )
+    for call in (
+        lambda given: OPS.all_gather_matmul.out(a, [b, 2 * b], 0, name, gathered=given, outs=outs),
+        lambda given: OPS.all_gather_matmul(a, [b, 2 * b], 0, name, gathered=given, outs=outs),
+        lambda given: OPS.all_gather_matmul.noted_out(a, [b, 2 * b], 0, name, graph="g", gathered=given, outs=outs),
+    ):
+        for given in ([], gathered):
+            call(given)
+            for one in (*outs, *gathered):
+                one.fill_(float("nan"))
+            with Counted(1, 0):
+                call(given)
+            assert all(map(torch.equal, outs, products))
+            assert torch.equal(gathered[0], whole_a(a, name)) == bool(given)
     y = rand(2 * world(), 3 * world(), seed=9).requires_grad_()
     with Counted(2, 0):  # other values, and a backward; on CUDA strides count, and those of ones are usual ones
         OPS.all_reduce(y, "sum", name).backward(torch.ones_like(y))
     near(y.grad, torch.full_like(y, world()))
+
+
+def whole_a(a, name):
+    return reference.all_gather(a, 0, name)
+
+
+@check
+def test_ways_past_the_autograd_key(name):
+    """A call without gradients goes past it; one with a gradient is recorded, with every way to give the arguments."""
+    a, b, bias = rand(2 * world(), 6), rand(6, 4, seed=1, same=True), rand(4, seed=2, same=True)
+    assert (
+        not OPS.all_reduce(a, "sum", name).requires_grad
+        and not OPS.all_gather_matmul(a, [b], 0, name)[1][0].requires_grad
+    )
+    a.requires_grad_(), bias.requires_grad_()
+    with torch.no_grad():
+        assert not OPS.all_reduce(a, "sum", name).requires_grad
+    calls = {
+        "all": lambda: OPS.matmul_all_reduce(a, b, "sum", name, bias),
+        "by name": lambda: OPS.matmul_all_reduce(a, b, reduce_op="sum", group_name=name, bias=bias),
+        "the overload": lambda: OPS.matmul_all_reduce.default(a, b, "sum", name, bias),
+        "past Python": lambda: torch._C._jit_get_operation("tandem::matmul_all_reduce")[0](a, b, "sum", name, bias),
+        "two": lambda: OPS.all_gather_matmul(a, [b], 0, name, [bias], return_A=False)[1][0],
+        "two, and A": lambda: OPS.all_gather_matmul(a, [b], 0, name, [bias])[1][0],
+    }
+    wanted = None
+    for what, call in calls.items():
+        a.grad = bias.grad = None
+        out = call()
+        assert out.requires_grad, what
+        out.backward(torch.ones_like(out))
+        near(bias.grad, torch.full_like(bias, out.shape[0]))
+        wanted = a.grad if wanted is None else wanted
+        near(a.grad, wanted)
+    whole, (product,) = OPS.all_gather_matmul(a, [b], 0, name)
+    a.grad = None
+    whole.sum().backward()  # of the gathered A alone
+    near(a.grad, torch.full_like(a, world()))
+    for wrong in (
+        lambda: OPS.matmul_all_reduce(a, b, "sum"),
+        lambda: OPS.matmul_all_reduce(a, b, "sum", name, bia=bias),
+        lambda: OPS.matmul_all_reduce(a, b, "sum", name, B=b),
+        lambda: OPS.all_gather_matmul(a, [b], 0),
+    ):
+        fails_with((TypeError, RuntimeError), wrong)
+    fails_with(ValueError, lambda: OPS.all_reduce(a, "max", name))
+    with torch.no_grad():
+        fails_with(ValueError, lambda: OPS.all_reduce(a, "max", name))
+    assert (2 * a).requires_grad, "a failed call has left the Autograd keys as they were"
+    # A gradient of a gradient, and transforms, by the formula that the Autograd key has.
+    x = rand(3).requires_grad_()
+    (first,) = torch.autograd.grad((OPS.all_reduce(x * x, "sum", name)).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    near(second, torch.full_like(x, 2.0 * world()))
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Sees(TorchDispatchMode):
+        seen = ()
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.seen = (*self.seen, str(function))
+            return function(*args, **(kwargs or {}))
+
+    with Sees() as mode:
+        OPS.all_reduce(x, "sum", name)
+    assert "tandem.all_reduce.default" in mode.seen, mode.seen
+
+
+def fails_with(kinds, call):
+    try:
+        call()
+    except kinds:
+        return
+    raise AssertionError(f"no {kinds}")
 
 
 @check

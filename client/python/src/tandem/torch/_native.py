@@ -19,7 +19,7 @@ import torch
 
 from .. import _c
 from ._plans import DTYPES
-from ._private import below_autograd
+from ._private import any_requires_grad, below_autograd, is_traced
 
 if TYPE_CHECKING:
     from ._plans import Prepared, Slot
@@ -213,20 +213,36 @@ def _raise_meant(error: RuntimeError) -> NoReturn:
 _OTHER = frozenset(("out", "outs", "graph"))
 
 
-def guarded(operation: Callable[..., Any], with_more: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """The op's call from Python, with the exceptions that its kernel means. Without gradients it goes past the Autograd key, whose
-    kernel is Python. `with_more`: what is called instead where a call names an output or a graph, which other overloads take."""
-    records_gradients, inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
+# By the op's name: what records a call for the backward, sooner than the Autograd key's kernel.
+recorders: dict[str, Callable[..., Any]] = {}
+
+
+def guarded(operation: Callable[..., Any], with_more: Callable[..., Any] | None = None, name: str = "") -> Callable[..., Any]:
+    """The op's call from Python, with the exceptions that its kernel means. It goes past the Autograd key, whose kernel is Python,
+    where no gradient is recorded; where one is, to the recorder with the op's name. `with_more`: what is called instead where a
+    call names an output or a graph, which other overloads take."""
+    gradients, inference, need_gradients = torch.is_grad_enabled, torch.is_inference_mode_enabled, any_requires_grad
 
     def call(*given: Any, **named: Any) -> Any:
         chosen = operation
-        if named and with_more is not None and not _OTHER.isdisjoint(named):
-            chosen = with_more
         try:
-            if records_gradients() or inference():  # in inference mode torch goes past it by itself
+            if named and with_more is not None and not _OTHER.isdisjoint(named):
+                chosen = with_more
+            if gradients():
+                if need_gradients(*given, **named):
+                    record = recorders.get(name)
+                    if record is None or chosen is not operation or is_traced():
+                        return chosen(*given, **named)
+                    return record(*given, **named)
+                if is_traced():
+                    return chosen(*given, **named)
+            elif inference():  # torch goes past the key by itself
                 return chosen(*given, **named)
-            with below_autograd():
+            below = below_autograd()  # in force from here to its end
+            try:
                 return chosen(*given, **named)
+            finally:
+                del below
         except RuntimeError as error:
             _raise_meant(error)
 

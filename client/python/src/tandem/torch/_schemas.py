@@ -70,13 +70,13 @@ def _hide_behind_kernels() -> None:
     for name in (*SINGLE, *SEVERAL):
         operation = getattr(torch.ops.tandem, name)
         # torch tries the overloads one after the other, which takes longer than the call.
-        set_call(operation, _native.guarded(call_of(operation.default), call_of(operation)))
+        set_call(operation, _native.guarded(call_of(operation.default), call_of(operation), name))
         for overload in operation.overloads():
             one = getattr(operation, overload)
             # A kernel in C++ cannot get results of two types from torch 2.11: they come in one list.
             arguments, result = str(one._schema).removeprefix("tandem::").rsplit(" -> ", 1)
             LIB.define(f"_{arguments} -> {'Tensor[]' if result.startswith('(Tensor?') else result}")
-            set_call(one, _native.guarded(call_of(one)))
+            set_call(one, _native.guarded(call_of(one), name=name if overload == "default" else ""))
 
 
 if _native.kernels is not None:
