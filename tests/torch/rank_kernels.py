@@ -100,6 +100,62 @@ def test_every_op_is_launched_without_python(name):
     near(y.grad, torch.full_like(y, world()))
 
 
+@check
+def test_scaled_ops_are_launched_without_python(name):
+    fp8, wide = torch.float8_e4m3fn, torch.bfloat16
+    a, b, c = rand(2 * world(), 16).to(fp8), rand(16, 4 * world(), seed=1).to(fp8), rand(8, 16, seed=2).to(fp8).t()
+    ones = [torch.full(shape, 0.5, device=DEVICE) for shape in ((), (1,), (1, 1))]
+    rows, columns = rand(2 * world(), 1).abs() + 0.1, rand(1, 4 * world(), seed=4).abs() + 0.1
+    bias, scale = rand(4 * world(), seed=5, same=True), torch.tensor(2.0, device=DEVICE)
+    want = [2, world(), 4 * world()]
+    calls = {
+        "all_reduce": lambda: OPS.scaled_matmul_all_reduce(a, b, ones[0], ones[1], "sum", name, None, None, wide),
+        "with all": lambda: OPS.scaled_matmul_all_reduce(a, b, rows, columns, "avg", name, bias, scale, wide, True),
+        "fp8": lambda: OPS.scaled_matmul_all_reduce(a, b, rows, columns, "sum", name),
+        "scatter": lambda: OPS.scaled_matmul_reduce_scatter(
+            a, b, rows, columns, "sum", 0, 0, name, None, out_dtype=torch.float32
+        ),
+        "a viewed product": lambda: OPS.scaled_matmul_reduce_scatter(
+            a, b, rows, columns, "sum", 1, 0, name, want, out_dtype=wide
+        ),
+        "noted": lambda: OPS.scaled_matmul_reduce_scatter.noted(
+            a, b, ones[2], ones[1], "sum", 0, 0, name, None, out_dtype=wide, graph="a graph"
+        ),
+        "gather": lambda: OPS.all_gather_scaled_matmul(
+            a, [b], rows, [columns], 0, name, [bias], [scale], [wide], [True]
+        ),
+        "gather for two": lambda: OPS.all_gather_scaled_matmul(
+            a, [b, c], ones[0], ones[1:], 0, name, [None, None], [None, None], [wide, None], [True, False]
+        ),
+    }
+    for what, call in calls.items():
+        first = flat(call())
+        with Counted(3, 0):
+            for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):
+                with mode():
+                    again = flat(call())
+                    assert all(same_bytes(x, y) for x, y in zip(first, again, strict=True)), what
+    with Counted(0, 2):  # a bias of the kernel's own beside a given one; a tensor that stands twice
+        OPS.all_gather_scaled_matmul(
+            a, [b, c], ones[0], ones[1:], 0, name, [bias, None], [None, None], [wide, wide], [True, True]
+        )
+        OPS.scaled_matmul_all_reduce(a, b, ones[0], ones[0], "sum", name, None, None, wide)
+    x = torch.full((2,), 0.5, device=DEVICE)
+    for _ in range(2):  # two scales in one memory, and then not
+        got = OPS.scaled_matmul_all_reduce(a, b, x[:1].view(()), x[:1].view(1, 1), "sum", name, None, None, wide)
+        near(got, OPS.scaled_matmul_all_reduce(a, b, ones[0], ones[2], "sum", name, None, None, wide))
+        got = OPS.scaled_matmul_all_reduce(a, b, x[:1].view(()), (4 * x[1:]).view(1, 1), "sum", name, None, None, wide)
+        near(got, 4 * OPS.scaled_matmul_all_reduce(a, b, ones[0], ones[2], "sum", name, None, None, wide))
+
+
+def flat(result):
+    return [result] if isinstance(result, torch.Tensor) else [result[0], *result[1]]
+
+
+def same_bytes(x, y):
+    return x.dtype == y.dtype and torch.equal(x.view(torch.uint8), y.view(torch.uint8))
+
+
 def whole_a(a, name):
     return reference.all_gather(a, 0, name)
 

@@ -109,7 +109,8 @@ def _all_gather_matmul_setup(ctx: Any, inputs: Any, keyword_only_inputs: Any, ou
 
 
 def _all_gather_matmul_backward(ctx: Any, grad_whole: Tensor | None, grads: list[Tensor | None]) -> Any:
-    grad_a, grad_bs, grad_biases = _all_gather_matmul_grads(ctx, *ctx.needs_input_grad[:2], grad_whole, grads)
+    need_a, need_bs = ctx.needs_input_grad[:2]
+    grad_a, grad_bs, grad_biases = _all_gather_matmul_grads(ctx, need_a, need_bs, grad_whole, grads)
     return _given(ctx, grad_a, grad_bs, None, None, grad_biases)
 
 

@@ -327,6 +327,7 @@ def _describe(prepared: Prepared, slots: Sequence[Slot], tensors: list[torch.Ten
     numbers = {id(tensor): number for number, tensor in enumerate(tensors)}
     if len(numbers) != len(tensors):  # a tensor that stands twice
         return None
+    _add_views(numbers, slots, tensors)
     c_slots, layout = (_Slot * max(1, len(slots)))(), []
     # The gathered A is the last of the results, and their order is that of the products.
     made = [i for i, slot in enumerate(slots) if id(slot.tensor) not in numbers]
@@ -344,3 +345,17 @@ def _describe(prepared: Prepared, slots: Sequence[Slot], tensors: list[torch.Ten
         result.dtype, result.dims = int(DTYPES[slots[i].tensor.dtype]), len(shape)
         result.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
     return tuple(layout), c_slots, results, shapes
+
+
+def _add_views(numbers: dict[int, int], slots: Sequence[Slot], tensors: list[torch.Tensor]) -> None:
+    """The numbers also of slots that are an argument seen in another shape: a slot is bound to the same bytes. Not of one that may
+    be either of two arguments: they are others in the next call."""
+    found: dict[Any, list[int]] = {}
+    for number, tensor in enumerate(tensors):
+        if tensor.numel() and tensor.is_contiguous():
+            found.setdefault((tensor.data_ptr(), tensor.numel(), tensor.dtype), []).append(number)
+    for tensor in (slot.tensor for slot in slots):
+        if id(tensor) not in numbers and tensor.is_contiguous():
+            of = found.get((tensor.data_ptr(), tensor.numel(), tensor.dtype), [])
+            if len(of) == 1:
+                numbers[id(tensor)] = of[0]

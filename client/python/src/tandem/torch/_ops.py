@@ -447,7 +447,8 @@ def register_noted(
     torch.library.register_fake(f"tandem::{name}.{overload}", fake_noted, lib=LIB)
 
 
-def _no_tensor() -> Tensor:
+def no_tensor() -> Tensor:
+    """The result of a call that has failed."""
     return torch.empty(0)
 
 
@@ -470,11 +471,11 @@ def _register(name: str, shape: Callable[..., list[int]], kernel: Callable[..., 
         shape(first, *rest, **named)
 
     refuse_gradients(name, "out")
-    register_kernel(name, "default", functional, _no_tensor)
+    register_kernel(name, "default", functional, no_tensor)
     register_kernel(name, "out", into, _no_result)
     torch.library.register_fake(f"tandem::{name}", fake, lib=LIB)
     torch.library.register_fake(f"tandem::{name}.out", fake_into, lib=LIB)
-    register_noted(name, "noted", functional, fake, _no_tensor)
+    register_noted(name, "noted", functional, fake, no_tensor)
     register_noted(name, "noted_out", into, fake_into, _no_result)
 
 

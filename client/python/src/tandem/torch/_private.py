@@ -94,4 +94,4 @@ def is_traced() -> bool:
 
 def apply_of(function: Any) -> Callable[..., Any]:
     """torch.autograd.Function.apply of a class, without what that does for transforms."""
-    return super(torch.autograd.Function, function).apply  # type: ignore[no-any-return,misc]
+    return super(torch.autograd.Function, function).apply  # type: ignore[no-any-return]

@@ -6,6 +6,7 @@ kernels and the gradients are registered by the modules beside this one.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -64,10 +65,12 @@ for _name, (_arguments, _outs) in SEVERAL_OUT.items():
     LIB.define(f"{_name}.noted_out({_arguments}str graph, {_outs}) -> ()", tags=TAGS)
 
 
-def _hide_behind_kernels() -> None:
-    """Of each op with kernels in C++ one more, "_" before its name, for the calls that these hand to Python."""
-    LIB.define("_wait(int plan) -> ()")
-    for name in (*SINGLE, *SEVERAL):
+def hide_behind_kernels(names: Iterable[str]) -> None:
+    """Of each op with kernels in C++ one more, "_" before its name, for the calls that these hand to Python. Does nothing where
+    Python's kernels serve alone."""
+    if _native.kernels is None:
+        return
+    for name in names:
         operation = getattr(torch.ops.tandem, name)
         # torch tries the overloads one after the other, which takes longer than the call.
         set_call(operation, _native.guarded(call_of(operation.default), call_of(operation), name))
@@ -75,9 +78,10 @@ def _hide_behind_kernels() -> None:
             one = getattr(operation, overload)
             # A kernel in C++ cannot get results of two types from torch 2.11: they come in one list.
             arguments, result = str(one._schema).removeprefix("tandem::").rsplit(" -> ", 1)
-            LIB.define(f"_{arguments} -> {'Tensor[]' if result.startswith('(Tensor?') else result}")
+            LIB.define(f"_{arguments} -> {'Tensor[]' if result.startswith('(Tensor') else result}")
             set_call(one, _native.guarded(call_of(one), name=name if overload == "default" else ""))
 
 
 if _native.kernels is not None:
-    _hide_behind_kernels()
+    LIB.define("_wait(int plan) -> ()")
+hide_behind_kernels((*SINGLE, *SEVERAL))
