@@ -280,7 +280,7 @@ def test_mem_pool(name):
     with torch.cuda.use_mem_pool(pool):
         held = torch.zeros(1 << 20, device=DEVICE)
     assert tandem.torch.is_symmetric(held) and not tandem.torch.is_symmetric(a)
-    offset = tandem.torch.rendezvous(held).offset
+    offset, places = tandem.torch.rendezvous(held).offset, []
     for step in range(4):
         before = _native.counts().launched
         with torch.cuda.use_mem_pool(pool):
@@ -297,6 +297,8 @@ def test_mem_pool(name):
         near(results[2].clone(), reference.matmul_all_reduce(a, b, "sum", name, bias))
         near(whole.clone(), results[0].clone())
         assert launched == (0 if step == 0 else 4), (step, launched)
+        places.append([one.data_ptr() for one in (*results, whole, product)])
+        assert places[-1] == places[0], (step, places)
         plans = tandem.torch.attach(name).plans.prepared()[-4:]
         assert [sorted(plan.symmetric) for plan in plans] == [[1], [1], [2], [3]], plans
         plain = OPS.all_gather(a, 0, name)  # out of the pool again
