@@ -65,7 +65,7 @@ def main():
 
     def step(run, x):
         model.zero_grad()
-        run(x).square().mean().backward()
+        run(x).square().sum().backward()
         return [parameter.grad.clone() for parameter in model.parameters()]
 
     eager = step(model.cpu(), x.cpu())  # eager mode's own collectives run on the CPU, by gloo
