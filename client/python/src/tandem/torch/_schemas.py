@@ -16,8 +16,6 @@ from ._private import call_of, new_library, set_call
 
 LIB: Any = new_library("tandem", "DEF")
 TAGS = (torch.Tag.needs_fixed_stride_order, torch.Tag.pt2_compliant_tag)
-# Inductor calls an overload with this tag with a buffer that it has planned; torch 2.11 has no such tag.
-OUT_TAGS = tuple(tag for tag in (getattr(torch.Tag, "out", None),) if tag is not None)
 
 SINGLE = {
     "all_reduce": "Tensor input, str reduce_op, str group_name",
@@ -43,10 +41,10 @@ SEVERAL_OUT = {
 for _name, _arguments in SINGLE.items():
     LIB.define(f"{_name}({_arguments}) -> Tensor", tags=TAGS)
     # Returning nothing lets torch 2.11 trace an explicit call of the overload, too.
-    LIB.define(f"{_name}.out({_arguments}, *, Tensor(a!) out) -> ()", tags=TAGS + OUT_TAGS)
+    LIB.define(f"{_name}.out({_arguments}, *, Tensor(a!) out) -> ()", tags=TAGS)
     # What the compile pass emits: `graph` is the name of the graph's records, also where the graph comes from a cache.
     LIB.define(f"{_name}.noted({_arguments}, *, str graph) -> Tensor", tags=TAGS)
-    LIB.define(f"{_name}.noted_out({_arguments}, *, str graph, Tensor(a!) out) -> ()", tags=TAGS + OUT_TAGS)
+    LIB.define(f"{_name}.noted_out({_arguments}, *, str graph, Tensor(a!) out) -> ()", tags=TAGS)
 for _name, _signature in SEVERAL.items():
     LIB.define(_name + _signature, tags=TAGS)
 
