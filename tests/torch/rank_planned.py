@@ -33,7 +33,7 @@ class Layer(torch.nn.Module):
 
 
 def segments():
-    """The symmetric memory of this node's GPUs, as the daemon sees it."""
+    """The segments of symmetric memory on each GPU of the node, as the daemon sees them."""
     told = subprocess.run(
         [
             os.path.join(os.environ["TANDEM_BIN_DIR"], "tandemctl"),
@@ -43,7 +43,8 @@ def segments():
         check=True,
         text=True,
     )
-    return json.loads(told.stdout)
+    pools = json.loads(told.stdout)["pools"]
+    return [[(one["id"], one["bytes"], one["purpose"]) for one in pool["segments"]] for pool in pools]
 
 
 def main():
