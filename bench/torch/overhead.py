@@ -4,7 +4,8 @@
 
 One rank, so that nobody waits for another. Printed are medians in microseconds: of the whole op; of the time in the library's
 functions in the same calls, launch and on the host backend wait; and of their difference. The difference has the copies to and
-from registered memory that CPU tensors need. On CUDA both only enqueue, and the GPU is waited for between the rounds.
+from registered memory that CPU tensors need. On CUDA both only enqueue, and the GPU is waited for between the rounds. "Recorded" is
+a forward whose gradient is wanted, with autograd's part.
 
 TANDEM_TORCH_KERNELS=python measures the kernels in Python. They do not measure the library's time: "library" is then a launch of the
 same plan by ctypes, in calls of its own.
@@ -108,12 +109,21 @@ def main():
     rows = []
     if _native.kernels is not None:
         _native.kernels.measure(1)
-    for mode, context in (("", torch.no_grad), (", inference", torch.inference_mode)):
+    for mode, context in (
+        ("", torch.no_grad),
+        (", inference", torch.inference_mode),
+        (", recorded", torch.enable_grad),
+    ):
+        recorded = context is torch.enable_grad
+        a.requires_grad_(recorded)
         with context():
             for case, (call, operands) in cases.items():
+                if recorded and case.endswith(".out"):  # it has no gradients
+                    continue
                 whole, alone, above = measured(call, attached, operands)
                 rows.append({"case": case + mode, "op_us": whole, "library_us": alone, "above_us": above})
                 print(f"{case + mode:32} op {whole:8.1f}   library {alone:8.1f}   above it {above:6.1f}")
+    a.requires_grad_(False)
     with torch.no_grad():
         scale = {
             "torch.add(out=)": lambda: torch.add(a, a, out=out),
@@ -127,7 +137,14 @@ def main():
                 _native.kernels.launch_nothing()
             took = medians_us(call)[0]
             rows.append({"case": case, "op_us": took})
-            print(f"{case:32} op {took:8.1f}")
+            print(f"{case:42} op {took:8.1f}")
+    if _native.kernels is not None:
+        a.requires_grad_(True)
+        for case, (call, _) in cases.items():
+            if not case.endswith(".out"):
+                took = medians_us(call)[0]
+                rows.append({"case": f"{case}, recorded, no launch", "op_us": took})
+                print(f"{case + ', recorded, no launch':42} op {took:8.1f}")
     if args.json:
         with open(args.json, "a") as file:
             file.writelines(json.dumps({"benchmark": "overhead", "device": args.device, **row}) + "\n" for row in rows)

@@ -34,34 +34,57 @@ bool IsContiguous(std::span<const int64_t> shape, std::span<const int64_t> strid
   return true;
 }
 
-// The list holds handles; deleting it does not delete them.
-void ReleaseTensors(StableListHandle list) {
-  size_t size = 0;
-  if (torch_list_size(list, &size) != AOTI_TORCH_SUCCESS) size = 0;
-  for (size_t i = 0; i < size; ++i) {
-    StableIValue element = 0;
-    if (torch_list_get_item(list, i, &element) == AOTI_TORCH_SUCCESS)
-      (void)aoti_torch_delete_tensor_object(As<AtenTensorHandle>(element));
+// What a value consists of. Values of other kinds own nothing.
+enum class Holds : uint8_t { kPlain, kTensor, kText, kOptional, kList };
+struct Form {
+  Holds holds = Holds::kPlain;
+  ArgumentKind inner = ArgumentKind::kInt;  // of an optional, or of a list's elements
+};
+
+constexpr Form FormOf(ArgumentKind kind) {
+  switch (kind) {
+    case ArgumentKind::kTensor: return {Holds::kTensor};
+    case ArgumentKind::kOptionalTensor: return {Holds::kOptional, ArgumentKind::kTensor};
+    case ArgumentKind::kTensors: return {Holds::kList, ArgumentKind::kTensor};
+    case ArgumentKind::kOptionalTensors: return {Holds::kOptional, ArgumentKind::kTensors};
+    case ArgumentKind::kTensorsOrNone: return {Holds::kList, ArgumentKind::kOptionalTensor};
+    case ArgumentKind::kInts: return {Holds::kList, ArgumentKind::kInt};
+    case ArgumentKind::kOptionalInts: return {Holds::kOptional, ArgumentKind::kInts};
+    case ArgumentKind::kBools: return {Holds::kList, ArgumentKind::kBool};
+    case ArgumentKind::kOptionalType: return {Holds::kOptional, ArgumentKind::kType};
+    case ArgumentKind::kTypesOrNone: return {Holds::kList, ArgumentKind::kOptionalType};
+    case ArgumentKind::kText:
+    case ArgumentKind::kGroupName: return {Holds::kText};
+    case ArgumentKind::kInt:
+    case ArgumentKind::kBool:
+    case ArgumentKind::kType: return {};
   }
-  (void)torch_delete_list(list);
+  return {};
 }
 
 void Release(StableIValue value, ArgumentKind kind) {
-  switch (kind) {
-    case ArgumentKind::kTensor: (void)aoti_torch_delete_tensor_object(As<AtenTensorHandle>(value)); return;
-    case ArgumentKind::kTensors: ReleaseTensors(As<StableListHandle>(value)); return;
-    case ArgumentKind::kText:
-    case ArgumentKind::kGroupName: (void)torch_delete_string(As<StringHandle>(value)); return;
-    case ArgumentKind::kOptionalTensor:
-    case ArgumentKind::kOptionalTensors:
+  const Form form = FormOf(kind);
+  switch (form.holds) {
+    case Holds::kPlain: return;
+    case Holds::kTensor: (void)aoti_torch_delete_tensor_object(As<AtenTensorHandle>(value)); return;
+    case Holds::kText: (void)torch_delete_string(As<StringHandle>(value)); return;
+    case Holds::kOptional:
       if (auto* inner = As<StableIValue*>(value); inner != nullptr) {
-        Release(*inner,
-                kind == ArgumentKind::kOptionalTensor ? ArgumentKind::kTensor : ArgumentKind::kTensors);
+        Release(*inner, form.inner);
         delete inner;
       }
       return;
-    case ArgumentKind::kInt:
-    case ArgumentKind::kBool: return;
+    case Holds::kList: {  // deleting a list does not delete its elements
+      const auto list = As<StableListHandle>(value);
+      size_t size = 0;
+      if (torch_list_size(list, &size) != AOTI_TORCH_SUCCESS) size = 0;
+      for (size_t i = 0; i < size; ++i) {
+        StableIValue element = 0;
+        if (torch_list_get_item(list, i, &element) == AOTI_TORCH_SUCCESS) Release(element, form.inner);
+      }
+      (void)torch_delete_list(list);
+      return;
+    }
   }
 }
 
@@ -102,42 +125,51 @@ bool CallArguments::AddTensor(AtenTensorHandle handle, CallKey* key) {
   return dims <= 0xFF;
 }
 
-bool CallArguments::AddTensors(StableIValue list, CallKey* key) {
-  const auto handle = As<StableListHandle>(list);
+bool CallArguments::AddList(StableListHandle list, ArgumentKind element, CallKey* key) {
   size_t size = 0;
-  CheckTorch(torch_list_size(handle, &size), "reads a list");
+  CheckTorch(torch_list_size(list, &size), "reads a list");
   key->Add(size);
   if (first_list_ == 0) first_list_ = size;
   for (size_t i = 0; i < size; ++i) {
-    StableIValue element = 0;
-    CheckTorch(torch_list_get_item(handle, i, &element), "reads a list");
-    if (!AddTensor(As<AtenTensorHandle>(element), key)) return false;
+    StableIValue value = 0;
+    CheckTorch(torch_list_get_item(list, i, &value), "reads a list");
+    if (!Add(value, element, key)) return false;
+  }
+  return true;
+}
+
+bool CallArguments::Add(StableIValue value, ArgumentKind kind, CallKey* key) {
+  const Form form = FormOf(kind);
+  switch (form.holds) {
+    case Holds::kTensor: return AddTensor(As<AtenTensorHandle>(value), key);
+    case Holds::kList: return AddList(As<StableListHandle>(value), form.inner, key);
+    case Holds::kOptional: {
+      const auto* inner = As<const StableIValue*>(value);
+      key->Add(inner == nullptr ? 0 : 1);
+      return inner == nullptr || Add(*inner, form.inner, key);
+    }
+    case Holds::kText:
+      if (kind == ArgumentKind::kGroupName) {
+        group_name_ = Text(value);
+      } else {
+        key->Add(Text(value));
+      }
+      return true;
+    case Holds::kPlain: break;
+  }
+  if (kind == ArgumentKind::kBool) {
+    key->Add(As<bool>(value) ? 1 : 0);
+  } else if (kind == ArgumentKind::kType) {
+    key->Add(As<uint32_t>(value));
+  } else {
+    key->Add(static_cast<uint64_t>(As<int64_t>(value)));
   }
   return true;
 }
 
 bool CallArguments::Read(CallKey* key) {
   for (size_t i = 0; i < kinds_.size(); ++i) {
-    const StableIValue value = stack_[i];
-    bool known = true;
-    switch (kinds_[i]) {
-      case ArgumentKind::kTensor: known = AddTensor(As<AtenTensorHandle>(value), key); break;
-      case ArgumentKind::kTensors: known = AddTensors(value, key); break;
-      case ArgumentKind::kOptionalTensor:
-      case ArgumentKind::kOptionalTensors: {
-        const auto* inner = As<const StableIValue*>(value);
-        key->Add(inner == nullptr ? 0 : 1);
-        if (inner == nullptr) break;
-        known = kinds_[i] == ArgumentKind::kOptionalTensor ? AddTensor(As<AtenTensorHandle>(*inner), key)
-                                                           : AddTensors(*inner, key);
-        break;
-      }
-      case ArgumentKind::kInt: key->Add(static_cast<uint64_t>(As<int64_t>(value))); break;
-      case ArgumentKind::kBool: key->Add(As<bool>(value) ? 1 : 0); break;
-      case ArgumentKind::kText: key->Add(Text(value)); break;
-      case ArgumentKind::kGroupName: group_name_ = Text(value); break;
-    }
-    if (!known) return false;
+    if (!Add(stack_[i], kinds_[i], key)) return false;
   }
   return !key->overflowed();
 }

@@ -22,8 +22,15 @@ enum class ArgumentKind : uint8_t {
   kOptionalTensor,
   kTensors,
   kOptionalTensors,  // Tensor[]?
+  kTensorsOrNone,    // Tensor?[]
   kInt,
+  kInts,
+  kOptionalInts,  // int[]?
   kBool,
+  kBools,
+  kType,
+  kOptionalType,  // ScalarType?
+  kTypesOrNone,   // ScalarType?[]
   kText,
   kGroupName,
 };
@@ -61,7 +68,8 @@ class CallArguments {
 
  private:
   bool AddTensor(AtenTensorHandle handle, CallKey* key);
-  bool AddTensors(StableIValue list, CallKey* key);
+  bool AddList(StableListHandle list, ArgumentKind element, CallKey* key);
+  bool Add(StableIValue value, ArgumentKind kind, CallKey* key);
 
   StableIValue* const stack_;
   const std::span<const ArgumentKind> kinds_;

@@ -9,6 +9,10 @@ PlanTable& ThePlanTable() {
   static auto* const table = new PlanTable;
   return *table;
 }
+MemoryPool& TheMemoryPool() {
+  static auto* const pool = new MemoryPool;
+  return *pool;
+}
 KernelThread& ThisThread() {
   thread_local KernelThread state;
   return state;
@@ -32,6 +36,24 @@ void tandem_torch_hide_group(uint64_t group) { ThePlanTable().HideGroup(group); 
 void tandem_torch_close_group(uint64_t group) { ThePlanTable().CloseGroup(group); }
 void tandem_torch_set_staging(uint64_t group, const tandem_memory* memory, void* data, size_t bytes) {
   ThePlanTable().SetStaging(group, {memory, static_cast<std::byte*>(data), bytes});
+}
+
+void tandem_torch_add_symmetric(uint64_t group, const void* address, size_t bytes) {
+  const auto begin = reinterpret_cast<uintptr_t>(address);
+  ThePlanTable().AddSymmetric(group, {begin, begin + bytes});
+}
+void tandem_torch_remove_symmetric(uint64_t group, const void* address) {
+  ThePlanTable().RemoveSymmetric(group, reinterpret_cast<uintptr_t>(address));
+}
+
+void tandem_torch_add_arena(int device, void* base, size_t bytes) {
+  TheMemoryPool().AddArena(device, static_cast<std::byte*>(base), bytes);
+}
+void* tandem_torch_pool_allocate(size_t bytes, int device, void*) {
+  return TheMemoryPool().Allocate(device, bytes);
+}
+void tandem_torch_pool_free(void* piece, size_t, int, void*) {
+  TheMemoryPool().Free(static_cast<std::byte*>(piece));
 }
 
 uint64_t tandem_torch_add_plan(uint64_t group, const tandem_torch_plan* plan) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <string>
 
+#include "client/torch/memory_pool.h"
 #include "client/torch/plan_table.h"
 
 namespace tandem::torch_ops {
@@ -29,6 +30,7 @@ struct KernelCounts {
 };
 
 PlanTable& ThePlanTable();
+MemoryPool& TheMemoryPool();
 KernelThread& ThisThread();
 KernelCounts& TheCounts();
 

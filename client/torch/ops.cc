@@ -24,7 +24,11 @@ enum class ResultKind : uint8_t {
   kNothing,
   kTensor,
   kGatheredAndProducts,  // (Tensor?, Tensor[])
+  kWholeAndProducts,     // (Tensor, Tensor[])
 };
+bool HasProducts(ResultKind kind) {
+  return kind == ResultKind::kGatheredAndProducts || kind == ResultKind::kWholeAndProducts;
+}
 
 // One overload of an op. Its arguments stand in the schema's order, as _schemas.py of the package has them.
 struct Overload {
@@ -34,14 +38,21 @@ struct Overload {
   std::span<const ArgumentKind> arguments;
 };
 
-// Puts the products into a list, and what is behind them into an optional.
-void ReturnGathered(std::span<const StableIValue> tensors, size_t products, StableIValue* stack) {
+// Puts the products into a list, and before it the gathered A, which is behind them.
+void ReturnProducts(ResultKind kind, std::span<const StableIValue> tensors, size_t products,
+                    StableIValue* stack) {
+  const bool whole = kind == ResultKind::kWholeAndProducts;
+  if (tensors.size() < products + (whole ? 1 : 0)) throw std::runtime_error("tandem: results are missing");
   StableListHandle list = nullptr;
   CheckTorch(torch_new_list_reserve_size(products, &list), "makes a list");
   for (StableIValue product : tensors.first(products)) {
     CheckTorch(torch_list_push_back(list, product), "fills a list");
   }
-  stack[0] = Boxed(tensors.size() > products ? new StableIValue(tensors[products]) : nullptr);
+  if (whole) {
+    stack[0] = tensors[products];
+  } else {
+    stack[0] = Boxed(tensors.size() > products ? new StableIValue(tensors[products]) : nullptr);
+  }
   stack[1] = Boxed(list);
 }
 
@@ -67,10 +78,10 @@ class CallResults {
   // Gives them to torch as the op's results. A tensor behind the `products` is the gathered A.
   void Return(ResultKind kind, size_t products, StableIValue* stack) {
     if (kind == ResultKind::kTensor) stack[0] = Boxed(tensors_[0]);
-    if (kind == ResultKind::kGatheredAndProducts) {
+    if (HasProducts(kind)) {
       std::array<StableIValue, CallArguments::kMaxTensors> boxed;
       for (size_t i = 0; i < count_; ++i) boxed[i] = Boxed(tensors_[i]);
-      ReturnGathered({boxed.data(), count_}, products, stack);
+      ReturnProducts(kind, {boxed.data(), count_}, products, stack);
     }
     count_ = 0;
   }
@@ -107,7 +118,7 @@ bool WaitOn(uint64_t plan) {
 
 // Makes the op's results of the list that Python's kernel has returned: torch's shim of 2.11 cannot return
 // values of two types.
-void ReturnList(size_t products, StableIValue* stack) {
+void ReturnList(ResultKind kind, size_t products, StableIValue* stack) {
   const auto list = Unboxed<StableListHandle>(stack[0]);
   std::array<StableIValue, CallArguments::kMaxTensors> tensors;
   size_t size = 0;
@@ -115,15 +126,15 @@ void ReturnList(size_t products, StableIValue* stack) {
   size = std::min(size, tensors.size());
   for (size_t i = 0; i < size; ++i) CheckTorch(torch_list_get_item(list, i, &tensors[i]), "reads a list");
   CheckTorch(torch_delete_list(list), "deletes a list");
-  ReturnGathered({tensors.data(), size}, products, stack);
+  ReturnProducts(kind, {tensors.data(), size}, products, stack);
 }
 
 // Runs the call by Python. The arguments on the stack go there, and the results come from there.
 void HandOn(const Overload& overload, const CallKey* key, size_t products, StableIValue* stack) {
   TheCounts().handed_on.fetch_add(1, std::memory_order_relaxed);
   const bool ran = CallPython(overload.python_op, overload.name, key, stack);
-  if (overload.result == ResultKind::kGatheredAndProducts) {
-    if (ran) return ReturnList(products, stack);
+  if (HasProducts(overload.result)) {
+    if (ran) return ReturnList(overload.result, products, stack);
     (void)torch_delete_list(Unboxed<StableListHandle>(stack[0]));  // it is empty
   } else if (overload.result == ResultKind::kTensor && !ran) {
     (void)aoti_torch_delete_tensor_object(Unboxed<AtenTensorHandle>(stack[0]));
@@ -138,7 +149,15 @@ bool RunByTable(const CallArguments& arguments, const CallKey& key, CallResults*
   for (const ResultForm& form : found.plan->results) {
     results->Allocate(form, arguments.tensors().front());
   }
-  RunOutcome outcome = RunPlan(*found.group, *found.plan, arguments.tensors(), results->tensors(), &WaitOn);
+  std::shared_ptr<TablePlan> plan = found.plan;
+  if (plan->may_be_symmetric != 0 && (found.symmetric != nullptr || plan->symmetric != 0)) {
+    static const SymmetricRanges none;
+    const SymmetricRanges& ranges = found.symmetric != nullptr ? *found.symmetric : none;
+    const uint32_t symmetric = SymmetricSlots(*plan, ranges, arguments.tensors(), results->tensors());
+    if (symmetric != plan->symmetric) plan = ThePlanTable().FindSymmetric(*found.group, key, symmetric);
+    if (plan == nullptr) return false;
+  }
+  RunOutcome outcome = RunPlan(*found.group, *plan, arguments.tensors(), results->tensors(), &WaitOn);
   if (outcome.state == RunState::kGone) return false;
   TheCounts().launched.fetch_add(1, std::memory_order_relaxed);
   if (outcome.state == RunState::kRan) return true;
@@ -186,6 +205,15 @@ constexpr ArgumentKind kProductAlong[] = {kTensor, kTensor, kText, kInt, kGroupN
 constexpr ArgumentKind kProduct[] = {kTensor, kTensor, kText, kGroupName, kOptionalTensor};
 constexpr ArgumentKind kGatherProducts[] = {kTensor, kTensors, kInt, kGroupName, kOptionalTensors, kBool};
 
+constexpr ArgumentKind kScaledGather[] = {kTensor,    kTensors,       kTensor,        kTensors,     kInt,
+                                          kGroupName, kTensorsOrNone, kTensorsOrNone, kTypesOrNone, kBools};
+constexpr ArgumentKind kScaledScatter[] = {
+    kTensor,    kTensor,       kTensor,         kTensor,         kText,         kInt, kInt,
+    kGroupName, kOptionalInts, kOptionalTensor, kOptionalTensor, kOptionalType, kBool};
+constexpr ArgumentKind kScaledReduce[] = {kTensor,    kTensor,         kTensor,         kTensor,       kText,
+                                          kGroupName, kOptionalTensor, kOptionalTensor, kOptionalType, kBool};
+constexpr ArgumentKind kGatherProductsInto[] = {kTensor, kTensors, kInt, kGroupName, kOptionalTensors};
+
 template <size_t N, size_t M>
 constexpr std::array<ArgumentKind, N + M> Joined(const ArgumentKind (&first)[N],
                                                  std::array<ArgumentKind, M> more) {
@@ -196,7 +224,8 @@ constexpr std::array<ArgumentKind, N + M> Joined(const ArgumentKind (&first)[N],
 }
 constexpr std::array<ArgumentKind, 0> kNoMore{};
 constexpr std::array<ArgumentKind, 1> kOut{kTensor}, kGraph{kText};
-constexpr std::array<ArgumentKind, 2> kGraphAndOut{kText, kTensor};
+constexpr std::array<ArgumentKind, 2> kGraphAndOut{kText, kTensor}, kOuts{kTensors, kTensors};
+constexpr std::array<ArgumentKind, 3> kGraphAndOuts{kText, kTensors, kTensors};
 
 // KERNEL(function, op, overload, arguments, more arguments, result) defines a boxed kernel.
 #define TANDEM_TORCH_KERNEL(function, op, overload, arguments, more, kind)                  \
@@ -227,6 +256,20 @@ TANDEM_TORCH_OP(MatmulAllReduce, "matmul_all_reduce", kProduct)
 TANDEM_TORCH_KERNEL(AllGatherMatmul, "all_gather_matmul", "", kGatherProducts, kNoMore, kGatheredAndProducts)
 TANDEM_TORCH_KERNEL(AllGatherMatmulNoted, "all_gather_matmul", "noted", kGatherProducts, kGraph,
                     kGatheredAndProducts)
+TANDEM_TORCH_KERNEL(AllGatherScaledMatmul, "all_gather_scaled_matmul", "", kScaledGather, kNoMore,
+                    kWholeAndProducts)
+TANDEM_TORCH_KERNEL(AllGatherScaledMatmulNoted, "all_gather_scaled_matmul", "noted", kScaledGather, kGraph,
+                    kWholeAndProducts)
+TANDEM_TORCH_KERNEL(ScaledMatmulReduceScatter, "scaled_matmul_reduce_scatter", "", kScaledScatter, kNoMore,
+                    kTensor)
+TANDEM_TORCH_KERNEL(ScaledMatmulReduceScatterNoted, "scaled_matmul_reduce_scatter", "noted", kScaledScatter,
+                    kGraph, kTensor)
+TANDEM_TORCH_KERNEL(ScaledMatmulAllReduce, "scaled_matmul_all_reduce", "", kScaledReduce, kNoMore, kTensor)
+TANDEM_TORCH_KERNEL(ScaledMatmulAllReduceNoted, "scaled_matmul_all_reduce", "noted", kScaledReduce, kGraph,
+                    kTensor)
+TANDEM_TORCH_KERNEL(AllGatherMatmulOut, "all_gather_matmul", "out", kGatherProductsInto, kOuts, kNothing)
+TANDEM_TORCH_KERNEL(AllGatherMatmulNotedOut, "all_gather_matmul", "noted_out", kGatherProductsInto,
+                    kGraphAndOuts, kNothing)
 
 void RegisterAll(torch::stable::detail::StableLibrary& library) {
   RegisterAllReduce(library);
@@ -237,6 +280,14 @@ void RegisterAll(torch::stable::detail::StableLibrary& library) {
   RegisterMatmulReduceScatter(library);
   RegisterMatmulAllReduce(library);
   library.impl("all_gather_matmul", &AllGatherMatmul).impl("all_gather_matmul.noted", &AllGatherMatmulNoted);
+  library.impl("all_gather_matmul.out", &AllGatherMatmulOut);
+  library.impl("all_gather_matmul.noted_out", &AllGatherMatmulNotedOut);
+  library.impl("all_gather_scaled_matmul", &AllGatherScaledMatmul);
+  library.impl("all_gather_scaled_matmul.noted", &AllGatherScaledMatmulNoted);
+  library.impl("scaled_matmul_reduce_scatter", &ScaledMatmulReduceScatter);
+  library.impl("scaled_matmul_reduce_scatter.noted", &ScaledMatmulReduceScatterNoted);
+  library.impl("scaled_matmul_all_reduce", &ScaledMatmulAllReduce);
+  library.impl("scaled_matmul_all_reduce.noted", &ScaledMatmulAllReduceNoted);
 }
 
 }  // namespace

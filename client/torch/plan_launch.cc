@@ -89,6 +89,11 @@ void* DataOf(AtenTensorHandle tensor) {
   return data;
 }
 
+void* SlotData(const tandem_torch_slot& slot, std::span<const CallTensor> arguments,
+               std::span<const AtenTensorHandle> results) {
+  return slot.source == TANDEM_TORCH_ARGUMENT ? arguments[slot.index].data : DataOf(results[slot.index]);
+}
+
 tandem_status* LaunchAndWait(const TablePlan& plan, std::span<const tandem_binding> bindings) {
   const LibraryTime time;
   tandem_status* failed =
@@ -108,6 +113,10 @@ RunOutcome RunOnHost(GroupTable& group, TablePlan& plan, std::span<const CallTen
   std::array<tandem_binding, CallArguments::kMaxTensors> bindings{};
   for (size_t i = 0; i < plan.slots.size(); ++i) {
     const tandem_torch_slot& slot = plan.slots[i];
+    if (slot.symmetric == TANDEM_TORCH_SYMMETRIC) {
+      bindings[i] = {nullptr, 0, SlotData(slot, arguments, results)};
+      continue;
+    }
     if (slot.bytes != 0) bindings[i] = {staging.memory, slot.offset, nullptr};
     if (!slot.written) CopyArgument(arguments[slot.index], staging.data + slot.offset, slot.bytes, false);
   }
@@ -117,7 +126,7 @@ RunOutcome RunOnHost(GroupTable& group, TablePlan& plan, std::span<const CallTen
     if (!wait_on(plan.id)) return {RunState::kFailed, nullptr, {}};
   }
   for (const tandem_torch_slot& slot : plan.slots) {
-    if (!slot.written) continue;
+    if (!slot.written || slot.symmetric == TANDEM_TORCH_SYMMETRIC) continue;
     if (slot.source == TANDEM_TORCH_ARGUMENT) {
       CopyArgument(arguments[slot.index], staging.data + slot.offset, slot.bytes, true);
     } else if (slot.bytes != 0) {
@@ -144,9 +153,7 @@ RunOutcome RunOnCuda(TablePlan& plan, std::span<const CallTensor> arguments,
   CheckTorch(current_stream(arguments.front().device_index, &stream), "looks for its stream");
   std::array<void*, CallArguments::kMaxTensors> pointers;
   for (size_t i = 0; i < plan.slots.size(); ++i) {
-    const tandem_torch_slot& slot = plan.slots[i];
-    pointers[i] =
-        slot.source == TANDEM_TORCH_ARGUMENT ? arguments[slot.index].data : DataOf(results[slot.index]);
+    pointers[i] = SlotData(plan.slots[i], arguments, results);
   }
   const LibraryTime time;
   tandem_status* failed = library.launch_cuda_pointers(plan.plan, stream, pointers.data(), plan.slots.size(),
@@ -173,6 +180,23 @@ int32_t TorchDType(int tandem_dtype) {
     case TANDEM_DTYPE_U8: return aoti_torch_dtype_uint8();
     default: return -1;
   }
+}
+
+uint32_t SymmetricSlots(const TablePlan& plan, const SymmetricRanges& ranges,
+                        std::span<const CallTensor> arguments, std::span<const AtenTensorHandle> results) {
+  uint32_t found = 0;
+  if (arguments.size() < plan.arguments) return found;
+  for (size_t i = 0; i < plan.slots.size(); ++i) {
+    const tandem_torch_slot& slot = plan.slots[i];
+    if (slot.symmetric == TANDEM_TORCH_NEVER || slot.bytes == 0) continue;
+    if (slot.source == TANDEM_TORCH_ARGUMENT && !arguments[slot.index].contiguous) continue;
+    const auto begin = reinterpret_cast<uintptr_t>(SlotData(slot, arguments, results));
+    for (const SymmetricRange& range : ranges) {
+      if (begin >= range.begin && begin < range.end && slot.bytes <= range.end - begin)
+        found |= uint32_t{1} << i;
+    }
+  }
+  return found;
 }
 
 RunOutcome RunPlan(GroupTable& group, TablePlan& plan, std::span<const CallTensor> arguments,

@@ -32,6 +32,10 @@ struct RunOutcome {
   std::string text;                 // of the failure
 };
 
+// The slots, by bit, that lie in symmetric memory in this call, of those that can in the plan.
+uint32_t SymmetricSlots(const TablePlan& plan, const SymmetricRanges& ranges,
+                        std::span<const CallTensor> arguments, std::span<const AtenTensorHandle> results);
+
 // `results` are tensors of the plan's forms. Every rank must run the call. `wait_on` goes on with a wait that
 // lasts long, for the plan with this number: it runs Python. Returns false if that fails. Throws if torch
 // fails.

@@ -23,10 +23,13 @@ std::shared_ptr<TablePlan> Copy(const tandem_torch_plan& from) {
   plan->deadline_ms = from.deadline_ms;
   plan->staging_bytes = from.staging_bytes;
   plan->slots.assign(from.slots, from.slots + from.slot_count);
-  for (const tandem_torch_slot& slot : plan->slots) {
+  for (size_t i = 0; i < plan->slots.size(); ++i) {
+    const tandem_torch_slot& slot = plan->slots[i];
     if (slot.source == TANDEM_TORCH_ARGUMENT) {
       plan->arguments = std::max(plan->arguments, static_cast<size_t>(slot.index) + 1);
     }
+    if (slot.symmetric != TANDEM_TORCH_NEVER) plan->may_be_symmetric |= uint32_t{1} << i;
+    if (slot.symmetric == TANDEM_TORCH_SYMMETRIC) plan->symmetric |= uint32_t{1} << i;
   }
   for (size_t i = 0; i < from.result_count; ++i) {
     const tandem_torch_result& result = from.results[i];
@@ -35,6 +38,12 @@ std::shared_ptr<TablePlan> Copy(const tandem_torch_plan& from) {
     plan->results.push_back(std::move(form));
   }
   return plan;
+}
+
+// Puts a plan in the place of one with the same slots in symmetric memory.
+void Put(GroupTable::Plans* plans, const std::shared_ptr<TablePlan>& plan) {
+  std::erase_if(*plans, [&](const auto& other) { return other->symmetric == plan->symmetric; });
+  plans->push_back(plan);
 }
 
 }  // namespace
@@ -60,8 +69,10 @@ std::shared_ptr<TablePlan> PlanTable::PlanOf(uint64_t group, uint64_t plan) cons
   const std::shared_ptr<GroupTable> found = GroupOf(group);
   if (found == nullptr) return nullptr;
   std::lock_guard lock(mutex_);
-  for (const auto& [key, one] : found->plans) {
-    if (one->id == plan) return one;
+  for (const auto& [key, plans] : found->plans) {
+    for (const auto& one : plans) {
+      if (one->id == plan) return one;
+    }
   }
   return nullptr;
 }
@@ -83,7 +94,9 @@ void PlanTable::CloseGroup(uint64_t group) {
     plans.swap(found->plans);
   }
   std::lock_guard running(found->running);
-  for (const auto& [key, plan] : plans) plan->removed = true;
+  for (const auto& [key, some] : plans) {
+    for (const auto& plan : some) plan->removed = true;
+  }
   found->staging = {};
 }
 
@@ -94,15 +107,46 @@ void PlanTable::SetStaging(uint64_t group, const StagingMemory& staging) {
   found->staging = staging;
 }
 
+void PlanTable::AddSymmetric(uint64_t group, SymmetricRange range) {
+  const std::shared_ptr<GroupTable> found = GroupOf(group);
+  if (found == nullptr) return;
+  std::lock_guard lock(mutex_);
+  auto ranges = std::make_shared<SymmetricRanges>();
+  if (found->symmetric != nullptr) *ranges = *found->symmetric;
+  ranges->push_back(range);
+  found->symmetric = std::move(ranges);
+}
+
+void PlanTable::RemoveSymmetric(uint64_t group, uintptr_t begin) {
+  const std::shared_ptr<GroupTable> found = GroupOf(group);
+  if (found == nullptr) return;
+  std::lock_guard lock(mutex_);
+  if (found->symmetric == nullptr) return;
+  auto ranges = std::make_shared<SymmetricRanges>(*found->symmetric);
+  std::erase_if(*ranges, [&](const SymmetricRange& range) { return range.begin == begin; });
+  found->symmetric = ranges->empty() ? nullptr : std::move(ranges);
+}
+
 PlanTable::Found PlanTable::Find(std::string_view group_name, const CallKey& key) const {
   std::lock_guard lock(mutex_);
   for (auto group = groups_.rbegin(); group != groups_.rend(); ++group) {
     if ((*group)->hidden || (*group)->name != group_name) continue;
-    auto plan = (*group)->plans.find(key.words());
-    if (plan == (*group)->plans.end()) return {*group, nullptr};
-    return {*group, plan->second};
+    auto plans = (*group)->plans.find(key.words());
+    if (plans == (*group)->plans.end()) return {*group, nullptr, nullptr};
+    return {*group, plans->second.front(), (*group)->symmetric};
   }
   return {};
+}
+
+std::shared_ptr<TablePlan> PlanTable::FindSymmetric(const GroupTable& group, const CallKey& key,
+                                                    uint32_t symmetric) const {
+  std::lock_guard lock(mutex_);
+  auto plans = group.plans.find(key.words());
+  if (plans == group.plans.end()) return nullptr;
+  for (const auto& plan : plans->second) {
+    if (plan->symmetric == symmetric) return plan;
+  }
+  return nullptr;
 }
 
 uint64_t PlanTable::AddPlan(uint64_t group, const StoredKey& key, const tandem_torch_plan& plan) {
@@ -111,16 +155,16 @@ uint64_t PlanTable::AddPlan(uint64_t group, const StoredKey& key, const tandem_t
   std::shared_ptr<TablePlan> made = Copy(plan);
   std::lock_guard lock(mutex_);
   made->id = next_id_++;
-  found->plans.insert_or_assign(key, made);
+  Put(&found->plans[key], made);
   return made->id;
 }
 
 void PlanTable::AddCall(uint64_t group, const StoredKey& key, uint64_t plan) {
   const std::shared_ptr<GroupTable> found = GroupOf(group);
-  std::shared_ptr<TablePlan> known = PlanOf(group, plan);
+  const std::shared_ptr<TablePlan> known = PlanOf(group, plan);
   if (found == nullptr || known == nullptr) return;
   std::lock_guard lock(mutex_);
-  found->plans.insert_or_assign(key, std::move(known));
+  Put(&found->plans[key], known);
 }
 
 void PlanTable::RemovePlan(uint64_t group, uint64_t plan) {
@@ -129,7 +173,8 @@ void PlanTable::RemovePlan(uint64_t group, uint64_t plan) {
   if (found == nullptr || known == nullptr) return;
   {
     std::lock_guard lock(mutex_);
-    std::erase_if(found->plans, [&](const auto& entry) { return entry.second == known; });
+    for (auto& [key, plans] : found->plans) std::erase(plans, known);
+    std::erase_if(found->plans, [](const auto& entry) { return entry.second.empty(); });
   }
   std::lock_guard running(found->running);
   known->removed = true;

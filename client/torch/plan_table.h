@@ -32,12 +32,20 @@ struct TablePlan {
   tandem_stream* stream = nullptr;  // of the host backend
   int64_t deadline_ms = 0;
   std::vector<tandem_torch_slot> slots;
+  uint32_t may_be_symmetric = 0;  // slots that can lie in symmetric memory, by bit
+  uint32_t symmetric = 0;         // those that do
   std::vector<ResultForm> results;
   size_t arguments = 0;  // tensors that a call has at least
   uint64_t staging_bytes = 0;
   bool removed = false;  // guarded by the group's `running`
   std::atomic<uint64_t> last_use = 0;
 };
+
+// Addresses of symmetric tensors of a group.
+struct SymmetricRange {
+  uintptr_t begin = 0, end = 0;
+};
+using SymmetricRanges = std::vector<SymmetricRange>;
 
 struct StagingMemory {
   const tandem_memory* memory = nullptr;
@@ -56,7 +64,10 @@ struct GroupTable {
   std::atomic<uint64_t> calls = 0;
   // Guarded by the PlanTable's mutex.
   bool hidden = false;
-  std::unordered_map<StoredKey, std::shared_ptr<TablePlan>, CallKeyHash, CallKeyEqual> plans;
+  std::shared_ptr<const SymmetricRanges> symmetric;  // null: none
+  // Plans for one call differ in the slots that lie in symmetric memory.
+  using Plans = std::vector<std::shared_ptr<TablePlan>>;
+  std::unordered_map<StoredKey, Plans, CallKeyHash, CallKeyEqual> plans;
 };
 
 // Thread-safe. No function waits for a launch while it holds the table's mutex.
@@ -65,15 +76,21 @@ class PlanTable {
   struct Found {
     std::shared_ptr<GroupTable> group;
     std::shared_ptr<TablePlan> plan;  // null: the call is not in the table
+    std::shared_ptr<const SymmetricRanges> symmetric;
   };
 
   uint64_t OpenGroup(std::string_view name);
   void HideGroup(uint64_t group);
   void CloseGroup(uint64_t group);
   void SetStaging(uint64_t group, const StagingMemory& staging);
+  void AddSymmetric(uint64_t group, SymmetricRange range);
+  void RemoveSymmetric(uint64_t group, uintptr_t begin);
 
-  // The newest group with the name that is not hidden, and the plan for the call's key.
+  // The newest group with the name that is not hidden, and a plan for the call's key.
   Found Find(std::string_view group_name, const CallKey& key) const;
+  // The plan for the call's key with these slots in symmetric memory; null: there is none.
+  std::shared_ptr<TablePlan> FindSymmetric(const GroupTable& group, const CallKey& key,
+                                           uint32_t symmetric) const;
 
   // Adds the plan for calls with the key, and returns its number; 0 if there is no such group.
   uint64_t AddPlan(uint64_t group, const StoredKey& key, const tandem_torch_plan& plan);

@@ -23,7 +23,7 @@ extern "C" {
 
 #define TANDEM_TORCH_API __attribute__((visibility("default")))
 /* Grows with every change of these functions. The package refuses a library of another version. */
-#define TANDEM_TORCH_VERSION 1
+#define TANDEM_TORCH_VERSION 2
 
 TANDEM_TORCH_API int tandem_torch_version(void);
 
@@ -52,13 +52,34 @@ TANDEM_TORCH_API void tandem_torch_close_group(uint64_t group);
 TANDEM_TORCH_API void tandem_torch_set_staging(uint64_t group, const tandem_memory* memory, void* data,
                                                size_t bytes);
 
+/* [address, address + bytes) of this process is in a symmetric tensor of the group, the same on all ranks.
+ * Calls whose outputs lie there use plans whose peers write these outputs in place. */
+TANDEM_TORCH_API void tandem_torch_add_symmetric(uint64_t group, const void* address, size_t bytes);
+/* The range that begins at `address` is so no more. Does nothing if there is none. */
+TANDEM_TORCH_API void tandem_torch_remove_symmetric(uint64_t group, const void* address);
+
+/* Gives [base, base + bytes) to the memory pool of the device with this ordinal. It lives until the process
+ * ends. */
+TANDEM_TORCH_API void tandem_torch_add_arena(int device, void* base, size_t bytes);
+/* The two functions of torch's CUDAPluggableAllocator. They are the pool's: NULL where it has no room.
+ * `stream` is not used, since torch orders the uses of a piece. */
+TANDEM_TORCH_API void* tandem_torch_pool_allocate(size_t bytes, int device, void* stream);
+TANDEM_TORCH_API void tandem_torch_pool_free(void* piece, size_t bytes, int device, void* stream);
+
 enum tandem_torch_source { TANDEM_TORCH_ARGUMENT = 0, TANDEM_TORCH_RESULT = 1 };
+/* Whether peers write a slot in place: the plan cannot have it so; it can, but this plan's slot lies in other
+ * memory; it lies in symmetric memory. */
+enum tandem_torch_symmetric {
+  TANDEM_TORCH_NEVER = 0,
+  TANDEM_TORCH_ELSEWHERE = 1,
+  TANDEM_TORCH_SYMMETRIC = 2
+};
 /* One slot of a plan: the call's tensor that is bound to it. */
 typedef struct tandem_torch_slot {
   int source;      /* enum tandem_torch_source */
   int index;       /* among the call's tensors in the schema's order, or among the results */
   int written;     /* not 0: the launch writes the slot */
-  int reserved;    /* 0 */
+  int symmetric;   /* enum tandem_torch_symmetric */
   uint64_t bytes;  /* of the slot */
   uint64_t offset; /* of the slot in the staging memory; host backend only */
 } tandem_torch_slot;

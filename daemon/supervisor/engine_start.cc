@@ -66,7 +66,7 @@ void EngineKeeper::NoteReady(const engine::v1::Ready& ready) {
 
 Status EngineKeeper::StartEngine(EngineProcess& process, std::shared_ptr<EngineConnection>& connection) {
   TANDEM_ASSIGN_OR_RETURN(auto sockets, SeqpacketPair());
-  std::vector<std::string> environment = seat_.environment;
+  std::vector<std::string> environment = slot_.environment;
   if (!settings_.mps_directories.empty()) {
     const std::string& directory = settings_.mps_directories[mps_choice_];
     environment.push_back("CUDA_MPS_PIPE_DIRECTORY=" + directory);
@@ -79,10 +79,10 @@ Status EngineKeeper::StartEngine(EngineProcess& process, std::shared_ptr<EngineC
   sockets.second.Reset();
   connection = std::make_shared<EngineConnection>(
       std::move(sockets.first), wake_.get(),
-      "engine of GPU " + std::to_string(gpu_) + " (" + seat_.gpu_uuid + ")");
+      "engine of GPU " + std::to_string(gpu_) + " (" + slot_.gpu_uuid + ")");
   Command command;
   engine::v1::Start& start = *command.mutable_start() =
-      StartCommand(settings_, gpu_, seat_.gpu_uuid, seat_.memory_bytes);
+      StartCommand(settings_, gpu_, slot_.gpu_uuid, seat_.memory_bytes);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     status_.pid = process.pid();
@@ -90,9 +90,9 @@ Status EngineKeeper::StartEngine(EngineProcess& process, std::shared_ptr<EngineC
     start.set_seed(status_.generation * 8 + static_cast<uint64_t>(gpu_));
   }
   if (settings_.restart_grace.count() == 0)
-    return connection->Post(command, {order_log_, seat_.stats_area.get()});
+    return connection->Post(command, {order_log_, slot_.stats_area.get()});
   TANDEM_ASSIGN_OR_RETURN(const UniqueFd listener, ListenForSuccessor());
-  return connection->Post(command, {order_log_, seat_.stats_area.get(), journal_, listener.get()});
+  return connection->Post(command, {order_log_, slot_.stats_area.get(), journal_, listener.get()});
 }
 
 Status EngineKeeper::AwaitReady(EngineProcess& process, EngineConnection& connection,

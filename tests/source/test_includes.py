@@ -93,7 +93,7 @@ ROOMS = {
     "client/grpc_plugin": ["common", "proto", "program", "client/lib"],
     "client/device": ["common", "client/include", "drivers"],
     "client/ranks": ["common"],
-    "client/torch": ["client/include"],
+    "client/torch": ["common", "client/include"],
     "client/tune": ["common", "client/include", "client/device", "client/ranks"],
     "client/tandemctl": [
         "common",

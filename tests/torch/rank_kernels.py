@@ -77,10 +77,157 @@ def test_every_op_is_launched_without_python(name):
         assert all(map(torch.equal, products, second)) and len(second) == 2
         assert torch.equal(whole, again) if keep else again is None
         near(second[1], reference.all_gather(a, 0, name) @ (2 * b))
+    outs, gathered = (
+        [torch.empty(2 * world() ** 2, 4, device=DEVICE) for _ in range(2)],
+        [torch.empty_like(whole_a(a, name))],
+    )
+    for call in (
+        lambda given: OPS.all_gather_matmul.out(a, [b, 2 * b], 0, name, gathered=given, outs=outs),
+        lambda given: OPS.all_gather_matmul(a, [b, 2 * b], 0, name, gathered=given, outs=outs),
+        lambda given: OPS.all_gather_matmul.noted_out(a, [b, 2 * b], 0, name, graph="g", gathered=given, outs=outs),
+    ):
+        for given in ([], gathered):
+            call(given)
+            for one in (*outs, *gathered):
+                one.fill_(float("nan"))
+            with Counted(1, 0):
+                call(given)
+            assert all(map(torch.equal, outs, products))
+            assert torch.equal(gathered[0], whole_a(a, name)) == bool(given)
     y = rand(2 * world(), 3 * world(), seed=9).requires_grad_()
     with Counted(2, 0):  # other values, and a backward; on CUDA strides count, and those of ones are usual ones
         OPS.all_reduce(y, "sum", name).backward(torch.ones_like(y))
     near(y.grad, torch.full_like(y, world()))
+
+
+@check
+def test_scaled_ops_are_launched_without_python(name):
+    fp8, wide = torch.float8_e4m3fn, torch.bfloat16
+    a, b, c = rand(2 * world(), 16).to(fp8), rand(16, 4 * world(), seed=1).to(fp8), rand(8, 16, seed=2).to(fp8).t()
+    ones = [torch.full(shape, 0.5, device=DEVICE) for shape in ((), (1,), (1, 1))]
+    rows, columns = rand(2 * world(), 1).abs() + 0.1, rand(1, 4 * world(), seed=4).abs() + 0.1
+    bias, scale = rand(4 * world(), seed=5, same=True), torch.tensor(2.0, device=DEVICE)
+    want = [2, world(), 4 * world()]
+    calls = {
+        "all_reduce": lambda: OPS.scaled_matmul_all_reduce(a, b, ones[0], ones[1], "sum", name, None, None, wide),
+        "with all": lambda: OPS.scaled_matmul_all_reduce(a, b, rows, columns, "avg", name, bias, scale, wide, True),
+        "fp8": lambda: OPS.scaled_matmul_all_reduce(a, b, rows, columns, "sum", name),
+        "scatter": lambda: OPS.scaled_matmul_reduce_scatter(
+            a, b, rows, columns, "sum", 0, 0, name, None, out_dtype=torch.float32
+        ),
+        "a viewed product": lambda: OPS.scaled_matmul_reduce_scatter(
+            a, b, rows, columns, "sum", 1, 0, name, want, out_dtype=wide
+        ),
+        "noted": lambda: OPS.scaled_matmul_reduce_scatter.noted(
+            a, b, ones[2], ones[1], "sum", 0, 0, name, None, out_dtype=wide, graph="a graph"
+        ),
+        "gather": lambda: OPS.all_gather_scaled_matmul(
+            a, [b], rows, [columns], 0, name, [bias], [scale], [wide], [True]
+        ),
+        "gather for two": lambda: OPS.all_gather_scaled_matmul(
+            a, [b, c], ones[0], ones[1:], 0, name, [None, None], [None, None], [wide, None], [True, False]
+        ),
+    }
+    for what, call in calls.items():
+        first = flat(call())
+        with Counted(3, 0):
+            for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):
+                with mode():
+                    again = flat(call())
+                    assert all(same_bytes(x, y) for x, y in zip(first, again, strict=True)), what
+    with Counted(0, 2):  # a bias of the kernel's own beside a given one; a tensor that stands twice
+        OPS.all_gather_scaled_matmul(
+            a, [b, c], ones[0], ones[1:], 0, name, [bias, None], [None, None], [wide, wide], [True, True]
+        )
+        OPS.scaled_matmul_all_reduce(a, b, ones[0], ones[0], "sum", name, None, None, wide)
+    x = torch.full((2,), 0.5, device=DEVICE)
+    for _ in range(2):  # two scales in one memory, and then not
+        got = OPS.scaled_matmul_all_reduce(a, b, x[:1].view(()), x[:1].view(1, 1), "sum", name, None, None, wide)
+        near(got, OPS.scaled_matmul_all_reduce(a, b, ones[0], ones[2], "sum", name, None, None, wide))
+        got = OPS.scaled_matmul_all_reduce(a, b, x[:1].view(()), (4 * x[1:]).view(1, 1), "sum", name, None, None, wide)
+        near(got, 4 * OPS.scaled_matmul_all_reduce(a, b, ones[0], ones[2], "sum", name, None, None, wide))
+
+
+def flat(result):
+    return [result] if isinstance(result, torch.Tensor) else [result[0], *result[1]]
+
+
+def same_bytes(x, y):
+    return x.dtype == y.dtype and torch.equal(x.view(torch.uint8), y.view(torch.uint8))
+
+
+def whole_a(a, name):
+    return reference.all_gather(a, 0, name)
+
+
+@check
+def test_ways_past_the_autograd_key(name):
+    """A call without gradients goes past it; one with a gradient is recorded, with every way to give the arguments."""
+    a, b, bias = rand(2 * world(), 6), rand(6, 4, seed=1, same=True), rand(4, seed=2, same=True)
+    assert (
+        not OPS.all_reduce(a, "sum", name).requires_grad
+        and not OPS.all_gather_matmul(a, [b], 0, name)[1][0].requires_grad
+    )
+    a.requires_grad_(), bias.requires_grad_()
+    with torch.no_grad():
+        assert not OPS.all_reduce(a, "sum", name).requires_grad
+    calls = {
+        "all": lambda: OPS.matmul_all_reduce(a, b, "sum", name, bias),
+        "by name": lambda: OPS.matmul_all_reduce(a, b, reduce_op="sum", group_name=name, bias=bias),
+        "the overload": lambda: OPS.matmul_all_reduce.default(a, b, "sum", name, bias),
+        "past Python": lambda: torch._C._jit_get_operation("tandem::matmul_all_reduce")[0](a, b, "sum", name, bias),
+        "two": lambda: OPS.all_gather_matmul(a, [b], 0, name, [bias], return_A=False)[1][0],
+        "two, and A": lambda: OPS.all_gather_matmul(a, [b], 0, name, [bias])[1][0],
+    }
+    wanted = None
+    for what, call in calls.items():
+        a.grad = bias.grad = None
+        out = call()
+        assert out.requires_grad, what
+        out.backward(torch.ones_like(out))
+        near(bias.grad, torch.full_like(bias, out.shape[0]))
+        wanted = a.grad if wanted is None else wanted
+        near(a.grad, wanted)
+    whole, (product,) = OPS.all_gather_matmul(a, [b], 0, name)
+    a.grad = None
+    whole.sum().backward()  # of the gathered A alone
+    near(a.grad, torch.full_like(a, world()))
+    for wrong in (
+        lambda: OPS.matmul_all_reduce(a, b, "sum"),
+        lambda: OPS.matmul_all_reduce(a, b, "sum", name, bia=bias),
+        lambda: OPS.matmul_all_reduce(a, b, "sum", name, B=b),
+        lambda: OPS.all_gather_matmul(a, [b], 0),
+    ):
+        fails_with((TypeError, RuntimeError), wrong)
+    fails_with(ValueError, lambda: OPS.all_reduce(a, "max", name))
+    with torch.no_grad():
+        fails_with(ValueError, lambda: OPS.all_reduce(a, "max", name))
+    assert (2 * a).requires_grad, "a failed call has left the Autograd keys as they were"
+    # A gradient of a gradient, and transforms, by the formula that the Autograd key has.
+    x = rand(3).requires_grad_()
+    (first,) = torch.autograd.grad((OPS.all_reduce(x * x, "sum", name)).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    near(second, torch.full_like(x, 2.0 * world()))
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Sees(TorchDispatchMode):
+        seen = ()
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.seen = (*self.seen, str(function))
+            return function(*args, **(kwargs or {}))
+
+    with Sees() as mode:
+        OPS.all_reduce(x, "sum", name)
+    assert "tandem.all_reduce.default" in mode.seen, mode.seen
+
+
+def fails_with(kinds, call):
+    try:
+        call()
+    except kinds:
+        return
+    raise AssertionError(f"no {kinds}")
 
 
 @check

@@ -1,4 +1,5 @@
-"""A rank that uses symmetric tensors as torch tensors: buffers of peers, signals, names, several groups; and the plans that ops hold."""
+"""A rank that uses symmetric tensors as torch tensors: buffers of peers, signals, names, several groups; what ops write in place
+there, and the memory pool; and the plans that ops hold."""
 
 import gc
 import os
@@ -9,6 +10,7 @@ import torch
 import torch.distributed as dist
 from checks import CUDA, DEVICE, check, main
 from reference_ops import OPS, near, rand, rank, reference, world
+from tandem.torch import _native, _pool
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.float8_e4m3fn)
 
@@ -148,6 +150,165 @@ def test_ops_take_symmetric_tensors(name):
     x.copy_(rand(5, 3))
     OPS.all_reduce.out(x, "sum", name, out=y)
     near(y.clone(), OPS.all_reduce(rand(5, 3), "sum", name))
+
+
+def symmetric_like(tensor):
+    return tandem.torch.empty(tensor.shape, dtype=tensor.dtype)
+
+
+def last_plan(name):
+    return tandem.torch.attach(name).plans.infos()[-1]
+
+
+@check
+def test_peers_write_symmetric_outputs_in_place(name):
+    a, b, bias = rand(4 * world(), 6), rand(6, 10, seed=1), rand(10, same=True)
+    calls = {
+        "all_gather": (a, 0, name),
+        "all_to_all": (a, 0, name),
+        "broadcast": (a, 0, name),
+        "all_reduce": (a, "sum", name),
+        "matmul_all_reduce": (a, b, "sum", name, bias),
+    }
+    for op, arguments in calls.items():
+        wanted = getattr(reference, op)(*arguments)
+        plain, symmetric = torch.empty_like(wanted), symmetric_like(wanted)
+        infos = []
+        for out in (plain, symmetric, plain, symmetric, symmetric):
+            before = _native.counts().launched
+            out.fill_(float("nan"))
+            getattr(OPS, op).out(*arguments, out=out)
+            near(out.clone(), wanted)
+            infos.append((last_plan(name), _native.counts().launched - before))
+        plans = [info["plan_id"] for info, _ in infos]
+        assert plans[0] == plans[2] != plans[1] == plans[3] == plans[4], (op, plans)
+        if _native.kernels is not None:
+            assert [launched for _, launched in infos] == [0, 0, 1, 1, 1], (op, infos)
+        if op in ("all_gather", "all_to_all"):
+            assert infos[0][0]["workspace_bytes"] > infos[1][0]["workspace_bytes"] == 0, (op, infos)
+
+
+@check
+def test_a_symmetric_output_in_place_and_in_parts(name):
+    x = symmetric_like(rand(6, 4))
+    x.copy_(rand(6, 4))
+    tandem.torch._ops.all_reduce_in_place(x, "sum", name)
+    near(x.clone(), reference.all_reduce(rand(6, 4), "sum", name))
+    whole = tandem.torch.empty(3, world() * 2, 5)
+    for part in (whole[1], whole[2], whole[0]):  # one plan for all places
+        OPS.all_gather.out(rand(2, 5), 0, name, out=part)
+        near(part.clone(), reference.all_gather(rand(2, 5), 0, name))
+    plan = last_plan(name)
+    across = whole.view(3 * world(), 2, 5)[:, 0]  # not contiguous
+    OPS.all_gather.out(rand(3, 5), 0, name, out=across)
+    near(across.clone(), reference.all_gather(rand(3, 5), 0, name))
+    assert last_plan(name)["plan_id"] != plan["plan_id"]
+    del x, whole, across, part
+
+
+@check
+def test_symmetric_outputs_must_lie_alike(name):
+    whole = tandem.torch.empty(2, world() * 4)
+    OPS.all_gather.out(rand(4), 0, name, out=whole[0])
+    for _ in range(2):
+        error = fails(
+            tandem.errors.InvalidArgument,
+            lambda: everywhere(lambda: OPS.all_gather.out(rand(4), 0, name, out=whole[rank() % 2])),
+        )
+        assert "offsets of symmetric operands" in str(error), error
+    OPS.all_gather.out(rand(4), 0, name, out=whole[1])
+    near(whole[1].clone(), reference.all_gather(rand(4), 0, name))
+
+
+def everywhere(call):
+    """The call and what it launched, since a launch on CUDA fails later."""
+    call()
+    tandem.torch.synchronize()
+
+
+@check
+def test_in_place_can_be_refused(name):
+    tandem.torch.detach(name)
+    tandem.torch.configure(write_in_place=False)
+    try:
+        whole = tandem.torch.empty(2, world() * 4)
+        OPS.all_gather.out(rand(4), 0, name, out=whole[rank() % 2])
+        near(whole[rank() % 2].clone(), reference.all_gather(rand(4), 0, name))
+        del whole
+    finally:
+        tandem.torch.configure(write_in_place=True)
+        tandem.torch.detach(name)
+
+
+@check
+def test_a_pools_pieces_are_symmetric(name):
+    if _native.kernels is None:
+        return
+    pool, kernels = _pool.arenas(5 << 20, name, 77), _native.kernels  # no device's: torch does not take from it
+    assert _pool.arenas(1 << 20, name, 77) is pool and [arena.numel() for arena in pool.arenas] == [6 << 20]
+    pieces = [kernels.pool_allocate(2 << 20, 77, None) for _ in range(4)]
+    assert None not in pieces[:3] and pieces[3] is None and kernels.pool_allocate(1, 78, None) is None, pieces
+    kernels.pool_free(pieces[1], 2 << 20, 77, None)
+    assert kernels.pool_allocate(1 << 20, 77, None) == pieces[1]
+    device = (2, torch.cuda.current_device()) if CUDA else (1, 0)
+    x = tandem.torch._memory._tensor_at(pieces[1], (world() * 2, 3), torch.float32, device, pool)
+    assert tandem.torch.is_symmetric(x)
+    OPS.all_gather.out(rand(2, 3), 0, name, out=x)
+    near(x.clone(), reference.all_gather(rand(2, 3), 0, name))
+    memory = tandem.torch.rendezvous(x[1:])
+    assert memory.offset == pieces[1] + 12 - pool.arenas[0].data_ptr() and memory.buffer_size == 6 << 20
+    x.fill_(rank())
+    memory.barrier()
+    for peer in range(world()):
+        assert (memory.get_remote_tensor(peer, (3,), torch.float32) == peer).all()
+    fails(tandem.errors.OutOfRange, lambda: memory.get_remote_tensor(0, (6 << 20,), torch.float32))
+    memory.barrier()
+    _pool.arenas(7 << 20, name, 77)
+    assert [arena.numel() for arena in pool.arenas] == [6 << 20, 2 << 20]
+    kernels.pool_free(pieces[1], 2 << 20, 77, None)
+
+
+@check
+def test_mem_pool(name):
+    if not CUDA:
+        error = fails(tandem.Unavailable, lambda: tandem.torch.mem_pool(1 << 20))
+        assert "CUDA backend" in str(error), error
+        return
+    pool = tandem.torch.mem_pool(64 << 20)
+    assert tandem.torch.mem_pool(1 << 20) is pool
+    a, b, bias = rand(4 * world(), 6), rand(6, 10, seed=1), rand(10, same=True)
+    with torch.cuda.use_mem_pool(pool):
+        held = torch.zeros(1 << 20, device=DEVICE)
+    assert tandem.torch.is_symmetric(held) and not tandem.torch.is_symmetric(a)
+    offset, places = tandem.torch.rendezvous(held).offset, []
+    for step in range(4):
+        before = _native.counts().launched
+        with torch.cuda.use_mem_pool(pool):
+            results = (
+                OPS.all_gather(a, 0, name),
+                OPS.all_reduce(a, "sum", name),
+                OPS.matmul_all_reduce(a, b, "sum", name, bias),
+            )
+            whole, (product,) = OPS.all_gather_matmul(a, [b], 0, name)
+        launched = _native.counts().launched - before
+        assert all(map(tandem.torch.is_symmetric, (*results, whole, product)))
+        near(results[0].clone(), reference.all_gather(a, 0, name))
+        near(results[1].clone(), reference.all_reduce(a, "sum", name))
+        near(results[2].clone(), reference.matmul_all_reduce(a, b, "sum", name, bias))
+        near(whole.clone(), results[0].clone())
+        assert launched == (0 if step == 0 else 4), (step, launched)
+        places.append([one.data_ptr() for one in (*results, whole, product)])
+        assert places[-1] == places[0], (step, places)
+        plans = tandem.torch.attach(name).plans.prepared()[-4:]
+        assert [sorted(plan.symmetric) for plan in plans] == [[1], [1], [2], [3]], plans
+        plain = OPS.all_gather(a, 0, name)  # out of the pool again
+        assert not tandem.torch.is_symmetric(plain)
+        near(plain, reference.all_gather(a, 0, name))
+        del results, whole, product, plain
+    assert tandem.torch.rendezvous(held).offset == offset
+    with torch.cuda.use_mem_pool(pool):
+        fails(torch.OutOfMemoryError, lambda: torch.empty(1 << 30, dtype=torch.uint8, device=DEVICE))
+    del held
 
 
 @check

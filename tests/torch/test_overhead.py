@@ -6,7 +6,15 @@ import unittest
 from node import CUDA, HERE, Daemon, Ranks
 
 OPS = ("all_reduce", "all_reduce.out", "all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce")
-CASES = (*OPS, *(f"{op}, inference" for op in OPS), *(f"{op}, no launch" for op in OPS), "torch.add(out=)")
+RECORDED = [f"{op}, recorded" for op in OPS if not op.endswith(".out")]
+CASES = (
+    *OPS,
+    *RECORDED,
+    *(f"{case}, no launch" for case in RECORDED),
+    *(f"{op}, inference" for op in OPS),
+    *(f"{op}, no launch" for op in OPS),
+    "torch.add(out=)",
+)
 
 
 class Overhead(unittest.TestCase):

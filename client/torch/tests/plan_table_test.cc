@@ -60,6 +60,50 @@ TEST(PlanTable, OnePlanServesSeveralCalls) {
   EXPECT_EQ(table.Find("0", KeyOf({2})).plan, nullptr);
 }
 
+TEST(PlanTable, KeepsAPlanForEachSetOfSymmetricSlots) {
+  PlanTable table;
+  const uint64_t group = table.OpenGroup("0");
+  tandem_torch_plan described = Described();
+  tandem_torch_slot slots[2] = {*described.slots, *described.slots};
+  slots[1].symmetric = TANDEM_TORCH_ELSEWHERE;
+  described.slots = slots;
+  described.slot_count = 2;
+  const uint64_t elsewhere = table.AddPlan(group, {1}, described);
+  slots[1].symmetric = TANDEM_TORCH_SYMMETRIC;
+  const uint64_t symmetric = table.AddPlan(group, {1}, described);
+  const CallKey key = KeyOf({1});
+  const PlanTable::Found found = table.Find("0", key);
+  EXPECT_EQ(found.plan->may_be_symmetric, 2u);
+  EXPECT_EQ(table.FindSymmetric(*found.group, key, 0)->id, elsewhere);
+  EXPECT_EQ(table.FindSymmetric(*found.group, key, 2)->id, symmetric);
+  EXPECT_EQ(table.FindSymmetric(*found.group, key, 1), nullptr);
+  EXPECT_EQ(table.FindSymmetric(*found.group, KeyOf({2}), 0), nullptr);
+  table.RemovePlan(group, elsewhere);
+  EXPECT_EQ(table.Find("0", key).plan->id, symmetric);
+  EXPECT_EQ(table.FindSymmetric(*found.group, key, 0), nullptr);
+  const uint64_t again = table.AddPlan(group, {1}, described);  // in the other's place
+  EXPECT_EQ(table.FindSymmetric(*found.group, key, 2)->id, again);
+}
+
+TEST(PlanTable, KnowsTheGroupsSymmetricRanges) {
+  PlanTable table;
+  const uint64_t group = table.OpenGroup("0");
+  table.AddPlan(group, {1}, Described());
+  const CallKey key = KeyOf({1});
+  EXPECT_EQ(table.Find("0", key).symmetric, nullptr);
+  table.AddSymmetric(group, {100, 200});
+  table.AddSymmetric(group, {300, 400});
+  table.AddSymmetric(group + 100, {500, 600});  // no such group
+  ASSERT_NE(table.Find("0", key).symmetric, nullptr);
+  EXPECT_EQ(table.Find("0", key).symmetric->size(), 2u);
+  table.RemoveSymmetric(group, 100);
+  table.RemoveSymmetric(group, 350);  // none begins there
+  ASSERT_EQ(table.Find("0", key).symmetric->size(), 1u);
+  EXPECT_EQ(table.Find("0", key).symmetric->front().begin, 300u);
+  table.RemoveSymmetric(group, 300);
+  EXPECT_EQ(table.Find("0", key).symmetric, nullptr);
+}
+
 TEST(PlanTable, ALaterGroupOfTheNameGetsNoPlanOfTheFirst) {
   PlanTable table;
   const uint64_t first = table.OpenGroup("0");

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "common/offset_allocator.h"
 #include "common/unique_fd.h"
 #include "daemon/control/ledger.h"
-#include "daemon/control/offset_allocator.h"
 #include "daemon/control/rendezvous.h"
 #include "daemon/control/store/registry_mutex.h"
 

@@ -15,6 +15,7 @@ from ._config import Config, configure
 from ._groups import Attachment, attach, attachment, detach, synchronize
 from ._install import install, installed, uninstall
 from ._memory import SymmetricMemory, empty, is_symmetric, memset32, rendezvous, stream_write_value32
+from ._pool import mem_pool
 
 if TYPE_CHECKING:
     from ._pass import GraphRecord, TandemPass, compile_config, explain_graph
@@ -35,6 +36,7 @@ __all__ = [
     "install",
     "installed",
     "is_symmetric",
+    "mem_pool",
     "memset32",
     "rendezvous",
     "stream_write_value32",

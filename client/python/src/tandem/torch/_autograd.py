@@ -6,11 +6,13 @@ reduce-scatter, that of a reduce-scatter a gather, and that of an all-reduce an 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from ._private import group_size, resolve
+from . import _native
+from ._private import apply_of, group_size, resolve
 from ._schemas import LIB
 
 Tensor = torch.Tensor
@@ -107,8 +109,16 @@ def _all_gather_matmul_setup(ctx: Any, inputs: Any, keyword_only_inputs: Any, ou
 
 
 def _all_gather_matmul_backward(ctx: Any, grad_whole: Tensor | None, grads: list[Tensor | None]) -> Any:
+    need_a, need_bs = ctx.needs_input_grad[:2]
+    grad_a, grad_bs, grad_biases = _all_gather_matmul_grads(ctx, need_a, need_bs, grad_whole, grads)
+    return _given(ctx, grad_a, grad_bs, None, None, grad_biases)
+
+
+def _all_gather_matmul_grads(
+    ctx: Any, need_a: bool, need_bs: Sequence[bool], grad_whole: Tensor | None, grads: Sequence[Tensor | None]
+) -> tuple[Tensor | None, list[Tensor | None], list[Tensor | None] | None]:
+    """The gradients of A, of each B and of each bias."""
     a, *bs = ctx.saved_tensors
-    need_a, need_bs = ctx.needs_input_grad[0], ctx.needs_input_grad[1]
     used = [(grad, b) for grad, b in zip(grads, bs, strict=True) if grad is not None]
     grad_a: Tensor | None = None
     if need_a:
@@ -143,7 +153,7 @@ def _all_gather_matmul_backward(ctx: Any, grad_whole: Tensor | None, grads: list
     grad_biases = ctx.bias_dtypes and [
         None if grad is None else _bias_grad(grad, dtype) for grad, dtype in zip(grads, ctx.bias_dtypes, strict=True)
     ]
-    return _given(ctx, grad_a, grad_bs, None, None, grad_biases)
+    return grad_a, grad_bs, grad_biases
 
 
 def _matmul_reduce_scatter_setup(ctx: Any, inputs: Any, output: Any) -> None:
@@ -188,14 +198,96 @@ def _matmul_all_reduce_backward(ctx: Any, grad: Tensor) -> Any:
     return _given(ctx, total @ b.t() if need_a else None, grad_b, None, None, grad_bias)
 
 
-for _name, _setup, _backward in (
-    ("all_reduce", _all_reduce_setup, _all_reduce_backward),
-    ("all_gather", _all_gather_setup, _all_gather_backward),
-    ("reduce_scatter", _reduce_scatter_setup, _reduce_scatter_backward),
-    ("all_to_all", _all_to_all_setup, _all_to_all_backward),
-    ("broadcast", _broadcast_setup, _broadcast_backward),
-    ("all_gather_matmul", _all_gather_matmul_setup, _all_gather_matmul_backward),
-    ("matmul_reduce_scatter", _matmul_reduce_scatter_setup, _matmul_reduce_scatter_backward),
-    ("matmul_all_reduce", _matmul_all_reduce_setup, _matmul_all_reduce_backward),
-):
+# Calls from Python that record a gradient come to these sooner than to what register_autograd() makes, which serves all others.
+
+
+def _recorder(name: str, setup: Callable[..., None], backward: Callable[..., Any]) -> Callable[..., Any]:
+    operation = getattr(_ops, name)
+
+    class Recorded(torch.autograd.Function):
+        """The op with its formula, of arguments in the schema's order."""
+
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            output = operation(*inputs)
+            setup(ctx, inputs, output)
+            return output
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            return backward(ctx, *grads)
+
+    apply, arguments = apply_of(Recorded), list(operation.default._schema.arguments)
+    count, defaults = len(arguments), [argument.default_value for argument in arguments]
+    required = sum(not argument.has_default_value() for argument in arguments)
+    names = [argument.name for argument in arguments]
+
+    def record(*given: Any, **named: Any) -> Any:
+        if named or len(given) < required:
+            given = (*given, *_in_order(name, names[len(given) :], required - len(given), defaults[len(given) :], named))
+        elif len(given) < count:
+            given = (*given, *defaults[len(given) :])
+        return apply(*given)
+
+    return record
+
+
+def _in_order(op: str, names: list[str], required: int, defaults: list[Any], named: dict[str, Any]) -> list[Any]:
+    """The arguments with these names: the first `required` are in `named`, the others have defaults."""
+    wrong = (set(names[: max(0, required)]) - set(named)) | (set(named) - set(names))
+    if wrong:
+        raise TypeError(f"tandem::{op}: {', '.join(sorted(wrong))} is missing, given twice, or no argument of it")
+    return [named.get(one, default) for one, default in zip(names, defaults, strict=True)]
+
+
+class _RecordedAllGatherMatmul(torch.autograd.Function):
+    """all_gather_matmul: its lists lie flat, since gradients are those of single arguments."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, dim: int, group_name: str, return_a: bool, count: int, *tensors: Tensor) -> Any:
+        bs, biases = tensors[:count], list(tensors[count:]) or None
+        output = _ops.all_gather_matmul(a, bs, dim, group_name, biases, return_A=return_a)
+        _all_gather_matmul_setup(ctx, (a, bs, dim, group_name, biases), {}, output)
+        whole, products = output
+        return (*products, whole) if return_a else tuple(products)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        need_a, _, _, _, _, *needs = ctx.needs_input_grad
+        grad_whole = grads[ctx.count] if ctx.gathered else None
+        grad_a, grad_bs, grad_biases = _all_gather_matmul_grads(ctx, need_a, needs[: ctx.count], grad_whole, grads[: ctx.count])
+        return grad_a, None, None, None, None, *grad_bs, *(grad_biases or ())
+
+
+_apply_all_gather_matmul = apply_of(_RecordedAllGatherMatmul)
+
+
+def _record_all_gather_matmul(
+    A: Tensor,
+    Bs: Sequence[Tensor],
+    gather_dim: int,
+    group_name: str,
+    biases: Sequence[Tensor] | None = None,
+    *,
+    return_A: bool = True,
+) -> tuple[Tensor | None, list[Tensor]]:
+    outputs = _apply_all_gather_matmul(A, gather_dim, group_name, return_A, len(Bs), *Bs, *(biases or ()))
+    return (outputs[-1], list(outputs[:-1])) if return_A else (None, list(outputs))
+
+
+_FORMULAS: dict[str, tuple[Callable[..., None], Callable[..., Any]]] = {
+    "all_reduce": (_all_reduce_setup, _all_reduce_backward),
+    "all_gather": (_all_gather_setup, _all_gather_backward),
+    "reduce_scatter": (_reduce_scatter_setup, _reduce_scatter_backward),
+    "all_to_all": (_all_to_all_setup, _all_to_all_backward),
+    "broadcast": (_broadcast_setup, _broadcast_backward),
+    "matmul_reduce_scatter": (_matmul_reduce_scatter_setup, _matmul_reduce_scatter_backward),
+    "matmul_all_reduce": (_matmul_all_reduce_setup, _matmul_all_reduce_backward),
+}
+for _name, (_setup, _backward) in _FORMULAS.items():
     torch.library.register_autograd(f"tandem::{_name}", _backward, setup_context=_setup, lib=LIB)
+    _native.recorders[_name] = _recorder(_name, _setup, _backward)
+torch.library.register_autograd(
+    "tandem::all_gather_matmul", _all_gather_matmul_backward, setup_context=_all_gather_matmul_setup, lib=LIB
+)
+_native.recorders["all_gather_matmul"] = _record_all_gather_matmul

@@ -16,7 +16,8 @@ class Config:
     launch_deadline: seconds of a launch from its first rank's arrival; None: the daemon's default. max_plans: live plans a group;
     the least recently used one is released first, on all ranks alike. row_buckets: for products with ever new numbers of rows:
     a rank's rows (along the gathered or scattered dimension) are padded to the next of these, so that few plans serve all;
-    more rows than the largest get plans of their own. It costs copies of the operand and of the result.
+    more rows than the largest get plans of their own. It costs copies of the operand and of the result. write_in_place: peers
+    write outputs in symmetric memory in place, so that these must lie alike on all ranks; False: as other outputs.
     """
 
     on_unavailable: OnUnavailable = "fallback"
@@ -24,6 +25,7 @@ class Config:
     launch_deadline: float | None = None
     max_plans: int = 512
     row_buckets: tuple[int, ...] = ()
+    write_in_place: bool = True
     runtime_dir: str | None = None
 
 

@@ -22,6 +22,7 @@ from ..group import Group
 from . import _config, _native
 from ._plans import PlanCache
 from ._private import backend_of, on_end, resolve, store_of
+from ._symmetric import Ranges
 
 __all__ = ["Attachment", "attach", "attachment", "detach", "synchronize"]
 
@@ -41,6 +42,7 @@ class Attachment:
             # Without notice of the group's end a plan might serve a later group of this name.
             if not on_end(process_group, table.hide):
                 table.hide()
+        self.symmetric = Ranges(table, config.write_in_place)
         self.plans = PlanCache(self, table)
 
     def __repr__(self) -> str:

@@ -12,13 +12,14 @@ import torch.distributed._symmetric_memory as symm_mem
 
 from . import _ops, _scaled
 from ._ops import new_like
-from ._private import group_size, new_library
+from ._private import below_autograd, group_size, new_library
 from ._shapes import gathered
 
 __all__ = ["install", "installed", "uninstall"]
 
 Tensor = torch.Tensor
 _symm_mem: Any = symm_mem
+_tandem: Any = torch.ops.tandem
 
 
 def _gathered_layout(like: Tensor, shape: Sequence[int], dim: int, dtype: torch.dtype | None = None) -> Tensor:
@@ -36,7 +37,10 @@ def _fused_all_gather_matmul(
     dim = gather_dim % A_shard.dim()
     whole = _gathered_layout(A_shard, whole_shape, dim) if return_A else None
     products = [_gathered_layout(A_shard, shape, dim) for shape in shapes]
-    return _ops.run_all_gather_matmul(A_shard, Bs, dim, group_name, None, whole, products)
+    gathered_a = [] if whole is None else [whole]
+    with below_autograd():
+        _tandem.all_gather_matmul.out(A_shard, Bs, dim, group_name, gathered=gathered_a, outs=products)
+    return whole, products
 
 
 def _fused_all_gather_scaled_matmul(
@@ -52,6 +56,12 @@ def _fused_all_gather_scaled_matmul(
     use_fast_accum: Sequence[bool],
 ) -> tuple[Tensor, list[Tensor]]:
     dim = gather_dim % A_shard.dim()
+    if dim == 0:  # in the layout of Tandem's own op
+        with below_autograd():
+            results: tuple[Tensor, list[Tensor]] = _tandem.all_gather_scaled_matmul(
+                A_shard, Bs, A_scale, B_scales, dim, group_name, biases, result_scales, out_dtypes, use_fast_accum
+            )
+        return results
     whole_shape = gathered(A_shard.shape, dim, group_size(group_name))
     whole = _gathered_layout(A_shard, whole_shape, dim)
     products = [
@@ -65,8 +75,9 @@ def _fused_all_gather_scaled_matmul(
 
 
 def _fused_matmul_reduce_scatter(A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group_name: str) -> Tensor:
-    out = new_like(A, _ops.matmul_reduce_scatter_shape(A, B, reduce_op, scatter_dim, group_name))
-    return _ops.matmul_reduce_scatter(out, A, B, reduce_op, scatter_dim, group_name)
+    with below_autograd():
+        result: Tensor = _tandem.matmul_reduce_scatter(A, B, reduce_op, scatter_dim, group_name)
+    return result
 
 
 def _fused_scaled_matmul_reduce_scatter(
@@ -104,21 +115,23 @@ def _fused_scaled_matmul_reduce_scatter(
             use_fast_accum,
         )
         return result
-    return _scaled.scaled_matmul_reduce_scatter(
-        A,
-        B,
-        A_scale,
-        B_scale,
-        reduce_op,
-        orig_scatter_dim,
-        scatter_dim_after_maybe_reshape,
-        group_name,
-        output_shape,
-        None,
-        None,
-        out_dtype,
-        use_fast_accum,
-    )
+    with below_autograd():
+        scattered: Tensor = _tandem.scaled_matmul_reduce_scatter(
+            A,
+            B,
+            A_scale,
+            B_scale,
+            reduce_op,
+            orig_scatter_dim,
+            scatter_dim_after_maybe_reshape,
+            group_name,
+            output_shape,
+            None,
+            None,
+            out_dtype,
+            use_fast_accum,
+        )
+    return scattered
 
 
 def _low_contention_all_gather(tensor: Tensor, group_name: str) -> Tensor:
@@ -130,7 +143,9 @@ def _low_contention_reduce_scatter(tensor: Tensor, reduce_op: str, group_name: s
 
 
 def _one_shot_all_reduce(input: Tensor, reduce_op: str, group_name: str) -> Tensor:
-    return _ops.all_reduce(new_like(input, input.shape), input, reduce_op, group_name)
+    with below_autograd():
+        result: Tensor = _tandem.all_reduce(input, reduce_op, group_name)
+    return result
 
 
 _KERNELS: dict[str, Callable[..., Any]] = {

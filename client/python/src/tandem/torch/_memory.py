@@ -62,6 +62,7 @@ class _Allocation:
         core = reservation.rendezvous(first.group, deadline)
         self.address, self.device, self.nbytes = core.data, core.__dlpack_device__(), math.prod(reservation.shape)
         self._places: dict[int, tuple[Attachment, CoreTensor]] = {id(first): (first, core)}
+        first.symmetric.add(self.address, self.nbytes)
 
     def place(self, attachment: Attachment, deadline: float) -> CoreTensor:
         """The symmetric tensor in this group; the ranks meet the first time."""
@@ -74,17 +75,21 @@ class _Allocation:
             if core.data != self.address:
                 raise errors.Internal(f"a tensor lies at {self.address:#x} in one group and at {core.data:#x} in another")
             self._places[id(attachment)] = (attachment, core)
+            attachment.symmetric.add(self.address, self.nbytes)
             return core
 
     def __del__(self) -> None:
+        for attachment, _ in getattr(self, "_places", {}).values():
+            attachment.symmetric.remove(self.address)
         with contextlib.suppress(errors.TandemError, ValueError, AttributeError):
             self._reservation.close()
 
 
 _allocations: weakref.WeakValueDictionary[int, _Allocation] = weakref.WeakValueDictionary()
+_arenas: list[_Allocation] = []  # of the memory pools, whose tensors are pieces of them
 
 
-def _served(group: Any) -> Attachment:
+def served(group: Any) -> Attachment:
     attachment = attach(group)
     if attachment.group is None:
         raise errors.Unavailable(f"Tandem has no memory for group {attachment.name!r}: {attachment.reason}", reason="UNAVAILABLE")
@@ -102,7 +107,7 @@ def empty(*size: Any, dtype: torch.dtype | None = None, group: Any = None, name:
     """
     sizes = [int(one) for one in (size[0] if len(size) == 1 and not isinstance(size[0], int) else size)]
     kind = torch.get_default_dtype() if dtype is None else dtype
-    attachment = _served(group)
+    attachment = served(group)
     assert attachment.group is not None
     bytes_ = max(1, math.prod(sizes) * kind.itemsize)
     reservation = attachment.group.client.empty(bytes_, DType.u8, gpu_uuid=attachment.group.gpu_uuid, name=name)
@@ -115,21 +120,32 @@ def empty(*size: Any, dtype: torch.dtype | None = None, group: Any = None, name:
 
 
 def _find(tensor: torch.Tensor) -> _Allocation | None:
-    return _allocations.get(tensor.untyped_storage().data_ptr())
+    address = tensor.untyped_storage().data_ptr()
+    found = _allocations.get(address)
+    if found is None:
+        found = next((arena for arena in _arenas if arena.address <= address < arena.address + arena.nbytes), None)
+    return found
+
+
+def keep_arena(arena: torch.Tensor) -> None:
+    """Makes a tensor of empty() one whose pieces are symmetric tensors of their own, until the process ends."""
+    allocation = _find(arena)
+    assert allocation is not None
+    _arenas.append(allocation)
 
 
 def is_symmetric(tensor: torch.Tensor) -> bool:
-    """Whether the tensor is one of empty(), or a view of one."""
+    """Whether the tensor is one of empty() or of mem_pool(), or a view of one."""
     return _find(tensor) is not None
 
 
 def rendezvous(tensor: torch.Tensor, group: Any = None) -> SymmetricMemory:
-    """The handle of a tensor of empty(), or of a view of one, in a group. In another group than empty()'s the ranks meet the first
-    time. ValueError for another tensor."""
+    """The handle of a tensor of empty() or of mem_pool(), or of a view of one, in a group. In another group than empty()'s the
+    ranks meet the first time. The buffer of a tensor of mem_pool() is the pool's memory. ValueError for another tensor."""
     allocation = _find(tensor)
     if allocation is None:
-        raise ValueError("this tensor is not of tandem.torch.empty(): other memory is not symmetric")
-    attachment = _served(group)
+        raise ValueError("this tensor is not of tandem.torch.empty() or mem_pool(): other memory is not symmetric")
+    attachment = served(group)
     place = allocation.place(attachment, attachment.config.rendezvous_timeout)
     offset = tensor.data_ptr() - allocation.address
     return SymmetricMemory(allocation, place, attachment, tensor.device, offset)
@@ -166,6 +182,11 @@ class SymmetricMemory:
         memory alive."""
         size = math.prod(sizes) * dtype.itemsize
         view = self._place.buffer(rank, (size,), DType.u8, storage_offset * dtype.itemsize)
+        return _tensor_at(view.data, sizes, dtype, self._allocation.device, (view, self._allocation))
+
+    def get_remote_tensor(self, peer: int, sizes: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """The peer's tensor that lies where the tensor that rendezvous() got lies here. Errors as of get_buffer()."""
+        view = self._place.buffer(peer, (math.prod(sizes) * dtype.itemsize,), DType.u8, self.offset)
         return _tensor_at(view.data, sizes, dtype, self._allocation.device, (view, self._allocation))
 
     def get_signal_pad(

@@ -19,15 +19,16 @@ import torch
 
 from .. import _c
 from ._plans import DTYPES
-from ._private import below_autograd
+from ._private import any_requires_grad, below_autograd, is_traced
 
 if TYPE_CHECKING:
     from ._plans import Prepared, Slot
 
 _log = logging.getLogger("tandem.torch")
 
-VERSION = 1
+VERSION = 2
 _ARGUMENT, _RESULT = 0, 1
+_NEVER, _ELSEWHERE, _SYMMETRIC = 0, 1, 2
 
 _u64, _int = ctypes.c_uint64, ctypes.c_int
 # In the order of tandem_torch_functions.
@@ -39,7 +40,7 @@ class _Functions(ctypes.Structure):
 
 
 class _Slot(ctypes.Structure):
-    _fields_ = [("source", _int), ("index", _int), ("written", _int), ("reserved", _int), ("bytes", _u64), ("offset", _u64)]
+    _fields_ = [("source", _int), ("index", _int), ("written", _int), ("symmetric", _int), ("bytes", _u64), ("offset", _u64)]
 
 
 class _Result(ctypes.Structure):
@@ -73,6 +74,11 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hide_group": (None, [_u64]),
     "close_group": (None, [_u64]),
     "set_staging": (None, [_u64, _c.Pointer, _c.Pointer, ctypes.c_size_t]),
+    "add_symmetric": (None, [_u64, _c.Pointer, ctypes.c_size_t]),
+    "remove_symmetric": (None, [_u64, _c.Pointer]),
+    "add_arena": (None, [_int, _c.Pointer, ctypes.c_size_t]),
+    "pool_allocate": (_c.Pointer, [ctypes.c_size_t, _int, _c.Pointer]),
+    "pool_free": (None, [_c.Pointer, ctypes.c_size_t, _int, _c.Pointer]),
     "add_plan": (_u64, [_u64, ctypes.POINTER(_Plan)]),
     "add_call": (None, [_u64, _u64]),
     "remove_plan": (None, [_u64, _u64]),
@@ -89,6 +95,7 @@ class Kernels:
     """libtandem_torch.so with typed functions: `kernels.tick` is `tandem_torch_tick`."""
 
     def __init__(self, path: str) -> None:
+        self.path = path
         self._handle = ctypes.CDLL(path)
         for name, (result, arguments) in _PROTOTYPES.items():
             function = getattr(self._handle, "tandem_torch_" + name)
@@ -202,20 +209,40 @@ def _raise_meant(error: RuntimeError) -> NoReturn:
     raise error
 
 
-def guarded(operation: Callable[..., Any], with_more: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """The op's call from Python, with the exceptions that its kernel means. Without gradients it goes past the Autograd key, whose
-    kernel is Python. `with_more`: what is called instead where a call names an output or a graph, which other overloads take."""
-    records_gradients, inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
+# Arguments that the default overloads do not have.
+_OTHER = frozenset(("out", "outs", "graph"))
+
+
+# By the op's name: what records a call for the backward, sooner than the Autograd key's kernel.
+recorders: dict[str, Callable[..., Any]] = {}
+
+
+def guarded(operation: Callable[..., Any], with_more: Callable[..., Any] | None = None, name: str = "") -> Callable[..., Any]:
+    """The op's call from Python, with the exceptions that its kernel means. It goes past the Autograd key, whose kernel is Python,
+    where no gradient is recorded; where one is, to the recorder with the op's name. `with_more`: what is called instead where a
+    call names an output or a graph, which other overloads take."""
+    gradients, inference, need_gradients = torch.is_grad_enabled, torch.is_inference_mode_enabled, any_requires_grad
 
     def call(*given: Any, **named: Any) -> Any:
         chosen = operation
-        if named and with_more is not None and ("out" in named or "graph" in named):
-            chosen = with_more
         try:
-            if records_gradients() or inference():  # in inference mode torch goes past it by itself
+            if named and with_more is not None and not _OTHER.isdisjoint(named):
+                chosen = with_more
+            if gradients():
+                if need_gradients(*given, **named):
+                    record = recorders.get(name)
+                    if record is None or chosen is not operation or is_traced():
+                        return chosen(*given, **named)
+                    return record(*given, **named)
+                if is_traced():
+                    return chosen(*given, **named)
+            elif inference():  # torch goes past the key by itself
                 return chosen(*given, **named)
-            with below_autograd():
+            below = below_autograd()  # in force from here to its end
+            try:
                 return chosen(*given, **named)
+            finally:
+                del below
         except RuntimeError as error:
             _raise_meant(error)
 
@@ -266,6 +293,14 @@ class Table:
             self._kernels.remove_plan(self.number, number)
             _prepared.pop(number, None)
 
+    def add_symmetric(self, address: int, size: int) -> None:
+        """The range is in a symmetric tensor of the group."""
+        self._kernels.add_symmetric(self.number, address, size)
+
+    def remove_symmetric(self, address: int) -> None:
+        """The range that begins there is so no more."""
+        self._kernels.remove_symmetric(self.number, address)
+
     def hide(self) -> None:
         """Calls find this table no more: its name may be another process group's now."""
         self._kernels.hide_group(self.number)
@@ -292,6 +327,7 @@ def _describe(prepared: Prepared, slots: Sequence[Slot], tensors: list[torch.Ten
     numbers = {id(tensor): number for number, tensor in enumerate(tensors)}
     if len(numbers) != len(tensors):  # a tensor that stands twice
         return None
+    _add_views(numbers, slots, tensors)
     c_slots, layout = (_Slot * max(1, len(slots)))(), []
     # The gathered A is the last of the results, and their order is that of the products.
     made = [i for i, slot in enumerate(slots) if id(slot.tensor) not in numbers]
@@ -301,10 +337,25 @@ def _describe(prepared: Prepared, slots: Sequence[Slot], tensors: list[torch.Ten
             return None
         source, index = (_RESULT, made.index(i)) if i in made else (_ARGUMENT, numbers[id(slot.tensor)])
         layout.append((source, index))
-        c_slots[i] = _Slot(source, index, int(slot.written), 0, prepared.plan.slot_bytes[i], prepared.offsets[i])
+        where = _SYMMETRIC if i in prepared.symmetric else _ELSEWHERE if prepared.can_be_symmetric(slot) else _NEVER
+        c_slots[i] = _Slot(source, index, int(slot.written), where, prepared.plan.slot_bytes[i], prepared.offsets[i])
     shapes = [_c.extents(slots[i].tensor.shape) for i in made]
     results = (_Result * len(made))()
     for result, shape, i in zip(results, shapes, made, strict=True):
         result.dtype, result.dims = int(DTYPES[slots[i].tensor.dtype]), len(shape)
         result.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
     return tuple(layout), c_slots, results, shapes
+
+
+def _add_views(numbers: dict[int, int], slots: Sequence[Slot], tensors: list[torch.Tensor]) -> None:
+    """The numbers also of slots that are an argument seen in another shape: a slot is bound to the same bytes. Not of one that may
+    be either of two arguments: they are others in the next call."""
+    found: dict[Any, list[int]] = {}
+    for number, tensor in enumerate(tensors):
+        if tensor.numel() and tensor.is_contiguous():
+            found.setdefault((tensor.data_ptr(), tensor.numel(), tensor.dtype), []).append(number)
+    for tensor in (slot.tensor for slot in slots):
+        if id(tensor) not in numbers and tensor.is_contiguous():
+            of = found.get((tensor.data_ptr(), tensor.numel(), tensor.dtype), [])
+            if len(of) == 1:
+                numbers[id(tensor)] = of[0]

@@ -333,6 +333,48 @@ def run_all_gather_matmul(
     return whole, products
 
 
+def check_out(out: Tensor, wanted: Sequence[int], like: Tensor, what: str = "out") -> None:
+    """Whether a given output has the result's form."""
+    if list(out.shape) != list(wanted) or out.dtype != like.dtype or out.device != like.device:
+        raise ValueError(
+            f"{what} is {out.dtype} {list(out.shape)} on {out.device}; it must be {like.dtype} {list(wanted)} on {like.device}"
+        )
+
+
+def all_gather_matmul_into(
+    A: Tensor,
+    Bs: Sequence[Tensor],
+    gather_dim: int,
+    group_name: str,
+    biases: Sequence[Tensor] | None = None,
+    *,
+    gathered: Sequence[Tensor],
+    outs: Sequence[Tensor],
+) -> None:
+    whole_shape, shapes = all_gather_matmul_shapes(A, Bs, gather_dim, group_name, biases)
+    if len(outs) != len(shapes) or len(gathered) > 1:
+        raise ValueError(f"{len(outs)} outs for {len(shapes)} products, and {len(gathered)} for the gathered A")
+    for out, shape in zip(outs, shapes, strict=True):
+        check_out(out, shape, A, "a product's out")
+    for out in gathered:
+        check_out(out, whole_shape, A, "gathered")
+    whole = gathered[0] if gathered else None
+    run_all_gather_matmul(A, Bs, gather_dim % A.dim(), group_name, biases, whole, list(outs))
+
+
+def _fake_all_gather_matmul_into(
+    A: Tensor,
+    Bs: Sequence[Tensor],
+    gather_dim: int,
+    group_name: str,
+    biases: Sequence[Tensor] | None = None,
+    *,
+    gathered: Sequence[Tensor],
+    outs: Sequence[Tensor],
+) -> None:
+    all_gather_matmul_shapes(A, Bs, gather_dim, group_name, biases)
+
+
 def _fake_all_gather_matmul(
     A: Tensor,
     Bs: Sequence[Tensor],
@@ -405,7 +447,8 @@ def register_noted(
     torch.library.register_fake(f"tandem::{name}.{overload}", fake_noted, lib=LIB)
 
 
-def _no_tensor() -> Tensor:
+def no_tensor() -> Tensor:
+    """The result of a call that has failed."""
     return torch.empty(0)
 
 
@@ -418,11 +461,7 @@ def _register(name: str, shape: Callable[..., list[int]], kernel: Callable[..., 
         return kernel(new_like(first, shape(first, *rest, **named)), first, *rest, **named)
 
     def into(first: Tensor, *rest: Any, out: Tensor, **named: Any) -> None:
-        wanted = shape(first, *rest, **named)
-        if list(out.shape) != wanted or out.dtype != first.dtype or out.device != first.device:
-            raise ValueError(
-                f"out is {out.dtype} {list(out.shape)} on {out.device}; it must be {first.dtype} {wanted} on {first.device}"
-            )
+        check_out(out, shape(first, *rest, **named), first)
         kernel(out, first, *rest, **named)
 
     def fake(first: Tensor, *rest: Any, **named: Any) -> Tensor:
@@ -432,11 +471,11 @@ def _register(name: str, shape: Callable[..., list[int]], kernel: Callable[..., 
         shape(first, *rest, **named)
 
     refuse_gradients(name, "out")
-    register_kernel(name, "default", functional, _no_tensor)
+    register_kernel(name, "default", functional, no_tensor)
     register_kernel(name, "out", into, _no_result)
     torch.library.register_fake(f"tandem::{name}", fake, lib=LIB)
     torch.library.register_fake(f"tandem::{name}.out", fake_into, lib=LIB)
-    register_noted(name, "noted", functional, fake, _no_tensor)
+    register_noted(name, "noted", functional, fake, no_tensor)
     register_noted(name, "noted_out", into, fake_into, _no_result)
 
 
@@ -450,5 +489,9 @@ _register("matmul_all_reduce", matmul_all_reduce_shape, matmul_all_reduce)
 register_kernel("all_gather_matmul", "default", all_gather_matmul, list)
 torch.library.register_fake("tandem::all_gather_matmul", _fake_all_gather_matmul, lib=LIB)
 register_noted("all_gather_matmul", "noted", all_gather_matmul, _fake_all_gather_matmul, list)
+refuse_gradients("all_gather_matmul", "out")
+register_kernel("all_gather_matmul", "out", all_gather_matmul_into, _no_result)
+torch.library.register_fake("tandem::all_gather_matmul.out", _fake_all_gather_matmul_into, lib=LIB)
+register_noted("all_gather_matmul", "noted_out", all_gather_matmul_into, _fake_all_gather_matmul_into, _no_result)
 if _native.kernels is not None:
     LIB.impl("_wait", _native.hidden(_native.wait_on, _no_result), "CompositeExplicitAutograd")

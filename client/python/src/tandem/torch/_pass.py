@@ -35,6 +35,15 @@ def _arguments(node: Node) -> tuple[Any, ...]:
     return node.args
 
 
+def _fresh(node: Any) -> Any:
+    """A tensor like the node's, or a list of these."""
+    return [_fresh(one) for one in node] if isinstance(node, list) else torch.empty_like(_tensor(node))
+
+
+def _static(extents: Sequence[Any]) -> bool:
+    return all(isinstance(extent, int) for extent in extents)
+
+
 def _check(graph: Any) -> None:
     graph.lint()
 
@@ -96,6 +105,31 @@ class _Rewrite:
         node.meta["val"] = like.new_empty(list(extents))
         return node
 
+    # Buffers for results are nodes of their own, so that Inductor plans them, also where its version knows no such overloads. An
+    # op with results of symbolic extents allocates them itself: a graph has no nodes for these extents.
+
+    def _buffer(self, like: torch.Tensor, extents: Sequence[Any]) -> Node:
+        given = {"dtype": like.dtype, "layout": torch.strided, "device": like.device, "pin_memory": False}
+        return self._emit(aten.empty.memory_format, (list(extents),), given, like, extents)
+
+    def _fill(self, op: Any, args: tuple[Any, ...], outs: dict[str, Any]) -> list[Any]:
+        """Calls an overload that fills buffers, in the form that keeps a graph functional until Inductor has placed its buffers.
+        Returns what is filled: a node of each of the outputs, or a list of nodes."""
+        names = [argument.name for argument in op._schema.arguments]
+        given = {**dict(zip(names, args, strict=False)), "graph": self.name, **outs}
+        call = self.graph.call_function(torch.ops.higher_order.auto_functionalized, (op,), given)
+        call.meta["val"] = (None, *[_fresh(out) for out in outs.values()])
+        filled: list[Any] = []
+        for i, out in enumerate(outs.values()):
+            one = self._item(call, i + 1)
+            filled.append([self._item(one, j) for j in range(len(out))] if isinstance(out, list) else one)
+        return filled
+
+    def _item(self, node: Node, index: int) -> Node:
+        item: Node = self.graph.call_function(_getitem, (node, index))
+        item.meta["val"] = node.meta["val"][index]
+        return item
+
     # all-gather -> product
 
     def _gather(self, gather: Node, wait: Node, group: str) -> tuple[str, str]:
@@ -153,25 +187,30 @@ class _Rewrite:
             scaled = found[0].scales is not None
             together = scaled or all(bias is not None for bias in biases)
             dead: list[Node] = []
-            if scaled:
-                fused = self._scaled_gather(a, found, form, whole, dim, group, dead)
+            shapes = [[*whole[:-1], _tensor(product.b).shape[1]] for product in found]
+            if scaled or not _static(whole):
+                if scaled:
+                    fused = self._scaled_gather(a, found, form, whole, dim, group, dead)
+                else:
+                    args = (a, [product.b for product in found], dim, group) + ((biases,) if together else ())
+                    fused = graph.call_function(_ops.all_gather_matmul.noted, args, {"return_A": keep, "graph": self.name})
+                results = [_tensor(product.node).new_empty(extents) for product, extents in zip(found, shapes, strict=True)]
+                fused.meta["val"] = (_tensor(shard).new_empty(whole), results)
+                gathered, outs = [self._item(fused, 0)] if keep else [], self._item(fused, 1)
+                parts = [self._item(outs, i) for i in range(len(found))]
             else:
-                args = (a, [product.b for product in found], dim, group) + ((biases,) if together else ())
-                fused = graph.call_function(_ops.all_gather_matmul.noted, args, {"return_A": keep, "graph": self.name})
-            outs = graph.call_function(_getitem, (fused, 1))
-            for i, product in enumerate(found):
-                part: Node = graph.call_function(_getitem, (outs, i))
-                extents = [*whole[:-1], _tensor(product.b).shape[1]]
-                part.meta["val"] = _tensor(product.node).new_empty(extents)
+                into = (a, [product.b for product in found], dim, group, biases if together else None)
+                buffers = [self._buffer(_tensor(product.node), extents) for product, extents in zip(found, shapes, strict=True)]
+                for_a = [self._buffer(_tensor(shard), whole)] if keep else []
+                gathered, parts = self._fill(_ops.all_gather_matmul.noted_out, into, {"gathered": for_a, "outs": buffers})
+            for part, product, extents in zip(parts, found, shapes, strict=True):
                 if product.bias is not None and not together:
                     part = self._emit(aten.add.Tensor, (part, product.bias), {}, _tensor(product.node), extents)
                 result = graphs.reshaped(graph, part, graphs.shape(product.node) or [])
                 result.meta["val"] = product.node.meta["val"]
                 product.node.replace_all_uses_with(result)
             if keep:
-                gathered: Node = graph.call_function(_getitem, (fused, 0))
-                gathered.meta["val"] = _tensor(shard).new_empty(whole)
-                view = graphs.reshaped(graph, gathered, graphs.shape(form.node) or [])
+                view = graphs.reshaped(graph, gathered[0], graphs.shape(form.node) or [])
                 form.node.replace_all_uses_with(view)
         graph.erase_node(anchor)
         graphs.erase_dead([*consumed, *views, form.node, *form.between, wait, gather, *sent, *dead])
@@ -294,10 +333,13 @@ class _Rewrite:
         whole: list[Any] | None = None,
     ) -> Node:
         value = _tensor(product.node)
-        if product.scales is None:
-            op = getattr(_ops, name).noted
+        if product.scales is None and not _static(extents):
             args = (a, product.b, *middle) + (() if bias is None else (bias,))
-            return self._emit(op, args, {"graph": self.name}, value, extents)
+            return self._emit(getattr(_ops, name).noted, args, {"graph": self.name}, value, extents)
+        if product.scales is None:
+            out = self._buffer(value, extents)
+            filled: Node = self._fill(getattr(_ops, name).noted_out, (a, product.b, *middle, bias), {"out": out})[0]
+            return filled
         op = getattr(_ops, "scaled_" + name).noted
         if name == "matmul_reduce_scatter":
             reduce_op, dim, group = middle
@@ -370,7 +412,8 @@ class _Rewrite:
         if not isinstance(size, int) or size > SMALL_ALL_REDUCE_BYTES:
             raise _Declined(why)
         with self.graph.inserting_before(wait):
-            lowered = self._emit(_ops.all_reduce.noted, (source, reduce_op, group), {"graph": self.name}, value, value.shape)
+            out = self._buffer(value, value.shape)
+            (lowered,) = self._fill(_ops.all_reduce.noted_out, (source, reduce_op, group), {"out": out})
         self._replace(wait, lowered, [wait, reduce])
         return "all_reduce", f"{size} bytes; no product: {why}"
 

@@ -15,6 +15,7 @@ from ..enums import DType
 from ..memory import Memory
 from ..plan import Operand, Plan
 from ._private import raw_stream
+from ._symmetric import OUTPUTS
 
 if TYPE_CHECKING:
     from ._groups import Attachment
@@ -84,11 +85,15 @@ class Refusal:
 
 
 class Prepared:
-    """A plan for calls of one signature. numbers: of the plan in the kernels' table, one for each order of a call's tensors (an
-    output may be given or made). used: the group's count at the last call that Python ran."""
+    """A plan for calls of one signature. symmetric: the slots that lie in symmetric memory. numbers: of the plan in the kernels'
+    table, one for each order of a call's tensors (an output may be given or made). used: the group's count at the last call that
+    Python ran."""
 
-    def __init__(self, plan: Plan, slots: Sequence[Slot]) -> None:
+    def __init__(self, plan: Plan, call: Call, symmetric: Sequence[int]) -> None:
+        slots = call.slots
         self.plan = plan
+        self.symmetric = frozenset(symmetric)
+        self._output = OUTPUTS.get(call.op)
         self.numbers: dict[Any, int] = {}
         self.used = 0
         self._on_cuda = any(slot.tensor.is_cuda for slot in slots)
@@ -107,6 +112,10 @@ class Prepared:
         self._views: list[torch.Tensor] = []
         self._bindings: Any = None
 
+    def can_be_symmetric(self, slot: Slot) -> bool:
+        """Whether peers write this slot in place where it lies in symmetric memory."""
+        return slot.written and slot.role == self._output
+
     def _stage(self, staging: _Staging, attachment: Attachment) -> None:
         staging.reserve(attachment, self.staging_bytes)
         memory = staging.memory
@@ -124,15 +133,17 @@ class Prepared:
     def run_on_host(self, slots: Sequence[Slot], staging: _Staging, attachment: Attachment, deadline_ms: int) -> None:
         """Runs the launch to its end. The caller holds the group's lock."""
         self._stage(staging, attachment)
-        for slot, view in zip(slots, self._views, strict=True):
-            if not slot.written:
+        for i, (slot, view) in enumerate(zip(slots, self._views, strict=True)):
+            if i in self.symmetric:
+                self._bindings[i] = _c.Binding(None, 0, slot.tensor.data_ptr())
+            elif not slot.written:
                 view.copy_(slot.tensor)
         library, plan = _c.library(), self.plan._open()
         stream = self.plan.group.client.host_stream()._open()
         library.raise_status(library.launch(plan, stream, self._bindings, self._count, deadline_ms, None))
         self.wait()
-        for slot, view in zip(slots, self._views, strict=True):
-            if slot.written:
+        for i, (slot, view) in enumerate(zip(slots, self._views, strict=True)):
+            if slot.written and i not in self.symmetric:
                 slot.tensor.copy_(view)
 
     def run_on_cuda(self, slots: Sequence[Slot], deadline_ms: int) -> None:
@@ -194,10 +205,13 @@ class PlanCache:
         on_host = self._attachment.device_type == "cpu"
         if not on_host:
             key = (key, tuple(slot.tensor.stride() for slot in call.slots))
+        symmetric = self._symmetric_slots(call)
+        if symmetric:
+            key = (key, "symmetric", symmetric)
         with self._lock:
             prepared = self._plans.get(key)
             if prepared is None:
-                prepared = self._prepare(key, call, on_host)
+                prepared = self._prepare(key, call, symmetric, on_host)
             prepared.used = self._tick()
             if isinstance(prepared, Refusal):
                 raise Declined(prepared.reason)
@@ -208,6 +222,14 @@ class PlanCache:
             if self._table is not None:
                 self._offer(self._table, prepared, call.slots, on_host)
         return call
+
+    def _symmetric_slots(self, call: Call) -> tuple[int, ...]:
+        """The slots that peers may write in place in this call; with an output in place its input, which is the same memory."""
+        role, found = OUTPUTS.get(call.op), []
+        for i, slot in enumerate(call.slots):
+            if slot.written and slot.role == role and self._attachment.symmetric.hold(slot.tensor):
+                found += [i] if slot.alias_of is None else [slot.alias_of, i]
+        return tuple(found)
 
     def _offer(self, table: Table, prepared: Prepared, slots: Sequence[Slot], on_host: bool) -> None:
         """Lets the kernels launch the plan in calls like the one that has just run."""
@@ -230,7 +252,7 @@ class PlanCache:
             return plan.used
         return max(plan.used, self._table.last_use(plan))
 
-    def _prepare(self, key: Any, call: Call, on_host: bool) -> Prepared | Refusal:
+    def _prepare(self, key: Any, call: Call, symmetric: tuple[int, ...], on_host: bool) -> Prepared | Refusal:
         group, config = self._attachment.group, self._attachment.config
         assert group is not None
         if not on_host and torch.cuda.is_current_stream_capturing():
@@ -239,12 +261,12 @@ class PlanCache:
                 "once before the capture, on all ranks, as torch.cuda.graph's warm-up does"
             )
         operands = []
-        for slot in call.slots:
+        for i, slot in enumerate(call.slots):
             dtype = DTYPES.get(slot.tensor.dtype)
             if dtype is None:
                 return self._keep(key, Refusal(f"Tandem has no tensors of {slot.tensor.dtype}"))
             strides = None if on_host else slot.tensor.stride()
-            operands.append(Operand(slot.role, dtype, tuple(slot.tensor.shape), strides, alias_of=slot.alias_of))
+            operands.append(Operand(slot.role, dtype, tuple(slot.tensor.shape), strides, i in symmetric, slot.alias_of))
         # Ranks that disagree meet under one key all the same, and all get the field's name.
         name = f"torch.{self._made}"
         self._made += 1
@@ -254,7 +276,7 @@ class PlanCache:
             if isinstance(error, errors.FieldMismatch) or error.reason == "KEY_REUSED":
                 raise
             return self._keep(key, Refusal(str(error)))
-        return self._keep(key, Prepared(plan, call.slots))
+        return self._keep(key, Prepared(plan, call, symmetric))
 
     def _keep(self, key: Any, value: Prepared | Refusal) -> Prepared | Refusal:
         while len(self._plans) >= self._attachment.config.max_plans:

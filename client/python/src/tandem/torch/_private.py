@@ -78,6 +78,20 @@ def new_library(namespace: str, kind: str) -> Any:
     return library(namespace, kind)
 
 
-def below_autograd() -> Any:
-    """A context in which ops go past the Autograd keys."""
-    return torch._C._AutoDispatchBelowAutograd()
+# below_autograd(): while the object lives, ops of this thread go past the Autograd keys; it is a context manager, too.
+below_autograd: Callable[[], Any] = torch._C._AutoDispatchBelowAutograd
+# Whether one of the arguments, or a tensor in a list among them, requires a gradient.
+any_requires_grad: Callable[..., bool] = torch._C._any_requires_grad
+
+_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+_functorch: Any = torch._C._functorch
+
+
+def is_traced() -> bool:
+    """Whether a mode or a transform sees the ops of this thread, so that all their keys count."""
+    return _modes() != 0 or _functorch.peek_interpreter_stack() is not None
+
+
+def apply_of(function: Any) -> Callable[..., Any]:
+    """torch.autograd.Function.apply of a class, without what that does for transforms."""
+    return super(torch.autograd.Function, function).apply  # type: ignore[no-any-return]

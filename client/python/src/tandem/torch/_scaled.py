@@ -6,16 +6,16 @@ gradients: an op whose arguments require one raises.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from . import _fallback as fallback
-from ._ops import new_like, refuse_gradients, register_noted, run, solid
+from ._ops import new_like, no_tensor, refuse_gradients, register_kernel, register_noted, run, solid
 from ._plans import Call, Slot
 from ._private import group_size
-from ._schemas import LIB, TAGS, define_noted
+from ._schemas import LIB, TAGS, define_noted, hide_behind_kernels
 from ._shapes import check_product, check_reduce_op, dim_of, gathered, scattered
 
 Tensor = torch.Tensor
@@ -45,6 +45,7 @@ SCHEMAS = {
 for _name, _signature in SCHEMAS.items():
     LIB.define(_name + _signature, tags=TAGS)
     define_noted(_name, _signature)
+hide_behind_kernels(SCHEMAS)
 
 
 def dtype_of(given: Any, otherwise: torch.dtype) -> torch.dtype:
@@ -331,13 +332,13 @@ def _reduced(
     return out
 
 
-for _name, _kernel, _fake in (
-    ("all_gather_scaled_matmul", all_gather_scaled_matmul, _fake_all_gather),
-    ("scaled_matmul_reduce_scatter", scaled_matmul_reduce_scatter, _fake_reduce_scatter),
-    ("scaled_matmul_all_reduce", scaled_matmul_all_reduce, _fake_all_reduce),
-):
-    for _device in ("CPU", "CUDA"):
-        LIB.impl(_name, _kernel, _device)
-    torch.library.register_fake(f"tandem::{_name}", _fake, lib=LIB)
-    refuse_gradients(_name, "default")
-    register_noted(_name, "noted", _kernel, _fake)
+def _register(name: str, kernel: Callable[..., Any], fake: Callable[..., Any], nothing: Callable[[], Any]) -> None:
+    register_kernel(name, "default", kernel, nothing)
+    torch.library.register_fake(f"tandem::{name}", fake, lib=LIB)
+    refuse_gradients(name, "default")
+    register_noted(name, "noted", kernel, fake, nothing)
+
+
+_register("all_gather_scaled_matmul", all_gather_scaled_matmul, _fake_all_gather, list)
+_register("scaled_matmul_reduce_scatter", scaled_matmul_reduce_scatter, _fake_reduce_scatter, no_tensor)
+_register("scaled_matmul_all_reduce", scaled_matmul_all_reduce, _fake_all_reduce, no_tensor)

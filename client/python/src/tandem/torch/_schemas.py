@@ -6,6 +6,7 @@ kernels and the gradients are registered by the modules beside this one.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -15,8 +16,6 @@ from ._private import call_of, new_library, set_call
 
 LIB: Any = new_library("tandem", "DEF")
 TAGS = (torch.Tag.needs_fixed_stride_order, torch.Tag.pt2_compliant_tag)
-# Inductor calls an overload with this tag with a buffer that it has planned; torch 2.11 has no such tag.
-OUT_TAGS = tuple(tag for tag in (getattr(torch.Tag, "out", None),) if tag is not None)
 
 SINGLE = {
     "all_reduce": "Tensor input, str reduce_op, str group_name",
@@ -31,14 +30,21 @@ SEVERAL = {
     "all_gather_matmul": "(Tensor A, Tensor[] Bs, int gather_dim, str group_name, Tensor[]? biases=None, *, bool return_A=True) "
     "-> (Tensor?, Tensor[])",
 }
+# gathered: one tensor, or none where the gathered A is not wanted. Lists, since Inductor takes no optional tensor that is written.
+SEVERAL_OUT = {
+    "all_gather_matmul": (
+        "Tensor A, Tensor[] Bs, int gather_dim, str group_name, Tensor[]? biases=None, *, ",
+        "Tensor(a!)[] gathered, Tensor(b!)[] outs",
+    ),
+}
 
 for _name, _arguments in SINGLE.items():
     LIB.define(f"{_name}({_arguments}) -> Tensor", tags=TAGS)
     # Returning nothing lets torch 2.11 trace an explicit call of the overload, too.
-    LIB.define(f"{_name}.out({_arguments}, *, Tensor(a!) out) -> ()", tags=OUT_TAGS)
+    LIB.define(f"{_name}.out({_arguments}, *, Tensor(a!) out) -> ()", tags=TAGS)
     # What the compile pass emits: `graph` is the name of the graph's records, also where the graph comes from a cache.
     LIB.define(f"{_name}.noted({_arguments}, *, str graph) -> Tensor", tags=TAGS)
-    LIB.define(f"{_name}.noted_out({_arguments}, *, str graph, Tensor(a!) out) -> ()", tags=OUT_TAGS)
+    LIB.define(f"{_name}.noted_out({_arguments}, *, str graph, Tensor(a!) out) -> ()", tags=TAGS)
 for _name, _signature in SEVERAL.items():
     LIB.define(_name + _signature, tags=TAGS)
 
@@ -52,22 +58,28 @@ def define_noted(name: str, signature: str) -> None:
 
 for _name, _signature in SEVERAL.items():
     define_noted(_name, _signature)
+for _name, (_arguments, _outs) in SEVERAL_OUT.items():
+    LIB.define(f"{_name}.out({_arguments}{_outs}) -> ()", tags=TAGS)
+    LIB.define(f"{_name}.noted_out({_arguments}str graph, {_outs}) -> ()", tags=TAGS)
 
 
-def _hide_behind_kernels() -> None:
-    """Of each op with kernels in C++ one more, "_" before its name, for the calls that these hand to Python."""
-    LIB.define("_wait(int plan) -> ()")
-    for name in (*SINGLE, *SEVERAL):
+def hide_behind_kernels(names: Iterable[str]) -> None:
+    """Of each op with kernels in C++ one more, "_" before its name, for the calls that these hand to Python. Does nothing where
+    Python's kernels serve alone."""
+    if _native.kernels is None:
+        return
+    for name in names:
         operation = getattr(torch.ops.tandem, name)
         # torch tries the overloads one after the other, which takes longer than the call.
-        set_call(operation, _native.guarded(call_of(operation.default), call_of(operation)))
+        set_call(operation, _native.guarded(call_of(operation.default), call_of(operation), name))
         for overload in operation.overloads():
             one = getattr(operation, overload)
             # A kernel in C++ cannot get results of two types from torch 2.11: they come in one list.
             arguments, result = str(one._schema).removeprefix("tandem::").rsplit(" -> ", 1)
-            LIB.define(f"_{arguments} -> {'Tensor[]' if name in SEVERAL else result}")
-            set_call(one, _native.guarded(call_of(one)))
+            LIB.define(f"_{arguments} -> {'Tensor[]' if result.startswith('(Tensor') else result}")
+            set_call(one, _native.guarded(call_of(one), name=name if overload == "default" else ""))
 
 
 if _native.kernels is not None:
-    _hide_behind_kernels()
+    LIB.define("_wait(int plan) -> ()")
+hide_behind_kernels((*SINGLE, *SEVERAL))

@@ -10,7 +10,7 @@
 
 #include "tandem/status.h"
 
-namespace tandem::daemon {
+namespace tandem {
 
 class OffsetAllocator {
  public:
@@ -47,4 +47,4 @@ class OffsetAllocator {
   std::map<uint64_t, uint64_t> blocks_;  // offset -> bytes
 };
 
-}  // namespace tandem::daemon
+}  // namespace tandem

@@ -1,11 +1,11 @@
-#include "daemon/control/offset_allocator.h"
+#include "common/offset_allocator.h"
 
 #include <algorithm>
 #include <bit>
 #include <iterator>
 #include <string>
 
-namespace tandem::daemon {
+namespace tandem {
 
 OffsetAllocator::OffsetAllocator(uint64_t bytes) : capacity_(bytes / kAlignment * kAlignment) {
   if (capacity_ > 0) free_[0] = capacity_;
@@ -86,4 +86,4 @@ uint64_t OffsetAllocator::BlockBytes(uint64_t offset) const {
   return block == blocks_.end() ? 0 : block->second;
 }
 
-}  // namespace tandem::daemon
+}  // namespace tandem

@@ -1,11 +1,11 @@
-#include "daemon/control/offset_allocator.h"
+#include "common/offset_allocator.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 #include <random>
 
-namespace tandem::daemon {
+namespace tandem {
 namespace {
 
 TEST(OffsetAllocator, AlignsAndRefusesWhatDoesNotFit) {
@@ -69,4 +69,4 @@ TEST(OffsetAllocator, NeverOverlapsUnderRandomUse) {
 }
 
 }  // namespace
-}  // namespace tandem::daemon
+}  // namespace tandem

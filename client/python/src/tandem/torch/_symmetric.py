@@ -1,0 +1,63 @@
+"""Which tensors lie in a group's symmetric memory. Peers write such outputs of ops in place, where the operation can."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from ._native import Table
+
+# The operand that peers write in place, by operation. Elsewhere a symmetric output changes nothing.
+OUTPUTS = {
+    "all_reduce": "output",
+    "all_gather": "output",
+    "all_to_all": "output",
+    "broadcast": "output",
+    "matmul_all_reduce": "c",
+    "all_gather_matmul": "gathered_a",
+}
+
+
+class Ranges:
+    """Addresses of this process's symmetric tensors in one group, alike on all ranks. Thread-safe, also when a tensor's end calls
+    it in the middle of another call."""
+
+    def __init__(self, table: Table | None, enabled: bool) -> None:
+        """table: where the kernels in C++ look. enabled: False: no tensor counts as symmetric."""
+        self._table, self._enabled = table, enabled
+        self._lock = threading.RLock()
+        self._held: dict[int, tuple[int, int]] = {}  # size and holders, by address
+
+    def add(self, address: int, size: int) -> None:
+        """Another holder of the range."""
+        if not self._enabled:
+            return
+        with self._lock:
+            known, holders = self._held.get(address, (size, 0))
+            self._held[address] = (known, holders + 1)
+            if holders == 0 and self._table is not None:
+                self._table.add_symmetric(address, size)
+
+    def remove(self, address: int) -> None:
+        """One holder less. Does nothing for another address."""
+        with self._lock:
+            if address not in self._held:
+                return
+            size, holders = self._held[address]
+            if holders > 1:
+                self._held[address] = (size, holders - 1)
+                return
+            del self._held[address]
+            if self._table is not None:
+                self._table.remove_symmetric(address)
+
+    def hold(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor is contiguous and lies in one of the ranges."""
+        if not self._held or not tensor.is_contiguous() or tensor.numel() == 0:
+            return False
+        begin, size = tensor.data_ptr(), tensor.numel() * tensor.element_size()
+        with self._lock:
+            return any(address <= begin and begin + size <= address + held for address, (held, _) in self._held.items())
