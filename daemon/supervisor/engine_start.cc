@@ -82,7 +82,7 @@ Status EngineKeeper::StartEngine(EngineProcess& process, std::shared_ptr<EngineC
       "engine of GPU " + std::to_string(gpu_) + " (" + slot_.gpu_uuid + ")");
   Command command;
   engine::v1::Start& start = *command.mutable_start() =
-      StartCommand(settings_, gpu_, slot_.gpu_uuid, seat_.memory_bytes);
+      StartCommand(settings_, gpu_, slot_.gpu_uuid, slot_.memory_bytes);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     status_.pid = process.pid();
