@@ -1,8 +1,8 @@
 // File: placed_product_ranks.h
 //
-// The ranks of one operation with a product, placed in the client, in one process. Each has a program, memory,
-// counters and a stream, as in the client library. Results are compared with a plain reference. Values are
-// small integers, so that results are exact in any order of summation.
+// The ranks of one operation with a product, placed in the client, in one process. Each has a program,
+// memory, counters and a stream, as in the client library. Results are compared with a plain reference.
+// Values are small integers, so that results are exact in any order of summation.
 #pragma once
 
 #include <cuda_runtime_api.h>
