@@ -37,7 +37,7 @@ ControlSnapshot Inspector::Snapshot() {
   snapshot.sessions_evicted_total = core_.registry.sessions_evicted_total;
   snapshot.groups_broken_total = core_.registry.groups_broken_total;
   snapshot.quota_use = core_.registry.ledger.LargestUse();
-  snapshot.owners = core_.registry.ledger.Owners(kMostOwners);
+  snapshot.owners = core_.registry.ledger.Owners(kMaxOwners);
   snapshot.quota_use["sessions"] = static_cast<double>(snapshot.sessions) /
                                    static_cast<double>(std::max<uint64_t>(core_.options.limits.sessions, 1));
   for (const auto& [id, group] : core_.registry.groups) snapshot.plans += group->plans.size();

@@ -131,7 +131,7 @@ struct OwnerUse {
   uint64_t sessions = 0, groups = 0, plans = 0, segment_bytes = 0, registered_bytes = 0;
 };
 // Owners with an entry of their own: a node has eight GPUs, and monitoring keeps series of each owner.
-inline constexpr size_t kMostOwners = 32;
+inline constexpr size_t kMaxOwners = 32;
 
 struct ControlSnapshot {
   std::string instance_id;
@@ -155,7 +155,7 @@ struct ControlSnapshot {
   // the most, 0 to 1.
   std::map<std::string, double> quota_use;
   std::map<uint32_t, uint64_t> sessions_by_uid;
-  // The kMostOwners that have the most memory, the most first, then all others together, also those whose
+  // The kMaxOwners that have the most memory, the most first, then all others together, also those whose
   // owner is not known.
   std::vector<OwnerUse> owners;
 };

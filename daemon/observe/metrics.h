@@ -1,7 +1,7 @@
 // File: metrics.h
 //
 // Prometheus metrics: base units, counters named _total, labels with a bounded set of values only (GPU UUID,
-// operation, algorithm, canonical code, quota, at most kMostOwners owners; a live plan's id where the
+// operation, algorithm, canonical code, quota, at most kMaxOwners owners; a live plan's id where the
 // configuration wants that). Engines count launches as they end, in their stats areas: a scrape reads sums,
 // and changes nothing.
 #pragma once

@@ -17,7 +17,7 @@ extern char** environ;
 namespace tandem::daemon {
 namespace {
 
-constexpr size_t kMostOutput = 4096;
+constexpr size_t kMaxOutput = 4096;
 
 bool SameFile(const char* path, int fd) {
   struct stat there {
@@ -26,11 +26,11 @@ bool SameFile(const char* path, int fd) {
          there.st_ino == here.st_ino;
 }
 
-// The first kMostOutput bytes that a child writes to a pipe until its end or the deadline.
+// The first kMaxOutput bytes that a child writes to a pipe until its end or the deadline.
 std::string ReadAll(int pipe, std::chrono::steady_clock::time_point until) {
   std::string text;
   std::array<char, 512> buffer{};
-  while (text.size() < kMostOutput) {
+  while (text.size() < kMaxOutput) {
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now()).count();
     pollfd ready{pipe, POLLIN, 0};

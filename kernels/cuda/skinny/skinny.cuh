@@ -16,8 +16,8 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/fused/fused_exact_mainloop.cuh"
-#include "kernels/cuda/fused/fused_mainloop.cuh"
+#include "kernels/cuda/fused/kernel/fused_exact_mainloop.cuh"
+#include "kernels/cuda/fused/kernel/fused_mainloop.cuh"
 #include "kernels/cuda/skinny/skinny_epilogue.cuh"
 #include "kernels/cuda/skinny/skinny_feed.cuh"
 #include "kernels/cuda/skinny/skinny_push.cuh"

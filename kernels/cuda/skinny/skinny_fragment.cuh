@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/fused/fused_box.cuh"
+#include "kernels/cuda/fused/kernel/fused_box.cuh"
 
 namespace tandem::cuda {
 

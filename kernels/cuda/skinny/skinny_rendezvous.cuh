@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/fused/guard.cuh"
+#include "kernels/cuda/fused/kernel/guard.cuh"
 #include "kernels/cuda/skinny/skinny_tile.cuh"
 
 namespace tandem::cuda {

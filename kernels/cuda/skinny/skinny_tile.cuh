@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/fused/fused_matmul.cuh"
+#include "kernels/cuda/fused/kernel/fused_matmul.cuh"
 #include "kernels/cuda/skinny/skinny.h"
 #include "kernels/cuda/skinny/skinny_traits.cuh"
 

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/fused/fused_traits.cuh"
+#include "kernels/cuda/fused/kernel/fused_traits.cuh"
 
 namespace tandem::cuda {
 

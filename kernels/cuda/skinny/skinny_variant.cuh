@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/fused/variant.cuh"
+#include "kernels/cuda/fused/kernel/variant.cuh"
 #include "kernels/cuda/skinny/skinny.cuh"
 
 namespace tandem::cuda {

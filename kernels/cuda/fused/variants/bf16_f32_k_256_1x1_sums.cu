@@ -1,2 +1,2 @@
-#include "kernels/cuda/fused/variant.cuh"
+#include "kernels/cuda/fused/kernel/variant.cuh"
 TANDEM_FUSED_VARIANT(bf16_f32_k_256_1x1_sums, __nv_bfloat16, __nv_bfloat16, float, false, 256, 1, 1, true)

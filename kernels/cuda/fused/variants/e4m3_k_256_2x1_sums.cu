@@ -1,2 +1,2 @@
-#include "kernels/cuda/fused/variant.cuh"
+#include "kernels/cuda/fused/kernel/variant.cuh"
 TANDEM_FUSED_VARIANT(e4m3_k_256_2x1_sums, __nv_fp8_e4m3, __nv_fp8_e4m3, __nv_bfloat16, false, 256, 2, 1, true)

@@ -1,0 +1,80 @@
+// File: fused_words.cuh
+//
+// The fused matmul kernel's words: waiting for those that others write, and writing those that say that a
+// piece is complete.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/fused/fused_matmul.h"
+#include "kernels/cuda/fused/kernel/ptx.cuh"
+
+namespace tandem::cuda {
+
+// Where tests pause, and plant faults that they must find (tests/gpu/fused/fused_probes.cuh): nowhere in the
+// product's kernels.
+struct NoFusedProbe {
+  static constexpr bool kFlagBeforeData = false;
+  __device__ static bool HasReached(uint64_t word, uint64_t epoch) {
+    return static_cast<int64_t>(word - epoch) >= 0;
+  }
+  __device__ static void AfterWait(uint64_t) {}
+  __device__ static void BeforeFlag(uint64_t) {}
+  __device__ static void AfterEarlyFlag(uint64_t) {}
+};
+
+// One thread's waits for words that other GPUs, or the lanes beside the kernel, write. After an abort or a
+// time-out nothing is waited for any more: the kernel runs on to its end, and what it computes counts for
+// nothing.
+template <class Probe, class Params = FusedMatmulParams>
+struct WordWaiter {
+  const Params& params;
+  bool given_up = false;
+  __device__ __forceinline__ void Wait(const uint64_t* word) {
+    if (given_up || Probe::HasReached(ptx::LoadAcquire(word), params.epoch)) return;
+    uint64_t start = ptx::GlobalTimer(), asked = start;
+    while (!Probe::HasReached(ptx::LoadAcquire(word), params.epoch)) {
+      uint64_t now = ptx::GlobalTimer();
+      if (now - asked < 64'000) continue;  // the abort word lies in host memory: ask seldom
+      asked = now;
+      if (params.abort_word != nullptr && ptx::LoadAcquire(params.abort_word) != 0) {
+        given_up = true;
+        return;
+      }
+      if (now - start > params.timeout_ns) {
+        given_up = true;
+        *params.failure = 1;
+        return;
+      }
+    }
+  }
+};
+
+// Counts `halves` of 64 rows of a tile of piece `index` as stored in all places; the caller's fences are
+// done. The counter of the last one signals that the piece, or the word band, is complete.
+template <class T, class Probe>
+__device__ __forceinline__ void CountStored(const FusedMatmulParams& params, int index, int tile_n,
+                                            uint32_t halves) {
+  Probe::BeforeFlag(params.epoch);
+  const MatmulPiece& piece = params.piece[index];
+  constexpr int kUnitRows = kTileRows * T::kClusterM;
+  const bool banded = piece.words > 1 && params.band_units_n > 0;
+  const int band = banded ? tile_n / T::kClusterN / params.band_units_n : 0;
+  const int units_n =
+      banded ? min(params.band_units_n, params.units_n - band * params.band_units_n) : params.units_n;
+  const int units = (piece.rows + kUnitRows - 1) / kUnitRows * units_n;  // clusters' tiles of the piece
+  uint32_t* counter = &params.counters[index * kMaxWordBands + band];
+  if (atomicAdd(counter, halves) + halves != static_cast<uint32_t>(units * T::kCluster) * 2) return;
+  *counter = 0;
+  ptx::SystemFence();
+  if (piece.done != nullptr) ptx::StoreRelease(piece.done, params.epoch);
+  // The words of bands behind the last column are told with the last one's.
+  const int end = banded && (band + 1) * params.band_units_n < params.units_n ? band + 1 : piece.words;
+  for (int i = 0; i < piece.copies; ++i) {
+    for (int word = band; word < end; ++word) {
+      ptx::StoreRelease(params.copy[piece.first_copy + i].done + word * params.word_step, params.epoch);
+    }
+  }
+}
+
+}  // namespace tandem::cuda
