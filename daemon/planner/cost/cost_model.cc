@@ -37,6 +37,11 @@ double BuiltInTflops(DType dtype) {
   return dtype == DType::kF32 ? 50 : 700;
 }
 
+// Bytes that a product loads from the GPU's memory in a nanosecond.
+double BuiltInMemoryGbps(std::string_view gpu_model) {
+  return gpu_model.find("H100") != std::string_view::npos ? 3000 : 4000;
+}
+
 // Small copies waste a copy engine's start: microseconds before a chunk moves at full rate.
 constexpr double kCopyEngineStartUs = 4.0;
 // A matmul of few rows cannot fill the GPU.
@@ -212,6 +217,26 @@ double SkinnyUs(const Problem& problem, const MachineModel& machine, const Skinn
   return product + kSumUs * (layout.kind == SkinnyKind::kAllReduce ? 2 : 1) + wire;
 }
 
+// The same launched by the client, on two H100s: 1024 to 14336 columns, 16 to 256 rows, K of 1024 to 14336
+// (bench/results/gpu-2xH100-client.jsonl). A stage of 128 bytes of K takes longer than its loads while B
+// comes from memory at its full rate elsewhere: the more rows, the longer. A gather's stage also pushes its
+// rows.
+double ClientSkinnyUs(const Problem& problem, const MachineModel& machine, const SkinnyLayout& layout,
+                      double wire) {
+  constexpr double kStartUs = 9, kMaxCtas = 128;
+  const bool gather = layout.kind == SkinnyKind::kGather;
+  const double rows = static_cast<double>(layout.rows);
+  const double tile_rows = layout.segment * layout.world;
+  const double stage_us = gather ? 0.22 + 0.0036 * rows : 0.25 + 0.0008 * tile_rows;
+  const double n = static_cast<double>(problem.n), k = static_cast<double>(problem.k);
+  const double bytes = (static_cast<double>(problem.rows) * k + k * n) * layout.element_bytes;
+  const double flops = 2 * tile_rows * layout.tiles_m * layout.tile_n * layout.tiles_n * k;
+  const double busy = std::min(1.0, layout.ctas() / kMaxCtas);
+  const double product = std::max({layout.k_blocks() * stage_us, TransferUs(bytes, machine.memory_gbps),
+                                   flops / (machine.tflops * busy * 1e6)});
+  return kStartUs + product + (gather ? 0 : wire);
+}
+
 // A product and then `collective`, or before it; `extra` beyond the model.
 double BesideUs(const Problem& problem, const MachineModel& machine, double whole, Algorithm collective,
                 bool measured) {
@@ -228,7 +253,13 @@ double BesideUs(const Problem& problem, const MachineModel& machine, double whol
             : 0;
     return us - copies + machine.launch_us + (measured ? 40 : 0);
   }
-  return us + (measured ? 25 : 0);
+  constexpr double kByEngineUs = 25;
+  if (!measured) return us;
+  if (!problem.in_client()) return us + kByEngineUs;
+  // Of the message, what the caches no longer have when the second of the two reads it.
+  constexpr double kByClientUs = 2.5, kMaxReadUs = 10, kReadGbps = 300;
+  return us + kByClientUs +
+         std::min(kMaxReadUs, TransferUs(static_cast<double>(problem.message_bytes), kReadGbps));
 }
 
 // Whether the times beyond the model hold.
@@ -264,8 +295,9 @@ double FusedUs(const Problem& problem, const MachineModel& machine, Algorithm al
     case Algorithm::kFused: {
       const double twice = problem.request->op == Op::kMatmulAllReduce ? 2 : 1;
       if (const auto layout = SkinnyFor(problem)) {
-        return SkinnyUs(problem, machine, *layout, twice * TransferUs(sent, machine.link_gbps)) +
-               (measured ? kSkinnyExtraUs : 0);
+        const double wire = twice * TransferUs(sent, machine.link_gbps);
+        if (problem.in_client()) return ClientSkinnyUs(problem, machine, *layout, wire);
+        return SkinnyUs(problem, machine, *layout, wire) + (measured ? kSkinnyExtraUs : 0);
       }
       const double wire = twice * (copies + TransferUs(sent, machine.link_gbps));
       return FusedKernelUs(problem, machine, wire) +
@@ -314,7 +346,7 @@ MachineModel ModelOf(const Problem& problem) {
   const ClassFigures figures = FiguresOf(problem.topology_class);
   MachineModel machine;
   machine.link_gbps = group.link_gbps > 0 ? group.link_gbps : figures.link_gbps;
-  machine.memory_gbps = group.memory_gbps > 0 ? group.memory_gbps : 4000;
+  machine.memory_gbps = group.memory_gbps > 0 ? group.memory_gbps : BuiltInMemoryGbps(group.gpu_model);
   const int a = problem.slots.a;
   machine.tflops =
       group.tflops > 0 ? group.tflops : BuiltInTflops(a >= 0 ? problem.operand(a).spec.dtype : DType::kF32);
@@ -331,8 +363,12 @@ double PredictUs(const Problem& problem, Algorithm algorithm, Algorithm collecti
   const MachineModel machine = ModelOf(problem);
   if (IsFusedOp(problem.request->op)) {
     const double us = FusedUs(problem, machine, algorithm, collective);
-    if (!problem.in_client() || !PredictsHandOver(problem.request->op, *problem.group)) return us;
-    return std::max(us - (Overlaps(algorithm) ? kHandOverUs : kHandOverOfTwoUs), 0.0);
+    // The client's forms were measured without a hand-over.
+    const bool of_client = algorithm == Algorithm::kUnfused || algorithm == Algorithm::kLowLatency ||
+                           (algorithm == Algorithm::kFused && SkinnyFor(problem).has_value());
+    if (!problem.in_client() || of_client || !PredictsHandOver(problem.request->op, *problem.group))
+      return us;
+    return std::max(us - kHandOverUs, 0.0);
   }
   if (problem.request->op == Op::kAsyncInputMatmul) {
     return MatmulUs(problem, machine, static_cast<double>(problem.rows), static_cast<double>(problem.n),

@@ -15,6 +15,8 @@ bool AsksTheTable(const Problem& problem) {
   const GroupContext& group = *problem.group;
   if (group.tuning == nullptr || group.gpu_model.empty() || problem.world_size < 2 || !IsTunable(request.op))
     return false;
+  // Tables have the engines' times. On the caller's stream a product's algorithms come in another order.
+  if (problem.in_client() && IsFusedOp(request.op)) return false;
   // A request that sets some of it has a reason that no table knows.
   return request.algorithm == Algorithm::kAuto && request.steps == 0 && request.lanes == 0;
 }
