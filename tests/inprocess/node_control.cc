@@ -39,7 +39,7 @@ class NodeControl final : public client::ClientControl {
       info.gpus.push_back({Uuid(gpu), "emulated", gpu, 1 << 30});
     return info;
   }
-  Result<client::JoinInfo> JoinGroup(const JoinOptions&, const std::string&) override {
+  Result<client::JoinInfo> JoinGroup(const JoinOptions&, const std::string&, bool) override {
     client::JoinInfo info;
     info.group_id = kGroupId;
     info.incarnation = 1;

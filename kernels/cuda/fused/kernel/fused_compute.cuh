@@ -8,12 +8,12 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/fused/fused_matmul.h"
 #include "kernels/cuda/fused/kernel/fused_block_scales.cuh"
 #include "kernels/cuda/fused/kernel/fused_epilogue.cuh"
 #include "kernels/cuda/fused/kernel/fused_exact_mainloop.cuh"
 #include "kernels/cuda/fused/kernel/fused_halves.cuh"
 #include "kernels/cuda/fused/kernel/fused_mainloop.cuh"
-#include "kernels/cuda/fused/fused_matmul.h"
 #include "kernels/cuda/fused/kernel/fused_partials.cuh"
 #include "kernels/cuda/fused/kernel/fused_staging.cuh"
 #include "kernels/cuda/fused/kernel/fused_traits.cuh"

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/cuda/fused/kernel/fused_box.cuh"
 #include "kernels/cuda/fused/fused_matmul.h"
+#include "kernels/cuda/fused/kernel/fused_box.cuh"
 #include "kernels/cuda/fused/kernel/fused_traits.cuh"
 
 namespace tandem::cuda {

@@ -14,8 +14,8 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/fused/kernel/fused_compute.cuh"
 #include "kernels/cuda/fused/fused_matmul.h"
+#include "kernels/cuda/fused/kernel/fused_compute.cuh"
 #include "kernels/cuda/fused/kernel/fused_produce.cuh"
 #include "kernels/cuda/fused/kernel/fused_store.cuh"
 #include "kernels/cuda/fused/kernel/fused_tile_scheduler.cuh"
