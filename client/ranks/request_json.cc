@@ -44,6 +44,10 @@ Result<OpRequest> RequestFromJson(const json& object) {
   request.reduce_op = object.value("reduce_op", "sum") == "avg" ? ReduceOp::kAvg : ReduceOp::kSum;
   request.wire = object.value("wire", "output") == "f32" ? WireType::kF32 : WireType::kOutput;
   request.restartable = object.value("restartable", false);
+  const std::string placement = object.value("placement", "auto");
+  request.placement = placement == "client"   ? PlanPlacement::kClient
+                      : placement == "engine" ? PlanPlacement::kEngine
+                                              : PlanPlacement::kAuto;
   std::string on_unfused = object.value("on_unfused", "warn");
   request.on_unfused = on_unfused == "error"   ? OnUnfused::kError
                        : on_unfused == "allow" ? OnUnfused::kAllow
@@ -53,6 +57,7 @@ Result<OpRequest> RequestFromJson(const json& object) {
 
 json RequestToJson(const OpRequest& request) {
   static constexpr const char* kOnUnfused[] = {"allow", "warn", "error"};
+  static constexpr const char* kPlacements[] = {"auto", "engine", "client"};
   json operands = json::array();
   for (const Operand& operand : request.operands) {
     operands.push_back({{"role", RoleName(operand.role)},
@@ -80,6 +85,7 @@ json RequestToJson(const OpRequest& request) {
           {"restartable", request.restartable},
           {"reduce_op", request.reduce_op == ReduceOp::kAvg ? "avg" : "sum"},
           {"wire", request.wire == WireType::kF32 ? "f32" : "output"},
+          {"placement", kPlacements[static_cast<size_t>(request.placement)]},
           {"on_unfused", kOnUnfused[static_cast<size_t>(request.on_unfused)]}};
 }
 

@@ -86,6 +86,10 @@ namespace {
   X(TANDEM_ON_UNFUSED_ALLOW, OnUnfused::kAllow) \
   X(TANDEM_ON_UNFUSED_WARN, OnUnfused::kWarn)   \
   X(TANDEM_ON_UNFUSED_ERROR, OnUnfused::kError)
+#define PLACEMENTS(X)                                 \
+  X(TANDEM_PLACEMENT_AUTO, PlanPlacement::kAuto)     \
+  X(TANDEM_PLACEMENT_ENGINE, PlanPlacement::kEngine) \
+  X(TANDEM_PLACEMENT_CLIENT, PlanPlacement::kClient)
 #define ON_SLOW_PLACEMENT(X)                                 \
   X(TANDEM_ON_SLOW_PLACEMENT_ALLOW, OnSlowPlacement::kAllow) \
   X(TANDEM_ON_SLOW_PLACEMENT_WARN, OnSlowPlacement::kWarn)   \
@@ -123,6 +127,7 @@ COMPLETE(ReduceOp, REDUCE_OPS)
 COMPLETE(WireType, WIRE_TYPES)
 COMPLETE(Algorithm, ALGORITHMS)
 COMPLETE(OnUnfused, ON_UNFUSED)
+COMPLETE(PlanPlacement, PLACEMENTS)
 COMPLETE(OnSlowPlacement, ON_SLOW_PLACEMENT)
 COMPLETE(ClientEvent::Kind, EVENT_KINDS)
 
@@ -139,6 +144,7 @@ TEST(CConstants, TheStructsDefaultsAreThoseOfCpp) {
   EXPECT_EQ(c_request.fast_accumulation != 0, request.fast_accumulation);
   EXPECT_EQ(c_request.on_unfused, static_cast<int>(request.on_unfused));
   EXPECT_EQ(c_request.on_unfused, TANDEM_ON_UNFUSED_WARN);
+  EXPECT_EQ(c_request.placement, static_cast<int>(request.placement));
   EXPECT_EQ(c_request.restartable != 0, request.restartable);
   EXPECT_EQ(c_request.algorithm, static_cast<int>(request.algorithm));
   EXPECT_EQ(c_request.dim, request.dim);

@@ -77,7 +77,8 @@ TEST_F(LoadedTest, NumbersThatAreNoneOfTheEnumerationsAreRefused) {
       {&tandem_request::reduce_op, "reduce_op"},
       {&tandem_request::wire, "wire"},
       {&tandem_request::algorithm, "algorithm"},
-      {&tandem_request::on_unfused, "on_unfused"}};
+      {&tandem_request::on_unfused, "on_unfused"},
+      {&tandem_request::placement, "placement"}};
   for (const auto& [field, name] : fields) {
     for (int value : {256, -256, 1 << 30}) {
       tandem_request wrong = right;

@@ -1,8 +1,5 @@
 #include "daemon/control/placement.h"
 
-#include <algorithm>
-#include <variant>
-
 namespace tandem::daemon {
 namespace {
 
@@ -37,15 +34,6 @@ Placement DescribePlacement(const std::string& backend, const std::vector<RankPl
                                    : std::string(", clients and engines share an MPS server: ") +
                                          (ranks.size() == 1 ? kFastCostOfOne : kFastCost);
   return placement;
-}
-
-bool RunsKernels(const plan::RankProgram& program) {
-  return std::any_of(program.steps.begin(), program.steps.end(), [](const plan::Step& step) {
-    if (const auto* copy = std::get_if<plan::CopyStep>(&step.work)) return !copy->copy_engine;
-    return !std::holds_alternative<plan::NopStep>(step.work) &&
-           !std::holds_alternative<plan::SignalStep>(step.work) &&
-           !std::holds_alternative<plan::WaitStep>(step.work);
-  });
 }
 
 Status CheckPlacement(const Placement& placement, OnSlowPlacement strictness) {

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "common/mps_endpoint.h"
-#include "program/program.h"
 #include "tandem/op_request.h"
 #include "tandem/status.h"
 
@@ -30,9 +29,6 @@ struct Placement {
 
 // For the ranks of a group. On the host backend every process runs on the CPU's own terms: never slow.
 Placement DescribePlacement(const std::string& backend, const std::vector<RankPlacement>& ranks);
-
-// True if a program has the SMs do something; one that has not loses nothing by a slow placement.
-bool RunsKernels(const plan::RankProgram& program);
 
 // OK, or FAILED_PRECONDITION with reason SLOW_PLACEMENT where `strictness` refuses this placement.
 Status CheckPlacement(const Placement& placement, OnSlowPlacement strictness);

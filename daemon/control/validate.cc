@@ -164,6 +164,8 @@ Result<OpRequest> ParseOpRequest(const v1::OpRequest& proto, int world_size) {
   TANDEM_RETURN_IF_ERROR(CheckEnum("wire", proto.wire(), WireType::kOutput, WireType::kF32));
   TANDEM_RETURN_IF_ERROR(CheckEnum("algorithm", proto.algorithm(), Algorithm::kAuto, Algorithm::kDirect));
   TANDEM_RETURN_IF_ERROR(CheckEnum("on_unfused", proto.on_unfused(), OnUnfused::kAllow, OnUnfused::kError));
+  TANDEM_RETURN_IF_ERROR(
+      CheckEnum("placement", proto.placement(), PlanPlacement::kAuto, PlanPlacement::kClient));
   if (proto.operands_size() > kMaxOperands) {
     return BadField("operands", "has more than " + std::to_string(kMaxOperands) + " entries");
   }
@@ -216,6 +218,7 @@ Result<OpRequest> ParseOpRequest(const v1::OpRequest& proto, int world_size) {
   request.lanes = proto.lanes();
   request.on_unfused = static_cast<OnUnfused>(proto.on_unfused());
   request.restartable = proto.restartable();
+  request.placement = static_cast<PlanPlacement>(proto.placement());
   return request;
 }
 
@@ -249,6 +252,7 @@ v1::OpRequest OpRequestToProto(const OpRequest& request) {
   proto.set_lanes(request.lanes);
   proto.set_on_unfused(static_cast<uint32_t>(request.on_unfused));
   proto.set_restartable(request.restartable);
+  proto.set_placement(static_cast<uint32_t>(request.placement));
   return proto;
 }
 

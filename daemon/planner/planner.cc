@@ -169,6 +169,9 @@ class PlacementChoice {
     const bool has_hand_over = engine.measured_us > 0 || PredictsHandOver(requests[0].op, group);
     const double us = engine.measured_us > 0 ? engine.measured_us : engine.predicted_us;
     engine_us_ = us + (has_hand_over ? 0 : kHandOverUs);
+    takes_turns_ = group.kernels_take_turns &&
+                   std::any_of(engine.programs.begin(), engine.programs.end(), RunsKernels);
+    if (takes_turns_) engine_us_ += kTurnUs;
   }
 
   // The client's plan if it is faster, else nothing; reason() says why.
@@ -223,7 +226,8 @@ class PlacementChoice {
     }
     comparison_ = Text("auto: on the caller's stream ", AlgorithmName(plan.algorithm),
                        " is predicted to take ", MicrosecondsText(us), ", by the engine ",
-                       AlgorithmName(engine_.algorithm), " ", MicrosecondsText(engine_us_));
+                       AlgorithmName(engine_.algorithm), " ", MicrosecondsText(engine_us_),
+                       takes_turns_ ? ", since client and engine share no MPS server" : "");
     if (!Gains(us)) return std::nullopt;
     plan.placement = PlanPlacement::kClient;
     return plan;
@@ -233,6 +237,7 @@ class PlacementChoice {
   const OperationPlan& engine_;
   GroupContext in_client_;
   double engine_us_ = 0;
+  bool takes_turns_ = false;
   std::string refusal_, comparison_;
 };
 
@@ -246,9 +251,8 @@ OperationPlan ChoosePlacement(std::span<const OpRequest> requests, const GroupCo
   return chosen;
 }
 
-}  // namespace
-
-Result<OperationPlan> MakePlan(std::span<const OpRequest> requests, const GroupContext& group) {
+// MakePlan by the group's placement.
+Result<OperationPlan> PlanPlaced(std::span<const OpRequest> requests, const GroupContext& group) {
   TANDEM_ASSIGN_OR_RETURN(OperationPlan plan, PlanUnchecked(requests, group));
   if (group.placement == PlanPlacement::kClient) {
     Result<OperationPlan> placed = PlaceInClient(requests, group, std::move(plan));
@@ -266,6 +270,27 @@ Result<OperationPlan> MakePlan(std::span<const OpRequest> requests, const GroupC
                            : other_layout ? "; a plan for the client would lie in other memory"
                                           : Text("; the client cannot run this plan: ", form.message());
   return plan;
+}
+
+}  // namespace
+
+Result<OperationPlan> MakePlan(std::span<const OpRequest> requests, const GroupContext& group) {
+  const PlanPlacement asked = requests.empty() ? PlanPlacement::kAuto : requests[0].placement;
+  if (!group.no_client_plans.empty()) {
+    if (asked == PlanPlacement::kClient) {
+      return FailedPrecondition("placement = client: " + group.no_client_plans)
+          .WithDetail({.reason = "NO_CLIENT_PLANS", .field = "placement"});
+    }
+    GroupContext engines = group;
+    engines.placement = PlanPlacement::kEngine;
+    Result<OperationPlan> plan = PlanPlaced(requests, engines);
+    if (plan.ok()) plan->placement_reason = group.no_client_plans;
+    return plan;
+  }
+  if (asked == PlanPlacement::kAuto || asked == group.placement) return PlanPlaced(requests, group);
+  GroupContext own = group;
+  own.placement = asked;
+  return PlanPlaced(requests, own);
 }
 
 }  // namespace tandem::plan

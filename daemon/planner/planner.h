@@ -21,12 +21,7 @@ namespace tandem::plan {
 
 class TuningTable;
 
-// Where the launches of a plan run (docs/client-placement.md).
-enum class PlanPlacement : uint8_t {
-  kAuto = 0,    // CUDA: the client where it is faster; host backend: kEngine
-  kEngine = 1,  // on the engines' lanes
-  kClient = 2,  // on the ranks' own streams, as one kernel that meets the peers
-};
+using tandem::PlanPlacement;
 
 // The kernels that a client launches on its own stream.
 enum class ClientKernels : uint8_t {
@@ -62,9 +57,12 @@ struct GroupContext {
   const TuningTable* tuning = nullptr;
   std::string gpu_model;  // the table's name for these GPUs; empty: no table holds for them
   // kClient: a plan must be one that the client can run. With algorithm kAuto the planner takes the fastest
-  // such algorithm; else it refuses the request (MakePlan).
+  // such algorithm; else it refuses the request (MakePlan). A request's own placement goes before it.
   PlanPlacement placement = PlanPlacement::kAuto;
   ClientKernels client_kernels = ClientKernels::kAll;
+  std::string no_client_plans;  // why no plan may run in the clients; empty: plans may
+  // Some rank's client and engine share no MPS server, so that their kernels take turns.
+  bool kernels_take_turns = false;
 };
 
 struct RefusedAlgorithm {

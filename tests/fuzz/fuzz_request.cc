@@ -78,6 +78,7 @@ OpRequest TakeRequest(FuzzInput& input, int world) {
   request.wire = flags & 1 ? WireType::kF32 : WireType::kOutput;
   request.low_contention = (flags & 2) != 0;
   request.on_unfused = static_cast<OnUnfused>((flags >> 2) % 3);
+  request.placement = static_cast<PlanPlacement>(flags >> 6 & 1 ? 0 : (flags >> 7) * 2);
   if (flags & 16) {
     request.steps = input.Byte() % 33;
     request.lanes = input.Byte() % 9;

@@ -126,6 +126,21 @@ class Launches(Placed):
         for reply in replies:
             self.assertEqual(reply["code"], "INVALID_ARGUMENT", reply)
 
+    def test_a_request_has_its_own_placement(self):
+        clients = self.group(2)
+        self.all_reduce_plan(clients, key="engine", placement="engine")
+        for reply in self.all_reduce_plan(clients, key="client", placement="client"):
+            self.assertIn("client: asked for", reply["plan"]["placement"])
+        engines = self.daemon.engine_pids()
+        try:
+            for pid in engines:
+                os.kill(pid, signal.SIGSTOP)
+            self.check_all_reduce(clients, key="client")
+        finally:
+            for pid in engines:
+                os.kill(pid, signal.SIGCONT)
+        self.check_all_reduce(clients, key="engine")
+
     def test_rounds_leave_nothing_behind(self):
         counts = []
         for _ in range(12):

@@ -20,6 +20,7 @@ ENUMS = {
     "tandem_wire": (enums.WireType, "TANDEM_WIRE_"),
     "tandem_algorithm": (enums.Algorithm, "TANDEM_ALGORITHM_"),
     "tandem_on_unfused": (enums.OnUnfused, "TANDEM_ON_UNFUSED_"),
+    "tandem_placement": (enums.Placement, "TANDEM_PLACEMENT_"),
     "tandem_event_kind": (enums.EventKind, "TANDEM_EVENT_"),
 }
 STRUCTS = {

@@ -69,7 +69,7 @@ typedef struct tandem_request {
   int lanes;       /* of RING and PIPELINE: 1 to 8; 0: the daemon's choice */
   int on_unfused;  /* enum tandem_on_unfused. Default: WARN */
   int restartable; /* not 0: launches leave the inputs as they are; see above */
-  int reserved;    /* 0 */
+  int placement;   /* enum tandem_placement. CLIENT: fails where the client cannot run the plan */
 } tandem_request;
 /* Writes the defaults to *request. `struct_size` is sizeof(tandem_request) of the caller's header. NULL is
  * allowed. */

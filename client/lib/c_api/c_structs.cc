@@ -15,7 +15,7 @@ namespace {
 // bytes.
 constexpr size_t kJoinOptionsSize = offsetof(tandem_join_options, reserved) + sizeof(int);
 constexpr size_t kOperandSize = offsetof(tandem_operand, alias_of) + sizeof(int);
-constexpr size_t kRequestSize = offsetof(tandem_request, reserved) + sizeof(int);
+constexpr size_t kRequestSize = offsetof(tandem_request, placement) + sizeof(int);
 static_assert(kJoinOptionsSize == sizeof(tandem_join_options));
 static_assert(kOperandSize == sizeof(tandem_operand));
 static_assert(kRequestSize == sizeof(tandem_request));
@@ -141,7 +141,7 @@ Result<OpRequest> ToRequest(const tandem_request& given) {
   request.lanes = from.lanes;
   TANDEM_RETURN_IF_ERROR(ToEnum(from.on_unfused, "on_unfused", &request.on_unfused));
   request.restartable = from.restartable != 0;
-  if (from.reserved != 0) return BadField("reserved", "is not 0");
+  TANDEM_RETURN_IF_ERROR(ToEnum(from.placement, "placement", &request.placement));
   return request;
 }
 

@@ -30,6 +30,7 @@ TEST(RequestJson, GivesTheRequestBack) {
   request.lanes = 2;
   request.on_unfused = OnUnfused::kError;
   request.restartable = true;
+  request.placement = PlanPlacement::kClient;
   Result<OpRequest> back = RequestFromJson(nlohmann::json::parse(RequestToJson(request).dump()));
   ASSERT_TRUE(back.ok()) << back.status().ToString();
   EXPECT_EQ(*back, request);

@@ -48,8 +48,6 @@ struct GroupRecord {
   uint64_t incarnation = 1;
   std::vector<int> gpus;  // by rank
   plan::GroupContext context;
-  // Why no plan may be placed in the clients, whatever was asked for; empty: plans may.
-  std::string no_client_plans;
   std::string topology_class;
   uint64_t launch_deadline_ms = 0;
   OnSlowPlacement on_slow_placement = OnSlowPlacement::kAllow;

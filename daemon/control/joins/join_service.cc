@@ -287,12 +287,11 @@ void JoinService::FillContext(GroupRecord& group) const {
     // CheckJoinRequest has parsed it.
     if (const auto parsed = plan::ParsePlacement(asked->second); parsed.ok()) context.placement = *parsed;
   }
-  for (size_t rank = 0; rank < group.members.size() && group.no_client_plans.empty(); ++rank) {
+  for (size_t rank = 0; rank < group.members.size() && context.no_client_plans.empty(); ++rank) {
     const uint32_t protocol = group.members[rank].session->protocol;
     if (protocol >= kClientPlacementProtocol) continue;
-    group.no_client_plans = "the client of rank " + std::to_string(rank) + " speaks protocol " +
-                            std::to_string(protocol) + ", which has no plans in clients";
-    context.placement = plan::PlanPlacement::kEngine;
+    context.no_client_plans = "the client of rank " + std::to_string(rank) + " speaks protocol " +
+                              std::to_string(protocol) + ", which has no plans in clients";
   }
   const bool products = std::all_of(group.members.begin(), group.members.end(),
                                     [](const MemberRecord& member) { return member.client_products; });

@@ -126,7 +126,7 @@ Result<v1::PrepareReply> PlanService::Prepare(const SessionRef& session, const v
 
 Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group,
                                                   const PrepareRendezvous& rendezvous,
-                                                  const std::string& key) {
+                                                  const std::string& key, bool kernels_take_turns) {
   Draft draft;
   draft.key = key;
   draft.context = NameOf(group, key);
@@ -141,10 +141,10 @@ Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group,
   const auto tuning = core_.options.tuning == nullptr ? nullptr : core_.options.tuning->Snapshot();
   context.tuning = tuning.get();
   context.gpu_model = TuningModel(core_.options, context.topology);
+  context.kernels_take_turns = kernels_take_turns;
   Result<plan::OperationPlan> plan = plan::MakePlan(draft.requests, context);
   if (!plan.ok()) return plan.status().WithContext(draft.context);
   draft.plan = std::move(*plan);
-  if (!group.no_client_plans.empty()) draft.plan.placement_reason = group.no_client_plans;
   if (tuning != nullptr && draft.plan.measured_us == 0) {
     if (auto unmeasured = plan::Unmeasured(draft.requests, context); unmeasured.has_value()) {
       WantedTuning wanted{*std::move(unmeasured), rendezvous.requests[0], {}, 1};
@@ -182,7 +182,7 @@ Status PlanService::Admit(const GroupRecord& group, Draft& draft) {
   }
   // Copy engines are not time-sliced: a plan of copies alone loses nothing.
   const auto& programs = draft.plan.programs;
-  draft.placement.slow = draft.placement.slow && std::any_of(programs.begin(), programs.end(), RunsKernels);
+  draft.placement.slow = draft.placement.slow && std::any_of(programs.begin(), programs.end(), plan::RunsKernels);
   return CheckPlacement(draft.placement, group.on_slow_placement).WithContext(draft.context);
 }
 
@@ -248,7 +248,12 @@ Result<uint64_t> PlanService::Post(const std::shared_ptr<GroupRecord>& group, Dr
 
 Status PlanService::MakeForAll(const std::shared_ptr<GroupRecord>& group, PrepareRendezvous& rendezvous,
                                const std::string& key, const Waiter& waiter) {
-  TANDEM_ASSIGN_OR_RETURN(Draft draft, MakeDraft(*group, rendezvous, key));
+  bool kernels_take_turns = false;
+  {
+    RegistryLock lock(core_.registry);
+    kernels_take_turns = core_.PlacementOf(*group).slow;
+  }
+  TANDEM_ASSIGN_OR_RETURN(Draft draft, MakeDraft(*group, rendezvous, key, kernels_take_turns));
   TANDEM_ASSIGN_OR_RETURN(const auto work, GroupInstaller::TakeWork(*group, waiter));
   {
     RegistryLock lock(core_.registry);

@@ -56,18 +56,5 @@ TEST(PlacementTest, TheHostBackendKnowsNoMps) {
   EXPECT_EQ(placement.text, "daemon");
 }
 
-TEST(PlacementTest, CopiesByCopyEnginesAreNotAffected) {
-  plan::RankProgram program;
-  program.steps.resize(3);
-  program.steps[0].work = plan::SignalStep{};
-  program.steps[1].work = plan::WaitStep{};
-  program.steps[2].work = plan::CopyStep{};
-  EXPECT_FALSE(RunsKernels(program));
-  std::get<plan::CopyStep>(program.steps[2].work).copy_engine = false;
-  EXPECT_TRUE(RunsKernels(program));
-  program.steps[2].work = plan::MatmulStep{};
-  EXPECT_TRUE(RunsKernels(program));
-}
-
 }  // namespace
 }  // namespace tandem::daemon

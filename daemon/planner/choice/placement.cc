@@ -28,6 +28,14 @@ Result<PlanPlacement> ParsePlacement(std::string_view name) {
       .WithDetail({.field = "placement"});
 }
 
+bool RunsKernels(const RankProgram& program) {
+  return std::any_of(program.steps.begin(), program.steps.end(), [](const Step& step) {
+    if (const auto* copy = std::get_if<CopyStep>(&step.work)) return !copy->copy_engine;
+    return !std::holds_alternative<NopStep>(step.work) && !std::holds_alternative<SignalStep>(step.work) &&
+           !std::holds_alternative<WaitStep>(step.work);
+  });
+}
+
 namespace {
 
 std::string WhyNotOnCuda(const CollectiveStep& collective) {

@@ -12,6 +12,10 @@
 
 namespace tandem::plan {
 
+// True if a program has the SMs do something. One that has not loses nothing where client and engine take
+// turns: copy engines are never sliced.
+bool RunsKernels(const RankProgram& program);
+
 // OK if the client can run `plan`: every rank's program is one kernel that meets the peers, and the programs
 // are proven without an engine's start. Else FAILED_PRECONDITION with detail.field "placement", and the
 // reason and message of the check that failed.

@@ -33,6 +33,9 @@ inline constexpr double kHandOverUs = 12;
 // The same with the engine's call for a second kernel, of a product and a collective one after the other.
 // From one shape: 154x5120x4096 in bf16 on two H100s, where the product took 22 us and the model says 15.
 inline constexpr double kHandOverOfTwoUs = 17;
+// A launch's wait for the client's time slice where both processes run kernels and share no MPS server
+// (docs/performance-launches.md).
+inline constexpr double kTurnUs = 290;
 // Whether predicted times of `op` contain the hand-over: those of products whose figures were measured with
 // it. Never in plans for the client (Problem::in_client).
 bool PredictsHandOver(Op op, const GroupContext& group);

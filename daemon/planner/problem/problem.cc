@@ -24,6 +24,8 @@ Status CheckAttributes(const OpRequest& request, int world_size) {
   if (request.reduce_op > ReduceOp::kAvg) return FieldError("reduce_op", "must be sum or avg");
   if (request.wire > WireType::kF32) return FieldError("wire", "must be output or f32");
   if (request.on_unfused > OnUnfused::kError) return FieldError("on_unfused", "must be allow, warn or error");
+  if (request.placement > PlanPlacement::kClient)
+    return FieldError("placement", "must be auto, engine or client");
   if (request.lanes < 0 || request.lanes > kMaxLanes) {
     return FieldError("lanes", Text(request.lanes, " is not within 0 to ", kMaxLanes));
   }

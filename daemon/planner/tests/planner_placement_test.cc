@@ -118,6 +118,69 @@ TEST(Placement, AutoOnCudaTakesTheClientWhereTheHandOverCounts) {
               StartsWith("auto: the caller's stream would save less than 3 % of "));
 }
 
+TEST(Placement, OfARequestGoesBeforeTheGroups) {
+  GroupContext group = SwitchGroup(4);
+  OpRequest request = AllReduce(1024);
+  for (const PlanPlacement of_group :
+       {PlanPlacement::kAuto, PlanPlacement::kEngine, PlanPlacement::kClient}) {
+    group.placement = of_group;
+    for (const PlanPlacement asked : {PlanPlacement::kEngine, PlanPlacement::kClient}) {
+      request.placement = asked;
+      EXPECT_EQ(MustPlan(request, group).placement, asked);
+    }
+    request.placement = PlanPlacement::kAuto;
+    EXPECT_EQ(MustPlan(request, group).placement,
+              of_group == PlanPlacement::kAuto ? PlanPlacement::kEngine : of_group);
+  }
+  OpRequest copies = AllReduceBy(Algorithm::kCopyEngine, 1024);
+  copies.placement = PlanPlacement::kClient;
+  group.placement = PlanPlacement::kEngine;
+  EXPECT_EQ(PlanOf(copies, group).status().detail().field, "placement");
+}
+
+TEST(Placement, NoPlanRunsInClientsThatCannot) {
+  GroupContext group = SwitchGroup(2);
+  group.placement = PlanPlacement::kClient;
+  group.no_client_plans = "the client of rank 1 is too old";
+  OpRequest request = AllReduce(1024);
+  const OperationPlan plan = MustPlan(request, group);
+  EXPECT_EQ(plan.placement, PlanPlacement::kEngine);
+  EXPECT_EQ(plan.placement_reason, group.no_client_plans);
+  request.placement = PlanPlacement::kClient;
+  const Status refused = PlanOf(request, group).status();
+  EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
+  EXPECT_EQ(refused.detail().reason, "NO_CLIENT_PLANS");
+  EXPECT_EQ(refused.detail().field, "placement");
+  EXPECT_THAT(std::string(refused.message()), HasSubstr(group.no_client_plans));
+}
+
+// Kernels of two processes take turns without a shared MPS server, and copy engines go on.
+TEST(Placement, AutoTakesTheClientForAnyKernelWhereKernelsTakeTurns) {
+  GroupContext group = SwitchGroup(4);
+  group.client_kernels = ClientKernels::kCollectives;
+  OpRequest request = AllReduceBy(Algorithm::kTwoShot, 2 << 20);
+  EXPECT_EQ(MustPlan(request, group).placement, PlanPlacement::kEngine);
+  group.kernels_take_turns = true;
+  const OperationPlan plan = MustPlan(request, group);
+  EXPECT_EQ(plan.placement, PlanPlacement::kClient) << plan.placement_reason;
+  EXPECT_THAT(plan.placement_reason, HasSubstr("share no MPS server"));
+  request = AllReduceBy(Algorithm::kCopyEngine, 2 << 20);
+  EXPECT_EQ(MustPlan(request, group).placement, PlanPlacement::kEngine);
+}
+
+TEST(RunsKernelsTest, CopyEnginesAndSignalsAreNone) {
+  RankProgram program;
+  program.steps.resize(3);
+  program.steps[0].work = SignalStep{};
+  program.steps[1].work = WaitStep{};
+  program.steps[2].work = CopyStep{};
+  EXPECT_FALSE(RunsKernels(program));
+  std::get<CopyStep>(program.steps[2].work).copy_engine = false;
+  EXPECT_TRUE(RunsKernels(program));
+  program.steps[2].work = MatmulStep{};
+  EXPECT_TRUE(RunsKernels(program));
+}
+
 // The steps of a program that are `Work`.
 template <typename Work>
 std::vector<const Work*> StepsOf(const RankProgram& program) {

@@ -15,7 +15,7 @@ Times are in seconds. Objects may be used from any thread.
 from . import errors
 from .bootstrap import Job
 from .client import Client, Event, connect, cuda_device_uuid, init
-from .enums import Algorithm, Code, DType, EventKind, OnUnfused, Op, ReduceOp, Role, WireType
+from .enums import Algorithm, Code, DType, EventKind, OnUnfused, Op, Placement, ReduceOp, Role, WireType
 from .errors import (
     Aborted,
     AlgorithmRefused,

@@ -79,7 +79,7 @@ class Request(ctypes.Structure):
         ("lanes", _int),
         ("on_unfused", _int),
         ("restartable", _int),
-        ("reserved", _int),
+        ("placement", _int),
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TypeVar
 
-__all__ = ["Algorithm", "Code", "DType", "EventKind", "OnUnfused", "Op", "ReduceOp", "Role", "WireType"]
+__all__ = ["Algorithm", "Code", "DType", "EventKind", "OnUnfused", "Op", "Placement", "ReduceOp", "Role", "WireType"]
 
 
 class Code(IntEnum):
@@ -68,6 +68,14 @@ class OnUnfused(IntEnum):
     allow = 0
     warn = 1
     error = 2
+
+
+class Placement(IntEnum):
+    """Where a plan's launches run; `auto` leaves it to the group's option, and that to the daemon."""
+
+    auto = 0
+    engine = 1
+    client = 2
 
 
 class Algorithm(IntEnum):

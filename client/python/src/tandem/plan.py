@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from . import _c, enums
-from .enums import Algorithm, DType, OnUnfused, Op, ReduceOp, Role, WireType
+from .enums import Algorithm, DType, OnUnfused, Op, Placement, ReduceOp, Role, WireType
 from .memory import Memory
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ class Request:
     lanes: int = 0
     on_unfused: OnUnfused | str = OnUnfused.warn
     restartable: bool = False
+    placement: Placement | str = Placement.auto
     _memory: list[Any] = field(default_factory=list, repr=False, compare=False)
 
     def to_c(self) -> _c.Request:
@@ -140,7 +141,7 @@ class Request:
         request.fast_accumulation, request.low_contention = int(self.fast_accumulation), int(self.low_contention)
         request.chunk_pivot, request.algorithm = self.chunk_pivot, enums.parse(Algorithm, self.algorithm)
         request.steps, request.lanes, request.on_unfused = self.steps, self.lanes, enums.parse(OnUnfused, self.on_unfused)
-        request.restartable = int(self.restartable)
+        request.restartable, request.placement = int(self.restartable), enums.parse(Placement, self.placement)
         return request
 
 
