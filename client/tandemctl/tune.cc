@@ -36,7 +36,7 @@ Result<std::vector<TuneTask>> TasksOf(const std::vector<TuneCase>& cases, int wo
     Result<OpRequest> request = TuneRequest(one, world);
     if (!request.ok()) return context.empty() ? request.status() : request.status().WithContext(context);
     task.request = *std::move(request);
-    task.request.on_unfused = OnUnfused::kAllow;  // it is measured, not used
+    task.request.on_unfused = OnUnfused::kAllow;      // it is measured, not used
     task.request.placement = PlanPlacement::kEngine;  // tables have the engines' times
     task.candidates = DefaultCandidates(task.request.op, world);
     if (!one.candidates.empty()) {

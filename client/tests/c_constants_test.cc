@@ -86,7 +86,7 @@ namespace {
   X(TANDEM_ON_UNFUSED_ALLOW, OnUnfused::kAllow) \
   X(TANDEM_ON_UNFUSED_WARN, OnUnfused::kWarn)   \
   X(TANDEM_ON_UNFUSED_ERROR, OnUnfused::kError)
-#define PLACEMENTS(X)                                 \
+#define PLACEMENTS(X)                                \
   X(TANDEM_PLACEMENT_AUTO, PlanPlacement::kAuto)     \
   X(TANDEM_PLACEMENT_ENGINE, PlanPlacement::kEngine) \
   X(TANDEM_PLACEMENT_CLIENT, PlanPlacement::kClient)

@@ -169,8 +169,8 @@ class PlacementChoice {
     const bool has_hand_over = engine.measured_us > 0 || PredictsHandOver(requests[0].op, group);
     const double us = engine.measured_us > 0 ? engine.measured_us : engine.predicted_us;
     engine_us_ = us + (has_hand_over ? 0 : kHandOverUs);
-    takes_turns_ = group.kernels_take_turns &&
-                   std::any_of(engine.programs.begin(), engine.programs.end(), RunsKernels);
+    takes_turns_ =
+        group.kernels_take_turns && std::any_of(engine.programs.begin(), engine.programs.end(), RunsKernels);
     if (takes_turns_) engine_us_ += kTurnUs;
   }
 

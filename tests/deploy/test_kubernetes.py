@@ -110,7 +110,9 @@ class WithTandemd(unittest.TestCase):
         self.assertLessEqual(
             {settings["runtime_dir"], settings["runtime_dir"] + "-admin", settings["state_dir"]}, mounts
         )
-        self.assertEqual(int(settings["listen"].rsplit(":", 1)[1]), container["ports"][0]["containerPort"])
+        metrics = done.stdout.split("[metrics]")[1].split("\n[")[0]
+        listen = re.search(r'^listen = "([^"]+)"', metrics, re.M)
+        self.assertEqual(int(listen[1].rsplit(":", 1)[1]), container["ports"][0]["containerPort"])
 
     def test_the_probes_paths_answer(self):
         container = objects()["daemonset.yaml"]["spec"]["template"]["spec"]["containers"][0]

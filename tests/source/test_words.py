@@ -34,6 +34,7 @@ ALLOWED = {
     "docs/operations.md": {"prelaunch"},
     "proto/tandem/admin/v1/admin.proto": {"parking"},
     "proto/tandem/v1/types.proto": {"parking"},
+    "tests/fixtures/protocol-1/tandem/v1/types.proto": {"parking"},
 }
 
 

@@ -125,11 +125,7 @@ enum tandem_on_unfused {
 
 /* Where a plan's launches run: the client where it is faster, the engines, or the caller's own stream. AUTO
  * leaves it to the group's option `placement`, and that to the daemon's key. */
-enum tandem_placement {
-  TANDEM_PLACEMENT_AUTO = 0,
-  TANDEM_PLACEMENT_ENGINE = 1,
-  TANDEM_PLACEMENT_CLIENT = 2
-};
+enum tandem_placement { TANDEM_PLACEMENT_AUTO = 0, TANDEM_PLACEMENT_ENGINE = 1, TANDEM_PLACEMENT_CLIENT = 2 };
 
 /* For a rank whose client and engine share no MPS server, so that their kernels take turns on the GPU (about
  * 290 us a launch): join, join with a warning, or fail the join and later plans with kernels. */

@@ -49,8 +49,8 @@ enum class OnUnfused : uint8_t { kAllow = 0, kWarn = 1, kError = 2 };
 // both run kernels, that costs about 290 us a launch.
 enum class OnSlowPlacement : uint8_t { kAllow = 0, kWarn = 1, kError = 2 };
 
-// Where the launches of a plan run (docs/client-placement.md). kAuto leaves it to the group's option, and that
-// to the daemon's key `placement`.
+// Where the launches of a plan run (docs/client-placement.md). kAuto leaves it to the group's option, and
+// that to the daemon's key `placement`.
 enum class PlanPlacement : uint8_t {
   kAuto = 0,    // CUDA: the client where it is faster; host backend: kEngine
   kEngine = 1,  // on the engines' lanes
@@ -152,7 +152,8 @@ struct OpRequest {
   // again with the same operands. Prepare fails with FAILED_PRECONDITION, reason NOT_RESTARTABLE, for
   // operands in place.
   bool restartable = false;
-  // kClient: Prepare fails with FAILED_PRECONDITION, field "placement", for a plan that the client cannot run.
+  // kClient: Prepare fails with FAILED_PRECONDITION, field "placement", for a plan that the client cannot
+  // run.
   PlanPlacement placement = PlanPlacement::kAuto;
   bool operator==(const OpRequest&) const = default;
 };

@@ -125,8 +125,8 @@ Result<v1::PrepareReply> PlanService::Prepare(const SessionRef& session, const v
 }
 
 Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group,
-                                                  const PrepareRendezvous& rendezvous,
-                                                  const std::string& key, bool kernels_take_turns) {
+                                                  const PrepareRendezvous& rendezvous, const std::string& key,
+                                                  bool kernels_take_turns) {
   Draft draft;
   draft.key = key;
   draft.context = NameOf(group, key);
@@ -182,7 +182,8 @@ Status PlanService::Admit(const GroupRecord& group, Draft& draft) {
   }
   // Copy engines are not time-sliced: a plan of copies alone loses nothing.
   const auto& programs = draft.plan.programs;
-  draft.placement.slow = draft.placement.slow && std::any_of(programs.begin(), programs.end(), plan::RunsKernels);
+  draft.placement.slow =
+      draft.placement.slow && std::any_of(programs.begin(), programs.end(), plan::RunsKernels);
   return CheckPlacement(draft.placement, group.on_slow_placement).WithContext(draft.context);
 }
 
