@@ -50,7 +50,11 @@ class VerdictPage {
   // Why, once AbortFrom() is not 0.
   Status Reason() const;
 
-  void SetFinished(uint64_t launch) { layout()->finished.store(launch, std::memory_order_release); }
+  // Never goes back: of two threads' counts the later one holds.
+  void SetFinished(uint64_t launch) {
+    uint64_t known = layout()->finished.load(std::memory_order_relaxed);
+    while (known < launch && !layout()->finished.compare_exchange_weak(known, launch)) continue;
+  }
   uint64_t Finished() const { return layout()->finished.load(std::memory_order_acquire); }
   VerdictPageLayout* layout() const { return mapping_->As<VerdictPageLayout>(); }
 

@@ -123,8 +123,8 @@ std::string SessionsText(const admin::v1::ListSessionsReply& reply) {
 }
 
 std::string GroupsText(const admin::v1::ListGroupsReply& reply) {
-  Table table(
-      {">id", "name", "state", ">ranks", "class", ">plans", ">launches", ">workspace", ">unshared", "pids"});
+  Table table({">id", "name", "state", ">ranks", "class", ">plans", ">launches", ">by clients", ">workspace",
+               ">unshared", "pids"});
   std::string notes;
   for (const auto& g : reply.groups()) {
     std::string pids;
@@ -134,7 +134,7 @@ std::string GroupsText(const admin::v1::ListGroupsReply& reply) {
     }
     table.Add({std::to_string(g.id()), g.name(), g.state(), std::to_string(g.world_size()),
                g.topology_class(), std::to_string(g.plans()), std::to_string(g.launches()),
-               Bytes(g.workspace_bytes()), Bytes(g.unshared_workspace_bytes()), pids});
+               std::to_string(g.client_launches()), Bytes(g.workspace_bytes()), Bytes(g.unshared_workspace_bytes()), pids});
     if (!g.state_reason().empty())
       notes += "group " + std::to_string(g.id()) + ": " + g.state_reason() + "\n";
   }

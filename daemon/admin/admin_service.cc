@@ -142,6 +142,7 @@ grpc::Status AdminService::ListGroups(grpc::ServerContext*, const admin::v1::Lis
     out.set_unshared_workspace_bytes(group.unshared_workspace_bytes);
     out.set_bulk_bytes(group.bulk_bytes);
     out.set_launches(launches[group.id]);
+    out.set_client_launches(group.client_launches);
     if (!AddWithin(budget, reply->mutable_groups(), std::move(out))) break;
   }
   reply->set_truncated(budget.cut());

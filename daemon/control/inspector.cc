@@ -40,7 +40,11 @@ ControlSnapshot Inspector::Snapshot() {
   snapshot.owners = core_.registry.ledger.Owners(kMaxOwners);
   snapshot.quota_use["sessions"] = static_cast<double>(snapshot.sessions) /
                                    static_cast<double>(std::max<uint64_t>(core_.options.limits.sessions, 1));
-  for (const auto& [id, group] : core_.registry.groups) snapshot.plans += group->plans.size();
+  snapshot.client_launches_total = core_.registry.client_launches_total;
+  for (const auto& [id, group] : core_.registry.groups) {
+    snapshot.plans += group->plans.size();
+    snapshot.client_launches_total += group->ClientLaunches();
+  }
   for (const auto& [id, session] : core_.registry.sessions) {
     snapshot.tensors += session->tensors.size();
     snapshot.registrations += session->registrations.size();
@@ -110,6 +114,7 @@ std::vector<GroupSnapshot> Inspector::SnapshotGroups() {
     snapshot.workspace_bytes = group->WorkspaceBytes();
     snapshot.unshared_workspace_bytes = group->UnsharedWorkspaceBytes();
     snapshot.bulk_bytes = group->bulk_bytes;
+    snapshot.client_launches = group->ClientLaunches();
     snapshots.push_back(std::move(snapshot));
   }
   // Ranks that still meet: the operator's first question is who is missing.

@@ -70,6 +70,7 @@ struct GroupSnapshot {
   uint64_t workspace_bytes = 0;           // both halves of one rank, as allocated
   uint64_t unshared_workspace_bytes = 0;  // the same if each plan had its own workspace
   uint64_t bulk_bytes = 0;
+  uint64_t client_launches = 0;  // that have ended on the ranks' own streams
 };
 
 struct SegmentSnapshot {
@@ -151,6 +152,7 @@ struct ControlSnapshot {
   uint64_t sessions_lost_total = 0;     // ended by the end of their process
   uint64_t sessions_evicted_total = 0;  // ended by an operator
   uint64_t groups_broken_total = 0;
+  uint64_t client_launches_total = 0;  // that have ended on the ranks' own streams
   // By the quota's key ("plans", "sessions_per_uid"): the part of it that the uid or cgroup uses that uses
   // the most, 0 to 1.
   std::map<std::string, double> quota_use;

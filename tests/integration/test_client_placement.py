@@ -126,6 +126,18 @@ class Launches(Placed):
         for reply in replies:
             self.assertEqual(reply["code"], "INVALID_ARGUMENT", reply)
 
+    def test_launches_are_counted_for_operators(self):
+        clients = self.placed()
+        for _ in range(5):
+            self.check_all_reduce(clients)
+
+        def counted():
+            return [int(group["client_launches"]) for group in self.daemon.ctl_json("groups")["groups"]]
+
+        wait_until(lambda: counted() == [5], 10, "launches are not counted")
+        everybody(clients, "leave", group="tp")
+        wait_until(lambda: counted() == [], 10, "the group stays")
+
     def test_a_request_has_its_own_placement(self):
         clients = self.group(2)
         self.all_reduce_plan(clients, key="engine", placement="engine")

@@ -6,6 +6,11 @@
 #include "client/lib/placed/placed_group.h"
 
 namespace tandem::client {
+namespace {
+
+constexpr std::chrono::seconds kCountEvery{1};
+
+}  // namespace
 
 FailureReporter::FailureReporter(ClientControl* control) : control_(control), thread_([this] { Run(); }) {}
 
@@ -40,6 +45,10 @@ void FailureReporter::LookAtGroups() {
     }
   }
   for (const auto& group : groups) group->queue().Look();
+  const auto now = std::chrono::steady_clock::now();
+  if (now - counted_ < kCountEvery) return;
+  counted_ = now;
+  for (const auto& group : groups) group->queue().Count();
 }
 
 void FailureReporter::Stop() {

@@ -2,7 +2,7 @@
 //
 // `FailureReporter`: reports failed client-placed launches to tandemd, from a separate thread. A
 // stream's thread must not wait for an answer. The same thread looks at launches that end without a call of
-// the library's, as kernels do.
+// the library's, as kernels do, and counts them each second.
 #pragma once
 
 #include <condition_variable>
@@ -44,6 +44,7 @@ class FailureReporter {
   std::deque<FailureReport> reports_;
   std::vector<std::weak_ptr<PlacedGroup>> watched_;
   std::chrono::milliseconds look_every_{0};  // 0: nothing is watched
+  std::chrono::steady_clock::time_point counted_;  // of the thread's
   bool stopping_ = false;
   std::thread thread_;  // last: it uses everything above
 };

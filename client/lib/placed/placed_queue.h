@@ -65,6 +65,8 @@ class PlacedQueue {
   virtual bool AwaitsVerdict() const { return false; }
   // 0: nobody need look.
   virtual std::chrono::milliseconds LookEvery() const { return std::chrono::milliseconds(0); }
+  // Tells tandemd how many launches had ended at about the last call. Does not wait for the device.
+  virtual void Count() {}
   // Tells tandemd how many launches have ended. Before this rank leaves, when none is under way.
   virtual Status Settle() { return Status::Ok(); }
 };

@@ -26,6 +26,13 @@ void GroupRecord::AbortClientLaunches(uint64_t from, const Status& why, int exce
   }
 }
 
+uint64_t GroupRecord::ClientLaunches() const {
+  constexpr uint64_t kMost = uint64_t{1} << 48;  // members write their pages as they like
+  uint64_t launches = 0;
+  for (const VerdictPage& page : client.pages) launches = std::max(launches, std::min(page.Finished(), kMost));
+  return launches;
+}
+
 void GroupRecord::PostEvent(const v1::Event& event, int except_rank, uint64_t most) {
   for (size_t rank = 0; rank < members.size(); ++rank) {
     const MemberRecord& member = members[rank];

@@ -122,6 +122,8 @@ struct GroupRecord {
   // Ends client-placed launches from number `from` on, on all ranks but `except_rank` (-1: on all).
   void AbortClientLaunches(uint64_t from, const Status& why, int except_rank = -1)
       TANDEM_REQUIRES(registry_mutex);
+  // Client-placed launches that have ended: of the rank that has finished most.
+  uint64_t ClientLaunches() const;
   // Queues an event for every member that is still there, except for the one of `except_rank` (-1: for all).
   void PostEvent(const v1::Event& event, int except_rank, uint64_t most) TANDEM_REQUIRES(registry_mutex);
 };

@@ -159,6 +159,7 @@ void GroupService::Destroy(const std::shared_ptr<GroupRecord>& group) {
     if (*set) segments_.RemoveSet(*set);
     set->reset();
   }
+  registry.client_launches_total += group->ClientLaunches();
   client_memory_.Remove(*group);
   for (const auto& set : group->outgrown) segments_.RemoveSet(set);
   group->outgrown.clear();

@@ -31,6 +31,7 @@ void RegistryRestorer::Restore() {
   registry.sessions_lost_total = node.sessions_lost_total();
   registry.sessions_evicted_total = node.sessions_evicted_total();
   registry.groups_broken_total = node.groups_broken_total();
+  registry.client_launches_total = node.client_launches_total();
   RestoreSets();
   RestoreSessions();
   for (const auto& [id, group] : state_.groups) RestoreGroup(group);

@@ -107,6 +107,7 @@ state::v1::Node StateOf(const Registry& registry) {
   node.set_sessions_lost_total(registry.sessions_lost_total);
   node.set_sessions_evicted_total(registry.sessions_evicted_total);
   node.set_groups_broken_total(registry.groups_broken_total);
+  node.set_client_launches_total(registry.client_launches_total);
   return node;
 }
 

@@ -212,6 +212,19 @@ TEST_F(ClientPlacementTest, ALeaverEndsLaunchesThatItHasNotFinished) {
   EXPECT_EQ(leaver.AbortFrom(), 0u);
 }
 
+TEST_F(ClientPlacementTest, LaunchesAreCountedOnceAndOutliveTheirGroup) {
+  Begin();
+  PlanAll("ar");
+  PageOf(0).SetFinished(5);
+  PageOf(1).SetFinished(7);
+  PageOf(1).SetFinished(6);  // an older count
+  EXPECT_EQ(control->SnapshotGroups().at(0).client_launches, 7u);
+  EXPECT_EQ(control->Snapshot().client_launches_total, 7u);
+  Together(2, [&](int rank) { return control->LeaveGroup(sessions[rank], group, Waiter::For(kPatience)); });
+  EXPECT_TRUE(control->SnapshotGroups().empty());
+  EXPECT_EQ(control->Snapshot().client_launches_total, 7u);
+}
+
 // A hostile number ends the others' launches at once; it cannot keep them waiting.
 TEST_F(ClientPlacementTest, ALeaversNumberCannotOverflow) {
   Begin();

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/planner/choice/placement.h"
 #include "daemon/planner/planner.h"
 #include "daemon/planner/tests/planner_fixtures.h"
 #include "program/text.h"

@@ -213,6 +213,12 @@ void CudaPlacedQueue::Look() {
   }
 }
 
+void CudaPlacedQueue::Count() {
+  if (!Failed().ok()) return;
+  group_.page().SetFinished(pages_->LastCount());
+  (void)pages_->StartCount();  // a GPU that does not answer is reported by launches
+}
+
 Status CudaPlacedQueue::Settle() {
   if (!Failed().ok()) return Status::Ok();
   TANDEM_ASSIGN_OR_RETURN(const uint64_t count, pages_->ReadCount());

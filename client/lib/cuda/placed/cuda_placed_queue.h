@@ -44,6 +44,7 @@ class CudaPlacedQueue final : public PlacedQueue {
   void Look() override;
   bool AwaitsVerdict() const override { return awaits_verdict_.load(std::memory_order_acquire); }
   std::chrono::milliseconds LookEvery() const override;
+  void Count() override;
   Status Settle() override;
 
  private:

@@ -80,15 +80,23 @@ Status PlacedPages::AwaitService() const {
   return done ? Status::Ok() : DeadlineExceeded("the GPU does not answer");
 }
 
-Result<uint64_t> PlacedPages::ReadCount() {
+Status PlacedPages::StartCount() {
   SlowCallScope scope(device_->driver());
   TANDEM_RETURN_IF_ERROR(device_->Enter());
   const auto to = reinterpret_cast<CUdeviceptr>(&host()->count);
   const auto from = reinterpret_cast<CUdeviceptr>(counters()->counters);
-  TANDEM_RETURN_IF_ERROR(
-      device_->driver().MemcpyAsync(to, from, sizeof(uint64_t), device_->service_stream()));
-  TANDEM_RETURN_IF_ERROR(AwaitService());
+  return device_->driver().MemcpyAsync(to, from, sizeof(uint64_t), device_->service_stream());
+}
+
+uint64_t PlacedPages::LastCount() const {
   return std::atomic_ref<uint64_t>(host()->count).load(std::memory_order_acquire);
+}
+
+Result<uint64_t> PlacedPages::ReadCount() {
+  TANDEM_RETURN_IF_ERROR(StartCount());
+  SlowCallScope scope(device_->driver());
+  TANDEM_RETURN_IF_ERROR(AwaitService());
+  return LastCount();
 }
 
 }  // namespace tandem::client

@@ -34,6 +34,10 @@ class PlacedPages {
   const cuda::LaunchReport* report() const { return &host()->report; }
   // Reads how many launches have ended. DEADLINE_EXCEEDED: the GPU does not answer.
   Result<uint64_t> ReadCount();
+  // Has the GPU read it; does not wait.
+  Status StartCount();
+  // What the GPU has last read.
+  uint64_t LastCount() const;
 
  private:
   struct HostPage {
