@@ -161,6 +161,9 @@ void AddTune(CLI::App& app, CommandLine& line) {
   sub->add_option("--gpus", tune.gpus, "Indexes or UUIDs in rank order; default: the first ones")
       ->delimiter(',')
       ->default_str("");
+  sub->add_option("--placement", tune.placement,
+                  "Where the launches run, engine or client; plans of each have times of their own")
+      ->check(CLI::IsMember({"engine", "client"}));
   sub->add_option("--rounds", tune.rounds, "Rounds in which the candidates take turns")
       ->check(CLI::Range(1, 1000));
   sub->add_option("--launches", tune.launches, "Launches of a round; default: as many as take 20 ms")

@@ -28,7 +28,9 @@ struct TuneTask {
   std::vector<int> gpus;  // in rank order
 };
 
-Result<std::vector<TuneTask>> TasksOf(const std::vector<TuneCase>& cases, int world) {
+Result<std::vector<TuneTask>> TasksOf(const std::vector<TuneCase>& cases, const TuneOptions& options) {
+  const int world = options.world;
+  TANDEM_ASSIGN_OR_RETURN(const PlanPlacement placement, plan::ParsePlacement(options.placement));
   std::vector<TuneTask> tasks;
   for (const TuneCase& one : cases) {
     TuneTask task{one.Name(), {}, {}, {}};
@@ -36,8 +38,8 @@ Result<std::vector<TuneTask>> TasksOf(const std::vector<TuneCase>& cases, int wo
     Result<OpRequest> request = TuneRequest(one, world);
     if (!request.ok()) return context.empty() ? request.status() : request.status().WithContext(context);
     task.request = *std::move(request);
-    task.request.on_unfused = OnUnfused::kAllow;      // it is measured, not used
-    task.request.placement = PlanPlacement::kEngine;  // tables have the engines' times
+    task.request.on_unfused = OnUnfused::kAllow;  // it is measured, not used
+    task.request.placement = placement;           // each has times of its own
     task.candidates = DefaultCandidates(task.request.op, world);
     if (!one.candidates.empty()) {
       TANDEM_ASSIGN_OR_RETURN(task.candidates, ParseCandidates(one.candidates, task.request.op));
@@ -123,6 +125,7 @@ Result<std::vector<TuneTask>> WantedTasks(const Connection& connection, const To
     }
     const int world = static_cast<int>(task.gpus.size());
     TANDEM_ASSIGN_OR_RETURN(task.request, daemon::ParseOpRequest(wanted.request(), world));
+    if (task.request.placement == PlanPlacement::kAuto) task.request.placement = PlanPlacement::kEngine;
     task.candidates = DefaultCandidates(task.request.op, world);
     tasks.push_back(std::move(task));
   }
@@ -225,7 +228,7 @@ Status Tune(const Connection& connection, const std::string& runtime_dir, const 
             const TuneOptions& options, bool json) {
   using Clock = std::chrono::steady_clock;
   const auto begun = Clock::now();
-  TANDEM_ASSIGN_OR_RETURN(std::vector<TuneTask> tasks, TasksOf(cases, options.world));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<TuneTask> tasks, TasksOf(cases, options));
   Tuner tuner(connection, runtime_dir, options);
   TANDEM_RETURN_IF_ERROR(tuner.Connect());
   if (options.wanted) {

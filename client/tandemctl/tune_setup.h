@@ -33,6 +33,7 @@ struct TuneOptions {
   bool dry_run = false;           // the table stays as it is
   double deadline_seconds = 60;   // of each step of the ranks
   double time_limit_seconds = 0;  // no case begins after that; 0: none
+  std::string placement = "engine";  // "engine" or "client": where the launches run
   bool wanted = false;            // not cases, but what plans were made for without a time, on their GPUs
 };
 

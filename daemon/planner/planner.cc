@@ -177,9 +177,10 @@ class PlacementChoice {
   // The client's plan if it is faster, else nothing; reason() says why.
   std::optional<OperationPlan> Take() {
     if (!Gains(engine_us_ - kHandOverOfTwoUs)) return std::nullopt;  // plans and proofs take time
-    // What goes with a product is laid out otherwise for the client.
+    // What goes with a product is laid out otherwise for the client, and its times are others.
+    const bool other = IsFusedOp(requests_[0].op) || in_client_.tuning != nullptr;
     Result<OperationPlan> first =
-        IsFusedOp(requests_[0].op) ? PlanUnchecked(requests_, in_client_) : Result<OperationPlan>(engine_);
+        other ? PlanUnchecked(requests_, in_client_) : Result<OperationPlan>(engine_);
     if (!first.ok()) return std::nullopt;
     std::vector<RefusedAlgorithm> others;
     if (requests_[0].algorithm == Algorithm::kAuto) {
@@ -209,8 +210,9 @@ class PlacementChoice {
   }
 
  private:
+  // Measured times are the client's own: their entries have the trait `client`.
   static double ClientUs(double measured_us, double predicted_us) {
-    return std::max(measured_us > 0 ? measured_us - kHandOverUs : predicted_us, 0.0);
+    return measured_us > 0 ? measured_us : predicted_us;
   }
   bool Gains(double us) const { return us * kLeastGain <= engine_us_; }
 
@@ -225,7 +227,8 @@ class PlacementChoice {
       return std::nullopt;
     }
     comparison_ = Text("auto: on the caller's stream ", AlgorithmName(plan.algorithm),
-                       " is predicted to take ", MicrosecondsText(us), ", by the engine ",
+                       measured_us > 0 ? " was measured at " : " is predicted to take ",
+                       MicrosecondsText(us), ", by the engine ",
                        AlgorithmName(engine_.algorithm), " ", MicrosecondsText(engine_us_),
                        takes_turns_ ? ", since client and engine share no MPS server" : "");
     if (!Gains(us)) return std::nullopt;

@@ -131,6 +131,20 @@ class Tune(TandemTest):
         self.assertEqual(self.daemon.ctl("tuning", "show", "", check=False).returncode, 2)
         self.assertIn("0 forgotten", self.daemon.ctl("tuning", "forget", "--all").stdout)
 
+    def test_launches_on_the_ranks_own_streams_have_times_of_their_own(self):
+        tune = ("--timeout", "30", "tune", "--op", "all_reduce", "--dtype", "f32", "--shape", "4096", "--world", "2")
+        tune += ("--rounds", "2", "--launches", "2", "--candidates", "two_shot,nccl", "--placement", "client", "--json")
+        entry = json.loads(self.daemon.ctl(*tune, timeout=240).stdout)["entries"][0]
+        self.assertEqual(entry["traits"], "client")
+        by_name = {candidate["algorithm"]: candidate for candidate in entry["candidates"]}
+        self.assertGreater(by_name["two_shot"]["samples"], 0)
+        self.assertIn("outside the kernel", by_name["nccl"]["refused"])
+        clients = self.group(2)
+        for placement, measured in (("client", True), ("engine", False)):
+            reply = self.all_reduce_plan(clients, 4096, key=placement, placement=placement)[0]
+            self.assertEqual("measured fastest" in reply["plan"]["reason"], measured, reply["plan"]["reason"])
+            self.check_all_reduce(clients, 4096, key=placement)
+
     def test_a_file_of_cases_is_measured_by_one_command(self):
         path = os.path.join(self.daemon.runtime_dir, "cases")
         with open(path, "w") as file:

@@ -147,7 +147,9 @@ Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group,
   draft.plan = std::move(*plan);
   if (tuning != nullptr && draft.plan.measured_us == 0) {
     if (auto unmeasured = plan::Unmeasured(draft.requests, context); unmeasured.has_value()) {
-      WantedTuning wanted{*std::move(unmeasured), rendezvous.requests[0], {}, 1};
+      OpRequest request = draft.requests[0];
+      if (request.placement == PlanPlacement::kAuto) request.placement = context.placement;
+      WantedTuning wanted{*std::move(unmeasured), OpRequestToProto(request).SerializeAsString(), {}, 1};
       for (const GpuInfo& gpu : context.topology.gpus) wanted.gpu_uuids.push_back(gpu.uuid);
       core_.options.tuning->Want(std::move(wanted));
     }

@@ -52,11 +52,13 @@ Result<plan::TuningEntry> TuningService::Put(const v1::OpRequest& request,
   }
   parsed.algorithm = Algorithm::kAuto;
   parsed.steps = parsed.lanes = 0;
+  if (parsed.placement == PlanPlacement::kAuto) parsed.placement = PlanPlacement::kEngine;
   // The most that such a group can do; a later group is checked when its plan is made.
   plan::GroupContext context;
   context.topology = Subset(core_.options.topology, gpus);
   context.packet_kernels = core_.options.backend == "cuda";
   context.fused_kernels = context.fused_by_choice = true;
+  if (core_.options.backend == "cuda") context.client_kernels = plan::ClientKernels::kProducts;
   context.gpu_model = TuningModel(core_.options, context.topology);
   if (context.gpu_model.empty()) return FailedPrecondition("the GPUs are not of one model");
   const std::vector<OpRequest> requests(gpus.size(), parsed);

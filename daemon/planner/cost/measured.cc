@@ -15,8 +15,6 @@ bool AsksTheTable(const Problem& problem) {
   const GroupContext& group = *problem.group;
   if (group.tuning == nullptr || group.gpu_model.empty() || problem.world_size < 2 || !IsTunable(request.op))
     return false;
-  // Tables have the engines' times. On the caller's stream a product's algorithms come in another order.
-  if (problem.in_client() && IsFusedOp(request.op)) return false;
   // A request that sets some of it has a reason that no table knows.
   return request.algorithm == Algorithm::kAuto && request.steps == 0 && request.lanes == 0;
 }
@@ -69,6 +67,7 @@ TuningKey KeyOf(const Problem& problem, Placing placing) {
   }
   if (request.wire == WireType::kF32) trait("wire_f32");
   if (placing.symmetric) trait("symmetric");
+  if (problem.in_client()) trait("client");
   return key;
 }
 

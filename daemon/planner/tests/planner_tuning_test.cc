@@ -123,6 +123,28 @@ TEST_F(Tuning, TheMeasuredAlgorithmIsTakenWithItsParametersAndSaysSo) {
   }
 }
 
+// Each placement has times of its own, and auto compares them.
+TEST_F(Tuning, TimesOfTheClientAreForTheClient) {
+  group_.client_kernels = ClientKernels::kProducts;
+  std::vector<OpRequest> in_client = TunedAllReduce(1 << 20), by_engine = in_client, either = in_client;
+  for (OpRequest& request : in_client) request.placement = PlanPlacement::kClient;
+  for (OpRequest& request : by_engine) request.placement = PlanPlacement::kEngine;
+  Put(by_engine, {Measurement(Algorithm::kCopyEngine, 30), Measurement(Algorithm::kTwoShot, 31)});
+  EXPECT_EQ(Must(in_client).measured_us, 0);
+  Put(in_client, {Measurement(Algorithm::kOneShot, 28), Measurement(Algorithm::kTwoShot, 40)});
+  EXPECT_EQ(Must(by_engine).algorithm, Algorithm::kCopyEngine);
+  EXPECT_EQ(Must(in_client).algorithm, Algorithm::kOneShot);
+  EXPECT_EQ(Must(in_client).measured_us, 28);
+  const OperationPlan faster = Must(either);
+  EXPECT_EQ(faster.placement, PlanPlacement::kClient);
+  EXPECT_EQ(faster.algorithm, Algorithm::kOneShot);
+  EXPECT_THAT(faster.placement_reason, HasSubstr("was measured at 28.0 us, by the engine copy_engine 30.0"));
+  // Under 3 % are not worth what the client does not promise.
+  Put(in_client, {Measurement(Algorithm::kOneShot, 29.5), Measurement(Algorithm::kTwoShot, 40)});
+  EXPECT_EQ(Must(either).placement, PlanPlacement::kEngine);
+  EXPECT_EQ(Must(either).algorithm, Algorithm::kCopyEngine);
+}
+
 TEST_F(Tuning, WhatIsAskedForGoesBeforeTheTable) {
   Put(TunedGather(4096), {Measurement(Algorithm::kRing, 70)});
   auto requests = TunedGather(4096);
