@@ -47,7 +47,7 @@ class GrpcControl final : public ClientControl {
   Result<uint64_t> Register(const RegisterInfo& memory) override;
   Status Deregister(uint64_t registration_id) override;
   Result<PreparedPlan> Prepare(uint64_t group_id, const std::string& key, const OpRequest& request,
-                               Milliseconds deadline) override;
+                               const PrepareTuning& tuning, Milliseconds deadline) override;
   Status ArmPlan(uint64_t plan_id, const Status& refusal, Milliseconds deadline) override;
   Status ReportFailure(const FailureReport& report) override;
   Status ReleasePlan(uint64_t plan_id) override;
@@ -293,17 +293,29 @@ Status GrpcControl::ReportFailure(const FailureReport& report) {
 }
 
 Result<PreparedPlan> GrpcControl::Prepare(uint64_t group_id, const std::string& key, const OpRequest& op,
-                                          Milliseconds deadline) {
+                                          const PrepareTuning& tuning, Milliseconds deadline) {
   v1::PrepareRequest request;
   request.set_group_id(group_id);
   request.set_key(key);
   ToProto(op, request.mutable_request());
   request.set_deadline_ms(DeadlineMs(deadline));
+  request.set_can_measure(tuning.can_measure);
+  request.set_times_placement(static_cast<uint32_t>(tuning.placement));
+  for (const MeasuredTime& time : tuning.times) {
+    v1::MeasuredTime* to = request.add_times();
+    to->set_algorithm(static_cast<uint32_t>(time.algorithm));
+    to->set_samples(time.samples);
+    to->set_median_us(time.median_us);
+    to->set_p10_us(time.p10_us);
+    to->set_p90_us(time.p90_us);
+  }
   return calls_.Repeat(deadline + kAnswerTime, [&](const Attempt& attempt) -> Result<PreparedPlan> {
     v1::PrepareReply reply;
     TANDEM_RETURN_IF_ERROR(calls_.Call(&v1::Tandem::StubInterface::Prepare, request, &reply, attempt));
     PreparedPlan prepared;
     prepared.info = FromProto(reply.plan());
+    for (const uint32_t algorithm : reply.measure())
+      prepared.measure.push_back(static_cast<Algorithm>(algorithm));
     if (!reply.has_client()) return prepared;
     Result<ClientPlacementInfo> placement = TakePlacement(reply.client(), attempt);
     if (!placement.ok() && !IsRestart(placement.status())) {

@@ -16,6 +16,23 @@ Result<std::shared_ptr<Client>> Client::Connect(const ConnectOptions& options) {
 Result<std::string> Client::CudaDeviceUuid(int ordinal) { return client::CudaDeviceUuid(ordinal); }
 
 namespace client {
+namespace {
+
+// Registers the first `bytes` of the memory behind `fd`, which is mapped here and `mapped` long.
+Result<std::shared_ptr<Memory>> RegisterMapped(const std::shared_ptr<ClientSession>& session, int fd,
+                                               std::shared_ptr<DeviceMapping> mapping, size_t mapped,
+                                               size_t bytes, const std::string& gpu_uuid) {
+  RegisterInfo info;
+  info.gpu_uuid = gpu_uuid;
+  info.bytes = bytes;
+  info.fds = {fd};
+  info.chunk_bytes = {mapped};
+  TANDEM_ASSIGN_OR_RETURN(uint64_t id, session->control().Register(info));
+  return std::shared_ptr<Memory>(
+      std::make_shared<RegisteredMemory>(session, id, std::move(mapping), bytes, gpu_uuid));
+}
+
+}  // namespace
 
 Result<std::shared_ptr<Client>> ConnectThrough(std::unique_ptr<ClientControl> control,
                                                const ConnectOptions& given,
@@ -86,29 +103,21 @@ Result<std::shared_ptr<Memory>> ClientHandle::RegisterFd(int fd, size_t bytes, c
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
   TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session_->device());
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<DeviceMapping> mapping, device->MapForeign(gpu_uuid, fd, bytes));
-  return RegisterMapped(fd, std::move(mapping), bytes, bytes, gpu_uuid);
+  return RegisterMapped(session_, fd, std::move(mapping), bytes, bytes, gpu_uuid);
 }
 
 Result<std::shared_ptr<Memory>> ClientHandle::AllocateRegistered(size_t bytes, const std::string& gpu_uuid) {
-  TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
-  TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session_->device());
+  return client::AllocateRegistered(session_, bytes, gpu_uuid);
+}
+
+Result<std::shared_ptr<Memory>> AllocateRegistered(const std::shared_ptr<ClientSession>& session,
+                                                   size_t bytes, const std::string& gpu_uuid) {
+  TANDEM_RETURN_IF_ERROR(session->CheckUsable());
+  TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session->device());
   size_t allocated = 0;
   TANDEM_ASSIGN_OR_RETURN(UniqueFd fd, device->Allocate(gpu_uuid, bytes, &allocated));
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<DeviceMapping> mapping, device->Map(gpu_uuid, fd.get(), allocated));
-  return RegisterMapped(fd.get(), std::move(mapping), allocated, bytes, gpu_uuid);
-}
-
-Result<std::shared_ptr<Memory>> ClientHandle::RegisterMapped(int fd, std::shared_ptr<DeviceMapping> mapping,
-                                                             size_t mapped, size_t bytes,
-                                                             const std::string& gpu_uuid) {
-  RegisterInfo info;
-  info.gpu_uuid = gpu_uuid;
-  info.bytes = bytes;
-  info.fds = {fd};
-  info.chunk_bytes = {mapped};
-  TANDEM_ASSIGN_OR_RETURN(uint64_t id, session_->control().Register(info));
-  return std::shared_ptr<Memory>(
-      std::make_shared<RegisteredMemory>(session_, id, std::move(mapping), bytes, gpu_uuid));
+  return RegisterMapped(session, fd.get(), std::move(mapping), allocated, bytes, gpu_uuid);
 }
 
 Result<std::shared_ptr<Memory>> ClientHandle::RegisterCuda(const void* device_pointer, size_t bytes) {

@@ -74,8 +74,23 @@ struct ClientPlacementInfo {
   Milliseconds launch_deadline{0};
 };
 
+// An algorithm's time on this rank, in microseconds of a launch.
+struct MeasuredTime {
+  Algorithm algorithm = Algorithm::kAuto;
+  uint32_t samples = 0;
+  double median_us = 0, p10_us = 0, p90_us = 0;
+};
+
+// What a rank tells of times when it prepares (autotune.h).
+struct PrepareTuning {
+  bool can_measure = false;                          // asks what to time first
+  PlanPlacement placement = PlanPlacement::kEngine;  // of `times`
+  std::vector<MeasuredTime> times;
+};
+
 struct PreparedPlan {
   PlanInfo info;
+  std::vector<Algorithm> measure;             // to be timed, the plan's own first; empty: nothing is
   std::optional<ClientPlacementInfo> client;  // none: engines run it
 };
 
@@ -123,7 +138,7 @@ class ClientControl {
   virtual Result<uint64_t> Register(const RegisterInfo& memory) = 0;
   virtual Status Deregister(uint64_t registration_id) = 0;
   virtual Result<PreparedPlan> Prepare(uint64_t group_id, const std::string& key, const OpRequest& request,
-                                       Milliseconds deadline) = 0;
+                                       const PrepareTuning& tuning, Milliseconds deadline) = 0;
   // Whether this rank can launch a client-placed plan (`refusal` is OK). Waits for all ranks; fails on all if
   // one of them cannot.
   virtual Status ArmPlan(uint64_t plan_id, const Status& refusal, Milliseconds deadline) = 0;

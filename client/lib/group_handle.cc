@@ -1,9 +1,26 @@
 // Group: preparing plans, symmetric tensors, leaving.
+#include <algorithm>
+#include <thread>
+
+#include "client/lib/autotune.h"
 #include "client/lib/backoff.h"
 #include "client/lib/handles.h"
 #include "common/deadline.h"
 
 namespace tandem::client {
+namespace {
+
+// tandemd has checked the option.
+bool IsOn(const JoinOptions& options, const std::string& option) {
+  const auto found = options.options.find(option);
+  return found != options.options.end() && found->second == "prepare";
+}
+
+// Of the plans that are measured, beside the plan's own; a key has at most 256 bytes.
+constexpr char kProbe[] = " (autotune)";
+constexpr size_t kMaxProbeKey = 200;
+
+}  // namespace
 
 GroupHandle::GroupHandle(std::shared_ptr<ClientSession> session, const JoinOptions& options, JoinInfo info)
     : session_(std::move(session)),
@@ -11,6 +28,7 @@ GroupHandle::GroupHandle(std::shared_ptr<ClientSession> session, const JoinOptio
       rank_(options.rank),
       world_size_(options.world_size),
       launch_deadline_(options.launch_deadline),
+      autotune_(IsOn(options, "autotune")),
       gpu_uuid_(info_.gpu_uuids[static_cast<size_t>(options.rank)]),
       state_(std::make_shared<ClientGroupState>(info_.group_id, info_.generation)) {
   size_t world = static_cast<size_t>(world_size_);
@@ -43,8 +61,63 @@ void GroupHandle::SettlePlaced() {
 Result<std::shared_ptr<Plan>> GroupHandle::Prepare(const std::string& key, const OpRequest& request,
                                                    Milliseconds deadline) {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
+  const bool tuned =
+      (request.autotune || autotune_) && request.algorithm == Algorithm::kAuto && !HasPlan(key);
+  return tuned ? PrepareTuned(key, request, Bounded(deadline))
+               : PrepareOnce(key, request, {}, Bounded(deadline));
+}
+
+bool GroupHandle::HasPlan(const std::string& key) {
+  std::lock_guard lock(plans_mutex_);
+  return std::any_of(plans_.begin(), plans_.end(), [&](const auto& entry) {
+    const std::shared_ptr<Plan> plan = entry.second.lock();
+    return plan != nullptr && plan->info().key == key;
+  });
+}
+
+Result<std::shared_ptr<Plan>> GroupHandle::PrepareTuned(const std::string& key, OpRequest request,
+                                                        Milliseconds deadline) {
+  const auto end = std::chrono::steady_clock::now() + deadline;
+  const auto left = [end] {
+    const auto rest = std::chrono::duration_cast<Milliseconds>(end - std::chrono::steady_clock::now());
+    return std::max(rest, Milliseconds(1));
+  };
+  request.autotune = false;
+  PrepareTuning tuning;
+  Status status;
+  // On a thread of its own: the caller's current CUDA context stays what it is.
+  std::thread measurement([&] {
+    const std::string probe_key = key.substr(0, kMaxProbeKey) + kProbe;
+    Autotune autotune(*this, request, end);
+    const Status ready = autotune.Ready(session_->info().backend, [this](size_t bytes) {
+      return AllocateRegistered(session_, bytes, gpu_uuid_);
+    });
+    OpRequest probe_request = request;
+    probe_request.on_unfused = OnUnfused::kAllow;
+    PreparedPlan told;
+    Result<std::shared_ptr<Plan>> probe =
+        PrepareOnce(probe_key, probe_request, {.can_measure = ready.ok(), .times = {}}, left(), &told);
+    // The request itself has the error.
+    if (!probe.ok() || told.measure.empty()) return;
+    tuning.placement = told.client.has_value() ? PlanPlacement::kClient : PlanPlacement::kEngine;
+    const auto prepare = [&](const std::string& one, const OpRequest& by, Milliseconds time) {
+      return PrepareOnce(one, by, {}, time);
+    };
+    Result<std::vector<MeasuredTime>> times =
+        autotune.Measure(probe_key, *std::move(probe), told.measure, tuning.placement, prepare);
+    status = times.status();
+    if (times.ok()) tuning.times = *std::move(times);
+  });
+  measurement.join();
+  TANDEM_RETURN_IF_ERROR(status.WithContext("autotune"));
+  return PrepareOnce(key, request, tuning, left());
+}
+
+Result<std::shared_ptr<Plan>> GroupHandle::PrepareOnce(const std::string& key, const OpRequest& request,
+                                                       const PrepareTuning& tuning, Milliseconds deadline,
+                                                       PreparedPlan* told) {
   TANDEM_ASSIGN_OR_RETURN(PreparedPlan prepared,
-                          session_->control().Prepare(id(), key, request, Bounded(deadline)));
+                          session_->control().Prepare(id(), key, request, tuning, deadline));
   PlanInfo& info = prepared.info;
   if (info.slot_bytes.size() > static_cast<size_t>(kMaxBindings)) {
     return InvalidArgument("a plan has at most " + std::to_string(kMaxBindings) + " slots, not " +
@@ -60,7 +133,11 @@ Result<std::shared_ptr<Plan>> GroupHandle::Prepare(const std::string& key, const
   }
   std::shared_ptr<PlacedPlan> placed;
   if (prepared.client.has_value()) {
-    TANDEM_ASSIGN_OR_RETURN(placed, ArmPlaced(prepared, request, Bounded(deadline)));
+    TANDEM_ASSIGN_OR_RETURN(placed, ArmPlaced(prepared, request, deadline));
+  }
+  if (told != nullptr) {
+    told->measure = prepared.measure;
+    told->client = std::move(prepared.client);
   }
   std::lock_guard lock(plans_mutex_);
   std::weak_ptr<Plan>& known = plans_[info.plan_id];

@@ -107,6 +107,14 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
   void AddTensor(const std::shared_ptr<TensorHandle>& tensor);
 
  private:
+  // One rendezvous of `key`. `measure`: what is to be timed, if not null.
+  Result<std::shared_ptr<Plan>> PrepareOnce(const std::string& key, const OpRequest& request,
+                                            const PrepareTuning& tuning, Milliseconds deadline,
+                                            PreparedPlan* told = nullptr);
+  // The same after the measurement that `request` asks for.
+  Result<std::shared_ptr<Plan>> PrepareTuned(const std::string& key, OpRequest request,
+                                             Milliseconds deadline);
+  bool HasPlan(const std::string& key);
   // Maps the memory with which this process launches a plan itself.
   Result<std::shared_ptr<PlacedPlan>> MakePlaced(const PreparedPlan& prepared, const OpRequest& request);
   // The same, once all ranks can launch the plan. Else the plan is released.
@@ -119,6 +127,7 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
   const JoinInfo info_;
   const int rank_, world_size_;
   const Milliseconds launch_deadline_;
+  const bool autotune_;  // the group's option
   std::string gpu_uuid_;
   std::vector<std::vector<int>> link_counts_;
   const std::shared_ptr<ClientGroupState> state_;
@@ -241,12 +250,12 @@ class ClientHandle : public Client {
   Status Detach() override;
 
  private:
-  // Registers the first `bytes` of the memory behind `fd`, which is mapped here and `mapped` long.
-  Result<std::shared_ptr<Memory>> RegisterMapped(int fd, std::shared_ptr<DeviceMapping> mapping,
-                                                 size_t mapped, size_t bytes, const std::string& gpu_uuid);
-
   const std::shared_ptr<ClientSession> session_;
 };
+
+// Client::AllocateRegistered of a session's.
+Result<std::shared_ptr<Memory>> AllocateRegistered(const std::shared_ptr<ClientSession>& session,
+                                                   size_t bytes, const std::string& gpu_uuid);
 
 // Connects through `control`: Client::Connect with the real one, tests with a fake. `device`: as in
 // Session::Attach.

@@ -44,6 +44,7 @@ Result<OpRequest> RequestFromJson(const json& object) {
   request.reduce_op = object.value("reduce_op", "sum") == "avg" ? ReduceOp::kAvg : ReduceOp::kSum;
   request.wire = object.value("wire", "output") == "f32" ? WireType::kF32 : WireType::kOutput;
   request.restartable = object.value("restartable", false);
+  request.autotune = object.value("autotune", false);
   const std::string placement = object.value("placement", "auto");
   request.placement = placement == "client"   ? PlanPlacement::kClient
                       : placement == "engine" ? PlanPlacement::kEngine
@@ -85,6 +86,7 @@ json RequestToJson(const OpRequest& request) {
           {"restartable", request.restartable},
           {"reduce_op", request.reduce_op == ReduceOp::kAvg ? "avg" : "sum"},
           {"wire", request.wire == WireType::kF32 ? "f32" : "output"},
+          {"autotune", request.autotune},
           {"placement", kPlacements[static_cast<size_t>(request.placement)]},
           {"on_unfused", kOnUnfused[static_cast<size_t>(request.on_unfused)]}};
 }

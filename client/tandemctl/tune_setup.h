@@ -28,13 +28,13 @@ struct TuneOptions {
   int world = 4;
   std::vector<std::string> gpus;  // indexes or UUIDs, in rank order; empty: the first ones
   int rounds = 15;
-  int launches = 0;               // of a round; 0: as many as take about kBatchUs
-  bool force = false;             // also beside other groups on these GPUs
-  bool dry_run = false;           // the table stays as it is
-  double deadline_seconds = 60;   // of each step of the ranks
-  double time_limit_seconds = 0;  // no case begins after that; 0: none
+  int launches = 0;                  // of a round; 0: as many as take about kBatchUs
+  bool force = false;                // also beside other groups on these GPUs
+  bool dry_run = false;              // the table stays as it is
+  double deadline_seconds = 60;      // of each step of the ranks
+  double time_limit_seconds = 0;     // no case begins after that; 0: none
   std::string placement = "engine";  // "engine" or "client": where the launches run
-  bool wanted = false;            // not cases, but what plans were made for without a time, on their GPUs
+  bool wanted = false;               // not cases, but what plans were made for without a time, on their GPUs
 };
 
 // The request that every rank of `world` makes. M, N and K belong to the whole product. A rank's A is M/W x K

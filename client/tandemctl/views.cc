@@ -134,7 +134,8 @@ std::string GroupsText(const admin::v1::ListGroupsReply& reply) {
     }
     table.Add({std::to_string(g.id()), g.name(), g.state(), std::to_string(g.world_size()),
                g.topology_class(), std::to_string(g.plans()), std::to_string(g.launches()),
-               std::to_string(g.client_launches()), Bytes(g.workspace_bytes()), Bytes(g.unshared_workspace_bytes()), pids});
+               std::to_string(g.client_launches()), Bytes(g.workspace_bytes()),
+               Bytes(g.unshared_workspace_bytes()), pids});
     if (!g.state_reason().empty())
       notes += "group " + std::to_string(g.id()) + ": " + g.state_reason() + "\n";
   }

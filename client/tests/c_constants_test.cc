@@ -144,6 +144,7 @@ TEST(CConstants, TheStructsDefaultsAreThoseOfCpp) {
   EXPECT_EQ(c_request.fast_accumulation != 0, request.fast_accumulation);
   EXPECT_EQ(c_request.on_unfused, static_cast<int>(request.on_unfused));
   EXPECT_EQ(c_request.on_unfused, TANDEM_ON_UNFUSED_WARN);
+  EXPECT_EQ(c_request.autotune != 0, request.autotune);
   EXPECT_EQ(c_request.placement, static_cast<int>(request.placement));
   EXPECT_EQ(c_request.restartable != 0, request.restartable);
   EXPECT_EQ(c_request.algorithm, static_cast<int>(request.algorithm));

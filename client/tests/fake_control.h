@@ -118,7 +118,7 @@ class FakeControl final : public ClientControl {
     return Answer();
   }
   Result<PreparedPlan> Prepare(uint64_t, const std::string& key, const OpRequest& request,
-                               Milliseconds deadline) override {
+                               const PrepareTuning&, Milliseconds deadline) override {
     std::lock_guard lock(daemon_->mutex);
     daemon_->prepare_deadline = deadline;
     PlanInfo info;

@@ -10,9 +10,9 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <vector>
 
 #include "client/device/rank_device.h"
+#include "client/device/scratch_operands.h"
 #include "tandem/client.h"
 
 namespace tandem::tune {
@@ -42,18 +42,14 @@ class TuneRank {
   Status End();
 
  private:
-  Status Bind();
-  Status Fill(const Memory& memory, bool symmetric);
-
   RankOptions options_;
   OpRequest request_;
   std::shared_ptr<Client> client_;
   std::shared_ptr<Group> group_;
   std::shared_ptr<RankDevice> device_;
-  std::shared_ptr<Memory> own_, symmetric_;
   std::unique_ptr<RankStream> stream_;
   std::unique_ptr<RankEvent> start_, end_;
-  std::vector<Binding> bindings_;
+  std::unique_ptr<ScratchOperands> scratch_;
   std::map<std::string, std::shared_ptr<Plan>> plans_;
 };
 

@@ -115,6 +115,7 @@ struct Config {
       kDefaultLaunchDeadline.count();  // from the first rank's arrival, where group and launch set none
   int64_t join_deadline_ms = 300000;   // longest wait for all ranks of a join, rendezvous or prepare
   FusedUse fused = FusedUse::kAuto;    // fused kernels: when asked for, or also by choice
+  bool autotune = true;                // clients' times go into the node's tuning table
   PlacementUse placement = PlacementUse::kAuto;  // of plans: engines or the ranks' own streams
   bool speculative_launch = true;  // an expected launch's first kernel waits on its lane for the start
   int64_t trace_records = 65536;   // launches kept for `tandemctl trace`; 0: no trace

@@ -105,6 +105,9 @@ const std::vector<KeySpec>& Table() {
       WithOldName("native", Choice("fused_kernels", TANDEM_FIELD(fused), kFusedUses,
                                    "explicit: plans take the fused kernels only if they ask for them. auto: "
                                    "plans also take them where they are predicted to be the fastest.")),
+      Bool("autotune", TANDEM_FIELD(autotune),
+           "Requests and groups may ask for a measurement while they prepare, and this node keeps the times. "
+           "Wrong times make other users' plans slower, never wrong."),
       Choice(
           "placement", TANDEM_FIELD(placement), kPlacementUses,
           "Where the plans of groups without the option placement run: on engines, or on the ranks' own "

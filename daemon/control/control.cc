@@ -83,8 +83,8 @@ struct Control::Services {
   TensorService tensors{core, segments, installer};
   RegistrationService registrations{core};
   WorkspaceService workspace{core, segments, installer};
-  PlanService plans{core, installer, workspace, client_memory};
   TuningService tuning{core};
+  PlanService plans{core, installer, workspace, client_memory, tuning};
   ChannelService channels{core};
   LaunchService launches{core, installer};
   EngineService engines{

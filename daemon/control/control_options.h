@@ -94,6 +94,7 @@ struct ControlOptions {
   ControlLimits limits;
   // The first rule that fits a session decides. None at all: everybody may use all GPUs.
   std::vector<AllowRule> allow;
+  bool autotune = true;                 // clients' times of requests that they prepare go into `tuning`
   std::shared_ptr<TuningStore> tuning;  // measured times that plans are chosen by; null: none
   // Called when a group is asked for a transition that its table does not have, a defect of tandemd, under
   // the registry's lock; it is logged either way. For tests, which fail by it.

@@ -222,6 +222,7 @@ ControlOptions ControlOptionsOf(const Config& config, const NodeChoice& node, co
   options.verify_plans = config.testing.verify_plans;
   options.fused_by_choice = config.fused == FusedUse::kAuto;
   options.limits = LimitsOf(config.quotas);
+  options.autotune = config.autotune;
   switch (config.placement) {
     case PlacementUse::kAuto: options.placement = plan::PlanPlacement::kAuto; break;
     case PlacementUse::kEngine: options.placement = plan::PlanPlacement::kEngine; break;

@@ -226,11 +226,11 @@ class PlacementChoice {
       if (refusal_.empty()) refusal_ = refused.WithContext(AlgorithmName(plan.algorithm)).message();
       return std::nullopt;
     }
-    comparison_ = Text("auto: on the caller's stream ", AlgorithmName(plan.algorithm),
-                       measured_us > 0 ? " was measured at " : " is predicted to take ",
-                       MicrosecondsText(us), ", by the engine ",
-                       AlgorithmName(engine_.algorithm), " ", MicrosecondsText(engine_us_),
-                       takes_turns_ ? ", since client and engine share no MPS server" : "");
+    comparison_ =
+        Text("auto: on the caller's stream ", AlgorithmName(plan.algorithm),
+             measured_us > 0 ? " was measured at " : " is predicted to take ", MicrosecondsText(us),
+             ", by the engine ", AlgorithmName(engine_.algorithm), " ", MicrosecondsText(engine_us_),
+             takes_turns_ ? ", since client and engine share no MPS server" : "");
     if (!Gains(us)) return std::nullopt;
     plan.placement = PlanPlacement::kClient;
     return plan;

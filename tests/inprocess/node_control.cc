@@ -60,7 +60,7 @@ class NodeControl final : public client::ClientControl {
   }
   Status Deregister(uint64_t) override { return Status::Ok(); }
   Result<client::PreparedPlan> Prepare(uint64_t, const std::string& key, const OpRequest& request,
-                                       Milliseconds deadline) override {
+                                       const client::PrepareTuning&, Milliseconds deadline) override {
     client::PreparedPlan prepared;
     TANDEM_ASSIGN_OR_RETURN(prepared.info, node_->Prepare(rank_, key, request, deadline));
     return prepared;

@@ -70,6 +70,8 @@ typedef struct tandem_request {
   int on_unfused;  /* enum tandem_on_unfused. Default: WARN */
   int restartable; /* not 0: launches leave the inputs as they are; see above */
   int placement;   /* enum tandem_placement. CLIENT: fails where the client cannot run the plan */
+  int autotune;    /* not 0: without a measured time, tandem_prepare measures; see OpRequest::autotune */
+  int reserved;    /* 0 */
 } tandem_request;
 /* Writes the defaults to *request. `struct_size` is sizeof(tandem_request) of the caller's header. NULL is
  * allowed. */

@@ -15,7 +15,7 @@ namespace {
 // bytes.
 constexpr size_t kJoinOptionsSize = offsetof(tandem_join_options, reserved) + sizeof(int);
 constexpr size_t kOperandSize = offsetof(tandem_operand, alias_of) + sizeof(int);
-constexpr size_t kRequestSize = offsetof(tandem_request, placement) + sizeof(int);
+constexpr size_t kRequestSize = offsetof(tandem_request, reserved) + sizeof(int);
 static_assert(kJoinOptionsSize == sizeof(tandem_join_options));
 static_assert(kOperandSize == sizeof(tandem_operand));
 static_assert(kRequestSize == sizeof(tandem_request));
@@ -142,6 +142,8 @@ Result<OpRequest> ToRequest(const tandem_request& given) {
   TANDEM_RETURN_IF_ERROR(ToEnum(from.on_unfused, "on_unfused", &request.on_unfused));
   request.restartable = from.restartable != 0;
   TANDEM_RETURN_IF_ERROR(ToEnum(from.placement, "placement", &request.placement));
+  request.autotune = from.autotune != 0;
+  if (from.reserved != 0) return BadField("reserved", "is not 0");
   return request;
 }
 

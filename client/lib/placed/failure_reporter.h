@@ -43,7 +43,7 @@ class FailureReporter {
   std::condition_variable changed_;
   std::deque<FailureReport> reports_;
   std::vector<std::weak_ptr<PlacedGroup>> watched_;
-  std::chrono::milliseconds look_every_{0};  // 0: nothing is watched
+  std::chrono::milliseconds look_every_{0};        // 0: nothing is watched
   std::chrono::steady_clock::time_point counted_;  // of the thread's
   bool stopping_ = false;
   std::thread thread_;  // last: it uses everything above

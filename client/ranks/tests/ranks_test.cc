@@ -31,6 +31,7 @@ TEST(RequestJson, GivesTheRequestBack) {
   request.on_unfused = OnUnfused::kError;
   request.restartable = true;
   request.placement = PlanPlacement::kClient;
+  request.autotune = true;
   Result<OpRequest> back = RequestFromJson(nlohmann::json::parse(RequestToJson(request).dump()));
   ASSERT_TRUE(back.ok()) << back.status().ToString();
   EXPECT_EQ(*back, request);

@@ -155,6 +155,10 @@ struct OpRequest {
   // kClient: Prepare fails with FAILED_PRECONDITION, field "placement", for a plan that the client cannot
   // run.
   PlanPlacement placement = PlanPlacement::kAuto;
+  // A request that no tuning table has a time for, and that leaves the algorithm open: Prepare times the few
+  // algorithms that are predicted fastest, on memory of its own, and tandemd keeps the times
+  // (docs/tuning.md). The GPUs should be idle. All ranks alike.
+  bool autotune = false;
   bool operator==(const OpRequest&) const = default;
 };
 

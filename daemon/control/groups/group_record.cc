@@ -29,7 +29,8 @@ void GroupRecord::AbortClientLaunches(uint64_t from, const Status& why, int exce
 uint64_t GroupRecord::ClientLaunches() const {
   constexpr uint64_t kMost = uint64_t{1} << 48;  // members write their pages as they like
   uint64_t launches = 0;
-  for (const VerdictPage& page : client.pages) launches = std::max(launches, std::min(page.Finished(), kMost));
+  for (const VerdictPage& page : client.pages)
+    launches = std::max(launches, std::min(page.Finished(), kMost));
   return launches;
 }
 

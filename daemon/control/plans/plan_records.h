@@ -49,6 +49,9 @@ struct PlanRecord {
 struct PrepareRendezvous : Rendezvous {
   using Rendezvous::Rendezvous;
   std::vector<std::string> requests;  // by rank: serialised v1::OpRequest
+  // By rank: whether it can measure, and what it has measured. Its `request` is empty.
+  std::vector<v1::PrepareRequest> tuning;
+  std::vector<Algorithm> measure;  // the answer to ranks that can all measure
   uint64_t plan_id = 0;
 };
 

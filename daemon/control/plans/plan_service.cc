@@ -6,6 +6,7 @@
 #include "daemon/control/blame.h"
 #include "daemon/control/groups/group_service.h"
 #include "daemon/control/memory/tensor_service.h"
+#include "daemon/control/plans/autotune.h"
 #include "daemon/control/plans/plan_messages.h"
 #include "daemon/control/plans/tuning_service.h"
 #include "daemon/control/status_proto.h"
@@ -57,6 +58,7 @@ Result<std::shared_ptr<PrepareRendezvous>> PlanService::Enter(GroupRecord& group
     TANDEM_RETURN_IF_ERROR(CheckOpenRendezvous(core_.options.limits, group, open));
     auto fresh = std::make_shared<PrepareRendezvous>(group.world(), NameOf(group, key), "prepare it");
     fresh->requests.resize(group.world());
+    fresh->tuning.resize(group.world());
     it = group.prepares.emplace(key, std::move(fresh)).first;
   }
   const std::shared_ptr<PrepareRendezvous> rendezvous = it->second;
@@ -84,6 +86,11 @@ Result<v1::PrepareReply> PlanService::Prepare(const SessionRef& session, const v
   const std::string text = OpRequestToProto(parsed).SerializeAsString();
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<PrepareRendezvous> rendezvous,
                           Enter(*group, r, key, text, waiter));
+  if (rendezvous->phase() == Rendezvous::Phase::kGathering) {
+    v1::PrepareRequest& tuning = rendezvous->tuning[r];
+    tuning = request;
+    tuning.clear_request();
+  }
   if (rendezvous->phase() == Rendezvous::Phase::kGathering && rendezvous->Complete()) {
     rendezvous->BeginWork();
     Status status = lock.Outside([&] {
@@ -115,6 +122,7 @@ Result<v1::PrepareReply> PlanService::Prepare(const SessionRef& session, const v
   reply.mutable_plan()->set_group_workspace_bytes(group->WorkspaceBytes());
   reply.mutable_plan()->set_unshared_workspace_bytes(group->UnsharedWorkspaceBytes());
   FillOperands(parsed, reply.mutable_plan());
+  for (const Algorithm algorithm : rendezvous->measure) reply.add_measure(static_cast<uint32_t>(algorithm));
   if (!plan->second.client) return reply;
   const std::vector<SharedFd> fds =
       client_memory_.Describe(*group, *plan->second.client, r, reply.mutable_client());
@@ -137,6 +145,7 @@ Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group,
     draft.requests.push_back(std::move(request));
   }
   TANDEM_RETURN_IF_ERROR(plan::CompareRequests(draft.requests).WithContext(draft.context));
+  KeepTimes(group, rendezvous, draft);
   plan::GroupContext context = group.context;
   const auto tuning = core_.options.tuning == nullptr ? nullptr : core_.options.tuning->Snapshot();
   context.tuning = tuning.get();
@@ -152,6 +161,12 @@ Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group,
       WantedTuning wanted{*std::move(unmeasured), OpRequestToProto(request).SerializeAsString(), {}, 1};
       for (const GpuInfo& gpu : context.topology.gpus) wanted.gpu_uuids.push_back(gpu.uuid);
       core_.options.tuning->Want(std::move(wanted));
+      const auto& ranks = rendezvous.tuning;
+      if (core_.options.autotune &&
+          std::all_of(ranks.begin(), ranks.end(),
+                      [](const v1::PrepareRequest& rank) { return rank.can_measure(); })) {
+        rendezvous.measure = WorthMeasuring(draft.plan);
+      }
     }
   }
   if (draft.plan.programs.size() != group.world())
@@ -171,6 +186,19 @@ Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group,
     }
   }
   return draft;
+}
+
+void PlanService::KeepTimes(const GroupRecord& group, const PrepareRendezvous& rendezvous,
+                            const Draft& draft) {
+  if (!core_.options.autotune) return;
+  const std::vector<plan::TuningCandidate> candidates = SlowestTimes(rendezvous.tuning);
+  if (candidates.empty()) return;
+  OpRequest request = draft.requests[0];
+  request.placement = static_cast<PlanPlacement>(rendezvous.tuning[0].times_placement());
+  std::vector<std::string> gpu_uuids;
+  for (const GpuInfo& gpu : group.context.topology.gpus) gpu_uuids.push_back(gpu.uuid);
+  const Status kept = tuning_.Put(OpRequestToProto(request), gpu_uuids, candidates).status();
+  if (!kept.ok()) core_.Log(LogSeverity::kWarning, draft.context + ": autotune: " + kept.message());
 }
 
 Status PlanService::Admit(const GroupRecord& group, Draft& draft) {

@@ -10,6 +10,7 @@
 
 #include "daemon/control/clients/client_memory.h"
 #include "daemon/control/groups/group_installer.h"
+#include "daemon/control/plans/tuning_service.h"
 #include "daemon/control/plans/workspace.h"
 #include "daemon/control/store/control_core.h"
 #include "daemon/control/waiter.h"
@@ -22,8 +23,12 @@ namespace tandem::daemon {
 class PlanService {
  public:
   PlanService(ControlCore& core, GroupInstaller& installer, WorkspaceService& workspace,
-              ClientMemoryService& client_memory)
-      : core_(core), installer_(installer), workspace_(workspace), client_memory_(client_memory) {}
+              ClientMemoryService& client_memory, TuningService& tuning)
+      : core_(core),
+        installer_(installer),
+        workspace_(workspace),
+        client_memory_(client_memory),
+        tuning_(tuning) {}
 
   // Waits for all ranks. The same key with the same request returns the same plan again.
   Result<v1::PrepareReply> Prepare(const SessionRef& session, const v1::PrepareRequest& request,
@@ -56,8 +61,12 @@ class PlanService {
   // Plans, makes room in the workspace, and gives the engines the plan: the part of the last rank, for all.
   Status MakeForAll(const std::shared_ptr<GroupRecord>& group, PrepareRendezvous& rendezvous,
                     const std::string& key, const Waiter& waiter) TANDEM_EXCLUDES(registry_mutex);
-  Result<Draft> MakeDraft(const GroupRecord& group, const PrepareRendezvous& rendezvous,
-                          const std::string& key) TANDEM_EXCLUDES(registry_mutex);
+  // `kernels_take_turns`: GroupContext's.
+  Result<Draft> MakeDraft(const GroupRecord& group, PrepareRendezvous& rendezvous, const std::string& key,
+                          bool kernels_take_turns) TANDEM_EXCLUDES(registry_mutex);
+  // Keeps the times that the ranks have measured for this request; a refusal is logged and costs nothing.
+  void KeepTimes(const GroupRecord& group, const PrepareRendezvous& rendezvous, const Draft& draft)
+      TANDEM_EXCLUDES(registry_mutex);
   Status Admit(const GroupRecord& group, Draft& draft) TANDEM_REQUIRES(registry_mutex);
   // Records the plan and posts it to the engines; its id.
   Result<uint64_t> Post(const std::shared_ptr<GroupRecord>& group, Draft& draft, const std::string& unique_id,
@@ -74,6 +83,7 @@ class PlanService {
   GroupInstaller& installer_;
   WorkspaceService& workspace_;
   ClientMemoryService& client_memory_;
+  TuningService& tuning_;
 };
 
 }  // namespace tandem::daemon

@@ -80,6 +80,8 @@ class Request(ctypes.Structure):
         ("on_unfused", _int),
         ("restartable", _int),
         ("placement", _int),
+        ("autotune", _int),
+        ("reserved", _int),
     ]
 
 

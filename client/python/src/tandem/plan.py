@@ -108,6 +108,7 @@ class Request:
     on_unfused: OnUnfused | str = OnUnfused.warn
     restartable: bool = False
     placement: Placement | str = Placement.auto
+    autotune: bool = False
     _memory: list[Any] = field(default_factory=list, repr=False, compare=False)
 
     def to_c(self) -> _c.Request:
@@ -141,6 +142,7 @@ class Request:
         request.fast_accumulation, request.low_contention = int(self.fast_accumulation), int(self.low_contention)
         request.chunk_pivot, request.algorithm = self.chunk_pivot, enums.parse(Algorithm, self.algorithm)
         request.steps, request.lanes, request.on_unfused = self.steps, self.lanes, enums.parse(OnUnfused, self.on_unfused)
+        request.autotune = int(self.autotune)
         request.restartable, request.placement = int(self.restartable), enums.parse(Placement, self.placement)
         return request
 

@@ -1,0 +1,24 @@
+// File: autotune.h
+//
+// What the ranks of a group measure while they prepare a request, and what their times are together
+// (docs/tuning.md). Pure.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "daemon/planner/planner.h"
+#include "daemon/planner/tuning/tuning_table.h"
+#include "tandem/v1/tandem.pb.h"
+
+namespace tandem::daemon {
+
+// The algorithms that a measurement may find faster than `plan`'s, which comes first: at most four, those
+// with the least predicted times. Empty where `plan` has no rival.
+std::vector<Algorithm> WorthMeasuring(const plan::OperationPlan& plan);
+
+// The times of the rank that is the slowest, by algorithm. Empty unless all ranks have measured the same
+// algorithms, with times that can be.
+std::vector<plan::TuningCandidate> SlowestTimes(std::span<const v1::PrepareRequest> ranks);
+
+}  // namespace tandem::daemon
