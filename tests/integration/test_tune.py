@@ -475,14 +475,14 @@ class Autotune(TandemTest):
     def test_a_rank_that_dies_in_it_is_named(self):
         clients = self.group(2)
         call = clients[0].send("prepare", group="tp", key="k", plan="k", request=gather_matmul(autotune=True))
-        os.kill(clients[1].pid, signal.SIGKILL)
+        clients[1].kill()
         failure = self.assertFails("UNAVAILABLE", clients[0].reply, call)
         self.assertEqual(failure.detail.get("ranks"), [1], failure.message)
 
 
 class AutotuneOff(TandemTest):
     gpus = 2
-    extra = ("--tuning-dir", NO_TABLES.name, "--no-autotune")
+    extra = ("--tuning-dir", NO_TABLES.name, "--autotune=false")
 
     def test_a_node_may_keep_no_clients_times(self):
         clients = self.group(2)
