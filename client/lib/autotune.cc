@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "ipc/channel_layout.h"
+
 namespace tandem::client {
 namespace {
 
