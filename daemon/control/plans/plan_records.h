@@ -13,6 +13,7 @@
 
 #include "daemon/control/memory/memory_records.h"
 #include "daemon/control/rendezvous.h"
+#include "tandem/v1/tandem.pb.h"
 
 namespace tandem::daemon {
 
