@@ -82,8 +82,8 @@ Result<std::unique_ptr<ScratchOperands>> ScratchOperands::Make(const OpRequest& 
 
 Status ScratchOperands::AddSymmetric(Group& group, Milliseconds deadline) {
   if (symmetric_bytes_ == 0) return Status::Ok();
-  TANDEM_ASSIGN_OR_RETURN(
-      symmetric_, group.Allocate({static_cast<int64_t>(symmetric_bytes_)}, DType::kU8, {}, deadline));
+  TANDEM_ASSIGN_OR_RETURN(symmetric_,
+                          group.Allocate({static_cast<int64_t>(symmetric_bytes_)}, DType::kU8, {}, deadline));
   TANDEM_RETURN_IF_ERROR(Fill(*symmetric_, true, deadline));
   for (size_t slot = 0; slot < bindings_.size(); ++slot) {
     if (request_.operands[slot].symmetric) bindings_[slot].memory = symmetric_.get();

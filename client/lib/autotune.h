@@ -23,8 +23,8 @@ class Autotune {
  public:
   using Clock = std::chrono::steady_clock;
   // Prepares a request of the group's under a key of the measurement's own.
-  using PrepareOne = std::function<Result<std::shared_ptr<Plan>>(const std::string& key, const OpRequest& request,
-                                                                 Milliseconds deadline)>;
+  using PrepareOne = std::function<Result<std::shared_ptr<Plan>>(
+      const std::string& key, const OpRequest& request, Milliseconds deadline)>;
 
   // `group` must outlive the object. `end`: of everything.
   Autotune(Group& group, OpRequest request, Clock::time_point end)

@@ -132,9 +132,8 @@ Result<v1::PrepareReply> PlanService::Prepare(const SessionRef& session, const v
   return reply;
 }
 
-Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group,
-                                                  const PrepareRendezvous& rendezvous, const std::string& key,
-                                                  bool kernels_take_turns) {
+Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group, PrepareRendezvous& rendezvous,
+                                                  const std::string& key, bool kernels_take_turns) {
   Draft draft;
   draft.key = key;
   draft.context = NameOf(group, key);
