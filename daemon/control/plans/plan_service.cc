@@ -11,6 +11,7 @@
 #include "daemon/control/plans/tuning_service.h"
 #include "daemon/control/status_proto.h"
 #include "daemon/control/validate.h"
+#include "daemon/planner/choice/placement.h"
 #include "daemon/planner/cost/measured.h"
 #include "daemon/planner/tuning/tuning_store.h"
 #include "program/verifier/verifier.h"

@@ -57,6 +57,7 @@ __all__ = [
     "OnUnfused",
     "Op",
     "Operand",
+    "Placement",
     "Plan",
     "PlanInfo",
     "RankLate",
