@@ -221,7 +221,7 @@ std::string ExplanationText(const Explanation& explanation, const ExplainOptions
   line("group", std::to_string(options.world) + " ranks, " + explanation.topology_class);
   line("algorithm", std::string(AlgorithmName(plan.algorithm)) + (plan.fused ? "" : " (not fused)"));
   line("why", plan.reason);
-  line("placement", std::string(PlacementName(plan.placement)) + ": " + plan.placement_reason);
+  line("placement", std::string(tandem::plan::PlacementName(plan.placement)) + ": " + plan.placement_reason);
   if (plan.steps != 0) line("steps x lanes", std::to_string(plan.steps) + " x " + std::to_string(plan.lanes));
   line("scales", plan.scale_mode);
   line("wire type", plan.wire_type);
@@ -257,7 +257,7 @@ std::string ExplanationJson(const Explanation& explanation, const ExplainOptions
                               {"topology_class", explanation.topology_class},
                               {"algorithm", std::string(AlgorithmName(plan.algorithm))},
                               {"reason", plan.reason},
-                              {"placement", std::string(PlacementName(plan.placement))},
+                              {"placement", std::string(tandem::plan::PlacementName(plan.placement))},
                               {"placement_reason", plan.placement_reason},
                               {"fused", plan.fused},
                               {"steps", plan.steps},
