@@ -119,6 +119,12 @@ TEST_F(LoadedTest, StructsOfOtherSizesAreReadByTheirSize) {
     return field;
   };
   EXPECT_EQ(prepare(longer.request), "");
+  // As long as the first version's, and nothing behind it is read.
+  tandem_request shorter;
+  std::memset(static_cast<void*>(&shorter), 0xff, sizeof(shorter));
+  tandem_request_init(&shorter, offsetof(tandem_request, autotune));
+  EXPECT_EQ(shorter.autotune, -1);
+  EXPECT_EQ(prepare(shorter), "");
   longer.later_field = 1;
   EXPECT_EQ(prepare(longer.request), "request")
       << "the caller relies on a field that this library does not have";

@@ -454,9 +454,8 @@ class Autotune(TandemTest):
     def test_what_cannot_be_measured_is_prepared_all_the_same(self):
         clients = self.group(2)
         one = {"op": "barrier", "autotune": True}
-        self.assertEqual(
-            everybody(clients, "prepare", group="tp", key="b", plan="b", request=one)[0]["plan"]["key"], "b"
-        )
+        plan = everybody(clients, "prepare", group="tp", key="b", plan="b", request=one)[0]["plan"]
+        self.assertGreater(plan["plan_id"], 0)
         asked = gather_matmul(autotune=True, algorithm=RING)
         plan = everybody(clients, "prepare", group="tp", key="r", plan="r", request=asked)[0]["plan"]
         self.assertNotIn("measured", plan["reason"])

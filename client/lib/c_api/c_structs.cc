@@ -15,10 +15,10 @@ namespace {
 // bytes.
 constexpr size_t kJoinOptionsSize = offsetof(tandem_join_options, reserved) + sizeof(int);
 constexpr size_t kOperandSize = offsetof(tandem_operand, alias_of) + sizeof(int);
-constexpr size_t kRequestSize = offsetof(tandem_request, reserved) + sizeof(int);
+constexpr size_t kRequestSize = offsetof(tandem_request, placement) + sizeof(int);
 static_assert(kJoinOptionsSize == sizeof(tandem_join_options));
 static_assert(kOperandSize == sizeof(tandem_operand));
-static_assert(kRequestSize == sizeof(tandem_request));
+static_assert(kRequestSize < sizeof(tandem_request));
 
 template <typename Struct>
 void Init(Struct* to, size_t struct_size, Struct defaults) {

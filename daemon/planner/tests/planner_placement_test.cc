@@ -159,13 +159,13 @@ TEST(Placement, NoPlanRunsInClientsThatCannot) {
 TEST(Placement, AutoTakesTheClientForAnyKernelWhereKernelsTakeTurns) {
   GroupContext group = SwitchGroup(4);
   group.client_kernels = ClientKernels::kCollectives;
-  OpRequest request = AllReduceBy(Algorithm::kTwoShot, 2 << 20);
+  OpRequest request = AllReduceBy(Algorithm::kTwoShot, 64 << 20);
   EXPECT_EQ(MustPlan(request, group).placement, PlanPlacement::kEngine);
   group.kernels_take_turns = true;
   const OperationPlan plan = MustPlan(request, group);
   EXPECT_EQ(plan.placement, PlanPlacement::kClient) << plan.placement_reason;
   EXPECT_THAT(plan.placement_reason, HasSubstr("share no MPS server"));
-  request = AllReduceBy(Algorithm::kCopyEngine, 2 << 20);
+  request = AllReduceBy(Algorithm::kCopyEngine, 64 << 20);
   EXPECT_EQ(MustPlan(request, group).placement, PlanPlacement::kEngine);
 }
 
