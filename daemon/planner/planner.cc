@@ -176,7 +176,8 @@ class PlacementChoice {
 
   // The client's plan if it is faster, else nothing; reason() says why.
   std::optional<OperationPlan> Take() {
-    if (!Gains(engine_us_ - kHandOverOfTwoUs)) return std::nullopt;  // plans and proofs take time
+    const double saved = kHandOverOfTwoUs + (takes_turns_ ? kTurnUs : 0);
+    if (!Gains(engine_us_ - saved)) return std::nullopt;  // plans and proofs take time
     // What goes with a product is laid out otherwise for the client, and its times are others.
     const bool other = IsFusedOp(requests_[0].op) || in_client_.tuning != nullptr;
     Result<OperationPlan> first =
