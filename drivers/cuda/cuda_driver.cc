@@ -280,6 +280,9 @@ class LoadedDriver : public CudaDriver {
   Status GraphAddDependency(CUgraph graph, CUgraphNode from, CUgraphNode to) override {
     return Check("cuGraphAddDependencies", f_.cuGraphAddDependencies_(graph, &from, &to, nullptr, 1));
   }
+  Status GraphRemoveDependency(CUgraph graph, CUgraphNode from, CUgraphNode to) override {
+    return Check("cuGraphRemoveDependencies", f_.cuGraphRemoveDependencies_(graph, &from, &to, nullptr, 1));
+  }
   Result<CUstreamCaptureMode> ThreadExchangeStreamCaptureMode(CUstreamCaptureMode mode) override {
     TANDEM_RETURN_IF_ERROR(
         Check("cuThreadExchangeStreamCaptureMode", f_.cuThreadExchangeStreamCaptureMode_(&mode)));

@@ -123,6 +123,8 @@ class CudaDriver {
   // A node behind `after` that records `event` at each launch of the graph.
   virtual Result<CUgraphNode> GraphAddEventRecordNode(CUgraph graph, CUgraphNode after, CUevent event) = 0;
   virtual Status GraphAddDependency(CUgraph graph, CUgraphNode from, CUgraphNode to) = 0;
+  // Also while the graph is under capture.
+  virtual Status GraphRemoveDependency(CUgraph graph, CUgraphNode from, CUgraphNode to) = 0;
   // Sets the thread's mode and returns the one before.
   virtual Result<CUstreamCaptureMode> ThreadExchangeStreamCaptureMode(CUstreamCaptureMode mode) = 0;
   // `destroy` is called with `object`, on a thread of the driver's, when the last reference is gone; it must

@@ -82,6 +82,7 @@ namespace tandem::cuda {
   X(cuGraphRetainUserObject) \
   X(cuGraphAddEventRecordNode) \
   X(cuGraphAddDependencies) \
+  X(cuGraphRemoveDependencies) \
   X(cuStreamUpdateCaptureDependencies) \
   X(cuMemsetD32Async) \
   X(cuMemAlloc) \

@@ -80,6 +80,7 @@ class MockCudaDriver : public CudaDriver {
   MOCK_METHOD(Status, StreamAddCaptureDependency, (CUstream, CUgraphNode), (override));
   MOCK_METHOD(Result<CUgraphNode>, GraphAddEventRecordNode, (CUgraph, CUgraphNode, CUevent), (override));
   MOCK_METHOD(Status, GraphAddDependency, (CUgraph, CUgraphNode, CUgraphNode), (override));
+  MOCK_METHOD(Status, GraphRemoveDependency, (CUgraph, CUgraphNode, CUgraphNode), (override));
   MOCK_METHOD(Result<CUstreamCaptureMode>, ThreadExchangeStreamCaptureMode, (CUstreamCaptureMode),
               (override));
   MOCK_METHOD(Result<CUuserObject>, UserObjectCreate, (void*, CUhostFn), (override));

@@ -298,7 +298,8 @@ def test_mem_pool(name):
         near(whole.clone(), results[0].clone())
         assert launched == (0 if step == 0 else 4), (step, launched)
         places.append([one.data_ptr() for one in (*results, whole, product)])
-        assert places[-1] == places[0], (step, places)
+        # The first call prepares and makes its outputs in another order.
+        assert step == 0 or places[-1] == places[1], (step, places)
         plans = tandem.torch.attach(name).plans.prepared()[-4:]
         assert [sorted(plan.symmetric) for plan in plans] == [[1], [1], [2], [3]], plans
         plain = OPS.all_gather(a, 0, name)  # out of the pool again

@@ -217,17 +217,17 @@ double SkinnyUs(const Problem& problem, const MachineModel& machine, const Skinn
   return product + kSumUs * (layout.kind == SkinnyKind::kAllReduce ? 2 : 1) + wire;
 }
 
-// The same launched by the client, on two H100s: 1024 to 14336 columns, 16 to 256 rows, K of 1024 to 14336
-// (bench/results/gpu-2xH100-client.jsonl). A stage of 128 bytes of K takes longer than its loads while B
-// comes from memory at its full rate elsewhere: the more rows, the longer. A gather's stage also pushes its
-// rows.
+// The same launched by the client, on two H100s and two H200s: 1024 to 14336 columns, 16 to 512 rows, K of
+// 1024 to 14336. A stage has 128 bytes of K. It takes as long as its SM loads it, or as a load's latency. A
+// gather's stage also pushes its rows.
 double ClientSkinnyUs(const Problem& problem, const MachineModel& machine, const SkinnyLayout& layout,
                       double wire) {
-  constexpr double kStartUs = 9, kMaxCtas = 128;
+  constexpr double kStartUs = 9, kMaxCtas = 128, kLatencyUs = 0.25, kSmGbps = 88;
   const bool gather = layout.kind == SkinnyKind::kGather;
-  const double rows = static_cast<double>(layout.rows);
   const double tile_rows = layout.segment * layout.world;
-  const double stage_us = gather ? 0.22 + 0.0036 * rows : 0.25 + 0.0008 * tile_rows;
+  const double loads_us = TransferUs((tile_rows + layout.tile_n) * 128, kSmGbps);
+  const double pushes_us = gather ? 0.22 + 0.0036 * static_cast<double>(layout.rows) : 0;
+  const double stage_us = std::max({kLatencyUs, loads_us, pushes_us});
   const double n = static_cast<double>(problem.n), k = static_cast<double>(problem.k);
   const double bytes = (static_cast<double>(problem.rows) * k + k * n) * layout.element_bytes;
   const double flops = 2 * tile_rows * layout.tiles_m * layout.tile_n * layout.tiles_n * k;
