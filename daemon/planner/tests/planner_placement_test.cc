@@ -439,7 +439,7 @@ TEST(Placement, AutoTakesTheClientsFastestProductAsMeasured) {
       const double own = plan->algorithm == Algorithm::kFused ? each.fused_us : each.unfused_us;
       const double least = std::min(each.fused_us, each.unfused_us);
       EXPECT_LE(own, 1.1 * least) << AlgorithmName(plan->algorithm) << ", " << plan->reason;
-      EXPECT_NEAR(plan->predicted_us, own, 0.3 * own);
+      EXPECT_NEAR(plan->predicted_us, own, 0.3 * own + 2);
       best += own <= 1.02 * least ? 1 : 0;
     }
     EXPECT_GE(10 * best, 9 * cases->size()) << gpu;
