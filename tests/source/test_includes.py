@@ -80,6 +80,7 @@ ROOMS = {
         "daemon/admin",
     ],
     "client/lib": [
+        "client/device",  # a rank's own streams and memory, for measurements
         "common",
         "client/include",
         "ipc",
