@@ -79,6 +79,7 @@ ROOMS = {
         "daemon/observe",
         "daemon/admin",
     ],
+    "client/device": ["common", "client/include", "drivers"],
     "client/lib": [
         "client/device",  # a rank's own streams and memory, for measurements
         "common",
@@ -92,7 +93,6 @@ ROOMS = {
         "engine/executor",
     ],
     "client/grpc_plugin": ["common", "proto", "program", "client/lib"],
-    "client/device": ["common", "client/include", "drivers"],
     "client/ranks": ["common"],
     "client/torch": ["common", "client/include"],
     "client/tune": ["common", "client/include", "client/device", "client/ranks"],
