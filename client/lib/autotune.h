@@ -1,8 +1,9 @@
 // File: autotune.h
 //
-// Times a request's algorithms while it is prepared (OpRequest::autotune), on memory of its own. All ranks of
-// the group do the same in the same order: what to time comes from tandemd, and how often from predictions,
-// which are the same on all ranks. tandemd chooses by the slowest rank's times (docs/tuning.md).
+// Times a request's algorithms while the request is prepared (OpRequest::autotune), on scratch memory. All
+// ranks of the group do the same in the same order. tandemd names the algorithms, and predictions, which are
+// the same on all ranks, give the number of launches. tandemd chooses by the slowest rank's times
+// (docs/tuning.md).
 #pragma once
 
 #include <chrono>

@@ -1,6 +1,6 @@
 // File: autotune.h
 //
-// What the ranks of a group measure while they prepare a request, and what their times are together
+// Algorithms for the ranks of a group to measure while they prepare a request, and the sum of their times
 // (docs/tuning.md). Pure.
 #pragma once
 
