@@ -23,6 +23,9 @@ struct VerdictPageLayout {
   alignas(64) Word abort_from;
   // Written by the member: its launches that have ended.
   alignas(64) Word finished;
+  // Written by the member: since when it has a launch under way and none has ended, in nanoseconds of
+  // CLOCK_MONOTONIC; 0: no launch is under way. Replays of graphs do not count.
+  Word waits_since_ns;
   // Why. Written before `abort_from`.
   StatusRecord reason;
 };
@@ -56,6 +59,10 @@ class VerdictPage {
     while (known < launch && !layout()->finished.compare_exchange_weak(known, launch)) continue;
   }
   uint64_t Finished() const { return layout()->finished.load(std::memory_order_acquire); }
+  void SetWaitsSince(uint64_t monotonic_ns) {
+    layout()->waits_since_ns.store(monotonic_ns, std::memory_order_relaxed);
+  }
+  uint64_t WaitsSince() const { return layout()->waits_since_ns.load(std::memory_order_relaxed); }
   VerdictPageLayout* layout() const { return mapping_->As<VerdictPageLayout>(); }
 
  private:

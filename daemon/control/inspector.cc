@@ -103,6 +103,7 @@ std::vector<GroupSnapshot> Inspector::SnapshotGroups() {
     snapshot.state = ShownState(group->state());
     snapshot.state_reason = group->state() == GroupState::kSuspended ? "an engine is restarting"
                                                                      : group->lifecycle.why().message();
+    if (snapshot.state_reason.empty()) snapshot.state_reason = group->ClientWaits();
     snapshot.topology_class = group->topology_class;
     for (size_t rank = 0; rank < group->members.size(); ++rank) {
       const MemberRecord& member = group->members[rank];

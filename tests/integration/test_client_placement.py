@@ -138,6 +138,15 @@ class Launches(Placed):
         everybody(clients, "leave", group="tp")
         wait_until(lambda: counted() == [], 10, "the group stays")
 
+    def test_listings_name_the_rank_that_others_wait_for(self):
+        clients = self.placed()
+        self.check_all_reduce(clients)
+        clients[0].call("launch", plan="ar", bindings=AR)
+        wait_until(lambda: "rank 1 has none under way" in self.daemon.ctl("groups").stdout, 10, "nobody is named")
+        clients[1].call("launch", plan="ar", bindings=AR)
+        everybody(clients, "sync")
+        wait_until(lambda: "under way" not in self.daemon.ctl("groups").stdout, 10, "the wait stays")
+
     def test_a_request_has_its_own_placement(self):
         clients = self.group(2)
         self.all_reduce_plan(clients, key="engine", placement="engine")

@@ -41,6 +41,11 @@ void PlacedGroup::Report(uint64_t launch, uint64_t plan_id, const Status& why) {
   report_(std::move(report));
 }
 
+void PlacedGroup::ShowWaiting(bool is_under_way) {
+  const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch());
+  page_.SetWaitsSince(is_under_way ? static_cast<uint64_t>(now.count()) : 0);
+}
+
 Status PlacedGroup::Run(PlacedProgram& program, uint64_t plan_id, uint16_t tag,
                         std::chrono::nanoseconds deadline, std::span<const engine::SlotAddress> slots) {
   std::lock_guard lock(run_mutex_);
@@ -51,7 +56,9 @@ Status PlacedGroup::Run(PlacedProgram& program, uint64_t plan_id, uint16_t tag,
   launch.rank = rank_;
   launch.deadline = Clock::now() + Bounded(deadline);
   launch.page = &page_;
+  ShowWaiting(true);
   Status status = program.Run(launch, slots);
+  ShowWaiting(false);
   if (status.ok()) {
     // Last of all: the next launch may begin.
     counter_.store(launch.number, std::memory_order_release);

@@ -57,6 +57,9 @@ class PlacedGroup {
   // Nobody writes verdicts any more: ends all launches, for `why`.
   void CutOff(const Status& why);
 
+  // Tells operators that a launch has been under way since now, or that none is.
+  void ShowWaiting(bool is_under_way);
+
   // Launches that have ended well.
   uint64_t finished() const { return counter_.load(std::memory_order_acquire); }
 

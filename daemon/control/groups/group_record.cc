@@ -1,6 +1,10 @@
 #include "daemon/control/groups/group_record.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+#include "daemon/control/blame.h"
 
 namespace tandem::daemon {
 
@@ -32,6 +36,30 @@ uint64_t GroupRecord::ClientLaunches() const {
   for (const VerdictPage& page : client.pages)
     launches = std::max(launches, std::min(page.Finished(), kMost));
   return launches;
+}
+
+std::string GroupRecord::ClientWaits() const {
+  constexpr uint64_t kLateNs = 1'000'000'000;
+  const auto now = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                             std::chrono::steady_clock::now().time_since_epoch())
+                                             .count());
+  std::vector<uint32_t> waiting, idle;
+  uint64_t longest = 0;
+  for (size_t rank = 0; rank < client.pages.size(); ++rank) {
+    const uint64_t since = client.pages[rank].WaitsSince();
+    if (since == 0) {
+      if (!members[rank].left) idle.push_back(static_cast<uint32_t>(rank));
+    } else if (since < now && now - since > kLateNs) {
+      waiting.push_back(static_cast<uint32_t>(rank));
+      longest = std::max(longest, now - since);
+    }
+  }
+  if (waiting.empty() || idle.empty()) return {};
+  char seconds[32];
+  std::snprintf(seconds, sizeof(seconds), "%.1f s", static_cast<double>(longest) / 1e9);
+  return RankList(waiting) + (waiting.size() == 1 ? " has" : " have") +
+         " waited in launches on their streams for " + seconds + "; " + RankList(idle) +
+         (idle.size() == 1 ? " has" : " have") + " none under way";
 }
 
 void GroupRecord::PostEvent(const v1::Event& event, int except_rank, uint64_t most) {

@@ -225,6 +225,24 @@ TEST_F(ClientPlacementTest, LaunchesAreCountedOnceAndOutliveTheirGroup) {
   EXPECT_EQ(control->Snapshot().client_launches_total, 7u);
 }
 
+TEST_F(ClientPlacementTest, ListingsNameTheRankThatOthersWaitFor) {
+  Begin();
+  PlanAll("ar");
+  const auto reason = [&] { return control->SnapshotGroups().at(0).state_reason; };
+  EXPECT_EQ(reason(), "");
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  const auto before = [&](int ms) {
+    return static_cast<uint64_t>(std::chrono::nanoseconds(now - std::chrono::milliseconds(ms)).count());
+  };
+  PageOf(0).SetWaitsSince(before(500));
+  EXPECT_EQ(reason(), "") << "for less than a second";
+  PageOf(0).SetWaitsSince(before(2100));
+  EXPECT_THAT(reason(),
+              HasSubstr("rank 0 has waited in launches on their streams for 2.1 s; rank 1 has none"));
+  PageOf(1).SetWaitsSince(before(2100));
+  EXPECT_EQ(reason(), "") << "all ranks are there";
+}
+
 // A hostile number ends the others' launches at once; it cannot keep them waiting.
 TEST_F(ClientPlacementTest, ALeaversNumberCannotOverflow) {
   Begin();

@@ -218,7 +218,12 @@ void CudaPlacedQueue::Look() {
 
 void CudaPlacedQueue::Count() {
   if (!Failed().ok()) return;
-  group_.page().SetFinished(pages_->LastCount());
+  const uint64_t count = pages_->LastCount();
+  group_.page().SetFinished(count);
+  const bool moves = count != std::exchange(last_count_, count);
+  bool is_under_way = false;
+  if (std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) is_under_way = !in_flight_.empty();
+  if (moves || !is_under_way || group_.page().WaitsSince() == 0) group_.ShowWaiting(is_under_way);
   (void)pages_->StartCount();  // a GPU that does not answer is reported by launches
 }
 

@@ -88,6 +88,7 @@ class CudaPlacedQueue final : public PlacedQueue {
   std::vector<std::weak_ptr<ClientPlanState>> captured_;  // plans with launches in graphs
   Capture capture_;
   bool ever_captured_ = false;
+  uint64_t last_count_ = 0;   // of launches, at the last Count
   uint64_t last_stream_ = 0;  // of the last eager launch
 
   std::mutex ending_mutex_;
