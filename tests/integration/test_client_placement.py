@@ -22,7 +22,7 @@ class Placed(TandemTest):
     def placed(self, world=None, **arguments):
         clients = self.group(world or self.world, options={"placement": "client"}, **arguments)
         for reply in self.all_reduce_plan(clients):
-            self.assertIn("client: asked for", reply["plan"]["placement"])
+            self.assertIn("client: asked for; all ranks must launch in one order", reply["plan"]["placement"])
         return clients
 
     def launch(self, clients, **arguments):

@@ -20,6 +20,9 @@ namespace tandem::daemon {
 namespace {
 
 // The memory that tandemd keeps for a plan until it is released: its key, and each engine's command.
+// What a plan in the client does not promise as an engine's does (docs/client-placement.md).
+constexpr char kClientPromises[] = "all ranks must launch in one order, and a deadline ends the group";
+
 uint64_t KeptBytes(const std::string& key, const std::vector<engine::v1::Command>& commands) {
   uint64_t bytes = sizeof(PlanRecord) + key.size();
   for (const engine::v1::Command& command : commands) bytes += command.ByteSizeLong();
@@ -207,7 +210,7 @@ Status PlanService::Admit(const GroupRecord& group, Draft& draft) {
   TANDEM_RETURN_IF_ERROR(core_.registry.ledger.Check(group.payer, Resource::kPlanBytes, draft.kept_bytes));
   draft.placement = core_.PlacementOf(group);
   if (draft.client) {  // no engine has a part in its launches
-    draft.placement = {};
+    draft.placement = {.text = kClientPromises, .slow = false};
     return Status::Ok();
   }
   // Copy engines are not time-sliced: a plan of copies alone loses nothing.
