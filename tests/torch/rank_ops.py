@@ -384,6 +384,14 @@ def test_opcheck(name):
             torch.library.opcheck(
                 getattr(OPS, op).out, arguments, {"out": out}, test_utils=("test_schema", "test_faketensor")
             )
+        outs = [torch.empty(2 * world() ** 2, 2 * world(), device=DEVICE) for _ in range(2)]
+        gathered = [torch.empty(2 * world() ** 2, 6, device=DEVICE)]
+        torch.library.opcheck(
+            OPS.all_gather_matmul.out,
+            (a.detach(), [b.detach(), b.detach().clone()], 0, name, [bias.detach(), bias.detach().clone()]),
+            {"gathered": gathered, "outs": outs},
+            test_utils=("test_schema", "test_faketensor"),
+        )
 
 
 @check
@@ -481,6 +489,50 @@ def test_rows_are_padded_to_buckets(name):
     finally:
         tandem.torch.configure(row_buckets=())
         tandem.torch.detach(name)
+
+
+@check
+def test_plans_run_where_they_are_told(name):
+    x, a, b = rand(4, 6), rand(2 * world(), 6), rand(6, 4, seed=1)
+    for placement in ("engine", "client", "auto"):
+        tandem.torch.detach(name)
+        tandem.torch.configure(placement=placement)
+        try:
+            for _ in range(2):
+                near(OPS.all_reduce(x, "sum", name), reference.all_reduce(x, "sum", name))
+                near(OPS.matmul_all_reduce(a, b, "sum", name), reference.all_reduce(a @ b, "sum", name))
+            told = [info["placement"] for info in tandem.torch.attach(name).plans.infos()]
+        finally:
+            tandem.torch.configure(placement="auto")
+            tandem.torch.detach(name)
+        wanted = ("engine: ", "client: ") if placement == "auto" else f"{placement}: "
+        assert len(told) == 2 and all(text.startswith(wanted) for text in told), (placement, told)
+    try:
+        tandem.torch.configure(placement="host")
+        raise AssertionError("a wrong placement was taken")
+    except ValueError as error:
+        assert "placement" in str(error)
+
+
+@check
+def test_a_rank_that_does_not_come_is_named(name):
+    group = dist.new_group()
+    OPS.all_reduce(rand(3), "sum", group.group_name)
+    tandem.torch.detach(group)
+    before = tandem.torch._config.current().rendezvous_timeout
+    tandem.torch.configure(rendezvous_timeout=0.5)
+    try:
+        tandem.torch.attach(group)
+        if rank() != 1:
+            try:
+                OPS.all_reduce(rand(5), "sum", group.group_name)
+                raise AssertionError("a plan without rank 1")
+            except tandem.RankLate as error:
+                assert error.ranks == (1,), error
+        dist.barrier(group)
+    finally:
+        tandem.torch.configure(rendezvous_timeout=before)
+        tandem.torch.detach(group)
 
 
 @check
