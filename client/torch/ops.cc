@@ -203,6 +203,8 @@ constexpr ArgumentKind kAlong[] = {kTensor, kInt, kGroupName};
 constexpr ArgumentKind kReduceAlong[] = {kTensor, kText, kInt, kGroupName};
 constexpr ArgumentKind kProductAlong[] = {kTensor, kTensor, kText, kInt, kGroupName, kOptionalTensor};
 constexpr ArgumentKind kProduct[] = {kTensor, kTensor, kText, kGroupName, kOptionalTensor};
+constexpr ArgumentKind kWhole[] = {kTensor, kGroupName};
+constexpr ArgumentKind kArriving[] = {kTensor, kTensor, kTensor, kInt, kGroupName};
 constexpr ArgumentKind kGatherProducts[] = {kTensor, kTensors, kInt, kGroupName, kOptionalTensors, kBool};
 
 constexpr ArgumentKind kScaledGather[] = {kTensor,    kTensors,       kTensor,        kTensors,     kInt,
@@ -251,6 +253,9 @@ TANDEM_TORCH_OP(AllGather, "all_gather", kAlong)
 TANDEM_TORCH_OP(ReduceScatter, "reduce_scatter", kReduceAlong)
 TANDEM_TORCH_OP(AllToAll, "all_to_all", kAlong)
 TANDEM_TORCH_OP(Broadcast, "broadcast", kAlong)
+TANDEM_TORCH_OP(LowContentionAllGather, "low_contention_all_gather", kWhole)
+TANDEM_TORCH_OP(LowContentionReduceScatter, "low_contention_reduce_scatter", kReduce)
+TANDEM_TORCH_OP(AsyncInputMatmul, "async_input_matmul", kArriving)
 TANDEM_TORCH_OP(MatmulReduceScatter, "matmul_reduce_scatter", kProductAlong)
 TANDEM_TORCH_OP(MatmulAllReduce, "matmul_all_reduce", kProduct)
 TANDEM_TORCH_KERNEL(AllGatherMatmul, "all_gather_matmul", "", kGatherProducts, kNoMore, kGatheredAndProducts)
@@ -277,6 +282,9 @@ void RegisterAll(torch::stable::detail::StableLibrary& library) {
   RegisterReduceScatter(library);
   RegisterAllToAll(library);
   RegisterBroadcast(library);
+  RegisterLowContentionAllGather(library);
+  RegisterLowContentionReduceScatter(library);
+  RegisterAsyncInputMatmul(library);
   RegisterMatmulReduceScatter(library);
   RegisterMatmulAllReduce(library);
   library.impl("all_gather_matmul", &AllGatherMatmul).impl("all_gather_matmul.noted", &AllGatherMatmulNoted);

@@ -52,6 +52,18 @@ class FourRanks(Checks, unittest.TestCase):
     world = 4
 
 
+class Plans(Checks, unittest.TestCase):
+    program = "rank_plans.py"
+
+
+class PlansOfFourRanks(Plans):
+    world = 4
+
+
+class Overlapped(Checks, unittest.TestCase):
+    program = "rank_overlapped.py"
+
+
 class Installed(Checks, unittest.TestCase):
     program = "rank_install.py"
 
@@ -89,6 +101,9 @@ def _add_tests():
         Kernels,
         PythonsKernels,
         FourRanks,
+        Plans,
+        PlansOfFourRanks,
+        Overlapped,
         Installed,
         Memory,
         MemoryOfFourRanks,
