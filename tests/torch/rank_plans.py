@@ -180,7 +180,7 @@ def runs_here(process):
 def daemon_objects():
     command = [os.path.join(os.environ["TANDEM_BIN_DIR"], "tandemctl"), "stats", "--json"]
     stats = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-    return {key: stats[key] for key in ("sessions", "groups", "plans") if key in stats}
+    return {key: stats[key] for key in ("sessions", "groups", "plans", "segment_bytes")}
 
 
 if __name__ == "__main__":
