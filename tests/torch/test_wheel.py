@@ -105,6 +105,18 @@ class Wheel(unittest.TestCase):
                     f"{path} needs {name} of {where}",
                 )
 
+    def test_its_libraries_share_no_symbols_with_other_copies(self):
+        """A unique symbol ("u") is one for the whole process, also where libraries have names of their own."""
+        libraries = glob.glob(os.path.join(self.packages, "tandem_gpu.libs/*.so*"))
+        self.assertTrue(any("libgrpc++-" in path for path in libraries), libraries)
+        for path in libraries:
+            told = subprocess.run(
+                ["nm", "-D", "--defined-only", path], capture_output=True, text=True, check=True
+            ).stdout
+            self.assertNotRegex(told, r"(?m)^\S+ u ", path)
+        checked = subprocess.run([self.python, "-m", "zipfile", "-t", self.wheel], capture_output=True, text=True)
+        self.assertEqual(checked.returncode, 0, checked.stdout + checked.stderr)
+
     def test_it_serves_torch(self):
         # An environment with torch, and with the wheel in place of the sources.
         torchs = [path for path in sys.path if os.path.exists(os.path.join(path, "torch/version.py"))]
@@ -130,6 +142,26 @@ class Wheel(unittest.TestCase):
                 self.assertIn(folder, subprocess.run(["ldd", program], env=env, capture_output=True, text=True).stdout)
                 ran = subprocess.run([program, daemon.runtime_dir], env=env, capture_output=True, text=True, timeout=60)
                 self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
+
+    @unittest.skipUnless(shutil.which("cc"), "needs a C compiler")
+    def test_beside_a_grpc_of_another_build(self):
+        """A library of the process has the name and the symbols of this system's gRPC, and is another: the wheel's own is taken."""
+        folder = os.path.join(self.folder, "another")
+        os.makedirs(folder)
+        needed = subprocess.run(
+            ["objdump", "-p", os.path.join(os.path.dirname(BIN), "lib/libtandem_grpc.so")],
+            capture_output=True,
+            text=True,
+        ).stdout
+        for name in re.findall(r"NEEDED\s+((?:libgrpc\+\+|libprotobuf)\S+)", needed):
+            library = os.path.join(folder, name)
+            source = (
+                "#include <stdlib.h>\nvoid grpc_init(void) { abort(); }\nvoid grpc_init_openssl(void) { abort(); }\n"
+            )
+            command = ["cc", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", library, "-x", "c", "-"]
+            subprocess.run(command, input=source, text=True, check=True)
+            self.assertIn("the wheel works", self.run_program("wheel_smoke.py", "--beside", library))
+        self.assertEqual(len(os.listdir(folder)), 2, needed)
 
     @unittest.skipIf(other_root.unavailable(), other_root.unavailable())
     def test_in_another_linux_without_root(self):

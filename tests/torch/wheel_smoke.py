@@ -1,9 +1,10 @@
 """Runs from an installed wheel alone: starts its tandemd on the host backend, and two ranks (threads) reduce a tensor through it.
 
-python wheel_smoke.py [--plain]; needs no numpy. --plain starts `tandemd --backend host` and says nobody where it is, as a user without
-root does.
+python wheel_smoke.py [--plain] [--beside LIBRARY]; needs no numpy. --plain starts `tandemd --backend host` and says nobody where it is,
+as a user without root does. --beside loads a library into the whole process before Tandem's.
 """
 
+import argparse
 import ctypes
 import os
 import re
@@ -34,7 +35,7 @@ def rank(number):
             return list((ctypes.c_float * 16).from_address(y.data)), plan.explain()
 
 
-def check_libraries():
+def check_libraries(beside):
     """gRPC, and all that it needs, is the wheel's own, under names that no other copy has."""
     assert "_bundle" in tandem._c.library_path(), f"the library is not the wheel's: {tandem._c.library_path()}"
     with open("/proc/self/maps") as file:
@@ -44,14 +45,21 @@ def check_libraries():
     other = [path for path in mapped if re.search(r"grpc|protobuf|absl|re2|cares|upb", os.path.basename(path))]
     assert any("libgrpc++-" in path for path in other), mapped
     for path in other:
+        if path == beside:
+            continue
         assert "tandem_gpu.libs" in path or "_bundle" in path, f"{path} is not the wheel's"
 
 
 def main():
-    plain = "--plain" in sys.argv[1:]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--beside")
+    arguments = parser.parse_args()
+    if arguments.beside:
+        ctypes.CDLL(arguments.beside, ctypes.RTLD_GLOBAL)
     with tempfile.TemporaryDirectory() as folder:
         command = [os.path.join(PROGRAMS, "tandemd"), "--backend", "host"]
-        if not plain:
+        if not arguments.plain:
             os.environ["TANDEM_RUNTIME_DIR"] = folder
             command += ["--socket-group", "", "--runtime-dir", folder, "--state-dir", os.path.join(folder, "state")]
         daemon = subprocess.Popen(command)
@@ -63,7 +71,7 @@ def main():
                 time.sleep(0.1)
             with ThreadPoolExecutor(2) as pool:
                 results = list(pool.map(rank, range(2)))
-            check_libraries()
+            check_libraries(arguments.beside)
             for values, _ in results:
                 assert values == [3.0] * 16, values
             print(results[-1][1])
