@@ -5,6 +5,7 @@ import tandem.torch
 import torch
 import torch.distributed as dist
 from checks import DEVICE, SHARED_GPUS, check, main
+from functorch.compile import default_partition
 from reference_ops import near, rand, reference, world
 from tandem.torch import _pass
 from tandem.torch._graphs import c10d
@@ -24,13 +25,16 @@ funcol._maybe_view_chunk_cat = torch._dynamo.dont_skip_tracing(torch._utils._may
 class Compiler:
     """A backend for torch.compile that ends where the pass has run. `records` has what it said of each collective."""
 
-    def __init__(self, **options):
-        self.take, self.records, self.left = _pass.TandemPass(**options), [], []
+    def __init__(self, partition=default_partition, **options):
+        self.take, self.records, self.left, self.partition = _pass.TandemPass(**options), [], [], partition
 
     def __call__(self, graph, example):
-        return aot_autograd(fw_compiler=self.compile, bw_compiler=self.compile, decompositions=select_decomp_table())(
-            graph, example
-        )
+        return aot_autograd(
+            fw_compiler=self.compile,
+            bw_compiler=self.compile,
+            decompositions=select_decomp_table(),
+            partition_fn=self.partition,
+        )(graph, example)
 
     def compile(self, module, example):
         view_to_reshape(module)

@@ -82,6 +82,10 @@ class Pass(Checks, unittest.TestCase):
     env = {"TANDEM_TEST_PATIENCE": "60"}
 
 
+class Programs(Pass):
+    program = "rank_programs.py"
+
+
 class Compiled(Checks, unittest.TestCase):
     program = "rank_compiled.py"
     timeout = 300
@@ -108,6 +112,7 @@ def _add_tests():
         Memory,
         MemoryOfFourRanks,
         Pass,
+        Programs,
         Compiled,
         Captured,
     ):

@@ -15,7 +15,7 @@ import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph, Node
 
-from . import _graphs as graphs
+from . import _graphs as graphs, _upstream as upstream
 from ._graphs import aten, c10d
 from ._reports import GraphRecord, explain_graph, reports
 
@@ -76,6 +76,8 @@ class _Rewrite:
             ):
                 if graphs.calls(node, target) and node not in self._outcomes:
                     self._try(node, name, method)
+            if node not in self._outcomes and (other := upstream.collective(node)):
+                self._try_other(node, other)
         if any(record.fused_into for record in self.records):
             from torch._inductor.pattern_matcher import stable_topological_sort
 
@@ -99,6 +101,11 @@ class _Rewrite:
             self._outcomes[node] = GraphRecord(name, group, into, reason)
         except _Declined as declined:
             self._outcomes[node] = GraphRecord(name, group, "", str(declined))
+
+    def _try_other(self, node: Node, name: str) -> None:
+        group = upstream.group_of(node)
+        into, reason = upstream.replace(node, self.name) if self.enabled(group) else ("", "the pass is not enabled for this group")
+        self._outcomes[node] = GraphRecord(name, group, into, reason)
 
     def _emit(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], like: torch.Tensor, extents: Sequence[Any]) -> Node:
         node: Node = self.graph.call_function(op, args, kwargs)
