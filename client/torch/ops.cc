@@ -226,8 +226,10 @@ constexpr std::array<ArgumentKind, N + M> Joined(const ArgumentKind (&first)[N],
 }
 constexpr std::array<ArgumentKind, 0> kNoMore{};
 constexpr std::array<ArgumentKind, 1> kOut{kTensor}, kGraph{kText};
-constexpr std::array<ArgumentKind, 2> kGraphAndOut{kText, kTensor}, kOuts{kTensors, kTensors};
-constexpr std::array<ArgumentKind, 3> kGraphAndOuts{kText, kTensors, kTensors};
+constexpr std::array<ArgumentKind, 2> kGraphAndOut{kText, kTensor}, kOuts{kTensors, kTensors},
+    kWholeAndOuts{kTensor, kTensors};
+constexpr std::array<ArgumentKind, 3> kGraphAndOuts{kText, kTensors, kTensors},
+    kGraphWholeAndOuts{kText, kTensor, kTensors};
 
 // KERNEL(function, op, overload, arguments, more arguments, result) defines a boxed kernel.
 #define TANDEM_TORCH_KERNEL(function, op, overload, arguments, more, kind)                  \
@@ -265,13 +267,12 @@ TANDEM_TORCH_KERNEL(AllGatherScaledMatmul, "all_gather_scaled_matmul", "", kScal
                     kWholeAndProducts)
 TANDEM_TORCH_KERNEL(AllGatherScaledMatmulNoted, "all_gather_scaled_matmul", "noted", kScaledGather, kGraph,
                     kWholeAndProducts)
-TANDEM_TORCH_KERNEL(ScaledMatmulReduceScatter, "scaled_matmul_reduce_scatter", "", kScaledScatter, kNoMore,
-                    kTensor)
-TANDEM_TORCH_KERNEL(ScaledMatmulReduceScatterNoted, "scaled_matmul_reduce_scatter", "noted", kScaledScatter,
-                    kGraph, kTensor)
-TANDEM_TORCH_KERNEL(ScaledMatmulAllReduce, "scaled_matmul_all_reduce", "", kScaledReduce, kNoMore, kTensor)
-TANDEM_TORCH_KERNEL(ScaledMatmulAllReduceNoted, "scaled_matmul_all_reduce", "noted", kScaledReduce, kGraph,
-                    kTensor)
+TANDEM_TORCH_KERNEL(AllGatherScaledMatmulOut, "all_gather_scaled_matmul", "out", kScaledGather, kWholeAndOuts,
+                    kNothing)
+TANDEM_TORCH_KERNEL(AllGatherScaledMatmulNotedOut, "all_gather_scaled_matmul", "noted_out", kScaledGather,
+                    kGraphWholeAndOuts, kNothing)
+TANDEM_TORCH_OP(ScaledMatmulReduceScatter, "scaled_matmul_reduce_scatter", kScaledScatter)
+TANDEM_TORCH_OP(ScaledMatmulAllReduce, "scaled_matmul_all_reduce", kScaledReduce)
 TANDEM_TORCH_KERNEL(AllGatherMatmulOut, "all_gather_matmul", "out", kGatherProductsInto, kOuts, kNothing)
 TANDEM_TORCH_KERNEL(AllGatherMatmulNotedOut, "all_gather_matmul", "noted_out", kGatherProductsInto,
                     kGraphAndOuts, kNothing)
@@ -292,10 +293,10 @@ void RegisterAll(torch::stable::detail::StableLibrary& library) {
   library.impl("all_gather_matmul.noted_out", &AllGatherMatmulNotedOut);
   library.impl("all_gather_scaled_matmul", &AllGatherScaledMatmul);
   library.impl("all_gather_scaled_matmul.noted", &AllGatherScaledMatmulNoted);
-  library.impl("scaled_matmul_reduce_scatter", &ScaledMatmulReduceScatter);
-  library.impl("scaled_matmul_reduce_scatter.noted", &ScaledMatmulReduceScatterNoted);
-  library.impl("scaled_matmul_all_reduce", &ScaledMatmulAllReduce);
-  library.impl("scaled_matmul_all_reduce.noted", &ScaledMatmulAllReduceNoted);
+  library.impl("all_gather_scaled_matmul.out", &AllGatherScaledMatmulOut);
+  library.impl("all_gather_scaled_matmul.noted_out", &AllGatherScaledMatmulNotedOut);
+  RegisterScaledMatmulReduceScatter(library);
+  RegisterScaledMatmulAllReduce(library);
 }
 
 }  // namespace

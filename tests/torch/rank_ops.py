@@ -384,6 +384,9 @@ def test_opcheck(name):
             torch.library.opcheck(
                 getattr(OPS, op).out, arguments, {"out": out}, test_utils=("test_schema", "test_faketensor")
             )
+        scaled = (eight, eight.t(), one, one, "sum", name, None, None, torch.bfloat16)
+        out = torch.empty(2 * world(), 2 * world(), dtype=torch.bfloat16, device=DEVICE)
+        torch.library.opcheck(OPS.scaled_matmul_all_reduce.out, scaled, {"out": out}, test_utils=("test_faketensor",))
         outs = [torch.empty(2 * world() ** 2, 2 * world(), device=DEVICE) for _ in range(2)]
         gathered = [torch.empty(2 * world() ** 2, 6, device=DEVICE)]
         torch.library.opcheck(

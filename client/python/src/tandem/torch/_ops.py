@@ -313,11 +313,12 @@ def run_all_gather_matmul(
     return whole, products
 
 
-def check_out(out: Tensor, wanted: Sequence[int], like: Tensor, what: str = "out") -> None:
-    """Whether a given output has the result's form."""
-    if list(out.shape) != list(wanted) or out.dtype != like.dtype or out.device != like.device:
+def check_out(out: Tensor, wanted: Sequence[int], like: Tensor, what: str = "out", dtype: torch.dtype | None = None) -> None:
+    """Whether a given output has the result's form: by default the type of `like`."""
+    kind = dtype or like.dtype
+    if list(out.shape) != list(wanted) or out.dtype != kind or out.device != like.device:
         raise ValueError(
-            f"{what} is {out.dtype} {list(out.shape)} on {out.device}; it must be {like.dtype} {list(wanted)} on {like.device}"
+            f"{what} is {out.dtype} {list(out.shape)} on {out.device}; it must be {kind} {list(wanted)} on {like.device}"
         )
 
 
@@ -432,8 +433,8 @@ def no_tensor() -> Tensor:
     return torch.empty(0)
 
 
-def _no_result() -> None:
-    return None
+def no_result() -> None:
+    """That of a call without results."""
 
 
 def register_op(name: str, shape: Callable[..., list[int]], kernel: Callable[..., Tensor]) -> None:
@@ -454,11 +455,11 @@ def register_op(name: str, shape: Callable[..., list[int]], kernel: Callable[...
 
     refuse_gradients(name, "out")
     register_kernel(name, "default", functional, no_tensor)
-    register_kernel(name, "out", into, _no_result)
+    register_kernel(name, "out", into, no_result)
     torch.library.register_fake(f"tandem::{name}", fake, lib=LIB)
     torch.library.register_fake(f"tandem::{name}.out", fake_into, lib=LIB)
     register_noted(name, "noted", functional, fake, no_tensor)
-    register_noted(name, "noted_out", into, fake_into, _no_result)
+    register_noted(name, "noted_out", into, fake_into, no_result)
 
 
 register_op("all_reduce", all_reduce_shape, all_reduce)
@@ -472,8 +473,8 @@ register_kernel("all_gather_matmul", "default", all_gather_matmul, list)
 torch.library.register_fake("tandem::all_gather_matmul", _fake_all_gather_matmul, lib=LIB)
 register_noted("all_gather_matmul", "noted", all_gather_matmul, _fake_all_gather_matmul, list)
 refuse_gradients("all_gather_matmul", "out")
-register_kernel("all_gather_matmul", "out", all_gather_matmul_into, _no_result)
+register_kernel("all_gather_matmul", "out", all_gather_matmul_into, no_result)
 torch.library.register_fake("tandem::all_gather_matmul.out", _fake_all_gather_matmul_into, lib=LIB)
-register_noted("all_gather_matmul", "noted_out", all_gather_matmul_into, _fake_all_gather_matmul_into, _no_result)
+register_noted("all_gather_matmul", "noted_out", all_gather_matmul_into, _fake_all_gather_matmul_into, no_result)
 if _native.kernels is not None:
-    LIB.impl("_wait", _native.hidden(_native.wait_on, _no_result), "CompositeExplicitAutograd")
+    LIB.impl("_wait", _native.hidden(_native.wait_on, no_result), "CompositeExplicitAutograd")
