@@ -144,6 +144,19 @@ def test_all_reduces(name):
 
 
 @check
+def test_all_reduces_are_bit_equal_and_stay_in_their_tensor(name):
+    for dtype in (torch.float32, torch.bfloat16):
+        for count in (1, 63, 4096):
+            guarded = torch.full((count + 32,), 7.0, dtype=dtype, device=DEVICE)
+            inner = guarded[16:-16]
+            inner.copy_(rand(count, dtype=dtype))
+            OPS.two_shot_all_reduce_(inner, "sum", name)
+            every = reference.all_gather(inner.view(1, count), 0, name)
+            assert torch.equal(every, inner.expand(world(), count)), "ranks have different sums"
+            assert (guarded[:16] == 7).all() and (guarded[-16:] == 7).all(), "it has written beside its tensor"
+
+
+@check
 def test_uninstall(name):
     tandem.torch.uninstall()
     tandem.torch.uninstall()

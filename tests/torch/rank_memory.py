@@ -86,6 +86,16 @@ def test_signals_and_their_limits(name):
 
 
 @check
+def test_a_barrier_without_a_rank_ends(name):
+    x = tandem.torch.empty(4)
+    memory = tandem.torch.rendezvous(x)
+    if rank() == 0:
+        error = fails(tandem.DeadlineExceeded, lambda: memory.barrier(channel=5, timeout_ms=50))
+        assert set(error.ranks) == set(range(1, world())), error.ranks
+    dist.barrier()
+
+
+@check
 def test_own_words_of_the_pad_do_not_touch_data(name):
     x = tandem.torch.empty(8).fill_(3.0)
     memory = tandem.torch.rendezvous(x)
