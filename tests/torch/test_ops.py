@@ -54,6 +54,8 @@ class FourRanks(Checks, unittest.TestCase):
 
 class Plans(Checks, unittest.TestCase):
     program = "rank_plans.py"
+    timeout = 400
+    env = {"TANDEM_TEST_PATIENCE": "60"}
 
 
 class PlansOfFourRanks(Plans):
