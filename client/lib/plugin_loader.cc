@@ -5,6 +5,9 @@
 #include <cstdlib>
 #include <mutex>
 #include <string>
+#include <vector>
+
+#include "client/lib/needed_libraries.h"
 
 namespace tandem::client {
 namespace {
@@ -24,10 +27,14 @@ std::string ControlPath() {
 // True if the process has loaded the libraries that the gRPC plugin is linked to. Both then share one copy,
 // in every symbol. Under DEEPBIND the plugin would take variables from the library that the program has moved
 // to itself (copy relocations), and find them uninitialised. In every other case the plugin's gRPC and
-// protobuf come before the ones that the process may export.
-bool SharesGrpc() {
-  for (const char* name : {TANDEM_GRPC_SONAME, TANDEM_PROTOBUF_SONAME}) {
-    if (void* library = ::dlopen(name, RTLD_NOW | RTLD_NOLOAD); library != nullptr) {
+// protobuf come before the ones that the process may export: in Tandem's wheel they are copies with names of
+// their own.
+bool SharesGrpc(const std::string& path) {
+  Result<std::vector<std::string>> needed = NeededLibraries(path);
+  if (!needed.ok()) return false;  // loading it says why
+  for (const std::string& name : *needed) {
+    if (!name.starts_with("libgrpc++") && !name.starts_with("libprotobuf")) continue;
+    if (void* library = ::dlopen(name.c_str(), RTLD_NOW | RTLD_NOLOAD); library != nullptr) {
       ::dlclose(library);
       return true;
     }
@@ -45,7 +52,7 @@ Result<TandemGrpcCreate> LoadControl() {
   std::string path = ControlPath();
   int flags = RTLD_NOW | RTLD_LOCAL;
 #ifndef TANDEM_SANITIZED  // the sanitizers' runtimes do not work under DEEPBIND
-  if (!SharesGrpc()) flags |= RTLD_DEEPBIND;
+  if (!SharesGrpc(path)) flags |= RTLD_DEEPBIND;
 #endif
   void* library = ::dlopen(path.c_str(), flags);
   if (library == nullptr)

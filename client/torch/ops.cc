@@ -203,6 +203,8 @@ constexpr ArgumentKind kAlong[] = {kTensor, kInt, kGroupName};
 constexpr ArgumentKind kReduceAlong[] = {kTensor, kText, kInt, kGroupName};
 constexpr ArgumentKind kProductAlong[] = {kTensor, kTensor, kText, kInt, kGroupName, kOptionalTensor};
 constexpr ArgumentKind kProduct[] = {kTensor, kTensor, kText, kGroupName, kOptionalTensor};
+constexpr ArgumentKind kWhole[] = {kTensor, kGroupName};
+constexpr ArgumentKind kArriving[] = {kTensor, kTensor, kTensor, kInt, kGroupName};
 constexpr ArgumentKind kGatherProducts[] = {kTensor, kTensors, kInt, kGroupName, kOptionalTensors, kBool};
 
 constexpr ArgumentKind kScaledGather[] = {kTensor,    kTensors,       kTensor,        kTensors,     kInt,
@@ -224,8 +226,10 @@ constexpr std::array<ArgumentKind, N + M> Joined(const ArgumentKind (&first)[N],
 }
 constexpr std::array<ArgumentKind, 0> kNoMore{};
 constexpr std::array<ArgumentKind, 1> kOut{kTensor}, kGraph{kText};
-constexpr std::array<ArgumentKind, 2> kGraphAndOut{kText, kTensor}, kOuts{kTensors, kTensors};
-constexpr std::array<ArgumentKind, 3> kGraphAndOuts{kText, kTensors, kTensors};
+constexpr std::array<ArgumentKind, 2> kGraphAndOut{kText, kTensor}, kOuts{kTensors, kTensors},
+    kWholeAndOuts{kTensor, kTensors};
+constexpr std::array<ArgumentKind, 3> kGraphAndOuts{kText, kTensors, kTensors},
+    kGraphWholeAndOuts{kText, kTensor, kTensors};
 
 // KERNEL(function, op, overload, arguments, more arguments, result) defines a boxed kernel.
 #define TANDEM_TORCH_KERNEL(function, op, overload, arguments, more, kind)                  \
@@ -251,6 +255,9 @@ TANDEM_TORCH_OP(AllGather, "all_gather", kAlong)
 TANDEM_TORCH_OP(ReduceScatter, "reduce_scatter", kReduceAlong)
 TANDEM_TORCH_OP(AllToAll, "all_to_all", kAlong)
 TANDEM_TORCH_OP(Broadcast, "broadcast", kAlong)
+TANDEM_TORCH_OP(LowContentionAllGather, "low_contention_all_gather", kWhole)
+TANDEM_TORCH_OP(LowContentionReduceScatter, "low_contention_reduce_scatter", kReduce)
+TANDEM_TORCH_OP(AsyncInputMatmul, "async_input_matmul", kArriving)
 TANDEM_TORCH_OP(MatmulReduceScatter, "matmul_reduce_scatter", kProductAlong)
 TANDEM_TORCH_OP(MatmulAllReduce, "matmul_all_reduce", kProduct)
 TANDEM_TORCH_KERNEL(AllGatherMatmul, "all_gather_matmul", "", kGatherProducts, kNoMore, kGatheredAndProducts)
@@ -260,13 +267,12 @@ TANDEM_TORCH_KERNEL(AllGatherScaledMatmul, "all_gather_scaled_matmul", "", kScal
                     kWholeAndProducts)
 TANDEM_TORCH_KERNEL(AllGatherScaledMatmulNoted, "all_gather_scaled_matmul", "noted", kScaledGather, kGraph,
                     kWholeAndProducts)
-TANDEM_TORCH_KERNEL(ScaledMatmulReduceScatter, "scaled_matmul_reduce_scatter", "", kScaledScatter, kNoMore,
-                    kTensor)
-TANDEM_TORCH_KERNEL(ScaledMatmulReduceScatterNoted, "scaled_matmul_reduce_scatter", "noted", kScaledScatter,
-                    kGraph, kTensor)
-TANDEM_TORCH_KERNEL(ScaledMatmulAllReduce, "scaled_matmul_all_reduce", "", kScaledReduce, kNoMore, kTensor)
-TANDEM_TORCH_KERNEL(ScaledMatmulAllReduceNoted, "scaled_matmul_all_reduce", "noted", kScaledReduce, kGraph,
-                    kTensor)
+TANDEM_TORCH_KERNEL(AllGatherScaledMatmulOut, "all_gather_scaled_matmul", "out", kScaledGather, kWholeAndOuts,
+                    kNothing)
+TANDEM_TORCH_KERNEL(AllGatherScaledMatmulNotedOut, "all_gather_scaled_matmul", "noted_out", kScaledGather,
+                    kGraphWholeAndOuts, kNothing)
+TANDEM_TORCH_OP(ScaledMatmulReduceScatter, "scaled_matmul_reduce_scatter", kScaledScatter)
+TANDEM_TORCH_OP(ScaledMatmulAllReduce, "scaled_matmul_all_reduce", kScaledReduce)
 TANDEM_TORCH_KERNEL(AllGatherMatmulOut, "all_gather_matmul", "out", kGatherProductsInto, kOuts, kNothing)
 TANDEM_TORCH_KERNEL(AllGatherMatmulNotedOut, "all_gather_matmul", "noted_out", kGatherProductsInto,
                     kGraphAndOuts, kNothing)
@@ -277,6 +283,9 @@ void RegisterAll(torch::stable::detail::StableLibrary& library) {
   RegisterReduceScatter(library);
   RegisterAllToAll(library);
   RegisterBroadcast(library);
+  RegisterLowContentionAllGather(library);
+  RegisterLowContentionReduceScatter(library);
+  RegisterAsyncInputMatmul(library);
   RegisterMatmulReduceScatter(library);
   RegisterMatmulAllReduce(library);
   library.impl("all_gather_matmul", &AllGatherMatmul).impl("all_gather_matmul.noted", &AllGatherMatmulNoted);
@@ -284,10 +293,10 @@ void RegisterAll(torch::stable::detail::StableLibrary& library) {
   library.impl("all_gather_matmul.noted_out", &AllGatherMatmulNotedOut);
   library.impl("all_gather_scaled_matmul", &AllGatherScaledMatmul);
   library.impl("all_gather_scaled_matmul.noted", &AllGatherScaledMatmulNoted);
-  library.impl("scaled_matmul_reduce_scatter", &ScaledMatmulReduceScatter);
-  library.impl("scaled_matmul_reduce_scatter.noted", &ScaledMatmulReduceScatterNoted);
-  library.impl("scaled_matmul_all_reduce", &ScaledMatmulAllReduce);
-  library.impl("scaled_matmul_all_reduce.noted", &ScaledMatmulAllReduceNoted);
+  library.impl("all_gather_scaled_matmul.out", &AllGatherScaledMatmulOut);
+  library.impl("all_gather_scaled_matmul.noted_out", &AllGatherScaledMatmulNotedOut);
+  RegisterScaledMatmulReduceScatter(library);
+  RegisterScaledMatmulAllReduce(library);
 }
 
 }  // namespace

@@ -1,8 +1,12 @@
 """A rank that compiles functions with torch.ops.tandem in them."""
 
+import tandem.torch
 import torch
-from checks import check, main
-from reference_ops import OPS, near, rand, same_gradients, world
+import torch.distributed as dist
+from checks import DEVICE, check, main
+from reference_ops import OPS, near, rand, reference, same_gradients, world
+from torch._inductor.utils import run_and_get_code
+from torch.distributed import _functional_collectives as funcol
 
 
 @check
@@ -18,6 +22,29 @@ def test_compiled(name):
     # Dynamic rows, through one graph.
     longer = rand(4 * world(), 6)
     near(compiled(longer, b, c)[0], block(longer, b, c)[0])
+
+
+@check
+def test_outputs_of_fp8_products_are_planned(name):
+    fp8, one, group = torch.float8_e4m3fn, torch.tensor(0.5, device=DEVICE), dist.group.WORLD
+    a, b = rand(16, 16).to(fp8), rand(16 * world(), 16, seed=1).to(fp8).t()
+    c = rand(16, 16 * world(), seed=2).to(fp8).t()
+
+    def block(a, b, c, s):
+        whole = funcol.all_gather_tensor(a.view(torch.uint8), 0, group).view(fp8)
+        hidden = torch.relu(torch._scaled_mm(whole, b, s, s, out_dtype=torch.bfloat16))
+        product = torch._scaled_mm(hidden.to(fp8), c, s, s, out_dtype=torch.bfloat16)
+        return funcol.reduce_scatter_tensor(product, "sum", 0, group)
+
+    hidden = torch.relu((reference.all_gather(a.float(), 0, name) @ b.float() * 0.25).bfloat16()).to(fp8)
+    wanted = reference.reduce_scatter(hidden.float() @ c.float() * 0.25, "sum", 0, name).bfloat16()
+    with tandem.torch.compile_config(), torch.no_grad():
+        got, (code,) = run_and_get_code(torch.compile(block, fullgraph=True), a, b, c, one)
+    near(got, wanted)
+    for op in ("all_gather_scaled_matmul", "scaled_matmul_reduce_scatter"):
+        assert code.count(f"tandem.{op}.noted_out") == 1 and f"tandem.{op}.noted(" not in code, code
+    fused = [record.fused_into for record in tandem.torch.explain_graph()]
+    assert sorted(fused) == ["all_gather_scaled_matmul", "scaled_matmul_reduce_scatter"], fused
 
 
 if __name__ == "__main__":

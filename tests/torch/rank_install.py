@@ -122,13 +122,38 @@ def test_all_reduces(name):
     x = rand(5, 3)
     want = reference.all_reduce(x, "sum", name)
     near(OPS.one_shot_all_reduce(x, "sum", name), want)
+    near(OPS.one_shot_all_reduce_copy(torch.empty_like(x), x, "sum", name), want)
+    near(OPS.multimem_one_shot_all_reduce(x, "sum", name), want)
+    into = [
+        lambda out: OPS.one_shot_all_reduce_out(x, "sum", name, out),
+        lambda out: OPS.multimem_one_shot_all_reduce_out(x, "sum", name, out),
+        lambda out: OPS.one_shot_all_reduce_copy_out(torch.empty_like(x), x, "sum", name, out),
+        lambda out: OPS.two_shot_all_reduce_out(x.clone(), "sum", name, out),
+    ]
+    for call in into:
+        out = torch.full_like(x, float("nan"))
+        assert call(out).data_ptr() == out.data_ptr()
+        near(out, want)
     for op in (OPS.two_shot_all_reduce_, OPS.multimem_all_reduce_):
         y = x.clone()
-        assert op(y, "sum", name) is y or True
+        assert op(y, "sum", name).data_ptr() == y.data_ptr()
         near(y, want)
         wide = torch.zeros(3, 5, device=DEVICE).t().copy_(x)
         op(wide, "sum", name)
         near(wide.contiguous(), want)
+
+
+@check
+def test_all_reduces_are_bit_equal_and_stay_in_their_tensor(name):
+    for dtype in (torch.float32, torch.bfloat16):
+        for count in (1, 63, 4096):
+            guarded = torch.full((count + 32,), 7.0, dtype=dtype, device=DEVICE)
+            inner = guarded[16:-16]
+            inner.copy_(rand(count, dtype=dtype))
+            OPS.two_shot_all_reduce_(inner, "sum", name)
+            every = reference.all_gather(inner.view(1, count), 0, name)
+            assert torch.equal(every, inner.expand(world(), count)), "ranks have different sums"
+            assert (guarded[:16] == 7).all() and (guarded[-16:] == 7).all(), "it has written beside its tensor"
 
 
 @check

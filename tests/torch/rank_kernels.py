@@ -135,6 +135,23 @@ def test_scaled_ops_are_launched_without_python(name):
                 with mode():
                     again = flat(call())
                     assert all(same_bytes(x, y) for x, y in zip(first, again, strict=True)), what
+    out = torch.empty(2, 4 * world(), dtype=wide, device=DEVICE)
+    whole, products = (
+        a.new_empty(2 * world() ** 2, 16),
+        [out.new_empty(2 * world() ** 2, one.shape[1]) for one in (b, c)],
+    )
+    scatter = (a, b, rows, columns, "sum", 0, 0, name, None, None, None, wide, False)
+    gather = (a, [b, c], ones[0], ones[1:], 0, name, [None, None], [None, None], [wide, wide], [True, False])
+    wanted = [OPS.scaled_matmul_reduce_scatter(*scatter), *flat(OPS.all_gather_scaled_matmul(*gather))]
+    for more in ({}, {"graph": "a graph"}):
+        for counted in ((0, 2), (2, 0)):
+            out.fill_(float("nan")), whole.view(torch.uint8).zero_(), [one.fill_(float("nan")) for one in products]
+            with Counted(*counted):
+                OPS.scaled_matmul_reduce_scatter(*scatter, out=out, **more)
+                OPS.all_gather_scaled_matmul(*gather, gathered=whole, outs=products, **more)
+            assert all(same_bytes(x, y) for x, y in zip([out, whole, *products], wanted, strict=True))
+    fails_with(ValueError, lambda: OPS.scaled_matmul_reduce_scatter(*scatter, out=out.float()))
+    fails_with(ValueError, lambda: OPS.all_gather_scaled_matmul(*gather, gathered=whole, outs=products[:1]))
     with Counted(0, 2):  # a bias of the kernel's own beside a given one; a tensor that stands twice
         OPS.all_gather_scaled_matmul(
             a, [b, c], ones[0], ones[1:], 0, name, [bias, None], [None, None], [wide, wide], [True, True]

@@ -384,6 +384,17 @@ def test_opcheck(name):
             torch.library.opcheck(
                 getattr(OPS, op).out, arguments, {"out": out}, test_utils=("test_schema", "test_faketensor")
             )
+        scaled = (eight, eight.t(), one, one, "sum", name, None, None, torch.bfloat16)
+        out = torch.empty(2 * world(), 2 * world(), dtype=torch.bfloat16, device=DEVICE)
+        torch.library.opcheck(OPS.scaled_matmul_all_reduce.out, scaled, {"out": out}, test_utils=("test_faketensor",))
+        outs = [torch.empty(2 * world() ** 2, 2 * world(), device=DEVICE) for _ in range(2)]
+        gathered = [torch.empty(2 * world() ** 2, 6, device=DEVICE)]
+        torch.library.opcheck(
+            OPS.all_gather_matmul.out,
+            (a.detach(), [b.detach(), b.detach().clone()], 0, name, [bias.detach(), bias.detach().clone()]),
+            {"gathered": gathered, "outs": outs},
+            test_utils=("test_schema", "test_faketensor"),
+        )
 
 
 @check
@@ -429,58 +440,6 @@ def test_ranks_that_disagree_get_an_error(name):
     except tandem.FieldMismatch as error:
         assert "shape" in error.field, error
     near(OPS.all_reduce(rand(11), "sum", name), reference.all_reduce(rand(11), "sum", name))
-
-
-@check
-def test_subgroups_and_recycled_names(name):
-    for _ in range(2):
-        pairs = [dist.new_group(ranks) for ranks in ([0, 1], *([[2, 3]] if world() == 4 else []))]
-        mine = pairs[rank() // 2]
-        x = rand(4, 3)
-        got = OPS.all_reduce(x, "sum", mine.group_name)
-        near(got, reference.all_reduce(x, "sum", mine.group_name))
-        tandem.torch.detach(mine)
-        near(OPS.all_reduce(x, "sum", mine.group_name), got)
-        # A later process group has the name of one that is gone: the attachment of the former does not serve it.
-        former = tandem.torch.attachment(mine.group_name)
-        former._process_group = lambda: None
-        near(OPS.all_reduce(x, "sum", mine.group_name), got)
-        assert tandem.torch.attachment(mine.group_name) is not former and former.group is None
-        tandem.torch.detach(mine)
-
-
-@check
-def test_rows_are_padded_to_buckets(name):
-    tandem.torch.detach(name)
-    tandem.torch.configure(row_buckets=[8, 4])
-    try:
-        b, bias = rand(6, 5, seed=1), rand(5, seed=2, same=True)
-        for rows in range(1, 10):
-            a, wide = rand(rows, 6), rand(rows * world(), 6, seed=3)
-            whole, (product,) = OPS.all_gather_matmul(a, [b], 0, name, [bias])
-            want = reference.all_gather(a, 0, name)
-            assert torch.equal(whole, want)
-            near(product, want @ b + bias)
-            near(OPS.matmul_reduce_scatter(wide, b, "sum", 0, name), reference.reduce_scatter(wide @ b, "sum", 0, name))
-            near(OPS.matmul_all_reduce(a, b, "avg", name, bias), reference.all_reduce(a @ b, "avg", name) + bias)
-        # Of the rows 1 to 8 two plans an op are left, and one for 9.
-        shapes = [info["op"] for info in tandem.torch.attach(name).plans.infos()]
-        assert sorted(shapes) == sorted(3 * ["all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce"]), shapes
-        deep = rand(2, 3, 6)
-        whole, (product,) = OPS.all_gather_matmul(deep, [b], 1, name)
-        assert torch.equal(whole, reference.all_gather(deep, 1, name))
-        near(product, whole @ b)
-        deep = rand(2, 3 * world(), 6)
-        near(OPS.matmul_reduce_scatter(deep, b, "sum", 1, name), reference.reduce_scatter(deep @ b, "sum", 1, name))
-        same_gradients(
-            lambda a, b: [OPS.matmul_reduce_scatter(a, b, "sum", 0, name)],
-            lambda a, b: [_Scatter.apply(a @ b, "sum", 0, name)],
-            rand(3 * world(), 6),
-            b,
-        )
-    finally:
-        tandem.torch.configure(row_buckets=())
-        tandem.torch.detach(name)
 
 
 @check

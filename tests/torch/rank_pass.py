@@ -5,6 +5,7 @@ import tandem.torch
 import torch
 import torch.distributed as dist
 from checks import DEVICE, SHARED_GPUS, check, main
+from functorch.compile import default_partition
 from reference_ops import near, rand, reference, world
 from tandem.torch import _pass
 from tandem.torch._graphs import c10d
@@ -24,13 +25,16 @@ funcol._maybe_view_chunk_cat = torch._dynamo.dont_skip_tracing(torch._utils._may
 class Compiler:
     """A backend for torch.compile that ends where the pass has run. `records` has what it said of each collective."""
 
-    def __init__(self, **options):
-        self.take, self.records, self.left = _pass.TandemPass(**options), [], []
+    def __init__(self, partition=default_partition, **options):
+        self.take, self.records, self.left, self.partition = _pass.TandemPass(**options), [], [], partition
 
     def __call__(self, graph, example):
-        return aot_autograd(fw_compiler=self.compile, bw_compiler=self.compile, decompositions=select_decomp_table())(
-            graph, example
-        )
+        return aot_autograd(
+            fw_compiler=self.compile,
+            bw_compiler=self.compile,
+            decompositions=select_decomp_table(),
+            partition_fn=self.partition,
+        )(graph, example)
 
     def compile(self, module, example):
         view_to_reshape(module)
@@ -368,7 +372,7 @@ def dtensor(plan, bias, shape):
         mesh = DeviceMesh.from_group(dist.group.WORLD, device)
         model = parallelize_module(Mlp(bias).to(device), mesh, plan, src_data_rank=None)
         run = torch.compile(model, backend=compiler, fullgraph=True) if compiled else model
-        x = rand(*shape, same=plan["up"].input_layouts[0] != Shard(1)).to(device).requires_grad_()
+        x = rand(*shape, same="norm" not in plan).to(device).requires_grad_()
         out = run(x)
         (out * torch.linspace(0.5, 1.5, out.numel(), device=out.device).view(out.shape)).sum().backward()
         grads = [parameter.grad for parameter in model.parameters()]
@@ -381,11 +385,11 @@ def dtensor(plan, bias, shape):
 @check
 def test_dtensor_sequence_parallel(name):
     for bias in (False, True):
-        for shape in ((4, 2, 8), (1, 2, 8)):
+        for dim, shape in ((1, (4, 2, 8)), (1, (1, 2, 8)), (0, (4, 8)), (0, (2, 3, 8))):
             plan = {
-                "norm": SequenceParallel(use_local_output=True),
-                "up": ColwiseParallel(input_layouts=Shard(1)),
-                "down": RowwiseParallel(output_layouts=Shard(1)),
+                "norm": SequenceParallel(sequence_dim=dim, use_local_output=True),
+                "up": ColwiseParallel(input_layouts=Shard(dim)),
+                "down": RowwiseParallel(output_layouts=Shard(dim)),
             }
             compiler = dtensor(plan, bias, shape)
             fused = compiler.fused()

@@ -52,6 +52,20 @@ class FourRanks(Checks, unittest.TestCase):
     world = 4
 
 
+class Plans(Checks, unittest.TestCase):
+    program = "rank_plans.py"
+    timeout = 400
+    env = {"TANDEM_TEST_PATIENCE": "60"}
+
+
+class PlansOfFourRanks(Plans):
+    world = 4
+
+
+class Overlapped(Checks, unittest.TestCase):
+    program = "rank_overlapped.py"
+
+
 class Installed(Checks, unittest.TestCase):
     program = "rank_install.py"
 
@@ -68,6 +82,10 @@ class Pass(Checks, unittest.TestCase):
     program = "rank_pass.py"
     timeout = 240
     env = {"TANDEM_TEST_PATIENCE": "60"}
+
+
+class Programs(Pass):
+    program = "rank_programs.py"
 
 
 class Compiled(Checks, unittest.TestCase):
@@ -89,10 +107,14 @@ def _add_tests():
         Kernels,
         PythonsKernels,
         FourRanks,
+        Plans,
+        PlansOfFourRanks,
+        Overlapped,
         Installed,
         Memory,
         MemoryOfFourRanks,
         Pass,
+        Programs,
         Compiled,
         Captured,
     ):

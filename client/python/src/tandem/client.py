@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
-from . import _c, enums, errors
+from . import _c, _places, enums, errors
 from .bootstrap import Job
 from .enums import DType, EventKind
 from .group import Group
@@ -183,13 +183,14 @@ class Client:
 def connect(runtime_dir: str | os.PathLike[str] | None = None, *, name: str | None = None, timeout: float | None = 5) -> Client:
     """Connects to the node's daemon.
 
-    runtime_dir: where its sockets lie; None: $TANDEM_RUNTIME_DIR, else /run/tandem. name: shown by tandemctl; None: the
-    program's name. timeout: seconds in which the daemon must answer. Raises Unavailable (names the socket), PermissionDenied.
+    runtime_dir: where its sockets lie; None: $TANDEM_RUNTIME_DIR, else /run/tandem, or where that has none the user's own, of a
+    tandemd started from the wheel without root. name: shown by tandemctl; None: the program's name. timeout: seconds in which the
+    daemon must answer. Raises Unavailable (names the socket), PermissionDenied.
     """
     library, client = _c.library(), _c.Pointer()
     library.raise_status(
         library.connect(
-            None if runtime_dir is None else os.fsencode(runtime_dir),
+            os.fsencode(_places.runtime_dir() if runtime_dir is None else runtime_dir),
             None if name is None else name.encode(),
             _c.milliseconds(timeout),
             ctypes.byref(client),

@@ -66,6 +66,22 @@ def _reduce_scatter_backward(ctx: Any, grad: Tensor) -> Any:
     return _ops.all_gather(_mean(grad, ctx.reduce_op, ctx.group_name), ctx.dim, ctx.group_name), None, None, None
 
 
+def _low_contention_gather_setup(ctx: Any, inputs: Any, output: Any) -> None:
+    _, ctx.group_name = inputs
+
+
+def _low_contention_gather_backward(ctx: Any, grad: Tensor) -> Any:
+    return _ops.low_contention_reduce_scatter(grad, "sum", ctx.group_name), None
+
+
+def _low_contention_scatter_setup(ctx: Any, inputs: Any, output: Any) -> None:
+    _, ctx.reduce_op, ctx.group_name = inputs
+
+
+def _low_contention_scatter_backward(ctx: Any, grad: Tensor) -> Any:
+    return _ops.low_contention_all_gather(_mean(grad, ctx.reduce_op, ctx.group_name), ctx.group_name), None, None
+
+
 def _all_to_all_setup(ctx: Any, inputs: Any, output: Any) -> None:
     _, ctx.dim, ctx.group_name = inputs
 
@@ -281,6 +297,8 @@ _FORMULAS: dict[str, tuple[Callable[..., None], Callable[..., Any]]] = {
     "reduce_scatter": (_reduce_scatter_setup, _reduce_scatter_backward),
     "all_to_all": (_all_to_all_setup, _all_to_all_backward),
     "broadcast": (_broadcast_setup, _broadcast_backward),
+    "low_contention_all_gather": (_low_contention_gather_setup, _low_contention_gather_backward),
+    "low_contention_reduce_scatter": (_low_contention_scatter_setup, _low_contention_scatter_backward),
     "matmul_reduce_scatter": (_matmul_reduce_scatter_setup, _matmul_reduce_scatter_backward),
     "matmul_all_reduce": (_matmul_all_reduce_setup, _matmul_all_reduce_backward),
 }

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 OnUnavailable = Literal["fallback", "error"]
+PlacedOn = Literal["auto", "engine", "client"]
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,9 @@ class Config:
     the least recently used one is released first, on all ranks alike. row_buckets: for products with ever new numbers of rows:
     a rank's rows (along the gathered or scattered dimension) are padded to the next of these, so that few plans serve all;
     more rows than the largest get plans of their own. It costs copies of the operand and of the result. write_in_place: peers
-    write outputs in symmetric memory in place, so that these must lie alike on all ranks; False: as other outputs.
+    write outputs in symmetric memory in place, so that these must lie alike on all ranks; False: as other outputs. placement: where
+    plans run: on the node's engines ("engine"), on torch's current stream ("client": a call that this cannot serve is declined), or
+    as the daemon chooses ("auto").
     """
 
     on_unavailable: OnUnavailable = "fallback"
@@ -26,6 +29,7 @@ class Config:
     max_plans: int = 512
     row_buckets: tuple[int, ...] = ()
     write_in_place: bool = True
+    placement: PlacedOn = "auto"
     runtime_dir: str | None = None
 
 
@@ -47,6 +51,8 @@ def configure(**changes: Any) -> Config:
     changed = replace(changed, row_buckets=tuple(sorted(changed.row_buckets)))
     if changed.on_unavailable not in ("fallback", "error"):
         raise ValueError(f"on_unavailable is 'fallback' or 'error', not {changed.on_unavailable!r}")
+    if changed.placement not in ("auto", "engine", "client"):
+        raise ValueError(f"placement is 'auto', 'engine' or 'client', not {changed.placement!r}")
     if any(rows < 1 for rows in changed.row_buckets):
         raise ValueError("row_buckets are above 0")
     if changed.max_plans < 1 or changed.rendezvous_timeout <= 0:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .. import client as core, errors
+from .. import _places, client as core, errors
 from ..client import Client
 from ..group import Group
 from . import _config, _native
@@ -74,7 +74,7 @@ _lock = threading.RLock()
 
 
 def _client(config: _config.Config) -> Client:
-    where = config.runtime_dir or os.environ.get("TANDEM_RUNTIME_DIR") or "/run/tandem"
+    where = config.runtime_dir or _places.runtime_dir()
     if where not in _clients:
         _clients[where] = core.connect(where, timeout=10)
     return _clients[where]
@@ -82,7 +82,7 @@ def _client(config: _config.Config) -> Client:
 
 def _daemon_identity(config: _config.Config) -> str:
     """Equal for processes that talk to one daemon: the boot of the machine, and the socket's inode."""
-    where = config.runtime_dir or os.environ.get("TANDEM_RUNTIME_DIR") or "/run/tandem"
+    where = config.runtime_dir or _places.runtime_dir()
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot = file.read().strip()
     socket = os.stat(os.path.join(where, "lease.sock"))

@@ -135,17 +135,40 @@ def _fused_scaled_matmul_reduce_scatter(
 
 
 def _low_contention_all_gather(tensor: Tensor, group_name: str) -> Tensor:
-    return _ops.low_contention("all_gather", tensor, None, group_name)
+    with below_autograd():
+        result: Tensor = _tandem.low_contention_all_gather(tensor, group_name)
+    return result
 
 
 def _low_contention_reduce_scatter(tensor: Tensor, reduce_op: str, group_name: str) -> Tensor:
-    return _ops.low_contention("reduce_scatter", tensor, reduce_op, group_name)
+    with below_autograd():
+        result: Tensor = _tandem.low_contention_reduce_scatter(tensor, reduce_op, group_name)
+    return result
 
 
 def _one_shot_all_reduce(input: Tensor, reduce_op: str, group_name: str) -> Tensor:
     with below_autograd():
         result: Tensor = _tandem.all_reduce(input, reduce_op, group_name)
     return result
+
+
+def _all_reduce_out(input: Tensor, reduce_op: str, group_name: str, out: Tensor) -> Tensor:
+    with below_autograd():
+        _tandem.all_reduce.out(input, reduce_op, group_name, out=out)
+    return out
+
+
+def _two_shot_all_reduce_out(input: Tensor, reduce_op: str, group_name: str, output: Tensor) -> Tensor:
+    return _all_reduce_out(input, reduce_op, group_name, output)
+
+
+# Theirs reduce a copy of `local_input` in `symm_buffer`, since theirs need symmetric inputs.
+def _one_shot_all_reduce_copy(symm_buffer: Tensor, local_input: Tensor, reduce_op: str, group_name: str) -> Tensor:
+    return _one_shot_all_reduce(local_input, reduce_op, group_name)
+
+
+def _one_shot_all_reduce_copy_out(symm_buffer: Tensor, local_input: Tensor, reduce_op: str, group_name: str, out: Tensor) -> Tensor:
+    return _all_reduce_out(local_input, reduce_op, group_name, out)
 
 
 _KERNELS: dict[str, Callable[..., Any]] = {
@@ -156,9 +179,14 @@ _KERNELS: dict[str, Callable[..., Any]] = {
     "_low_contention_all_gather": _low_contention_all_gather,
     "_low_contention_reduce_scatter": _low_contention_reduce_scatter,
     "one_shot_all_reduce": _one_shot_all_reduce,
+    "one_shot_all_reduce_out": _all_reduce_out,
+    "one_shot_all_reduce_copy": _one_shot_all_reduce_copy,
+    "one_shot_all_reduce_copy_out": _one_shot_all_reduce_copy_out,
+    "two_shot_all_reduce_out": _two_shot_all_reduce_out,
     "two_shot_all_reduce_": _ops.all_reduce_in_place,
     "multimem_all_reduce_": _ops.all_reduce_in_place,
     "multimem_one_shot_all_reduce": _one_shot_all_reduce,
+    "multimem_one_shot_all_reduce_out": _all_reduce_out,
 }
 _library: Any = None
 _lock = threading.Lock()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tandem.torch")
 
-VERSION = 2
+VERSION = 3
 _ARGUMENT, _RESULT = 0, 1
 _NEVER, _ELSEWHERE, _SYMMETRIC = 0, 1, 2
 

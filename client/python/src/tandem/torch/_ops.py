@@ -50,7 +50,7 @@ def new_like(like: Tensor, shape: Sequence[int], dtype: torch.dtype | None = Non
     return torch.empty(shape, dtype=dtype or like.dtype, device=like.device)
 
 
-def _collective(
+def run_collective(
     op: str,
     tensor: Tensor,
     out: Tensor,
@@ -59,6 +59,8 @@ def _collective(
     options: dict[str, Any],
     otherwise: Callable[[], Tensor],
 ) -> Tensor:
+    """Fills `out` by the operation `op` of one tensor. key: what its plan depends on beside that tensor."""
+
     def make() -> Call:
         return Call(op, (Slot("input", solid(tensor)), Slot("output", out, True)), options)
 
@@ -76,7 +78,7 @@ def all_reduce_shape(input: Tensor, reduce_op: str, group_name: str) -> list[int
 
 
 def all_reduce(out: Tensor, input: Tensor, reduce_op: str, group_name: str) -> Tensor:
-    return _collective(
+    return run_collective(
         "all_reduce",
         input,
         out,
@@ -101,35 +103,13 @@ def all_reduce_in_place(input: Tensor, reduce_op: str, group_name: str) -> Tenso
     return input
 
 
-def low_contention(op: str, input: Tensor, reduce_op: str | None, group_name: str) -> Tensor:
-    """all_gather or reduce_scatter along dimension 0 by copy engines, which leave the SMs to other kernels."""
-    world = group_size(group_name)
-    rows = gathered(input.shape, 0, world) if op == "all_gather" else scattered(input.shape, 0, world)
-    options: dict[str, Any] = {"dim": 0, "low_contention": True}
-    if reduce_op is not None:
-        options["reduce_op"] = check_reduce_op(reduce_op)
-    return _collective(
-        op,
-        input,
-        new_like(input, rows),
-        group_name,
-        ("low contention", reduce_op),
-        options,
-        lambda: (
-            fallback.all_gather(input, 0, group_name)
-            if reduce_op is None
-            else fallback.reduce_scatter(input, reduce_op, 0, group_name)
-        ),
-    )
-
-
 def all_gather_shape(input: Tensor, gather_dim: int, group_name: str) -> list[int]:
     return gathered(input.shape, dim_of(gather_dim, input, "gather_dim"), group_size(group_name))
 
 
 def all_gather(out: Tensor, input: Tensor, gather_dim: int, group_name: str) -> Tensor:
     dim = gather_dim % input.dim()
-    return _collective(
+    return run_collective(
         "all_gather", input, out, group_name, (dim,), {"dim": dim}, lambda: fallback.all_gather(input, dim, group_name)
     )
 
@@ -141,7 +121,7 @@ def reduce_scatter_shape(input: Tensor, reduce_op: str, scatter_dim: int, group_
 
 def reduce_scatter(out: Tensor, input: Tensor, reduce_op: str, scatter_dim: int, group_name: str) -> Tensor:
     dim = scatter_dim % input.dim()
-    return _collective(
+    return run_collective(
         "reduce_scatter",
         input,
         out,
@@ -159,7 +139,7 @@ def all_to_all_shape(input: Tensor, dim: int, group_name: str) -> list[int]:
 
 def all_to_all(out: Tensor, input: Tensor, dim: int, group_name: str) -> Tensor:
     along = dim % input.dim()
-    return _collective(
+    return run_collective(
         "all_to_all", input, out, group_name, (along,), {"dim": along}, lambda: fallback.all_to_all(input, along, group_name)
     )
 
@@ -171,7 +151,7 @@ def broadcast_shape(input: Tensor, root: int, group_name: str) -> list[int]:
 
 
 def broadcast(out: Tensor, input: Tensor, root: int, group_name: str) -> Tensor:
-    return _collective(
+    return run_collective(
         "broadcast", input, out, group_name, (root,), {"root": root}, lambda: fallback.broadcast(input, root, group_name)
     )
 
@@ -333,11 +313,12 @@ def run_all_gather_matmul(
     return whole, products
 
 
-def check_out(out: Tensor, wanted: Sequence[int], like: Tensor, what: str = "out") -> None:
-    """Whether a given output has the result's form."""
-    if list(out.shape) != list(wanted) or out.dtype != like.dtype or out.device != like.device:
+def check_out(out: Tensor, wanted: Sequence[int], like: Tensor, what: str = "out", dtype: torch.dtype | None = None) -> None:
+    """Whether a given output has the result's form: by default the type of `like`."""
+    kind = dtype or like.dtype
+    if list(out.shape) != list(wanted) or out.dtype != kind or out.device != like.device:
         raise ValueError(
-            f"{what} is {out.dtype} {list(out.shape)} on {out.device}; it must be {like.dtype} {list(wanted)} on {like.device}"
+            f"{what} is {out.dtype} {list(out.shape)} on {out.device}; it must be {kind} {list(wanted)} on {like.device}"
         )
 
 
@@ -452,11 +433,13 @@ def no_tensor() -> Tensor:
     return torch.empty(0)
 
 
-def _no_result() -> None:
-    return None
+def no_result() -> None:
+    """That of a call without results."""
 
 
-def _register(name: str, shape: Callable[..., list[int]], kernel: Callable[..., Tensor]) -> None:
+def register_op(name: str, shape: Callable[..., list[int]], kernel: Callable[..., Tensor]) -> None:
+    """An op with one result, and its overloads: a rule for the result's shape, and a kernel that fills a tensor of that shape."""
+
     def functional(first: Tensor, *rest: Any, **named: Any) -> Tensor:
         return kernel(new_like(first, shape(first, *rest, **named)), first, *rest, **named)
 
@@ -472,26 +455,26 @@ def _register(name: str, shape: Callable[..., list[int]], kernel: Callable[..., 
 
     refuse_gradients(name, "out")
     register_kernel(name, "default", functional, no_tensor)
-    register_kernel(name, "out", into, _no_result)
+    register_kernel(name, "out", into, no_result)
     torch.library.register_fake(f"tandem::{name}", fake, lib=LIB)
     torch.library.register_fake(f"tandem::{name}.out", fake_into, lib=LIB)
     register_noted(name, "noted", functional, fake, no_tensor)
-    register_noted(name, "noted_out", into, fake_into, _no_result)
+    register_noted(name, "noted_out", into, fake_into, no_result)
 
 
-_register("all_reduce", all_reduce_shape, all_reduce)
-_register("all_gather", all_gather_shape, all_gather)
-_register("reduce_scatter", reduce_scatter_shape, reduce_scatter)
-_register("all_to_all", all_to_all_shape, all_to_all)
-_register("broadcast", broadcast_shape, broadcast)
-_register("matmul_reduce_scatter", matmul_reduce_scatter_shape, matmul_reduce_scatter)
-_register("matmul_all_reduce", matmul_all_reduce_shape, matmul_all_reduce)
+register_op("all_reduce", all_reduce_shape, all_reduce)
+register_op("all_gather", all_gather_shape, all_gather)
+register_op("reduce_scatter", reduce_scatter_shape, reduce_scatter)
+register_op("all_to_all", all_to_all_shape, all_to_all)
+register_op("broadcast", broadcast_shape, broadcast)
+register_op("matmul_reduce_scatter", matmul_reduce_scatter_shape, matmul_reduce_scatter)
+register_op("matmul_all_reduce", matmul_all_reduce_shape, matmul_all_reduce)
 register_kernel("all_gather_matmul", "default", all_gather_matmul, list)
 torch.library.register_fake("tandem::all_gather_matmul", _fake_all_gather_matmul, lib=LIB)
 register_noted("all_gather_matmul", "noted", all_gather_matmul, _fake_all_gather_matmul, list)
 refuse_gradients("all_gather_matmul", "out")
-register_kernel("all_gather_matmul", "out", all_gather_matmul_into, _no_result)
+register_kernel("all_gather_matmul", "out", all_gather_matmul_into, no_result)
 torch.library.register_fake("tandem::all_gather_matmul.out", _fake_all_gather_matmul_into, lib=LIB)
-register_noted("all_gather_matmul", "noted_out", all_gather_matmul_into, _fake_all_gather_matmul_into, _no_result)
+register_noted("all_gather_matmul", "noted_out", all_gather_matmul_into, _fake_all_gather_matmul_into, no_result)
 if _native.kernels is not None:
-    LIB.impl("_wait", _native.hidden(_native.wait_on, _no_result), "CompositeExplicitAutograd")
+    LIB.impl("_wait", _native.hidden(_native.wait_on, no_result), "CompositeExplicitAutograd")

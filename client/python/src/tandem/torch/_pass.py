@@ -15,7 +15,7 @@ import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph, Node
 
-from . import _graphs as graphs
+from . import _graphs as graphs, _upstream as upstream
 from ._graphs import aten, c10d
 from ._reports import GraphRecord, explain_graph, reports
 
@@ -76,6 +76,8 @@ class _Rewrite:
             ):
                 if graphs.calls(node, target) and node not in self._outcomes:
                     self._try(node, name, method)
+            if node not in self._outcomes and (other := upstream.collective(node)):
+                self._try_other(node, other)
         if any(record.fused_into for record in self.records):
             from torch._inductor.pattern_matcher import stable_topological_sort
 
@@ -99,6 +101,11 @@ class _Rewrite:
             self._outcomes[node] = GraphRecord(name, group, into, reason)
         except _Declined as declined:
             self._outcomes[node] = GraphRecord(name, group, "", str(declined))
+
+    def _try_other(self, node: Node, name: str) -> None:
+        group = upstream.group_of(node)
+        into, reason = upstream.replace(node, self.name) if self.enabled(group) else ("", "the pass is not enabled for this group")
+        self._outcomes[node] = GraphRecord(name, group, into, reason)
 
     def _emit(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], like: torch.Tensor, extents: Sequence[Any]) -> Node:
         node: Node = self.graph.call_function(op, args, kwargs)
@@ -188,21 +195,25 @@ class _Rewrite:
             together = scaled or all(bias is not None for bias in biases)
             dead: list[Node] = []
             shapes = [[*whole[:-1], _tensor(product.b).shape[1]] for product in found]
-            if scaled or not _static(whole):
-                if scaled:
-                    fused = self._scaled_gather(a, found, form, whole, dim, group, dead)
-                else:
-                    args = (a, [product.b for product in found], dim, group) + ((biases,) if together else ())
-                    fused = graph.call_function(_ops.all_gather_matmul.noted, args, {"return_A": keep, "graph": self.name})
+            args: tuple[Any, ...] = (a, [product.b for product in found], dim, group, biases if together else None)
+            if scaled:
+                args = self._scaled_arguments(a, found, form, whole, dim, group, dead)
+            if not _static(whole):
+                op = _ops.all_gather_scaled_matmul if scaled else _ops.all_gather_matmul
+                fused = graph.call_function(op.noted, args, {"graph": self.name} | ({} if scaled else {"return_A": keep}))
                 results = [_tensor(product.node).new_empty(extents) for product, extents in zip(found, shapes, strict=True)]
                 fused.meta["val"] = (_tensor(shard).new_empty(whole), results)
                 gathered, outs = [self._item(fused, 0)] if keep else [], self._item(fused, 1)
                 parts = [self._item(outs, i) for i in range(len(found))]
             else:
-                into = (a, [product.b for product in found], dim, group, biases if together else None)
                 buffers = [self._buffer(_tensor(product.node), extents) for product, extents in zip(found, shapes, strict=True)]
-                for_a = [self._buffer(_tensor(shard), whole)] if keep else []
-                gathered, parts = self._fill(_ops.all_gather_matmul.noted_out, into, {"gathered": for_a, "outs": buffers})
+                for_a = [self._buffer(_tensor(shard), whole)] if keep or scaled else []
+                if scaled:
+                    into = {"gathered": for_a[0], "outs": buffers}
+                    *gathered, parts = self._fill(_ops.all_gather_scaled_matmul.noted_out, args, into)
+                else:
+                    into = {"gathered": for_a, "outs": buffers}
+                    gathered, parts = self._fill(_ops.all_gather_matmul.noted_out, args, into)
             for part, product, extents in zip(parts, found, shapes, strict=True):
                 if product.bias is not None and not together:
                     part = self._emit(aten.add.Tensor, (part, product.bias), {}, _tensor(product.node), extents)
@@ -220,10 +231,10 @@ class _Rewrite:
             f"gathers {layout} for {len(found)} product(s){returned}"
         )
 
-    def _scaled_gather(
+    def _scaled_arguments(
         self, a: Node, found: list[graphs.Product], form: graphs.Gathered, whole: list[Any], dim: int, group: str, dead: list[Node]
-    ) -> Node:
-        """The fused op for fp8 products. Scales of rows that are gathered for it travel with the rows; gathered otherwise, every
+    ) -> tuple[Any, ...]:
+        """Of the fused op for fp8 products. Scales of rows that are gathered for it travel with the rows; gathered otherwise, every
         rank has all of them."""
         scale = (found[0].scales or (a, a))[0]
         if _tensor(scale).numel() != 1:
@@ -232,21 +243,17 @@ class _Rewrite:
                 scale = graphs.reshaped(self.graph, scale, [*whole[:-1], 1])
             else:
                 scale = graphs.reshaped(self.graph, own, [*(graphs.shape(a) or [])[:-1], 1])
-        return self.graph.call_function(
-            _ops.all_gather_scaled_matmul.noted,
-            (
-                a,
-                [product.b for product in found],
-                scale,
-                [(product.scales or (a, a))[1] for product in found],
-                dim,
-                group,
-                [product.bias for product in found],
-                [None] * len(found),
-                [product.out_dtype for product in found],
-                [product.fast for product in found],
-            ),
-            {"graph": self.name},
+        return (
+            a,
+            [product.b for product in found],
+            scale,
+            [(product.scales or (a, a))[1] for product in found],
+            dim,
+            group,
+            [product.bias for product in found],
+            [None] * len(found),
+            [product.out_dtype for product in found],
+            [product.fast for product in found],
         )
 
     def _scale_shard(self, scale: Node, form: graphs.Gathered, group: str, dead: list[Node]) -> Node | None:
@@ -340,17 +347,15 @@ class _Rewrite:
             out = self._buffer(value, extents)
             filled: Node = self._fill(getattr(_ops, name).noted_out, (a, product.b, *middle, bias), {"out": out})[0]
             return filled
-        op = getattr(_ops, "scaled_" + name).noted
+        op = getattr(_ops, "scaled_" + name)
         if name == "matmul_reduce_scatter":
             reduce_op, dim, group = middle
             middle = (reduce_op, dim, dim, group, whole)
-        return self._emit(
-            op,
-            (a, product.b, *product.scales, *middle, bias),
-            {"out_dtype": product.out_dtype, "use_fast_accum": product.fast, "graph": self.name},
-            value,
-            extents,
-        )
+        args = (a, product.b, *product.scales, *middle, bias, None, product.out_dtype, product.fast)
+        if not _static((*extents, *(whole or []))):
+            return self._emit(op.noted, args, {"graph": self.name}, value, extents)
+        result: Node = self._fill(op.noted_out, args, {"out": self._buffer(value, extents)})[0]
+        return result
 
     def _replace(self, wait: Node, result: Node, dead: Sequence[Node]) -> None:
         result.meta["val"] = wait.meta["val"]

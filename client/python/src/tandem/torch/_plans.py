@@ -15,7 +15,7 @@ from ..enums import DType
 from ..memory import Memory
 from ..plan import Operand, Plan
 from ._private import raw_stream
-from ._symmetric import OUTPUTS
+from ._symmetric import IN_PLACE
 
 if TYPE_CHECKING:
     from ._groups import Attachment
@@ -93,7 +93,7 @@ class Prepared:
         slots = call.slots
         self.plan = plan
         self.symmetric = frozenset(symmetric)
-        self._output = OUTPUTS.get(call.op)
+        self._in_place = IN_PLACE.get(call.op, ())
         self.numbers: dict[Any, int] = {}
         self.used = 0
         self._on_cuda = any(slot.tensor.is_cuda for slot in slots)
@@ -113,8 +113,8 @@ class Prepared:
         self._bindings: Any = None
 
     def can_be_symmetric(self, slot: Slot) -> bool:
-        """Whether peers write this slot in place where it lies in symmetric memory."""
-        return slot.written and slot.role == self._output
+        """Whether this slot is used in place where it lies in symmetric memory."""
+        return slot.role in self._in_place
 
     def _stage(self, staging: _Staging, attachment: Attachment) -> None:
         staging.reserve(attachment, self.staging_bytes)
@@ -224,10 +224,10 @@ class PlanCache:
         return call
 
     def _symmetric_slots(self, call: Call) -> tuple[int, ...]:
-        """The slots that peers may write in place in this call; with an output in place its input, which is the same memory."""
-        role, found = OUTPUTS.get(call.op), []
+        """The slots that are used in place in this call; with an output in place its input, which is the same memory."""
+        roles, found = IN_PLACE.get(call.op, ()), []
         for i, slot in enumerate(call.slots):
-            if slot.written and slot.role == role and self._attachment.symmetric.hold(slot.tensor):
+            if slot.role in roles and self._attachment.symmetric.hold(slot.tensor):
                 found += [i] if slot.alias_of is None else [slot.alias_of, i]
         return tuple(found)
 
@@ -271,7 +271,8 @@ class PlanCache:
         name = f"torch.{self._made}"
         self._made += 1
         try:
-            plan = group.prepare(name, call.op, operands, deadline=config.rendezvous_timeout, **call.options)
+            options = {"placement": config.placement, **call.options}
+            plan = group.prepare(name, call.op, operands, deadline=config.rendezvous_timeout, **options)
         except (errors.Unimplemented, errors.FailedPrecondition, errors.InvalidArgument) as error:
             if isinstance(error, errors.FieldMismatch) or error.reason == "KEY_REUSED":
                 raise

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from . import _fallback as fallback
-from ._ops import new_like, no_tensor, refuse_gradients, register_kernel, register_noted, run, solid
+from ._ops import check_out, new_like, no_result, no_tensor, refuse_gradients, register_kernel, register_noted, run, solid
 from ._plans import Call, Slot
 from ._private import group_size
 from ._schemas import LIB, TAGS, define_noted, hide_behind_kernels
@@ -42,9 +42,14 @@ SCHEMAS = {
     "scaled_matmul_all_reduce": "(Tensor A, Tensor B, Tensor A_scale, Tensor B_scale, str reduce_op, str group_name, "
     "Tensor? bias=None, Tensor? result_scale=None, ScalarType? out_dtype=None, bool use_fast_accum=False) -> Tensor",
 }
+# What is written: the gathered A and the products, or the result.
+_OUTS = {"all_gather_scaled_matmul": "Tensor(a!) gathered, Tensor(b!)[] outs"}
 for _name, _signature in SCHEMAS.items():
     LIB.define(_name + _signature, tags=TAGS)
     define_noted(_name, _signature)
+    _arguments, _outs = _signature.rsplit(") -> ", 1)[0], _OUTS.get(_name, "Tensor(a!) out")
+    LIB.define(f"{_name}.out{_arguments}, *, {_outs}) -> ()", tags=TAGS)
+    LIB.define(f"{_name}.noted_out{_arguments}, *, str graph, {_outs}) -> ()", tags=TAGS)
 hide_behind_kernels(SCHEMAS)
 
 
@@ -86,7 +91,7 @@ def _gather_shapes(
 ) -> tuple[list[int], list[list[int]]]:
     whole = gathered(A.shape, dim_of(gather_dim, A, "gather_dim"), group_size(group_name))
     if not Bs or any(len(values) != len(Bs) for values in (B_scales, *lists)):
-        raise ValueError("B_scales, biases, result_scales, out_dtypes and use_fast_accum have one element for each B")
+        raise ValueError("B_scales, biases, result_scales, out_dtypes, use_fast_accum and outs have one element for each B")
     for b in Bs:
         if b.dim() != 2 or b.shape[0] != whole[-1]:
             raise ValueError(f"B is {list(b.shape)}; it needs 2 dimensions and {whole[-1]} rows")
@@ -168,6 +173,33 @@ def run_all_gather_scaled_matmul(
             c.copy_(result)
 
 
+def all_gather_scaled_matmul_into(
+    A: Tensor,
+    Bs: Sequence[Tensor],
+    A_scale: Tensor,
+    B_scales: Sequence[Tensor],
+    gather_dim: int,
+    group_name: str,
+    biases: Sequence[Tensor | None],
+    result_scales: Sequence[Tensor | None],
+    out_dtypes: Sequence[Any],
+    use_fast_accum: Sequence[bool],
+    *,
+    gathered: Tensor,
+    outs: Sequence[Tensor],
+) -> None:
+    """The same into given tensors."""
+    lists = (biases, result_scales, out_dtypes, use_fast_accum, outs)
+    whole_shape, shapes = _gather_shapes(A, Bs, B_scales, gather_dim, group_name, lists)
+    check_out(gathered, whole_shape, A, "gathered")
+    for out, shape, kind in zip(outs, shapes, out_dtypes, strict=True):
+        check_out(out, shape, A, "a product's out", dtype_of(kind, A.dtype))
+    dim = gather_dim % A.dim()
+    run_all_gather_scaled_matmul(
+        A, Bs, A_scale, B_scales, dim, group_name, biases, result_scales, use_fast_accum, gathered, list(outs)
+    )
+
+
 def _fake_all_gather(
     A: Tensor,
     Bs: Sequence[Tensor],
@@ -196,7 +228,27 @@ def _scatter_shape(A: Tensor, B: Tensor, orig_scatter_dim: int, group_name: str,
     return scattered(product, orig_scatter_dim % len(product), group_size(group_name))
 
 
+def _scatter_form(
+    A: Tensor,
+    B: Tensor,
+    A_scale: Tensor,
+    B_scale: Tensor,
+    reduce_op: str,
+    orig_scatter_dim: int,
+    scatter_dim_after_maybe_reshape: int,
+    group_name: str,
+    output_shape: Sequence[int] | None,
+    bias: Tensor | None = None,
+    result_scale: Tensor | None = None,
+    out_dtype: Any = None,
+    use_fast_accum: bool = False,
+) -> tuple[list[int], torch.dtype]:
+    check_reduce_op(reduce_op)
+    return _scatter_shape(A, B, orig_scatter_dim, group_name, output_shape), dtype_of(out_dtype, A.dtype)
+
+
 def scaled_matmul_reduce_scatter(
+    out: Tensor,
     A: Tensor,
     B: Tensor,
     A_scale: Tensor,
@@ -213,9 +265,6 @@ def scaled_matmul_reduce_scatter(
 ) -> Tensor:
     """This rank's chunk of the sum. Arguments as those of symm_mem.fused_scaled_matmul_reduce_scatter; a bias is added once,
     to the sum."""
-    check_reduce_op(reduce_op)
-    shape = _scatter_shape(A, B, orig_scatter_dim, group_name, output_shape)
-    out = new_like(A, shape, dtype_of(out_dtype, A.dtype))
     lead = (A.shape if output_shape is None else output_shape)[:-1]
     dim = orig_scatter_dim % (len(lead) + 1)
     # The product has the output's dimensions; A is seen with these.
@@ -238,25 +287,25 @@ def scaled_matmul_reduce_scatter(
     )
 
 
-def _fake_reduce_scatter(
+def _reduce_form(
     A: Tensor,
     B: Tensor,
     A_scale: Tensor,
     B_scale: Tensor,
     reduce_op: str,
-    orig_scatter_dim: int,
-    scatter_dim_after_maybe_reshape: int,
     group_name: str,
-    output_shape: Sequence[int] | None,
     bias: Tensor | None = None,
     result_scale: Tensor | None = None,
     out_dtype: Any = None,
     use_fast_accum: bool = False,
-) -> Tensor:
-    return A.new_empty(_scatter_shape(A, B, orig_scatter_dim, group_name, output_shape), dtype=dtype_of(out_dtype, A.dtype))
+) -> tuple[list[int], torch.dtype]:
+    check_reduce_op(reduce_op)
+    check_product(A, B, A.shape[-1], bias)
+    return [*A.shape[:-1], B.shape[1]], dtype_of(out_dtype, A.dtype)
 
 
 def scaled_matmul_all_reduce(
+    out: Tensor,
     A: Tensor,
     B: Tensor,
     A_scale: Tensor,
@@ -269,9 +318,6 @@ def scaled_matmul_all_reduce(
     use_fast_accum: bool = False,
 ) -> Tensor:
     """The sum of all ranks' products; bias and result scale are equal on all ranks and applied once."""
-    check_reduce_op(reduce_op)
-    check_product(A, B, A.shape[-1], bias)
-    out = new_like(A, [*A.shape[:-1], B.shape[1]], dtype_of(out_dtype, A.dtype))
     return _reduced(
         "matmul_all_reduce",
         "scaled_matmul_all_reduce",
@@ -285,21 +331,6 @@ def scaled_matmul_all_reduce(
         group_name,
         {"reduce_op": reduce_op, "fast_accumulation": use_fast_accum},
     )
-
-
-def _fake_all_reduce(
-    A: Tensor,
-    B: Tensor,
-    A_scale: Tensor,
-    B_scale: Tensor,
-    reduce_op: str,
-    group_name: str,
-    bias: Tensor | None = None,
-    result_scale: Tensor | None = None,
-    out_dtype: Any = None,
-    use_fast_accum: bool = False,
-) -> Tensor:
-    return A.new_empty([*A.shape[:-1], B.shape[1]], dtype=dtype_of(out_dtype, A.dtype))
 
 
 def _reduced(
@@ -332,13 +363,47 @@ def _reduced(
     return out
 
 
-def _register(name: str, kernel: Callable[..., Any], fake: Callable[..., Any], nothing: Callable[[], Any]) -> None:
-    register_kernel(name, "default", kernel, nothing)
-    torch.library.register_fake(f"tandem::{name}", fake, lib=LIB)
+def _register(
+    name: str, kernel: Callable[..., Any], fake: Callable[..., Any], nothing: Callable[[], Any], into: Any, fake_into: Any
+) -> None:
     refuse_gradients(name, "default")
+    refuse_gradients(name, "out")
+    register_kernel(name, "default", kernel, nothing)
+    register_kernel(name, "out", into, no_result)
+    torch.library.register_fake(f"tandem::{name}", fake, lib=LIB)
+    torch.library.register_fake(f"tandem::{name}.out", fake_into, lib=LIB)
     register_noted(name, "noted", kernel, fake, nothing)
+    register_noted(name, "noted_out", into, fake_into, no_result)
 
 
-_register("all_gather_scaled_matmul", all_gather_scaled_matmul, _fake_all_gather, list)
-_register("scaled_matmul_reduce_scatter", scaled_matmul_reduce_scatter, _fake_reduce_scatter, no_tensor)
-_register("scaled_matmul_all_reduce", scaled_matmul_all_reduce, _fake_all_reduce, no_tensor)
+def _register_reduced(name: str, form: Callable[..., tuple[list[int], torch.dtype]], fill: Callable[..., Tensor]) -> None:
+    """An op with one result: the rule for its shape and type, and the kernel that fills a tensor of these."""
+
+    def functional(A: Tensor, *rest: Any, **named: Any) -> Tensor:
+        shape, dtype = form(A, *rest, **named)
+        return fill(new_like(A, shape, dtype), A, *rest, **named)
+
+    def into(A: Tensor, *rest: Any, out: Tensor, **named: Any) -> None:
+        shape, dtype = form(A, *rest, **named)
+        check_out(out, shape, A, "out", dtype)
+        fill(out, A, *rest, **named)
+
+    def fake(A: Tensor, *rest: Any, **named: Any) -> Tensor:
+        shape, dtype = form(A, *rest, **named)
+        return A.new_empty(shape, dtype=dtype)
+
+    def fake_into(A: Tensor, *rest: Any, out: Tensor, **named: Any) -> None:
+        form(A, *rest, **named)
+
+    _register(name, functional, fake, no_tensor, into, fake_into)
+
+
+def _fake_gather_into(*given: Any, gathered: Tensor, outs: Sequence[Tensor], **named: Any) -> None:
+    _fake_all_gather(*given, **named)
+
+
+_register(
+    "all_gather_scaled_matmul", all_gather_scaled_matmul, _fake_all_gather, list, all_gather_scaled_matmul_into, _fake_gather_into
+)
+_register_reduced("scaled_matmul_reduce_scatter", _scatter_form, scaled_matmul_reduce_scatter)
+_register_reduced("scaled_matmul_all_reduce", _reduce_form, scaled_matmul_all_reduce)

@@ -23,6 +23,9 @@ SINGLE = {
     "reduce_scatter": "Tensor input, str reduce_op, int scatter_dim, str group_name",
     "all_to_all": "Tensor input, int dim, str group_name",
     "broadcast": "Tensor input, int root, str group_name",
+    "low_contention_all_gather": "Tensor input, str group_name",
+    "low_contention_reduce_scatter": "Tensor input, str reduce_op, str group_name",
+    "async_input_matmul": "Tensor a, Tensor b, Tensor a_chunk_signals, int a_chunk_pivot, str group_name",
     "matmul_reduce_scatter": "Tensor A, Tensor B, str reduce_op, int scatter_dim, str group_name, Tensor? bias=None",
     "matmul_all_reduce": "Tensor A, Tensor B, str reduce_op, str group_name, Tensor? bias=None",
 }

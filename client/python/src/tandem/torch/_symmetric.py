@@ -1,4 +1,4 @@
-"""Which tensors lie in a group's symmetric memory. Peers write such outputs of ops in place, where the operation can."""
+"""Which tensors lie in a group's symmetric memory. Ops use such operands in place, where the operation can."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import torch
 if TYPE_CHECKING:
     from ._native import Table
 
-# The operand that peers write in place, by operation. Elsewhere a symmetric output changes nothing.
-OUTPUTS = {
-    "all_reduce": "output",
-    "all_gather": "output",
-    "all_to_all": "output",
-    "broadcast": "output",
-    "matmul_all_reduce": "c",
-    "all_gather_matmul": "gathered_a",
+# The operands that are used in place where they lie in symmetric memory, by operation: those that peers write, and those that are
+# read while they are written. Elsewhere symmetric memory changes nothing.
+IN_PLACE = {
+    "all_reduce": ("output",),
+    "all_gather": ("output",),
+    "all_to_all": ("output",),
+    "broadcast": ("output",),
+    "matmul_all_reduce": ("c",),
+    "all_gather_matmul": ("gathered_a",),
+    "async_input_matmul": ("a", "chunk_signals"),
 }
 
 

@@ -1,0 +1,196 @@
+"""A rank that checks the groups and plans behind torch.ops.tandem: names, padding, placement, bounds, and that nothing grows."""
+
+import json
+import os
+import subprocess
+
+import tandem.torch
+import torch
+import torch.distributed as dist
+from checks import DEVICE, check, main
+from reference_ops import OPS, _Scatter, near, rand, rank, reference, same_gradients, world
+
+
+@check
+def test_subgroups_and_recycled_names(name):
+    for _ in range(2):
+        pairs = [dist.new_group(ranks) for ranks in ([0, 1], *([[2, 3]] if world() == 4 else []))]
+        mine = pairs[rank() // 2]
+        x = rand(4, 3)
+        got = OPS.all_reduce(x, "sum", mine.group_name)
+        near(got, reference.all_reduce(x, "sum", mine.group_name))
+        tandem.torch.detach(mine)
+        near(OPS.all_reduce(x, "sum", mine.group_name), got)
+        # A later process group has the name of one that is gone: the attachment of the former does not serve it.
+        former = tandem.torch.attachment(mine.group_name)
+        former._process_group = lambda: None
+        near(OPS.all_reduce(x, "sum", mine.group_name), got)
+        assert tandem.torch.attachment(mine.group_name) is not former and former.group is None
+        tandem.torch.detach(mine)
+
+
+@check
+def test_rows_are_padded_to_buckets(name):
+    tandem.torch.detach(name)
+    tandem.torch.configure(row_buckets=[8, 4])
+    try:
+        b, bias = rand(6, 5, seed=1), rand(5, seed=2, same=True)
+        for rows in range(1, 10):
+            a, wide = rand(rows, 6), rand(rows * world(), 6, seed=3)
+            whole, (product,) = OPS.all_gather_matmul(a, [b], 0, name, [bias])
+            want = reference.all_gather(a, 0, name)
+            assert torch.equal(whole, want)
+            near(product, want @ b + bias)
+            near(OPS.matmul_reduce_scatter(wide, b, "sum", 0, name), reference.reduce_scatter(wide @ b, "sum", 0, name))
+            near(OPS.matmul_all_reduce(a, b, "avg", name, bias), reference.all_reduce(a @ b, "avg", name) + bias)
+        # Of the rows 1 to 8 two plans an op are left, and one for 9.
+        shapes = [info["op"] for info in tandem.torch.attach(name).plans.infos()]
+        assert sorted(shapes) == sorted(3 * ["all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce"]), shapes
+        deep = rand(2, 3, 6)
+        whole, (product,) = OPS.all_gather_matmul(deep, [b], 1, name)
+        assert torch.equal(whole, reference.all_gather(deep, 1, name))
+        near(product, whole @ b)
+        deep = rand(2, 3 * world(), 6)
+        near(OPS.matmul_reduce_scatter(deep, b, "sum", 1, name), reference.reduce_scatter(deep @ b, "sum", 1, name))
+        same_gradients(
+            lambda a, b: [OPS.matmul_reduce_scatter(a, b, "sum", 0, name)],
+            lambda a, b: [_Scatter.apply(a @ b, "sum", 0, name)],
+            rand(3 * world(), 6),
+            b,
+        )
+    finally:
+        tandem.torch.configure(row_buckets=())
+        tandem.torch.detach(name)
+
+
+@check
+def test_plans_run_where_they_are_told(name):
+    x, a, b = rand(4, 6), rand(2 * world(), 6), rand(6, 4, seed=1)
+    for placement in ("engine", "client", "auto"):
+        tandem.torch.detach(name)
+        tandem.torch.configure(placement=placement)
+        try:
+            for _ in range(2):
+                near(OPS.all_reduce(x, "sum", name), reference.all_reduce(x, "sum", name))
+                if DEVICE == "cpu":  # on CUDA not every product can be placed on the client
+                    near(OPS.matmul_all_reduce(a, b, "sum", name), reference.all_reduce(a @ b, "sum", name))
+            told = [info["placement"] for info in tandem.torch.attach(name).plans.infos()]
+        finally:
+            tandem.torch.configure(placement="auto")
+            tandem.torch.detach(name)
+        wanted = ("engine: ", "client: ") if placement == "auto" else f"{placement}: "
+        assert len(told) == (2 if DEVICE == "cpu" else 1) and all(text.startswith(wanted) for text in told), (
+            placement,
+            told,
+        )
+    try:
+        tandem.torch.configure(placement="host")
+        raise AssertionError("a wrong placement was taken")
+    except ValueError as error:
+        assert "placement" in str(error)
+
+
+@check
+def test_a_rank_that_does_not_come_is_named(name):
+    group = dist.new_group()
+    OPS.all_reduce(rand(3), "sum", group.group_name)
+    tandem.torch.detach(group)
+    before = tandem.torch._config.current().rendezvous_timeout
+    tandem.torch.configure(rendezvous_timeout=0.5)
+    try:
+        tandem.torch.attach(group)
+        if rank() != 1:
+            try:
+                OPS.all_reduce(rand(5), "sum", group.group_name)
+                raise AssertionError("a plan without rank 1")
+            except tandem.RankLate as error:
+                assert error.ranks == (1,), error
+        dist.barrier(group)
+    finally:
+        tandem.torch.configure(rendezvous_timeout=before)
+        tandem.torch.detach(group)
+
+
+@check
+def test_plans_are_bounded_and_released_alike(name):
+    tandem.torch.detach(name)
+    before = tandem.torch._config.current()
+    tandem.torch.configure(max_plans=3)
+    try:
+        attached = tandem.torch.attach(name)
+        for _ in range(2):
+            for rows in (1, 2, 3, 4, 5):
+                x = rand(rows, 2)
+                near(OPS.all_reduce(x, "sum", name), reference.all_reduce(x, "sum", name))
+                assert len(attached.plans) <= 3
+    finally:
+        tandem.torch.configure(max_plans=before.max_plans)
+        tandem.torch.detach(name)
+
+
+@check
+def test_ten_thousand_steps_grow_nothing(name):
+    if world() > 2:
+        return  # two ranks show it, and sooner
+    a, up, down = rand(4, 6), rand(6, 4, seed=1).requires_grad_(), rand(4, 6, seed=2).requires_grad_()
+
+    def step(count):
+        """A block's forward, and at times its backward."""
+        with torch.set_grad_enabled(count % 20 == 0):
+            _, (inner,) = OPS.all_gather_matmul(a, [up], 0, name, return_A=False)
+            out = OPS.matmul_reduce_scatter(inner, down, "sum", 0, name)
+        if count % 20 == 0:
+            out.sum().backward()
+            up.grad = down.grad = None
+            tandem.torch.synchronize()
+
+    def held():
+        """Pages and descriptors of this rank and of the node's daemon and engines; plans; the daemon's objects."""
+        processes = [os.getpid(), *servers()]
+        pages = []
+        for process in processes:
+            with open(f"/proc/{process}/statm") as file:
+                pages.append(int(file.read().split()[1]))
+        descriptors = [len(os.listdir(f"/proc/{process}/fd")) for process in processes]
+        allocated = torch.cuda.memory_allocated() if DEVICE == "cuda" else 0
+        return pages, (descriptors, len(tandem.torch.attach(name).plans), daemon_objects(), allocated)
+
+    for count in range(1000):
+        step(count)
+    dist.barrier()
+    pages, before = held()
+    dist.barrier()
+    for count in range(10_000):
+        step(count)
+    dist.barrier()
+    after, counts = held()
+    assert counts == before, (before, counts)
+    grown = [(new - old) * os.sysconf("SC_PAGE_SIZE") for new, old in zip(after, pages, strict=True)]
+    assert max(grown) < 8 << 20, grown
+    dist.barrier()
+
+
+def servers():
+    """tandemd's process and its engines'."""
+    (daemon,) = [one for one in os.listdir("/proc") if one.isdigit() and runs_here(one)]
+    with open(f"/proc/{daemon}/task/{daemon}/children") as file:
+        return [daemon, *file.read().split()]
+
+
+def runs_here(process):
+    try:
+        with open(f"/proc/{process}/cmdline", "rb") as file:
+            words = file.read().split(b"\0")
+    except OSError:
+        return False
+    return words[0].endswith(b"tandemd") and os.environ["TANDEM_RUNTIME_DIR"].encode() in words
+
+
+def daemon_objects():
+    command = [os.path.join(os.environ["TANDEM_BIN_DIR"], "tandemctl"), "stats", "--json"]
+    stats = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    return {key: stats[key] for key in ("sessions", "groups", "plans", "segment_bytes")}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Runs torch.ops.tandem from an installed wheel alone: two processes, gloo, the wheel's tandemd and its kernels for PyTorch.
+
+python wheel_torch.py; the other processes are this program's own.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+PATIENCE_S = 60
+WORLD = 2
+PROGRAMS = os.path.dirname(sys.executable)
+
+
+def rank(number, folder):
+    """One rank: the op gives what torch's own collectives give, and the second call goes past Python."""
+    import tandem.torch
+    import torch
+    import torch.distributed as dist
+    from tandem.torch import _native
+
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=number, world_size=WORLD)
+    tandem.torch.configure(on_unavailable="error", rendezvous_timeout=PATIENCE_S)
+    assert _native.kernels is not None and "_bundle" in _native.kernels.path, "the kernels are not the wheel's"
+    torch.manual_seed(number)
+    a, b = torch.randn(4, 6), torch.randn(6, 5)
+    wanted = a @ b
+    dist.all_reduce(wanted)
+    for _ in range(2):
+        got = torch.ops.tandem.matmul_reduce_scatter(a, b, "sum", 0, dist.group.WORLD.group_name)
+        torch.testing.assert_close(got, wanted.chunk(WORLD)[number])
+    assert _native.counts().launched == 1, _native.counts().launched
+    dist.barrier()
+    tandem.torch.detach()
+    print("served", flush=True)
+    os._exit(0)  # torch's own end aborts at times
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TANDEM_RUNTIME_DIR"] = os.path.join(folder, "run")
+        command = [
+            os.path.join(PROGRAMS, "tandemd"),
+            "--backend",
+            "host",
+            "--emulated-gpus",
+            str(WORLD),
+            "--socket-group",
+            "",
+        ]
+        command += ["--runtime-dir", os.path.join(folder, "run"), "--state-dir", os.path.join(folder, "state")]
+        daemon = subprocess.Popen(command)
+        ranks = []
+        try:
+            deadline = time.monotonic() + PATIENCE_S
+            while subprocess.run([os.path.join(PROGRAMS, "tandemctl"), "stats"], capture_output=True).returncode != 0:
+                assert daemon.poll() is None and time.monotonic() < deadline, "tandemd does not answer"
+                time.sleep(0.1)
+            ranks = [
+                subprocess.Popen(
+                    [sys.executable, "-B", __file__, str(number), folder],
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    env={**os.environ, "LOCAL_RANK": str(number), "GLOO_SOCKET_IFNAME": "lo"},
+                )
+                for number in range(WORLD)
+            ]
+            told = [one.communicate(timeout=2 * PATIENCE_S)[0] for one in ranks]
+            assert all("served" in text for text in told), told
+        finally:
+            for one in ranks:
+                one.kill()
+            daemon.terminate()
+            daemon.wait(PATIENCE_S)
+    print("the wheel serves torch")
+
+
+if __name__ == "__main__":
+    rank(int(sys.argv[1]), sys.argv[2]) if len(sys.argv) > 1 else main()
