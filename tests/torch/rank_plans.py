@@ -91,6 +91,21 @@ def test_plans_run_where_they_are_told(name):
 
 
 @check
+def test_plans_are_measured_while_they_are_prepared(name):
+    x = rand(4099)
+    tandem.torch.detach(name)
+    tandem.torch.configure(autotune=True)
+    try:
+        for _ in range(2):
+            near(OPS.all_reduce(x, "sum", name), reference.all_reduce(x, "sum", name))
+        (told,) = tandem.torch.attach(name).plans.infos()
+    finally:
+        tandem.torch.configure(autotune=False)
+        tandem.torch.detach(name)
+    assert "measured fastest" in told["reason"], told["reason"]
+
+
+@check
 def test_a_rank_that_does_not_come_is_named(name):
     group = dist.new_group()
     OPS.all_reduce(rand(3), "sum", group.group_name)

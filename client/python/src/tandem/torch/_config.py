@@ -20,7 +20,8 @@ class Config:
     more rows than the largest get plans of their own. It costs copies of the operand and of the result. write_in_place: peers
     write outputs in symmetric memory in place, so that these must lie alike on all ranks; False: as other outputs. placement: where
     plans run: on the node's engines ("engine"), on torch's current stream ("client": a call that this cannot serve is declined), or
-    as the daemon chooses ("auto").
+    as the daemon chooses ("auto"). autotune: a call that prepares a plan measures it first where no table of the node has a time,
+    some 50 ms on idle GPUs.
     """
 
     on_unavailable: OnUnavailable = "fallback"
@@ -30,6 +31,7 @@ class Config:
     row_buckets: tuple[int, ...] = ()
     write_in_place: bool = True
     placement: PlacedOn = "auto"
+    autotune: bool = False
     runtime_dir: str | None = None
 
 

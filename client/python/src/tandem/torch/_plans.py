@@ -271,7 +271,7 @@ class PlanCache:
         name = f"torch.{self._made}"
         self._made += 1
         try:
-            options = {"placement": config.placement, **call.options}
+            options = {"placement": config.placement, "autotune": config.autotune, **call.options}
             plan = group.prepare(name, call.op, operands, deadline=config.rendezvous_timeout, **options)
         except (errors.Unimplemented, errors.FailedPrecondition, errors.InvalidArgument) as error:
             if isinstance(error, errors.FieldMismatch) or error.reason == "KEY_REUSED":
