@@ -8,6 +8,8 @@
 namespace tandem::daemon {
 namespace {
 
+constexpr int kMaxTimes = 16;  // of algorithms, which are fewer
+
 Status BadField(const std::string& field, const std::string& what) {
   return InvalidArgument(field + " " + what).WithDetail({.reason = "BAD_FIELD", .who = {}, .field = field});
 }
@@ -117,6 +119,9 @@ Status ValidateLaunch(const v1::LaunchRequest& request) {
 Status ValidatePrepare(const v1::PrepareRequest& request) {
   TANDEM_RETURN_IF_ERROR(CheckText("key", request.key(), 1, 256));
   if (!request.has_request()) return BadField("request", "is missing");
+  if (request.times_size() > kMaxTimes) {
+    return BadField("times", "has more than " + std::to_string(kMaxTimes) + " entries");
+  }
   return Status::Ok();
 }
 
