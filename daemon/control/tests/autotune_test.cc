@@ -21,7 +21,7 @@ plan::OperationPlan PlanWith(double own_us, std::vector<plan::RefusedAlgorithm> 
   return plan;
 }
 
-v1::PrepareRequest Times(std::vector<std::pair<Algorithm, double>> times) {
+v1::PrepareRequest MeasuredTimes(std::vector<std::pair<Algorithm, double>> times) {
   v1::PrepareRequest request;
   for (const auto& [algorithm, us] : times) {
     v1::MeasuredTime* time = request.add_times();
@@ -54,8 +54,8 @@ TEST(WorthMeasuringTest, NothingWithoutARival) {
 
 TEST(SlowestTimesTest, TheSlowestRankDecides) {
   const std::vector<v1::PrepareRequest> ranks = {
-      Times({{Algorithm::kOneShot, 10}, {Algorithm::kTwoShot, 12}}),
-      Times({{Algorithm::kOneShot, 15}, {Algorithm::kTwoShot, 11}})};
+      MeasuredTimes({{Algorithm::kOneShot, 10}, {Algorithm::kTwoShot, 12}}),
+      MeasuredTimes({{Algorithm::kOneShot, 15}, {Algorithm::kTwoShot, 11}})};
   const auto slowest = SlowestTimes(ranks);
   ASSERT_EQ(slowest.size(), 2u);
   EXPECT_EQ(slowest[0].algorithm, Algorithm::kOneShot);
@@ -66,19 +66,19 @@ TEST(SlowestTimesTest, TheSlowestRankDecides) {
 }
 
 TEST(SlowestTimesTest, NoneUnlessAllRanksHaveMeasuredTheSame) {
-  const v1::PrepareRequest good = Times({{Algorithm::kOneShot, 10}});
-  EXPECT_THAT(SlowestTimes(std::vector{Times({}), Times({})}), IsEmpty());
-  EXPECT_THAT(SlowestTimes(std::vector{good, Times({})}), IsEmpty());
-  EXPECT_THAT(SlowestTimes(std::vector{good, Times({{Algorithm::kTwoShot, 10}})}), IsEmpty());
+  const v1::PrepareRequest good = MeasuredTimes({{Algorithm::kOneShot, 10}});
+  EXPECT_THAT(SlowestTimes(std::vector{MeasuredTimes({}), MeasuredTimes({})}), IsEmpty());
+  EXPECT_THAT(SlowestTimes(std::vector{good, MeasuredTimes({})}), IsEmpty());
+  EXPECT_THAT(SlowestTimes(std::vector{good, MeasuredTimes({{Algorithm::kTwoShot, 10}})}), IsEmpty());
   v1::PrepareRequest elsewhere = good;
   elsewhere.set_times_placement(2);
   EXPECT_THAT(SlowestTimes(std::vector{good, elsewhere}), IsEmpty());
 }
 
 TEST(SlowestTimesTest, NoneWithATimeThatCannotBe) {
-  const v1::PrepareRequest good = Times({{Algorithm::kOneShot, 10}});
-  for (const double us : {0.0, -1.0, 1e12, std::numeric_limits<double>::quiet_NaN(),
-                          std::numeric_limits<double>::infinity()}) {
+  const v1::PrepareRequest good = MeasuredTimes({{Algorithm::kOneShot, 10}});
+  for (const double us :
+       {0.0, -1.0, 1e12, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
     v1::PrepareRequest bad = good;
     bad.mutable_times(0)->set_median_us(us);
     EXPECT_THAT(SlowestTimes(std::vector{good, bad}), IsEmpty()) << us;
