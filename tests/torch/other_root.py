@@ -10,6 +10,7 @@ SUITE = "trixie"
 MIRROR = "http://deb.debian.org/debian"
 PACKAGES = "python3,python3-venv"
 NOBODY = 65534
+PATIENCE = 300  # seconds for debootstrap, which has to download some 60 MB
 # Mounts are of the command's own namespace and go with it; the system's files stay as they are.
 SCRIPT = """
 set -e
@@ -36,7 +37,13 @@ def make(folder):
     os.makedirs(folder, exist_ok=True)
     made = tempfile.mkdtemp(dir=folder)
     done = subprocess.run(
-        ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, made, MIRROR],
+        [
+            *("unshare", "--mount", "timeout", str(PATIENCE), "debootstrap", "--variant=minbase"),
+            f"--include={PACKAGES}",
+            SUITE,
+            made,
+            MIRROR,
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
