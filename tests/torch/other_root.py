@@ -10,7 +10,7 @@ SUITE = "trixie"
 MIRROR = "http://deb.debian.org/debian"
 PACKAGES = "python3,python3-venv"
 NOBODY = 65534
-PATIENCE = 300  # seconds for debootstrap, which has to download some 60 MB
+PATIENCE = 700  # seconds for debootstrap, which has to download some 60 MB
 # Mounts are of the command's own namespace and go with it; the system's files stay as they are.
 SCRIPT = """
 set -e
