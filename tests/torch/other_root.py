@@ -10,7 +10,7 @@ SUITE = "trixie"
 MIRROR = "http://deb.debian.org/debian"
 PACKAGES = "python3,python3-venv"
 NOBODY = 65534
-PATIENCE = 700  # seconds for debootstrap, which has to download some 60 MB
+PATIENCE = 300  # seconds for debootstrap, which has to download some 60 MB
 # Mounts are of the command's own namespace and go with it; the system's files stay as they are.
 SCRIPT = """
 set -e
@@ -26,7 +26,10 @@ def unavailable():
     if os.geteuid() != 0:
         return "needs root"
     missing = [program for program in ("debootstrap", "unshare", "chroot") if shutil.which(program) is None]
-    return f"needs {', '.join(missing)}" if missing else ""
+    if missing:
+        return f"needs {', '.join(missing)}"
+    alone = subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"], capture_output=True, text=True)
+    return "" if alone.returncode == 0 else f"needs namespaces: {alone.stderr.strip()}"
 
 
 def make(folder):
