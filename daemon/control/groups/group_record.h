@@ -123,11 +123,11 @@ struct GroupRecord {
   void AbortClientLaunches(uint64_t from, const Status& why, int except_rank = -1)
       TANDEM_REQUIRES(registry_mutex);
   // Client-placed launches that have ended: of the rank that has finished most.
-  uint64_t ClientLaunches() const;
+  uint64_t ClientLaunches() const TANDEM_REQUIRES(registry_mutex);
   // "ranks 0, 2 have waited in launches on their streams for 2.1 s; rank 1 has none under way" where some
   // have waited over a second and others have not; else empty. A hint: members write their pages as they
   // like.
-  std::string ClientWaits() const;
+  std::string ClientWaits() const TANDEM_REQUIRES(registry_mutex);
   // Queues an event for every member that is still there, except for the one of `except_rank` (-1: for all).
   void PostEvent(const v1::Event& event, int except_rank, uint64_t most) TANDEM_REQUIRES(registry_mutex);
 };
