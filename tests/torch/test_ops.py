@@ -84,8 +84,10 @@ class Pass(Checks, unittest.TestCase):
     env = {"TANDEM_TEST_PATIENCE": "60"}
 
 
-class Programs(Pass):
+class Programs(Checks, unittest.TestCase):
     program = "rank_programs.py"
+    timeout = 240
+    env = {"TANDEM_TEST_PATIENCE": "60"}
 
 
 class Compiled(Checks, unittest.TestCase):
