@@ -86,6 +86,15 @@ class Files(unittest.TestCase):
         alerts = {rule["alert"] for rule in rules() if "alert" in rule}
         self.assertEqual((fires, silent), (alerts, alerts))
 
+    def test_every_recording_rule_is_tested_and_described(self):
+        tests = (ROOT / "tests/deploy/monitoring/rules_test.yml").read_text()
+        page = (ROOT / "docs/alerts.md").read_text()
+        records = [rule["record"] for rule in rules() if "record" in rule]
+        self.assertGreater(len(records), 8)
+        for record in records:
+            self.assertRegex(tests, rf"expr: .*{re.escape(record)}")
+            self.assertIn(f"| `{record}` |", page)
+
     def test_every_alert_has_a_runbook(self):
         headings = {
             re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-")
