@@ -8,6 +8,7 @@ import re
 import secrets
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -22,7 +23,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 BIN = pathlib.Path(os.environ.get("TANDEM_BIN_DIR", ROOT / "build/check/bin"))
 RULES = ROOT / "deploy/monitoring/tandem.rules.yml"
 BOARD = ROOT / "deploy/monitoring/grafana-tandem.json"
-PROMTOOL = shutil.which("promtool")
+PROMTOOL = shutil.which("promtool", path=f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}")
 # Of Prometheus itself.
 OWN_NAMES = {"up"}
 
