@@ -89,6 +89,8 @@ class Manifests(unittest.TestCase):
         bound = re.search(r"^CapabilityBoundingSet=(.*)$", unit, re.M).group(1).split()
         added = self.container["securityContext"]["capabilities"]["add"]
         self.assertEqual({f"CAP_{name}" for name in added}, set(bound))
+        page = (ROOT / "docs/security.md").read_text().split("## Why root")[1].split("\n## ")[0]
+        self.assertEqual(set(re.findall(r"CAP_\w+", page)), set(bound))
 
     def test_the_jobs_group_is_the_sockets(self):
         group = yaml.safe_load(
