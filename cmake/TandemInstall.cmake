@@ -22,7 +22,7 @@ set(TANDEM_PACKAGE_FILES "${CMAKE_BINARY_DIR}/CMakeFiles/package")
 file(MAKE_DIRECTORY "${TANDEM_PACKAGE_FILES}")
 file(CREATE_LINK "${PROJECT_VERSION}/tandem-engine" "${TANDEM_PACKAGE_FILES}/tandem-engine" SYMBOLIC)
 install(FILES "${TANDEM_PACKAGE_FILES}/tandem-engine" DESTINATION "${TANDEM_LIBEXECDIR}" COMPONENT daemon)
-set(directories tuning monitoring kubernetes slurm)
+set(directories tuning monitoring kubernetes slurm cdi)
 if(NOT TANDEM_SYSTEM_FILES)  # else they go to the system's own places
   list(APPEND directories systemd config)
 endif()

@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 BIN = sys.argv[1]
 
@@ -26,6 +28,8 @@ class Daemon:
                 self.runtime_dir,
                 "--state-dir",
                 os.path.join(self.runtime_dir, "state"),
+                "--metrics-listen",
+                "127.0.0.1:0",
                 "--quotas-tensors",
                 "100000",
                 "--quotas-plans",
@@ -106,6 +110,19 @@ def rss_mib(pid):
     return 0.0
 
 
+def scrape(daemon):
+    """Seconds of each of 21 scrapes."""
+    with open(daemon.log.name) as log:
+        port = re.search(r"metrics are served at \S+ port=(\d+)", log.read()).group(1)
+    seconds = []
+    for _ in range(21):
+        start = time.monotonic()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as reply:
+            reply.read()
+        seconds.append(time.monotonic() - start)
+    return seconds
+
+
 def hold(daemon, sessions, tensors, plans, keep_graphs):
     process = subprocess.Popen(
         [
@@ -168,6 +185,7 @@ def main():
     with Daemon(8) as daemon:
         holder = hold(daemon, 64, 10000, 1000, keep_graphs=False)
         report("tandemd_rss_mib", [rss_mib(daemon.process.pid)], "MiB")
+        report("scrape_ms", [1000 * seconds for seconds in scrape(daemon)], "ms")
         idle(daemon, "idle_cpu_percent", "idle_wakeups_per_engine_per_s")
         release(holder)
     with Daemon(8) as daemon:

@@ -209,6 +209,13 @@ def check(container, packages, work):
     expect("another process is active", active() == "active" and main_pid() != before)
     expect("doctor finds no failure", container.run("tandemctl doctor").returncode == 0)
 
+    step("stop and start")
+    directory = container.output("stat -c %i /run/tandem")
+    container.run("systemctl stop tandemd")
+    expect("the clients' directory stays", container.output("stat -c %i /run/tandem") == directory)
+    container.run("systemctl start tandemd")
+    expect("and is the same after the start", container.output("stat -c %i /run/tandem") == directory)
+
     step("reload")
     container.run("printf 'log_level = \"warning\"\\n' > /etc/tandem/config.d/level.toml && systemctl reload tandemd")
     expect("tandemd goes on", main_pid() != before and active() == "active")

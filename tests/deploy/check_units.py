@@ -120,6 +120,8 @@ def main():
     assert not values(tandemd, "Requires"), "tandemd works without MPS"
     assert "-multiuser-server" in values(mps, "ExecStart")[0], "clients of other users would never get a context"
     assert "get_server_list" in values(mps, "ExecStartPost")[0], "started must mean answering"
+    assert values(tandemd, "RuntimeDirectory") == ["tandem tandem-admin"], "the sockets' directories are not the unit's"
+    assert values(tandemd, "RuntimeDirectoryPreserve") == ["yes"], "a stop takes the directory from under containers"
     check_server(mps)
     check_spare(tandemd, mps, spare)
     check_modules(tandemd, nvidia, (mps, spare))

@@ -8,6 +8,7 @@ import re
 import secrets
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -22,7 +23,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 BIN = pathlib.Path(os.environ.get("TANDEM_BIN_DIR", ROOT / "build/check/bin"))
 RULES = ROOT / "deploy/monitoring/tandem.rules.yml"
 BOARD = ROOT / "deploy/monitoring/grafana-tandem.json"
-PROMTOOL = shutil.which("promtool")
+PROMTOOL = shutil.which("promtool", path=f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}")
 # Of Prometheus itself.
 OWN_NAMES = {"up"}
 
@@ -85,6 +86,15 @@ class Files(unittest.TestCase):
         )
         alerts = {rule["alert"] for rule in rules() if "alert" in rule}
         self.assertEqual((fires, silent), (alerts, alerts))
+
+    def test_every_recording_rule_is_tested_and_described(self):
+        tests = (ROOT / "tests/deploy/monitoring/rules_test.yml").read_text()
+        page = (ROOT / "docs/alerts.md").read_text()
+        records = [rule["record"] for rule in rules() if "record" in rule]
+        self.assertGreater(len(records), 8)
+        for record in records:
+            self.assertRegex(tests, rf"expr: .*{re.escape(record)}")
+            self.assertIn(f"| `{record}` |", page)
 
     def test_every_alert_has_a_runbook(self):
         headings = {

@@ -27,7 +27,7 @@ FILES = {
         usr/share/man/man1/tandemctl.1.gz usr/share/man/man5/tandemd.toml.5.gz usr/share/bash-completion/completions/tandemctl
         usr/share/zsh/vendor-completions/_tandemctl usr/share/fish/vendor_completions.d/tandemctl.fish
         usr/share/doc/tandem/operations.md usr/share/doc/tandem/alerts.md usr/share/tandem/monitoring/tandem.rules.yml
-        usr/share/tandem/slurm/prolog usr/share/tandem/kubernetes/daemonset.yaml usr/share/tandem/tuning
+        usr/share/tandem/slurm/prolog usr/share/tandem/kubernetes/daemonset.yaml usr/share/tandem/kubernetes/chart/values.yaml usr/share/tandem/cdi/tandem.json usr/share/tandem/tuning
         usr/share/doc/tandem-daemon/tandem-daemon.spdx.json""",
     "tandem-client": """
         usr/bin/tandem-tune-rank usr/bin/tandem-train-digits usr/share/tandem/digits.csv usr/share/tandem/LICENCE-digits.md

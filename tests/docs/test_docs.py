@@ -40,7 +40,10 @@ SOURCES = (
     "",
 )
 # Of other programs.
-FLAGS = {"--now", "--nodes", "--gres", "--cflags", "--libs", "--since"}
+FLAGS = {
+    *("--now", "--nodes", "--gres", "--cflags", "--libs", "--since"),
+    *("--rm", "--group-add", "--namespace", "--create-namespace", "--set"),
+}
 CONSTANTS = {
     "MPI_BYTE",
     "MPI_COMM_WORLD",
