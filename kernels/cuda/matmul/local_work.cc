@@ -18,7 +18,7 @@ Result<std::unique_ptr<LocalWork>> LocalWork::Create(std::shared_ptr<CudaDevice>
 }
 
 Status LocalWork::Prepare(const MatmulArgs& product) {
-  const Status prepared = chooser_->Prepare(product);
+  Status prepared = chooser_->Prepare(product);
   // The process's memory is its user's.
   chooser_->GiveBackTrialMemory();
   return prepared;
