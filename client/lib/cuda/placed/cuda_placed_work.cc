@@ -40,7 +40,8 @@ Result<std::vector<CudaPlacedStep>> CudaPlacedWork::Build(std::span<const engine
   steps.reserve(bound.size());
   for (const engine::BoundWork& work : bound) {
     if (work.kernel != nullptr) {
-      TANDEM_ASSIGN_OR_RETURN(const cuda::PlacedKernelLaunch launch, cuda::MakePlacedLaunch(*work.kernel, halves));
+      TANDEM_ASSIGN_OR_RETURN(const cuda::PlacedKernelLaunch launch,
+                              cuda::MakePlacedLaunch(*work.kernel, halves));
       steps.emplace_back(launch);
     } else if (work.product != nullptr) {
       steps.emplace_back(*work.product);
