@@ -300,6 +300,7 @@ Result<PreparedPlan> GrpcControl::Prepare(uint64_t group_id, const std::string& 
   ToProto(op, request.mutable_request());
   request.set_deadline_ms(DeadlineMs(deadline));
   request.set_can_measure(tuning.can_measure);
+  request.set_cannot_measure(tuning.cannot_measure);
   request.set_times_placement(static_cast<uint32_t>(tuning.placement));
   for (const MeasuredTime& time : tuning.times) {
     v1::MeasuredTime* to = request.add_times();

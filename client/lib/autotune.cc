@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/deadline.h"
 #include "ipc/channel_layout.h"
 
 namespace tandem::client {
@@ -12,6 +13,8 @@ constexpr int kRounds = 3;
 // Of one algorithm in one round: with at most four of them a plan's measurement takes some 50 ms.
 constexpr double kRoundUs = 3000;
 constexpr int kMaxLaunches = 100;
+// For launches of a measurement that has failed.
+constexpr Milliseconds kLeastWait(1000), kMostWait(10000);
 
 int LaunchesOf(const Plan& plan) {
   const double us = std::max(plan.info().predicted_us, 1.0);
@@ -26,10 +29,14 @@ bool IsRefusal(const Status& status) {
 
 }  // namespace
 
-Milliseconds Autotune::Left() const {
-  const auto left = std::chrono::duration_cast<Milliseconds>(end_ - Clock::now());
-  return std::max(left, Milliseconds(1));
+Autotune::~Autotune() {
+  if (scratch_ == nullptr) return;
+  const Status ended = stream_->Synchronize(std::clamp(Left(), kLeastWait, kMostWait));
+  // Launches that have not ended may still use the memory, which then stays until the process ends.
+  if (ended.code() == Code::kDeadlineExceeded) (void)scratch_.release();
 }
+
+Milliseconds Autotune::Left() const { return TimeLeft(end_); }
 
 Status Autotune::Ready(const std::string& backend, const ScratchOperands::Allocate& allocate) {
   TANDEM_ASSIGN_OR_RETURN(device_, RankDevice::Create(backend, group_.gpu_uuid()));

@@ -30,6 +30,10 @@ class Autotune {
   // `group` must outlive the object. `end`: of everything.
   Autotune(Group& group, OpRequest request, Clock::time_point end)
       : group_(group), request_(std::move(request)), end_(end) {}
+  // Waits for launches that use the scratch memory, at most some seconds.
+  ~Autotune();
+  Autotune(const Autotune&) = delete;
+  Autotune& operator=(const Autotune&) = delete;
 
   // Makes this rank's own memory; no other rank takes part. An error: this rank cannot measure.
   Status Ready(const std::string& backend, const ScratchOperands::Allocate& allocate);

@@ -64,10 +64,8 @@ Result<std::shared_ptr<Group>> ClientHandle::JoinGroup(const JoinOptions& given)
           .WithDetail({.reason = {}, .who = {}, .field = "gpu_uuid"});
     }
   }
-  // An engine's group launches no products of its own, and need not load what they take.
-  const auto placement = options.options.find("placement");
-  const bool by_engines = placement != options.options.end() && placement->second == "engine";
-  const bool products = session_->info().backend == "cuda" && !by_engines && HasCudaProducts();
+  // Whatever the group's placement: a request may ask for another.
+  const bool products = session_->info().backend == "cuda" && HasCudaProducts();
   TANDEM_ASSIGN_OR_RETURN(JoinInfo info, session_->control().JoinGroup(options, gpu_uuid, products));
   if (info.gpu_uuids.size() != static_cast<size_t>(options.world_size)) {
     return Internal("the daemon's answer names " + std::to_string(info.gpu_uuids.size()) +

@@ -86,6 +86,7 @@ struct PrepareTuning {
   bool can_measure = false;                          // asks what to time first
   PlanPlacement placement = PlanPlacement::kEngine;  // of `times`
   std::vector<MeasuredTime> times;
+  std::string cannot_measure;  // why this rank cannot, though it was asked to; empty: it can
 };
 
 struct PreparedPlan {

@@ -78,10 +78,7 @@ bool GroupHandle::HasPlan(const std::string& key) {
 Result<std::shared_ptr<Plan>> GroupHandle::PrepareTuned(const std::string& key, OpRequest request,
                                                         Milliseconds deadline) {
   const auto end = std::chrono::steady_clock::now() + deadline;
-  const auto left = [end] {
-    const auto rest = std::chrono::duration_cast<Milliseconds>(end - std::chrono::steady_clock::now());
-    return std::max(rest, Milliseconds(1));
-  };
+  const auto left = [end] { return TimeLeft(end); };
   request.autotune = false;
   PrepareTuning tuning;
   Status status;
@@ -92,6 +89,7 @@ Result<std::shared_ptr<Plan>> GroupHandle::PrepareTuned(const std::string& key, 
     const Status ready = autotune.Ready(session_->info().backend, [this](size_t bytes) {
       return AllocateRegistered(session_, bytes, gpu_uuid_);
     });
+    if (!ready.ok()) tuning.cannot_measure = ready.message();
     OpRequest probe_request = request;
     probe_request.on_unfused = OnUnfused::kAllow;
     PreparedPlan told;
@@ -224,8 +222,7 @@ Status GroupHandle::Leave(Milliseconds deadline) {
     backoff.Pause();
   }
   SettlePlaced();
-  auto left = std::chrono::duration_cast<Milliseconds>(end - std::chrono::steady_clock::now());
-  Status status = session_->control().LeaveGroup(id(), std::max(left, Milliseconds(1)));
+  Status status = session_->control().LeaveGroup(id(), TimeLeft(end));
   if (status.ok()) {
     left_.store(true);
     state_->Break(FailedPrecondition("this rank has left the group"));

@@ -8,6 +8,7 @@
 namespace tandem::daemon {
 namespace {
 
+constexpr size_t kMaxReason = 4096;
 constexpr int kMaxTimes = 16;  // of algorithms, which are fewer
 
 Status BadField(const std::string& field, const std::string& what) {
@@ -121,6 +122,9 @@ Status ValidatePrepare(const v1::PrepareRequest& request) {
   if (!request.has_request()) return BadField("request", "is missing");
   if (request.times_size() > kMaxTimes) {
     return BadField("times", "has more than " + std::to_string(kMaxTimes) + " entries");
+  }
+  if (request.cannot_measure().size() > kMaxReason) {
+    return BadField("cannot_measure", "has more than " + std::to_string(kMaxReason) + " bytes");
   }
   return Status::Ok();
 }

@@ -279,9 +279,8 @@ Result<OperationPlan> PlanPlaced(std::span<const OpRequest> requests, const Grou
 }  // namespace
 
 Result<OperationPlan> MakePlan(std::span<const OpRequest> requests, const GroupContext& group) {
-  const PlanPlacement asked = requests.empty() ? PlanPlacement::kAuto : requests[0].placement;
   if (!group.no_client_plans.empty()) {
-    if (asked == PlanPlacement::kClient) {
+    if (!requests.empty() && requests[0].placement == PlanPlacement::kClient) {
       return FailedPrecondition("placement = client: " + group.no_client_plans)
           .WithDetail({.reason = "NO_CLIENT_PLANS", .field = "placement"});
     }
@@ -291,9 +290,8 @@ Result<OperationPlan> MakePlan(std::span<const OpRequest> requests, const GroupC
     if (plan.ok()) plan->placement_reason = group.no_client_plans;
     return plan;
   }
-  if (asked == PlanPlacement::kAuto || asked == group.placement) return PlanPlaced(requests, group);
   GroupContext own = group;
-  own.placement = asked;
+  if (!requests.empty()) own.placement = AskedPlacement(requests[0], group);
   return PlanPlaced(requests, own);
 }
 

@@ -65,6 +65,11 @@ struct GroupContext {
   bool kernels_take_turns = false;
 };
 
+// The placement that `request` asks for in this group.
+inline PlanPlacement AskedPlacement(const OpRequest& request, const GroupContext& group) {
+  return request.placement == PlanPlacement::kAuto ? group.placement : request.placement;
+}
+
 struct RefusedAlgorithm {
   Algorithm algorithm = Algorithm::kAuto;
   std::string

@@ -474,6 +474,19 @@ class Autotune(TandemTest):
         self.assertEqual(failure.detail.get("ranks"), [1], failure.message)
 
 
+class AutotuneWithoutMemory(TandemTest):
+    gpus = 2
+    extra = ("--tuning-dir", NO_TABLES.name, "--quotas-registered-bytes", "2MiB")
+
+    def test_a_plan_warns_that_nothing_was_measured(self):
+        clients = self.group(2)
+        plan = self.all_reduce_plan(clients, 1 << 20, autotune=True)[0]["plan"]
+        self.assertNotIn("measured fastest", plan["reason"])
+        (warning,) = [text for text in plan["warnings"] if "autotune" in text]
+        self.assertIn("autotune has measured nothing: rank ", warning)
+        self.assertIn("registered_bytes", warning)
+
+
 class AutotuneOff(TandemTest):
     gpus = 2
     extra = ("--tuning-dir", NO_TABLES.name, "--autotune=false")

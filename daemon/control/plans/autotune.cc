@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "daemon/planner/choice/placement.h"
+#include "program/text.h"
 
 namespace tandem::daemon {
 namespace {
@@ -30,6 +31,16 @@ std::vector<Algorithm> WorthMeasuring(const plan::OperationPlan& plan) {
   }
   if (measure.size() == 1) measure.clear();
   return measure;
+}
+
+std::string WhyNotMeasured(std::span<const v1::PrepareRequest> ranks) {
+  std::string why;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (ranks[rank].cannot_measure().empty()) continue;
+    why += Text(why.empty() ? "autotune has measured nothing: " : "; ", "rank ", rank, ": ",
+                ranks[rank].cannot_measure());
+  }
+  return why;
 }
 
 std::vector<plan::TuningCandidate> SlowestTimes(std::span<const v1::PrepareRequest> ranks) {

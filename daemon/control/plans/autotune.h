@@ -5,6 +5,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <vector>
 
 #include "daemon/planner/planner.h"
@@ -16,6 +17,9 @@ namespace tandem::daemon {
 // The algorithms that a measurement may find faster than `plan`'s, which comes first: at most four, those
 // with the least predicted times. Empty where `plan` has no rival.
 std::vector<Algorithm> WorthMeasuring(const plan::OperationPlan& plan);
+
+// A warning that names the ranks that could not measure, and why; empty if all could.
+std::string WhyNotMeasured(std::span<const v1::PrepareRequest> ranks);
 
 // The times of the rank that is the slowest, by algorithm. Empty unless all ranks have measured the same
 // algorithms, with times that can be.

@@ -160,15 +160,17 @@ Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group, Prep
   if (tuning != nullptr && draft.plan.measured_us == 0) {
     if (auto unmeasured = plan::Unmeasured(draft.requests, context); unmeasured.has_value()) {
       OpRequest request = draft.requests[0];
-      if (request.placement == PlanPlacement::kAuto) request.placement = context.placement;
+      request.placement = plan::AskedPlacement(request, context);
       WantedTuning wanted{*std::move(unmeasured), OpRequestToProto(request).SerializeAsString(), {}, 1};
       for (const GpuInfo& gpu : context.topology.gpus) wanted.gpu_uuids.push_back(gpu.uuid);
       core_.options.tuning->Want(std::move(wanted));
       const auto& ranks = rendezvous.tuning;
-      if (core_.options.autotune &&
-          std::all_of(ranks.begin(), ranks.end(),
-                      [](const v1::PrepareRequest& rank) { return rank.can_measure(); })) {
-        rendezvous.measure = WorthMeasuring(draft.plan);
+      const bool all_can = std::all_of(ranks.begin(), ranks.end(), [](const v1::PrepareRequest& rank) {
+        return rank.can_measure();
+      });
+      if (core_.options.autotune && all_can) rendezvous.measure = WorthMeasuring(draft.plan);
+      if (std::string why = WhyNotMeasured(ranks); core_.options.autotune && !why.empty()) {
+        draft.plan.warnings.push_back(std::move(why));
       }
     }
   }

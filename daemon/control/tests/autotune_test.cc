@@ -52,6 +52,15 @@ TEST(WorthMeasuringTest, NothingWithoutARival) {
   EXPECT_THAT(WorthMeasuring(PlanWith(10, {{Algorithm::kNccl, "", 30, 0}})), IsEmpty());
 }
 
+TEST(WhyNotMeasuredTest, NamesTheRanksThatCannot) {
+  std::vector<v1::PrepareRequest> ranks(3);
+  EXPECT_EQ(WhyNotMeasured(ranks), "");
+  ranks[1].set_cannot_measure("no memory");
+  EXPECT_EQ(WhyNotMeasured(ranks), "autotune has measured nothing: rank 1: no memory");
+  ranks[2].set_cannot_measure("no stream");
+  EXPECT_EQ(WhyNotMeasured(ranks), "autotune has measured nothing: rank 1: no memory; rank 2: no stream");
+}
+
 TEST(SlowestTimesTest, TheSlowestRankDecides) {
   const std::vector<v1::PrepareRequest> ranks = {
       MeasuredTimes({{Algorithm::kOneShot, 10}, {Algorithm::kTwoShot, 12}}),
@@ -96,6 +105,9 @@ TEST(ValidateTimes, AreBounded) {
   EXPECT_TRUE(ValidatePrepare(request).ok());
   request.add_times();
   EXPECT_EQ(ValidatePrepare(request).detail().field, "times");
+  request.clear_times();
+  request.set_cannot_measure(std::string(4097, 'x'));
+  EXPECT_EQ(ValidatePrepare(request).detail().field, "cannot_measure");
 }
 
 }  // namespace

@@ -63,10 +63,7 @@ struct Problem {
 
   const Operand& operand(int slot) const { return request->operands[slot]; }
   // Its plan is to run on the ranks' own streams.
-  bool in_client() const {
-    const PlanPlacement asked = request->placement;
-    return (asked == PlanPlacement::kAuto ? group->placement : asked) == PlanPlacement::kClient;
-  }
+  bool in_client() const { return AskedPlacement(*request, *group) == PlanPlacement::kClient; }
   bool symmetric(int slot) const { return slot >= 0 && request->operands[slot].symmetric; }
   // The operand of slot `slot` in `rank`'s memory; of an alias, the slot that it lies on; of a PartSlot, this
   // rank's part.
