@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from checks import DEVICE, check, main
 from reference_ops import OPS, _Scatter, near, rand, rank, reference, same_gradients, world
+from tandem.torch import _native
 
 
 @check
@@ -46,6 +47,11 @@ def test_rows_are_padded_to_buckets(name):
         # Of the rows 1 to 8 two plans an op are left, and one for 9.
         shapes = [info["op"] for info in tandem.torch.attach(name).plans.infos()]
         assert sorted(shapes) == sorted(3 * ["all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce"]), shapes
+        before = _native.counts().launched
+        near(OPS.matmul_all_reduce(a[:5], b, "sum", name), reference.all_reduce(a[:5] @ b, "sum", name))
+        near(OPS.matmul_all_reduce(a[:6], b, "sum", name), reference.all_reduce(a[:6] @ b, "sum", name))
+        if _native.kernels is not None:  # of another number of rows, and yet not by Python
+            assert _native.counts().launched == before + 1
         deep = rand(2, 3, 6)
         whole, (product,) = OPS.all_gather_matmul(deep, [b], 1, name)
         assert torch.equal(whole, reference.all_gather(deep, 1, name))

@@ -16,6 +16,7 @@ from ._schemas import LIB
 from ._shapes import check_product, check_reduce_op, dim_of, gathered, scattered
 
 Tensor = torch.Tensor
+_tandem: Any = torch.ops.tandem
 
 
 def _form(tensor: Tensor | None) -> Any:
@@ -177,7 +178,8 @@ def matmul_reduce_scatter(
         world, own = group_size(group_name), out.shape[dim]
         padded = buckets.padded(A, dim, world, rows)
         whole = new_like(A, [*out.shape[:dim], rows, *out.shape[dim + 1 :]])
-        matmul_reduce_scatter(whole, padded, B, reduce_op, dim, group_name, bias)
+        with below_autograd():  # by the kernels in C++, once they know the plan
+            _tandem.matmul_reduce_scatter.out(padded, B, reduce_op, dim, group_name, bias, out=whole)
         return out.copy_(whole.narrow(dim, 0, own))
     return _product(
         "matmul_reduce_scatter",
@@ -203,7 +205,9 @@ def matmul_all_reduce(out: Tensor, A: Tensor, B: Tensor, reduce_op: str, group_n
     rows = buckets.larger(group_name, flat.shape[0])
     if rows:
         whole = new_like(A, [rows, B.shape[1]])
-        matmul_all_reduce(whole, buckets.padded(flat, 0, 1, rows), B, reduce_op, group_name, bias)
+        padded = buckets.padded(flat, 0, 1, rows)
+        with below_autograd():
+            _tandem.matmul_all_reduce.out(padded, B, reduce_op, group_name, bias, out=whole)
         return out.copy_(whole[: flat.shape[0]].view(out.shape))
     return _product(
         "matmul_all_reduce",
@@ -288,10 +292,12 @@ def run_all_gather_matmul(
     if rows:
         world, own = group_size(group_name), A.shape[dim]
         results = [new_like(A, [*c.shape[:dim], world * rows, *c.shape[dim + 1 :]]) for c in products]
-        gathered_a = None if whole is None else new_like(A, [*whole.shape[:dim], world * rows, *whole.shape[dim + 1 :]])
-        run_all_gather_matmul(buckets.padded(A, dim, 1, rows), Bs, dim, group_name, biases, gathered_a, results)
-        if whole is not None and gathered_a is not None:
-            whole.copy_(buckets.cut(gathered_a, dim, world, own))
+        full = [] if whole is None else [new_like(A, [*whole.shape[:dim], world * rows, *whole.shape[dim + 1 :]])]
+        padded = buckets.padded(A, dim, 1, rows)
+        with below_autograd():
+            _tandem.all_gather_matmul.out(padded, Bs, dim, group_name, biases, gathered=full, outs=results)
+        if whole is not None:
+            whole.copy_(buckets.cut(full[0], dim, world, own))
         for c, result in zip(products, results, strict=True):
             c.copy_(buckets.cut(result, dim, world, own))
         return whole, products
