@@ -83,6 +83,7 @@ void GroupService::Break(GroupRecord& group, const Status& why, int lost_rank) {
   registry.PostToAll(group, BreakCommand(group.id, why));
   group.AbortClientLaunches(1, why);
   group.EndGatherings(why);
+  registry.TouchPlans(group);  // their armings
   PostEvent(group, EventOf(group, v1::Event::RANK_LOST, lost_rank, why), lost_rank);
   PostEvent(group, EventOf(group, v1::Event::GROUP_BROKEN, lost_rank, why), lost_rank);
   registry.names[group.scope].freed->notify_all();
@@ -113,6 +114,7 @@ void GroupService::RemoveMember(const std::shared_ptr<GroupRecord>& group, int r
     if (tensor.tensors[r]) tensor.tensors[r]->registrations.erase(group->id);
   }
   for (auto& [id, plan] : group->plans) plan.released[r] = true;
+  registry.TouchPlans(*group);
   const GroupState before = group->state();
   const bool installing = before == GroupState::kInstalling || before == GroupState::kDoomed;
   const Status why(Code::kUnavailable,

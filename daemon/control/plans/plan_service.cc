@@ -325,6 +325,7 @@ Status PlanService::MakeForAll(const std::shared_ptr<GroupRecord>& group, Prepar
   if (const auto made = group->plans.find(plan_id); made != group->plans.end())
     made->second.acknowledged = true;
   core_.registry.Touch(*group);
+  core_.registry.TouchPlan(*group, plan_id);
   if (!draft.warnings.empty()) ReportWarnings(*group, draft, plan_id);
   return status;
 }
@@ -353,7 +354,7 @@ void PlanService::Remove(GroupRecord& group, uint64_t plan_id) {
       rendezvous->second->over()) {
     group.prepares.erase(rendezvous);
   }
-  registry.Touch(group);
+  registry.TouchPlan(group, plan_id);
   group.late_launches.erase(plan_id);
   registry.plan_groups.erase(plan_id);
   registry.ledger.Refund(group.payer, Resource::kPlans, 1);
@@ -401,7 +402,7 @@ Status PlanService::Arm(const SessionRef& session, const v1::ArmPlanRequest& req
     }
   }
   const Status own = armed.Await(lock, r, waiter);
-  core_.registry.Touch(*group);
+  core_.registry.TouchPlan(*group, request.plan_id());
   TANDEM_RETURN_IF_ERROR(own);
   return armed.verdict();
 }
@@ -414,7 +415,7 @@ Status PlanService::Release(const SessionRef& session, uint64_t plan_id) {
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<GroupRecord> group, GroupOfPlan(*session, plan_id, &rank));
   PlanRecord& plan = group->plans.at(plan_id);
   plan.released[static_cast<size_t>(rank)] = true;
-  registry.Touch(*group);
+  registry.TouchPlan(*group, plan_id);
   if (std::all_of(plan.released.begin(), plan.released.end(), [](bool released) { return released; })) {
     Remove(*group, plan_id);
   }

@@ -258,12 +258,12 @@ void RegistryRestorer::RestoreTensors(const state::v1::Group& from, GroupRecord&
 }
 
 void RegistryRestorer::RestorePlans(const state::v1::Group& from, const std::shared_ptr<GroupRecord>& group) {
-  for (const state::v1::GroupPlan& saved : from.plans()) {
-    const auto found = state_.plans.find(saved.id());
-    if (found == state_.plans.end()) continue;
-    const state::v1::Plan& body = found->second;
+  for (const auto& [id, body] : state_.plans[from.id()]) {
+    const auto use = state_.plan_uses.find(id);
+    if (use == state_.plan_uses.end()) continue;
+    const state::v1::PlanUse& saved = use->second;
     PlanRecord plan;
-    plan.id = saved.id();
+    plan.id = id;
     plan.key = body.key();
     plan.index = body.index();
     plan.info = body.info();

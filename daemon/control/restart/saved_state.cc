@@ -29,7 +29,11 @@ Result<SavedState> ParseState(const std::map<std::string, std::string>& records)
     } else if (kind == "plan") {
       state::v1::Plan plan;
       parsed = plan.ParseFromString(value);
-      state.plans[plan.id()] = std::move(plan);
+      state.plans[plan.group_id()][plan.id()] = std::move(plan);
+    } else if (kind == "plan-use") {
+      state::v1::PlanUse use;
+      parsed = use.ParseFromString(value);
+      state.plan_uses[use.id()] = std::move(use);
     } else if (kind == "set") {
       state::v1::Set set;
       parsed = set.ParseFromString(value) && set.segment_ids_size() > 0 &&

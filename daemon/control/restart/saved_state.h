@@ -17,7 +17,8 @@ struct SavedState {
   std::map<uint64_t, state::v1::Session> sessions;
   std::map<uint64_t, std::map<uint64_t, state::v1::Launch>> launches;  // by session
   std::map<uint64_t, state::v1::Group> groups;
-  std::map<uint64_t, state::v1::Plan> plans;
+  std::map<uint64_t, std::map<uint64_t, state::v1::Plan>> plans;  // by group
+  std::map<uint64_t, state::v1::PlanUse> plan_uses;               // by plan
   std::map<uint64_t, state::v1::Set> sets;  // by name: the first segment's id
 };
 

@@ -45,25 +45,13 @@ uint64_t EndedRendezvous(const GroupRecord& group, size_t rank) TANDEM_REQUIRES(
   return ended;
 }
 
-void FillPlans(const GroupRecord& group, state::v1::Group* to) TANDEM_REQUIRES(registry_mutex) {
-  for (const auto& [id, plan] : group.plans) {
-    if (!plan.acknowledged) continue;
-    state::v1::GroupPlan& kept = *to->add_plans();
-    kept.set_id(id);
-    for (const bool released : plan.released) kept.add_released(released);
-    if (!plan.client || !plan.client->armed.over()) continue;
-    kept.set_armed(true);
-    if (!plan.client->armed.verdict().ok())
-      FillStatusDetail(plan.client->armed.verdict(), kept.mutable_not_armed());
-  }
-}
-
 }  // namespace
 
 std::string SessionKey(uint64_t id) { return "session/" + std::to_string(id); }
 std::string LaunchKey(uint64_t id) { return "launch/" + std::to_string(id); }
 std::string GroupKey(uint64_t id) { return "group/" + std::to_string(id); }
 std::string PlanKey(uint64_t id) { return "plan/" + std::to_string(id); }
+std::string PlanUseKey(uint64_t id) { return "plan-use/" + std::to_string(id); }
 std::string SetKey(const SegmentSet& set) { return "set/" + std::to_string(set.segment_ids[0]); }
 
 uint64_t NameOf(const std::shared_ptr<SegmentSet>& set) { return set ? set->segment_ids[0] : 0; }
@@ -207,7 +195,6 @@ state::v1::Group StateOf(const GroupRecord& group) {
   to.set_next_plan_index(group.next_plan_index);
   to.set_next_epoch(group.next_epoch);
   to.set_communicates(group.communicates);
-  FillPlans(group, &to);
   for (const auto& [id, tensor] : group.tensors) {
     if (!tensor.acknowledged) continue;
     state::v1::GroupTensor& kept = *to.add_tensors();
@@ -252,6 +239,18 @@ state::v1::Plan StateOf(uint64_t group_id, const PlanRecord& plan) {
   to.set_client_workspace(NameOf(plan.client->workspace));
   to.set_client_half_bytes(plan.client->half_bytes);
   to.set_client_bulk_bytes(plan.client->bulk_bytes);
+  return to;
+}
+
+state::v1::PlanUse UseOf(const PlanRecord& plan) {
+  state::v1::PlanUse to;
+  to.set_id(plan.id);
+  for (const bool released : plan.released) to.add_released(released);
+  if (!plan.client || !plan.client->armed.over()) return to;
+  to.set_armed(true);
+  if (!plan.client->armed.verdict().ok()) {
+    FillStatusDetail(plan.client->armed.verdict(), to.mutable_not_armed());
+  }
   return to;
 }
 

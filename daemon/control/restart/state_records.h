@@ -18,6 +18,7 @@ std::string SessionKey(uint64_t id);
 std::string LaunchKey(uint64_t id);
 std::string GroupKey(uint64_t id);
 std::string PlanKey(uint64_t id);
+std::string PlanUseKey(uint64_t id);
 std::string SetKey(const SegmentSet& set);
 
 // Ids are reserved in steps, so that this record seldom changes.
@@ -26,9 +27,10 @@ state::v1::Node StateOf(const Registry& registry) TANDEM_REQUIRES(registry_mutex
 state::v1::Session StateOf(const SessionRecord& session) TANDEM_REQUIRES(registry_mutex);
 state::v1::Launch StateOf(uint64_t id, const LaunchRecord& launch, uint64_t session_id);
 state::v1::Set StateOf(const SegmentSet& set) TANDEM_REQUIRES(registry_mutex);
-// Plans and tensors only once the clients may know of them.
+// Without plans; tensors only once the clients may know of them.
 state::v1::Group StateOf(const GroupRecord& group) TANDEM_REQUIRES(registry_mutex);
 state::v1::Plan StateOf(uint64_t group_id, const PlanRecord& plan);
+state::v1::PlanUse UseOf(const PlanRecord& plan) TANDEM_REQUIRES(registry_mutex);
 
 // Whether the journal has the group: its members have heard of it.
 bool IsKept(const GroupRecord& group) TANDEM_REQUIRES(registry_mutex);

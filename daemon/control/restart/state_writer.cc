@@ -24,7 +24,9 @@ std::map<std::string, std::string> Records(const Registry& registry) TANDEM_REQU
     if (!IsKept(*group)) continue;
     records[GroupKey(id)] = Serialized(StateOf(*group));
     for (const auto& [plan_id, plan] : group->plans) {
-      if (plan.acknowledged) records[PlanKey(plan_id)] = Serialized(StateOf(id, plan));
+      if (!plan.acknowledged) continue;
+      records[PlanKey(plan_id)] = Serialized(StateOf(id, plan));
+      records[PlanUseKey(plan_id)] = Serialized(UseOf(plan));
     }
   }
   return records;
@@ -37,24 +39,37 @@ StateWriter::StateWriter(Journal journal, Reports reports)
 
 void StateWriter::WriteGroup(const Registry& registry, uint64_t id) {
   const auto found = registry.groups.find(id);
-  std::set<uint64_t>& written = plans_[id];
-  std::set<uint64_t> plans;
-  const bool kept = found != registry.groups.end() && IsKept(*found->second);
-  if (kept) {
-    for (const auto& [plan_id, plan] : found->second->plans) {
-      if (!plan.acknowledged) continue;
-      plans.insert(plan_id);
-      if (!written.contains(plan_id)) journal_.Put(PlanKey(plan_id), Serialized(StateOf(id, plan)));
-    }
+  if (found != registry.groups.end() && IsKept(*found->second)) {
     journal_.Put(GroupKey(id), Serialized(StateOf(*found->second)));
-  } else {
-    journal_.Erase(GroupKey(id));
+    if (!written_.try_emplace(id).second) return;
+    for (const auto& [plan_id, plan] : found->second->plans) TouchPlan(id, plan_id);
+    return;
   }
-  for (const uint64_t plan_id : written) {
-    if (!plans.contains(plan_id)) journal_.Erase(PlanKey(plan_id));
+  journal_.Erase(GroupKey(id));
+  const auto written = written_.find(id);
+  if (written == written_.end()) return;
+  for (const uint64_t plan_id : written->second) ErasePlan(plan_id);
+  written_.erase(written);
+}
+
+void StateWriter::WritePlan(const Registry& registry, uint64_t group_id, uint64_t id) {
+  const auto written = written_.find(group_id);
+  const auto group = registry.groups.find(group_id);
+  if (written == written_.end() || group == registry.groups.end()) return;
+  const auto found = group->second->plans.find(id);
+  if (found == group->second->plans.end() || !found->second.acknowledged) {
+    if (written->second.erase(id) != 0) ErasePlan(id);
+    return;
   }
-  written = std::move(plans);
-  if (!kept) plans_.erase(id);
+  if (written->second.insert(id).second) {
+    journal_.Put(PlanKey(id), Serialized(StateOf(group_id, found->second)));
+  }
+  journal_.Put(PlanUseKey(id), Serialized(UseOf(found->second)));
+}
+
+void StateWriter::ErasePlan(uint64_t id) {
+  journal_.Erase(PlanUseKey(id));
+  journal_.Erase(PlanKey(id));
 }
 
 void StateWriter::Write(const Registry& registry) {
@@ -86,7 +101,9 @@ void StateWriter::Write(const Registry& registry) {
       journal_.Erase(LaunchKey(id));
     }
   }
+  // First the groups: an index that one has given to a plan is never given again.
   for (const uint64_t id : std::exchange(groups_, {})) WriteGroup(registry, id);
+  for (const auto& [group_id, id] : std::exchange(plans_, {})) WritePlan(registry, group_id, id);
   if (!journal_.status().ok()) {
     closed_ = true;
     return reports_.failed(journal_.status());
@@ -101,10 +118,12 @@ void StateWriter::WriteAll(const Registry& registry) {
   for (const auto& [key, digest] : journal_.Digests()) {
     if (!records.contains(key)) journal_.Erase(key);
   }
-  plans_.clear();
+  written_.clear();
   for (const auto& [id, group] : registry.groups) {
+    if (!IsKept(*group)) continue;
+    std::set<uint64_t>& written = written_[id];
     for (const auto& [plan_id, plan] : group->plans) {
-      if (IsKept(*group) && plan.acknowledged) plans_[id].insert(plan_id);
+      if (plan.acknowledged) written.insert(plan_id);
     }
   }
 }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/control/restart/journal.h"
@@ -34,7 +35,11 @@ class StateWriter {
 
   void TouchSession(uint64_t id) TANDEM_REQUIRES(registry_mutex) { sessions_.insert(id); }
   void TouchLaunch(uint64_t id) TANDEM_REQUIRES(registry_mutex) { launches_.insert(id); }
+  // Its plans have touches of their own: a group may have thousands.
   void TouchGroup(uint64_t id) TANDEM_REQUIRES(registry_mutex) { groups_.insert(id); }
+  void TouchPlan(uint64_t group_id, uint64_t id) TANDEM_REQUIRES(registry_mutex) {
+    plans_.emplace(group_id, id);
+  }
   void TouchSet(const std::shared_ptr<SegmentSet>& set) TANDEM_REQUIRES(registry_mutex) { sets_.insert(set); }
 
   // Writes what has been touched. The node's record is always looked at.
@@ -48,13 +53,16 @@ class StateWriter {
   // Names of records that are not like the registry: a service has not named a change.
   std::vector<std::string> Differences(const Registry& registry) const TANDEM_REQUIRES(registry_mutex);
   void WriteGroup(const Registry& registry, uint64_t id) TANDEM_REQUIRES(registry_mutex);
+  void WritePlan(const Registry& registry, uint64_t group_id, uint64_t id) TANDEM_REQUIRES(registry_mutex);
+  void ErasePlan(uint64_t id) TANDEM_REQUIRES(registry_mutex);
 
   Journal journal_;
   const Reports reports_;
   bool closed_ = false;
   std::set<uint64_t> sessions_, launches_, groups_;
   std::set<std::shared_ptr<SegmentSet>> sets_;
-  std::map<uint64_t, std::set<uint64_t>> plans_;  // that the journal has, by group
+  std::set<std::pair<uint64_t, uint64_t>> plans_;   // group and plan
+  std::map<uint64_t, std::set<uint64_t>> written_;  // groups that the journal has, and their plans
 };
 
 }  // namespace tandem::daemon

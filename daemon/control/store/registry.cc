@@ -42,6 +42,14 @@ void Registry::Touch(const GroupRecord& group) {
   if (state) state->TouchGroup(group.id);
 }
 
+void Registry::TouchPlan(const GroupRecord& group, uint64_t plan_id) {
+  if (state) state->TouchPlan(group.id, plan_id);
+}
+
+void Registry::TouchPlans(const GroupRecord& group) {
+  for (const auto& [id, plan] : group.plans) TouchPlan(group, id);
+}
+
 void Registry::Touch(SegmentSet& set) {
   if (state) state->TouchSet(set.shared_from_this());
 }

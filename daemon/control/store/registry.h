@@ -67,6 +67,8 @@ struct Registry {
   // A change of a record that the journal has is reported here, before the mutex is released.
   void Touch(const SessionRecord& session) TANDEM_REQUIRES(registry_mutex);
   void Touch(const GroupRecord& group) TANDEM_REQUIRES(registry_mutex);
+  void TouchPlan(const GroupRecord& group, uint64_t plan_id) TANDEM_REQUIRES(registry_mutex);
+  void TouchPlans(const GroupRecord& group) TANDEM_REQUIRES(registry_mutex);  // all of them
   void Touch(SegmentSet& set) TANDEM_REQUIRES(registry_mutex);
   void TouchLaunch(uint64_t id) TANDEM_REQUIRES(registry_mutex);
 

@@ -4,8 +4,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
+
 #include "common/process_identity.h"
+#include "common/shared_memory.h"
 #include "daemon/control/restart/saved_state.h"
+#include "daemon/control/restart/state_records.h"
 #include "daemon/control/tests/control_fixture.h"
 
 namespace tandem::daemon {
@@ -200,6 +205,40 @@ TEST_F(ControlRestartTest, ASecondRestartFindsWhatTheFirstHasTakenOver) {
     EXPECT_NE(Prepare("extra" + std::to_string(i)), plan);
   }
   EXPECT_EQ(OnlyGroup().plans, 6u);
+}
+
+TEST_F(ControlRestartTest, APrepareWritesAsMuchHoweverManyPlansThereAre) {
+  MakeGroup();
+  int plans = 0;
+  // The least of some: the journal is written anew at times.
+  const auto bytes_of_a_prepare = [&] {
+    size_t least = SIZE_MAX;
+    for (int i = 0; i < 4; ++i) {
+      const size_t before = FileSize(journal.get()).value();
+      Prepare("plan" + std::to_string(plans++));
+      least = std::min(least, FileSize(journal.get()).value() - before);
+    }
+    return least;
+  };
+  const size_t few = bytes_of_a_prepare();
+  EXPECT_GT(few, 0u);
+  while (plans < 100) Prepare("plan" + std::to_string(plans++));
+  EXPECT_LT(bytes_of_a_prepare(), few + 200);
+}
+
+TEST_F(ControlRestartTest, APlanThatNobodyHasHeardOfDoesNotHold) {
+  MakeGroup();
+  const uint64_t plan = Prepare("ar");
+  End();
+  {
+    // kill -9 between the two records of a plan.
+    Journal cut = *Journal::Open(UniqueFd(::dup(journal.get())));
+    cut.Erase(PlanUseKey(plan));
+  }
+  TakeOver();
+  for (Client& client : clients) client.session = Return(client);
+  EXPECT_EQ(OnlyGroup().plans, 0u);
+  EXPECT_GT(Prepare("ar"), plan);
 }
 
 TEST_F(ControlRestartTest, OnlyTheProcessOfASessionGetsItBack) {
