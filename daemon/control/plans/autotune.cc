@@ -37,8 +37,8 @@ std::string WhyNotMeasured(std::span<const v1::PrepareRequest> ranks) {
   std::string why;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     if (ranks[rank].cannot_measure().empty()) continue;
-    why += Text(why.empty() ? "autotune has measured nothing: " : "; ", "rank ", rank, ": ",
-                ranks[rank].cannot_measure());
+    why += plan::Text(why.empty() ? "autotune has measured nothing: " : "; ", "rank ", rank, ": ",
+                      ranks[rank].cannot_measure());
   }
   return why;
 }

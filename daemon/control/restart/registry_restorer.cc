@@ -258,7 +258,9 @@ void RegistryRestorer::RestoreTensors(const state::v1::Group& from, GroupRecord&
 }
 
 void RegistryRestorer::RestorePlans(const state::v1::Group& from, const std::shared_ptr<GroupRecord>& group) {
-  for (const auto& [id, body] : state_.plans[from.id()]) {
+  const auto plans = state_.plans.find(from.id());
+  if (plans == state_.plans.end()) return;
+  for (const auto& [id, body] : plans->second) {
     const auto use = state_.plan_uses.find(id);
     if (use == state_.plan_uses.end()) continue;
     const state::v1::PlanUse& saved = use->second;

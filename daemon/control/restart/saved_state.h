@@ -19,7 +19,7 @@ struct SavedState {
   std::map<uint64_t, state::v1::Group> groups;
   std::map<uint64_t, std::map<uint64_t, state::v1::Plan>> plans;  // by group
   std::map<uint64_t, state::v1::PlanUse> plan_uses;               // by plan
-  std::map<uint64_t, state::v1::Set> sets;  // by name: the first segment's id
+  std::map<uint64_t, state::v1::Set> sets;                        // by name: the first segment's id
 };
 
 // DATA_LOSS names the record that makes no sense.
