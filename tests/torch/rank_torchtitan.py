@@ -57,7 +57,9 @@ def main():
         tandem.torch.install()
         enable_symm_mem_for_group(group.group_name)
     torch.manual_seed(1)
-    arguments = TransformerModelArgs(dim=64, n_layers=2, n_heads=4, vocab_size=256, rope_theta=500000, max_seq_len=SEQUENCE)
+    arguments = TransformerModelArgs(
+        dim=64, n_layers=2, n_heads=4, vocab_size=256, rope_theta=500000, max_seq_len=SEQUENCE
+    )
     with torch.device("meta"):
         model = Transformer(arguments)
     with tandem.torch.compile_config() if how == "pass" else contextlib.nullcontext():
@@ -66,7 +68,9 @@ def main():
         with torch.no_grad():
             model.init_weights(buffer_device=torch.device(DEVICE))
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
-        tokens = torch.randint(0, arguments.vocab_size, (BATCH, SEQUENCE + 1), generator=torch.Generator().manual_seed(2)).to(DEVICE)
+        tokens = torch.randint(
+            0, arguments.vocab_size, (BATCH, SEQUENCE + 1), generator=torch.Generator().manual_seed(2)
+        ).to(DEVICE)
         losses = []
         for _ in range(STEPS):
             with utils.get_train_context(True)():
@@ -76,9 +80,13 @@ def main():
             optimizer.zero_grad()
             losses.append(float(loss.full_tensor() if isinstance(loss, DTensor) else loss))
     tandem.torch.synchronize()
-    records = [[record.collective, record.fused_into] for record in tandem.torch.explain_graph()] if how == "pass" else []
+    records = (
+        [[record.collective, record.fused_into] for record in tandem.torch.explain_graph()] if how == "pass" else []
+    )
     counts = _native.counts()
-    print(json.dumps({"losses": losses, "launched": counts.launched, "handed_on": counts.handed_on, "records": records}))
+    print(
+        json.dumps({"losses": losses, "launched": counts.launched, "handed_on": counts.handed_on, "records": records})
+    )
     sys.stdout.flush()
     tandem.torch.detach()
     dist.barrier()

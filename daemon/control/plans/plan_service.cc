@@ -165,9 +165,8 @@ Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group, Prep
       for (const GpuInfo& gpu : context.topology.gpus) wanted.gpu_uuids.push_back(gpu.uuid);
       core_.options.tuning->Want(std::move(wanted));
       const auto& ranks = rendezvous.tuning;
-      const bool all_can = std::all_of(ranks.begin(), ranks.end(), [](const v1::PrepareRequest& rank) {
-        return rank.can_measure();
-      });
+      const bool all_can = std::all_of(ranks.begin(), ranks.end(),
+                                       [](const v1::PrepareRequest& rank) { return rank.can_measure(); });
       if (core_.options.autotune && all_can) rendezvous.measure = WorthMeasuring(draft.plan);
       if (std::string why = WhyNotMeasured(ranks); core_.options.autotune && !why.empty()) {
         draft.plan.warnings.push_back(std::move(why));
