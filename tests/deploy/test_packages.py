@@ -31,7 +31,8 @@ FILES = {
         usr/share/doc/tandem-daemon/tandem-daemon.spdx.json""",
     "tandem-client": """
         usr/bin/tandem-tune-rank usr/bin/tandem-train-digits usr/share/tandem/digits.csv usr/share/tandem/LICENCE-digits.md
-        usr/lib/*/libtandem.so.0 usr/share/doc/tandem-client/tandem-client.spdx.json""",
+        usr/lib/*/libtandem.so.0 usr/lib/*/libtandem_grpc.so usr/lib/*/tandem usr/share/doc/tandem-client/bundled
+        usr/share/doc/tandem-client/tandem-client.spdx.json""",
     "tandem-client-dev": """
         usr/include/tandem/client.h usr/include/tandem/tandem.h usr/lib/*/libtandem.so usr/lib/*/cmake/Tandem/TandemConfig.cmake
         usr/lib/*/pkgconfig/tandem.pc""",
@@ -70,7 +71,10 @@ class Packages(unittest.TestCase):
             output("dpkg-deb", "-x", package(name), cls.node)
 
     def binaries(self, name):
+        """Programs and libraries of the project's own. Copies of the distribution's are for test_client_alone.py."""
         for path in sorted(self.roots[name].rglob("*")):
+            if path.match("usr/lib/*/tandem/*"):
+                continue
             if path.is_file() and not path.is_symlink() and path.read_bytes()[:4] == b"\x7fELF":
                 yield path
 
@@ -161,8 +165,10 @@ class Packages(unittest.TestCase):
         for name in ("tandem-daemon", "tandem-client"):
             for binary in self.binaries(name):
                 missing = missing_hardening(binary)
-                self.assertLessEqual(missing, {"FORTIFY"}, binary.name)
-                fortified += not missing
+                # The plugin finds the copies in the package by a path from its own folder.
+                allowed = {"no run path"} if binary.name == "libtandem_grpc.so" else set()
+                self.assertLessEqual(missing, {"FORTIFY"} | allowed, binary.name)
+                fortified += "FORTIFY" not in missing
                 checked += 1
         self.assertGreaterEqual(checked, 7)
         # Not every program calls a function that has a checked form.

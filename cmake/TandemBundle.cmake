@@ -1,0 +1,28 @@
+# TANDEM_BUNDLE_GRPC: the gRPC plugin is installed with the libraries that it needs, under names of their own
+# (client/bundle). Included by TandemInstall.
+find_program(TANDEM_PATCHELF patchelf)
+if(NOT TANDEM_PATCHELF)
+  message(FATAL_ERROR "TANDEM_BUNDLE_GRPC needs patchelf (apt-get install patchelf, dnf install patchelf)")
+endif()
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+execute_process(COMMAND "${Python3_EXECUTABLE}" -c "import elftools" RESULT_VARIABLE failed OUTPUT_QUIET ERROR_QUIET)
+if(failed)
+  message(FATAL_ERROR "TANDEM_BUNDLE_GRPC needs pyelftools for ${Python3_EXECUTABLE} "
+    "(apt-get install python3-pyelftools, dnf install python3-pyelftools)")
+endif()
+
+set(TANDEM_BUNDLE "${CMAKE_BINARY_DIR}/bundle")
+set(strip)
+if(TANDEM_SYSTEM_FILES)  # packages have no symbols for debuggers
+  set(strip --strip)
+endif()
+set(scripts "${CMAKE_SOURCE_DIR}/client/bundle")
+add_custom_command(OUTPUT "${TANDEM_BUNDLE}/bundled.json"
+  COMMAND Python3::Interpreter -B "${scripts}/bundle_libraries.py" ${strip} "$<TARGET_FILE:tandem_grpc_plugin>" "${TANDEM_BUNDLE}"
+  DEPENDS tandem_grpc_plugin "${scripts}/bundle_libraries.py" "${scripts}/unique_symbols.py"
+  COMMENT "Bundling the libraries of the gRPC plugin" VERBATIM)
+add_custom_target(tandem_bundle ALL DEPENDS "${TANDEM_BUNDLE}/bundled.json")
+
+install(FILES "${TANDEM_BUNDLE}/libtandem_grpc.so" DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT client)
+install(DIRECTORY "${TANDEM_BUNDLE}/tandem/" DESTINATION "${CMAKE_INSTALL_LIBDIR}/tandem" COMPONENT client
+  FILES_MATCHING PATTERN "*.so*")
