@@ -107,6 +107,18 @@ class Bundle(unittest.TestCase):
         self.assertEqual(made.returncode, 1)
         self.assertIn("needs libinner.so.1, which the loader does not find", made.stderr)
 
+    @unittest.skipUnless(shutil.which("cmake"), "needs cmake")
+    def test_the_build_says_what_is_missing(self):
+        folders = ";".join(folder for folder in os.environ["PATH"].split(":") if os.path.exists(f"{folder}/patchelf"))
+        done = subprocess.run(
+            ["cmake", f"-DCMAKE_IGNORE_PATH={folders};/bin", "-P", ROOT / "cmake/TandemBundle.cmake"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("TANDEM_BUNDLE_GRPC needs patchelf", done.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()
