@@ -56,6 +56,9 @@ def project_of(library):
 
 
 def bundled(path):
-    """(project, file in the bundle, file that it is a copy of) of each library in a bundled.json (client/bundle)."""
+    """{project: {file in the bundle: file that it is a copy of}} of the libraries in a bundled.json (client/bundle), by project names."""
+    projects = {}
     with open(path) as file:
-        return [(project_of(each["name"]), each["file"], each["source"]) for each in json.load(file)]
+        for each in json.load(file):
+            projects.setdefault(project_of(each["name"]), {})[each["file"]] = each["source"]
+    return dict(sorted(projects.items(), key=lambda item: item[0].name.lower()))

@@ -20,11 +20,12 @@ CHANGES = (
 )
 
 
-def package_of(source):
-    """Name and version of the distribution's package that a file is of."""
-    for name, version, _, _ in packages_of({source}):
-        return name, version
-    sys.exit(f"notices.py: {source} is of no package of this machine")
+def versions(sources):
+    """{name: version} of the distribution's packages that files are of."""
+    found = {name: version for name, version, _, _ in packages_of(set(sources))}
+    if not found:
+        sys.exit(f"notices.py: {', '.join(sources)}: of no package of this machine")
+    return found
 
 
 def texts_of(package):
@@ -34,16 +35,6 @@ def texts_of(package):
     if not found:
         sys.exit(f"notices.py: {package} has its licence neither in {debian} nor in /usr/share/licenses")
     return found
-
-
-def by_project(copies):
-    """{project: ([files in the bundle], {package: version})}, by the projects' names."""
-    projects = {}
-    for project, file, source in copies:
-        files, packages = projects.setdefault(project, ([], {}))
-        files.append(file)
-        packages.update([package_of(source)])
-    return dict(sorted(projects.items(), key=lambda item: item[0].name.lower()))
 
 
 def named(packages):
@@ -77,9 +68,10 @@ def main():
     parser.add_argument("--output", type=pathlib.Path, required=True)
     arguments = parser.parse_args()
     try:
-        projects = by_project(bundled(arguments.bundled))
+        copies = bundled(arguments.bundled)
     except UnknownLibrary as error:
         sys.exit(f"notices.py: {error}")
+    projects = {project: (list(files), versions(files.values())) for project, files in copies.items()}
     head = arguments.copyright.read_text().rstrip("\n") + "\n"
     text = [head, *(stanza(project, *rest) for project, rest in projects.items()), *licence_paragraphs(projects, head)]
     folder = arguments.output / "bundled"

@@ -99,8 +99,8 @@ def element(name):
 def licences_of(copies):
     """{package: SPDX expression} of the packages whose libraries are copied: `copies` as licences.bundled gives them."""
     found = {}
-    for project, _, source in copies:
-        for package in packages_of({source}):
+    for project, files in copies.items():
+        for package in packages_of(set(files.values())):
             found.setdefault(package, set()).update(project.licence.split(" AND "))
     return {package: " AND ".join(sorted(names)) for package, names in found.items()}
 
@@ -182,7 +182,7 @@ def main():
     dynamic = set().union(*map(dynamic_libraries, arguments.programs)) - own
     static, headers = build_files(arguments.build, targets)
     try:
-        copies = licences.bundled(arguments.bundled) if arguments.bundled else []
+        copies = licences.bundled(arguments.bundled) if arguments.bundled else {}
     except licences.UnknownLibrary as error:
         sys.exit(f"sbom.py: {error}")
     text = json.dumps(

@@ -21,7 +21,7 @@ DIST = pathlib.Path(os.environ.get("TANDEM_DIST", ROOT / "dist"))
 BIN = pathlib.Path(os.environ.get("TANDEM_BIN_DIR", ROOT / "build/check/bin"))
 PACKAGES = {"libc6", "libgcc-s1", "libstdc++6"}
 LIBRARIES = re.compile(r"(ld-linux.*|libc|libm|libdl|libpthread|librt|libstdc\+\+|libgcc_s)\.so\.\d+")
-OF_RPM = re.compile(r"(rpmlib|rtld|config)\(.*|/sbin/ldconfig|/bin/sh|" + LIBRARIES.pattern + r"\(.*")
+OF_RPM = re.compile(r"(rpmlib|rtld)\(.*|/sbin/ldconfig|/bin/sh|libtandem\.so\.0\(.*|" + LIBRARIES.pattern + r"\(.*")
 OWN_NAME = re.compile(r"lib\S+-[0-9a-f]{8}\.so(\.\d+)*")
 
 
