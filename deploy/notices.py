@@ -15,9 +15,7 @@ import textwrap
 from licences import UnknownLibrary, bundled
 from sbom import packages_of
 
-CHANGES = (
-    "Changed in each: its name and those of the libraries that it needs, the path to them, and unique symbols, which are global ones."
-)
+CHANGES = "Changed in each: its name and those of the libraries that it needs, the path to them, and unique symbols, which are global ones."
 
 
 def versions(sources):

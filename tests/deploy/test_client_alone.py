@@ -103,7 +103,9 @@ class ClientAlone(unittest.TestCase):
             if each["relationshipType"] == "CONTAINS"
         ]
         self.assertGreater(len(contained), 3)
-        linked = {each["relatedSpdxElement"] for each in document["relationships"] if "LINK" in each["relationshipType"]}
+        linked = {
+            each["relatedSpdxElement"] for each in document["relationships"] if "LINK" in each["relationshipType"]
+        }
         self.assertFalse(linked & {package["SPDXID"] for package in contained}, "linked from the system and contained")
         notice, texts = (docs / "NOTICE").read_text(), (docs / "copyright").read_text()
         for package in contained:
@@ -124,9 +126,7 @@ class ClientAlone(unittest.TestCase):
         for kind in ("shared", "static"):
             with self.subTest(kind=kind):
                 program = [BIN / f"tandem-test-beside-{kind}-grpc", str(daemon.runtime_dir)]
-                ran = subprocess.run(
-                    program, env=environment, capture_output=True, text=True, timeout=60, check=False
-                )
+                ran = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=60, check=False)
                 self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
 
     @unittest.skipIf(other_root.unavailable(), other_root.unavailable())
