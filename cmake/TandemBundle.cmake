@@ -1,5 +1,5 @@
 # TANDEM_BUNDLE_GRPC: the gRPC plugin is installed with the libraries that it needs, under names of their own
-# (client/bundle). Included by TandemInstall.
+# (client/bundle), and with notices that name them. Included by TandemInstall.
 find_program(TANDEM_PATCHELF patchelf)
 if(NOT TANDEM_PATCHELF)
   message(FATAL_ERROR "TANDEM_BUNDLE_GRPC needs patchelf (apt-get install patchelf, dnf install patchelf)")
@@ -26,3 +26,17 @@ add_custom_target(tandem_bundle ALL DEPENDS "${TANDEM_BUNDLE}/bundled.json")
 install(FILES "${TANDEM_BUNDLE}/libtandem_grpc.so" DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT client)
 install(DIRECTORY "${TANDEM_BUNDLE}/tandem/" DESTINATION "${CMAKE_INSTALL_LIBDIR}/tandem" COMPONENT client
   FILES_MATCHING PATTERN "*.so*")
+
+set(notices "${CMAKE_BINARY_DIR}/bundle_notices")
+set(scripts "${CMAKE_SOURCE_DIR}/deploy")
+add_custom_command(OUTPUT "${notices}/copyright" "${notices}/NOTICE"
+  COMMAND Python3::Interpreter -B "${scripts}/notices.py" --bundled "${TANDEM_BUNDLE}/bundled.json"
+          --copyright "${scripts}/debian/copyright" --notice "${CMAKE_SOURCE_DIR}/NOTICE" --output "${notices}"
+  DEPENDS "${TANDEM_BUNDLE}/bundled.json" "${scripts}/notices.py" "${scripts}/licences.py" "${scripts}/sbom.py"
+          "${scripts}/debian/copyright" "${CMAKE_SOURCE_DIR}/NOTICE"
+  COMMENT "Writing the notices of the bundled libraries" VERBATIM)
+add_custom_target(tandem_bundle_notices ALL DEPENDS "${notices}/copyright" "${notices}/NOTICE")
+add_dependencies(tandem_bundle_notices tandem_bundle)
+install(FILES "${notices}/copyright" "${notices}/NOTICE" DESTINATION "${CMAKE_INSTALL_DATAROOTDIR}/doc/tandem-client"
+  COMPONENT client)
+install(DIRECTORY "${notices}/bundled" DESTINATION "${CMAKE_INSTALL_DATAROOTDIR}/doc/tandem-client" COMPONENT client)

@@ -6,7 +6,7 @@ if(TARGET manuals)
   add_dependencies(packaged manuals)
 endif()
 if(TARGET tandem_bundle)
-  add_dependencies(packaged tandem_bundle)
+  add_dependencies(packaged tandem_bundle tandem_bundle_notices)
 endif()
 if(NOT TANDEM_SYSTEM_FILES)
   return()
@@ -33,21 +33,6 @@ string(TIMESTAMP TANDEM_PACKAGE_DATE "%a, %d %b %Y %H:%M:%S +0000" UTC)  # SOURC
 set(TANDEM_PACKAGE_DOCS "${CMAKE_BINARY_DIR}/CMakeFiles/package/docs")
 find_program(TANDEM_GZIP gzip REQUIRED)
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
-if(TARGET tandem_bundle)  # the client's documents name what is bundled
-  set(folder "${TANDEM_PACKAGE_DOCS}/bundle")
-  set(scripts "${CMAKE_SOURCE_DIR}/deploy")
-  add_custom_command(OUTPUT "${folder}/copyright" "${folder}/NOTICE"
-    COMMAND Python3::Interpreter -B "${scripts}/notices.py" --bundled "${TANDEM_BUNDLE}/bundled.json"
-            --copyright "${scripts}/debian/copyright" --notice "${CMAKE_SOURCE_DIR}/NOTICE" --output "${folder}"
-    DEPENDS "${TANDEM_BUNDLE}/bundled.json" "${scripts}/notices.py" "${scripts}/licences.py" "${scripts}/sbom.py"
-            "${scripts}/debian/copyright" "${CMAKE_SOURCE_DIR}/NOTICE"
-    COMMENT "Writing the notices of tandem-client" VERBATIM)
-  add_custom_target(client_notices DEPENDS "${folder}/copyright" "${folder}/NOTICE")
-  add_dependencies(packaged client_notices)
-  install(FILES "${folder}/copyright" "${folder}/NOTICE" DESTINATION "${CMAKE_INSTALL_DATAROOTDIR}/doc/tandem-client"
-    COMPONENT client)
-  install(DIRECTORY "${folder}/bundled" DESTINATION "${CMAKE_INSTALL_DATAROOTDIR}/doc/tandem-client" COMPONENT client)
-endif()
 foreach(part daemon client client-dev)
   set(TANDEM_PACKAGE_NAME "tandem-${part}")
   set(folder "${TANDEM_PACKAGE_DOCS}/${TANDEM_PACKAGE_NAME}")
@@ -58,7 +43,7 @@ foreach(part daemon client client-dev)
   string(REPLACE "-" "_" component "${part}")
   set(notices "${CMAKE_SOURCE_DIR}/deploy/debian/copyright" "${CMAKE_SOURCE_DIR}/NOTICE")
   if(part STREQUAL client AND TARGET tandem_bundle)
-    set(notices)
+    set(notices)  # TandemBundle installs its own
   endif()
   install(FILES ${notices} "${folder}/changelog.Debian.gz" "${folder}/changelog.gz"
     DESTINATION "${CMAKE_INSTALL_DATAROOTDIR}/doc/${TANDEM_PACKAGE_NAME}" COMPONENT ${component})
@@ -90,6 +75,9 @@ function(tandem_sbom package component)
     DEPENDS ${ARGN} ${depends} COMMENT "Listing the materials of ${package}" VERBATIM)
   add_custom_target(${component}_sbom DEPENDS "${file}")
   add_dependencies(packaged ${component}_sbom)
+  if(TARGET tandem_bundle)
+    add_dependencies(${component}_sbom tandem_bundle)
+  endif()
   install(FILES "${file}" DESTINATION "${CMAKE_INSTALL_DATAROOTDIR}/doc/${package}" COMPONENT ${component})
 endfunction()
 tandem_sbom(tandem-daemon daemon tandemd tandem-engine tandemctl)

@@ -11,8 +11,8 @@ import unittest
 from harness import BACKEND, BIN, IN_BUNDLE, Daemon, TandemTest, everybody, host_only, wait_until
 from test_restart import RestartTest
 
-# Root in user, mount, pid, IPC, network and UTS namespaces of its own. /tmp, which has the daemon's folders, is hidden but for the folders
-# of "$1" (separated by colons; FOLDER=AT is mounted at another path), which are read-only.
+# Root in its own user, mount, pid, IPC, network and UTS namespaces. /tmp, which has the daemon's folders, is hidden. The folders of "$1"
+# are there, read-only. Colons separate them, and FOLDER=AT is mounted at another path.
 ENTER = """
 set -e
 mount -t tmpfs none /mnt
