@@ -23,9 +23,14 @@ add_custom_command(OUTPUT "${TANDEM_BUNDLE}/bundled.json"
   COMMENT "Bundling the libraries of the gRPC plugin" VERBATIM)
 add_custom_target(tandem_bundle ALL DEPENDS "${TANDEM_BUNDLE}/bundled.json")
 
-install(FILES "${TANDEM_BUNDLE}/libtandem_grpc.so" DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT client)
-install(DIRECTORY "${TANDEM_BUNDLE}/tandem/" DESTINATION "${CMAKE_INSTALL_LIBDIR}/tandem" COMPONENT client
-  FILES_MATCHING PATTERN "*.so*")
+# As CMake installs libraries: rpmbuild looks into executable ones only, and Debian has none of those.
+set(mode OWNER_READ OWNER_WRITE GROUP_READ WORLD_READ)
+if(NOT CMAKE_INSTALL_SO_NO_EXE)
+  list(APPEND mode OWNER_EXECUTE GROUP_EXECUTE WORLD_EXECUTE)
+endif()
+install(FILES "${TANDEM_BUNDLE}/libtandem_grpc.so" DESTINATION "${CMAKE_INSTALL_LIBDIR}" PERMISSIONS ${mode} COMPONENT client)
+install(DIRECTORY "${TANDEM_BUNDLE}/tandem/" DESTINATION "${CMAKE_INSTALL_LIBDIR}/tandem" FILE_PERMISSIONS ${mode}
+  COMPONENT client FILES_MATCHING PATTERN "*.so*")
 
 set(notices "${CMAKE_BINARY_DIR}/bundle_notices")
 set(scripts "${CMAKE_SOURCE_DIR}/deploy")
