@@ -11,7 +11,11 @@ target_compile_features(tandem INTERFACE cxx_std_20)
 # The gRPC plugin lies beside libtandem.so, where it is looked for.
 install(TARGETS tandem EXPORT TandemTargets LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT client
   NAMELINK_COMPONENT client_dev)
-install(TARGETS tandem_grpc_plugin LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT client)
+if(TANDEM_BUNDLE_GRPC)
+  include(TandemBundle)
+else()
+  install(TARGETS tandem_grpc_plugin LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT client)
+endif()
 install(DIRECTORY "${CMAKE_SOURCE_DIR}/client/include/tandem" "${CMAKE_SOURCE_DIR}/common/include/tandem"
   DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT client_dev FILES_MATCHING PATTERN "*.h")
 install(TARGETS tandemd tandemctl RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT daemon)

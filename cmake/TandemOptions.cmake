@@ -27,6 +27,7 @@ set(TANDEM_TORCH_PYTHON "" CACHE FILEPATH
 option(TANDEM_RELOCATABLE "Programs and libraries find what they link beside themselves, as a bundle needs" OFF)
 
 option(TANDEM_HARDENING "Harden programs and libraries as packages are: FORTIFY, stack protector, PIE, BIND_NOW" OFF)
+option(TANDEM_BUNDLE_GRPC "Install the client with a gRPC of its own, so that it needs the C and C++ libraries only" OFF)
 option(TANDEM_SYSTEM_FILES "Install units, accounts, man pages and configuration where the system looks for them" OFF)
 
 if(NOT CMAKE_BUILD_TYPE)

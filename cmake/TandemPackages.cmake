@@ -5,6 +5,9 @@ add_custom_target(packaged DEPENDS tandemd tandem-engine tandemctl tandem tandem
 if(TARGET manuals)
   add_dependencies(packaged manuals)
 endif()
+if(TARGET tandem_bundle)
+  add_dependencies(packaged tandem_bundle tandem_bundle_notices)
+endif()
 if(NOT TANDEM_SYSTEM_FILES)
   return()
 endif()
@@ -29,6 +32,7 @@ install(FILES "${CMAKE_SOURCE_DIR}/deploy/config/needrestart.conf" RENAME tandem
 string(TIMESTAMP TANDEM_PACKAGE_DATE "%a, %d %b %Y %H:%M:%S +0000" UTC)  # SOURCE_DATE_EPOCH, if it is set
 set(TANDEM_PACKAGE_DOCS "${CMAKE_BINARY_DIR}/CMakeFiles/package/docs")
 find_program(TANDEM_GZIP gzip REQUIRED)
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
 foreach(part daemon client client-dev)
   set(TANDEM_PACKAGE_NAME "tandem-${part}")
   set(folder "${TANDEM_PACKAGE_DOCS}/${TANDEM_PACKAGE_NAME}")
@@ -37,8 +41,11 @@ foreach(part daemon client client-dev)
   execute_process(COMMAND "${TANDEM_GZIP}" -9nf "${folder}/changelog.Debian" "${folder}/changelog"
     COMMAND_ERROR_IS_FATAL ANY)
   string(REPLACE "-" "_" component "${part}")
-  install(FILES "${CMAKE_SOURCE_DIR}/deploy/debian/copyright" "${CMAKE_SOURCE_DIR}/NOTICE"
-    "${folder}/changelog.Debian.gz" "${folder}/changelog.gz"
+  set(notices "${CMAKE_SOURCE_DIR}/deploy/debian/copyright" "${CMAKE_SOURCE_DIR}/NOTICE")
+  if(part STREQUAL client AND TARGET tandem_bundle)
+    set(notices)  # TandemBundle installs its own
+  endif()
+  install(FILES ${notices} "${folder}/changelog.Debian.gz" "${folder}/changelog.gz"
     DESTINATION "${CMAKE_INSTALL_DATAROOTDIR}/doc/${TANDEM_PACKAGE_NAME}" COMPONENT ${component})
   if(EXISTS "${CMAKE_SOURCE_DIR}/deploy/debian/${TANDEM_PACKAGE_NAME}.overrides")
     install(FILES "${CMAKE_SOURCE_DIR}/deploy/debian/${TANDEM_PACKAGE_NAME}.overrides" RENAME ${TANDEM_PACKAGE_NAME}
@@ -47,21 +54,30 @@ foreach(part daemon client client-dev)
 endforeach()
 
 # Each package's bill of materials (SPDX), from the programs as they have been built.
-find_package(Python3 REQUIRED COMPONENTS Interpreter)
 function(tandem_sbom package component)
   set(file "${CMAKE_BINARY_DIR}/${package}.spdx.json")
   set(programs)
   set(targets)
+  set(depends "${CMAKE_SOURCE_DIR}/deploy/sbom.py" "${CMAKE_SOURCE_DIR}/deploy/licences.py")
   foreach(target IN LISTS ARGN)
-    list(APPEND programs "$<TARGET_FILE:${target}>")
+    if(target STREQUAL tandem_grpc_plugin AND TARGET tandem_bundle)
+      list(APPEND programs "${TANDEM_BUNDLE}/libtandem_grpc.so")
+      list(APPEND targets --bundled "${TANDEM_BUNDLE}/bundled.json")
+      list(APPEND depends "${TANDEM_BUNDLE}/bundled.json")
+    else()
+      list(APPEND programs "$<TARGET_FILE:${target}>")
+    endif()
     list(APPEND targets --target ${target})
   endforeach()
   add_custom_command(OUTPUT "${file}"
     COMMAND Python3::Interpreter -B "${CMAKE_SOURCE_DIR}/deploy/sbom.py" --name ${package} --version "${PROJECT_VERSION}"
             --build "${CMAKE_BINARY_DIR}" --output "${file}" ${targets} ${programs}
-    DEPENDS ${ARGN} "${CMAKE_SOURCE_DIR}/deploy/sbom.py" COMMENT "Listing the materials of ${package}" VERBATIM)
+    DEPENDS ${ARGN} ${depends} COMMENT "Listing the materials of ${package}" VERBATIM)
   add_custom_target(${component}_sbom DEPENDS "${file}")
   add_dependencies(packaged ${component}_sbom)
+  if(TARGET tandem_bundle)
+    add_dependencies(${component}_sbom tandem_bundle)
+  endif()
   install(FILES "${file}" DESTINATION "${CMAKE_INSTALL_DATAROOTDIR}/doc/${package}" COMPONENT ${component})
 endfunction()
 tandem_sbom(tandem-daemon daemon tandemd tandem-engine tandemctl)
@@ -107,6 +123,12 @@ set(CPACK_DEBIAN_PACKAGE_RELEASE "${TANDEM_PACKAGE_RELEASE}")
 set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS "${CMAKE_BINARY_DIR}/lib")
+if(TARGET tandem_bundle)
+  list(APPEND CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS "${TANDEM_BUNDLE}/tandem")
+  # The copies are the package's own: it neither offers them to other packages nor asks others for them.
+  set(CPACK_RPM_SPEC_MORE_DEFINE "%global __provides_exclude_from ^.*/tandem/.*\\.so.*$
+%global __requires_exclude ^lib.*-[0-9a-f]{8}\\.so.*$")
+endif()
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_DEBIAN_COMPRESSION_TYPE xz)
 set(CPACK_DEBIAN_DAEMON_PACKAGE_NAME tandem-daemon)

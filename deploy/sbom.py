@@ -1,5 +1,5 @@
 """Writes the SPDX 2.3 bill of materials of a package: this project's programs, the packages of the distribution that they are linked
-with, and those whose headers were compiled into them.
+with, those whose libraries the package has copies of (--bundled), and those whose headers were compiled into them.
 
     deploy/sbom.py --name tandem-daemon --version 0.2.0 --build build/package --output tandem-daemon.spdx.json PROGRAM...
 
@@ -17,7 +17,10 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import uuid
+
+import licences
 
 
 def output(*command):
@@ -93,8 +96,18 @@ def element(name):
     return "SPDXRef-" + re.sub(r"[^A-Za-z0-9.-]", "-", name)
 
 
-def document(name, version, dynamic, static, headers):
-    """The document. `dynamic`, `static` and `headers` are packages: (name, version, source, purl)."""
+def licences_of(copies):
+    """{package: SPDX expression} of the packages whose libraries are copied: `copies` as licences.bundled gives them."""
+    found = {}
+    for project, files in copies.items():
+        for package in packages_of(set(files.values())):
+            found.setdefault(package, set()).update(project.licence.split(" AND "))
+    return {package: " AND ".join(sorted(names)) for package, names in found.items()}
+
+
+def document(name, version, dynamic, static, headers, bundled):
+    """The document. `dynamic`, `static` and `headers` are packages: (name, version, source, purl). `bundled` has such packages and
+    their licences."""
     epoch = int(os.environ.get("SOURCE_DATE_EPOCH", datetime.datetime.now(datetime.timezone.utc).timestamp()))
     created = datetime.datetime.fromtimestamp(epoch, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     own = element(name)
@@ -112,7 +125,8 @@ def document(name, version, dynamic, static, headers):
         }
     ]
     relationships = [{"spdxElementId": "SPDXRef-DOCUMENT", "relationshipType": "DESCRIBES", "relatedSpdxElement": own}]
-    for package, package_version, source, purl in sorted(dynamic | static | headers):
+    for package, package_version, source, purl in sorted(dynamic | static | headers | set(bundled)):
+        licence = bundled.get((package, package_version, source, purl), "NOASSERTION")
         packages.append(
             {
                 "SPDXID": element(package),
@@ -120,8 +134,8 @@ def document(name, version, dynamic, static, headers):
                 "versionInfo": package_version,
                 "downloadLocation": "NOASSERTION",
                 "filesAnalyzed": False,
-                "licenseConcluded": "NOASSERTION",
-                "licenseDeclared": "NOASSERTION",
+                "licenseConcluded": licence,
+                "licenseDeclared": licence,
                 "copyrightText": "NOASSERTION",
                 "sourceInfo": f"built from the source package {source}",
                 "externalRefs": [
@@ -129,12 +143,12 @@ def document(name, version, dynamic, static, headers):
                 ],
             }
         )
-    for kind, found in (("DYNAMIC_LINK", dynamic), ("STATIC_LINK", static)):
+    for kind, found in (("DYNAMIC_LINK", dynamic), ("STATIC_LINK", static), ("CONTAINS", set(bundled))):
         for package in sorted(found):
             relationships.append(
                 {"spdxElementId": own, "relationshipType": kind, "relatedSpdxElement": element(package[0])}
             )
-    for package in sorted(headers - dynamic - static):
+    for package in sorted(headers - dynamic - static - set(bundled)):
         relationships.append(
             {"spdxElementId": element(package[0]), "relationshipType": "BUILD_DEPENDENCY_OF", "relatedSpdxElement": own}
         )
@@ -159,6 +173,7 @@ def main():
     parser.add_argument(
         "--target", action="append", default=[], help="build target whose objects count; default: the programs' names"
     )
+    parser.add_argument("--bundled", help="list of the libraries that the package has copies of (client/bundle)")
     parser.add_argument("--output", required=True)
     parser.add_argument("programs", nargs="+", help="programs and libraries of the package")
     arguments = parser.parse_args()
@@ -166,8 +181,19 @@ def main():
     own = {os.path.realpath(program) for program in arguments.programs}
     dynamic = set().union(*map(dynamic_libraries, arguments.programs)) - own
     static, headers = build_files(arguments.build, targets)
+    try:
+        copies = licences.bundled(arguments.bundled) if arguments.bundled else {}
+    except licences.UnknownLibrary as error:
+        sys.exit(f"sbom.py: {error}")
     text = json.dumps(
-        document(arguments.name, arguments.version, packages_of(dynamic), packages_of(static), packages_of(headers)),
+        document(
+            arguments.name,
+            arguments.version,
+            packages_of(dynamic),
+            packages_of(static),
+            packages_of(headers),
+            licences_of(copies),
+        ),
         indent=1,
     )
     pathlib.Path(arguments.output).write_text(text + "\n")

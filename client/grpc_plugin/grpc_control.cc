@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <thread>
@@ -30,6 +31,13 @@ std::string ProgramName() {
   std::ifstream file("/proc/self/comm");
   std::getline(file, name);
   return name;
+}
+
+// The clients' directory as it is named here, absolute: it is opened again whenever the daemon has ended.
+std::string AbsoluteDirectory(const std::string& directory) {
+  std::error_code failed;
+  const std::filesystem::path absolute = std::filesystem::absolute(directory, failed);
+  return failed ? directory : absolute.string();
 }
 
 class GrpcControl final : public ClientControl {
@@ -78,11 +86,13 @@ class GrpcControl final : public ClientControl {
 
 Result<AttachInfo> GrpcControl::Attach(const ConnectOptions& options, const std::string& runtime_dir,
                                        ControlCallbacks callbacks) {
+  const std::string directory = AbsoluteDirectory(runtime_dir), lease = directory + "/lease.sock";
   TANDEM_ASSIGN_OR_RETURN(
       v1::AttachReply reply,
-      lease_.Attach(runtime_dir + "/lease.sock", options.name.empty() ? ProgramName() : options.name,
-                    options.deadline));
-  calls_.Open(reply.token(), runtime_dir + "/lease.sock", reply.grpc_socket());
+      lease_.Attach(lease, options.name.empty() ? ProgramName() : options.name, options.deadline));
+  // The daemon names its socket by the node's path. A container may have the directory elsewhere.
+  const std::string socket = std::filesystem::path(reply.grpc_socket()).filename().string();
+  calls_.Open(reply.token(), lease, directory + "/" + socket);
   callbacks_ = std::move(callbacks);
   lease_.Start(callbacks_.on_lost);
   events_ = std::thread([this] { ReadEvents(); });

@@ -31,7 +31,8 @@ FILES = {
         usr/share/doc/tandem-daemon/tandem-daemon.spdx.json""",
     "tandem-client": """
         usr/bin/tandem-tune-rank usr/bin/tandem-train-digits usr/share/tandem/digits.csv usr/share/tandem/LICENCE-digits.md
-        usr/lib/*/libtandem.so.0 usr/share/doc/tandem-client/tandem-client.spdx.json""",
+        usr/lib/*/libtandem.so.0 usr/lib/*/libtandem_grpc.so usr/lib/*/tandem usr/share/doc/tandem-client/bundled
+        usr/share/doc/tandem-client/tandem-client.spdx.json""",
     "tandem-client-dev": """
         usr/include/tandem/client.h usr/include/tandem/tandem.h usr/lib/*/libtandem.so usr/lib/*/cmake/Tandem/TandemConfig.cmake
         usr/lib/*/pkgconfig/tandem.pc""",
@@ -70,7 +71,10 @@ class Packages(unittest.TestCase):
             output("dpkg-deb", "-x", package(name), cls.node)
 
     def binaries(self, name):
+        """Programs and libraries of the project's own. Copies of the distribution's are for test_client_alone.py."""
         for path in sorted(self.roots[name].rglob("*")):
+            if path.match("usr/lib/*/tandem/*"):
+                continue
             if path.is_file() and not path.is_symlink() and path.read_bytes()[:4] == b"\x7fELF":
                 yield path
 
@@ -81,10 +85,18 @@ class Packages(unittest.TestCase):
             for word in entry.split(" | ")
         }
 
+    @staticmethod
+    def offers(packages):
+        """The packages' names and those that they provide."""
+        provided = output("dpkg-query", "-W", "-f", "${Provides}, ", *packages) if packages else ""
+        return packages | {entry.split(" ")[0] for entry in provided.split(", ")}
+
     def test_files(self):
         for name, patterns in FILES.items():
             for pattern in patterns.split():
-                self.assertEqual(len(list(self.roots[name].glob(pattern))), 1, f"{name}: {pattern}")
+                # A link to another package's file is there, too.
+                found = [path for path in self.roots[name].glob(f"{pattern}*") if path.match(pattern)]
+                self.assertEqual(len(found), 1, f"{name}: {pattern}")
             for document in ("copyright", "NOTICE", "changelog.gz", "changelog.Debian.gz"):
                 self.assertTrue((self.roots[name] / "usr/share/doc" / name / document).is_file(), f"{name}: {document}")
             self.assertLessEqual({path.name for path in self.roots[name].iterdir()}, {"usr", "etc"})
@@ -94,7 +106,8 @@ class Packages(unittest.TestCase):
             for line in output("dpkg-deb", "-c", package(name)).splitlines():
                 mode, owner = line.split()[:2]
                 self.assertEqual(owner, "root/root", line)
-                self.assertNotEqual(mode[8], "w", line)  # others
+                if mode[0] != "l":
+                    self.assertNotEqual(mode[8], "w", line)  # others
         self.assertTrue((self.roots["tandem-daemon"] / "usr/share/tandem/slurm/epilog").stat().st_mode & stat.S_IXOTH)
 
     def test_settings_survive_an_upgrade(self):
@@ -151,7 +164,9 @@ class Packages(unittest.TestCase):
                             ["dpkg", "-S", candidate], capture_output=True, text=True, timeout=60, check=False
                         ).stdout.splitlines()
                     }
-                    self.assertTrue(owners & self.depends(name), f"{name}: {binary.name} needs {needed} of {owners}")
+                    self.assertTrue(
+                        self.offers(owners) & self.depends(name), f"{name}: {binary.name} needs {needed} of {owners}"
+                    )
         exact = f"tandem-client (= {self.fields['tandem-client']['Version']})"
         self.assertIn(exact, self.fields["tandem-client-dev"]["Depends"])
         self.assertEqual(self.fields["tandem-daemon"]["Recommends"], exact)
@@ -161,8 +176,10 @@ class Packages(unittest.TestCase):
         for name in ("tandem-daemon", "tandem-client"):
             for binary in self.binaries(name):
                 missing = missing_hardening(binary)
-                self.assertLessEqual(missing, {"FORTIFY"}, binary.name)
-                fortified += not missing
+                # The plugin finds the copies in the package by a path from its own folder.
+                allowed = {"no run path"} if binary.name == "libtandem_grpc.so" else set()
+                self.assertLessEqual(missing, {"FORTIFY"} | allowed, binary.name)
+                fortified += "FORTIFY" not in missing
                 checked += 1
         self.assertGreaterEqual(checked, 7)
         # Not every program calls a function that has a checked form.

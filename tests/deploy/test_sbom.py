@@ -13,7 +13,7 @@ import unittest
 ROOT = pathlib.Path(__file__).parents[2]
 BIN = pathlib.Path(os.environ.get("TANDEM_BIN_DIR", ROOT / "build/check/bin"))
 BUILD = BIN.parent
-RELATIONSHIPS = {"DESCRIBES", "DYNAMIC_LINK", "STATIC_LINK", "BUILD_DEPENDENCY_OF"}
+RELATIONSHIPS = {"CONTAINS", "DESCRIBES", "DYNAMIC_LINK", "STATIC_LINK", "BUILD_DEPENDENCY_OF"}
 
 
 @unittest.skipUnless((BUILD / "build.ninja").exists() and shutil.which("ninja"), "needs a build by Ninja")
@@ -21,12 +21,28 @@ RELATIONSHIPS = {"DESCRIBES", "DYNAMIC_LINK", "STATIC_LINK", "BUILD_DEPENDENCY_O
 class BillOfMaterials(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        with tempfile.NamedTemporaryFile() as file:
-            command = [sys.executable, "-B", ROOT / "deploy/sbom.py", "--name", "tandem-daemon", "--version", "1.2.3"]
-            command += ["--build", BUILD, "--output", file.name, BIN / "tandemd", BIN / "tandemctl"]
-            subprocess.run(command, check=True, timeout=300, env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000"})
-            cls.document = json.load(file)
+        with tempfile.TemporaryDirectory() as folder:
+            made = cls.make(pathlib.Path(folder), "libz.so.1")
+            assert made.returncode == 0, made.stderr
+            cls.document = json.loads((pathlib.Path(folder) / "sbom.json").read_text())
         cls.packages = {package["SPDXID"]: package for package in cls.document["packages"]}
+
+    @staticmethod
+    def make(folder, bundled):
+        """The document, in folder/sbom.json, of a package that has a copy of libz, by this name."""
+        source = sorted(pathlib.Path("/usr").glob("lib*/**/libz.so.1"))[0]
+        copies = [{"name": bundled, "file": "tandem/copy.so", "source": str(source.resolve())}]
+        (folder / "bundled.json").write_text(json.dumps(copies))
+        command = [sys.executable, "-B", ROOT / "deploy/sbom.py", "--name", "tandem-daemon", "--version", "1.2.3"]
+        command += ["--build", BUILD, "--bundled", folder / "bundled.json", "--output", folder / "sbom.json"]
+        return subprocess.run(
+            [*command, BIN / "tandemd", BIN / "tandemctl"],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+            env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000"},
+        )
 
     def related(self, kind):
         """Names of the packages in relationships of a kind."""
@@ -61,6 +77,18 @@ class BillOfMaterials(unittest.TestCase):
         linked = self.related("DYNAMIC_LINK") | self.related("STATIC_LINK")
         for library in ("grpc++", "protobuf", "systemd", "libc6|glibc"):
             self.assertTrue([name for name in linked if re.search(library, name, re.I)], (library, sorted(linked)))
+
+    def test_it_has_what_the_package_has_copies_of(self):
+        (contained,) = self.related("CONTAINS")
+        self.assertRegex(contained, "zlib")
+        licences = {package["licenseDeclared"] for package in self.packages.values() if package["name"] == contained}
+        self.assertEqual(licences, {"Zlib"})
+
+    def test_a_copy_without_a_known_licence_is_an_error(self):
+        with tempfile.TemporaryDirectory() as folder:
+            made = self.make(pathlib.Path(folder), "libnobodysown.so.1")
+        self.assertNotEqual(made.returncode, 0)
+        self.assertIn("add it there with its licence", made.stderr)
 
     def test_it_has_what_is_headers_only(self):
         everything = {package["name"] for package in self.document["packages"]}

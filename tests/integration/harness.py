@@ -96,13 +96,13 @@ class CallFailed(Exception):
 
 
 class Client:
-    def __init__(self, daemon, name="client", env=None):
+    def __init__(self, daemon, name="client", env=None, wrapper=()):
         self.daemon = daemon
         self.next_id = 0
         self.replies = {}
         self.buffer = b""
         self.process = subprocess.Popen(
-            [os.environ.get("TANDEM_TEST_CLIENT", os.path.join(BIN, "tandem-test-client"))],
+            [*wrapper, os.environ.get("TANDEM_TEST_CLIENT", os.path.join(BIN, "tandem-test-client"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **(env or {})},

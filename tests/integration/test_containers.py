@@ -8,23 +8,25 @@ import subprocess
 import tempfile
 import unittest
 
-from harness import BACKEND, BIN, IN_BUNDLE, Daemon, TandemTest, host_only, wait_until
+from harness import BACKEND, BIN, IN_BUNDLE, Daemon, TandemTest, everybody, host_only, wait_until
+from test_restart import RestartTest
 
-# Root in user, mount, pid, IPC, network and UTS namespaces of its own. /tmp, which has the daemon's folders, is hidden but for the folders
-# of "$1" (separated by colons), which are read-only.
+# Root in its own user, mount, pid, IPC, network and UTS namespaces. /tmp, which has the daemon's folders, is hidden. The folders of "$1"
+# are there, read-only. Colons separate them, and FOLDER=AT is mounted at another path.
 ENTER = """
 set -e
 mount -t tmpfs none /mnt
 IFS=:
-for folder in $1; do
+for each in $1; do
+  folder=${each%%=*}
   mkdir -p "/mnt$folder"
   mount --bind "$folder" "/mnt$folder"
   mount -o remount,bind,ro,nosuid,nodev "/mnt$folder"
 done
 mount -t tmpfs none /tmp
-for folder in $1; do
-  mkdir -p "$folder"
-  mount --bind "/mnt$folder" "$folder"
+for each in $1; do
+  mkdir -p "${each##*=}"
+  mount --bind "/mnt${each%%=*}" "${each##*=}"
 done
 unset IFS
 shift
@@ -40,6 +42,11 @@ def namespaces_may_be_made():
     return bool(made) and made.returncode == 0
 
 
+def in_container(folders):
+    """What stands before a command line that is to run in a container with these folders."""
+    return ["unshare", *NAMESPACES, "--kill-child", "/bin/sh", "-c", ENTER, "sh", ":".join(folders)]
+
+
 @host_only("a container with GPUs needs their device files")
 @unittest.skipIf(IN_BUNDLE, "a bundle lies in a folder that is hidden")
 @unittest.skipUnless(namespaces_may_be_made(), "namespaces may not be made here")
@@ -48,16 +55,8 @@ class Containers(TandemTest):
 
     def container(self, program, *arguments, folders=None):
         """The command line of one of this build's programs in a container that has these folders."""
-        folders = folders or [self.daemon.runtime_dir]
         return [
-            "unshare",
-            *NAMESPACES,
-            "--kill-child",
-            "/bin/sh",
-            "-c",
-            ENTER,
-            "sh",
-            ":".join(folders),
+            *in_container(folders or [self.daemon.runtime_dir]),
             os.path.join(BIN, program),
             "--runtime-dir",
             self.daemon.runtime_dir,
@@ -127,6 +126,38 @@ class Containers(TandemTest):
         job.communicate(timeout=60)
         self.assertNotEqual(job.returncode, 0)
         wait_until(lambda: not self.sessions(), 20, "sessions stay")
+
+
+@host_only("a container with GPUs needs their device files")
+@unittest.skipIf(IN_BUNDLE, "a bundle lies in a folder that is hidden")
+@unittest.skipUnless(namespaces_may_be_made(), "namespaces may not be made here")
+class MountedElsewhere(RestartTest):
+    """The clients' directory has another path in the container than on the node."""
+
+    gpus = 2
+    elsewhere = "/tmp/given/tandem"
+
+    def clients(self):
+        wrapper = in_container([f"{self.daemon.runtime_dir}={self.elsewhere}"])
+        clients = [self.daemon.client(f"rank{rank}", wrapper=wrapper) for rank in range(2)]
+        for client in clients:
+            client.call("connect", runtime_dir=self.elsewhere, name=client.name)
+        return clients
+
+    def test_a_job_runs_and_goes_on_with_the_next_daemon(self):
+        clients = self.clients()
+        self.join(clients)
+        self.all_reduce_plan(clients)
+        self.check_all_reduce(clients)
+        sessions = self.sessions()
+        for signum in (signal.SIGKILL, signal.SIGTERM):
+            with self.subTest(signum=signum):
+                self.restart(signum)
+                everybody(clients, "check")
+                self.assertEqual(self.sessions(), sessions)
+                self.all_reduce_plan(clients, key=f"new{signum}")
+                self.check_all_reduce(clients, key=f"new{signum}")
+        self.check_nothing_was_lost(clients)
 
 
 @host_only("a container with GPUs needs their device files")

@@ -11,13 +11,24 @@ MIRROR = "http://deb.debian.org/debian"
 PACKAGES = "python3,python3-venv"
 NOBODY = 65534
 PATIENCE = 300  # seconds for debootstrap, which has to download some 60 MB
-# Mounts are of the command's own namespace and go with it; the system's files stay as they are.
+# Mounts are of the command's own namespace and go with it; the system's files stay as they are: what AS_ROOT changes is in memory.
 SCRIPT = """
 set -e
+if [ -n "$AS_ROOT" ]; then
+  mount -t tmpfs tmpfs "$ROOT/tmp"
+  mkdir "$ROOT/tmp/changed" "$ROOT/tmp/work"
+  mount -t overlay -o "lowerdir=$ROOT,upperdir=$ROOT/tmp/changed,workdir=$ROOT/tmp/work" overlay "$ROOT"
+fi
 mount -t proc proc "$ROOT/proc"
 mount -t tmpfs -o mode=1777 tmpfs "$ROOT/tmp"
 cp -r "$GIVEN" "$ROOT/tmp/given"
-exec chroot --userspec="$USER_ID:$USER_ID" "$ROOT" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp sh -ec "$COMMAND"
+if [ -n "$SHARED" ]; then
+  mkdir "$ROOT/tmp/shared"
+  mount --bind "$SHARED" "$ROOT/tmp/shared"
+fi
+enter() { chroot "$@" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp LC_ALL=C.UTF-8 sh -ec "$COMMAND"; }
+if [ -n "$AS_ROOT" ]; then COMMAND=$AS_ROOT enter "$ROOT"; fi
+enter --userspec="$USER_ID:$USER_ID" "$ROOT"
 """
 
 
@@ -59,11 +70,20 @@ def make(folder):
     return root
 
 
-def run(root, command, given, user=NOBODY, timeout=180):
-    """Runs a shell command in the system, as this user and with the files of the folder `given` in /tmp/given."""
+def run(root, command, given, user=NOBODY, timeout=180, as_root="", shared=""):
+    """Runs a shell command in the system, as this user, with the files of the folder `given` in /tmp/given and the folder `shared` as
+    /tmp/shared. `as_root` is a command before it; what that installs goes with the call."""
     return subprocess.run(
         ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", SCRIPT],
-        env={"PATH": os.environ["PATH"], "ROOT": root, "GIVEN": given, "USER_ID": str(user), "COMMAND": command},
+        env={
+            "PATH": os.environ["PATH"],
+            "ROOT": root,
+            "GIVEN": given,
+            "SHARED": shared,
+            "USER_ID": str(user),
+            "AS_ROOT": as_root,
+            "COMMAND": command,
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

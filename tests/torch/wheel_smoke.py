@@ -43,7 +43,7 @@ def check_libraries(beside):
             line.split(maxsplit=5)[5].strip() for line in file if line.rstrip().endswith((".so",)) or ".so." in line
         }
     other = [path for path in mapped if re.search(r"grpc|protobuf|absl|re2|cares|upb", os.path.basename(path))]
-    assert any("libgrpc++-" in path for path in other), mapped
+    assert any(re.search(r"libgrpc\+\+(_unsecure)?-", path) for path in other), mapped
     for path in other:
         if path == beside:
             continue
