@@ -32,6 +32,9 @@ enum class LogLevel : uint8_t { kTrace = 0, kDebug = 1, kInfo = 2, kWarning = 3,
 // "trace", "debug", "info", "warning", "error".
 std::string_view LogLevelName(LogLevel level);
 
+// Form of the log (common/log.h): "auto", "text", "logfmt", "json", "journal".
+enum class LogFormat : uint8_t { kAuto = 0, kText = 1, kLogfmt = 2, kJson = 3, kJournal = 4 };
+
 // When plans run by the fused kernels: "explicit", "auto".
 enum class FusedUse : uint8_t {
   kExplicit = 0,  // when a request asks for them
@@ -123,6 +126,7 @@ struct Config {
   int64_t stop_grace_ms = 30000;   // how long a stop waits for groups to end
   int64_t restart_grace_ms = 0;    // how long jobs wait for the next tandemd; 0: they end with this one
   LogLevel log_level = LogLevel::kInfo;
+  LogFormat log_format = LogFormat::kAuto;
   std::string metrics_listen =
       "off";                       // "address:port" that serves Prometheus metrics (port 0: any), or "off"
   bool metrics_per_plan = false;   // series of each live plan

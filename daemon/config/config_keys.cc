@@ -17,6 +17,7 @@ constexpr std::array<std::string_view, 3> kBackends = {"auto", "host", "cuda"};
 constexpr std::array<std::string_view, 2> kFusedUses = {"explicit", "auto"};
 constexpr std::array<std::string_view, 3> kPlacementUses = {"auto", "engine", "client"};
 constexpr std::array<std::string_view, 5> kLogLevels = {"trace", "debug", "info", "warning", "error"};
+constexpr std::array<std::string_view, 5> kLogFormats = {"auto", "text", "logfmt", "json", "journal"};
 
 }  // namespace
 
@@ -130,6 +131,9 @@ const std::vector<KeySpec>& Table() {
           "with tandemd."),
       Live(Choice("log_level", TANDEM_FIELD(log_level), kLogLevels,
                   "Least severity that is logged to stderr.")),
+      Live(Choice("log_format", TANDEM_FIELD(log_format), kLogFormats,
+                  "Form of the log (docs/monitoring.md). auto: the journal's own fields where tandemd runs "
+                  "under the journal, else text.")),
       Live(
           Text("metrics.listen", TANDEM_FIELD(metrics_listen),
                "Address and port that serve Prometheus metrics, for example 127.0.0.1:9464 (port 0: any free "

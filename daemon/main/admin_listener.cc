@@ -33,8 +33,8 @@ std::string Describe(int connection) {
   socklen_t length = sizeof(peer);
   if (::getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return "caller=unknown";
   // pid 0: a process of another pid namespace.
-  return "uid=" + std::to_string(peer.uid) + " pid=" + std::to_string(peer.pid) + " command=\"" +
-         (peer.pid > 0 ? CommandOf(peer.pid) : "") + "\"";
+  return "uid=" + std::to_string(peer.uid) + " pid=" + std::to_string(peer.pid) +
+         " command=" + log::QuotedFieldValue(peer.pid > 0 ? CommandOf(peer.pid) : "");
 }
 
 }  // namespace

@@ -28,8 +28,8 @@ class AdminListener {
   AdminListener(const AdminListener&) = delete;
   AdminListener& operator=(const AdminListener&) = delete;
 
-  // The process at the other end of a connection, as it was when it connected: "uid=0 pid=7 command=tandemctl
-  // drain". `peer` is what grpc::ServerContext::peer() returns. Empty for any other connection. Thread-safe.
+  // The process at the other end of a connection, as it was when it connected: "uid=0 pid=7 command="tandemctl
+  // drain"". `peer` is what grpc::ServerContext::peer() returns. Empty for any other connection. Thread-safe.
   std::string CallerOf(const std::string& peer) const;
 
  private:

@@ -341,7 +341,16 @@ std::vector<std::string> Daemon::Reload(const Config& next) {
   }
   for (const std::string& change : taken) log::Info("configuration: " + change);
   config_.log_level = next.log_level;
-  log::SetLeast(static_cast<log::Level>(next.log_level));
+  if (const Status fits = log::CheckFormat(static_cast<log::Format>(next.log_format)); fits.ok()) {
+    config_.log_format = next.log_format;
+  } else {
+    log::Error("configuration: log_format stays as it is: " + fits.message());
+  }
+  if (const Status set_up = log::SetUp(static_cast<log::Level>(config_.log_level),
+                                       static_cast<log::Format>(config_.log_format));
+      !set_up.ok()) {
+    log::Error("configuration: the log stays as it is: " + set_up.message());
+  }
   config_.stop_grace_ms = next.stop_grace_ms;
   const int64_t sessions = config_.quotas.sessions, calls_per_uid = config_.quotas.calls_per_uid;
   config_.quotas = next.quotas;
