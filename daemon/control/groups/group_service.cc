@@ -184,7 +184,8 @@ void GroupService::Destroy(const std::shared_ptr<GroupRecord>& group) {
     registry.ForgetName(group->scope);
   }
   registry.engines_changed.notify_all();
-  core_.Log(LogSeverity::kInfo, "group=" + std::to_string(group->id) + " name=" + log::FieldValue(group->name) + " ended");
+  core_.Log(LogSeverity::kInfo,
+            "group=" + std::to_string(group->id) + " name=" + log::FieldValue(group->name) + " ended");
 }
 
 }  // namespace tandem::daemon

@@ -107,7 +107,7 @@ v1::AttachReply SessionService::ReplyTo(const SessionRecord& session) const {
   v1::AttachReply reply;
   {
     RegistryLock lock(core_.registry);
-    FillLimits(options.limits, &reply);
+    FillLimits(core_.registry.ledger.LimitsOf(session.payer()), &reply);
   }
   reply.set_token(session.token.data(), session.token.size());
   reply.set_session_id(session.id);
