@@ -28,6 +28,16 @@ constexpr auto kNoticeTime = std::chrono::milliseconds(2000);
 
 Status NoDaemon(const std::string& text) { return Unavailable(text).WithDetail({.reason = "NO_DAEMON"}); }
 
+// A daemon that refuses a client may close its end before it has read what the client sends. The first
+// receive reports that, and the refusal waits behind.
+Result<FdMessage> ReceiveAnswer(int socket) {
+  Result<FdMessage> answer = ReceiveMessage(socket, kMaxLeaseMessage);
+  pollfd waiting{socket, POLLIN, 0};
+  const bool again = !answer.ok() && answer.status().code() == Code::kUnavailable &&
+                     answer.status().detail().reason != "EOF" && ::poll(&waiting, 1, 0) > 0;
+  return again ? ReceiveMessage(socket, kMaxLeaseMessage) : std::move(answer);
+}
+
 }  // namespace
 
 Lease::~Lease() { Stop(); }
@@ -56,23 +66,29 @@ Result<v1::AttachReply> Lease::Attach(const std::string& path, const std::string
   const char* connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
   request.set_device_max_connections(connections == nullptr ? 0
                                                             : static_cast<uint32_t>(std::atoi(connections)));
-  TANDEM_RETURN_IF_ERROR(SendMessage(socket_.get(), message.SerializeAsString()));
-  TANDEM_ASSIGN_OR_RETURN(v1::AttachReply reply, AwaitReply(socket_.get(), end));
+  TANDEM_ASSIGN_OR_RETURN(v1::AttachReply reply, Ask(socket_.get(), message.SerializeAsString(), end));
   token_ = reply.token();
   session_id_ = reply.session_id();
   grace_ = Milliseconds(reply.restart_grace_ms());
   return reply;
 }
 
+Result<v1::AttachReply> Lease::Ask(int socket, const std::string& message, Clock::time_point end) const {
+  const Status sent = SendMessage(socket, message);
+  if (!sent.ok() && sent.code() != Code::kUnavailable) return sent;
+  // The daemon has closed its end already: what it has said before that is there.
+  return AwaitReply(socket, sent.ok() ? end : Clock::now());
+}
+
 Result<v1::AttachReply> Lease::AwaitReply(int socket, Clock::time_point end) const {
   pollfd waiting{socket, POLLIN, 0};
   while (true) {
     auto left = std::chrono::duration_cast<Milliseconds>(end - Clock::now()).count();
-    int ready = left <= 0 ? 0 : ::poll(&waiting, 1, static_cast<int>(std::min<int64_t>(left, 1'000'000)));
+    int ready = ::poll(&waiting, 1, static_cast<int>(std::clamp<int64_t>(left, 0, 1'000'000)));
     if (ready > 0) break;
     if (ready == 0 || left <= 0) return NoDaemon("the daemon at " + path_ + " does not answer");
   }
-  Result<FdMessage> answer = ReceiveMessage(socket, kMaxLeaseMessage);
+  Result<FdMessage> answer = ReceiveAnswer(socket);
   if (!answer.ok()) return NoDaemon("the daemon at " + path_ + " has closed the connection");
   v1::LeaseMessage reply;
   if (!reply.ParseFromString(answer->body))
@@ -157,9 +173,8 @@ Result<UniqueFd> Lease::TryReattach(Clock::time_point end) {
   v1::LeaseMessage message;
   message.mutable_reattach()->set_token(token_);
   message.mutable_reattach()->set_session_id(session_id_);
-  if (!SendMessage(socket->get(), message.SerializeAsString()).ok())
-    return NoDaemon("the daemon ended during the reconnection");
-  const Status answer = AwaitReply(socket->get(), std::min(end, Clock::now() + kReattachTime)).status();
+  const Status answer =
+      Ask(socket->get(), message.SerializeAsString(), std::min(end, Clock::now() + kReattachTime)).status();
   // A daemon that stops again: the next one may know the session.
   if (answer.code() == Code::kUnavailable) return NoDaemon(answer.message());
   TANDEM_RETURN_IF_ERROR(answer);

@@ -65,6 +65,8 @@ class Lease {
   // Goes back to the next daemon. OK once the session goes on there.
   Status Reattach();
   Result<UniqueFd> TryReattach(Clock::time_point end);
+  // Sends `message`, and takes the answer. NO_DAEMON if there is none by `end`.
+  Result<v1::AttachReply> Ask(int socket, const std::string& message, Clock::time_point end) const;
   Result<v1::AttachReply> AwaitReply(int socket, Clock::time_point end) const;
   Status File(const v1::FdTransfer& part, std::vector<UniqueFd> fds);
 

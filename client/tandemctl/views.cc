@@ -21,6 +21,13 @@ std::string CutNote(const Reply& reply) {
   return reply.truncated() ? "(cut: one reply does not hold all of them)\n" : "";
 }
 
+// After a listing without what other users have.
+template <typename Reply>
+std::string HiddenNote(const Reply& reply, const std::string& what) {
+  return reply.hidden() == 0 ? ""
+                             : "(and " + std::to_string(reply.hidden()) + " " + what + " of other users)\n";
+}
+
 // The rates at which plans' ranks send, beside their links' rates.
 std::string SentText(const admin::v1::GetStatsReply& reply) {
   Table table({">plan", "group", "operation", ">rank", "gpu", ">sent", ">sends at", ">link", ">of the link"});
@@ -119,7 +126,7 @@ std::string SessionsText(const admin::v1::ListSessionsReply& reply) {
                s.command(), Age(s.age_seconds()), std::to_string(s.groups()), std::to_string(s.tensors()),
                std::to_string(s.registrations()), std::to_string(s.channels()), Bytes(s.bytes()), s.owner()});
   }
-  return OrNone(table, "no sessions") + CutNote(reply);
+  return OrNone(table, "no sessions") + HiddenNote(reply, "sessions") + CutNote(reply);
 }
 
 std::string GroupsText(const admin::v1::ListGroupsReply& reply) {
@@ -139,7 +146,7 @@ std::string GroupsText(const admin::v1::ListGroupsReply& reply) {
     if (!g.state_reason().empty())
       notes += "group " + std::to_string(g.id()) + ": " + g.state_reason() + "\n";
   }
-  return OrNone(table, "no groups") + notes + CutNote(reply);
+  return OrNone(table, "no groups") + notes + HiddenNote(reply, "groups") + CutNote(reply);
 }
 
 std::string PoolsText(const admin::v1::ListPoolsReply& reply, bool segments) {
@@ -153,7 +160,8 @@ std::string PoolsText(const admin::v1::ListPoolsReply& reply, bool segments) {
                   std::to_string(s.group_id()), s.purpose()});
     }
   }
-  return table.Text() + (segments && !detail.empty() ? "\n" + detail.Text() : "") + CutNote(reply);
+  return table.Text() + (segments && !detail.empty() ? "\n" + detail.Text() : "") +
+         HiddenNote(reply, "segments") + CutNote(reply);
 }
 
 std::string PlansText(const admin::v1::ListPlansReply& reply) {
@@ -170,7 +178,7 @@ std::string PlansText(const admin::v1::ListPlansReply& reply) {
   const std::string model = table.empty() || reply.prediction_model().empty()
                                 ? ""
                                 : "predicted: " + reply.prediction_model() + "\n";
-  return OrNone(table, "no plans") + model + MorePlansText(reply);
+  return OrNone(table, "no plans") + model + HiddenNote(reply, "plans") + MorePlansText(reply);
 }
 
 std::string MorePlansText(const admin::v1::ListPlansReply& reply) {
@@ -237,7 +245,8 @@ std::string QueueText(const admin::v1::GetQueueReply& reply) {
   std::string silent;
   for (const auto& engine : reply.silent()) silent += "no queue: " + engine.reason() + "\n";
   const bool none = table.empty() && !silent.empty();  // then nobody knows what is in flight
-  return (none ? "" : OrNone(table, "nothing in flight")) + silent + CutNote(reply);
+  return (none ? "" : OrNone(table, "nothing in flight")) + silent + HiddenNote(reply, "launches") +
+         CutNote(reply);
 }
 
 std::string StatsText(const admin::v1::GetStatsReply& reply) {

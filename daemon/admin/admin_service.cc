@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "common/log.h"
@@ -20,7 +21,8 @@ grpc::Status ToGrpc(const Status& status) {
 
 namespace {
 
-void FillLinks(const AdminSources& sources, size_t reply_bytes, admin::v1::GetStatsReply* reply) {
+void FillLinks(const AdminSources& sources, const Viewer& viewer, size_t reply_bytes,
+               admin::v1::GetStatsReply* reply) {
   for (const LinkRate& link : sources.links) {
     auto* out = reply->add_links();
     out->set_from_gpu_uuid(link.from);
@@ -30,6 +32,7 @@ void FillLinks(const AdminSources& sources, size_t reply_bytes, admin::v1::GetSt
   std::map<uint64_t, std::vector<int>> gpus_of_plan;
   std::map<uint64_t, std::pair<std::string, std::string>> names;  // group and summary
   for (const PlanSnapshot& plan : sources.control->SnapshotPlans()) {
+    if (!viewer.Sees(plan.uid)) continue;
     gpus_of_plan[plan.plan_id] = plan.gpus;
     v1::PlanInfo info;
     if (info.ParseFromString(plan.info)) names[plan.plan_id] = {plan.group_name, info.summary()};
@@ -38,6 +41,7 @@ void FillLinks(const AdminSources& sources, size_t reply_bytes, admin::v1::GetSt
   for (const GpuInfo& gpu : sources.topology.gpus) uuids.push_back(gpu.uuid);
   ReplyBudget budget(reply_bytes);
   for (const SentRate& rate : SentRates(ReadAllPlans(sources.stats), gpus_of_plan, uuids, sources.links)) {
+    if (!gpus_of_plan.contains(rate.plan_id) && !viewer.sees_all()) continue;
     admin::v1::SentStats out;
     out.set_plan_id(rate.plan_id);
     out.set_group_name(names[rate.plan_id].first);
@@ -55,6 +59,10 @@ void FillLinks(const AdminSources& sources, size_t reply_bytes, admin::v1::GetSt
 
 }  // namespace
 
+Viewer AdminService::ViewerOf(const grpc::ServerContext* context) const {
+  return viewer_ ? viewer_(context == nullptr ? std::string() : context->peer()) : Viewer::OfAll();
+}
+
 grpc::Status AdminService::GetTopology(grpc::ServerContext*, const admin::v1::GetTopologyRequest*,
                                        admin::v1::GetTopologyReply* reply) {
   reply->set_topology_toml(WriteTopology(sources_.topology));
@@ -71,9 +79,9 @@ grpc::Status AdminService::GetHealth(grpc::ServerContext*, const admin::v1::GetH
   return grpc::Status::OK;
 }
 
-grpc::Status AdminService::Doctor(grpc::ServerContext*, const admin::v1::DoctorRequest*,
+grpc::Status AdminService::Doctor(grpc::ServerContext* context, const admin::v1::DoctorRequest*,
                                   admin::v1::DoctorReply* reply) {
-  for (DoctorFinding& finding : Diagnose(GatherDoctor(sources_))) {
+  for (DoctorFinding& finding : Diagnose(GatherDoctor(sources_, ViewerOf(context)))) {
     auto* out = reply->add_findings();
     out->set_severity(static_cast<admin::v1::Finding::Severity>(finding.severity));
     out->set_check(std::move(finding.check));
@@ -83,10 +91,13 @@ grpc::Status AdminService::Doctor(grpc::ServerContext*, const admin::v1::DoctorR
   return grpc::Status::OK;
 }
 
-grpc::Status AdminService::ListSessions(grpc::ServerContext*, const admin::v1::ListSessionsRequest*,
+grpc::Status AdminService::ListSessions(grpc::ServerContext* context, const admin::v1::ListSessionsRequest*,
                                         admin::v1::ListSessionsReply* reply) {
+  const Viewer viewer = ViewerOf(context);
   ReplyBudget budget(reply_bytes_);
-  for (const SessionSnapshot& session : sources_.control->SnapshotSessions()) {
+  std::vector<SessionSnapshot> sessions = sources_.control->SnapshotSessions();
+  reply->set_hidden(std::erase_if(sessions, [&](const auto& session) { return !viewer.Sees(session.uid); }));
+  for (const SessionSnapshot& session : sessions) {
     admin::v1::Session out;
     out.set_id(session.id);
     out.set_uid(session.uid);
@@ -110,7 +121,7 @@ grpc::Status AdminService::ListSessions(grpc::ServerContext*, const admin::v1::L
   return grpc::Status::OK;
 }
 
-grpc::Status AdminService::ListGroups(grpc::ServerContext*, const admin::v1::ListGroupsRequest*,
+grpc::Status AdminService::ListGroups(grpc::ServerContext* context, const admin::v1::ListGroupsRequest*,
                                       admin::v1::ListGroupsReply* reply) {
   std::map<uint64_t, uint64_t> group_of_plan, launches;
   auto plans = ReadAllPlans(sources_.stats);
@@ -118,8 +129,11 @@ grpc::Status AdminService::ListGroups(grpc::ServerContext*, const admin::v1::Lis
     for (const auto& plan : gpu) group_of_plan[plan.plan_id] = plan.group_id;
   }
   for (const auto& [plan, totals] : SumPlans(plans)) launches[group_of_plan[plan]] += totals.launches;
+  const Viewer viewer = ViewerOf(context);
   ReplyBudget budget(reply_bytes_);
-  for (const GroupSnapshot& group : sources_.control->SnapshotGroups()) {
+  std::vector<GroupSnapshot> groups = sources_.control->SnapshotGroups();
+  reply->set_hidden(std::erase_if(groups, [&](const auto& group) { return !viewer.Sees(group.uid); }));
+  for (const GroupSnapshot& group : groups) {
     admin::v1::Group out;
     out.set_id(group.id);
     out.set_name(group.name);
@@ -149,8 +163,10 @@ grpc::Status AdminService::ListGroups(grpc::ServerContext*, const admin::v1::Lis
   return grpc::Status::OK;
 }
 
-grpc::Status AdminService::ListPools(grpc::ServerContext*, const admin::v1::ListPoolsRequest*,
+grpc::Status AdminService::ListPools(grpc::ServerContext* context, const admin::v1::ListPoolsRequest*,
                                      admin::v1::ListPoolsReply* reply) {
+  const Viewer viewer = ViewerOf(context);
+  const std::set<uint64_t> seen = viewer.Seen(sources_.control->SnapshotGroups());
   ReplyBudget budget(reply_bytes_);
   for (const PoolSnapshot& pool : sources_.control->SnapshotPools()) {
     auto* out = reply->add_pools();
@@ -160,6 +176,10 @@ grpc::Status AdminService::ListPools(grpc::ServerContext*, const admin::v1::List
     out->set_used_bytes(pool.used_bytes);
     out->set_registered_bytes(pool.registered_bytes);
     for (const SegmentSnapshot& segment : pool.segments) {
+      if (!viewer.sees_all() && !seen.contains(segment.group_id)) {
+        reply->set_hidden(reply->hidden() + 1);
+        continue;
+      }
       admin::v1::SegmentInfo to;
       to.set_id(segment.id);
       to.set_bytes(segment.bytes);
@@ -173,8 +193,10 @@ grpc::Status AdminService::ListPools(grpc::ServerContext*, const admin::v1::List
   return grpc::Status::OK;
 }
 
-grpc::Status AdminService::GetQueue(grpc::ServerContext*, const admin::v1::GetQueueRequest*,
+grpc::Status AdminService::GetQueue(grpc::ServerContext* context, const admin::v1::GetQueueRequest*,
                                     admin::v1::GetQueueReply* reply) {
+  const Viewer viewer = ViewerOf(context);
+  const std::set<uint64_t> seen = viewer.Seen(sources_.control->SnapshotGroups());
   std::map<uint64_t, std::pair<std::string, std::string>> plans;  // group and summary
   for (const PlanSnapshot& plan : sources_.control->SnapshotPlans()) {
     v1::PlanInfo info;
@@ -192,6 +214,10 @@ grpc::Status AdminService::GetQueue(grpc::ServerContext*, const admin::v1::GetQu
       continue;
     }
     for (const auto& item : queues[gpu].queue->items()) {
+      if (!viewer.sees_all() && !seen.contains(item.group_id())) {
+        reply->set_hidden(reply->hidden() + 1);
+        continue;
+      }
       admin::v1::QueueEntry out;
       out.set_gpu_uuid(sources_.topology.gpus[gpu].uuid);
       out.set_plan_id(item.plan_id());
@@ -210,7 +236,7 @@ grpc::Status AdminService::GetQueue(grpc::ServerContext*, const admin::v1::GetQu
   return grpc::Status::OK;
 }
 
-grpc::Status AdminService::GetStats(grpc::ServerContext*, const admin::v1::GetStatsRequest*,
+grpc::Status AdminService::GetStats(grpc::ServerContext* context, const admin::v1::GetStatsRequest*,
                                     admin::v1::GetStatsReply* reply) {
   ControlSnapshot control = sources_.control->Snapshot();
   ProcessInfo process = ReadProcessInfo();
@@ -254,7 +280,7 @@ grpc::Status AdminService::GetStats(grpc::ServerContext*, const admin::v1::GetSt
   }
   reply->set_launches(launches);
   reply->set_failures(failures);
-  FillLinks(sources_, reply_bytes_ / 2, reply);
+  FillLinks(sources_, ViewerOf(context), reply_bytes_ / 2, reply);
   return grpc::Status::OK;
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "daemon/admin/reply_budget.h"
+#include "daemon/admin/viewer.h"
 #include "daemon/config/config.h"
 #include "daemon/control/control.h"
 #include "daemon/observe/doctor.h"
@@ -46,7 +47,11 @@ struct AdminSources {
   // An operator's process, by its connection as grpc::ServerContext::peer() names it: "uid=0 pid=7
   // command=…". Empty: nobody knows.
   std::function<std::string(const std::string& peer)> caller;
-  std::function<bool()> alive;  // Daemon::Alive; empty: always
+  // What a caller on the clients' socket may see; empty: nothing. Who may use the administrators' socket sees
+  // everything.
+  std::function<Viewer(const Caller&)> viewer;
+  std::function<int64_t()> engines_needed;  // HealthInput::engines_needed; empty: all
+  std::function<bool()> alive;              // Daemon::Alive; empty: always
   // Why something is not served by HTTP that is wanted, by its table in the configuration ("metrics").
   std::function<std::map<std::string, std::string>()> listen_errors;
 };
@@ -58,46 +63,51 @@ grpc::Status ToGrpc(const Status& status);
 MetricsInput GatherMetrics(const AdminSources& sources);
 // Whether the node works. Waits for no engine.
 Health GatherHealth(const AdminSources& sources);
-// Everything for the doctor; asks the engines for their queues.
-DoctorInput GatherDoctor(const AdminSources& sources);
+// Everything for the doctor that `viewer` may see; asks the engines for their queues.
+DoctorInput GatherDoctor(const AdminSources& sources, const Viewer& viewer);
 
 class AdminService final : public admin::v1::Admin::Service {
  public:
   // Replies take up to `reply_bytes` of entries (kMaxReplyBytes). Entries that do not fit are left out, and
-  // `truncated` is set.
-  explicit AdminService(const AdminSources& sources, size_t reply_bytes = kMaxReplyBytes)
-      : sources_(sources), reply_bytes_(reply_bytes) {}
+  // `truncated` is set. `viewer` tells what a connection, as grpc::ServerContext::peer() names it, may see;
+  // empty: everything. What it does not see is left out, and counted as `hidden`.
+  explicit AdminService(const AdminSources& sources, size_t reply_bytes = kMaxReplyBytes,
+                        std::function<Viewer(const std::string& peer)> viewer = {})
+      : sources_(sources), reply_bytes_(reply_bytes), viewer_(std::move(viewer)) {}
 
   grpc::Status GetTopology(grpc::ServerContext*, const admin::v1::GetTopologyRequest*,
                            admin::v1::GetTopologyReply* reply) override;
   grpc::Status GetHealth(grpc::ServerContext*, const admin::v1::GetHealthRequest*,
                          admin::v1::GetHealthReply* reply) override;
-  grpc::Status Doctor(grpc::ServerContext*, const admin::v1::DoctorRequest*,
+  grpc::Status Doctor(grpc::ServerContext* context, const admin::v1::DoctorRequest*,
                       admin::v1::DoctorReply* reply) override;
-  grpc::Status ListSessions(grpc::ServerContext*, const admin::v1::ListSessionsRequest*,
+  grpc::Status ListSessions(grpc::ServerContext* context, const admin::v1::ListSessionsRequest*,
                             admin::v1::ListSessionsReply* reply) override;
-  grpc::Status ListGroups(grpc::ServerContext*, const admin::v1::ListGroupsRequest*,
+  grpc::Status ListGroups(grpc::ServerContext* context, const admin::v1::ListGroupsRequest*,
                           admin::v1::ListGroupsReply* reply) override;
-  grpc::Status ListPools(grpc::ServerContext*, const admin::v1::ListPoolsRequest*,
+  grpc::Status ListPools(grpc::ServerContext* context, const admin::v1::ListPoolsRequest*,
                          admin::v1::ListPoolsReply* reply) override;
   // NOT_FOUND if a group or plan is asked for and there is none, INVALID_ARGUMENT for another page_token than
   // it has given. (plans.cc)
-  grpc::Status ListPlans(grpc::ServerContext*, const admin::v1::ListPlansRequest* request,
+  grpc::Status ListPlans(grpc::ServerContext* context, const admin::v1::ListPlansRequest* request,
                          admin::v1::ListPlansReply* reply) override;
-  grpc::Status GetQueue(grpc::ServerContext*, const admin::v1::GetQueueRequest*,
+  grpc::Status GetQueue(grpc::ServerContext* context, const admin::v1::GetQueueRequest*,
                         admin::v1::GetQueueReply* reply) override;
-  grpc::Status GetStats(grpc::ServerContext*, const admin::v1::GetStatsRequest*,
+  grpc::Status GetStats(grpc::ServerContext* context, const admin::v1::GetStatsRequest*,
                         admin::v1::GetStatsReply* reply) override;
   // (plans.cc)
-  grpc::Status GetTrace(grpc::ServerContext*, const admin::v1::GetTraceRequest* request,
+  grpc::Status GetTrace(grpc::ServerContext* context, const admin::v1::GetTraceRequest* request,
                         admin::v1::GetTraceReply* reply) override;
   // NOT_FOUND if an entry is asked for and there is none. (tuning.cc)
   grpc::Status ListTuning(grpc::ServerContext*, const admin::v1::ListTuningRequest* request,
                           admin::v1::ListTuningReply* reply) override;
 
  private:
+  Viewer ViewerOf(const grpc::ServerContext* context) const;
+
   const AdminSources& sources_;
   const size_t reply_bytes_;
+  const std::function<Viewer(const std::string& peer)> viewer_;
 };
 
 // Ends the processes that hold a context on the GPU, but for engines and MPS servers; their pids.

@@ -20,15 +20,21 @@ grpc::Status AdminControlService::Audited(const grpc::ServerContext* context, co
   if (context != nullptr && sources_.caller) caller = sources_.caller(context->peer());
   std::string arguments = request.ShortDebugString();
   if (arguments.size() > kMaxArguments) arguments = arguments.substr(0, kMaxArguments) + "...";
-  const std::string line = "audit call=" + std::string(name) + " " +
-                           (caller.empty() ? "caller=unknown" : caller) + " arguments={" + arguments + "}";
+  if (caller.empty()) caller = "caller=unknown";
+  const std::string text =
+      "audit call=" + std::string(name) + " " + caller + " arguments={" + arguments + "}";
+  log::Line line = log::SplitFields("audit " + caller);
+  line.fields.emplace(line.fields.begin(), "call", name);
+  line.fields.emplace_back("arguments", "{" + arguments + "}");
   // A warning, so that no log level hides it.
-  log::Warning(line);
+  log::Write(log::Level::kWarning, text, line);
   grpc::Status status = call();
   if (!status.ok()) {
-    log::Warning(
-        line + " failed: " + std::string(CodeName(static_cast<Code>(static_cast<int>(status.error_code())))) +
-        ": " + status.error_message());
+    const std::string failure =
+        " failed: " + std::string(CodeName(static_cast<Code>(static_cast<int>(status.error_code())))) + ": " +
+        status.error_message();
+    line.message += failure;
+    log::Write(log::Level::kWarning, text + failure, line);
   }
   return status;
 }

@@ -31,7 +31,7 @@ Result<std::vector<int>> EvictFromGpu(const AdminSources& sources, const std::st
     texts += (texts.empty() ? "" : ", ") + GpuProcessText(process);
   }
   if (!pids.empty())
-    log::Warning("processes evicted by an operator gpu=" + std::to_string(gpu) + ": " + texts);
+    log::Warning("gpu=" + std::to_string(gpu) + " processes evicted by an operator: " + texts);
   TANDEM_RETURN_IF_ERROR(EndProcesses(pids, kGrace));
   return pids;
 }

@@ -67,10 +67,11 @@ Health GatherHealth(const AdminSources& sources) {
   input.topology = sources.topology;
   for (int gpu = 0; gpu < sources.engines->count(); ++gpu)
     input.engines.push_back(sources.engines->StatusOf(gpu));
+  if (sources.engines_needed) input.engines_needed = sources.engines_needed();
   return CheckHealth(input);
 }
 
-DoctorInput GatherDoctor(const AdminSources& sources) {
+DoctorInput GatherDoctor(const AdminSources& sources, const Viewer& viewer) {
   DoctorInput input;
   input.backend = sources.backend;
   input.topology = sources.topology;
@@ -78,6 +79,7 @@ DoctorInput GatherDoctor(const AdminSources& sources) {
   if (sources.tuning != nullptr) input.refused_tuning = sources.tuning->refused();
   input.control = sources.control->Snapshot();
   input.groups = sources.control->SnapshotGroups();
+  std::erase_if(input.groups, [&](const GroupSnapshot& group) { return !viewer.Sees(group.uid); });
   input.pools = sources.control->SnapshotPools();
   input.process = ReadProcessInfo();
   input.machine = ReadMachineMemory();
@@ -88,6 +90,9 @@ DoctorInput GatherDoctor(const AdminSources& sources) {
   input.runtime_dir = sources.config->runtime_dir;
   if (sources.listen_errors) input.listen_errors = sources.listen_errors();
   input.sessions = sources.control->SnapshotSessions();
+  for (SessionSnapshot& session : input.sessions) {
+    if (!viewer.Sees(session.uid)) session.command = "of another user";
+  }
   for (const GpuInfo& gpu : sources.topology.gpus) {
     if (sources.gpu_processes == nullptr) break;
     auto processes = sources.gpu_processes->On(gpu.uuid);
@@ -103,6 +108,7 @@ DoctorInput GatherDoctor(const AdminSources& sources) {
     if (engine.queue == nullptr) continue;
     for (const auto& item : engine.queue->items()) {
       if (item.started() || item.since_seconds() < 1 || item.missing_ranks().empty()) continue;
+      if (!viewer.sees_all() && !names.contains(item.group_id())) continue;
       input.late.push_back({sources.topology.gpus[gpu].uuid,
                             names[item.group_id()],
                             item.plan_id(),

@@ -80,7 +80,7 @@ bool ParseToken(const std::string& token, PlanQuery* query) {
 
 }  // namespace
 
-grpc::Status AdminService::ListPlans(grpc::ServerContext*, const admin::v1::ListPlansRequest* request,
+grpc::Status AdminService::ListPlans(grpc::ServerContext* context, const admin::v1::ListPlansRequest* request,
                                      admin::v1::ListPlansReply* reply) {
   PlanQuery query{
       .group_id = request->group_id(), .plan_id = request->plan_id(), .programs = request->programs()};
@@ -88,6 +88,11 @@ grpc::Status AdminService::ListPlans(grpc::ServerContext*, const admin::v1::List
   if (!request->page_token().empty() && !ParseToken(request->page_token(), &query)) {
     return ToGrpc(InvalidArgument("page_token was not issued by this service"));
   }
+  const Viewer viewer = ViewerOf(context);
+  query.viewer = [&viewer](uint32_t uid) { return viewer.Sees(uid); };
+  const std::vector<GroupSnapshot> groups = sources_.control->SnapshotGroups();
+  for (const GroupSnapshot& group : groups)
+    reply->set_hidden(reply->hidden() + (viewer.Sees(group.uid) ? 0 : group.plans));
   PlanPage page = sources_.control->SnapshotPlans(query);
   const bool first = request->page_token().empty();
   if (first && page.plans.empty() && request->plan_id() != 0) {
@@ -95,7 +100,8 @@ grpc::Status AdminService::ListPlans(grpc::ServerContext*, const admin::v1::List
   }
   if (first && page.plans.empty() && request->group_id() != 0) {
     bool known = false;
-    for (const auto& group : sources_.control->SnapshotGroups()) known |= group.id == request->group_id();
+    for (const GroupSnapshot& group : groups)
+      known |= group.id == request->group_id() && viewer.Sees(group.uid);
     if (!known) return ToGrpc(NotFound("there is no group " + std::to_string(request->group_id())));
   }
   reply->set_prediction_model(plan::PredictionModel(sources_.topology, sources_.backend == "host"));
@@ -136,16 +142,20 @@ grpc::Status AdminService::ListPlans(grpc::ServerContext*, const admin::v1::List
   return grpc::Status::OK;
 }
 
-grpc::Status AdminService::GetTrace(grpc::ServerContext*, const admin::v1::GetTraceRequest* request,
+grpc::Status AdminService::GetTrace(grpc::ServerContext* context, const admin::v1::GetTraceRequest* request,
                                     admin::v1::GetTraceReply* reply) {
-  const std::vector<std::vector<TraceRecord>> records = ReadAllTraces(sources_.stats);
+  const Viewer viewer = ViewerOf(context);
+  std::vector<std::vector<TraceRecord>> records = ReadAllTraces(sources_.stats);
   std::set<uint64_t> traced_plans;
   for (const auto& gpu : records) {
     for (const TraceRecord& record : gpu) traced_plans.insert(record.plan_id);
   }
   std::map<uint64_t, TracePlan> plans;
+  std::set<uint64_t> seen;
   for (const PlanSnapshot& plan :
        sources_.control->SnapshotPlans(PlanQuery{.only = &traced_plans, .steps = true}).plans) {
+    if (!viewer.Sees(plan.uid)) continue;
+    seen.insert(plan.plan_id);
     v1::PlanInfo info;
     if (!info.ParseFromString(plan.info)) continue;
     TracePlan& traced = plans[plan.plan_id];
@@ -156,6 +166,11 @@ grpc::Status AdminService::GetTrace(grpc::ServerContext*, const admin::v1::GetTr
     for (size_t rank = 0; rank < plan.steps.size(); ++rank) {
       traced.steps[static_cast<size_t>(plan.gpus[rank])] = plan.steps[rank];
     }
+  }
+  // Plans that are gone have no owner any more.
+  for (auto& gpu : records) {
+    if (!viewer.sees_all())
+      std::erase_if(gpu, [&](const TraceRecord& record) { return !seen.contains(record.plan_id); });
   }
   std::vector<std::string> names;
   for (size_t gpu = 0; gpu < sources_.stats.size(); ++gpu) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/toml/toml_text.h"
+#include "daemon/config/config_keys.h"
 
 namespace tandem::config {
 namespace {
@@ -38,6 +39,41 @@ Result<std::vector<std::string>> ParseGpus(const toml::node& node, std::string_v
   return gpus;
 }
 
+constexpr std::string_view kTable = "quotas.";
+constexpr std::string_view kOfNode = "sessions";
+
+Result<std::map<std::string, int64_t>> ParseQuotas(const toml::node& node, std::string_view file) {
+  const toml::table* table = node.as_table();
+  if (table == nullptr)
+    return BadRule(file, node, "allow.quotas must be a table of quotas, for example { plans = 100 }");
+  std::map<std::string, int64_t> quotas;
+  for (const auto& [key, value] : *table) {
+    const std::string name(key.str());
+    const KeySpec* spec = FindKey(std::string(kTable) + name);
+    if (spec == nullptr || name == kOfNode) {
+      std::string names;
+      for (const KeySpec& each : Keys()) {
+        if (!each.name.starts_with(kTable) || each.name.substr(kTable.size()) == kOfNode) continue;
+        names += (names.empty() ? "" : ", ") + std::string(each.name.substr(kTable.size()));
+      }
+      return BadRule(file, value, "unknown key 'allow.quotas." + name + "'; there are " + names);
+    }
+    KeyValue given;
+    if (const auto* number = value.as_integer()) {
+      given = number->get();
+    } else if (const auto* text = value.as_string()) {
+      given = text->get();
+    } else {
+      return BadRule(file, value, "allow.quotas." + name + " must be a number");
+    }
+    Config config;
+    if (const Status set = SetKey(*spec, given, config); !set.ok())
+      return Status(set.code(), BadRule(file, value, "allow." + set.message()).message());
+    quotas[name] = *std::get<int64_t*>(spec->field(config));
+  }
+  return quotas;
+}
+
 Result<AllowConfig> ParseRule(const toml::table& table, std::string_view file) {
   AllowConfig rule;
   for (const auto& [key, node] : table) {
@@ -48,14 +84,17 @@ Result<AllowConfig> ParseRule(const toml::table& table, std::string_view file) {
       TANDEM_ASSIGN_OR_RETURN(rule.gid, ParseId(name, node, file));
     } else if (name == "gpus") {
       TANDEM_ASSIGN_OR_RETURN(rule.gpus, ParseGpus(node, file));
+    } else if (name == "quotas") {
+      TANDEM_ASSIGN_OR_RETURN(rule.quotas, ParseQuotas(node, file));
     } else if (name == "cgroup") {
       const auto* path = node.as_string();
       if (path == nullptr || !path->get().starts_with('/'))
         return BadRule(file, node, "allow.cgroup must be a path that begins with /");
       rule.cgroup = path->get();
     } else {
-      return BadRule(file, node,
-                     "unknown key 'allow." + std::string(name) + "'; there are uid, gid, cgroup, gpus");
+      return BadRule(
+          file, node,
+          "unknown key 'allow." + std::string(name) + "'; there are uid, gid, cgroup, gpus, quotas");
     }
   }
   return rule;
@@ -76,6 +115,14 @@ Result<std::vector<AllowConfig>> ParseAllow(const toml::node& node, std::string_
   return rules;
 }
 
+QuotaConfig QuotasOf(const AllowConfig& rule, const QuotaConfig& quotas) {
+  Config config;
+  config.quotas = quotas;
+  for (const auto& [name, value] : rule.quotas)
+    *std::get<int64_t*>(FindKey(std::string(kTable) + name)->field(config)) = value;
+  return config.quotas;
+}
+
 std::string PrintAllow(const std::vector<AllowConfig>& rules) {
   std::string text;
   for (const AllowConfig& rule : rules) {
@@ -83,13 +130,23 @@ std::string PrintAllow(const std::vector<AllowConfig>& rules) {
     if (rule.uid.has_value()) text += "uid = " + std::to_string(*rule.uid) + "\n";
     if (rule.gid.has_value()) text += "gid = " + std::to_string(*rule.gid) + "\n";
     if (!rule.cgroup.empty()) text += "cgroup = " + QuoteToml(rule.cgroup) + "\n";
-    if (!rule.gpus.has_value()) continue;
-    text += "gpus = [";
-    for (const std::string& gpu : *rule.gpus) {
-      const bool is_index = gpu.find_first_not_of("0123456789") == std::string::npos;
-      text += (text.back() == '[' ? "" : ", ") + (is_index ? gpu : QuoteToml(gpu));
+    if (rule.gpus.has_value()) {
+      text += "gpus = [";
+      for (const std::string& gpu : *rule.gpus) {
+        const bool is_index = gpu.find_first_not_of("0123456789") == std::string::npos;
+        text += (text.back() == '[' ? "" : ", ") + (is_index ? gpu : QuoteToml(gpu));
+      }
+      text += "]\n";
     }
-    text += "]\n";
+    if (rule.quotas.empty()) continue;
+    Config shown;
+    shown.quotas = QuotasOf(rule, shown.quotas);
+    text += "quotas = {";
+    for (const auto& [name, value] : rule.quotas) {
+      const KeySpec& spec = *FindKey(std::string(kTable) + name);
+      text += (text.back() == '{' ? " " : ", ") + name + " = " + PrintValue(spec, shown);
+    }
+    text += " }\n";
   }
   return text;
 }

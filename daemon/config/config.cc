@@ -129,6 +129,12 @@ std::string AdminDirectory(const Config& config) {
   return config.runtime_dir.substr(0, end == std::string::npos ? 0 : end + 1) + "-admin";
 }
 
+int64_t EnginesNeeded(const Config& config) {
+  const std::string& text = config.ready_with_engines;
+  if (text == "all") return 0;
+  return text == "any" ? 1 : text[0] - '0';
+}
+
 Status ValidateConfig(const Config& config) {
   TANDEM_RETURN_IF_ERROR(CheckAbsolute("runtime_dir", config.runtime_dir));
   TANDEM_RETURN_IF_ERROR(CheckAbsolute("state_dir", config.state_dir));
@@ -153,6 +159,10 @@ Status ValidateConfig(const Config& config) {
     return InvalidArgument("admin_dir = \"" + AdminDirectory(config) + "\" must not be runtime_dir = \"" +
                            config.runtime_dir + "\" or lie below it: containers mount that directory");
   }
+  const std::string& ready = config.ready_with_engines;
+  if (ready != "all" && ready != "any" && (ready.size() != 1 || ready[0] < '1' || ready[0] > '8')) {
+    return InvalidArgument("ready_with_engines = \"" + ready + "\" must be all, any or a number from 1 to 8");
+  }
   TANDEM_RETURN_IF_ERROR(CheckListenAddress("metrics.listen", config.metrics_listen));
   TANDEM_RETURN_IF_ERROR(CheckListenAddress("web.listen", config.web_listen));
   if (config.supervisor.backoff_initial_ms > config.supervisor.backoff_max_ms) {
@@ -163,6 +173,14 @@ Status ValidateConfig(const Config& config) {
   if (config.quotas.sessions_per_uid > config.quotas.sessions) {
     return InvalidArgument("quotas.sessions_per_uid = " + std::to_string(config.quotas.sessions_per_uid) +
                            " must not exceed quotas.sessions = " + std::to_string(config.quotas.sessions));
+  }
+  for (const AllowConfig& rule : config.allow) {
+    for (const char* name : {"sessions_per_uid", "cgroup_sessions"}) {
+      const auto quota = rule.quotas.find(name);
+      if (quota == rule.quotas.end() || quota->second <= config.quotas.sessions) continue;
+      return InvalidArgument("allow.quotas." + std::string(name) + " = " + std::to_string(quota->second) +
+                             " must not exceed quotas.sessions = " + std::to_string(config.quotas.sessions));
+    }
   }
   if (config.quotas.cgroup_sessions > config.quotas.sessions) {
     return InvalidArgument("quotas.cgroup_sessions = " + std::to_string(config.quotas.cgroup_sessions) +

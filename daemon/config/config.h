@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,6 +32,12 @@ std::string_view BackendName(BackendKind backend);
 enum class LogLevel : uint8_t { kTrace = 0, kDebug = 1, kInfo = 2, kWarning = 3, kError = 4 };
 // "trace", "debug", "info", "warning", "error".
 std::string_view LogLevelName(LogLevel level);
+
+// Form of the log (common/log.h): "auto", "text", "logfmt", "json", "journal".
+enum class LogFormat : uint8_t { kAuto = 0, kText = 1, kLogfmt = 2, kJson = 3, kJournal = 4 };
+
+// Whose sessions those see who may read but do not operate the node: "own", "all".
+enum class ShowSessions : uint8_t { kOwn = 0, kAll = 1 };
 
 // When plans run by the fused kernels: "explicit", "auto".
 enum class FusedUse : uint8_t {
@@ -87,6 +94,8 @@ struct AllowConfig {
   std::optional<int64_t> uid, gid;
   std::string cgroup;                                           // this one and all below it; "": any
   std::optional<std::vector<std::string>> gpus = std::nullopt;  // UUIDs or indexes; none: all GPUs
+  // Instead of those of [quotas], by their names there: {"plans", 100}. Not `sessions`, which is the node's.
+  std::map<std::string, int64_t> quotas = {};
   bool operator==(const AllowConfig&) const = default;
 };
 
@@ -104,8 +113,10 @@ struct Config {
   std::string state_dir = "/var/lib/tandem";  // tuning table, probe results; absolute
   std::string tuning_dir;  // shipped tuning tables; "": ../share/tandem/tuning beside tandemd's own
   std::string socket_group =
-      "tandem";             // group (name or gid) of lease.sock and client.sock; "": tandemd's own
-  std::string engine_path;  // the tandem-engine program; "": beside tandemd's own
+      "tandem";  // group (name or gid) of lease.sock and client.sock; "": tandemd's own
+  ShowSessions show_sessions = ShowSessions::kOwn;
+  std::string show_sessions_group;  // a group (name or gid) whose members see all sessions; "": none
+  std::string engine_path;          // the tandem-engine program; "": beside tandemd's own
   BackendKind backend = BackendKind::kAuto;
   std::string topology_file;  // topology to use instead of NVML's or the emulated default; "": none
   int64_t emulated_gpus = 4;  // 1 to 8; a topology file's GPUs count instead if there is one
@@ -119,10 +130,12 @@ struct Config {
   PlacementUse placement = PlacementUse::kAuto;  // of plans: engines or the ranks' own streams
   bool speculative_launch = true;  // an expected launch's first kernel waits on its lane for the start
   int64_t trace_records = 65536;   // launches kept for `tandemctl trace`; 0: no trace
-  bool cordoned = false;           // no new sessions and groups
-  int64_t stop_grace_ms = 30000;   // how long a stop waits for groups to end
-  int64_t restart_grace_ms = 0;    // how long jobs wait for the next tandemd; 0: they end with this one
+  std::string ready_with_engines = "all";  // "all", "any", or how many
+  bool cordoned = false;                   // no new sessions and groups
+  int64_t stop_grace_ms = 30000;           // how long a stop waits for groups to end
+  int64_t restart_grace_ms = 0;  // how long jobs wait for the next tandemd; 0: they end with this one
   LogLevel log_level = LogLevel::kInfo;
+  LogFormat log_format = LogFormat::kAuto;
   std::string metrics_listen =
       "off";                       // "address:port" that serves Prometheus metrics (port 0: any), or "off"
   bool metrics_per_plan = false;   // series of each live plan
@@ -143,6 +156,9 @@ std::string AdminSocketPath(const Config& config);  // gRPC: changes by operator
 // `admin_dir`, or the runtime directory's name with "-admin" appended. Containers mount the runtime
 // directory: a socket in there would let root of a container administer the node.
 std::string AdminDirectory(const Config& config);
+
+// The engines that must work for the node to be ready; 0: all.
+int64_t EnginesNeeded(const Config& config);
 
 // Checks what no key can check alone: paths that are absolute and short enough for a socket, orders between
 // keys. INVALID_ARGUMENT names the keys, their values and the limits.

@@ -16,7 +16,9 @@ namespace {
 constexpr std::array<std::string_view, 3> kBackends = {"auto", "host", "cuda"};
 constexpr std::array<std::string_view, 2> kFusedUses = {"explicit", "auto"};
 constexpr std::array<std::string_view, 3> kPlacementUses = {"auto", "engine", "client"};
+constexpr std::array<std::string_view, 2> kShownSessions = {"own", "all"};
 constexpr std::array<std::string_view, 5> kLogLevels = {"trace", "debug", "info", "warning", "error"};
+constexpr std::array<std::string_view, 5> kLogFormats = {"auto", "text", "logfmt", "json", "journal"};
 
 }  // namespace
 
@@ -84,6 +86,12 @@ const std::vector<KeySpec>& Table() {
            "tandemd."),
       Text("socket_group", TANDEM_FIELD(socket_group),
            "Group whose members may use Tandem: a name or a gid. Empty: the group that tandemd runs as."),
+      Live(Choice(
+          "show_sessions", TANDEM_FIELD(show_sessions), kShownSessions,
+          "Whose sessions, groups and plans a user sees on the clients' socket. own: those of its uid. "
+          "Root and tandemd's own user see all.")),
+      Live(Text("show_sessions_group", TANDEM_FIELD(show_sessions_group),
+                "Group whose members see all users' sessions: a name or a gid. Empty: none.")),
       Text("engine_path", TANDEM_FIELD(engine_path),
            "The tandem-engine program. Empty: the one beside tandemd."),
       Choice("backend", TANDEM_FIELD(backend), kBackends,
@@ -119,6 +127,10 @@ const std::vector<KeySpec>& Table() {
                        "first.")),
       Integer("trace_records", TANDEM_FIELD(trace_records), 0, 1048576,
               "Launches kept for `tandemctl trace`. 0: none."),
+      Live(Text(
+          "ready_with_engines", TANDEM_FIELD(ready_with_engines),
+          "How many GPUs' engines must work for the node to be ready (docs/monitoring.md): all, any, or a "
+          "number from 1 to 8. A number above that of the GPUs: all.")),
       Live(Bool("cordoned", TANDEM_FIELD(cordoned),
                 "The node takes no new sessions and groups, as after `tandemctl cordon`.")),
       Live(Integer("stop_grace_ms", TANDEM_FIELD(stop_grace_ms), 0, kDayMs,
@@ -130,6 +142,9 @@ const std::vector<KeySpec>& Table() {
           "with tandemd."),
       Live(Choice("log_level", TANDEM_FIELD(log_level), kLogLevels,
                   "Least severity that is logged to stderr.")),
+      Live(Choice("log_format", TANDEM_FIELD(log_format), kLogFormats,
+                  "Form of the log (docs/monitoring.md). auto: the journal's own fields where tandemd runs "
+                  "under the journal, else text.")),
       Live(
           Text("metrics.listen", TANDEM_FIELD(metrics_listen),
                "Address and port that serve Prometheus metrics, for example 127.0.0.1:9464 (port 0: any free "

@@ -288,6 +288,7 @@ void Control::SetLimits(const ControlLimits& limits) {
 
 void Control::SetAllow(std::vector<AllowRule> rules) {
   RegistryLock lock(services_->core.registry);
+  services_->core.registry.ledger.SetRules(rules);
   services_->core.options.allow = std::move(rules);
 }
 

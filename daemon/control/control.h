@@ -143,7 +143,7 @@ class Control final : public EngineListener {
   void SetAdmission(Admission admission);
   // Takes over quotas, except for `sessions` and `calls_per_uid`, which hold from the start to the end.
   void SetLimits(const ControlLimits& limits);
-  // For sessions that attach from now on.
+  // GPUs are those of sessions that attach from now on, quotas of all.
   void SetAllow(std::vector<AllowRule> rules);
   // Waits until no group is left, or draining ends; the numbers of sessions and groups.
   std::pair<uint64_t, uint64_t> WaitDrained(const Waiter& waiter);

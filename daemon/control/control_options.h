@@ -62,8 +62,11 @@ constexpr uint64_t MostCalls(const ControlLimits& limits) {
 // Sessions that fit every selector that is set may use these GPUs (AllowConfig).
 struct AllowRule {
   std::optional<uint32_t> uid, gid;
-  std::string cgroup;                                // this one and all below it; "": any
-  std::optional<std::set<int>> gpus = std::nullopt;  // positions in the topology; none: all
+  std::string cgroup;                                  // this one and all below it; "": any
+  std::optional<std::set<int>> gpus = std::nullopt;    // positions in the topology; none: all
+  std::optional<ControlLimits> limits = std::nullopt;  // of uids and cgroups; none: those of all
+
+  bool Fits(uint32_t of_uid, uint32_t of_gid, const std::string& of_cgroup) const;
 };
 
 enum class LogSeverity { kDebug, kInfo, kWarning, kError };

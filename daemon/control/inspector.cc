@@ -180,6 +180,7 @@ PlanPage Inspector::SnapshotPlans(const PlanQuery& query) {
          at != core_.registry.groups.end() && !page.more; ++at) {
       const auto& [id, group] = *at;
       if (query.group_id != 0 && id != query.group_id) continue;
+      if (query.viewer && !query.viewer(group->payer.uid)) continue;
       const bool begun = id == query.after_group;
       for (auto plan = begun ? group->plans.upper_bound(query.after_plan) : group->plans.begin();
            plan != group->plans.end(); ++plan) {
@@ -194,6 +195,7 @@ PlanPage Inspector::SnapshotPlans(const PlanQuery& query) {
         PlanSnapshot snapshot;
         snapshot.plan_id = plan->first;
         snapshot.group_id = id;
+        snapshot.uid = group->payer.uid;
         snapshot.group_name = group->name;
         snapshot.gpus = group->gpus;
         snapshot.info = record.info;

@@ -29,20 +29,65 @@ std::string NameOf(Resource resource, const char* per) {
 template <typename Accounts, typename Key>
 uint64_t UsageOf(const Accounts& accounts, const Key& key, Resource resource) {
   const auto account = accounts.find(key);
-  return account == accounts.end() ? 0 : account->second[Index(resource)];
+  return account == accounts.end() ? 0 : account->second.amounts[Index(resource)];
 }
 
 template <typename Accounts, typename Key>
 void TakeFrom(Accounts& accounts, const Key& key, Resource resource, uint64_t amount) {
   const auto account = accounts.find(key);
   if (account == accounts.end()) return;
-  uint64_t& usage = account->second[Index(resource)];
+  auto& amounts = account->second.amounts;
+  uint64_t& usage = amounts[Index(resource)];
   usage -= std::min(usage, amount);
-  const auto& amounts = account->second;
   if (std::all_of(amounts.begin(), amounts.end(), [](uint64_t a) { return a == 0; })) accounts.erase(account);
 }
 
+// `path` is `folder` or lies below it; any path does for an empty folder.
+bool IsWithin(const std::string& path, const std::string& folder) {
+  const size_t end = folder.find_last_not_of('/');
+  if (end == std::string::npos) return true;
+  return path.compare(0, end + 1, folder, 0, end + 1) == 0 &&
+         (path.size() == end + 1 || path[end + 1] == '/');
+}
+
+uint64_t OfUid(const ControlLimits& limits, Resource resource) {
+  switch (resource) {
+    case Resource::kSessions: return limits.sessions_per_uid;
+    case Resource::kGroups: return limits.groups;
+    case Resource::kPlans: return limits.plans;
+    case Resource::kPlanBytes: return limits.plan_bytes;
+    case Resource::kTensors: return limits.tensors;
+    case Resource::kDescriptors: return limits.descriptors;
+    case Resource::kSegmentBytes: return limits.segment_bytes;
+    case Resource::kRegisteredBytes: return limits.registered_bytes;
+    case Resource::kCalls: return limits.calls_per_uid;
+  }
+  return 0;
+}
+
+uint64_t OfCgroup(const ControlLimits& limits, Resource resource) {
+  const auto own = [&limits, resource]() -> uint64_t {
+    switch (resource) {
+      case Resource::kSessions: return limits.cgroup.sessions;
+      case Resource::kGroups: return limits.cgroup.groups;
+      case Resource::kPlans: return limits.cgroup.plans;
+      case Resource::kPlanBytes: return limits.cgroup.plan_bytes;
+      case Resource::kTensors: return limits.cgroup.tensors;
+      case Resource::kDescriptors: return limits.cgroup.descriptors;
+      case Resource::kSegmentBytes: return limits.cgroup.segment_bytes;
+      case Resource::kRegisteredBytes: return limits.cgroup.registered_bytes;
+      case Resource::kCalls: return limits.cgroup.calls;
+    }
+    return 0;
+  }();
+  return own == 0 ? OfUid(limits, resource) : own;
+}
+
 }  // namespace
+
+bool AllowRule::Fits(uint32_t of_uid, uint32_t of_gid, const std::string& of_cgroup) const {
+  return uid.value_or(of_uid) == of_uid && gid.value_or(of_gid) == of_gid && IsWithin(of_cgroup, cgroup);
+}
 
 Status CheckLimit(const std::string& name, const std::string& who, uint64_t limit, uint64_t usage,
                   uint64_t more) {
@@ -78,24 +123,20 @@ std::string OwnerOf(const std::string& cgroup) {
   return cgroup;
 }
 
-void Ledger::SetLimits(const ControlLimits& limits) {
-  uid_limits_ = {limits.sessions_per_uid, limits.groups,           limits.plans,
-                 limits.plan_bytes,       limits.tensors,          limits.descriptors,
-                 limits.segment_bytes,    limits.registered_bytes, limits.calls_per_uid};
-  cgroup_limits_ = {limits.cgroup.sessions,      limits.cgroup.groups,           limits.cgroup.plans,
-                    limits.cgroup.plan_bytes,    limits.cgroup.tensors,          limits.cgroup.descriptors,
-                    limits.cgroup.segment_bytes, limits.cgroup.registered_bytes, limits.cgroup.calls};
-  for (size_t i = 0; i < kResources; ++i) {
-    if (cgroup_limits_[i] == 0) cgroup_limits_[i] = uid_limits_[i];
+const ControlLimits& Ledger::LimitsOf(const Payer& payer) const {
+  for (const AllowRule& rule : rules_) {
+    if (rule.Fits(payer.uid, payer.gid, payer.path)) return rule.limits.has_value() ? *rule.limits : limits_;
   }
+  return limits_;
 }
 
 Status Ledger::Check(const Payer& payer, Resource resource, uint64_t amount, const Unbooked& unbooked) const {
+  const ControlLimits& limits = LimitsOf(payer);
   TANDEM_RETURN_IF_ERROR(CheckLimit(NameOf(resource, "uid"), "uid " + std::to_string(payer.uid),
-                                    uid_limits_[Index(resource)],
+                                    OfUid(limits, resource),
                                     UsageOf(uids_, payer.uid, resource) + unbooked.of_uid, amount));
   if (payer.cgroup.empty()) return Status::Ok();
-  return CheckLimit(NameOf(resource, "cgroup"), "cgroup " + payer.cgroup, cgroup_limits_[Index(resource)],
+  return CheckLimit(NameOf(resource, "cgroup"), "cgroup " + payer.cgroup, OfCgroup(limits, resource),
                     UsageOf(cgroups_, payer.cgroup, resource) + unbooked.of_cgroup, amount);
 }
 
@@ -107,8 +148,12 @@ Status Ledger::Charge(const Payer& payer, Resource resource, uint64_t amount) {
 
 void Ledger::TakeOver(const Payer& payer, Resource resource, uint64_t amount) {
   if (amount == 0) return;
-  uids_[payer.uid][Index(resource)] += amount;
-  if (!payer.cgroup.empty()) cgroups_[payer.cgroup][Index(resource)] += amount;
+  const auto add = [&](Account& account) {
+    account.amounts[Index(resource)] += amount;
+    account.last = payer;
+  };
+  add(uids_[payer.uid]);
+  if (!payer.cgroup.empty()) add(cgroups_[payer.cgroup]);
 }
 
 void Ledger::Refund(const Payer& payer, Resource resource, uint64_t amount) {
@@ -120,14 +165,15 @@ std::map<std::string, double> Ledger::LargestUse() const {
   std::map<std::string, double> uses;
   for (size_t i = 0; i < kResources; ++i) {
     double& use = uses[kKeys[i]];
-    const auto note = [&](const auto& accounts, uint64_t limit) {
-      for (const auto& [owner, amounts] : accounts) {
-        use = std::max(use,
-                       static_cast<double>(amounts[i]) / static_cast<double>(std::max<uint64_t>(limit, 1)));
+    const auto note = [&](const auto& accounts, const auto& limit_of) {
+      for (const auto& [owner, account] : accounts) {
+        const uint64_t limit =
+            std::max<uint64_t>(limit_of(LimitsOf(account.last), static_cast<Resource>(i)), 1);
+        use = std::max(use, static_cast<double>(account.amounts[i]) / static_cast<double>(limit));
       }
     };
-    note(uids_, uid_limits_[i]);
-    note(cgroups_, cgroup_limits_[i]);
+    note(uids_, OfUid);
+    note(cgroups_, OfCgroup);
   }
   return uses;
 }
@@ -140,10 +186,10 @@ std::vector<OwnerUse> Ledger::Owners(size_t most) const {
       {Resource::kSegmentBytes, &OwnerUse::segment_bytes},
       {Resource::kRegisteredBytes, &OwnerUse::registered_bytes}};
   std::vector<OwnerUse> owners;
-  for (const auto& [cgroup, amounts] : cgroups_) {
+  for (const auto& [cgroup, account] : cgroups_) {
     OwnerUse& use = owners.emplace_back();
     use.owner = cgroup;
-    for (const auto& [resource, member] : kShown) use.*member = amounts[Index(resource)];
+    for (const auto& [resource, member] : kShown) use.*member = account.amounts[Index(resource)];
   }
   const auto rank = [](const OwnerUse& use) {
     return std::tuple(use.segment_bytes + use.registered_bytes, use.sessions);
@@ -162,7 +208,7 @@ std::vector<OwnerUse> Ledger::Owners(size_t most) const {
 
 uint64_t Ledger::Total(Resource resource) const {
   uint64_t total = 0;
-  for (const auto& [uid, amounts] : uids_) total += amounts[Index(resource)];
+  for (const auto& [uid, account] : uids_) total += account.amounts[Index(resource)];
   return total;
 }
 

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/control/control_options.h"
@@ -43,6 +44,9 @@ std::string OwnerOf(const std::string& cgroup);
 struct Payer {
   uint32_t uid = 0;
   std::string cgroup;
+  // What AllowRule::Fits asks for beside the uid: the session's gid and its own cgroup.
+  uint32_t gid = 0;
+  std::string path = {};
 };
 
 class Ledger {
@@ -50,7 +54,12 @@ class Ledger {
   explicit Ledger(const ControlLimits& limits) { SetLimits(limits); }
 
   // Accounts that have more than the new limits allow keep it, and get nothing more.
-  void SetLimits(const ControlLimits& limits);
+  void SetLimits(const ControlLimits& limits) { limits_ = limits; }
+  // The limits of the first rule that fits a payer take the place of the others, if it has any. What uids and
+  // cgroups have under several rules counts together.
+  void SetRules(std::vector<AllowRule> rules) { rules_ = std::move(rules); }
+  // Of uids and cgroups, for this payer.
+  const ControlLimits& LimitsOf(const Payer& payer) const;
 
   // Whether `payer` may have `amount` more. RESOURCE_EXHAUSTED, reason "QUOTA_<NAME>", with limit, usage and
   // who ("uid 7", "cgroup /x"). `unbooked` are amounts that count without being charged, of the uid and of
@@ -70,7 +79,8 @@ class Ledger {
   void Refund(const Payer& payer, Resource resource, uint64_t amount);
 
   // By the quota's key in the configuration: the part of its limit that the account with the largest part
-  // uses, 0 to 1. A uid's and a cgroup's limits count as one quota.
+  // uses, 0 to 1. A uid's and a cgroup's limits count as one quota. An account's limits are those of the
+  // payer that was charged last.
   std::map<std::string, double> LargestUse() const;
   // The `most` cgroups with the most memory, the most first, then all others together, without a name.
   std::vector<OwnerUse> Owners(size_t most) const;
@@ -80,11 +90,15 @@ class Ledger {
   size_t accounts() const { return uids_.size() + cgroups_.size(); }
 
  private:
-  using Amounts = std::array<uint64_t, kResources>;
+  struct Account {
+    std::array<uint64_t, kResources> amounts{};
+    Payer last;  // charged
+  };
 
-  Amounts uid_limits_, cgroup_limits_;
-  std::map<uint32_t, Amounts> uids_;
-  std::map<std::string, Amounts> cgroups_;
+  ControlLimits limits_;
+  std::vector<AllowRule> rules_;
+  std::map<uint32_t, Account> uids_;
+  std::map<std::string, Account> cgroups_;
 };
 
 // The refusal of Check, also for limits that are kept elsewhere (of the node, of a session). `name` as in

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -94,6 +95,7 @@ struct PoolSnapshot {
 struct PlanSnapshot {
   uint64_t plan_id = 0;
   uint64_t group_id = 0;
+  uint32_t uid = 0;  // of the group
   std::string group_name;
   std::vector<int> gpus;  // by rank
   std::string info;       // a serialised tandem.v1.PlanInfo, without the group's own figures, which follow
@@ -105,10 +107,11 @@ struct PlanSnapshot {
 
 // The plans to list, and which of their fields.
 struct PlanQuery {
-  uint64_t group_id = 0, plan_id = 0;        // 0: all
-  const std::set<uint64_t>* only = nullptr;  // these plans; null: all
-  bool programs = false;                     // listings, and what steps are called
-  bool steps = false;                        // what steps are called
+  uint64_t group_id = 0, plan_id = 0;             // 0: all
+  const std::set<uint64_t>* only = nullptr;       // these plans; null: all
+  std::function<bool(uint32_t uid)> viewer = {};  // plans of the groups of such uids; empty: all
+  bool programs = false;                          // listings, and what steps are called
+  bool steps = false;                             // what steps are called
   uint64_t after_group = 0,
            after_plan = 0;       // those behind this one, in the order of groups and of their plans
   size_t most_bytes = SIZE_MAX;  // of what is kept of them; at least one plan

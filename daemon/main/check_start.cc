@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "common/log.h"
 #include "common/unique_fd.h"
 #include "common/unix_group.h"
 #include "daemon/main/instance_lock.h"
@@ -73,6 +74,7 @@ std::vector<std::string> CheckStart(const Config& config, const NodeSources& sou
   check("admin_dir", CheckAdminDirectory(AdminDirectory(config), config.runtime_dir));
   check("admin_dir", CheckWritableDirectory(AdminDirectory(config)));
   check("state_dir", CheckWritableDirectory(config.state_dir));
+  check("log_format", log::CheckFormat(static_cast<log::Format>(config.log_format)));
   if (!config.socket_group.empty()) check("socket_group", FindGroup(config.socket_group).status());
   if (config.metrics_listen != "off") check("metrics.listen", CheckListen(config.metrics_listen));
   if (config.web_listen != "off") check("web.listen", CheckListen(config.web_listen));

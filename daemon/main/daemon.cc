@@ -11,6 +11,7 @@
 
 #include "common/log.h"
 #include "common/sd_notify.h"
+#include "common/unix_group.h"
 #include "daemon/config/config_keys.h"
 #include "daemon/main/instance_lock.h"
 #include "daemon/main/link_rates.h"
@@ -105,7 +106,7 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, const std::s
     log::Warning("tuning file refused: " + refused);
   ControlOptions options = ControlOptionsOf(config, node, version);
   options.tuning = daemon->tuning_;
-  TANDEM_ASSIGN_OR_RETURN(options.allow, AllowRulesOf(config.allow, node.topology));
+  TANDEM_ASSIGN_OR_RETURN(options.allow, AllowRulesOf(config.allow, node.topology, config.quotas));
   daemon->control_ = std::make_unique<Control>(std::move(options), *daemon->supervisor_);
   AdminSources& sources = daemon->sources_;
   sources.control = daemon->control_.get();
@@ -127,6 +128,14 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, const std::s
   };
   daemon->metrics_per_plan_ = config.metrics_per_plan;
   sources.metrics_per_plan = [self = daemon.get()] { return self->metrics_per_plan_.load(); };
+  daemon->engines_needed_ = EnginesNeeded(config);
+  sources.engines_needed = [self = daemon.get()] { return self->engines_needed_.load(); };
+  daemon->SetViewers(config);
+  sources.viewer = [self = daemon.get()](const Caller& caller) {
+    return ViewerFor(
+        caller,
+        {.all = self->shows_all_sessions_, .daemon_uid = ::geteuid(), .group = self->sessions_group_});
+  };
   sources.caller = [self = daemon.get()](const std::string& peer) {
     std::lock_guard<std::mutex> lock(self->published_mutex_);
     return self->servers_ == nullptr ? std::string() : self->servers_->CallerOf(peer);
@@ -329,25 +338,39 @@ std::vector<std::string> Daemon::Reload(const Config& next) {
       left.push_back(std::string(key.name));
     }
   }
-  if (next.allow != config_.allow) {
-    Result<std::vector<AllowRule>> rules = AllowRulesOf(next.allow, control_->options().topology);
-    if (rules.ok()) {
-      taken.push_back("allow has " + std::to_string(rules->size()) + " rules");
-      config_.allow = next.allow;
-      control_->SetAllow(std::move(*rules));
-    } else {
-      log::Error("configuration: allow stays as it is: " + rules.status().message());
-    }
+  // Rules with quotas take the others from [quotas], which may have changed.
+  if (Result<std::vector<AllowRule>> rules =
+          AllowRulesOf(next.allow, control_->options().topology, next.quotas);
+      rules.ok()) {
+    if (next.allow != config_.allow) taken.push_back("allow has " + std::to_string(rules->size()) + " rules");
+    config_.allow = next.allow;
+    control_->SetAllow(std::move(*rules));
+  } else {
+    log::Error("configuration: allow stays as it is: " + rules.status().message());
   }
   for (const std::string& change : taken) log::Info("configuration: " + change);
   config_.log_level = next.log_level;
-  log::SetLeast(static_cast<log::Level>(next.log_level));
+  if (const Status fits = log::CheckFormat(static_cast<log::Format>(next.log_format)); fits.ok()) {
+    config_.log_format = next.log_format;
+  } else {
+    log::Error("configuration: log_format stays as it is: " + fits.message());
+  }
+  if (const Status set_up = log::SetUp(static_cast<log::Level>(config_.log_level),
+                                       static_cast<log::Format>(config_.log_format));
+      !set_up.ok()) {
+    log::Error("configuration: the log stays as it is: " + set_up.message());
+  }
   config_.stop_grace_ms = next.stop_grace_ms;
   const int64_t sessions = config_.quotas.sessions, calls_per_uid = config_.quotas.calls_per_uid;
   config_.quotas = next.quotas;
   config_.quotas.sessions = sessions;
   config_.quotas.calls_per_uid = calls_per_uid;
   control_->SetLimits(LimitsOf(config_.quotas));
+  config_.ready_with_engines = next.ready_with_engines;
+  engines_needed_ = EnginesNeeded(next);
+  config_.show_sessions = next.show_sessions;
+  config_.show_sessions_group = next.show_sessions_group;
+  SetViewers(config_);
   config_.metrics_per_plan = next.metrics_per_plan;
   metrics_per_plan_ = next.metrics_per_plan;
   config_.metrics_listen = next.metrics_listen;
@@ -360,6 +383,17 @@ std::vector<std::string> Daemon::Reload(const Config& next) {
   }
   PublishHealth();
   return left;
+}
+
+void Daemon::SetViewers(const Config& config) {
+  shows_all_sessions_ = config.show_sessions == ShowSessions::kAll;
+  sessions_group_ = -1;
+  if (config.show_sessions_group.empty()) return;
+  if (const Result<gid_t> group = FindGroup(config.show_sessions_group); group.ok()) {
+    sessions_group_ = static_cast<int64_t>(*group);
+  } else {
+    log::Warning("show_sessions_group: " + group.status().message());
+  }
 }
 
 bool Daemon::Alive() {

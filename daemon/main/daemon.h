@@ -67,6 +67,8 @@ class Daemon {
   // `measures`: what is not known yet is probed; not while jobs run.
   void ProbeLinks(Topology topology, bool measures);
   Status StartSockets();
+  // Whose sessions callers see, as `config` has it.
+  void SetViewers(const Config& config);
 
   Config config_;
   UniqueFd lock_, journal_;  // journal_: not valid where jobs end with tandemd
@@ -84,7 +86,10 @@ class Daemon {
   bool made_admin_directory_ = false;
   bool leaves_jobs_ = false;
   std::atomic<bool> metrics_per_plan_{false};
-  std::mutex published_mutex_;  // over servers_ while it is set and used for health
+  std::atomic<int64_t> engines_needed_{0};
+  std::atomic<bool> shows_all_sessions_{false};
+  std::atomic<int64_t> sessions_group_{-1};  // members see all sessions; -1: no such group
+  std::mutex published_mutex_;               // over servers_ while it is set and used for health
 };
 
 }  // namespace tandem::daemon

@@ -138,10 +138,16 @@ int main(int argc, char** argv) {
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGHUP, SIG_IGN);  // engines inherit it; a blocked signal comes to sigtimedwait all the same
 
-  tandem::log::SetUp(static_cast<tandem::log::Level>(line->config.log_level),
-                     tandem::log::RunsUnderJournal());
-  tandem::log::Info(std::string("tandemd ") + tandem::BuildVersion() + " starts" +
-                    (line->config_path.empty() ? std::string() : " config=" + line->config_path));
+  if (const tandem::Status set_up =
+          tandem::log::SetUp(static_cast<tandem::log::Level>(line->config.log_level),
+                             static_cast<tandem::log::Format>(line->config.log_format));
+      !set_up.ok()) {
+    std::fprintf(stderr, "tandemd: %s\n", set_up.message().c_str());
+    return 2;
+  }
+  tandem::log::Info(
+      std::string("tandemd ") + tandem::BuildVersion() + " starts" +
+      (line->config_path.empty() ? std::string() : " config=" + tandem::log::FieldValue(line->config_path)));
   for (const std::string& note : line->config.old_names) tandem::log::Warning(note);
   auto daemon = Daemon::Start(line->config, tandem::BuildVersion());
   if (!daemon.ok()) {

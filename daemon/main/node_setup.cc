@@ -7,6 +7,7 @@
 #include "common/gpu_name.h"
 #include "common/log.h"
 #include "common/mps_endpoint.h"
+#include "daemon/config/allow_rules.h"
 #include "daemon/supervisor/supervisor.h"
 #include "daemon/topology/nvml_topology.h"
 #include "daemon/topology/shared_gpus.h"
@@ -165,12 +166,14 @@ std::string TuningDirectory(const Config& config) {
   return error ? std::string() : (self.parent_path().parent_path() / "share" / "tandem" / "tuning").string();
 }
 
-Result<std::vector<AllowRule>> AllowRulesOf(const std::vector<AllowConfig>& rules, const Topology& topology) {
+Result<std::vector<AllowRule>> AllowRulesOf(const std::vector<AllowConfig>& rules, const Topology& topology,
+                                            const QuotaConfig& quotas) {
   std::vector<AllowRule> all;
   for (const AllowConfig& from : rules) {
     AllowRule rule{.uid = {}, .gid = {}, .cgroup = from.cgroup};
     if (from.uid.has_value()) rule.uid = static_cast<uint32_t>(*from.uid);
     if (from.gid.has_value()) rule.gid = static_cast<uint32_t>(*from.gid);
+    if (!from.quotas.empty()) rule.limits = LimitsOf(config::QuotasOf(from, quotas));
     if (from.gpus.has_value()) rule.gpus.emplace();
     for (const std::string& gpu : from.gpus.value_or(std::vector<std::string>())) {
       const bool is_index = gpu.find_first_not_of("0123456789") == std::string::npos && gpu.size() < 4;

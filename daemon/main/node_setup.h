@@ -49,7 +49,8 @@ Result<EngineSettings> EngineSettingsOf(const Config& config, const NodeChoice& 
 std::string TuningDirectory(const Config& config);
 
 // The rules with the GPUs' positions. NOT_FOUND names a GPU that the node does not have.
-Result<std::vector<AllowRule>> AllowRulesOf(const std::vector<AllowConfig>& rules, const Topology& topology);
+Result<std::vector<AllowRule>> AllowRulesOf(const std::vector<AllowConfig>& rules, const Topology& topology,
+                                            const QuotaConfig& quotas);
 ControlLimits LimitsOf(const QuotaConfig& quotas);
 ControlOptions ControlOptionsOf(const Config& config, const NodeChoice& node, const std::string& version);
 

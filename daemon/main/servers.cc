@@ -4,15 +4,14 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
-#include <sys/stat.h>
 
 #include <chrono>
 #include <utility>
 
 #include "common/log.h"
 #include "daemon/admin/bounded_admin.h"
-#include "daemon/main/admin_listener.h"
 #include "daemon/main/instance_lock.h"
+#include "daemon/main/peer_listener.h"
 #include "daemon/service/tandem_service.h"
 
 namespace tandem::daemon {
@@ -33,17 +32,6 @@ void Configure(grpc::ServerBuilder& builder, const ControlLimits& limits) {
       grpc::ResourceQuota("tandemd").SetMaxThreads(static_cast<int>(MostCalls(limits) + kSpareThreads)));
 }
 
-// Builds, listens and starts. Only the owner may use the socket's file until ShareSocket opens it.
-Result<std::unique_ptr<grpc::Server>> BuildAt(grpc::ServerBuilder& builder, const std::string& socket) {
-  TANDEM_RETURN_IF_ERROR(RemoveStaleSocket(socket));
-  builder.AddListeningPort("unix:" + socket, grpc::InsecureServerCredentials());
-  mode_t before = ::umask(0177);
-  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  ::umask(before);
-  if (server == nullptr) return Unavailable("cannot listen at " + socket);
-  return server;
-}
-
 // One call that touches the registry: what listens, answers.
 Status AskStats(const std::string& socket) {
   auto channel = grpc::CreateChannel("unix:" + socket, grpc::InsecureChannelCredentials());
@@ -59,13 +47,31 @@ Status AskStats(const std::string& socket) {
 
 }  // namespace
 
+// A server and its socket, whose file only the owner may use until ShareSocket opens it.
+struct Listening {
+  std::unique_ptr<grpc::Server> server;
+  std::unique_ptr<PeerListener> listener;
+};
+
+static Status StartAt(grpc::ServerBuilder& builder, const std::string& path, Listening& at) {
+  TANDEM_RETURN_IF_ERROR(RemoveStaleSocket(path));
+  at.server = builder.BuildAndStart();
+  if (at.server == nullptr) return Unavailable("cannot serve " + path);
+  TANDEM_ASSIGN_OR_RETURN(at.listener, PeerListener::Start(path, at.server.get()));
+  return Status::Ok();
+}
+
 struct Servers::Parts {
   Parts(const Config& config, Control& control, const AdminSources& sources)
       : client_path(ClientSocketPath(config)),
         admin_path(AdminSocketPath(config)),
         tandem(control),
         tandem_for_admin(control),
-        admin(sources),
+        admin(sources, kMaxReplyBytes,
+              [this, viewer = sources.viewer](const std::string& peer) {
+                const std::optional<Caller> caller = client.listener->CallerOf(peer);
+                return caller.has_value() && viewer ? viewer(*caller) : Viewer::OfNone();
+              }),
         bounded_admin(admin),
         admin_for_admin(sources),
         admin_control(sources) {}
@@ -75,17 +81,18 @@ struct Servers::Parts {
   BoundedAdmin bounded_admin;  // for the clients' socket, where anybody may call
   AdminService admin_for_admin;
   AdminControlService admin_control;
-  std::unique_ptr<grpc::Server> client_server, admin_server;
-  std::unique_ptr<AdminListener> admin_listener;
+  Listening client, administrators;
 };
 
 Servers::Servers(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Servers::~Servers() {
-  parts_->admin_listener.reset();
   auto now = std::chrono::system_clock::now();
-  if (parts_->client_server) parts_->client_server->Shutdown(now + std::chrono::seconds(1));
-  if (parts_->admin_server) parts_->admin_server->Shutdown(now + std::chrono::seconds(1));
+  // A call may ask the listener whose it is: the listener outlives the server's calls.
+  for (Listening* at : {&parts_->client, &parts_->administrators}) {
+    if (at->listener) at->listener->Close();
+    if (at->server) at->server->Shutdown(now + std::chrono::seconds(1));
+  }
 }
 
 Result<std::unique_ptr<Servers>> Servers::Start(const Config& config, Control& control,
@@ -100,7 +107,7 @@ Result<std::unique_ptr<Servers>> Servers::Start(const Config& config, Control& c
     Configure(builder, control.options().limits);
     builder.RegisterService(&parts->tandem);
     builder.RegisterService(&parts->bounded_admin);
-    TANDEM_ASSIGN_OR_RETURN(parts->client_server, BuildAt(builder, parts->client_path));
+    TANDEM_RETURN_IF_ERROR(StartAt(builder, parts->client_path, parts->client));
   }
   // The plugin reaches every server that is built from here on: the administrators' only.
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -110,11 +117,7 @@ Result<std::unique_ptr<Servers>> Servers::Start(const Config& config, Control& c
     builder.RegisterService(&parts->tandem_for_admin);
     builder.RegisterService(&parts->admin_for_admin);
     builder.RegisterService(&parts->admin_control);
-    TANDEM_RETURN_IF_ERROR(RemoveStaleSocket(parts->admin_path));
-    parts->admin_server = builder.BuildAndStart();
-    if (parts->admin_server == nullptr) return Unavailable("cannot serve " + parts->admin_path);
-    TANDEM_ASSIGN_OR_RETURN(parts->admin_listener,
-                            AdminListener::Start(parts->admin_path, parts->admin_server.get()));
+    TANDEM_RETURN_IF_ERROR(StartAt(builder, parts->admin_path, parts->administrators));
   }
   Status shared = ShareSocket(parts->client_path, config.socket_group, 0660);
   if (shared.code() == Code::kNotFound) {
@@ -126,7 +129,7 @@ Result<std::unique_ptr<Servers>> Servers::Start(const Config& config, Control& c
 }
 
 void Servers::SetHealth(const Health& health) {
-  for (grpc::Server* server : {parts_->client_server.get(), parts_->admin_server.get()}) {
+  for (grpc::Server* server : {parts_->client.server.get(), parts_->administrators.server.get()}) {
     grpc::HealthCheckServiceInterface* service =
         server == nullptr ? nullptr : server->GetHealthCheckService();
     if (service == nullptr) continue;
@@ -137,7 +140,8 @@ void Servers::SetHealth(const Health& health) {
 }
 
 std::string Servers::CallerOf(const std::string& peer) const {
-  return parts_->admin_listener->CallerOf(peer);
+  const std::optional<Caller> caller = parts_->administrators.listener->CallerOf(peer);
+  return caller.has_value() ? CallerText(*caller) : "";
 }
 
 Status Servers::DialSelf() const {

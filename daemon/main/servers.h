@@ -27,7 +27,7 @@ class Servers {
   // Sets the answers of both sockets' health services. The services "" (the whole server), "readiness" and
   // "tandem.v1.Tandem" are SERVING while the node is ready, "liveness" while tandemd is live. Thread-safe.
   void SetHealth(const Health& health);
-  // The process that a call on the administrators' socket comes from (AdminListener::CallerOf). Thread-safe.
+  // The process that a call on the administrators' socket comes from, for the log (CallerText). Thread-safe.
   std::string CallerOf(const std::string& peer) const;
   // Makes one call over each socket; UNAVAILABLE names the one that does not answer in 10 s.
   Status DialSelf() const;

@@ -1,5 +1,6 @@
 #include "daemon/observe/health.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 
@@ -31,12 +32,16 @@ Health CheckHealth(const HealthInput& input) {
     health.reasons.push_back("the node drains: it takes no new jobs");
   if (input.admission == Admission::kCordoned)
     health.reasons.push_back("the node is cordoned: it takes no new jobs");
+  health.ready = health.reasons.empty();
+  int64_t working = static_cast<int64_t>(input.engines.size());
+  const int64_t needed = input.engines_needed == 0 ? working : std::min(working, input.engines_needed);
   for (size_t gpu = 0; gpu < input.engines.size(); ++gpu) {
     if (std::string why = WhyNotReady(input.engines[gpu]); !why.empty()) {
       health.reasons.push_back("the " + EngineName(input.topology, gpu) + " " + why);
+      --working;
     }
   }
-  health.ready = health.reasons.empty();
+  health.ready &= working >= needed;
   return health;
 }
 

@@ -3,6 +3,7 @@
 // Whether this node works: what load balancers, orchestrators and `tandemctl health` ask for.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,9 +16,9 @@ namespace tandem::daemon {
 struct Health {
   // tandemd makes progress. A restart of tandemd is the cure if it does not.
   bool live = true;
-  // New jobs can run on every GPU of the node.
+  // New jobs can run on every GPU of the node, or on as many as the node needs to be ready.
   bool ready = true;
-  // One sentence for each cause that the node is not ready, or not live.
+  // One sentence for each cause that the node is not ready, not live, or ready on a part of its GPUs.
   std::vector<std::string> reasons;
 };
 
@@ -26,6 +27,7 @@ struct HealthInput {
   Admission admission = Admission::kOpen;
   Topology topology;
   std::vector<EngineStatus> engines;  // by GPU
+  int64_t engines_needed = 0;         // that work, for a node that is ready; 0, or more than there are: all
 };
 
 // An engine that has been silent for longer counts as not ready: the supervisor asks each engine every two

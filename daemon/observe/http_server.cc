@@ -20,14 +20,17 @@ namespace tandem::daemon {
 namespace {
 
 // A connection has one of the threads until its request has come, or until the time is up. More idle
-// connections than threads hold the next one up for the timeout at most.
-constexpr char kRequestTimeoutMs[] = "3000";
+// connections than threads hold the next one up for the timeout at most. Who asks sends its request at once.
+constexpr char kRequestTimeoutMs[] = "1000";
+// Connections that wait for a thread.
+constexpr char kConnectionQueue[] = "512";
 
-HttpAnswer HealthAnswer(bool good, const char* name, const Health& health) {
+// With the causes where it is not good, or `always`.
+HttpAnswer HealthAnswer(bool good, const char* name, const Health& health, bool always) {
   HttpAnswer answer;
   answer.code = good ? 200 : 503;
   answer.body = std::string(good ? "" : "not ") + name + "\n";
-  if (!good) {
+  if (!good || always) {
     for (const std::string& reason : health.reasons) answer.body += reason + "\n";
   }
   return answer;
@@ -116,8 +119,9 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& listen,
     return 1;
   };
   const std::string count = std::to_string(threads);
-  std::array<const char*, 7> options = {"listening_ports",    listen.c_str(),    "num_threads", count.c_str(),
-                                        "request_timeout_ms", kRequestTimeoutMs, nullptr};
+  std::array<const char*, 9> options = {"listening_ports",  listen.c_str(),       "num_threads",
+                                        count.c_str(),      "request_timeout_ms", kRequestTimeoutMs,
+                                        "connection_queue", kConnectionQueue,     nullptr};
   mg_init_library(0);
   mg_context* context = mg_start(&callbacks, parts.get(), options.data());
   if (context == nullptr) {
@@ -146,11 +150,11 @@ std::vector<HttpRoute> MonitoringRoutes(std::function<MetricsInput()> gather,
           {"/livez",
            [health](const std::string&) {
              const Health now = health();
-             return HealthAnswer(now.live, "live", now);
+             return HealthAnswer(now.live, "live", now, false);
            }},
           {"/readyz", [health](const std::string&) {
              const Health now = health();
-             return HealthAnswer(now.ready, "ready", now);
+             return HealthAnswer(now.ready, "ready", now, true);
            }}};
 }
 

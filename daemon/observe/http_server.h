@@ -30,10 +30,11 @@ struct HttpRoute {
 
 class HttpServer {
  public:
-  // `listen` is "address:port", port 0 for any free one. `threads` connections are served at once.
+  // `listen` is "address:port", port 0 for any free one. `threads` connections are served at once; one that
+  // waits takes some 20 KiB.
   // UNAVAILABLE reports why it cannot listen.
   static Result<std::unique_ptr<HttpServer>> Start(const std::string& listen, std::vector<HttpRoute> routes,
-                                                   int threads = 8);
+                                                   int threads = 128);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
@@ -47,7 +48,8 @@ class HttpServer {
 };
 
 // What monitoring asks: /metrics for Prometheus, and /livez and /readyz for orchestrators, which answer 200
-// or 503 with one line for each cause.
+// or 503 with one line for each cause. A node that is ready on a part of its GPUs answers 200 with such
+// lines.
 std::vector<HttpRoute> MonitoringRoutes(std::function<MetricsInput()> gather, std::function<Health()> health);
 
 }  // namespace tandem::daemon

@@ -96,7 +96,7 @@ class CallFailed(Exception):
 
 
 class Client:
-    def __init__(self, daemon, name="client", env=None, wrapper=()):
+    def __init__(self, daemon, name="client", env=None, wrapper=(), user=None):
         self.daemon = daemon
         self.next_id = 0
         self.replies = {}
@@ -106,6 +106,7 @@ class Client:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **(env or {})},
+            user=user,
         )
         os.set_blocking(self.process.stdout.fileno(), False)
         self.name = name

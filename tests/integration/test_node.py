@@ -221,6 +221,23 @@ class Reload(TandemTest):
         stranger.call("join", gpu=uuids[1], **join)
         self.reload("[[allow]]\ngpus = [7]\n", message="allow stays as it is")
 
+    def test_rules_have_quotas_of_their_own(self):
+        clients = self.group(2)
+        own = f"[[allow]]\nuid = {os.getuid()}\nquotas = {{ plans = %d }}\n[quotas]\nplans = 50\n"
+        self.reload(own % 1)
+        self.all_reduce_plan(clients)
+        (refused, _) = self.prepare_all_reduce(clients, key="second", check=False)
+        self.assertEqual(refused["detail"]["reason"], "QUOTA_PLANS", refused)
+        self.assertEqual(refused["detail"]["limit"], 1, refused)
+        self.reload(own % 2 + '[metrics]\nlisten = "127.0.0.1:0"\n')  # holds for sessions that are there
+        self.assertIn('\ntandem_quota_use_ratio{quota="plans"} 0.5\n', self.metrics())
+        self.all_reduce_plan(clients, key="second")
+        self.assertIn('\ntandem_quota_use_ratio{quota="plans"} 1\n', self.metrics())
+        self.reload("[quotas]\nplans = 50\n")
+        self.all_reduce_plan(clients, key="third")
+        text = self.reload(own % 0, message="the configuration stays as it is")
+        self.assertIn("allow.quotas.plans = 0 is out of range", text)
+
     def test_a_wrong_configuration_changes_nothing(self):
         text = self.reload("cordoned = true\nlog_level = 7\n", message="the configuration stays as it is")
         self.assertIn("log_level", text)

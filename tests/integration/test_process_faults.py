@@ -1,9 +1,12 @@
 """Engines and the daemon that die: sessions go on, launches end, memory keeps its contents, and all comes back."""
 
 import os
+import re
 import signal
 import time
 import unittest
+import urllib.error
+import urllib.request
 
 from harness import GPUS, Daemon, TandemTest, everybody, needs_gpus, wait_until
 
@@ -67,6 +70,50 @@ class EngineFaults(TandemTest):
         uuids = client.connect()["gpus"]
         client.call("detach")
         return uuids
+
+
+class PartOfTheNode(TandemTest):
+    gpus = 2
+
+    def readyz(self, daemon):
+        """Status and text."""
+        (port,) = re.findall(r"metrics are served at \S+ port=(\d+)", daemon.tail(1000))
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10) as reply:
+                return reply.status, reply.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def with_an_engine_down(self, ready_with):
+        held_down = ("--supervisor-crash-loop-count", "1", "--metrics-listen", "127.0.0.1:0")
+        daemon = Daemon(2, (*held_down, "--ready-with-engines", ready_with))
+        self.addCleanup(daemon.stop)
+        self.assertEqual(self.readyz(daemon), (200, "ready\n"))
+        os.kill(daemon.engines()[0]["pid"], signal.SIGKILL)
+        wait_until(lambda: daemon.engines()[0]["state"] == "crash_looped", 20)
+        return daemon
+
+    def test_it_stays_ready_where_the_configuration_says_so(self):
+        daemon = self.with_an_engine_down("any")
+        status, text = self.readyz(daemon)
+        self.assertEqual(status, 200, text)
+        self.assertRegex(text, r"^ready\nthe engine of GPU 0 \(.*\) is held down after a crash loop\n$")
+        health = daemon.ctl("health", "--ready")
+        self.assertIn("live, ready\n  the engine of GPU 0", health.stdout)
+        client = daemon.client("other")
+        uuids = client.connect()["gpus"]
+        client.call("join", world=1, rank=0, name="one", job_key=self.job_key, gpu=uuids[1])
+        self.all_reduce_plan([client], group="one")
+        self.check_all_reduce([client])
+        os.kill(daemon.engines()[1]["pid"], signal.SIGKILL)
+        wait_until(lambda: self.readyz(daemon)[0] == 503, 20)
+
+    def test_it_is_not_ready_elsewhere(self):
+        daemon = self.with_an_engine_down("2")
+        status, text = self.readyz(daemon)
+        self.assertEqual(status, 503)
+        self.assertIn("not ready\nthe engine of GPU 0", text)
+        self.assertEqual(daemon.ctl("health", "--ready", check=False).returncode, 1)
 
 
 class CrashLoop(TandemTest):

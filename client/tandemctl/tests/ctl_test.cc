@@ -80,6 +80,13 @@ TEST(ViewsTest, CutListingsSaySo) {
   EXPECT_THAT(QueueText(queue), HasSubstr("(cut: "));
 }
 
+TEST(ViewsTest, ListingsCountWhatOtherUsersHave) {
+  admin::v1::ListSessionsReply sessions;
+  EXPECT_THAT(SessionsText(sessions), Not(HasSubstr("other users")));
+  sessions.set_hidden(3);
+  EXPECT_EQ(SessionsText(sessions), "no sessions\n(and 3 sessions of other users)\n");
+}
+
 TEST(ViewsTest, QueueNamesTheLateRanks) {
   admin::v1::GetQueueReply reply;
   EXPECT_EQ(QueueText(reply), "nothing in flight\n");

@@ -108,7 +108,11 @@ TEST(CommandLine, EveryKeyHasAFlagThatSetsIt) {
   for (const config::KeySpec& key : config::Keys()) {
     std::string value;
     switch (key.type) {
-      case config::KeyType::kString: value = key.name.ends_with(".listen") ? "127.0.0.1:1" : "/flag"; break;
+      case config::KeyType::kString:
+        value = key.name.ends_with(".listen")      ? "127.0.0.1:1"
+                : key.name == "ready_with_engines" ? "any"
+                                                   : "/flag";
+        break;
       case config::KeyType::kInteger: value = std::to_string(key.min + 1); break;
       case config::KeyType::kBytes: value = "128 MiB"; break;
       case config::KeyType::kBool:

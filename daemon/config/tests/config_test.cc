@@ -8,6 +8,7 @@
 #include <set>
 #include <sstream>
 
+#include "daemon/config/allow_rules.h"
 #include "daemon/config/config_file.h"
 #include "daemon/config/config_keys.h"
 
@@ -108,6 +109,48 @@ TEST(Config, AllowRulesParseAndPrint) {
   EXPECT_EQ(config.allow.size(), 2u);
 }
 
+TEST(Config, ReadyWithEngines) {
+  for (const auto& [text, needed] : std::vector<std::pair<const char*, int64_t>>{{"all", 0},
+                                                                                 {"any", 1},
+                                                                                 {"1", 1},
+                                                                                 {"8", 8},
+                                                                                 {"0", -1},
+                                                                                 {"9", -1},
+                                                                                 {"", -1},
+                                                                                 {"12", -1},
+                                                                                 {"x", -1}}) {
+    Config config;
+    config.ready_with_engines = text;
+    EXPECT_EQ(ValidateConfig(config).ok(), needed >= 0) << text;
+    if (needed >= 0) {
+      EXPECT_EQ(EnginesNeeded(config), needed) << text;
+    }
+  }
+}
+
+TEST(Config, AllowRulesHaveQuotas) {
+  Config config;
+  config.quotas.tensors = 77;
+  const std::string text =
+      "[[allow]]\nuid = 1000\nquotas = { plans = 100, segment_bytes = \"16 GiB\" }\n"
+      "[[allow]]\ngid = 7\n[allow.quotas]\ncgroup_sessions = 3\n";
+  ASSERT_TRUE(ParseConfigText(text, "f", config).ok()) << ParseConfigText(text, "f", config).ToString();
+  ASSERT_EQ(config.allow.size(), 2u);
+  EXPECT_EQ(config.allow[0].quotas,
+            (std::map<std::string, int64_t>{{"plans", 100}, {"segment_bytes", int64_t{16} << 30}}));
+  const QuotaConfig quotas = config::QuotasOf(config.allow[0], config.quotas);
+  EXPECT_EQ(quotas.plans, 100);
+  EXPECT_EQ(quotas.segment_bytes, int64_t{16} << 30);
+  EXPECT_EQ(quotas.tensors, 77);
+  EXPECT_EQ(config::QuotasOf(config.allow[1], config.quotas).cgroup_sessions, 3);
+  Config parsed;
+  ASSERT_TRUE(ParseConfigText(PrintConfig(config), "printed", parsed).ok()) << PrintConfig(config);
+  EXPECT_EQ(parsed.allow, config.allow);
+  config.allow[1].quotas["cgroup_sessions"] = config.quotas.sessions + 1;
+  EXPECT_THAT(ValidateConfig(config).message(),
+              HasSubstr("allow.quotas.cgroup_sessions = 257 must not exceed"));
+}
+
 TEST(Config, WrongAllowRulesAreNamed) {
   for (const auto& [text, error] : std::vector<std::pair<std::string, std::string>>{
            {"allow = 7", "f:1: allow must be tables"},
@@ -117,7 +160,14 @@ TEST(Config, WrongAllowRulesAreNamed) {
            {"[[allow]]\ncgroup = \"x\"", "allow.cgroup must be"},
            {"[[allow]]\ngpus = 0", "allow.gpus must be"},
            {"[[allow]]\ngpus = [\"\"]", "allow.gpus must be"},
-           {"[[allow]]\nuser = 1", "unknown key 'allow.user'"}}) {
+           {"[[allow]]\nuser = 1", "unknown key 'allow.user'"},
+           {"[[allow]]\nquotas = 7", "allow.quotas must be a table"},
+           {"[[allow]]\nquotas = { plan = 7 }",
+            "f:2: unknown key 'allow.quotas.plan'; there are sessions_per_uid, "},
+           {"[[allow]]\nquotas = { sessions = 7 }", "unknown key 'allow.quotas.sessions'"},
+           {"[[allow]]\nquotas = { plans = true }", "allow.quotas.plans must be a number"},
+           {"[[allow]]\nquotas = { plans = 0 }", "f:2: allow.quotas.plans = 0 is out of range"},
+           {"[[allow]]\nquotas = { plan_bytes = \"7 X\" }", "allow.quotas.plan_bytes: "}}) {
     Config config;
     EXPECT_THAT(ParseConfigText(text, "f", config).message(), HasSubstr(error)) << text;
     EXPECT_TRUE(config.allow.empty());

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "common/log_field.h"
 #include "daemon/control/blame.h"
 #include "daemon/control/status_proto.h"
 
@@ -185,7 +186,8 @@ void GroupService::Destroy(const std::shared_ptr<GroupRecord>& group) {
     registry.ForgetName(group->scope);
   }
   registry.engines_changed.notify_all();
-  core_.Log(LogSeverity::kInfo, "group=" + std::to_string(group->id) + " name=" + group->name + " ended");
+  core_.Log(LogSeverity::kInfo,
+            "group=" + std::to_string(group->id) + " name=" + log::FieldValue(group->name) + " ended");
 }
 
 }  // namespace tandem::daemon

@@ -17,7 +17,7 @@ Waiter::Clock::time_point TimeOf(int64_t nanoseconds) {
       std::chrono::duration_cast<Waiter::Clock::duration>(std::chrono::nanoseconds(nanoseconds)));
 }
 
-Payer PayerOf(const state::v1::Payer& from) { return {from.uid(), from.cgroup()}; }
+Payer PayerOf(const state::v1::Payer& from) { return {from.uid(), from.cgroup(), from.gid(), from.path()}; }
 
 }  // namespace
 

@@ -19,6 +19,8 @@ int64_t Nanoseconds(Waiter::Clock::time_point time) {
 void FillPayer(const Payer& from, state::v1::Payer* to) {
   to->set_uid(from.uid);
   to->set_cgroup(from.cgroup);
+  to->set_gid(from.gid);
+  to->set_path(from.path);
 }
 
 void FillTensor(const TensorRecord& from, state::v1::Tensor* to) TANDEM_REQUIRES(registry_mutex) {

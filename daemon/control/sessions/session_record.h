@@ -59,7 +59,7 @@ struct SessionRecord {
   std::condition_variable launches_changed;
   std::set<uint64_t> groups TANDEM_GUARDED_BY(registry_mutex);
 
-  Payer payer() const { return {peer.uid, owner}; }
+  Payer payer() const { return {peer.uid, owner, peer.gid, peer.cgroup}; }
   // Queues an event; beyond `most` the oldest goes.
   void PostEvent(v1::Event event, uint64_t most) TANDEM_REQUIRES(registry_mutex);
 };

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/log_field.h"
 #include "common/protocol.h"
 #include "daemon/control/blame.h"
 #include "daemon/control/validate.h"
@@ -93,10 +94,11 @@ Result<v1::AttachReply> SessionService::Attach(const PeerIdentity& peer, const v
     registry.Touch(*session);
     ++registry.sessions_total;
   }
-  core_.Log(LogSeverity::kInfo, "session=" + std::to_string(session->id) + " attached pid=" +
-                                    std::to_string(peer.pid) + " uid=" + std::to_string(peer.uid) +
-                                    (session->owner.empty() ? std::string() : " owner=" + session->owner) +
-                                    " name=" + session->name);
+  core_.Log(LogSeverity::kInfo,
+            "session=" + std::to_string(session->id) + " attached pid=" + std::to_string(peer.pid) +
+                " uid=" + std::to_string(peer.uid) +
+                (session->owner.empty() ? std::string() : " owner=" + log::FieldValue(session->owner)) +
+                " name=" + log::FieldValue(session->name));
   return ReplyTo(*session);
 }
 
@@ -105,7 +107,7 @@ v1::AttachReply SessionService::ReplyTo(const SessionRecord& session) const {
   v1::AttachReply reply;
   {
     RegistryLock lock(core_.registry);
-    FillLimits(options.limits, &reply);
+    FillLimits(core_.registry.ledger.LimitsOf(session.payer()), &reply);
   }
   reply.set_token(session.token.data(), session.token.size());
   reply.set_session_id(session.id);

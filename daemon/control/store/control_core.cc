@@ -3,18 +3,6 @@
 #include "daemon/control/blame.h"
 
 namespace tandem::daemon {
-namespace {
-
-// `path` is `folder` or lies below it; any path does for an empty folder.
-bool IsWithin(const std::string& path, const std::string& folder) {
-  const size_t end = folder.find_last_not_of('/');
-  if (end == std::string::npos) return true;
-  return path.compare(0, end + 1, folder, 0, end + 1) == 0 &&
-         (path.size() == end + 1 || path[end + 1] == '/');
-}
-
-}  // namespace
-
 void ControlCore::Log(LogSeverity severity, const std::string& text) const {
   if (options.log) options.log(severity, text);
 }
@@ -35,10 +23,7 @@ Result<int> ControlCore::FindGpu(const SessionRecord& session, const std::string
 Result<std::optional<std::set<int>>> ControlCore::AllowedGpus(const PeerIdentity& peer) const {
   if (options.allow.empty()) return std::optional<std::set<int>>();
   for (const AllowRule& rule : options.allow) {
-    if (rule.uid.has_value() && *rule.uid != peer.uid) continue;
-    if (rule.gid.has_value() && *rule.gid != peer.gid) continue;
-    if (!IsWithin(peer.cgroup, rule.cgroup)) continue;
-    return rule.gpus;
+    if (rule.Fits(peer.uid, peer.gid, peer.cgroup)) return rule.gpus;
   }
   return PermissionDenied("the node's rules admit neither uid " + std::to_string(peer.uid) + " nor gid " +
                           std::to_string(peer.gid) + " nor cgroup " + peer.cgroup)

@@ -20,7 +20,7 @@ namespace tandem::daemon {
 
 struct ControlCore {
   ControlCore(ControlOptions from, Engines& all)
-      : options(std::move(from)), engines(all), registry(options.limits) {}
+      : options(std::move(from)), engines(all), registry(options.limits, options.allow) {}
 
   ControlOptions options;  // not changed once sessions attach, except for quotas (Control::SetLimits)
   Engines& engines;

@@ -35,7 +35,9 @@ namespace tandem::daemon {
 class StateWriter;
 
 struct Registry {
-  explicit Registry(const ControlLimits& limits) : ledger(limits) {}
+  explicit Registry(const ControlLimits& limits, const std::vector<AllowRule>& rules = {}) : ledger(limits) {
+    ledger.SetRules(rules);
+  }
 
   std::mutex mutex;  // by RegistryLock only
   std::condition_variable

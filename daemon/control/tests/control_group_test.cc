@@ -385,7 +385,10 @@ TEST_F(ControlTest, ACordonRefusesSessionsAndGroupsAndDisturbsNobody) {
 
 TEST_F(ControlTest, RulesAdmitProcessesToGpus) {
   ControlOptions options;
-  options.allow = {{.uid = 1000, .gid = {}, .cgroup = "", .gpus = std::set<int>{1}},
+  ControlLimits few;
+  few.plans = 3;
+  few.sessions_per_uid = 1;
+  options.allow = {{.uid = 1000, .gid = {}, .cgroup = "", .gpus = std::set<int>{1}, .limits = few},
                    {.uid = {}, .gid = 7, .cgroup = "/kubepods/", .gpus = std::nullopt}};
   Start(2, options);
   v1::AttachRequest request;
@@ -398,7 +401,10 @@ TEST_F(ControlTest, RulesAdmitProcessesToGpus) {
   ASSERT_TRUE(bound.ok()) << bound.status().ToString();
   ASSERT_EQ(bound->gpus_size(), 1);
   EXPECT_EQ(bound->gpus(0).index(), 1);
+  EXPECT_EQ(bound->limits().at("plans"), 3);
+  EXPECT_EQ(attach(1000, 7, "/kubepods/pod1").status().detail().reason, "QUOTA_SESSIONS_PER_UID");
   EXPECT_EQ(attach(5, 7, "/kubepods")->gpus_size(), 2);
+  EXPECT_EQ(attach(5, 7, "/kubepods")->limits().at("plans"), static_cast<int64_t>(ControlLimits().plans));
   EXPECT_EQ(attach(5, 7, "/kubepods/pod1")->gpus_size(), 2);
   for (const auto& refused : {attach(5, 7, "/kubepods2"), attach(5, 7, ""), attach(5, 8, "/kubepods")}) {
     EXPECT_EQ(refused.status().code(), Code::kPermissionDenied);

@@ -99,6 +99,37 @@ TEST(LedgerTest, TheOwnerOfACgroupIsItsJob) {
   for (const auto& [cgroup, owner] : owners) EXPECT_EQ(OwnerOf(cgroup), owner);
 }
 
+TEST(LedgerTest, TheFirstRuleThatFitsHasThePayersLimits) {
+  Ledger ledger(Limits());
+  ControlLimits many = Limits(), few = Limits();
+  many.plans = 10;
+  many.cgroup.plans = 0;
+  few.plans = 1;
+  ledger.SetRules({{.uid = 1, .gid = {}, .cgroup = "/batch", .gpus = {}, .limits = many},
+                   {.uid = {}, .gid = 7, .cgroup = "", .gpus = {}, .limits = few},
+                   {.uid = 3, .gid = {}, .cgroup = "", .gpus = {}}});
+  // A rule's cgroup is the session's own; the account's is the job's.
+  const Payer first{1, "/batch/job_1", 7, "/batch/job_1/step_0"};
+  EXPECT_TRUE(ledger.Charge(first, Resource::kPlans, 9).ok());
+  EXPECT_EQ(ledger.Charge(first, Resource::kPlans, 2).detail().limit, 10);
+  EXPECT_DOUBLE_EQ(ledger.LargestUse()["plans"], 0.9);
+  const Payer second{2, "/x", 7, "/x"};
+  EXPECT_EQ(ledger.Charge(second, Resource::kPlans, 2).detail().limit, 1);
+  EXPECT_TRUE(ledger.Charge(second, Resource::kPlans, 1).ok());
+  EXPECT_DOUBLE_EQ(ledger.LargestUse()["plans"], 1.0);
+  // A rule without quotas, and no rule at all: those of all.
+  EXPECT_EQ(ledger.Charge({3, "", 8, ""}, Resource::kPlans, 5).detail().limit, 4);
+  EXPECT_EQ(ledger.Charge({4, "", 8, ""}, Resource::kPlans, 5).detail().limit, 4);
+  EXPECT_EQ(ledger.LimitsOf({1, "/batchy", 8, "/batchy"}).plans, 4u);
+  // What a uid has outside the rule counts, too.
+  EXPECT_FALSE(ledger.Check({1, "/y", 8, "/y"}, Resource::kPlans, 1).ok());
+  ledger.SetRules({});
+  EXPECT_EQ(ledger.Check(first, Resource::kPlans, 1).detail().limit, 4);
+  ledger.Refund(first, Resource::kPlans, 9);
+  ledger.Refund(second, Resource::kPlans, 1);
+  EXPECT_EQ(ledger.accounts(), 0u);
+}
+
 TEST(LedgerTest, NewLimitsTakeNothingAway) {
   Ledger ledger(Limits());
   const Payer payer{1, "/x"};

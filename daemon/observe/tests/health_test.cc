@@ -50,6 +50,37 @@ TEST(HealthTest, EachCauseIsNamedAndLeavesTheDaemonLive) {
               HasSubstr("engine of GPU 1 (EMU-0000-0001) has answered nothing for 7 s"));
 }
 
+TEST(HealthTest, ANodeMayBeReadyOnAPartOfItsGpus) {
+  HealthInput input = HealthyInput();
+  input.topology = EmulatedTopology(3, 1 << 20);
+  input.engines.resize(3);
+  for (auto& engine : input.engines) engine.state = EngineState::kReady;
+  const auto ready = [&](int64_t needed) {
+    input.engines_needed = needed;
+    return CheckHealth(input).ready;
+  };
+  EXPECT_TRUE(ready(0));
+  input.engines[1].state = EngineState::kCrashLooped;
+  EXPECT_FALSE(ready(0));
+  EXPECT_FALSE(ready(3));
+  EXPECT_FALSE(ready(8));  // all that there are
+  EXPECT_TRUE(ready(2));
+  EXPECT_TRUE(ready(1));
+  EXPECT_THAT(CheckHealth(input).reasons, ElementsAre(HasSubstr("GPU 1 (EMU-0000-0001) is held down")));
+  input.engines[0].state = EngineState::kDown;
+  EXPECT_FALSE(ready(2));
+  EXPECT_TRUE(ready(1));
+  input.engines[2].state = EngineState::kStarting;
+  EXPECT_FALSE(ready(1));
+  input = HealthyInput();
+  input.engines_needed = 1;
+  input.admission = Admission::kCordoned;
+  EXPECT_FALSE(CheckHealth(input).ready);
+  input.admission = Admission::kOpen;
+  input.live = false;
+  EXPECT_FALSE(CheckHealth(input).ready);
+}
+
 TEST(HealthTest, ADaemonWithoutProgressIsNeitherLiveNorReady) {
   HealthInput input = HealthyInput();
   input.live = false;

@@ -10,6 +10,8 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "common/unique_fd.h"
@@ -54,7 +56,7 @@ Result<std::unique_ptr<HttpServer>> StartMonitoring(const std::string& listen) {
 }
 
 TEST(HttpServerTest, ServesMetricsAndHealth) {
-  std::atomic<bool> draining{false};
+  std::atomic<bool> draining{false}, partly{false};
   auto server = HttpServer::Start(
       "127.0.0.1:0", MonitoringRoutes([] { return MetricsInput(); },
                                       [&] {
@@ -62,6 +64,7 @@ TEST(HttpServerTest, ServesMetricsAndHealth) {
                                         if (draining)
                                           health = {
                                               .live = true, .ready = false, .reasons = {"the node drains"}};
+                                        if (partly) health.reasons = {"the engine is down"};
                                         return health;
                                       }));
   ASSERT_TRUE(server.ok()) << server.status().ToString();
@@ -77,6 +80,11 @@ TEST(HttpServerTest, ServesMetricsAndHealth) {
               testing::AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("not ready\nthe node drains\n")));
   EXPECT_THAT(Ask(port, "HEAD /readyz HTTP/1.1\r\nHost: x\r\n\r\n"),
               testing::AllOf(StartsWith("HTTP/1.1 503"), Not(HasSubstr("drains"))));
+  partly = true;
+  draining = false;
+  EXPECT_THAT(Get(port, "/readyz"),
+              testing::AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("\r\n\r\nready\nthe engine is down\n")));
+  EXPECT_THAT(Get(port, "/livez"), HasSubstr("\r\n\r\nlive\n"));
   EXPECT_THAT(Get(port, "/"), StartsWith("HTTP/1.1 404"));
   EXPECT_THAT(Get(port, "/metrics/more"), StartsWith("HTTP/1.1 404"));
   EXPECT_THAT(Ask(port, "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"),
@@ -101,10 +109,38 @@ TEST(HttpServerTest, IdleConnectionsDoNotHoldScrapesUp) {
   auto server = StartMonitoring("127.0.0.1:0");
   ASSERT_TRUE(server.ok()) << server.status().ToString();
   std::vector<UniqueFd> idle;
-  for (int i = 0; i < 4; ++i) idle.push_back(Connect((*server)->port()));
+  for (int i = 0; i < 64; ++i) {
+    idle.push_back(Connect((*server)->port()));
+    // Every other one has begun to ask, and goes on too slowly.
+    if (i % 2 == 0) {
+      EXPECT_EQ(::send(idle.back().get(), "GET /met", 8, MSG_NOSIGNAL), 8);
+    }
+  }
+  for (int i = 0; i < 3; ++i) {
+    const auto begun = std::chrono::steady_clock::now();
+    EXPECT_THAT(Get((*server)->port(), "/metrics"), StartsWith("HTTP/1.1 200"));
+    EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::milliseconds(500));
+  }
+}
+
+TEST(HttpServerTest, IdleAndSlowConnectionsAreClosed) {
+  auto server = StartMonitoring("127.0.0.1:0");
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
   const auto begun = std::chrono::steady_clock::now();
-  EXPECT_THAT(Get((*server)->port(), "/metrics"), StartsWith("HTTP/1.1 200"));
-  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(2));
+  const UniqueFd idle = Connect((*server)->port()), slow = Connect((*server)->port());
+  std::atomic<bool> closed{false};
+  std::thread writer([&] {  // a byte at a time
+    while (!closed && ::send(slow.get(), "G", 1, MSG_NOSIGNAL) == 1)
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  });
+  std::array<char, 256> buffer;
+  while (::recv(idle.get(), buffer.data(), buffer.size(), 0) > 0) {
+  }
+  while (::recv(slow.get(), buffer.data(), buffer.size(), 0) > 0) {
+  }
+  closed = true;
+  writer.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(6));
 }
 
 TEST(HttpServerTest, ATakenPortIsAnErrorThatNamesIt) {
