@@ -93,8 +93,9 @@ Result<std::shared_ptr<Plan>> GroupHandle::PrepareTuned(const std::string& key, 
     OpRequest probe_request = request;
     probe_request.on_unfused = OnUnfused::kAllow;
     PreparedPlan told;
-    Result<std::shared_ptr<Plan>> probe =
-        PrepareOnce(probe_key, probe_request, {.can_measure = ready.ok(), .times = {}}, left(), &told);
+    PrepareTuning asked;
+    asked.can_measure = ready.ok();
+    Result<std::shared_ptr<Plan>> probe = PrepareOnce(probe_key, probe_request, asked, left(), &told);
     // The request itself has the error.
     if (!probe.ok() || told.measure.empty()) return;
     tuning.placement = told.client.has_value() ? PlanPlacement::kClient : PlanPlacement::kEngine;
