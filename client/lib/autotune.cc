@@ -14,7 +14,7 @@ constexpr int kRounds = 3;
 constexpr double kRoundUs = 3000;
 constexpr int kMaxLaunches = 100;
 // For launches of a measurement that has failed.
-constexpr Milliseconds kLeastWait(1000), kMostWait(10000);
+constexpr Milliseconds kMinWait(1000), kMaxWait(10000);
 
 int LaunchesOf(const Plan& plan) {
   const double us = std::max(plan.info().predicted_us, 1.0);
@@ -31,7 +31,7 @@ bool IsRefusal(const Status& status) {
 
 Autotune::~Autotune() {
   if (scratch_ == nullptr) return;
-  const Status ended = stream_->Synchronize(std::clamp(Left(), kLeastWait, kMostWait));
+  const Status ended = stream_->Synchronize(std::clamp(Left(), kMinWait, kMaxWait));
   // Launches that have not ended may still use the memory, which then stays until the process ends.
   if (ended.code() == Code::kDeadlineExceeded) (void)scratch_.release();
 }
