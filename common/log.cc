@@ -97,6 +97,7 @@ void WritePrioritised(Level severity, std::string_view text) {
 void WriteJournal(Level severity, std::string_view text, const Line& line) {
   std::vector<std::string> fields = JournalFields(PriorityOf(severity), text, line.fields);
   std::vector<iovec> parts;
+  parts.reserve(fields.size());
   for (std::string& field : fields) parts.push_back({field.data(), field.size()});
   // A journal that is gone for a while costs the fields, not the event.
   if (!HasJournal() || ::sd_journal_sendv(parts.data(), static_cast<int>(parts.size())) < 0)

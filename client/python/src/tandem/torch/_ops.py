@@ -292,12 +292,12 @@ def run_all_gather_matmul(
     if rows:
         world, own = group_size(group_name), A.shape[dim]
         results = [new_like(A, [*c.shape[:dim], world * rows, *c.shape[dim + 1 :]]) for c in products]
-        full = [] if whole is None else [new_like(A, [*whole.shape[:dim], world * rows, *whole.shape[dim + 1 :]])]
+        gathered_a = [] if whole is None else [new_like(A, [*whole.shape[:dim], world * rows, *whole.shape[dim + 1 :]])]
         padded = buckets.padded(A, dim, 1, rows)
         with below_autograd():
-            _tandem.all_gather_matmul.out(padded, Bs, dim, group_name, biases, gathered=full, outs=results)
+            _tandem.all_gather_matmul.out(padded, Bs, dim, group_name, biases, gathered=gathered_a, outs=results)
         if whole is not None:
-            whole.copy_(buckets.cut(full[0], dim, world, own))
+            whole.copy_(buckets.cut(gathered_a[0], dim, world, own))
         for c, result in zip(products, results, strict=True):
             c.copy_(buckets.cut(result, dim, world, own))
         return whole, products
