@@ -18,7 +18,7 @@ set(TANDEM_PACKAGE_CONTACT "Tandem maintainers <maintainers@tandem.example>" CAC
 
 # The system's own places: absolute where the prefix has no say.
 install(DIRECTORY "${CMAKE_SOURCE_DIR}/deploy/systemd/" DESTINATION /usr/lib/systemd/system COMPONENT daemon
-  FILES_MATCHING PATTERN "*.service")
+  FILES_MATCHING PATTERN "*.service" PATTERN "*.socket")
 install(FILES "${CMAKE_SOURCE_DIR}/deploy/systemd/tandem.sysusers.conf" RENAME tandem.conf
   DESTINATION /usr/lib/sysusers.d COMPONENT daemon)
 install(FILES "${CMAKE_SOURCE_DIR}/deploy/systemd/tandem.tmpfiles.conf" RENAME tandem.conf

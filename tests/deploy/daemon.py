@@ -68,10 +68,12 @@ class Daemon:
     def log(self):
         return self.log_path.read_text()
 
+    def metrics_port(self):
+        return int(re.search(r"metrics.* port=(\d+)", self.log()).group(1))
+
     def get(self, path):
         """The body of a GET on the metrics' address."""
-        port = re.search(r"metrics.* port=(\d+)", self.log()).group(1)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port()}{path}", timeout=20) as reply:
             return reply.read().decode()
 
     def stop(self):

@@ -22,7 +22,9 @@ FILES = {
     "tandem-daemon": """
         usr/bin/tandemd usr/bin/tandemctl usr/libexec/tandem/tandem-engine usr/lib/systemd/system/tandemd.service
         usr/lib/systemd/system/tandem-mps.service usr/lib/systemd/system/tandem-mps-spare.service
-        usr/lib/systemd/system/tandem-nvidia.service usr/lib/sysusers.d/tandem.conf usr/lib/tmpfiles.d/tandem.conf
+        usr/lib/systemd/system/tandem-nvidia.service
+        usr/lib/systemd/system/tandem-http.service usr/lib/systemd/system/tandem-http.socket
+        usr/lib/sysusers.d/tandem.conf usr/lib/tmpfiles.d/tandem.conf
         etc/tandem/tandemd.toml etc/tandem/config.d etc/needrestart/conf.d/tandem-daemon.conf usr/share/man/man8/tandemd.8.gz usr/share/man/man8/tandem-engine.8.gz
         usr/share/man/man1/tandemctl.1.gz usr/share/man/man5/tandemd.toml.5.gz usr/share/bash-completion/completions/tandemctl
         usr/share/zsh/vendor-completions/_tandemctl usr/share/fish/vendor_completions.d/tandemctl.fish
