@@ -42,7 +42,7 @@ SOURCES = (
 # Of other programs.
 FLAGS = {
     *("--now", "--nodes", "--gres", "--cflags", "--libs", "--since"),
-    *("--rm", "--group-add", "--namespace", "--create-namespace", "--set"),
+    *("--rm", "--group-add", "--namespace", "--create-namespace", "--set", "--unix-socket"),
 }
 CONSTANTS = {
     "MPI_BYTE",
