@@ -33,6 +33,7 @@ BIN = pathlib.Path(os.environ.get("TANDEM_BIN_DIR", ROOT / "build/check/bin"))
 FOLDER = ROOT / "deploy/kubernetes"
 CHART = FOLDER / "chart"
 # Objects of the Prometheus operator and of kubectl itself have no schema in Kubernetes.
+JOBS = ("example-job.yaml", "example-torchrun.yaml")
 FOREIGN = {"PodMonitor", "Kustomization"}
 
 
@@ -56,11 +57,11 @@ class Manifests(unittest.TestCase):
             if thing["kind"] not in FOREIGN:
                 kubernetes_validate.validate(thing, "1.30", strict=True)
                 checked += 1
-        self.assertEqual(checked, 4)
+        self.assertEqual(checked, 5)
 
     def test_kustomization_lists_what_is_there(self):
         listed = set(self.objects["kustomization.yaml"]["resources"])
-        self.assertEqual(set(self.objects) - listed, {"kustomization.yaml", "podmonitor.yaml", "example-job.yaml"})
+        self.assertEqual(set(self.objects) - listed, {"kustomization.yaml", "podmonitor.yaml", *JOBS})
 
     def test_selectors_select_the_pods(self):
         labels = self.objects["daemonset.yaml"]["spec"]["template"]["metadata"]["labels"]
@@ -80,9 +81,29 @@ class Manifests(unittest.TestCase):
     def test_the_administrators_socket_stays_in_the_pod(self):
         self.assertIn("emptyDir", self.volumes[self.mounts["/run/tandem-admin"]["name"]])
         clients = self.volumes[self.mounts["/run/tandem"]["name"]]["hostPath"]["path"]
-        job = self.objects["example-job.yaml"]["spec"]["template"]["spec"]
-        self.assertEqual([volume["hostPath"]["path"] for volume in job["volumes"]], [clients])
-        self.assertTrue(all(mount["readOnly"] for mount in job["containers"][0]["volumeMounts"]))
+        for name in JOBS:
+            job = self.objects[name]["spec"]["template"]["spec"]
+            of_the_node = {
+                volume["name"]: volume["hostPath"]["path"] for volume in job["volumes"] if "hostPath" in volume
+            }
+            self.assertEqual(list(of_the_node.values()), [clients], name)
+            mounts = [mount for mount in job["containers"][0]["volumeMounts"] if mount["name"] in of_the_node]
+            self.assertTrue(mounts and all(mount["readOnly"] for mount in mounts), name)
+
+    def test_the_torchrun_jobs_program_is_in_its_image(self):
+        command = self.objects["example-torchrun.yaml"]["spec"]["template"]["spec"]["containers"][0]["command"]
+        self.assertEqual(command[0], "torchrun")
+        (program,) = [word for word in command if word.endswith(".py")]
+        made = (ROOT / "deploy/kubernetes/Dockerfile.torchrun").read_text()
+        copies = dict(map(reversed, re.findall(r"^COPY (\S+) (\S+)$", made, re.M)))
+        source = ROOT / program.replace("/opt/tandem/examples/torch", copies["/opt/tandem/examples/torch"])
+        options = set(re.findall(r'add_argument\("(--[\w-]+)"', source.read_text()))
+        given = {word for word in command[command.index(program) :] if word.startswith("--")}
+        self.assertTrue(given and given <= options, given - options)
+        limits = self.objects["example-torchrun.yaml"]["spec"]["template"]["spec"]["containers"][0]["resources"][
+            "limits"
+        ]
+        self.assertEqual(command[command.index("--nproc-per-node") + 1], str(limits["nvidia.com/gpu"]))
 
     def test_capabilities_are_the_units(self):
         unit = (ROOT / "deploy/systemd/tandemd.service").read_text()
@@ -96,8 +117,9 @@ class Manifests(unittest.TestCase):
         group = yaml.safe_load(
             self.objects["configmap.yaml"]["data"]["node.toml"].split("socket_group = ")[1].splitlines()[0]
         )
-        job = self.objects["example-job.yaml"]["spec"]["template"]["spec"]
-        self.assertEqual(job["securityContext"]["supplementalGroups"], [int(group)])
+        for name in JOBS:
+            job = self.objects[name]["spec"]["template"]["spec"]
+            self.assertEqual(job["securityContext"]["supplementalGroups"], [int(group)], name)
 
 
 class ContainerDeviceInterface(unittest.TestCase):

@@ -19,6 +19,12 @@ try:
 except ImportError:
     raise unittest.SkipTest("needs PyYAML (Debian's package python3-yaml)") from None
 
+try:
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder
+    from grafana_foundation_sdk.models import dashboard
+except ImportError:
+    dashboard = None
+
 ROOT = pathlib.Path(__file__).parents[2]
 BIN = pathlib.Path(os.environ.get("TANDEM_BIN_DIR", ROOT / "build/check/bin"))
 RULES = ROOT / "deploy/monitoring/tandem.rules.yml"
@@ -31,6 +37,21 @@ OWN_NAMES = {"up"}
 def promtool(*arguments, **options):
     done = subprocess.run([PROMTOOL, *arguments], capture_output=True, text=True, timeout=120, check=False, **options)
     return done.returncode, done.stdout + done.stderr
+
+
+def lost(given, understood, path):
+    """Parts of a JSON value that are not in another one, or are other values there."""
+    if isinstance(given, dict) and isinstance(understood, dict):
+        for key, value in given.items():
+            if key in understood:
+                yield from lost(value, understood[key], f"{path}/{key}")
+            else:
+                yield f"{path}/{key}"
+    elif isinstance(given, list) and isinstance(understood, list) and len(given) == len(understood):
+        for number, (one, other) in enumerate(zip(given, understood)):
+            yield from lost(one, other, f"{path}/{number}")
+    elif given != understood:
+        yield path
 
 
 def rules():
@@ -148,6 +169,16 @@ class Files(unittest.TestCase):
             if panel["type"] != "row":
                 self.assertTrue(panel["description"] and panel["targets"], panel["title"])
                 self.assertTrue(all(target["datasource"]["uid"] == "${datasource}" for target in panel["targets"]))
+
+    @unittest.skipUnless(dashboard, "needs grafana-foundation-sdk (tests/deploy/setup_tools)")
+    def test_the_board_has_grafanas_types(self):
+        given = json.loads(BOARD.read_text())
+        understood = json.loads(json.dumps(dashboard.Dashboard.from_json(given), cls=JSONEncoder))
+        for variable in given["templating"]["list"]:
+            variable.pop("definition", None)  # for the editor only, and not in the types
+        self.assertEqual(list(lost(given, understood, "")), [])
+        given["panels"][0]["gridpos"] = {}
+        self.assertEqual(list(lost(given, understood, "")), ["/panels/0/gridpos"])
 
 
 class Names(unittest.TestCase):
