@@ -5,6 +5,7 @@ import torch
 import torch.distributed as dist
 from checks import DEVICE, check, main
 from reference_ops import OPS, near, rand, reference, same_gradients, world
+from tandem.torch._private import register_out_variant
 from torch._inductor.utils import run_and_get_code
 from torch.distributed import _functional_collectives as funcol
 
@@ -22,6 +23,17 @@ def test_compiled(name):
     # Dynamic rows, through one graph.
     longer = rand(4 * world(), 6)
     near(compiled(longer, b, c)[0], block(longer, b, c)[0])
+
+
+@check
+def test_outputs_of_ops_are_planned(name):
+    """Also of those that a program calls itself, where Inductor knows of overloads that write."""
+    x = rand(4, 6)
+    with torch.no_grad():
+        compiled = torch.compile(lambda x: torch.relu(OPS.all_reduce(x + 1, "sum", name)), fullgraph=True)
+        got, (code,) = run_and_get_code(compiled, x)
+    near(got, torch.relu(reference.all_reduce(x + 1, "sum", name)))
+    assert ("tandem.all_reduce.out(" in code) == (register_out_variant is not None), code
 
 
 @check

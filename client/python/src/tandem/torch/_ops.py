@@ -11,7 +11,7 @@ from .. import errors
 from . import _buckets as buckets, _config, _fallback as fallback, _native
 from ._groups import Attachment, attachment
 from ._plans import Call, Declined, Slot
-from ._private import below_autograd, group_size
+from ._private import below_autograd, group_size, plan_output
 from ._schemas import LIB
 from ._shapes import check_product, check_reduce_op, dim_of, gathered, scattered
 
@@ -434,6 +434,13 @@ def register_noted(
     torch.library.register_fake(f"tandem::{name}.{overload}", fake_noted, lib=LIB)
 
 
+def plan_outputs(name: str) -> None:
+    """Lets Inductor plan the results of an op with one result, of whichever overload."""
+    operation = getattr(_tandem, name)
+    plan_output(operation.default, operation.out)
+    plan_output(operation.noted, operation.noted_out)
+
+
 def no_tensor() -> Tensor:
     """The result of a call that has failed."""
     return torch.empty(0)
@@ -466,6 +473,7 @@ def register_op(name: str, shape: Callable[..., list[int]], kernel: Callable[...
     torch.library.register_fake(f"tandem::{name}.out", fake_into, lib=LIB)
     register_noted(name, "noted", functional, fake, no_tensor)
     register_noted(name, "noted_out", into, fake_into, no_result)
+    plan_outputs(name)
 
 
 register_op("all_reduce", all_reduce_shape, all_reduce)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._library import _out_variant
 from torch.distributed import distributed_c10d
 
 _c10d: Any = distributed_c10d
@@ -82,6 +83,17 @@ def new_library(namespace: str, kind: str) -> Any:
 below_autograd: Callable[[], Any] = torch._C._AutoDispatchBelowAutograd
 # Whether one of the arguments, or a tensor in a list among them, requires a gradient.
 any_requires_grad: Callable[..., bool] = torch._C._any_requires_grad
+
+
+register_out_variant: Any = getattr(_out_variant, "register_out_variant", None)
+
+
+def plan_output(functional: Any, out: Any) -> None:
+    """Lets Inductor plan the result of a functional op by the overload that writes it, where torch knows how (2.15, not 2.11).
+    torch.Tag.out does so for overloads that return what they write."""
+    if register_out_variant is not None:
+        register_out_variant(functional, out)
+
 
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 _functorch: Any = torch._C._functorch

@@ -12,7 +12,18 @@ from typing import Any
 import torch
 
 from . import _fallback as fallback
-from ._ops import check_out, new_like, no_result, no_tensor, refuse_gradients, register_kernel, register_noted, run, solid
+from ._ops import (
+    check_out,
+    new_like,
+    no_result,
+    no_tensor,
+    plan_outputs,
+    refuse_gradients,
+    register_kernel,
+    register_noted,
+    run,
+    solid,
+)
 from ._plans import Call, Slot
 from ._private import group_size
 from ._schemas import LIB, TAGS, define_noted, hide_behind_kernels
@@ -396,6 +407,7 @@ def _register_reduced(name: str, form: Callable[..., tuple[list[int], torch.dtyp
         form(A, *rest, **named)
 
     _register(name, functional, fake, no_tensor, into, fake_into)
+    plan_outputs(name)
 
 
 def _fake_gather_into(*given: Any, gathered: Tensor, outs: Sequence[Tensor], **named: Any) -> None:
