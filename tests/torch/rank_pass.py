@@ -61,7 +61,7 @@ class Compiler:
 
 
 def compare(function, *tensors, fused, left=0, dynamic=None, grads=True, eager=None, **options):
-    """The function compiled gives what it gives in eager mode, also gradients, and these ops are in its graphs."""
+    """The function compiled gives what it gives in eager mode, also gradients, and these ops are in its graphs; None: any."""
     torch._dynamo.reset()
     compiler = Compiler(**options)
     outcomes = []
@@ -81,7 +81,7 @@ def compare(function, *tensors, fused, left=0, dynamic=None, grads=True, eager=N
         outcomes.append([output.detach(), *(leaf.grad for leaf in leaves if leaf.requires_grad)])
     for want, got in zip(*outcomes, strict=True):
         near(got, want)
-    assert compiler.fused() == sorted(fused), [str(record) for record in compiler.records]
+    assert fused is None or compiler.fused() == sorted(fused), [str(record) for record in compiler.records]
     assert len(compiler.left) == left, [str(record) for record in compiler.records]
     return compiler
 

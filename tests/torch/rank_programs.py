@@ -72,13 +72,15 @@ def test_a_checkpointed_block(name):
 
     tensors = rand(4, 6), rand(6, 5, seed=1), rand(5, 6, seed=2)
     for partition in (default_partition, min_cut_rematerialization_partition):
-        compare(
+        compiler = compare(
             lambda x, w, v: checkpoint(block, x, w, v, use_reentrant=False),
             *tensors,
-            fused=[AG, RS, AG, RS],
+            fused=None,
             eager=block,
             partition=partition,
         )
+        # torch 2.15 gathers again in the backward, 2.11 keeps what was gathered.
+        assert compiler.fused() in ([AG, AG, RS, RS], [AG, AG, AG, RS, RS]), compiler.fused()
     same_gradients(
         lambda x, w, v: [checkpoint(fused, x, w, v, use_reentrant=False)], lambda x, w, v: [fused(x, w, v)], *tensors
     )
