@@ -121,13 +121,14 @@ set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_RELEASE "${TANDEM_PACKAGE_RELEASE}")
 set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
+set(CPACK_RPM_SPEC_MORE_DEFINE "%define packager ${TANDEM_PACKAGE_CONTACT}\n")
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS "${CMAKE_BINARY_DIR}/lib")
 if(TARGET tandem_bundle)
   list(APPEND CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS "${TANDEM_BUNDLE}/tandem")
   # The copies are the package's own: it neither offers them to other packages nor asks others for them.
-  set(CPACK_RPM_SPEC_MORE_DEFINE "%global __provides_exclude_from ^.*/tandem/.*\\.so.*$
-%global __requires_exclude ^lib.*-[0-9a-f]{8}\\.so.*$")
+  string(APPEND CPACK_RPM_SPEC_MORE_DEFINE "%global __provides_exclude_from ^.*/tandem/.*\\.so.*$
+%global __requires_exclude ^lib.*-[0-9a-f]{8}\\.so.*$\n")
 endif()
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_DEBIAN_COMPRESSION_TYPE xz)

@@ -198,6 +198,13 @@ class Packages(unittest.TestCase):
         )
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
+    @unittest.skipUnless(shutil.which("rpmlint") and list(DIST.glob("*.rpm")), "needs rpmlint and RPMs in dist/")
+    def test_rpmlint_has_no_errors(self):
+        command = ["rpmlint", "-c", str(ROOT / "deploy/rpm/rpmlint.toml"), *map(str, DIST.glob("*.rpm"))]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        self.assertEqual(re.findall(r"^.*: E: .*$", done.stdout, re.M), [], done.stderr)
+        self.assertIn("3 packages", done.stdout)
+
     def test_the_unpacked_daemon_serves_an_unprivileged_user(self):
         wrapper = []
         if os.geteuid() == 0:
