@@ -22,6 +22,13 @@ class Expander {
   }
 
   Result<LaunchGraph> Run() {
+    size_t steps = 0;
+    for (const RankProgram& program : graph_.programs) steps += program.steps.size();
+    // For most programs; a graph that grows piece by piece is copied often.
+    graph_.events.reserve(2 * steps);
+    graph_.edges.reserve(4 * steps);
+    graph_.boxes.reserve(2 * steps);
+    graph_.accesses.reserve(2 * steps);
     for (const RankProgram& program : graph_.programs) TANDEM_RETURN_IF_ERROR(AddRank(program));
     TANDEM_RETURN_IF_ERROR(JoinSignals());
     TANDEM_RETURN_IF_ERROR(JoinNccl());
@@ -104,20 +111,27 @@ class Expander {
     return {};
   }
 
+  uint64_t BytesOf(const Ref& ref) const {
+    if (ref.space == Space::kWorkspace) return graph_.programs[rank_].workspace_bytes;
+    if (ref.space == Space::kBulk) return graph_.programs[rank_].bulk_bytes;
+    return context_.operand_bytes[ref.rank][ref.slot];
+  }
+  static std::string NameOf(const Ref& ref) {
+    if (ref.space == Space::kWorkspace) return "workspace";
+    if (ref.space == Space::kBulk) return "bulk area";
+    return "operand " + std::to_string(ref.slot) + " of rank " + std::to_string(ref.rank);
+  }
+
   Status AddAccess(const View& view, bool write, uint32_t first, uint32_t last) {
     TANDEM_ASSIGN_OR_RETURN(ByteBox box, BoxOf(view));
     if (box.empty()) return {};
     const Ref& ref = view.ref;
-    uint64_t limit = 0;
     Access access{first, last, static_cast<uint32_t>(graph_.boxes.size()), ref.slot, ref.space, ref.rank,
                   write, false};
-    std::string place;
     switch (ref.space) {
       case Space::kOperand:
-        limit = context_.operand_bytes[ref.rank][ref.slot];
-        place = "operand " + std::to_string(ref.slot) + " of rank " + std::to_string(ref.rank);
         if (ref.rank != rank_ && !context_.symmetric[ref.slot]) {
-          return Refuse("BOUNDS", Here() + " touches " + place + ", which is not symmetric");
+          return Refuse("BOUNDS", Here() + " touches " + NameOf(ref) + ", which is not symmetric");
         }
         // Aliases may form chains; a cycle ends after as many hops as there are slots.
         for (size_t hop = 0; hop < context_.alias.size() && context_.alias[access.slot] >= 0; ++hop) {
@@ -125,23 +139,17 @@ class Expander {
         }
         access.symmetric = context_.symmetric[ref.slot];
         if (write && access.slot < context_.read_only.size() && context_.read_only[access.slot]) {
-          return Refuse("INPUT_WRITTEN", Here() + " writes " + place + ", an input that must stay as it is");
+          return Refuse("INPUT_WRITTEN",
+                        Here() + " writes " + NameOf(ref) + ", an input that must stay as it is");
         }
         break;
-      case Space::kWorkspace:
-        limit = graph_.programs[rank_].workspace_bytes;
-        place = "workspace";
-        break;
-      case Space::kBulk:
-        limit = graph_.programs[rank_].bulk_bytes;
-        place = "bulk area";
-        graph_.uses_bulk = true;
-        break;
+      case Space::kWorkspace: break;
+      case Space::kBulk: graph_.uses_bulk = true; break;
     }
-    if (box.end > limit) {
+    if (box.end > BytesOf(ref)) {
       return Refuse("BOUNDS", Here() + " touches bytes [" + std::to_string(box.begin) + ", " +
-                                  std::to_string(box.end) + ") of " + place + ", which has " +
-                                  std::to_string(limit));
+                                  std::to_string(box.end) + ") of " + NameOf(ref) + ", which has " +
+                                  std::to_string(BytesOf(ref)));
     }
     graph_.boxes.push_back(box);
     graph_.accesses.push_back(access);
