@@ -14,6 +14,7 @@ TANDEM_TEST_CLIENT is another tandem-test-client: one of the version before (tes
 import atexit
 import json
 import os
+import re
 import selectors
 import shutil
 import signal
@@ -205,6 +206,12 @@ class Daemon:
             raise RuntimeError(f"tandemd ended with {self.process.returncode}:\n{self.tail()}")
         if CUDA:
             self.wait_engines(timeout)
+
+    def port(self, what="metrics are"):
+        """The port of the newest listener that the log names: its line follows the sockets' first answers."""
+        served = re.compile(what + r" served at \S+ port=(\d+)")
+        wait_until(lambda: served.search(self.tail(1000)), 20, f"no {what} served")
+        return int(served.findall(self.tail(1000))[-1])
 
     def tail(self, lines=40):
         with open(self.log_path, errors="replace") as log:

@@ -397,10 +397,7 @@ class Metrics(CtlTest):
     extra = ("--metrics-listen", "127.0.0.1:0", "--metrics-per-plan")
 
     def port(self):
-        # The sockets answer before the metrics do.
-        served = re.compile(r"metrics are served at \S+ port=(\d+)")
-        wait_until(lambda: served.search(self.daemon.tail(200)), 20, "no metrics are served")
-        return int(served.search(self.daemon.tail(200)).group(1))
+        return self.daemon.port()
 
     def get(self, path):
         """The status and the body."""

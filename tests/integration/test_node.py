@@ -168,8 +168,7 @@ class Reload(TandemTest):
         return logged()
 
     def metrics(self):
-        port = re.findall(r"metrics are served at \S+ port=(\d+)", self.daemon.tail(1000))[-1]
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.daemon.port()}/metrics", timeout=10) as reply:
             return reply.read().decode()
 
     def test_what_can_change_while_a_job_runs(self):

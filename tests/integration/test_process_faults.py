@@ -1,7 +1,6 @@
 """Engines and the daemon that die: sessions go on, launches end, memory keeps its contents, and all comes back."""
 
 import os
-import re
 import signal
 import time
 import unittest
@@ -77,9 +76,8 @@ class PartOfTheNode(TandemTest):
 
     def readyz(self, daemon):
         """Status and text."""
-        (port,) = re.findall(r"metrics are served at \S+ port=(\d+)", daemon.tail(1000))
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10) as reply:
+            with urllib.request.urlopen(f"http://127.0.0.1:{daemon.port()}/readyz", timeout=10) as reply:
                 return reply.status, reply.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()

@@ -49,9 +49,7 @@ class WebTest(TandemTest):
     extra = ("--web-listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0")
 
     def port(self, what="the page is"):
-        served = re.compile(what + r" served at \S+ port=(\d+)")
-        wait_until(lambda: served.search(self.daemon.tail(200)), 20, "no page is served")
-        return int(served.findall(self.daemon.tail(200))[-1])
+        return self.daemon.port(what)
 
     def ask(self, path, method="GET", port=None, **headers):
         """Status, headers and body."""
@@ -210,9 +208,7 @@ class Listening(unittest.TestCase):
     def test_a_taken_address_costs_the_page_only(self):
         first = Daemon(1, ("--web-listen", "127.0.0.1:0"))
         self.addCleanup(first.stop)
-        served = re.compile(r"the page is served at \S+ port=(\d+)")
-        wait_until(lambda: served.search(first.tail()), 20)
-        second = Daemon(1, ("--web-listen", f"127.0.0.1:{served.search(first.tail()).group(1)}"))
+        second = Daemon(1, ("--web-listen", f"127.0.0.1:{first.port('the page is')}"))
         self.addCleanup(second.stop)
         (finding,) = [each for each in second.ctl_json("doctor")["findings"] if each["check"] == "web"]
         self.assertEqual(finding["severity"], "WARNING")
