@@ -185,7 +185,7 @@ def test_ten_thousand_steps_grow_nothing(name):
         step(count)
     dist.barrier()
     after, counts = held()
-    assert counts == before, (before, counts)
+    assert counts[:-1] == before[:-1] and counts[-1] <= before[-1], (before, counts)
     grown = [(new - old) * os.sysconf("SC_PAGE_SIZE") for new, old in zip(after, pages, strict=True)]
     assert max(grown) < 8 << 20, grown
     dist.barrier()
