@@ -15,15 +15,16 @@ Bounds BoundsOf(Op op, int world, TopologyClass topology, bool packet_kernels) {
   if (op != Op::kAllReduce && op != Op::kAllGather && op != Op::kReduceScatter) return bounds;
   bounds.measured = true;
   if (op == Op::kAllReduce) {
-    // Packets win by 1 to 3 us up to here, on two ranks up to the largest that fits. NCCL was behind two-shot
-    // at the largest size tried: of two ranks at 256 MiB by 832 us to 939, on four at 16 MiB.
-    bounds.low_latency = (world == 2 ? 512 : 64) * kKiB;
+    // Packets win by 1 to 3 us up to the largest that fits: on four ranks it takes 10.4 us, by one shot 12.1.
+    // NCCL was behind two-shot at the largest size tried: of two ranks at 256 MiB by 832 us to 939, on four
+    // at 16 MiB.
+    bounds.low_latency = 512 * kKiB;
     bounds.one_shot = world == 2 ? kMiB : 256 * kKiB;
     bounds.two_shot = (world == 2 ? 256 : 16) * kMiB;
   } else {
-    // 1 MiB is the largest that fits on two ranks: all-gather 8.1 us and 9.7 by phases, reduce-scatter 7.8
-    // and 9.6.
-    bounds.low_latency = (world == 2 ? 1024 : 256) * kKiB;
+    // The largest that fits: all-gather of two ranks 7.5 us and 9.4 by phases, of four 9.3 and 10.3;
+    // reduce-scatter 7.5 and 8.5, 9.1 and 9.5.
+    bounds.low_latency = kMiB;
     // By SMs and by copy engine, two GPUs: all-gather of 64 MiB 124 us and 143, of 256 MiB, the largest
     // tried, 417 and 459; reduce-scatter of 16 MiB 52.7 and 55.0, of 64 MiB 157 and 145. Four at 64 MiB:
     // all-gather 215 and 244, reduce-scatter 221 and 214.

@@ -36,8 +36,10 @@ Algorithm SmallKernel(const Problem& problem) {
       return KernelOf(problem, PacketPlan::Shape::kSum, bytes / parts, Algorithm::kSm);
     default: break;
   }
-  if (LowLatencyShots(problem) == 1)
-    return KernelOf(problem, PacketPlan::Shape::kSum, bytes, Algorithm::kOneShot);
+  if (LowLatencyShots(problem) == 1) {
+    const Algorithm kernel = KernelOf(problem, PacketPlan::Shape::kSum, bytes, Algorithm::kOneShot);
+    if (kernel == Algorithm::kLowLatency || parts > 2) return kernel;  // two ranks go on by size
+  }
   // Two shots cut at multiples of 16 bytes: each owner needs a part.
   if (bytes < 16 * parts * parts) return Algorithm::kOneShot;
   const Algorithm kernel =

@@ -309,7 +309,7 @@ TEST(LowLatency, CarriesSmallContiguousPieces) {
   ASSERT_TRUE(packets.has_value());
   EXPECT_EQ(packets->shape, PacketPlan::Shape::kSum);
 
-  request = AllReduce(30000, DType::kI32);
+  request = AllReduce(60000, DType::kI32);
   request.algorithm = Algorithm::kLowLatency;
   plan = PlanOf(request, group);
   ASSERT_TRUE(plan.ok()) << plan.status().ToString();
@@ -318,7 +318,7 @@ TEST(LowLatency, CarriesSmallContiguousPieces) {
   ASSERT_TRUE(packets.has_value());
   int64_t sum = 0;
   for (int64_t piece : packets->pieces) sum += piece;
-  EXPECT_EQ(sum, 30000);
+  EXPECT_EQ(sum, 60000);
 
   OpRequest gather = Request(Op::kAllGather, {Tensor(Role::kInput, DType::kI32, {8, 4}),
                                               Tensor(Role::kOutput, DType::kI32, {8, 16})});

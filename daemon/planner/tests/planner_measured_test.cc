@@ -274,9 +274,9 @@ TEST(MeasuredChoice, CollectivesGoByMeasuredBounds) {
   constexpr int64_t kKiB = 1 << 10, kMiB = 1 << 20;
   for (int world : {2, 4}) {
     EXPECT_EQ(chosen(kKiB, world), Algorithm::kLowLatency);
-    const int64_t packets = (world == 2 ? 512 : 64) * kKiB;
+    const int64_t packets = 512 * kKiB;
     EXPECT_EQ(chosen(packets, world), Algorithm::kLowLatency);
-    EXPECT_EQ(chosen(packets + 16, world), Algorithm::kOneShot);
+    EXPECT_EQ(chosen(packets + 16, world), world == 2 ? Algorithm::kOneShot : Algorithm::kTwoShot);
     const int64_t two_shot = (world == 2 ? 256 : 16) * kMiB;
     EXPECT_EQ(chosen(two_shot, world), Algorithm::kTwoShot);
     EXPECT_EQ(chosen(two_shot + 16, world), Algorithm::kNccl);
@@ -297,7 +297,7 @@ TEST(MeasuredChoice, CollectivesGoByMeasuredBounds) {
   };
   for (Op op : {Op::kAllGather, Op::kReduceScatter}) {
     for (int world : {2, 4}) {
-      const int64_t packets = (world == 2 ? 1024 : 256) * kKiB;
+      const int64_t packets = kMiB;
       EXPECT_EQ(moved(op, packets, world), Algorithm::kLowLatency);
       EXPECT_EQ(moved(op, 2 * packets, world), Algorithm::kSm);
     }

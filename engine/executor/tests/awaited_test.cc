@@ -154,10 +154,10 @@ TEST_F(AwaitedTest, AKernelOfPacketsWaitsForTheFirstAndTheLastOfEachWriter) {
 
 // The sums are sent once all parts have come: who has not sent its part is missed, not who waits for it.
 TEST_F(AwaitedTest, AKernelOfTwoExchangesWaitsForTheFirstOneFirst) {
-  Make(AllReduce(32 << 10, Algorithm::kLowLatency), 4);
+  Make(AllReduce(64 << 10, Algorithm::kLowLatency), 4);
   Prepare();
   ASSERT_EQ(collective_.shots, 2) << "a larger tensor is exchanged twice";
-  const uint64_t slot = plan::kPacketHalfBytes / 16 / 8, packets = (32 << 10) / 4 / 2;
+  const uint64_t slot = plan::kPacketHalfBytes / 16 / 8, packets = (64 << 10) / 4 / 2;
   const auto without = [&](std::set<uint64_t> missing) {
     return program_->AwaitedPackets([&](uint64_t packet) { return !missing.contains(packet); });
   };
