@@ -207,10 +207,16 @@ class Daemon:
         if CUDA:
             self.wait_engines(timeout)
 
-    def port(self, what="metrics are"):
-        """The port of the newest listener that the log names: its line follows the sockets' first answers."""
+    def metrics_port(self):
+        return self._newest_port("metrics are")
+
+    def page_port(self):
+        return self._newest_port("the page is")
+
+    def _newest_port(self, what):
+        """As the log names it. The clients' socket answers before that line is written."""
         served = re.compile(what + r" served at \S+ port=(\d+)")
-        wait_until(lambda: served.search(self.tail(1000)), 20, f"no {what} served")
+        wait_until(lambda: served.search(self.tail(1000)), 20, f"the log does not say that {what} served")
         return int(served.findall(self.tail(1000))[-1])
 
     def tail(self, lines=40):

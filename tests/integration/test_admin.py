@@ -396,13 +396,10 @@ class FailedLink(KeptProbe):
 class Metrics(CtlTest):
     extra = ("--metrics-listen", "127.0.0.1:0", "--metrics-per-plan")
 
-    def port(self):
-        return self.daemon.port()
-
     def get(self, path):
         """The status and the body."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port()}{path}", timeout=10) as reply:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.daemon.metrics_port()}{path}", timeout=10) as reply:
                 return reply.status, reply.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -420,7 +417,7 @@ class Metrics(CtlTest):
     def test_idle_and_slow_connections_hold_nobody_up(self):
         with contextlib.ExitStack() as stack:
             for i in range(64):
-                connection = stack.enter_context(socket.create_connection(("127.0.0.1", self.port())))
+                connection = stack.enter_context(socket.create_connection(("127.0.0.1", self.daemon.metrics_port())))
                 if i % 2:
                     connection.send(b"GET /met")
             begun = time.monotonic()
@@ -428,12 +425,12 @@ class Metrics(CtlTest):
             self.assertLess(time.monotonic() - begun, 0.5)
 
     def test_a_taken_port_costs_the_metrics_only(self):
-        daemon = Daemon(1, ("--metrics-listen", f"127.0.0.1:{self.port()}"))
+        daemon = Daemon(1, ("--metrics-listen", f"127.0.0.1:{self.daemon.metrics_port()}"))
         self.addCleanup(daemon.stop)
         self.assertIn("serving without metrics", daemon.tail(200))
         (finding,) = [f for f in daemon.ctl_json("doctor")["findings"] if f["check"] == "metrics"]
         self.assertEqual(finding["severity"], "WARNING")
-        self.assertIn(str(self.port()), finding["message"])
+        self.assertIn(str(self.daemon.metrics_port()), finding["message"])
 
     def test_metrics(self):
         self.working()

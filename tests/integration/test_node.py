@@ -168,7 +168,7 @@ class Reload(TandemTest):
         return logged()
 
     def metrics(self):
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.daemon.port()}/metrics", timeout=10) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.daemon.metrics_port()}/metrics", timeout=10) as reply:
             return reply.read().decode()
 
     def test_what_can_change_while_a_job_runs(self):

@@ -77,7 +77,7 @@ class PartOfTheNode(TandemTest):
     def readyz(self, daemon):
         """Status and text."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{daemon.port()}/readyz", timeout=10) as reply:
+            with urllib.request.urlopen(f"http://127.0.0.1:{daemon.metrics_port()}/readyz", timeout=10) as reply:
                 return reply.status, reply.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()

@@ -48,12 +48,9 @@ BROWSER = find_browser()
 class WebTest(TandemTest):
     extra = ("--web-listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0")
 
-    def port(self, what="the page is"):
-        return self.daemon.port(what)
-
     def ask(self, path, method="GET", port=None, **headers):
         """Status, headers and body."""
-        connection = http.client.HTTPConnection("127.0.0.1", port or self.port(), timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", port or self.daemon.page_port(), timeout=20)
         try:
             connection.request(method, path, headers=headers)
             answer = connection.getresponse()
@@ -151,7 +148,7 @@ class Page(WebTest):
             self.assertEqual(self.ask("/state.json", method)[0], 405, method)
         for path in ("/metrics", "/livez", "/state", "/page.html", "/state.json/more"):
             self.assertEqual(self.ask(path)[0], 404, path)
-        metrics = self.port("metrics are")
+        metrics = self.daemon.metrics_port()
         self.assertEqual(
             [self.ask(path, port=metrics)[0] for path in ("/", "/state.json", "/metrics")], [404, 404, 200]
         )
@@ -208,7 +205,7 @@ class Listening(unittest.TestCase):
     def test_a_taken_address_costs_the_page_only(self):
         first = Daemon(1, ("--web-listen", "127.0.0.1:0"))
         self.addCleanup(first.stop)
-        second = Daemon(1, ("--web-listen", f"127.0.0.1:{first.port('the page is')}"))
+        second = Daemon(1, ("--web-listen", f"127.0.0.1:{first.page_port()}"))
         self.addCleanup(second.stop)
         (finding,) = [each for each in second.ctl_json("doctor")["findings"] if each["check"] == "web"]
         self.assertEqual(finding["severity"], "WARNING")
@@ -236,7 +233,7 @@ class Browser(WebTest):
                     f"--user-data-dir={profile}",
                     "--virtual-time-budget=6000",
                     *arguments,
-                    f"http://127.0.0.1:{self.port()}/",
+                    f"http://127.0.0.1:{self.daemon.page_port()}/",
                 ],
                 capture_output=True,
                 text=True,
