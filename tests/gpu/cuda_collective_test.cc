@@ -260,10 +260,10 @@ TEST(CudaCollectiveTest, WordsAndPacketsHoldUnderRandomDelays) {
     int launches;
   };
   for (int world : {2, 4, 8}) {
-    for (const Arm& arm :
-         {Arm{Algorithm::kOneShot, 3001, 2500}, Arm{Algorithm::kOneShot, 60000, 500},
-          Arm{Algorithm::kTwoShot, 3001, 2500}, Arm{Algorithm::kTwoShot, 200000, 500},
-          Arm{Algorithm::kLowLatency, 500, 2500}, Arm{Algorithm::kLowLatency, 16384, 2500}}) {
+    for (const Arm& arm : {Arm{Algorithm::kOneShot, 3001, 2500}, Arm{Algorithm::kOneShot, 60000, 500},
+                           Arm{Algorithm::kTwoShot, 3001, 2500}, Arm{Algorithm::kTwoShot, 200000, 500},
+                           Arm{Algorithm::kLowLatency, 500, 2500}, Arm{Algorithm::kLowLatency, 16384, 2500},
+                           Arm{Algorithm::kLowLatency, 100003, 500}}) {
       EXPECT_EQ(ErrorsUnderDelays(arm.algorithm, arm.count, world, arm.launches, cuda::Fault::kNone), 0)
           << AlgorithmName(arm.algorithm) << " " << arm.count << " W=" << world;
     }

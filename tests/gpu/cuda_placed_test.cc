@@ -151,9 +151,11 @@ class PlacedRanks {
 };
 
 constexpr PlacedCase kCases[] = {
-    {Algorithm::kOneShot, 3001, 2},     {Algorithm::kOneShot, 60000, 4},  {Algorithm::kTwoShot, 3001, 4},
-    {Algorithm::kTwoShot, 200000, 2},   {Algorithm::kLowLatency, 500, 2}, {Algorithm::kLowLatency, 16384, 4},
-    {Algorithm::kLowLatency, 30000, 2},
+    {Algorithm::kOneShot, 3001, 2},      {Algorithm::kOneShot, 60000, 4},
+    {Algorithm::kTwoShot, 3001, 4},      {Algorithm::kTwoShot, 200000, 2},
+    {Algorithm::kLowLatency, 500, 2},    {Algorithm::kLowLatency, 16384, 4},
+    {Algorithm::kLowLatency, 30000, 2},  {Algorithm::kLowLatency, 100003, 2},
+    {Algorithm::kLowLatency, 100003, 4},
 };
 
 // Wrong elements of `rounds` launches, and ranks that have not counted all of them; -1: blocked.

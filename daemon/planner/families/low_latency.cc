@@ -8,8 +8,8 @@
 namespace tandem::plan {
 namespace {
 
-// What a rank sends to all its peers together up to which one shot is faster: 128 KiB on four H200s took
-// 6.7 us and 7.2 by two shots, 256 KiB 9.0 and 8.4.
+// One shot is faster while a rank sends at most this to all its peers together. Four H200s took 6.7 us for
+// 128 KiB and 7.2 by two shots, for 256 KiB 9.0 and 8.4.
 constexpr uint64_t kOneShotSentBytes = 384 << 10;
 
 // Pieces along `dim` are contiguous when nothing lies outside of them.

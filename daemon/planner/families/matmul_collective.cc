@@ -36,14 +36,11 @@ Algorithm SmallKernel(const Problem& problem) {
       return KernelOf(problem, PacketPlan::Shape::kSum, bytes / parts, Algorithm::kSm);
     default: break;
   }
-  if (LowLatencyShots(problem) == 1) {
-    const Algorithm kernel = KernelOf(problem, PacketPlan::Shape::kSum, bytes, Algorithm::kOneShot);
-    if (kernel == Algorithm::kLowLatency || parts > 2) return kernel;  // two ranks go on by size
-  }
-  // Two shots cut at multiples of 16 bytes: each owner needs a part.
-  if (bytes < 16 * parts * parts) return Algorithm::kOneShot;
+  // Two shots cut at multiples of 16 bytes.
   const Algorithm kernel =
-      KernelOf(problem, PacketPlan::Shape::kTwoShot, bytes / parts + 16, Algorithm::kTwoShot);
+      LowLatencyShots(problem) == 1
+          ? KernelOf(problem, PacketPlan::Shape::kSum, bytes, Algorithm::kTwoShot)
+          : KernelOf(problem, PacketPlan::Shape::kTwoShot, bytes / parts + 16, Algorithm::kTwoShot);
   const Bounds bounds =
       BoundsOf(Op::kAllReduce, problem.world_size, problem.topology_class, problem.group->packet_kernels);
   return kernel == Algorithm::kTwoShot && bytes <= bounds.one_shot ? Algorithm::kOneShot : kernel;
