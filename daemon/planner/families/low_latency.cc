@@ -49,8 +49,6 @@ std::string WhyNoPackets(const Problem& problem) {
   const bool one_shot_sum = op == Op::kAllReduce && !two_shot;
   const uint64_t bound = one_shot_sum ? most : most * world;
   if (bytes > bound) return Text(BytesText(bytes), " is above its bound of ", BytesText(bound));
-  // Parts are cut at multiples of 16 bytes: each owner must have one.
-  if (two_shot && bytes < 16 * world * world) return "too small for two shots";
   return {};
 }
 
