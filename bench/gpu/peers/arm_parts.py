@@ -12,14 +12,16 @@ TOLERANCE = 2e-2  # of results rounded to bf16 in different orders
 
 
 class Context:
-    """What builders need: the ranks, NCCL's windows, Tandem's group; the last two may be None."""
+    """What builders need: the ranks, NCCL's windows of each of its libraries that is there, Tandem's group or None, FlashInfer
+    or None."""
 
-    def __init__(self, bench, windows, tandem):
+    def __init__(self, bench, windows, tandem, flashinfer=None):
         self.bench, self.rank, self.world, self.windows, self.tandem = bench, bench.rank, bench.world, windows, tandem
+        self.flashinfer = flashinfer
         self.group = dist.group.WORLD.group_name
         self.exact = None  # some rows of the result of operand set 0 in float64: (rows, values)
-        if windows is not None:
-            windows.reset()
+        for each in windows:
+            each.reset()
 
     def random(self, *shape, dtype=BF16):
         return [torch.randn(*shape, device=self.bench.device).to(dtype) for _ in range(SETS)]
@@ -31,16 +33,25 @@ class Context:
         """Outputs for Tandem's arms where rivals have theirs in symmetric memory too; None without Tandem."""
         return self.tandem.symmetric(SETS, shape, dtype, placed) if self.tandem else None
 
-    def window_copies(self, tensors):
+    @staticmethod
+    def window_copies(windows, tensors):
         copies = []
         for tensor in tensors:
-            copy = self.windows.empty(*tensor.shape, dtype=tensor.dtype)
+            copy = windows.empty(*tensor.shape, dtype=tensor.dtype)
             copy.copy_(tensor)
             copies.append(copy)
         return copies
 
-    def window_empty(self, *shape, dtype=BF16):
-        return [self.windows.empty(*shape, dtype=dtype) for _ in range(SETS)]
+    @staticmethod
+    def window_empty(windows, *shape, dtype=BF16):
+        return [windows.empty(*shape, dtype=dtype) for _ in range(SETS)]
+
+    def each_nccl(self, name, make):
+        """Arms of each of NCCL's libraries: make(name, windows) makes one."""
+        return [
+            (f"{name}{windows.suffix}", lambda windows=windows: make(f"{name}{windows.suffix}", windows))
+            for windows in self.windows
+        ]
 
 
 def writing(outputs, function):

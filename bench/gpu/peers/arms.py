@@ -1,4 +1,4 @@
-"""The arms of every case: what PyTorch, NCCL's windows and Tandem do with the same operands. A builder returns
+"""The arms of every case: what PyTorch, NCCL's windows, FlashInfer and Tandem do with the same operands. A builder returns
 (factories, reference, tolerance): factories are (name, function that makes the Arm), the reference is what operand set 0
 must give."""
 
@@ -18,7 +18,9 @@ from arm_parts import (
     tandem_arms,
     writing,
 )
+from flashinfer_side import flashinfer_arms
 from measure import Arm
+from norm_arms import all_reduce_norm
 from scaled_arms import all_gather_scaled_matmul, scaled_matmul_reduce_scatter
 
 MOST_PLACED_ROWS = 2048
@@ -40,14 +42,14 @@ def all_gather_matmul(context, case):
     context.exact = exact.of(context, exact.gathered, a[0], b[0])
     own = context.empty(m, n) if context.tandem else None
 
-    def windows():
-        shards, whole = context.window_copies(a), context.window_empty(m, k)
+    def on_windows(name, windows):
+        shards, whole = context.window_copies(windows, a), context.window_empty(windows, m, k)
 
         def call(i):
-            context.windows.all_gather(whole[i], shards[i])
+            windows.all_gather(whole[i], shards[i])
             torch.mm(whole[i], b[i], out=out[i])
 
-        return Arm("windows+cublas", writing(out, call))
+        return Arm(name, writing(out, call))
 
     def fused(i):
         return torch.ops.symm_mem.fused_all_gather_matmul(a[i % SETS], [b[i % SETS]], 0, context.group)[1][0]
@@ -59,8 +61,7 @@ def all_gather_matmul(context, case):
         ("pytorch fused", lambda: Arm("pytorch fused", fused)),
         beside_copies(context, lambda i: torch.mm(full[i], b[i], out=out[i]), a[0].numel()),
     ]
-    if context.windows:
-        arms.append(("windows+cublas", windows))
+    arms += context.each_nccl("windows+cublas", on_windows)
     arms += tandem_arms(
         context,
         case.name,
@@ -130,18 +131,18 @@ def matmul_reduce(context, case):
     shared = case.kind == "ar"
     own = context.symmetric(m, n) if shared else context.empty(*out[0].shape) if context.tandem else None
 
-    def windows():
-        whole = context.window_empty(m, n)
-        sums = context.window_empty(m // world, n) if scatter else whole
+    def on_windows(name, windows):
+        whole = context.window_empty(windows, m, n)
+        sums = context.window_empty(windows, m // world, n) if scatter else whole
 
         def call(i):
             torch.mm(a[i], b[i], out=whole[i])
             if scatter:
-                context.windows.reduce_scatter(sums[i], whole[i])
+                windows.reduce_scatter(sums[i], whole[i])
             else:
-                context.windows.all_reduce(whole[i], whole[i])
+                windows.all_reduce(whole[i], whole[i])
 
-        return Arm("windows+cublas", writing(sums, call))
+        return Arm(name, writing(sums, call))
 
     def fused(i):
         return torch.ops.symm_mem.fused_matmul_reduce_scatter(a[i % SETS], b[i % SETS], "sum", 0, context.group)
@@ -159,8 +160,7 @@ def matmul_reduce(context, case):
         ]
     else:
         arms += all_reduce_compositions(context, a, b, out)
-    if context.windows:
-        arms.append(("windows+cublas", windows))
+    arms += context.each_nccl("windows+cublas", on_windows)
     if case.kind == "ring":
         algorithms = [
             (f"ring S={steps} lanes={lanes}", "ring", {"steps": steps, "lanes": lanes})
@@ -204,18 +204,22 @@ def collective(context, case):
     else:
         plain_call[case.kind](out[0], inputs[0])
         reference = out[0].clone()
-    arms = []
-    if context.windows:
-        call = getattr(context.windows, case.kind)
 
-        def windows():
-            sources, sinks = context.window_copies(inputs), context.window_empty(sizes[1])
-            return Arm("windows", writing(sinks, lambda i: call(sinks[i], sources[i])))
+    # NCCL called directly, on memory of torch's own: out of place, which torch's all_reduce is not.
+    def on_memory(name, windows):
+        call = getattr(windows, case.kind)
+        return Arm(name, writing(out, lambda i: call(out[i], inputs[i])))
 
-        # NCCL called directly, on memory of torch's own: out of place, which torch's all_reduce is not.
-        arms += [("nccl", lambda: Arm("nccl", writing(out, lambda i: call(out[i], inputs[i])))), ("windows", windows)]
-    elif case.kind != "all_reduce":
+    def on_windows(name, windows):
+        call = getattr(windows, case.kind)
+        sources, sinks = context.window_copies(windows, inputs), context.window_empty(windows, sizes[1])
+        return Arm(name, writing(sinks, lambda i: call(sinks[i], sources[i])))
+
+    arms = context.each_nccl("nccl", on_memory) + context.each_nccl("windows", on_windows)
+    if "nccl" not in dict(arms) and case.kind != "all_reduce":
         arms.append(("nccl", lambda: Arm("nccl", writing(out, lambda i: plain_call[case.kind](out[i], inputs[i])))))
+    if case.kind == "all_reduce":
+        arms += flashinfer_arms(context, inputs, out)
     symmetric = []
 
     def shared(name, function, in_place):
@@ -279,5 +283,6 @@ BUILDERS = {
     "all_reduce": collective,
     "all_gather": collective,
     "reduce_scatter": collective,
+    "norm": all_reduce_norm,
     "empty": empty,
 }

@@ -10,7 +10,7 @@ SMALL_HIDDEN, SMALL_FEED_FORWARD = 4096, 14336
 
 @dataclass(frozen=True)
 class Case:
-    kind: str  # ag, rs, ar, ag8, rs8, ring, all_reduce, all_gather, reduce_scatter, empty
+    kind: str  # ag, rs, ar, ag8, rs8, ring, all_reduce, all_gather, reduce_scatter, norm, empty
     m: int = 0  # rows of the whole product
     n: int = 0
     k: int = 0
@@ -32,17 +32,20 @@ class Case:
             "ag8": f"AG+GEMM fp8 {self.scales}-wise",
             "rs8": f"GEMM+RS fp8 {self.scales}-wise",
         }
+        if self.kind == "norm":
+            return f"AR+norm bf16 M={self.m} N={self.n}"
         return f"{names[self.kind]} M={self.m} N={self.n} K={self.k}"
 
     def calls(self, stream=False):
         """How often it is done in one measurement: about 10 ms' worth, whole rounds of the operand sets."""
         flops = 2 * self.m * self.n * self.k
-        us = flops / (1.1e9 if self.scales else 0.6e9) + self.size / 200e3
+        moved = self.size or 2 * self.m * self.n * (self.kind == "norm")
+        us = flops / (1.1e9 if self.scales else 0.6e9) + moved / 200e3
         return 20 if us < 400 else 8 if us < 1500 else 4
 
 
 def cases(world, groups, small=False):
-    """All cases of the named groups: GROUPS, or blocks (fp8 with scales by blocks), which is tuned only: no rival fuses it."""
+    """All cases of the named groups: GROUPS, MORE, or blocks (fp8 with scales by blocks), which is tuned only: no rival fuses it."""
     n_up, n_small = FEED_FORWARD // world, SMALL_FEED_FORWARD // world
     found = []
     if "empty" in groups:
@@ -84,6 +87,8 @@ def cases(world, groups, small=False):
             else (*(KIB << power for power in range(15)), 64 << 20, 256 << 20)
         )
         found += [Case(kind, size=size) for kind in ("all_reduce", "all_gather", "reduce_scatter") for size in sizes]
+    if "norm" in groups:
+        found += [Case("norm", m, HIDDEN) for m in ((16, 512) if small else (8, 16, 64, 128, 512, 2048))]
     return found
 
 
@@ -94,3 +99,4 @@ def chosen(world, groups, small=False, only=""):
 
 # Cases that are measured beside rivals.
 GROUPS = ("empty", "few", "narrow", "matmul", "fp8", "ring", "collectives")
+MORE = ("norm",)  # on request

@@ -1,8 +1,10 @@
-"""NCCL collectives on symmetric windows (ncclMemAlloc, ncclCommWindowRegister), by ctypes on the NCCL that torch loaded.
+"""NCCL collectives on symmetric windows (ncclMemAlloc, ncclCommWindowRegister), by ctypes on the NCCL that torch loaded, or on
+another one beside it.
 
 The communicator is one of its own. All buffers are cut from one window a rank; the cuts are the same on all ranks."""
 
 import ctypes
+import os
 
 import torch
 import torch.distributed as dist
@@ -22,30 +24,58 @@ class DeviceBytes:
         self.__cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3}
 
 
+def version_text(number):
+    """Of what ncclGetVersion says, from 2.9 on."""
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+
 class Windows:
-    def __init__(self, rank, world, device, size):
-        self.library = ctypes.CDLL("libnccl.so.2")
-        self.library.ncclGetErrorString.restype = ctypes.c_char_p
-        self.library.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int]
+    """Made by all ranks together. What fails on one rank fails on all: `agree` says whether all are well so far. `path`: of
+    another library than torch's; its arms' names end with its version, `suffix`."""
+
+    def __init__(self, rank, world, device, size, agree=lambda good: good, path=None):
+        self.agree, self.used, self.suffix = agree, 0, ""
+        self.together(self.load, path)
         unique = UniqueId()
-        if rank == 0:
-            self.call("ncclGetUniqueId", ctypes.byref(unique))
+        self.together(lambda: rank or self.call("ncclGetUniqueId", ctypes.byref(unique)))
         holder = [bytes(unique.internal)]
         dist.broadcast_object_list(holder, src=0)
         ctypes.memmove(ctypes.byref(unique), holder[0], UNIQUE_ID_BYTES)
         self.communicator, base, self.window = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
-        self.call("ncclCommInitRank", ctypes.byref(self.communicator), world, unique, rank)
-        self.call("ncclMemAlloc", ctypes.byref(base), ctypes.c_size_t(size))
-        self.call(
+        room = ctypes.c_size_t(size)
+        self.together(self.call, "ncclCommInitRank", ctypes.byref(self.communicator), world, unique, rank)
+        self.together(self.call, "ncclMemAlloc", ctypes.byref(base), room)
+        self.together(
+            self.call,
             "ncclCommWindowRegister",
             self.communicator,
             base,
-            ctypes.c_size_t(size),
+            room,
             ctypes.byref(self.window),
             WINDOW_SYMMETRIC,
         )
         self.memory = torch.as_tensor(DeviceBytes(base.value, size), device=device)
-        self.used = 0
+
+    def load(self, path):
+        # Two libraries have the same names: each must find its own, and nobody else this one's.
+        self.library = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_DEEPBIND) if path else ctypes.CDLL("libnccl.so.2")
+        self.library.ncclGetErrorString.restype = ctypes.c_char_p
+        self.library.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int]
+        number = ctypes.c_int()
+        self.call("ncclGetVersion", ctypes.byref(number))
+        self.version = version_text(number.value)
+        if path:
+            self.suffix = f" {self.version}"
+
+    def together(self, function, *arguments):
+        """Calls it, and raises on all ranks if it raised on any."""
+        problem = None
+        try:
+            function(*arguments)
+        except Exception as failure:
+            problem = failure
+        if not self.agree(problem is None):
+            raise problem or RuntimeError("it failed on another rank")
 
     def call(self, name, *arguments):
         result = getattr(self.library, name)(*arguments)

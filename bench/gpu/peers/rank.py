@@ -11,6 +11,7 @@ import time
 import arm_parts
 import arms
 import cases
+import rivals
 import stats
 import torch
 import torch.distributed as dist
@@ -32,6 +33,10 @@ BASELINES = (
     "pytorch one-shot",
     "pytorch two-shot",
     "bare pushes",
+    "flashinfer one-shot",
+    "flashinfer two-shot",
+    "nccl+torch norm",
+    "windows+torch norm",
 )
 
 
@@ -40,8 +45,8 @@ def result_line(world, case, count, measured, failed, watts, clocks_seen):
     rounds = {name: stats.slowest(arm["times"]) for name, arm in measured.items()}
     ratios = []
     for ours in measured:
-        for theirs in BASELINES:
-            if ours.startswith("tandem") and theirs in measured:
+        for theirs in measured:
+            if ours.startswith("tandem") and stats.family(theirs) in BASELINES:
                 ratios.append(
                     {
                         "of": ours,
@@ -115,15 +120,9 @@ def main():
     log(f"torch {torch.__version__}, NCCL {torch.cuda.nccl.version()}")
     bench = Bench(options.rank, options.world, log)
     bench.skip = frozenset(tuple(pair) for pair in json.loads(options.skip))
-    windows = tandem = None
-    try:
-        from nccl_windows import Windows
-
-        windows = Windows(options.rank, options.world, bench.device, WINDOW_BYTES)
-    except Exception as failure:
-        log(f"no NCCL windows: {failure}")
-    if not bench.agree(windows is not None):
-        windows = None
+    absent = {}  # what could not be set up, with the first case that is measured
+    windows = rivals.every_windows(bench, WINDOW_BYTES, absent)
+    flashinfer, tandem = rivals.flashinfer(bench, absent), None
     if options.runtime_dir:
         from tandem_side import TandemSide
 
@@ -141,12 +140,14 @@ def main():
             continue
         log(f"case {case.name}")
         torch.manual_seed(1000 + options.rank)
-        context = arm_parts.Context(bench, windows, tandem)
+        context = arm_parts.Context(bench, windows, tandem, flashinfer)
         count = case.calls()
         factories, reference, tolerance = arms.BUILDERS[case.kind](context, case)
         measured, failed, watts = bench.compare(
             case.name, factories, reference, tolerance, count, options.rounds, context.exact
         )
+        failed = {**absent, **failed}
+        absent = {}
         if options.rank == 0:
             with open(options.out, "a") as out:
                 out.write(

@@ -198,7 +198,7 @@ def main():
     )
     parser.add_argument("--seconds", type=float, default=500, help="of all world sizes together")
     options = parser.parse_args()
-    unknown = set(options.groups.split(",")) - set(cases.GROUPS)
+    unknown = set(options.groups.split(",")) - set(cases.GROUPS + cases.MORE)
     if unknown:
         parser.error(f"no such groups: {', '.join(sorted(unknown))}")
     if not chosen(options, options.world or 2):

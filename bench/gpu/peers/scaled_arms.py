@@ -46,21 +46,21 @@ def all_gather_scaled_matmul(context, case):
     context.exact = exact.of(context, exact.gathered, a[0], b[0], scale_a[0], scale_b[0])
     own = context.empty(m, n) if context.tandem else None
 
-    def windows():
-        shards, whole = context.window_copies(a), context.window_empty(m, k, dtype=FP8)
+    def on_windows(name, windows):
+        shards, whole = context.window_copies(windows, a), context.window_empty(windows, m, k, dtype=FP8)
         row_shards, row_whole = (
-            (context.window_copies(scale_a), context.window_empty(m, 1, dtype=torch.float32))
+            (context.window_copies(windows, scale_a), context.window_empty(windows, m, 1, dtype=torch.float32))
             if row
             else (None, scale_a)
         )
 
         def call(i):
-            context.windows.all_gather(as_bytes(whole[i]), as_bytes(shards[i]))
+            windows.all_gather(as_bytes(whole[i]), as_bytes(shards[i]))
             if row:
-                context.windows.all_gather(row_whole[i], row_shards[i])
+                windows.all_gather(row_whole[i], row_shards[i])
             scaled_mm(whole[i], b[i], row_whole[i], scale_b[i], out[i])
 
-        return Arm("windows+cublas", writing(out, call))
+        return Arm(name, writing(out, call))
 
     def fused(i):
         i %= SETS
@@ -74,8 +74,7 @@ def all_gather_scaled_matmul(context, case):
         ("pytorch fused", lambda: Arm("pytorch fused", fused)),
         beside_copies(context, lambda i: scaled_mm(full[i], b[i], rows[i], scale_b[i], out[i]), a[0].numel() // 2),
     ]
-    if context.windows:
-        arms.append(("windows+cublas", windows))
+    arms += context.each_nccl("windows+cublas", on_windows)
     arms += tandem_arms(
         context,
         case.name,
@@ -102,14 +101,14 @@ def scaled_matmul_reduce_scatter(context, case):
     context.exact = exact.of(context, exact.reduced, a[0], b[0], True, scale_a[0], scale_b[0])
     own = context.empty(m // world, n) if context.tandem else None
 
-    def windows():
-        whole, sums = context.window_empty(m, n), context.window_empty(m // world, n)
+    def on_windows(name, windows):
+        whole, sums = context.window_empty(windows, m, n), context.window_empty(windows, m // world, n)
 
         def call(i):
             scaled_mm(a[i], b[i], scale_a[i], scale_b[i], whole[i])
-            context.windows.reduce_scatter(sums[i], whole[i])
+            windows.reduce_scatter(sums[i], whole[i])
 
-        return Arm("windows+cublas", writing(sums, call))
+        return Arm(name, writing(sums, call))
 
     def fused(i):
         i %= SETS
@@ -124,8 +123,7 @@ def scaled_matmul_reduce_scatter(context, case):
         ("pytorch fused", lambda: Arm("pytorch fused", fused)),
         beside_copies(context, gemm, out[0].numel()),
     ]
-    if context.windows:
-        arms.append(("windows+cublas", windows))
+    arms += context.each_nccl("windows+cublas", on_windows)
     arms += tandem_arms(
         context,
         case.name,

@@ -1,6 +1,7 @@
 """What is made of rounds: medians, ratios with an interval, and rounds that the clocks spoil. No GPU, no torch."""
 
 import random
+import re
 
 CLOCK_TOLERANCE = 0.02
 RESAMPLES = 1000
@@ -67,3 +68,8 @@ def relative_norm(per_rank):
         return None
     errors, values = (sum(column) for column in zip(*per_rank))
     return float(f"{(errors / values) ** 0.5:.3g}") if values else None
+
+
+def family(arm):
+    """An arm's name without the version of the library: "windows" of "windows 2.32.3", "windows+torch norm" of that one's."""
+    return re.sub(r" \d+\.\d+\.\d+\b", "", arm)

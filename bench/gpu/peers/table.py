@@ -3,17 +3,28 @@
 import json
 import sys
 
+import stats
+
 RIVALS = {
     "matmul": ("nccl+cublas", "windows+cublas", "pytorch fused"),
     "composition": ("cublas+pytorch two-shot", "pytorch fused rs+ag"),  # for what no rival has fused
-    "collective": ("nccl", "windows", "pytorch one-shot", "pytorch two-shot"),
+    "collective": (
+        "nccl",
+        "windows",
+        "pytorch one-shot",
+        "pytorch two-shot",
+        "nccl+torch norm",
+        "windows+torch norm",
+        "flashinfer one-shot",
+        "flashinfer two-shot",
+    ),
 }
 
 
 def ratio_line(result, ours, rivals):
     """Tandem's arm against the best of these rivals, and how long its kernels alone take; None without a figure."""
     arms = result["arms"]
-    graphs = [rival for rival in rivals if rival in arms]
+    graphs = [arm for arm in arms if stats.family(arm) in rivals]
     if not graphs:
         return None
     rival = min(graphs, key=lambda name: arms[name]["us"])
@@ -49,7 +60,10 @@ def peers_table(results):
         arms = result["arms"]
         kinds = ("matmul", "composition") if "gemm" in arms or "nccl+cublas" in arms else ("collective",)
         shown = ("gemm", "gemm beside copies", *(rival for kind in kinds for rival in RIVALS[kind]), "bare pushes")
-        cells = [f"{name.replace('pytorch ', 'torch ')} {arms[name]['us']:.1f}" for name in shown if name in arms]
+        listed = sorted(
+            (arm for arm in arms if stats.family(arm) in shown), key=lambda arm: shown.index(stats.family(arm))
+        )
+        cells = [f"{name.replace('pytorch ', 'torch ')} {arms[name]['us']:.1f}" for name in listed]
         ours = {name: arm["us"] for name, arm in arms.items() if name.startswith("tandem")}
         print(f"W={result['world']} {result['case']:36} " + "  ".join(cells))
         if ours:

@@ -61,14 +61,18 @@ def with_torch(name):
         return __import__(name)
 
 
-class Context:
-    """What builders of arms get, with windows and Tandem there."""
+class Windows(Anything):
+    def __init__(self, suffix):
+        self.suffix = suffix
 
-    def __init__(self, rank, world):
-        self.rank, self.world, self.group, self.exact = rank, world, "", None
-        self.bench = self.windows = self.tandem = Anything()
 
-    def tensors(self, *shape, **named):
-        return [Anything() for _ in range(4)]
-
-    random = empty = symmetric = window_empty = window_copies = tensors
+def context(rank, world, rivals=True):
+    """What builders of arms get, with windows and Tandem there; `rivals`: with a newer NCCL and FlashInfer too."""
+    parts = with_torch("arm_parts")
+    made = parts.Context.__new__(parts.Context)
+    made.rank, made.world, made.group, made.exact = rank, world, "", None
+    made.bench = made.tandem = Anything()
+    made.windows = [Windows(""), Windows(" 2.32.3")] if rivals else [Windows("")]
+    made.flashinfer = Anything() if rivals else None
+    made.random = made.empty = made.symmetric = lambda *shape, **named: [Anything() for _ in range(4)]
+    return made

@@ -28,9 +28,11 @@ RESULTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../res
 
 class TuneTest(unittest.TestCase):
     def test_every_case_is_tuned_in_its_own_words(self):
-        by_kind = {case.kind + case.scales: tune.lines(case, 4) for case in cases.cases(4, (*cases.GROUPS, "blocks"))}
+        groups = (*cases.GROUPS, *cases.MORE, "blocks")
+        by_kind = {case.kind + case.scales: tune.lines(case, 4) for case in cases.cases(4, groups)}
         self.assertEqual(by_kind.pop("empty"), [])
         self.assertEqual(by_kind.pop("ring"), [])
+        self.assertEqual(by_kind.pop("norm"), [])
         self.assertEqual(
             by_kind["rs8row"],
             ["--op matmul_reduce_scatter --shape 16384,8192,7168 --dtype f8e4m3 --scales row_wise --slow-accumulation"],
@@ -128,6 +130,12 @@ class TableTest(unittest.TestCase):
             ["tandem fused / windows+cublas", "tandem fused / pytorch fused rs+ag"],
         )
         self.assertIn("torch fused rs+ag 6.0", lines[0])
+
+    def test_the_newest_library_may_be_the_best_rival(self):
+        arms = {"windows": {"us": 8.0}, "windows 2.32.3": {"us": 7.0}, "tandem sm": {"us": 6.0}}
+        lines = self.peers(arms, [("tandem sm", "windows"), ("tandem sm", "windows 2.32.3")])
+        self.assertIn("windows 8.0  windows 2.32.3 7.0", lines[0])
+        self.assertEqual(lines[2].split(":")[0], "tandem sm / windows 2.32.3")
 
     def test_an_error_is_told_where_it_is_above_the_rivals(self):
         arms = {
@@ -321,14 +329,14 @@ class StatsTest(unittest.TestCase):
 class CasesTest(unittest.TestCase):
     def test_names_are_unique_and_rows_divide(self):
         for world in (2, 4, 8):
-            found = cases.cases(world, cases.GROUPS)
+            found = cases.cases(world, cases.GROUPS + cases.MORE)
             self.assertEqual(len({case.name for case in found}), len(found))
             for case in found:
                 self.assertEqual(case.m % world, 0, case.name)
                 self.assertEqual(case.size % (2 * world), 0, case.name)
 
     def test_measurements_use_every_operand_set_equally(self):
-        for case in cases.cases(2, cases.GROUPS):
+        for case in cases.cases(2, cases.GROUPS + cases.MORE):
             self.assertEqual(case.calls() % 4, 0, case.name)
 
 
@@ -374,8 +382,10 @@ RIVALS_OF = {
     "all_reduce": {"nccl", "windows", "pytorch one-shot", "pytorch two-shot"},
     "all_gather": {"nccl", "windows", "bare pushes"},
     "reduce_scatter": {"nccl", "windows"},
+    "norm": {"nccl+torch norm", "windows+torch norm"},
     "empty": set(),
 }
+FLASHINFER = {"flashinfer one-shot", "flashinfer two-shot"}
 
 
 class GoalsTest(unittest.TestCase):
@@ -398,14 +408,19 @@ class GoalsTest(unittest.TestCase):
                 {case.name for case in wanted - set(cases.cases(world, cases.GROUPS))}, set(), f"W={world}"
             )
 
+    def of_kinds(self, rivals):
+        """(kind, its context, names of its arms)."""
+        arms = stand_ins.with_torch("arms")
+        for kind, case in {case.kind: case for case in reversed(cases.cases(2, cases.GROUPS + cases.MORE))}.items():
+            context = stand_ins.context(0, 2, rivals)
+            yield kind, context, [name for name, _ in arms.BUILDERS[kind](context, case)[0]]
+
     def test_every_kind_has_its_rivals_and_the_table_and_the_ratios_know_them(self):
-        arms, rank = stand_ins.with_torch("arms"), stand_ins.with_torch("rank")
+        rank = stand_ins.with_torch("rank")
         known = {name for names in table.RIVALS.values() for name in names} | {"bare pushes"}
-        kinds = {case.kind: case for case in reversed(cases.cases(2, cases.GROUPS))}
-        self.assertEqual(set(kinds), set(RIVALS_OF))
-        for kind, case in kinds.items():
-            context = stand_ins.Context(0, 2)
-            names = [name for name, _ in arms.BUILDERS[kind](context, case)[0]]
+        kinds = set()
+        for kind, context, names in self.of_kinds(rivals=False):
+            kinds.add(kind)
             made = set(names)
             with self.subTest(kind=kind):
                 self.assertEqual(len(made), len(names))
@@ -416,6 +431,21 @@ class GoalsTest(unittest.TestCase):
                 # Memory that peers write to is symmetric for all; the case without stands beside it.
                 self.assertEqual("tandem auto, ordinary" in made, kind in ("ar", "all_reduce", "all_gather"))
                 self.assertEqual(context.exact is not None, "nccl+cublas" in made)
+        self.assertEqual(kinds, set(RIVALS_OF))
+
+    def test_newer_rivals_stand_beside_the_others_where_they_are_there(self):
+        rank = stand_ins.with_torch("rank")
+        self.assertLessEqual(FLASHINFER, set(rank.BASELINES) & set(table.RIVALS["collective"]))
+        for (kind, _, before), (_, _, names) in zip(self.of_kinds(rivals=False), self.of_kinds(rivals=True)):
+            with self.subTest(kind=kind):
+                newer = set(names) - set(before)
+                self.assertEqual(len(set(names)), len(names))
+                self.assertEqual(newer & FLASHINFER, FLASHINFER if kind in ("all_reduce", "norm") else set())
+                versioned = newer - FLASHINFER
+                self.assertEqual(bool(versioned), kind != "empty")
+                for name in versioned:
+                    self.assertIn("2.32.3", name)
+                    self.assertIn(stats.family(name), RIVALS_OF[kind])
 
 
 class ChoiceTest(unittest.TestCase):

@@ -1,0 +1,55 @@
+"""Rivals that the node's own packages lack: libraries in the folder that bench/gpu/rivals makes, named by TANDEM_RIVALS.
+
+TANDEM_PEERS_NCCL names another libnccl.so.2 than the folder's."""
+
+import os
+
+SET_UP = "set-up"  # in the place of a case, where a run stood
+
+
+def nccl_path():
+    """Of the newer NCCL, or None."""
+    folder = os.environ.get("TANDEM_RIVALS")
+    return os.environ.get("TANDEM_PEERS_NCCL") or (os.path.join(folder, "nccl/libnccl.so.2") if folder else None)
+
+
+def set_up(bench, name, make, absent):
+    """What make() gives, on all ranks or on none. Why there is none goes to `absent` by its name, alike on all ranks."""
+    # run.py reads where a run stood when it hung or crashed, and starts it again without.
+    bench.log(f"prepare {SET_UP} / {name}")
+    made, problem = None, None
+    if (SET_UP, name) in bench.skip:
+        problem = "ended an earlier run"
+    else:
+        try:
+            made = make()
+        except Exception as failure:
+            problem = f"{type(failure).__name__}: {str(failure)[:400]}"
+    problems = [text for text in bench.gather(problem) if text]
+    if not problems:
+        return made
+    absent[name] = problems[0]
+    bench.log(f"no {name}: {problems[0]}")
+    return None
+
+
+def every_windows(bench, size, absent):
+    """NCCL's windows: torch's library's and the newer one's, as far as they are there."""
+    from nccl_windows import Windows
+
+    def windows(path=None):
+        return Windows(bench.rank, bench.world, bench.device, size, bench.agree, path)
+
+    found = [set_up(bench, "NCCL windows", windows, absent)]
+    if path := nccl_path():
+        found.append(set_up(bench, "newer NCCL", lambda: windows(path), absent))
+    return [made for made in found if made is not None]
+
+
+def flashinfer(bench, absent):
+    folder = os.environ.get("TANDEM_RIVALS")
+    if not folder:
+        return None
+    from flashinfer_side import FlashInfer
+
+    return set_up(bench, "FlashInfer", lambda: FlashInfer(bench.rank, bench.world, folder, bench.agree), absent)

@@ -1,0 +1,183 @@
+"""The newer rivals: how they are set up, and what bench/gpu/rivals makes of their packages. Neither a GPU nor torch."""
+
+import os
+import struct
+import sys
+import unittest
+from unittest import mock
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.join(HERE, ".."), os.path.join(HERE, "../..")]
+
+import flashinfer_subset
+import rivals
+import stand_ins
+import stats
+import trim_fatbin
+
+
+class RivalsTest(unittest.TestCase):
+    """What cannot be set up is left out on all ranks, and told."""
+
+    def bench(self, others=()):
+        bench = mock.Mock(skip=frozenset())
+        bench.gather = lambda problem: [problem, *others]
+        return bench
+
+    def test_what_fails_anywhere_is_nowhere(self):
+        absent = {}
+        self.assertEqual(rivals.set_up(self.bench(), "a rival", lambda: 7, absent), 7)
+        self.assertEqual(absent, {})
+        self.assertIsNone(rivals.set_up(self.bench(["OSError: no file"]), "a rival", lambda: 7, absent))
+        self.assertEqual(absent, {"a rival": "OSError: no file"})
+        self.assertIsNone(rivals.set_up(self.bench(), "another", mock.Mock(side_effect=RuntimeError("why")), absent))
+        self.assertEqual(absent["another"], "RuntimeError: why")
+
+    def test_what_ended_an_earlier_run_is_not_tried_again(self):
+        bench, absent, make = self.bench(), {}, mock.Mock()
+        bench.skip = frozenset([(rivals.SET_UP, "a rival")])
+        self.assertIsNone(rivals.set_up(bench, "a rival", make, absent))
+        make.assert_not_called()
+        self.assertEqual(absent, {"a rival": "ended an earlier run"})
+        # As run.py reads it from the log.
+        self.assertEqual(bench.log.call_args_list[0], mock.call("prepare set-up / a rival"))
+
+    def test_the_folder_or_a_variable_names_the_newer_nccl(self):
+        for environment, path in (
+            ({}, None),
+            ({"TANDEM_RIVALS": "/r"}, "/r/nccl/libnccl.so.2"),
+            ({"TANDEM_RIVALS": "/r", "TANDEM_PEERS_NCCL": "/n.so"}, "/n.so"),
+        ):
+            with mock.patch.dict(os.environ, environment, clear=True):
+                self.assertEqual(rivals.nccl_path(), path)
+
+    def test_a_version_is_no_part_of_an_arms_family(self):
+        self.assertEqual(
+            [stats.family(name) for name in ("windows 2.32.3", "windows 2.32.3+torch norm", "tandem ring S=4 lanes=2")],
+            ["windows", "windows+torch norm", "tandem ring S=4 lanes=2"],
+        )
+        windows = stand_ins.with_torch("nccl_windows")
+        self.assertEqual([windows.version_text(number) for number in (23203, 22809)], ["2.32.3", "2.28.9"])
+
+
+class RowsTest(unittest.TestCase):
+    def length(self, count, world, shots):
+        return stand_ins.with_torch("flashinfer_side").row_length(count, world, shots)
+
+    def test_a_message_is_rows_that_the_kernels_can_do(self):
+        for world in (2, 4, 8):
+            for shots in (1, 2):
+                for size in (1 << power for power in range(10, 29)):
+                    try:
+                        length = self.length(size // 2, world, shots)
+                    except ValueError:
+                        continue
+                    rows = size // 2 // length
+                    self.assertEqual((rows * length, length % 8), (size // 2, 0))
+                    self.assertTrue(shots == 1 or rows > world)
+        self.assertEqual([self.length(count, 4, 1) for count in (512, 8192, 32768)], [512, 8192, 8192])
+        self.assertEqual([self.length(count, 4, 2) for count in (8192, 32768, 1 << 20)], [1024, 4096, 8192])
+
+    def test_what_they_cannot_do_is_said(self):
+        for count, world, shots in ((512, 2, 2), (4, 2, 1), (1 << 27, 2, 1)):
+            with self.assertRaises(ValueError):
+                self.length(count, world, shots)
+
+
+class WindowsTest(unittest.TestCase):
+    def windows(self, agreed):
+        made = stand_ins.with_torch("nccl_windows").Windows.__new__(stand_ins.with_torch("nccl_windows").Windows)
+        made.agree = lambda good: good and agreed
+        return made
+
+    def test_a_step_that_fails_on_one_rank_fails_on_all(self):
+        self.windows(True).together(lambda: None)
+        with self.assertRaisesRegex(RuntimeError, "another rank"):
+            self.windows(False).together(lambda: None)
+        with self.assertRaisesRegex(OSError, "mine"):
+            self.windows(True).together(mock.Mock(side_effect=OSError("mine")))
+
+
+def fat_binary(*entries):
+    """Of (kind, architecture, code)."""
+    packed = b"".join(
+        struct.pack("<HHIQIIHHI", kind, 0x101, 64, len(code), 0, 0, 0, 0, architecture) + bytes(32) + code
+        for kind, architecture, code in entries
+    )
+    return struct.pack("<IHHQ", trim_fatbin.FATBIN_MAGIC, 1, 16, len(packed)) + packed
+
+
+def library(**sections):
+    """An ELF file with these sections, "_" for "." in their names."""
+    names = [""] + [name.replace("_", ".", 1) if name[1] != "_" else name for name in sections] + [".shstrtab"]
+    table, offsets = b"", []
+    for name in names:
+        offsets.append(len(table))
+        table += name.encode() + b"\0"
+    body, headers = b"", [(0, 0, 0)]
+    for name, content in zip(offsets[1:], [*sections.values(), table]):
+        headers.append((name, 64 + len(body), len(content)))
+        body += content + bytes(-len(content) % 8)
+    elf = trim_fatbin.ELF_HEADER.pack(
+        b"\x7fELF\x02\x01\x01", 3, 62, 1, 0, 0, 64 + len(body), 0, 64, 0, 0, 64, len(headers), len(headers) - 1
+    )
+    return (
+        elf
+        + body
+        + b"".join(trim_fatbin.SECTION_HEADER.pack(name, 1, 0, 0, at, size, 0, 0, 8, 0) for name, at, size in headers)
+    )
+
+
+class TrimTest(unittest.TestCase):
+    def setUp(self):
+        first = fat_binary((2, 80, b"a" * 8), (2, 90, b"b" * 16), (1, 120, b"c" * 8))
+        second = fat_binary((2, 90, b"d" * 8), (2, 100, b"e" * 24))
+        # What aligns a fat binary stands between them.
+        self.data = library(
+            _text=b"host code", _nv_fatbin=first + bytes(8) + second, __nv_relfatbin=fat_binary((2, 90, b"f" * 8))
+        )
+
+    def trimmed(self, **options):
+        data = bytearray(self.data)
+        return data, trim_fatbin.trim(data, **options)
+
+    def test_only_code_of_others_becomes_zeros(self):
+        data, (kept, gone) = self.trimmed(keep=90, relocatable=True)
+        self.assertEqual((kept, gone), (32, 40))
+        expected = self.data
+        for letter, count in (("a", 8), ("c", 8), ("e", 24)):
+            expected = expected.replace(letter.encode() * count, bytes(count))
+        self.assertEqual(bytes(data), expected)
+
+    def test_what_linkers_need_stays_on_request(self):
+        data, sums = self.trimmed(keep=90, relocatable=False)
+        self.assertEqual(sums, (24, 48))
+        self.assertNotIn(b"f" * 8, data)
+        self.assertIn(b"host code", data)
+
+    def test_what_is_no_library_and_what_is_cut_off_are_errors(self):
+        with self.assertRaises(ValueError):
+            list(trim_fatbin.entries(b"no library"))
+        self.data = library(_nv_fatbin=fat_binary((2, 90, b"b" * 16))[:-8])
+        with self.assertRaises(ValueError):
+            self.trimmed(keep=90, relocatable=False)
+
+
+class SubsetTest(unittest.TestCase):
+    SWITCH = (
+        "  switch (kind) {\n    case Kind::kOne:\n      first();\n      break;\n    case Kind::kTwo:\n      two();\n"
+        "      break;\n    default:\n      nfirst();\n  }\n"
+    )
+
+    def test_cases_that_are_not_named_go(self):
+        text = flashinfer_subset.without_cases(self.SWITCH, ("kTwo",))
+        self.assertNotIn("first()", text)
+        self.assertTrue(all(part in text for part in ("switch (kind) {", "kTwo:", "two();", "default:", "none();")))
+
+    def test_a_case_that_is_not_there_is_an_error(self):
+        with self.assertRaises(SystemExit):
+            flashinfer_subset.without_cases(self.SWITCH, ("kThree",))
+
+
+if __name__ == "__main__":
+    unittest.main()
