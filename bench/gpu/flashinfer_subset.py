@@ -14,9 +14,8 @@ import sys
 
 TYPES, RANKS = ("bfloat16_code",), ("2", "4", "8")
 PATTERNS = ("kAllReduce", "kARResidualRMSNorm")
-MODULES = ("trtllm_comm", "vllm_comm")
 COPIED = ("trtllm_ar.py", "vllm_ar.py", "cuda_ipc.py", "torch_symmetric_memory.py")
-# What stands for the rest of the package. `comm/mnnvl.py` is the part with multicast: there is none of it here.
+# They stand for the rest of the package. `comm/mnnvl.py` is the part with multicast: there is none of it here.
 STAND_INS = {
     "__init__.py": "",
     "comm/__init__.py": "",

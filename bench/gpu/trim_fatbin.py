@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Takes the code of other GPUs out of a library: trim_fatbin.py LIBRARY OUT [--keep 90] [--relocatable] [--list]
+"""Takes the code of other GPUs out of a library: trim_fatbin.py LIBRARY OUT [--keep 90] [--list]
 
-Every entry of the library's fat binaries keeps its header and its length; the code of other architectures becomes zeros,
-which any compressor packs away. What is kept is bit by bit what it was, and so is all that the host runs. PTX goes too:
-it is for architectures that none of the entries is for. --relocatable keeps __nv_relfatbin, which is for linkers."""
+Each fat binary of the library stays where it is, but ends behind its code for the kept architecture, which is bit by bit
+what it was; the rest of its room is zeros, which any compressor packs away. PTX goes too: it is for architectures that none
+of the entries is for. A fat binary without code for the kept architecture stays whole: it is refused as before."""
 
 import argparse
 import os
@@ -12,9 +12,9 @@ import sys
 from dataclasses import dataclass
 
 SECTIONS = (".nv_fatbin", "__nv_relfatbin")
-# Of a fat binary: magic, version, bytes of this header, bytes behind it. Of an entry: kind, version, bytes of its header,
-# bytes behind it, and after twelve more bytes the architecture.
-FATBIN, FATBIN_MAGIC = struct.Struct("<IHHQ"), 0xBA55ED50
+# A fat binary starts with its magic, version, bytes of this header, bytes behind it.
+# An entry starts with its kind, version, bytes of this header, bytes behind it; the architecture stands further on.
+FATBIN, FATBIN_MAGIC, LENGTH_AT = struct.Struct("<IHHQ"), 0xBA55ED50, 8
 ENTRY, ARCHITECTURE_AT = struct.Struct("<HHIQ"), 28
 KINDS = {1: "ptx", 2: "elf"}
 ELF_HEADER, SECTION_HEADER = struct.Struct("<16sHHIQQQIHHHHHH"), struct.Struct("<IIQQQQIIQQ")
@@ -22,11 +22,19 @@ ELF_HEADER, SECTION_HEADER = struct.Struct("<16sHHIQQQIHHHHHH"), struct.Struct("
 
 @dataclass(frozen=True)
 class Entry:
-    section: str
     kind: str
     architecture: int
-    start: int  # of its code in the file
-    size: int
+    start: int  # where in the file the header is
+    end: int
+
+
+@dataclass(frozen=True)
+class FatBinary:
+    section: str
+    start: int  # where in the file the header is
+    body: int  # where its entries start
+    end: int
+    entries: tuple
 
 
 def sections(data):
@@ -41,8 +49,18 @@ def sections(data):
     return {name(section[0]): (section[4], section[5]) for section in found}
 
 
-def entries(data):
-    """The entries of all fat binaries of the library."""
+def entries(data, at, end):
+    """The entries of a fat binary."""
+    while at < end:
+        kind, _, header, length = ENTRY.unpack_from(data, at)
+        if header < ARCHITECTURE_AT + 4 or at + header + length > end:
+            raise ValueError("an entry is longer than its fat binary")
+        (architecture,) = struct.unpack_from("<I", data, at + ARCHITECTURE_AT)
+        yield Entry(KINDS.get(kind, str(kind)), architecture, at, at + header + length)
+        at += header + length
+
+
+def fat_binaries(data):
     places = sections(data)
     for section in SECTIONS:
         at, size = places.get(section, (0, 0))
@@ -52,37 +70,36 @@ def entries(data):
             if magic != FATBIN_MAGIC:  # what aligns the next one
                 at += 8
                 continue
-            entry, at = at + header, at + header + length
-            if at > end:
+            body, stop = at + header, at + header + length
+            if stop > end:
                 raise ValueError(f"a fat binary of {section} is longer than its section")
-            while entry < at:
-                kind, _, header, length = ENTRY.unpack_from(data, entry)
-                if header < ARCHITECTURE_AT + 4 or entry + header + length > at:
-                    raise ValueError(f"an entry of {section} is longer than its fat binary")
-                (architecture,) = struct.unpack_from("<I", data, entry + ARCHITECTURE_AT)
-                yield Entry(section, KINDS.get(kind, str(kind)), architecture, entry + header, length)
-                entry += header + length
+            yield FatBinary(section, at, body, stop, tuple(entries(data, body, stop)))
+            at = stop
 
 
-def trim(data, keep, relocatable):
-    """Zeros in `data`, a bytearray, where the code of an entry goes. Bytes that stay, and bytes that went."""
+def trim(data, keep):
+    """Takes code out of `data`, a bytearray. Bytes that stay, and bytes that went."""
     kept = gone = 0
-    for entry in list(entries(data)):
-        stays = entry.kind == "elf" and entry.architecture == keep
-        if stays and (relocatable or entry.section == SECTIONS[0]):
-            kept += entry.size
-        else:
-            data[entry.start : entry.start + entry.size] = bytes(entry.size)
-            gone += entry.size
+    for binary in list(fat_binaries(data)):
+        stays = [entry for entry in binary.entries if entry.kind == "elf" and entry.architecture == keep]
+        if not stays:
+            kept += binary.end - binary.body
+            continue
+        body = b"".join(data[entry.start : entry.end] for entry in stays)
+        room = binary.end - binary.body
+        data[binary.body : binary.end] = body + bytes(room - len(body))
+        struct.pack_into("<Q", data, binary.start + LENGTH_AT, len(body))
+        kept, gone = kept + len(body), gone + room - len(body)
     return kept, gone
 
 
 def print_list(data):
     sums = {}
-    for entry in entries(data):
-        key = entry.section, entry.kind, entry.architecture
-        count, size = sums.get(key, (0, 0))
-        sums[key] = count + 1, size + entry.size
+    for binary in fat_binaries(data):
+        for entry in binary.entries:
+            key = binary.section, entry.kind, entry.architecture
+            count, size = sums.get(key, (0, 0))
+            sums[key] = count + 1, size + entry.end - entry.start
     for (section, kind, architecture), (count, size) in sorted(sums.items()):
         print(f"{section:16} {kind} sm_{architecture:<4} {count:5} entries {size:12} bytes")
 
@@ -92,7 +109,6 @@ def main():
     parser.add_argument("library")
     parser.add_argument("out", nargs="?")
     parser.add_argument("--keep", type=int, default=90, metavar="ARCHITECTURE", help="as 90: sm_90 and sm_90a")
-    parser.add_argument("--relocatable", action="store_true", help="keeps that of __nv_relfatbin too")
     parser.add_argument("--list", action="store_true", help="says what the library has, and writes nothing")
     options = parser.parse_args()
     with open(options.library, "rb") as file:
@@ -102,13 +118,13 @@ def main():
         return
     if not options.out:
         parser.error("OUT is needed")
-    kept, gone = trim(data, options.keep, options.relocatable)
-    if not kept:
+    kept, gone = trim(data, options.keep)
+    if not any(entry.architecture == options.keep for binary in fat_binaries(data) for entry in binary.entries):
         sys.exit(f"trim_fatbin: {options.library} has no code for sm_{options.keep}")
     with open(options.out, "wb") as file:
         file.write(data)
     os.chmod(options.out, 0o755)
-    print(f"{options.out}: {kept} bytes of code kept, {gone} bytes zeroed")
+    print(f"{options.out}: {kept} bytes of code stay, {gone} bytes are zeros")
 
 
 if __name__ == "__main__":

@@ -45,6 +45,8 @@ class FlashInfer:
 
     def load(self, path):
         sys.path.insert(0, path)
+        # The folder has the version that tvm_ffi needs; torch may have loaded an older one.
+        sys.modules.pop("typing_extensions", None)
         from flashinfer.comm import trtllm_ar
 
         self.library, self.patterns = trtllm_ar, trtllm_ar.AllReduceFusionPattern
