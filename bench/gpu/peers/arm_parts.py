@@ -12,12 +12,12 @@ TOLERANCE = 2e-2  # of results rounded to bf16 in different orders
 
 
 class Context:
-    """What builders need: the ranks, NCCL's windows of each of its libraries that is there, Tandem's group or None, FlashInfer
-    or None."""
+    """What builders need: the ranks, NCCL's windows of each of its libraries that is there, and what may be
+    None: Tandem's group, FlashInfer, and vLLM's part of it."""
 
-    def __init__(self, bench, windows, tandem, flashinfer=None):
+    def __init__(self, bench, windows, tandem, flashinfer=None, vllm=None):
         self.bench, self.rank, self.world, self.windows, self.tandem = bench, bench.rank, bench.world, windows, tandem
-        self.flashinfer = flashinfer
+        self.flashinfer, self.vllm = flashinfer, vllm
         self.group = dist.group.WORLD.group_name
         self.exact = None  # some rows of the result of operand set 0 in float64: (rows, values)
         for each in windows:

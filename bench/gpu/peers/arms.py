@@ -22,6 +22,7 @@ from flashinfer_side import flashinfer_arms
 from measure import Arm
 from norm_arms import all_reduce_norm
 from scaled_arms import all_gather_scaled_matmul, scaled_matmul_reduce_scatter
+from vllm_side import vllm_arms
 
 MOST_PLACED_ROWS = 2048
 
@@ -219,7 +220,7 @@ def collective(context, case):
     if "nccl" not in dict(arms) and case.kind != "all_reduce":
         arms.append(("nccl", lambda: Arm("nccl", writing(out, lambda i: plain_call[case.kind](out[i], inputs[i])))))
     if case.kind == "all_reduce":
-        arms += flashinfer_arms(context, inputs, out)
+        arms += flashinfer_arms(context, inputs, out) + vllm_arms(context, inputs, out)
     symmetric = []
 
     def shared(name, function, in_place):

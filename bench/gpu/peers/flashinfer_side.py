@@ -2,11 +2,12 @@
 
 The library comes from the folder that bench/gpu/rivals makes, with its modules built."""
 
+import importlib
 import os
 import sys
 
 from arm_parts import writing
-from measure import Arm
+from measure import Arm, together
 
 LARGEST = 64 << 20  # bytes of a message: what it keeps a workspace for, W times and three times W times that
 ROWS_OF = (8192, 4096, 2048, 1024)  # elements, in the order in which they keep most of a GPU busy
@@ -27,30 +28,30 @@ def row_length(count, world, shots):
     raise ValueError(f"{count} elements are no rows for {shots} shots of {world} ranks")
 
 
+def part(folder, name):
+    """The module flashinfer.comm.`name` of the folder."""
+    path = os.path.join(folder, "python")
+    if path not in sys.path:
+        sys.path.insert(0, path)
+        # The folder has the version that tvm_ffi needs; torch may have loaded an older one.
+        sys.modules.pop("typing_extensions", None)
+    return importlib.import_module(f"flashinfer.comm.{name}")
+
+
 class FlashInfer:
     """Made by all ranks together; `agree` says whether all are well so far."""
 
     def __init__(self, rank, world, folder, agree):
         self.rank, self.world = rank, world
-        problem = None
-        try:
-            self.load(os.path.join(folder, "python"))
-        except Exception as failure:
-            problem = failure
-        if not agree(problem is None):
-            raise problem or RuntimeError("it failed on another rank")
+        together(agree, self.load, folder)
         self.handles, self.pointers, self.metadata = self.library.trtllm_create_ipc_workspace_for_all_reduce_fusion(
             rank, world, LARGEST // 2 // ROWS_OF[0], ROWS_OF[0], create_metadata=True, use_symm_dev_mem=False
         )
 
-    def load(self, path):
-        sys.path.insert(0, path)
-        # The folder has the version that tvm_ffi needs; torch may have loaded an older one.
-        sys.modules.pop("typing_extensions", None)
-        from flashinfer.comm import trtllm_ar
-
-        self.library, self.patterns = trtllm_ar, trtllm_ar.AllReduceFusionPattern
-        trtllm_ar.get_trtllm_comm_module()  # loads it, so that what it lacks shows here
+    def load(self, folder):
+        self.library = part(folder, "trtllm_ar")
+        self.patterns = self.library.AllReduceFusionPattern
+        self.library.get_trtllm_comm_module()  # loads it, so that what it lacks shows here
 
     def sum(self, x, length, shots, pattern, **tensors):
         """Sums x, seen as rows of `length`. Keywords as vLLM has them: sums in fp32, and each launch ready early for the next."""

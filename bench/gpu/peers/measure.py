@@ -32,6 +32,18 @@ def squares(output, exact):
     return [((output[rows].double() - values) ** 2).sum().item(), (values**2).sum().item()]
 
 
+def together(agree, function, *arguments):
+    """Calls it, and raises on all ranks if it raised on any; `agree` says whether all are well. What it returned here."""
+    problem = made = None
+    try:
+        made = function(*arguments)
+    except Exception as failure:
+        problem = failure
+    if not agree(problem is None):
+        raise problem or RuntimeError("it failed on another rank")
+    return made
+
+
 class Bench:
     def __init__(self, rank, world, log):
         self.rank, self.world, self.log = rank, world, log

@@ -8,6 +8,7 @@ import os
 
 import torch
 import torch.distributed as dist
+from measure import together
 
 NCCL_TYPES = {torch.bfloat16: 9, torch.float32: 7, torch.float16: 6, torch.uint8: 1, torch.float8_e4m3fn: 1}
 SUM, WINDOW_SYMMETRIC, UNIQUE_ID_BYTES = 0, 1, 128
@@ -34,18 +35,19 @@ class Windows:
     another library than torch's; its arms' names end with its version, `suffix`."""
 
     def __init__(self, rank, world, device, size, agree=lambda good: good, path=None):
-        self.agree, self.used, self.suffix = agree, 0, ""
-        self.together(self.load, path)
+        self.used, self.suffix = 0, ""
+        together(agree, self.load, path)
         unique = UniqueId()
-        self.together(lambda: rank or self.call("ncclGetUniqueId", ctypes.byref(unique)))
+        together(agree, lambda: rank or self.call("ncclGetUniqueId", ctypes.byref(unique)))
         holder = [bytes(unique.internal)]
         dist.broadcast_object_list(holder, src=0)
         ctypes.memmove(ctypes.byref(unique), holder[0], UNIQUE_ID_BYTES)
         self.communicator, base, self.window = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
         room = ctypes.c_size_t(size)
-        self.together(self.call, "ncclCommInitRank", ctypes.byref(self.communicator), world, unique, rank)
-        self.together(self.call, "ncclMemAlloc", ctypes.byref(base), room)
-        self.together(
+        together(agree, self.call, "ncclCommInitRank", ctypes.byref(self.communicator), world, unique, rank)
+        together(agree, self.call, "ncclMemAlloc", ctypes.byref(base), room)
+        together(
+            agree,
             self.call,
             "ncclCommWindowRegister",
             self.communicator,
@@ -66,16 +68,6 @@ class Windows:
         self.version = version_text(number.value)
         if path:
             self.suffix = f" {self.version}"
-
-    def together(self, function, *arguments):
-        """Calls it, and raises on all ranks if it raised on any."""
-        problem = None
-        try:
-            function(*arguments)
-        except Exception as failure:
-            problem = failure
-        if not self.agree(problem is None):
-            raise problem or RuntimeError("it failed on another rank")
 
     def call(self, name, *arguments):
         result = getattr(self.library, name)(*arguments)

@@ -35,6 +35,7 @@ BASELINES = (
     "bare pushes",
     "flashinfer one-shot",
     "flashinfer two-shot",
+    "flashinfer vllm",
     "nccl+torch norm",
     "windows+torch norm",
 )
@@ -122,7 +123,7 @@ def main():
     bench.skip = frozenset(tuple(pair) for pair in json.loads(options.skip))
     absent = {}  # what could not be set up, with the first case that is measured
     windows = rivals.every_windows(bench, WINDOW_BYTES, absent)
-    flashinfer, tandem = rivals.flashinfer(bench, absent), None
+    (flashinfer, vllm), tandem = rivals.flashinfer(bench, absent), None
     if options.runtime_dir:
         from tandem_side import TandemSide
 
@@ -140,7 +141,7 @@ def main():
             continue
         log(f"case {case.name}")
         torch.manual_seed(1000 + options.rank)
-        context = arm_parts.Context(bench, windows, tandem, flashinfer)
+        context = arm_parts.Context(bench, windows, tandem, flashinfer, vllm)
         count = case.calls()
         factories, reference, tolerance = arms.BUILDERS[case.kind](context, case)
         measured, failed, watts = bench.compare(

@@ -43,13 +43,21 @@ def every_windows(bench, size, absent):
     found = [set_up(bench, "NCCL windows", windows, absent)]
     if path := nccl_path():
         found.append(set_up(bench, "newer NCCL", lambda: windows(path), absent))
-    return [made for made in found if made is not None]
+    found = [made for made in found if made is not None]
+    bench.log(f"windows of NCCL {', '.join(made.version for made in found) or 'are not there'}")
+    return found
 
 
 def flashinfer(bench, absent):
+    """FlashInfer and vLLM's part of it, each None where it is not there."""
     folder = os.environ.get("TANDEM_RIVALS")
     if not folder:
-        return None
+        return None, None
     from flashinfer_side import FlashInfer
+    from vllm_side import Vllm
 
-    return set_up(bench, "FlashInfer", lambda: FlashInfer(bench.rank, bench.world, folder, bench.agree), absent)
+    rank, world, agree = bench.rank, bench.world, bench.agree
+    return (
+        set_up(bench, "FlashInfer", lambda: FlashInfer(rank, world, folder, agree), absent),
+        set_up(bench, "FlashInfer's vLLM", lambda: Vllm(rank, world, bench.device, folder, agree), absent),
+    )

@@ -17,6 +17,7 @@ RIVALS = {
         "windows+torch norm",
         "flashinfer one-shot",
         "flashinfer two-shot",
+        "flashinfer vllm",
     ),
 }
 

@@ -73,6 +73,6 @@ def context(rank, world, rivals=True):
     made.rank, made.world, made.group, made.exact = rank, world, "", None
     made.bench = made.tandem = Anything()
     made.windows = [Windows(""), Windows(" 2.32.3")] if rivals else [Windows("")]
-    made.flashinfer = Anything() if rivals else None
+    made.flashinfer = made.vllm = Anything() if rivals else None
     made.random = made.empty = made.symmetric = lambda *shape, **named: [Anything() for _ in range(4)]
     return made

@@ -435,13 +435,15 @@ class GoalsTest(unittest.TestCase):
 
     def test_newer_rivals_stand_beside_the_others_where_they_are_there(self):
         rank = stand_ins.with_torch("rank")
-        self.assertLessEqual(FLASHINFER, set(rank.BASELINES) & set(table.RIVALS["collective"]))
+        vllm = {"flashinfer vllm"}
+        self.assertLessEqual(FLASHINFER | vllm, set(rank.BASELINES) & set(table.RIVALS["collective"]))
         for (kind, _, before), (_, _, names) in zip(self.of_kinds(rivals=False), self.of_kinds(rivals=True)):
             with self.subTest(kind=kind):
                 newer = set(names) - set(before)
                 self.assertEqual(len(set(names)), len(names))
                 self.assertEqual(newer & FLASHINFER, FLASHINFER if kind in ("all_reduce", "norm") else set())
-                versioned = newer - FLASHINFER
+                self.assertEqual(newer & vllm, vllm if kind == "all_reduce" else set())
+                versioned = newer - FLASHINFER - vllm
                 self.assertEqual(bool(versioned), kind != "empty")
                 for name in versioned:
                     self.assertIn("2.32.3", name)

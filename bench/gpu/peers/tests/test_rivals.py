@@ -84,18 +84,14 @@ class RowsTest(unittest.TestCase):
                 self.length(count, world, shots)
 
 
-class WindowsTest(unittest.TestCase):
-    def windows(self, agreed):
-        made = stand_ins.with_torch("nccl_windows").Windows.__new__(stand_ins.with_torch("nccl_windows").Windows)
-        made.agree = lambda good: good and agreed
-        return made
-
+class TogetherTest(unittest.TestCase):
     def test_a_step_that_fails_on_one_rank_fails_on_all(self):
-        self.windows(True).together(lambda: None)
+        together = stand_ins.with_torch("measure").together
+        self.assertEqual(together(lambda good: good, lambda x: x + 1, 6), 7)
         with self.assertRaisesRegex(RuntimeError, "another rank"):
-            self.windows(False).together(lambda: None)
+            together(lambda good: False, lambda: None)
         with self.assertRaisesRegex(OSError, "mine"):
-            self.windows(True).together(mock.Mock(side_effect=OSError("mine")))
+            together(lambda good: good, mock.Mock(side_effect=OSError("mine")))
 
 
 def fat_binary(*entries):
