@@ -38,6 +38,8 @@ def every_windows(bench, size, absent):
     from nccl_windows import Windows
 
     def windows(path=None):
+        if path and os.environ.get("NCCL_NVLS_ENABLE") != "0":
+            raise RuntimeError("NCCL_NVLS_ENABLE is not 0: it would use multicast")
         return Windows(bench.rank, bench.world, bench.device, size, bench.agree, path)
 
     found = [set_up(bench, "NCCL windows", windows, absent)]

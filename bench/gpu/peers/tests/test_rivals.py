@@ -1,6 +1,7 @@
 """The newer rivals: how they are set up, and what bench/gpu/rivals makes of their packages. Neither a GPU nor torch."""
 
 import os
+import re
 import struct
 import sys
 import unittest
@@ -50,6 +51,27 @@ class RivalsTest(unittest.TestCase):
         ):
             with mock.patch.dict(os.environ, environment, clear=True):
                 self.assertEqual(rivals.nccl_path(), path)
+
+    def test_a_newer_nccl_is_not_tried_where_it_may_use_multicast(self):
+        module = mock.Mock(Windows=mock.Mock(return_value=mock.Mock(version="2.32.3")))
+        for enabled, made in ((None, 1), ("1", 1), ("0", 2)):
+            environment, absent = {"TANDEM_PEERS_NCCL": "/n.so"}, {}
+            environment.update({"NCCL_NVLS_ENABLE": enabled} if enabled else {})
+            with (
+                mock.patch.dict(os.environ, environment, clear=True),
+                mock.patch.dict(sys.modules, nccl_windows=module),
+            ):
+                self.assertEqual(len(rivals.every_windows(self.bench(), 64, absent)), made)
+                self.assertEqual(list(absent), ["newer NCCL"] if made == 1 else [])
+
+    def test_the_page_names_the_versions_that_are_fetched(self):
+        with open(os.path.join(HERE, "../../rivals")) as file:
+            script = file.read()
+        with open(os.path.join(HERE, "../../../README.md")) as file:
+            page = file.read()
+        for package, name in (("nvidia-nccl-cu13", "NCCL"), ("flashinfer-python", "FlashInfer")):
+            version = re.search(rf"^{package}==(\S+)", script, re.M).group(1)
+            self.assertIn(f"{name} {version}", page)
 
     def test_a_version_is_no_part_of_an_arms_family(self):
         self.assertEqual(
