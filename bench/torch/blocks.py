@@ -192,6 +192,18 @@ def milliseconds(module, x):
     return max(told)
 
 
+def kernels(module, x, steps=3):
+    """Lines: what takes the most time of a step on rank 0's GPU, in µs a step. What engines run is not among it."""
+    dist.barrier()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(steps):
+            step(module, x)
+        torch.cuda.synchronize()
+    events = sorted(profile.key_averages(), key=lambda event: -event.self_device_time_total)
+    rows = [f"{e.self_device_time_total / steps:9.1f} {e.count / steps:6.1f} x {e.key[:90]}" for e in events[:24]]
+    return rows + [f"{sum(e.self_device_time_total for e in events) / steps:9.1f} in all"]
+
+
 def measure(name, args, group, device):
     """{arm: milliseconds or the reason against it} of a model's block."""
     dim, hidden, heads, kv_heads = SIZES[name]
@@ -230,6 +242,11 @@ def measure(name, args, group, device):
     for _ in range(args.rounds):
         for arm, module in running.items():
             rounds[arm].append(milliseconds(module, mine))
+    if args.profile:
+        for arm, module in running.items():
+            rows = kernels(module, mine)
+            if group.rank() == 0:
+                print(f"{name} {arm}, µs and calls a step by kernel:", *rows, sep="\n", flush=True)
     return results | {arm: statistics.median(times) for arm, times in rounds.items()}
 
 
@@ -241,6 +258,7 @@ def main():
     parser.add_argument("--arms", default="", help="names, by commas; default: all")
     parser.add_argument("--scale", type=int, default=1, help="divides the model's widths")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--profile", action="store_true", help="the kernels of each arm, too, and Tandem's plans")
     parser.add_argument("--json", help="a file that gets a line of JSON for each model and arm")
     args = parser.parse_args()
     device = torch.device(args.device)
@@ -253,6 +271,8 @@ def main():
     tables = {}
     for name in args.models.split(","):
         tables[name] = measure(name, args, group, device)
+    if args.profile and rank == 0:
+        print(*attached.plans.infos(), sep="\n", flush=True)
     if rank == 0:
         print(f"{attached.group}, torch {torch.__version__}, sequence {args.sequence}, {args.rounds} rounds, ms")
         for name, results in tables.items():
