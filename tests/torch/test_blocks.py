@@ -1,6 +1,10 @@
-"""bench/torch/blocks.py: on GPUs of their own it measures, elsewhere a trial shows that Tandem's arms run and are right."""
+"""bench/torch/blocks.py: on GPUs of their own it measures, elsewhere a trial shows that Tandem's arms run and are right.
+
+TANDEM_BLOCKS_OPTIONS: more options where it measures, as "--profile"."""
 
 import os
+import re
+import shlex
 import unittest
 
 from node import CUDA, ENGINES_PER_GPU, GPUS, HERE, Daemon, Ranks
@@ -25,10 +29,10 @@ class Blocks(unittest.TestCase):
 
     @unittest.skipUnless(CUDA and ENGINES_PER_GPU == 1 and GPUS > 1, "needs a GPU for each of several ranks")
     def test_measures_all_arms(self):
-        text = self.table(min(GPUS, 8), (), 400)
+        text = self.table(min(GPUS, 8), shlex.split(os.environ.get("TANDEM_BLOCKS_OPTIONS", "")), 400)
         print("\n" + text, flush=True)
         for arm in ("tandem eager", "tandem compiled", "nccl+cublas eager"):
-            lines = [line for line in text.splitlines() if arm in line]
+            lines = re.findall(rf"^\w+ +{re.escape(arm)} +\S+$", text, re.M)
             self.assertEqual(len(lines), 2, text)
             for line in lines:
                 self.assertGreater(float(line.split()[-1]), 0, line)
