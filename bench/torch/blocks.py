@@ -24,6 +24,7 @@ import tandem.torch
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._inductor.custom_graph_pass import CustomGraphPass
 
 SIZES = {  # hidden size, feed-forward width, heads, heads of keys and values
     "8b": (4096, 14336, 32, 8),
@@ -39,7 +40,7 @@ def load_example():
     spec = importlib.util.spec_from_file_location(
         "train_llama", os.path.join(here, "../../examples/torch/train_llama.py")
     )
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # Dynamo looks it up
     spec.loader.exec_module(module)
     return module
 
@@ -94,6 +95,24 @@ class AsyncFeedForward(llama.ShardedFeedForward):
         return _AsyncScatter.apply(nn.functional.silu(gate) * up, self.down.weight, self.down.group_name)
 
 
+class Compiled(nn.Module):
+    """A compiled block. Dynamo keeps its code by the function: each arm has one of its own, so that none runs another's."""
+
+    def __init__(self, block):
+        super().__init__()
+        self.block = block
+
+        def forward(x):
+            return block(x)
+
+        code = forward.__code__.replace(co_name=f"forward_{id(self)}")
+        own = types.FunctionType(code, forward.__globals__, code.co_name, closure=forward.__closure__)
+        self.compiled = torch.compile(own, fullgraph=True)
+
+    def forward(self, x):
+        return self.compiled(x)
+
+
 def holder(block):
     """What the example's functions shard: a model of one block."""
     return types.SimpleNamespace(blocks=[block])
@@ -103,6 +122,28 @@ def enabled_for_async_tp(group):
     import torch.distributed._symmetric_memory as symm_mem
 
     symm_mem.enable_symm_mem_for_group(group.group_name)
+
+
+class Fused(CustomGraphPass):
+    """Changes nothing, and counts what torch's own pass has fused in the graphs that are compiled."""
+
+    count = 0
+
+    def __call__(self, graph):
+        Fused.count += sum("symm_mem.fused_" in str(node.target) for node in graph.nodes)
+
+    def uuid(self):
+        return None  # a graph from a cache would not be counted
+
+
+@contextlib.contextmanager
+def fusing(settings, count):
+    """The context of an arm whose compiler fuses: raises where it fused nothing. count() tells how much has been."""
+    before = count()
+    with settings:
+        yield
+    if count() == before:
+        raise RuntimeError("nothing is fused: it would run as nccl+cublas does")
 
 
 class Arms:
@@ -134,16 +175,18 @@ class Arms:
         return self.dtensor(), contextlib.nullcontext()
 
     def nccl_compiled(self):
-        return torch.compile(self.dtensor(), fullgraph=True), contextlib.nullcontext()
+        return Compiled(self.dtensor()), contextlib.nullcontext()
 
     def tandem_compiled(self):
-        return torch.compile(self.dtensor(), fullgraph=True), tandem.torch.compile_config([self.group])
+        fused = lambda: sum(bool(record.fused_into) for record in tandem.torch.explain_graph())
+        return Compiled(self.dtensor()), fusing(tandem.torch.compile_config([self.group]), fused)
 
     def async_tp_compiled(self):
         enabled_for_async_tp(self.group)
         from torch._inductor import config
 
-        return torch.compile(self.dtensor(), fullgraph=True), config.patch(_micro_pipeline_tp=True)
+        settings = config.patch(_micro_pipeline_tp=True, post_grad_custom_post_pass=Fused())
+        return Compiled(self.dtensor()), fusing(settings, lambda: Fused.count)
 
     def all(self):
         return {
@@ -192,16 +235,23 @@ def milliseconds(module, x):
     return max(told)
 
 
+def graphs_compiled():
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
 def kernels(module, x, steps=3):
     """Lines: what takes the most time of a step on rank 0's GPU, in µs a step. What engines run is not among it."""
+    activities = [torch.profiler.ProfilerActivity.CUDA if x.is_cuda else torch.profiler.ProfilerActivity.CPU]
     dist.barrier()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+    with torch.profiler.profile(activities=activities) as profile:
         for _ in range(steps):
             step(module, x)
-        torch.cuda.synchronize()
-    events = sorted(profile.key_averages(), key=lambda event: -event.self_device_time_total)
-    rows = [f"{e.self_device_time_total / steps:9.1f} {e.count / steps:6.1f} x {e.key[:90]}" for e in events[:24]]
-    return rows + [f"{sum(e.self_device_time_total for e in events) / steps:9.1f} in all"]
+        if x.is_cuda:
+            torch.cuda.synchronize()
+    time_of = (lambda e: e.self_device_time_total) if x.is_cuda else (lambda e: e.self_cpu_time_total)
+    events = sorted(profile.key_averages(), key=time_of, reverse=True)
+    rows = [f"{time_of(e) / steps:9.1f} {e.count / steps:6.1f} x {e.key[:90]}" for e in events[:24]]
+    return rows + [f"{sum(map(time_of, events)) / steps:9.1f} in all"]
 
 
 def measure(name, args, group, device):
@@ -222,7 +272,6 @@ def measure(name, args, group, device):
             continue
         error = ""
         try:
-            torch._dynamo.reset()
             module, context = make()
             with context:
                 for _ in range(WARM_UP):
@@ -238,10 +287,12 @@ def measure(name, args, group, device):
             results[arm] = told
         else:
             running[arm] = module
+    compiled = graphs_compiled()
     rounds = {arm: [] for arm in running}
     for _ in range(args.rounds):
         for arm, module in running.items():
             rounds[arm].append(milliseconds(module, mine))
+    assert graphs_compiled() == compiled, "an arm was compiled anew, outside its context"
     if args.profile:
         for arm, module in running.items():
             rows = kernels(module, mine)
@@ -272,6 +323,7 @@ def main():
     for name in args.models.split(","):
         tables[name] = measure(name, args, group, device)
     if args.profile and rank == 0:
+        print(f"torch's own pass: {Fused.count} ops", *tandem.torch.explain_graph(), sep="\n")
         print(*attached.plans.infos(), sep="\n", flush=True)
     if rank == 0:
         print(f"{attached.group}, torch {torch.__version__}, sequence {args.sequence}, {args.rounds} rounds, ms")

@@ -425,5 +425,39 @@ def test_public_entry(name):
     )
 
 
+@check
+def test_a_plain_call_serves_what_is_compiled_later_too(name):
+    before = torch._inductor.config.post_grad_custom_post_pass
+
+    def function(x, w, times=0):
+        y = torch.ops._c10d_functional.all_reduce(x @ w, "sum", name)
+        return torch.ops._c10d_functional.wait_tensor(y) + times
+
+    def products():
+        return [record.graph for record in tandem.torch.explain_graph() if record.fused_into == "matmul_all_reduce"]
+
+    x, w = torch.randn(6, 8), torch.randn(8, 16)
+    known = len(products())
+    setting = tandem.torch.compile_config()
+    try:
+        with torch.no_grad():
+            compiled = torch.compile(function, fullgraph=True, dynamic=False)
+            for times in (0, 1):  # the second is compiled anew, some time after the first
+                compiled(x, w, times)
+                known += 1
+                assert len(products()) == known, (times, products())
+    finally:
+        setting.disable()
+    with torch.no_grad():  # one function alone
+        options = {"post_grad_custom_post_pass": tandem.torch.TandemPass()}
+        torch.compile(lambda x, w: function(x, w, 2), options=options)(x, w)
+    assert len(products()) == known + 1, products()
+    other = tandem.torch.compile_config()
+    setting.disable()  # a second time: the other one stays
+    assert torch._inductor.config.post_grad_custom_post_pass is not before
+    other.disable()
+    assert torch._inductor.config.post_grad_custom_post_pass is before
+
+
 if __name__ == "__main__":
     main()
