@@ -166,6 +166,7 @@ struct CollectiveArgs {
   std::vector<DeviceView> source, destination;  // contiguous
   std::vector<std::byte*> packets;              // by rank: its packets of this launch's half, as mapped here
   size_t packet_bytes = 0;                      // of the half
+  bool dense = false;                           // by dense packets behind both halves; engines have none
 
   std::vector<FusedPart> parts;  // a fused matmul: products in this order, instead of all the above
   Word* entered = nullptr;       // deliveries may be written once it has reached the epoch; null: at once

@@ -166,9 +166,10 @@ int PacketBlocks(std::span<CollectiveStep* const> steps) {
       largest = std::max(largest, static_cast<uint64_t>(piece) * DTypeBytes(steps[rank]->in.dtype));
     }
   }
-  constexpr uint64_t kBytesPerPacketBlock = 4096;
-  return static_cast<int>(
-      std::clamp<uint64_t>((largest + kBytesPerPacketBlock - 1) / kBytesPerPacketBlock, 1, 64));
+  const bool dense = steps[0]->dense;
+  const uint64_t bytes_per_block = dense ? 2048 : 4096;
+  const uint64_t most = dense ? kMaxDenseBlocks : kMaxKernelBlocks;
+  return static_cast<int>(std::clamp<uint64_t>((largest + bytes_per_block - 1) / bytes_per_block, 1, most));
 }
 
 // The blocks for the k-th collective of all ranks; 0 when no kernel can run it.
@@ -224,10 +225,13 @@ std::optional<std::vector<KernelPhase>> FusePhases(const CollectiveStep& step) {
   return fuser.Take();
 }
 
-uint64_t MaxPacketPieceBytes(PacketPlan::Shape shape, int world_size) {
-  const PacketLayout layout{.half_bytes = kPacketHalfBytes,
-                            .world = world_size,
-                            .shots = shape == PacketPlan::Shape::kTwoShot ? 2 : 1};
+uint64_t MaxPacketPieceBytes(PacketPlan::Shape shape, int world_size, bool dense) {
+  const int shots = shape == PacketPlan::Shape::kTwoShot ? 2 : 1;
+  if (dense) {
+    const DensePacketLayout layout{.half_bytes = kDensePacketHalfBytes, .world = world_size, .shots = shots};
+    return layout.slot_packets() * DensePacketLayout::kPacketBytes;
+  }
+  const PacketLayout layout{.half_bytes = kPacketHalfBytes, .world = world_size, .shots = shots};
   return layout.slot_packets() * PacketLayout::kDataBytes;
 }
 
@@ -240,7 +244,8 @@ std::optional<PacketPlan> PlanPackets(const CollectiveStep& step, int world_size
   const bool two_shot = step.op == Op::kAllReduce && step.shots == 2;
   if (gathers) plan.shape = PacketPlan::Shape::kGather;
   if (two_shot) plan.shape = PacketPlan::Shape::kTwoShot;
-  const uint64_t most = MaxPacketPieceBytes(plan.shape, world_size);
+  if (step.dense && (gathers || !IsFloating(in.dtype) || world_size < 2)) return std::nullopt;
+  const uint64_t most = MaxPacketPieceBytes(plan.shape, world_size, step.dense);
   for (int p = 0; p < world_size; ++p) {
     Range sent{0, Elements(in)}, received{0, Elements(out)};
     if (two_shot) {

@@ -17,6 +17,7 @@ namespace tandem::plan {
 // Words from one block's word to the next one's: neighbours are polled by different blocks.
 inline constexpr int kKernelWordStride = 2;
 inline constexpr int kMaxKernelBlocks = 64;
+inline constexpr int kMaxDenseBlocks = 128;
 
 // All destinations receive scale * (sources[0] + sources[1] + …). Equal extents.
 struct KernelItem {
@@ -59,7 +60,7 @@ struct PacketPlan {
 // operands are not contiguous or a piece does not fit into its slot of the packets.
 std::optional<PacketPlan> PlanPackets(const CollectiveStep& step, int world_size);
 // The most bytes of a piece that fit.
-uint64_t MaxPacketPieceBytes(PacketPlan::Shape shape, int world_size);
+uint64_t MaxPacketPieceBytes(PacketPlan::Shape shape, int world_size, bool dense);
 
 // Sets `blocks` and the words of the collective of `programs` (all ranks of a plan), if no other step signals
 // or waits and a kernel can run it. The choice depends on all ranks' views and so is one for

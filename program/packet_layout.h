@@ -28,4 +28,19 @@ struct PacketLayout {
   static constexpr uint64_t packets_of(uint64_t bytes) { return (bytes + kDataBytes - 1) / kDataBytes; }
 };
 
+// The same of dense packets: 16 bytes of data each, in slots that are empty while they hold zeros.
+struct DensePacketLayout {
+  static constexpr uint64_t kPacketBytes = 16;
+
+  uint64_t half_bytes = 0;
+  int world = 2;
+  int shots = 1;
+
+  // The packets of one slot: each peer has one for each shot.
+  constexpr uint64_t slot_packets() const {
+    return half_bytes / kPacketBytes / static_cast<uint64_t>(shots * (world - 1));
+  }
+  static constexpr uint64_t packets_of(uint64_t bytes) { return (bytes + kPacketBytes - 1) / kPacketBytes; }
+};
+
 }  // namespace tandem

@@ -35,6 +35,9 @@ inline constexpr int kMaxChunkSignals = 128;
 inline constexpr uint64_t kSignalWordBytes = uint64_t{kMaxWorldSize} * kSignalsPerWriter * 8;
 inline constexpr uint64_t kPacketHalfBytes = uint64_t{2} << 20;
 inline constexpr uint64_t kSignalAreaBytes = kSignalWordBytes + 2 * kPacketHalfBytes;
+// Behind these, of clients on GPUs only: the dense packets, two halves by the parity of the launch's number.
+inline constexpr uint64_t kDensePacketHalfBytes = uint64_t{4} << 20;
+inline constexpr uint64_t kClientSignalAreaBytes = kSignalAreaBytes + 2 * kDensePacketHalfBytes;
 
 // Where bytes lie.
 enum class Space : uint8_t {
@@ -186,7 +189,8 @@ struct CollectiveStep {
   // The kernel's blocks; 0: no kernel can do it, the expansion runs everywhere. A kernel of n blocks uses the
   // words [first_signal, first_signal + signal_count * n * 2): see KernelWordIndex. kLowLatency uses none.
   uint16_t blocks = 0;
-  uint8_t shots = 1;  // kLowLatency all-reduce: 1 or 2
+  uint8_t shots = 1;   // kLowLatency all-reduce: 1 or 2
+  bool dense = false;  // kLowLatency: by dense packets, which only clients have
   // kFused: the skinny kernel, whose words are [first_signal, first_signal + SkinnyLayout::words()).
   std::optional<SkinnyStep> skinny;
   std::vector<Step> expansion;

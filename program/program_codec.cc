@@ -102,6 +102,7 @@ struct Encoder {
     collective->set_signal_count(step.signal_count);
     collective->set_blocks(step.blocks);
     collective->set_shots(step.shots);
+    collective->set_dense(step.dense);
     if (step.skinny) {
       EncodeMatmul(step.skinny->matmul, collective->mutable_skinny()->mutable_matmul());
       collective->mutable_skinny()->set_area(step.skinny->area);
@@ -299,9 +300,11 @@ class Decoder {
       return Bad("signal range");
     collective.first_signal = static_cast<uint16_t>(message.first_signal());
     collective.signal_count = static_cast<uint16_t>(message.signal_count());
-    if (message.blocks() > kMaxKernelBlocks) return Bad("number of blocks");
+    const auto most_blocks = static_cast<uint32_t>(message.dense() ? kMaxDenseBlocks : kMaxKernelBlocks);
+    if (message.blocks() > most_blocks) return Bad("number of blocks");
     collective.blocks = static_cast<uint16_t>(message.blocks());
     collective.shots = message.shots() == 2 ? 2 : 1;
+    collective.dense = message.dense();
     if (message.has_skinny()) {
       SkinnyStep& skinny = collective.skinny.emplace();
       TANDEM_RETURN_IF_ERROR(DecodeMatmul(message.skinny().matmul(), &skinny.matmul));

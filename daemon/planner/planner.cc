@@ -178,8 +178,10 @@ class PlacementChoice {
   std::optional<OperationPlan> Take() {
     const double saved = kHandOverOfTwoUs + (takes_turns_ ? kTurnUs : 0);
     if (!Gains(engine_us_ - saved)) return std::nullopt;  // plans and proofs take time
-    // What goes with a product is laid out otherwise for the client, and its times are others.
-    const bool other = IsFusedOp(requests_[0].op) || in_client_.tuning != nullptr;
+    // What goes with a product, or in packets, is laid out otherwise for the client, and its times are
+    // others.
+    const bool other =
+        IsFusedOp(requests_[0].op) || in_client_.packet_kernels || in_client_.tuning != nullptr;
     Result<OperationPlan> first =
         other ? PlanUnchecked(requests_, in_client_) : Result<OperationPlan>(engine_);
     if (!first.ok()) return std::nullopt;

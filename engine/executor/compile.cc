@@ -388,6 +388,7 @@ class ProgramCompiler {
     args.pieces = plan->pieces;
     args.packets.assign(static_cast<size_t>(program_.world_size), nullptr);
     args.packet_bytes = plan::kPacketHalfBytes;
+    args.dense = step.dense;
     TANDEM_RETURN_IF_ERROR(ResolveAll(plan->source, "collective source", &args.source, operation));
     return ResolveAll(plan->destination, "collective destination", &args.destination, operation);
   }

@@ -119,9 +119,9 @@ Status Rank::JudgeChoice(const OpRequest& request, const PlanInfo& info) const {
   // A world of one copies; what an operator has measured goes before all bounds.
   if (options_.world == 1 || !by_size || info.reason.starts_with("measured")) return Status::Ok();
   const bool cuda = client_->backend() == "cuda";
-  const plan::Bounds bounds =
-      plan::BoundsOf(request.op, options_.world,
-                     topology == "nvswitch" ? TopologyClass::kNvSwitch : TopologyClass::kFullMesh, cuda);
+  const plan::Bounds bounds = plan::BoundsOf(
+      request.op, options_.world,
+      topology == "nvswitch" ? TopologyClass::kNvSwitch : TopologyClass::kFullMesh, cuda, false);
   TANDEM_ASSIGN_OR_RETURN(int64_t bytes, SpanBytes(request.operands[0].spec));
   const Algorithm expected = AllReduceChoice(bounds, static_cast<uint64_t>(bytes), [&](Algorithm algorithm) {
     return OnOffer(request.op, algorithm);

@@ -1,7 +1,7 @@
 // The product's kernel templates with probes, for u32 sums of up to 8 ranks.
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/collectives/packets.cuh"
+#include "kernels/cuda/collectives/dense_packets.cuh"
 #include "tests/gpu/collective_probes.h"
 
 namespace tandem::cuda {
@@ -54,12 +54,26 @@ __global__ void Fill(uint32_t* data, int64_t count, int rank, uint64_t epoch) {
   }
 }
 
-__global__ void FillNext(uint32_t* data, int64_t count, int rank, const uint64_t* counter) {
+// Of a rank's fill, as an fp32 number.
+__device__ float FloatValue(int rank, uint64_t epoch, int64_t i) {
+  const uint32_t value = Value(rank, epoch, i);
+  return value % 1021 == 0 ? __uint_as_float(0xFFFFFFFF) : static_cast<float>(value & 0xFFFF) - 1000;
+}
+
+__global__ void FillNext(uint32_t* data, int64_t count, int rank, const uint64_t* counter, bool floats) {
   const uint64_t epoch = *counter + 1;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * blockDim.x) {
-    data[i] = Value(rank, epoch, i);
+    data[i] = floats ? __float_as_uint(FloatValue(rank, epoch, i)) : Value(rank, epoch, i);
   }
+}
+
+// Equal, or both not a number.
+__device__ bool IsFloatSum(uint32_t bits, int64_t i, int world, uint64_t epoch) {
+  const float got = __uint_as_float(bits);
+  float sum = 0;
+  for (int rank = 0; rank < world; ++rank) sum += FloatValue(rank, epoch, i);
+  return isnan(sum) ? isnan(got) : got == sum;
 }
 
 __global__ void CheckSum(const uint32_t* data, int64_t count, int64_t first, int world, uint64_t epoch,
@@ -73,13 +87,14 @@ __global__ void CheckSum(const uint32_t* data, int64_t count, int64_t first, int
 }
 
 __global__ void CheckLast(const uint32_t* data, int64_t count, int world, const uint64_t* counter,
-                          uint64_t* errors) {
+                          bool floats, uint64_t* errors) {
   const uint64_t epoch = *counter;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * blockDim.x) {
     uint32_t sum = 0;
     for (int rank = 0; rank < world; ++rank) sum += Value(rank, epoch, i);
-    if (data[i] != sum) atomicAdd(reinterpret_cast<unsigned long long*>(errors), 1ull);
+    if (floats ? !IsFloatSum(data[i], i, world, epoch) : data[i] != sum)
+      atomicAdd(reinterpret_cast<unsigned long long*>(errors), 1ull);
   }
 }
 
@@ -112,6 +127,12 @@ Status RunPlaced(const PlacedKernelLaunch& placed, CUstream_st* stream) {
   }
   const auto& packets = std::get<PlacedPacketsLaunch>(placed);
   const auto blocks = static_cast<unsigned>(packets.packets.blocks);
+  if (packets.dense) {
+    DenseKernels<Probe>::Of(
+        DType::kF32, packets.packets.shape,
+        packets.packets.world)<<<blocks, kCollectiveThreads + kMeetingThreads, 0, stream>>>(packets);
+    return LaunchStatus("a probe");
+  }
   if (packets.packets.shape == PacketShape::kTwoShot) {
     RunPlacedPackets<uint32_t, 8, PacketShape::kTwoShot, Probe>
         <<<blocks, kCollectiveThreads, 0, stream>>>(packets);
@@ -128,6 +149,12 @@ Status LoadPlacedProbes() {
       LoadKernel("a probe", reinterpret_cast<const void*>(&RunPlacedPhases<uint32_t, 8, Probe>)));
   TANDEM_RETURN_IF_ERROR(LoadKernel(
       "a probe", reinterpret_cast<const void*>(&RunPlacedPackets<uint32_t, 8, PacketShape::kSum, Probe>)));
+  for (const PacketShape shape : {PacketShape::kSum, PacketShape::kTwoShot}) {
+    for (const int world : {2, 4, 8}) {
+      TANDEM_RETURN_IF_ERROR(LoadKernel(
+          "a probe", reinterpret_cast<const void*>(DenseKernels<Probe>::Of(DType::kF32, shape, world))));
+    }
+  }
   return LoadKernel(
       "a probe", reinterpret_cast<const void*>(&RunPlacedPackets<uint32_t, 8, PacketShape::kTwoShot, Probe>));
 }
@@ -163,14 +190,15 @@ Status LaunchPlacedWithDelays(const PlacedKernelLaunch& launch, Fault fault, CUs
   return InvalidArgument("fault");
 }
 
-Status LaunchFillNext(uint32_t* data, int64_t count, int rank, const uint64_t* counter, CUstream_st* stream) {
-  FillNext<<<32, 256, 0, stream>>>(data, count, rank, counter);
+Status LaunchFillNext(uint32_t* data, int64_t count, int rank, const uint64_t* counter, bool floats,
+                      CUstream_st* stream) {
+  FillNext<<<32, 256, 0, stream>>>(data, count, rank, counter, floats);
   return LaunchStatus("FillNext");
 }
 
-Status LaunchCheckLast(const uint32_t* data, int64_t count, int world, const uint64_t* counter,
+Status LaunchCheckLast(const uint32_t* data, int64_t count, int world, const uint64_t* counter, bool floats,
                        uint64_t* errors, CUstream_st* stream) {
-  CheckLast<<<32, 256, 0, stream>>>(data, count, world, counter, errors);
+  CheckLast<<<32, 256, 0, stream>>>(data, count, world, counter, floats, errors);
   return LaunchStatus("CheckLast");
 }
 

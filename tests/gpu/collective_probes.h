@@ -13,7 +13,8 @@ namespace tandem::cuda {
 
 enum class Fault { kNone, kFlagBeforeData, kStaleEpoch };
 
-// The launch with random pauses before its signals, of up to 20 us, on some blocks; u32 sums only.
+// The launch with random pauses before its signals, of up to 20 us, on some blocks; u32 sums, or fp32 sums by
+// dense packets.
 Status LaunchPhasesWithDelays(const PhasesLaunch& launch, Fault fault, CUstream_st* stream);
 Status LaunchPacketsWithDelays(const PacketsLaunch& launch, Fault fault, CUstream_st* stream);
 
@@ -22,13 +23,15 @@ Status LaunchPlacedWithDelays(const PlacedKernelLaunch& launch, Fault fault, CUs
 
 // data[i] = a hash of rank, epoch and i.
 Status LaunchFill(uint32_t* data, int64_t count, int rank, uint64_t epoch, CUstream_st* stream);
-// The same for launch `*counter` + 1, so that a graph makes new data at each replay.
-Status LaunchFillNext(uint32_t* data, int64_t count, int rank, const uint64_t* counter, CUstream_st* stream);
+// The same for launch `*counter` + 1, so that a graph makes new data at each replay. `floats`: whole numbers,
+// whose sums are exact, as fp32; some are the NaN of all ones.
+Status LaunchFillNext(uint32_t* data, int64_t count, int rank, const uint64_t* counter, bool floats,
+                      CUstream_st* stream);
 // Adds to *errors the i for which data[i] is not the sum of all ranks' fills; `first` is added to i.
 Status LaunchCheckSum(const uint32_t* data, int64_t count, int64_t first, int world, uint64_t epoch,
                       uint64_t* errors, CUstream_st* stream);
 // The same for launch `*counter`, which has just ended.
-Status LaunchCheckLast(const uint32_t* data, int64_t count, int world, const uint64_t* counter,
+Status LaunchCheckLast(const uint32_t* data, int64_t count, int world, const uint64_t* counter, bool floats,
                        uint64_t* errors, CUstream_st* stream);
 
 // Loads them all: the first launch of a kernel may wait for the whole context.

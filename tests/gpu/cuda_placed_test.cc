@@ -32,14 +32,16 @@ struct PlacedCase {
   Algorithm algorithm = Algorithm::kOneShot;
   int64_t count = 0;
   int world = 2;
+  bool dense = false;  // an all-reduce of fp32 by dense packets; else of i32
 };
 
-// The ranks of one all-reduce of i32, each with its counters and its report.
+// The ranks of one all-reduce, each with its counters and its report.
 class PlacedRanks {
  public:
   explicit PlacedRanks(const PlacedCase& test)
-      : test_(test), group_(&Machine(), RequestsOf(test), OptionsOf(test), ContextOf(test.world)) {
+      : test_(test), group_(&Machine(), RequestsOf(test), OptionsOf(test), ContextOf(test)) {
     EXPECT_TRUE(group_.status().ok()) << group_.status().ToString();
+    EXPECT_EQ(group_.Args(0, 0, 0).dense, test.dense);
     for (int rank = 0; rank < test.world; ++rank) {
       Current(rank);
       EXPECT_TRUE(cuda::LoadProbes().ok());
@@ -74,11 +76,11 @@ class PlacedRanks {
     const auto r = static_cast<size_t>(rank);
     CUstream stream = group_.stream(rank);
     const uint64_t* counter = frames_[r].counters;
-    Status status = cuda::LaunchFillNext(Data(rank, 0), test_.count, rank, counter, stream);
+    Status status = cuda::LaunchFillNext(Data(rank, 0), test_.count, rank, counter, test_.dense, stream);
     cuda::SetFrame(launches_[r], frames_[r]);
     if (status.ok()) status = cuda::LaunchPlacedWithDelays(launches_[r], fault, stream);
     if (status.ok()) {
-      status = cuda::LaunchCheckLast(Data(rank, 1), test_.count, test_.world, counter,
+      status = cuda::LaunchCheckLast(Data(rank, 1), test_.count, test_.world, counter, test_.dense,
                                      reinterpret_cast<uint64_t*>(errors_[r]), stream);
     }
     ASSERT_TRUE(status.ok()) << status.ToString();
@@ -107,17 +109,20 @@ class PlacedRanks {
   };
 
   static std::vector<OpRequest> RequestsOf(const PlacedCase& test) {
-    const CollectiveCase all_reduce{.algorithm = test.algorithm, .dtype = DType::kI32, .piece = {test.count}};
+    const CollectiveCase all_reduce{
+        .algorithm = test.algorithm, .dtype = test.dense ? DType::kF32 : DType::kI32, .piece = {test.count}};
     return Requests(all_reduce, test.world);
   }
   static KernelGroupOptions OptionsOf(const PlacedCase& test) {
     const int gpus = CudaDeviceCount();
     return {.max_blocks = kBlocksPerGpu / ((test.world + gpus - 1) / gpus), .separate = false};
   }
-  static plan::GroupContext ContextOf(int world) {
+  static plan::GroupContext ContextOf(const PlacedCase& test) {
     plan::GroupContext context;
-    context.topology = EmulatedTopology(world);
+    context.topology = EmulatedTopology(test.world);
     context.packet_kernels = true;
+    context.client_kernels = plan::ClientKernels::kProducts;
+    if (test.dense) context.placement = plan::PlanPlacement::kClient;
     return context;
   }
   void Current(int rank) { (void)Machine().backend(rank).MakeEvent(); }
@@ -151,11 +156,30 @@ class PlacedRanks {
 };
 
 constexpr PlacedCase kCases[] = {
-    {Algorithm::kOneShot, 3001, 2},      {Algorithm::kOneShot, 60000, 4},
-    {Algorithm::kTwoShot, 3001, 4},      {Algorithm::kTwoShot, 200000, 2},
-    {Algorithm::kLowLatency, 500, 2},    {Algorithm::kLowLatency, 16384, 4},
-    {Algorithm::kLowLatency, 30000, 2},  {Algorithm::kLowLatency, 100003, 2},
+    {Algorithm::kOneShot, 3001, 2},
+    {Algorithm::kOneShot, 60000, 4},
+    {Algorithm::kTwoShot, 3001, 4},
+    {Algorithm::kTwoShot, 200000, 2},
+    {Algorithm::kLowLatency, 500, 2},
+    {Algorithm::kLowLatency, 16384, 4},
+    {Algorithm::kLowLatency, 30000, 2},
+    {Algorithm::kLowLatency, 100003, 2},
     {Algorithm::kLowLatency, 100003, 4},
+    {Algorithm::kLowLatency, 500, 2, true},
+    {Algorithm::kLowLatency, 16384, 4, true},
+    {Algorithm::kLowLatency, 100003, 2, true},
+    {Algorithm::kLowLatency, 100003, 4, true},
+    {Algorithm::kLowLatency, 1 << 20, 2, true},
+    {Algorithm::kLowLatency, 500001, 4, true},
+    {Algorithm::kLowLatency, 3001, 8, true},
+    {Algorithm::kLowLatency, 200003, 8, true},
+};
+
+constexpr PlacedCase kWaits[] = {
+    {Algorithm::kOneShot},
+    {Algorithm::kTwoShot},
+    {Algorithm::kLowLatency},
+    {Algorithm::kLowLatency, 0, 2, true},
 };
 
 // Wrong elements of `rounds` launches, and ranks that have not counted all of them; -1: blocked.
@@ -179,7 +203,8 @@ int64_t ErrorsOf(const PlacedCase& test, int rounds, cuda::Fault fault) {
 TEST(CudaPlacedTest, LaunchesHoldUnderRandomDelays) {
   for (const PlacedCase& test : kCases) {
     EXPECT_EQ(ErrorsOf(test, 1000, cuda::Fault::kNone), 0)
-        << AlgorithmName(test.algorithm) << " " << test.count << " W=" << test.world;
+        << AlgorithmName(test.algorithm) << (test.dense ? " dense " : " ") << test.count
+        << " W=" << test.world;
   }
 }
 
@@ -187,6 +212,8 @@ TEST(CudaPlacedTest, PlantedFaultsAreFound) {
   EXPECT_NE(ErrorsOf({Algorithm::kOneShot, 30000, 4}, 200, cuda::Fault::kFlagBeforeData), 0);
   EXPECT_NE(ErrorsOf({Algorithm::kTwoShot, 30000, 4}, 200, cuda::Fault::kStaleEpoch), 0);
   EXPECT_NE(ErrorsOf({Algorithm::kLowLatency, 4000, 4}, 200, cuda::Fault::kStaleEpoch), 0);
+  EXPECT_NE(ErrorsOf({Algorithm::kLowLatency, 4000, 4, true}, 200, cuda::Fault::kStaleEpoch), 0);
+  EXPECT_NE(ErrorsOf({Algorithm::kLowLatency, 400000, 4, true}, 200, cuda::Fault::kStaleEpoch), 0);
 }
 
 // Grids of different sizes share the counters.
@@ -204,7 +231,8 @@ TEST(CudaPlacedTest, AllCountersAreEqualBehindEachLaunch) {
 TEST(CudaPlacedTest, AVerdictEndsALaunchAndAllBehindIt) {
   for (PlacedCase test :
        {PlacedCase{Algorithm::kOneShot, 100000, 4}, PlacedCase{Algorithm::kTwoShot, 100000, 4},
-        PlacedCase{Algorithm::kLowLatency, 4000, 4}}) {
+        PlacedCase{Algorithm::kLowLatency, 4000, 4}, PlacedCase{Algorithm::kLowLatency, 4000, 4, true},
+        PlacedCase{Algorithm::kLowLatency, 400000, 4, true}}) {
     PlacedRanks ranks(test);
     for (int rank = 0; rank < 4; ++rank) ranks.Launch(rank);
     ASSERT_TRUE(ranks.group().Finish());
@@ -242,8 +270,9 @@ TEST(CudaPlacedTest, AVerdictIsFromALaunchOn) {
 }
 
 TEST(CudaPlacedTest, ADeadlineNamesTheRankThatIsLate) {
-  for (Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kLowLatency}) {
-    PlacedRanks ranks({algorithm, 4000, 4});
+  for (const PlacedCase& test : kWaits) {
+    const Algorithm algorithm = test.algorithm;
+    PlacedRanks ranks({algorithm, 4000, 4, test.dense});
     ranks.SetLimit(kSecond / 10);
     for (int rank : {0, 1, 3}) ranks.Launch(rank);
     ASSERT_TRUE(ranks.group().Finish(5));
@@ -257,8 +286,9 @@ TEST(CudaPlacedTest, ADeadlineNamesTheRankThatIsLate) {
 }
 
 TEST(CudaPlacedTest, AnotherTagIsAMismatch) {
-  for (Algorithm algorithm : {Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kLowLatency}) {
-    PlacedRanks ranks({algorithm, 4000, 2});
+  for (const PlacedCase& test : kWaits) {
+    const Algorithm algorithm = test.algorithm;
+    PlacedRanks ranks({algorithm, 4000, 2, test.dense});
     ranks.SetLimit(2 * kSecond);
     ranks.SetTag(1, 8);
     for (int rank = 0; rank < 2; ++rank) ranks.Launch(rank);

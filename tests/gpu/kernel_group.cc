@@ -39,7 +39,7 @@ KernelGroup::KernelGroup(TestMachine* machine, std::vector<OpRequest> requests,
   for (int rank = 0; rank < world_size(); ++rank) {
     workspace_.push_back(machine_->Allocate(rank, 2 * half_bytes_));
     bulk_.push_back(machine_->Allocate(rank, plan_.bulk_bytes));
-    signals_.push_back(machine_->Allocate(rank, plan::kSignalAreaBytes));
+    signals_.push_back(machine_->Allocate(rank, plan::kClientSignalAreaBytes));
     finished_.push_back(machine_->AllocateWord());
     owned_lanes_.push_back(std::move(*machine_->backend(rank).MakeLane(0)));
     lanes_.push_back(dynamic_cast<cuda::CudaLane*>(owned_lanes_.back().get()));
@@ -110,6 +110,7 @@ CollectiveArgs KernelGroup::Args(int rank, uint64_t epoch, int launch) const {
     args.scale = packets.scale;
     args.pieces = packets.pieces;
     args.packet_bytes = plan::kPacketHalfBytes;
+    args.dense = step.dense;
     for (const plan::View& view : packets.source) args.source.push_back(Resolve(rank, view, epoch, launch));
     for (const plan::View& view : packets.destination)
       args.destination.push_back(Resolve(rank, view, epoch, launch));

@@ -71,7 +71,7 @@ PlacedProductRanks::PlacedProductRanks(TestMachine* machine, const ProductCase& 
   for (int rank = 0; rank < test.world; ++rank) {
     workspace_.push_back(machine_->Allocate(rank, 2 * half_bytes_));
     bulk_.push_back(machine_->Allocate(rank, plan_.bulk_bytes));
-    signals_.push_back(machine_->Allocate(rank, plan::kSignalAreaBytes));
+    signals_.push_back(machine_->Allocate(rank, plan::kClientSignalAreaBytes));
   }
   ranks_.resize(static_cast<size_t>(test.world));
   for (int rank = 0; rank < test.world && status_.ok(); ++rank) status_ = MakeRank(rank);

@@ -1,6 +1,8 @@
 #include "client/lib/placed/placed_plan.h"
 
+#include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "common/deadline.h"
 
@@ -9,6 +11,15 @@ namespace {
 
 Status DoesNotFit() {
   return Internal("the daemon's answer about a client-placed plan does not fit together");
+}
+
+// Of the signal area that the program's kernel needs.
+uint64_t LeastSignalBytes(const plan::RankProgram& program) {
+  const bool dense = std::any_of(program.steps.begin(), program.steps.end(), [](const plan::Step& step) {
+    const auto* collective = std::get_if<plan::CollectiveStep>(&step.work);
+    return collective != nullptr && collective->dense;
+  });
+  return dense ? plan::kClientSignalAreaBytes : plan::kSignalAreaBytes;
 }
 
 }  // namespace
@@ -26,7 +37,8 @@ Result<std::shared_ptr<PlacedPlan>> PlacedPlan::Make(const ClientPlacementInfo& 
   const bool has_workspace = !info.workspace.empty();
   const uint64_t workspace = 2 * info.half_bytes + info.bulk_bytes;
   if (world > plan::kMaxWorldSize || info.signals.size() != world || info.signal_ids.size() != world ||
-      info.signal_bytes < plan::kSignalAreaBytes || info.workspace.size() != info.workspace_ids.size() ||
+      info.signal_bytes < LeastSignalBytes(info.program) ||
+      info.workspace.size() != info.workspace_ids.size() ||
       (has_workspace && (info.workspace.size() != world || info.workspace_bytes < workspace)) ||
       (!has_workspace && workspace != 0) || plan.slot_bytes.size() != request.operands.size()) {
     return DoesNotFit();

@@ -74,7 +74,8 @@ Status ClientMemoryService::Provide(GroupRecord& group, uint64_t half_bytes, uin
     if (made.ok()) *set = *made;
     status = made.status();
   };
-  if (first) make(plan::kSignalAreaBytes, "client signals", &signals);
+  const bool dense = core_.options.backend == "cuda";
+  if (first) make(dense ? plan::kClientSignalAreaBytes : plan::kSignalAreaBytes, "client signals", &signals);
   if (grows) make(2 * half + bulk, "client workspace", &workspace);
   RegistryLock lock(core_.registry);
   if (status.ok() && !core_.registry.Has(group)) status = Unavailable("group '" + group.name + "' has ended");

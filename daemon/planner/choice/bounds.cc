@@ -1,6 +1,7 @@
 #include "daemon/planner/choice/bounds.h"
 
 #include "daemon/planner/choice/choice.h"
+#include "daemon/planner/families/low_latency.h"
 
 namespace tandem::plan {
 namespace {
@@ -9,7 +10,7 @@ constexpr uint64_t kKiB = 1 << 10, kMiB = 1 << 20;
 
 }  // namespace
 
-Bounds BoundsOf(Op op, int world, TopologyClass topology, bool packet_kernels) {
+Bounds BoundsOf(Op op, int world, TopologyClass topology, bool packet_kernels, bool dense) {
   Bounds bounds{.one_shot = kOneShotMaxBytes, .two_shot = kTwoShotMaxBytes, .sm = kSmMaxBytes};
   if (!packet_kernels || topology != TopologyClass::kNvSwitch || (world != 2 && world != 4)) return bounds;
   if (op != Op::kAllReduce && op != Op::kAllGather && op != Op::kReduceScatter) return bounds;
@@ -18,13 +19,13 @@ Bounds BoundsOf(Op op, int world, TopologyClass topology, bool packet_kernels) {
     // Packets win by 1 to 3 us up to the largest that fits: on four ranks it takes 10.4 us, by one shot 12.1.
     // NCCL was behind two-shot at the largest size tried: of two ranks at 256 MiB by 832 us to 939, on four
     // at 16 MiB.
-    bounds.low_latency = 512 * kKiB;
+    bounds.low_latency = !dense ? 512 * kKiB : world == 2 ? 4 * kMiB : 2 * kMiB;
     bounds.one_shot = world == 2 ? kMiB : 256 * kKiB;
     bounds.two_shot = (world == 2 ? 256 : 16) * kMiB;
   } else {
     // The largest that fits: all-gather of two ranks 7.5 us and 9.4 by phases, of four 9.3 and 10.3;
     // reduce-scatter 7.5 and 8.5, 9.1 and 9.5.
-    bounds.low_latency = kMiB;
+    bounds.low_latency = !dense ? kMiB : (world == 2 ? 8 : 4) * kMiB;
     // By SMs and by copy engine, two GPUs: all-gather of 64 MiB 124 us and 143, of 256 MiB, the largest
     // tried, 417 and 459; reduce-scatter of 16 MiB 52.7 and 55.0, of 64 MiB 157 and 145. Four at 64 MiB:
     // all-gather 215 and 244, reduce-scatter 221 and 214.
@@ -36,7 +37,7 @@ Bounds BoundsOf(Op op, int world, TopologyClass topology, bool packet_kernels) {
 
 Bounds BoundsOf(const Problem& problem) {
   return BoundsOf(problem.request->op, problem.world_size, problem.topology_class,
-                  problem.group->packet_kernels);
+                  problem.group->packet_kernels, SendsDensePackets(problem));
 }
 
 Algorithm FasterBesideProduct(const Problem& collective) {

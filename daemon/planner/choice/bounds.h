@@ -19,7 +19,8 @@ struct Bounds {
 // Those measured for the operation, or else the built-in ones. `packet_kernels`: of the CUDA backend.
 // Measured are all-reduce, all-gather and reduce-scatter on CUDA behind NVSwitches, on 2 and 4 GPUs:
 // bench/results/gpu-2xH200.jsonl, gpu-4xH200.jsonl.
-Bounds BoundsOf(Op op, int world_size, TopologyClass topology, bool packet_kernels);
+// `dense`: its packets are dense.
+Bounds BoundsOf(Op op, int world_size, TopologyClass topology, bool packet_kernels, bool dense);
 Bounds BoundsOf(const Problem& problem);
 
 // The algorithm that was faster than `collective`'s own choice where a product stands before or behind it.

@@ -84,11 +84,11 @@ double CollectiveUs(const Problem& problem, const MachineModel& machine, Algorit
       return machine.launch_us + machine.step_latency_us + TransferUs(bytes * others, machine.link_gbps) +
              local;
     case Algorithm::kLowLatency: {
-      // Half of the link carries epochs; there is no fence and no separate flag.
+      // Half of the link carries epochs, save by dense packets; there is no fence and no separate flag.
       const bool two_shot = all_reduce && LowLatencyShots(problem) == 2;
       const double moved = !all_reduce ? sent : two_shot ? 2 * sent : bytes * others;
       return machine.launch_us + (two_shot ? 1.5 : 0.5) * machine.step_latency_us +
-             TransferUs(2 * moved, machine.link_gbps) + local;
+             TransferUs((SendsDensePackets(problem) ? 1 : 2) * moved, machine.link_gbps) + local;
     }
     case Algorithm::kTwoShot:
       return machine.launch_us + 2.5 * machine.step_latency_us + TransferUs(2 * sent, machine.link_gbps) +

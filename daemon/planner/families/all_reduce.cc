@@ -187,7 +187,8 @@ Status BuildAllReduce(const Problem& problem, Algorithm algorithm, OperationPlan
   views.copy_engine = algorithm == Algorithm::kCopyEngine;
   for (int r = 0; r < problem.world_size && !views.copy_engine; ++r) {
     builder.BeginCollective(r, 0, algorithm, Op::kAllReduce, problem.Slot(r, problem.slots.input),
-                            problem.Slot(r, problem.slots.output), problem.request->reduce_op, shots);
+                            problem.Slot(r, problem.slots.output), problem.request->reduce_op, shots,
+                            SendsDensePackets(problem));
   }
   plan->reduction_order = "rank order, fp32";
   plan->roundings = 1;

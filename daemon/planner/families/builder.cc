@@ -216,7 +216,7 @@ void Builder::AwaitStarts(int rank, int lane) {
 }
 
 void Builder::BeginCollective(int rank, int lane, Algorithm algorithm, Op op, View in, View out,
-                              ReduceOp reduce_op, int shots) {
+                              ReduceOp reduce_op, int shots, bool dense) {
   RankState& state = ranks_[rank];
   state.collective = CollectiveStep{};
   state.collective.algorithm = algorithm;
@@ -225,6 +225,7 @@ void Builder::BeginCollective(int rank, int lane, Algorithm algorithm, Op op, Vi
   state.collective.out = std::move(out);
   state.collective.reduce_op = reduce_op;
   state.collective.shots = static_cast<uint8_t>(shots);
+  state.collective.dense = dense && algorithm == Algorithm::kLowLatency;
   state.expansion.clear();
   state.collective_lane = lane;
 }

@@ -91,7 +91,7 @@ class Builder {
 
   // Between these two, steps of `rank` become the expansion of one CollectiveStep on `lane`.
   void BeginCollective(int rank, int lane, Algorithm algorithm, Op op, View in, View out, ReduceOp reduce_op,
-                       int shots = 1);
+                       int shots = 1, bool dense = false);
   void EndCollective(int rank);
 
   // The index of the last step of `lane`, or kNone.

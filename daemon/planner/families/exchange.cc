@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "daemon/planner/families/families.h"
+#include "daemon/planner/families/low_latency.h"
 #include "program/text.h"
 
 namespace tandem::plan {
@@ -85,7 +86,10 @@ Status BuildExchange(const Problem& problem, Algorithm algorithm, OperationPlan*
   ExchangeViews views;
   for (int r = 0; r < world; ++r) {
     const View in = problem.Slot(r, problem.slots.input), out = problem.Slot(r, problem.slots.output);
-    if (!copy_engine) builder.BeginCollective(r, 0, algorithm, op, in, out, problem.request->reduce_op);
+    if (!copy_engine) {
+      builder.BeginCollective(r, 0, algorithm, op, in, out, problem.request->reduce_op, 1,
+                              SendsDensePackets(problem));
+    }
     views.sent.emplace_back();
     views.placed.emplace_back();
     for (int peer = 0; peer < world; ++peer) {

@@ -11,6 +11,7 @@ namespace {
 // One shot is faster while a rank sends at most this to all its peers together. Four H200s took 6.7 us for
 // 128 KiB and 7.2 by two shots, for 256 KiB 9.0 and 8.4.
 constexpr uint64_t kOneShotSentBytes = 384 << 10;
+constexpr uint64_t kOneShotSentDenseBytes = 2304 << 10;
 
 // Pieces along `dim` are contiguous when nothing lies outside of them.
 bool HasContiguousPieces(const View& view, int dim) {
@@ -20,10 +21,19 @@ bool HasContiguousPieces(const View& view, int dim) {
 
 }  // namespace
 
+bool SendsDensePackets(const Problem& problem) {
+  const Op op = problem.request->op;
+  const bool beside_product = op == Op::kMatmulAllReduce || op == Op::kMatmulReduceScatter;
+  if (!beside_product && op != Op::kAllReduce && op != Op::kReduceScatter) return false;
+  const DType type = beside_product ? problem.wire : problem.operand(problem.slots.input).spec.dtype;
+  return problem.in_client() && problem.group->packet_kernels && problem.world_size > 1 && IsFloating(type);
+}
+
 int LowLatencyShots(const Problem& problem) {
   // Two ranks send as much by one shot as by two, and wait once.
   if (problem.world_size == 2) return 1;
-  return problem.message_bytes * static_cast<uint64_t>(problem.world_size - 1) <= kOneShotSentBytes ? 1 : 2;
+  const uint64_t most = SendsDensePackets(problem) ? kOneShotSentDenseBytes : kOneShotSentBytes;
+  return problem.message_bytes * static_cast<uint64_t>(problem.world_size - 1) <= most ? 1 : 2;
 }
 
 std::string WhyNoPackets(const Problem& problem) {
@@ -42,7 +52,7 @@ std::string WhyNoPackets(const Problem& problem) {
   const auto shape = two_shot               ? PacketPlan::Shape::kTwoShot
                      : op == Op::kAllGather ? PacketPlan::Shape::kGather
                                             : PacketPlan::Shape::kSum;
-  const uint64_t most = MaxPacketPieceBytes(shape, problem.world_size);
+  const uint64_t most = MaxPacketPieceBytes(shape, problem.world_size, SendsDensePackets(problem));
   const auto world = static_cast<uint64_t>(problem.world_size);
   const uint64_t bytes = problem.message_bytes;
   if (bytes == 0) return "it is empty";

@@ -10,6 +10,8 @@
 
 namespace tandem::plan {
 
+// The terms of the sum travel in dense packets: those of clients, of floating-point types only.
+bool SendsDensePackets(const Problem& problem);
 // Empty, or why packets cannot carry the request.
 std::string WhyNoPackets(const Problem& problem);
 // The shots of a low-latency all-reduce: one while everybody can send everything to all, else two.

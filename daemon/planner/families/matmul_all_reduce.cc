@@ -52,7 +52,7 @@ bool UnfusedAllReduce(const Problem& problem, Algorithm collective, Builder* bui
       builder->Add(r, 0, std::move(step), "all-reduce");
     } else if (kernel) {
       builder->BeginCollective(r, 0, collective, Op::kAllReduce, own, own, problem.request->reduce_op,
-                               packets_twice ? 2 : 1);
+                               packets_twice ? 2 : 1, SendsDensePackets(problem));
     }
   }
   if (steps) steps->Write(views);

@@ -1,5 +1,6 @@
 #include "daemon/planner/families/matmul_collective.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -14,14 +15,24 @@ namespace {
 
 // Of the gathered A, or the whole product in its wire type: what is staged for it fits into the workspace.
 constexpr uint64_t kMaxBytes = uint64_t{8} << 20;
-// Up to here packets were faster than kernels with flags of their own (bounds.cc).
+// Up to here packets with epochs were faster than kernels with flags of their own (bounds.cc).
 constexpr uint64_t kMaxPacketBytes = uint64_t{256} << 10;
+
+// The bounds of the collective beside the product.
+Bounds CollectiveBounds(const Problem& problem) {
+  const Op op = problem.request->op == Op::kMatmulReduceScatter ? Op::kReduceScatter : Op::kAllReduce;
+  return BoundsOf(op, problem.world_size, problem.topology_class, problem.group->packet_kernels,
+                  SendsDensePackets(problem));
+}
 
 // The kernel of a collective whose pieces are `piece_bytes` each.
 Algorithm KernelOf(const Problem& problem, PacketPlan::Shape shape, uint64_t piece_bytes,
                    Algorithm otherwise) {
-  const bool packets = problem.message_bytes <= kMaxPacketBytes &&
-                       piece_bytes <= MaxPacketPieceBytes(shape, problem.world_size);
+  const bool dense = SendsDensePackets(problem);
+  const uint64_t most =
+      dense ? std::max(kMaxPacketBytes, CollectiveBounds(problem).low_latency) : kMaxPacketBytes;
+  const bool packets =
+      problem.message_bytes <= most && piece_bytes <= MaxPacketPieceBytes(shape, problem.world_size, dense);
   return packets ? Algorithm::kLowLatency : otherwise;
 }
 
@@ -41,9 +52,8 @@ Algorithm SmallKernel(const Problem& problem) {
       LowLatencyShots(problem) == 1
           ? KernelOf(problem, PacketPlan::Shape::kSum, bytes, Algorithm::kTwoShot)
           : KernelOf(problem, PacketPlan::Shape::kTwoShot, bytes / parts + 16, Algorithm::kTwoShot);
-  const Bounds bounds =
-      BoundsOf(Op::kAllReduce, problem.world_size, problem.topology_class, problem.group->packet_kernels);
-  return kernel == Algorithm::kTwoShot && bytes <= bounds.one_shot ? Algorithm::kOneShot : kernel;
+  return kernel == Algorithm::kTwoShot && bytes <= CollectiveBounds(problem).one_shot ? Algorithm::kOneShot
+                                                                                      : kernel;
 }
 
 Operand Packed(Role role, DType dtype, std::vector<int64_t> shape) {

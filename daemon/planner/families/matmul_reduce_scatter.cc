@@ -7,6 +7,7 @@
 #include "daemon/planner/choice/choice.h"
 #include "daemon/planner/families/families.h"
 #include "daemon/planner/families/fused_entry.h"
+#include "daemon/planner/families/low_latency.h"
 #include "daemon/planner/families/matmul_parts.h"
 #include "daemon/planner/families/row_products.h"
 #include "daemon/planner/families/skinny.h"
@@ -268,7 +269,7 @@ bool UnfusedScatter(const Problem& problem, Algorithm collective, Builder* build
     views.sums.push_back(std::move(sum));
     if (!copy_engine) {
       builder->BeginCollective(r, 0, collective, Op::kReduceScatter, whole, sums.back(),
-                               problem.request->reduce_op);
+                               problem.request->reduce_op, 1, SendsDensePackets(problem));
     }
   }
   if (!by_nccl) exchange.Write({&views, 1}, {.copy_engine = copy_engine});

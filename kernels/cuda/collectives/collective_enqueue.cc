@@ -9,6 +9,7 @@ Status EnqueueCollective(const CollectiveArgs& args, CUstream_st* stream) {
     TANDEM_ASSIGN_OR_RETURN(PhasesLaunch launch, MakePhasesLaunch(args));
     return LaunchPhases(launch, stream);
   }
+  if (args.dense) return Unimplemented("an engine has no dense packets");
   TANDEM_ASSIGN_OR_RETURN(PacketsLaunch launch, MakePacketsLaunch(args));
   return LaunchPackets(launch, stream);
 }

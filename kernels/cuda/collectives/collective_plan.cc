@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/lane/guarded.h"
 #include "program/packet_layout.h"
+#include "program/program.h"
 #include "program/runs.h"
 
 namespace tandem::cuda {
@@ -132,6 +133,9 @@ Result<PacketsLaunch> MakePacketsLaunch(const CollectiveArgs& args) {
   launch.world = args.world_size;
   launch.type = static_cast<uint8_t>(args.dtype);
   launch.scale = args.scale;
+  if (args.dense &&
+      (args.exchange == PacketExchange::kGather || !IsFloating(args.dtype) || args.world_size < 2))
+    return InvalidArgument("dense packets carry terms of floating-point sums");
   int shots = 1;
   int64_t unit = 1;
   switch (args.exchange) {
@@ -149,7 +153,12 @@ Result<PacketsLaunch> MakePacketsLaunch(const CollectiveArgs& args) {
                 offsetof(Packet, epoch) == PacketLayout::kDataBytes);
   const PacketLayout layout{.half_bytes = args.packet_bytes, .world = args.world_size, .shots = shots};
   launch.slot_packets = static_cast<int64_t>(layout.slot_packets());
-  const auto fits = static_cast<int64_t>(8 / DTypeBytes(args.dtype)) * launch.slot_packets;
+  const DensePacketLayout dense{
+      .half_bytes = plan::kDensePacketHalfBytes, .world = args.world_size, .shots = shots};
+  const auto element = static_cast<uint64_t>(DTypeBytes(args.dtype));
+  const auto fits =
+      static_cast<int64_t>(args.dense ? dense.slot_packets() * DensePacketLayout::kPacketBytes / element
+                                      : layout.slot_packets() * PacketLayout::kDataBytes / element);
   for (size_t p = 0; p < args.pieces.size(); ++p) {
     if (args.pieces[p] > fits) return InvalidArgument("a piece that its packets cannot hold");
     launch.count[p] = args.pieces[p] * unit;

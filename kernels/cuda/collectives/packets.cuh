@@ -10,6 +10,7 @@
 
 #include "kernels/cuda/collectives/phases.cuh"
 #include "kernels/cuda/collectives/rendezvous.cuh"
+#include "kernels/cuda/device/dependent.cuh"
 
 namespace tandem::cuda {
 
@@ -148,6 +149,8 @@ __device__ __forceinline__ bool ExchangePackets(const PacketsLaunch& launch, con
     uint64_t data[kMax];
     uint64_t mine = LoadPiece<Element>(launch.source[rank], i, launch.count[rank]);
     if (!runner.template Receive<Probe>(i, 0, data)) return false;
+    // The same block of each peer runs: no kernel that this one waits for has yet to begin.
+    if (i == first) LetNextBegin();
 #pragma unroll
     for (int s = 0; s < kMax; ++s) {
       if (s == rank) data[s] = mine;
@@ -196,11 +199,13 @@ __global__ void __launch_bounds__(kCollectiveThreads)
 template <typename Element, int kMax, PacketShape kShape, typename Probe>
 __global__ void __launch_bounds__(kCollectiveThreads)
     RunPlacedPackets(const __grid_constant__ PlacedPacketsLaunch launch) {
+  AwaitEarlierWork();
   const PlacedRendezvous rendezvous(launch.frame);
   const bool ended =
       rendezvous.HasFailed() || !ExchangePackets<Element, kMax, kShape, Probe>(
                                     launch.packets, rendezvous, rendezvous.half() * launch.half_packets);
   if (__syncthreads_or(ended)) return;
+  LetNextBegin();
   rendezvous.Count();
 }
 
@@ -247,10 +252,10 @@ struct PacketKernels {
 };
 
 // No more threads than packets: small blocks start sooner.
-inline unsigned PacketThreads(const PacketsLaunch& launch) {
+inline unsigned PacketThreads(const PacketsLaunch& launch, int64_t packet_bytes = 8) {
   const bool gathers = launch.shape == PacketShape::kGather;
-  const auto per_packet =
-      static_cast<int64_t>(8 / (gathers ? 1 : DTypeBytes(static_cast<DType>(launch.type))));
+  const int64_t per_packet =
+      packet_bytes / (gathers ? 1 : static_cast<int64_t>(DTypeBytes(static_cast<DType>(launch.type))));
   int64_t most = 1;
   for (int p = 0; p < launch.world; ++p) {
     const int64_t packets = (launch.count[p] + per_packet - 1) / per_packet;

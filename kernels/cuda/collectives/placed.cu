@@ -1,8 +1,9 @@
 // The kernels of collectives that are placed in the client, for every type, shape and world size.
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/collectives/packets.cuh"
+#include "kernels/cuda/collectives/dense_packets.cuh"
 #include "kernels/cuda/collectives/placed.h"
+#include "kernels/cuda/device/dependent_launch.h"
 
 namespace tandem::cuda {
 namespace {
@@ -17,6 +18,8 @@ Phases::Kernel KernelOf(const PlacedPhasesLaunch& launch) {
 
 Packets::Kernel KernelOf(const PlacedPacketsLaunch& launch) {
   const PacketsLaunch& packets = launch.packets;
+  if (launch.dense)
+    return DenseKernels<NoProbe>::Of(static_cast<DType>(packets.type), packets.shape, packets.world);
   return Packets::Of(static_cast<DType>(packets.type), packets.shape, packets.world);
 }
 
@@ -30,15 +33,16 @@ Status CheckBlocks(int blocks) {
 
 Status LaunchPlacedPhases(const PlacedPhasesLaunch& launch, CUstream_st* stream) {
   TANDEM_RETURN_IF_ERROR(CheckBlocks(launch.phases.blocks));
-  KernelOf(launch)<<<static_cast<unsigned>(launch.phases.blocks), kCollectiveThreads, 0, stream>>>(launch);
-  return LaunchStatus("RunPlacedPhases");
+  return LaunchDependent("RunPlacedPhases", reinterpret_cast<const void*>(KernelOf(launch)),
+                         static_cast<unsigned>(launch.phases.blocks), kCollectiveThreads, 0, &launch, stream);
 }
 
 Status LaunchPlacedPackets(const PlacedPacketsLaunch& launch, CUstream_st* stream) {
   TANDEM_RETURN_IF_ERROR(CheckBlocks(launch.packets.blocks));
-  const auto blocks = static_cast<unsigned>(launch.packets.blocks);
-  KernelOf(launch)<<<blocks, PacketThreads(launch.packets), 0, stream>>>(launch);
-  return LaunchStatus("RunPlacedPackets");
+  return LaunchDependent("RunPlacedPackets", reinterpret_cast<const void*>(KernelOf(launch)),
+                         static_cast<unsigned>(launch.packets.blocks),
+                         launch.dense ? DenseThreads(launch.packets) : PacketThreads(launch.packets), 0,
+                         &launch, stream);
 }
 
 Status LoadPlacedPhases(const PlacedPhasesLaunch& launch) {

@@ -1,6 +1,8 @@
 #include "kernels/cuda/collectives/placed_plan.h"
 
 #include "kernels/cuda/collectives/collective_plan.h"
+#include "program/packet_layout.h"
+#include "program/program.h"
 
 namespace tandem::cuda {
 namespace {
@@ -29,6 +31,15 @@ Result<PlacedKernelLaunch> MakePackets(const CollectiveArgs& args, const PlacedH
   PlacedPacketsLaunch launch = {};
   TANDEM_ASSIGN_OR_RETURN(launch.packets, MakePacketsLaunch(args));
   launch.half_packets = static_cast<int64_t>(args.packet_bytes / sizeof(Packet));
+  launch.dense = args.dense;
+  if (args.dense) {
+    const DensePacketLayout layout{.half_bytes = plan::kDensePacketHalfBytes,
+                                   .world = args.world_size,
+                                   .shots = args.exchange == PacketExchange::kTwoShot ? 2 : 1};
+    launch.dense_offset = 2 * launch.half_packets;
+    launch.dense_half = static_cast<int64_t>(layout.half_bytes / sizeof(Packet));
+    launch.dense_slot = static_cast<int64_t>(layout.slot_packets());
+  }
   for (size_t rank = 0; rank < args.pieces.size(); ++rank) {
     if (LiesInHalf(launch.packets.source[rank], halves) ||
         LiesInHalf(launch.packets.destination[rank], halves)) {

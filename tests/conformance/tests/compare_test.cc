@@ -251,7 +251,7 @@ TEST(ChoiceRuleTest, ThePlannerChoosesByItsTable) {
       group.packet_kernels = cuda;
       const TopologyClass topology = Classify(group.topology);
       ASSERT_EQ(topology, TopologyClass::kNvSwitch);
-      const plan::Bounds bounds = plan::BoundsOf(Op::kAllReduce, world, topology, cuda);
+      const plan::Bounds bounds = plan::BoundsOf(Op::kAllReduce, world, topology, cuda, false);
       EXPECT_EQ(bounds.measured, cuda && world != 8);
       for (uint64_t bound : {bounds.low_latency, bounds.one_shot, bounds.two_shot}) {
         for (int over : {-2, 0, 2}) {
