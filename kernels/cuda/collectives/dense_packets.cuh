@@ -132,41 +132,16 @@ class DenseExchange {
     uint64_t start_ns_ = 0;
   };
 
-  // Waits for packets first, first + step, … of each peer `Wanted(u, s)` says so for, and empties their
-  // slots. Loads of all that have not come are in flight together. False: the wait was ended.
-  template <int kUnroll, typename Wanted>
-  __device__ bool Take(int shot, int64_t first, int64_t step, const Wanted& wanted,
-                       Packet (&packets)[kUnroll][kMax]) const {
-    const auto slot = [&](int u, int s) { return Slot(launch_.rank, s, shot) + first + u * step; };
-    Waiting waiting(*this);
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-#pragma unroll
-      for (int s = 0; s < kMax; ++s) {
-        if (wanted(u, s)) packets[u][s] = LoadPacket(slot(u, s));
-      }
+  // Waits for the packet in `slot`, of which `packet` is what has been seen, and empties the slot.
+  __device__ bool Take(Packet* slot, int peer, Packet* packet) const {
+    if (!HasCome(*packet)) {
+      Waiting waiting(*this);
+      do {
+        if (!waiting.Continue(peer)) return false;
+        *packet = LoadPacket(slot);
+      } while (!HasCome(*packet));
     }
-    while (true) {
-      int missing = -1;
-#pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
-#pragma unroll
-        for (int s = 0; s < kMax; ++s) {
-          if (!wanted(u, s) || HasCome(packets[u][s])) continue;
-          missing = s;
-          packets[u][s] = LoadPacket(slot(u, s));
-        }
-      }
-      if (missing < 0) break;
-      if (!waiting.Continue(missing)) return false;
-    }
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-#pragma unroll
-      for (int s = 0; s < kMax; ++s) {
-        if (wanted(u, s)) StorePacket(slot(u, s), 0, 0);
-      }
-    }
+    StorePacket(slot, 0, 0);
     return true;
   }
 
@@ -199,23 +174,31 @@ class DenseExchange {
     const int rank = launch_.rank, world = launch_.world;
     const int64_t count = launch_.count[rank], own = Packets(count);
     for (int64_t i = first; i < own; i += kSumUnroll * step) {
+      Packet packets[kSumUnroll][kMax];
       uint4 mine[kSumUnroll];
 #pragma unroll
       for (int u = 0; u < kSumUnroll; ++u) {
-        if (i + u * step < own) mine[u] = LoadWord16<Element>(launch_.source[rank], i + u * step, count);
+        const int64_t at = i + u * step;
+        if (at >= own) continue;
+        mine[u] = LoadWord16<Element>(launch_.source[rank], at, count);
+#pragma unroll
+        for (int s = 0; s < kMax; ++s) {
+          if (s < world && s != rank) packets[u][s] = LoadPacket(Slot(rank, s, 0) + at);
+        }
       }
-      Packet packets[kSumUnroll][kMax];
-      const auto wanted = [&](int u, int s) { return s < world && s != rank && i + u * step < own; };
-      if (!Take(0, i, step, wanted, packets)) return false;
-      // The same block of each peer runs: no kernel that this one waits for has yet to begin.
-      if (i == first) LetNextBegin();
 #pragma unroll
       for (int u = 0; u < kSumUnroll; ++u) {
         const int64_t at = i + u * step;
         if (at >= own) continue;
         Word16<Element> terms[kMax];
 #pragma unroll
-        for (int s = 0; s < kMax; ++s) terms[s].word = s == rank ? mine[u] : DataOf(packets[u][s]);
+        for (int s = 0; s < kMax; ++s) {
+          if (s >= world) continue;
+          if (s != rank && !Take(Slot(rank, s, 0) + at, s, &packets[u][s])) return false;
+          terms[s].word = s == rank ? mine[u] : DataOf(packets[u][s]);
+        }
+        // The same block of each peer runs: no kernel that this one waits for has yet to begin.
+        if (u == 0 && i == first) LetNextBegin();
         const Word16<Element> sum = SumOf(terms);
         StoreWord16<Element>(launch_.destination[rank], at, count, sum);
         if constexpr (kShape == PacketShape::kTwoShot) {
@@ -246,21 +229,20 @@ class DenseExchange {
   // The sums of the other owners. Parts differ in length by their last packets.
   __device__ bool TakeSums(int64_t first, int64_t step, int64_t longest) const {
     const int rank = launch_.rank, world = launch_.world;
-    for (int64_t i = first; i < longest; i += kSumUnroll * step) {
-      Packet packets[kSumUnroll][kMax];
-      const auto wanted = [&](int u, int s) {
-        return s < world && s != rank && i + u * step < Packets(launch_.count[s]);
-      };
-      if (!Take(1, i, step, wanted, packets)) return false;
+    for (int64_t i = first; i < longest; i += step) {
+      Packet packets[kMax];
 #pragma unroll
-      for (int u = 0; u < kSumUnroll; ++u) {
+      for (int s = 0; s < kMax; ++s) {
+        if (s < world && s != rank && i < Packets(launch_.count[s]))
+          packets[s] = LoadPacket(Slot(rank, s, 1) + i);
+      }
 #pragma unroll
-        for (int s = 0; s < kMax; ++s) {
-          if (!wanted(u, s)) continue;
-          Word16<Element> sum;
-          sum.word = DataOf(packets[u][s]);
-          StoreWord16<Element>(launch_.destination[s], i + u * step, launch_.count[s], sum);
-        }
+      for (int s = 0; s < kMax; ++s) {
+        if (s >= world || s == rank || i >= Packets(launch_.count[s])) continue;
+        if (!Take(Slot(rank, s, 1) + i, s, &packets[s])) return false;
+        Word16<Element> sum;
+        sum.word = DataOf(packets[s]);
+        StoreWord16<Element>(launch_.destination[s], i, launch_.count[s], sum);
       }
     }
     return true;
