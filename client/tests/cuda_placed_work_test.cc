@@ -115,7 +115,7 @@ class CudaPlacedWorkTest : public testing::Test {
 
 // The half of a launch is known on the device alone: what the product writes has one address.
 TEST_F(CudaPlacedWorkTest, AProductStandsBeforeAReduceScatter) {
-  Make(Request(Op::kMatmulReduceScatter, Algorithm::kUnfused, 32768));
+  Make(Request(Op::kMatmulReduceScatter, Algorithm::kUnfused, 131072));
   ASSERT_THAT(Order(), ElementsAre("product", "phases"));
   EXPECT_EQ(Product(0).a.data, SlotAt(0));
   EXPECT_EQ(Product(0).c.data, BulkOf(kRank));
@@ -130,6 +130,7 @@ TEST_F(CudaPlacedWorkTest, PacketsCarryAProduct) {
   Make(Request(Op::kMatmulReduceScatter, Algorithm::kLowLatency, 16));
   ASSERT_THAT(Order(), ElementsAre("product", "packets"));
   const PlacedPacketsLaunch& kernel = Kernel<PlacedPacketsLaunch>(1);
+  EXPECT_TRUE(kernel.dense);
   EXPECT_EQ(kernel.packets.source[0], Product(0).c.data);
   EXPECT_EQ(kernel.packets.destination[kRank], SlotAt(2));
 }

@@ -9,6 +9,7 @@
 #include "daemon/planner/choice/placement.h"
 #include "daemon/planner/planner.h"
 #include "daemon/planner/tests/planner_fixtures.h"
+#include "program/kernel_phases.h"
 #include "program/text.h"
 #include "program/verifier/verifier.h"
 
@@ -58,6 +59,43 @@ TEST(Placement, TheClientRunsOneKernel) {
       EXPECT_TRUE(VerifyPrograms(plan->programs, *context, {.client_placed = true}).ok());
     }
   }
+}
+
+// Sums of floating-point types in the client on CUDA. Engines, integers and gathers have packets with epochs.
+TEST(Placement, SumsOfTheClientTravelInDensePackets) {
+  GroupContext group = SwitchGroup(4);
+  group.packet_kernels = true;
+  group.client_kernels = ClientKernels::kProducts;
+  const auto collective = [&](PlanPlacement placement, OpRequest request) {
+    request.algorithm = Algorithm::kLowLatency;
+    group.placement = placement;
+    const auto plan = PlanOf(request, group);
+    EXPECT_TRUE(plan.ok()) << plan.status().ToString();
+    return plan.ok() ? std::get<CollectiveStep>(plan->programs[1].steps[0].work) : CollectiveStep{};
+  };
+  const OpRequest small = AllReduceBy(Algorithm::kLowLatency, 1024);
+  const CollectiveStep in_client = collective(PlanPlacement::kClient, small);
+  EXPECT_TRUE(in_client.dense);
+  EXPECT_GT(in_client.blocks, 0);
+  EXPECT_FALSE(collective(PlanPlacement::kEngine, small).dense);
+  EXPECT_FALSE(collective(PlanPlacement::kClient, AllReduce(1024, DType::kI32)).dense);
+  const OpRequest gather = Request(
+      Op::kAllGather, {Tensor(Role::kInput, DType::kBf16, {64}), Tensor(Role::kOutput, DType::kBf16, {256})});
+  EXPECT_FALSE(collective(PlanPlacement::kClient, gather).dense);
+  const OpRequest scatter = Request(
+      Op::kReduceScatter, {Tensor(Role::kInput, DType::kF16, {256}), Tensor(Role::kOutput, DType::kF16, {64})});
+  EXPECT_TRUE(collective(PlanPlacement::kClient, scatter).dense);
+  // More fits than beside epochs. Two shots halve what a slot must hold.
+  const OpRequest large = AllReduce(1 << 20, DType::kBf16);
+  const CollectiveStep two = collective(PlanPlacement::kClient, large);
+  EXPECT_TRUE(two.dense);
+  EXPECT_EQ(two.shots, 2);
+  EXPECT_GT(two.blocks, kMaxKernelBlocks);
+  EXPECT_LE(two.blocks, kMaxDenseBlocks);
+  group.placement = PlanPlacement::kEngine;
+  OpRequest asked = large;
+  asked.algorithm = Algorithm::kLowLatency;
+  EXPECT_EQ(PlanOf(asked, group).status().code(), Code::kFailedPrecondition);
 }
 
 TEST(Placement, TheClientRefusesWithTheReason) {

@@ -8,6 +8,8 @@
 #include <variant>
 #include <vector>
 
+#include "program/program.h"
+
 namespace tandem::cuda {
 namespace {
 
@@ -66,6 +68,31 @@ TEST(PlacedPlan, PacketsStayBetweenOperands) {
   EXPECT_EQ(std::get<PlacedPacketsLaunch>(*launch).half_packets, 512);
   args.destination[0].data = At(0x10000);
   EXPECT_EQ(MakePlacedLaunch(args, Halves()).status().code(), Code::kUnimplemented);
+}
+
+TEST(PlacedPlan, DensePacketsLieBehindTheOthers) {
+  CollectiveArgs args;
+  args.dtype = DType::kF32;
+  args.world_size = 2;
+  args.exchange = PacketExchange::kTwoShot;
+  args.pieces = {64, 64};
+  args.source = {Floats(0x90000, 64), Floats(0x90100, 64)};
+  args.destination = {Floats(0x91000, 64), Floats(0x91100, 64)};
+  args.packets = {At(0x40000), At(0x50000)};
+  args.packet_bytes = plan::kPacketHalfBytes;
+  args.dense = true;
+  const auto launch = MakePlacedLaunch(args, Halves());
+  ASSERT_TRUE(launch.ok()) << launch.status().ToString();
+  const auto& packets = std::get<PlacedPacketsLaunch>(*launch);
+  EXPECT_TRUE(packets.dense);
+  EXPECT_EQ(packets.dense_offset * 16, static_cast<int64_t>(2 * plan::kPacketHalfBytes));
+  EXPECT_EQ(packets.dense_half * 16, static_cast<int64_t>(plan::kDensePacketHalfBytes));
+  EXPECT_EQ(packets.dense_slot * 16, static_cast<int64_t>(plan::kDensePacketHalfBytes / 2)) << "of a shot";
+  args.pieces = {static_cast<int64_t>(plan::kDensePacketHalfBytes), 64};
+  EXPECT_EQ(MakePlacedLaunch(args, Halves()).status().code(), Code::kInvalidArgument) << "does not fit";
+  args.pieces = {64, 64};
+  args.dtype = DType::kI32;
+  EXPECT_EQ(MakePlacedLaunch(args, Halves()).status().code(), Code::kInvalidArgument) << "no NaN to mark";
 }
 
 // A product of few rows of two ranks, its exchange areas `area` bytes into each half. Operands lie an element
