@@ -10,6 +10,7 @@
 
 #include "kernels/cuda/collectives/phases.cuh"
 #include "kernels/cuda/collectives/rendezvous.cuh"
+#include "kernels/cuda/device/dependent.cuh"
 
 namespace tandem::cuda {
 
@@ -148,6 +149,8 @@ __device__ __forceinline__ bool ExchangePackets(const PacketsLaunch& launch, con
     uint64_t data[kMax];
     uint64_t mine = LoadPiece<Element>(launch.source[rank], i, launch.count[rank]);
     if (!runner.template Receive<Probe>(i, 0, data)) return false;
+    // The same block of each peer runs: no kernel that this one waits for has yet to begin.
+    if (i == first) LetNextBegin();
 #pragma unroll
     for (int s = 0; s < kMax; ++s) {
       if (s == rank) data[s] = mine;
@@ -196,11 +199,13 @@ __global__ void __launch_bounds__(kCollectiveThreads)
 template <typename Element, int kMax, PacketShape kShape, typename Probe>
 __global__ void __launch_bounds__(kCollectiveThreads)
     RunPlacedPackets(const __grid_constant__ PlacedPacketsLaunch launch) {
+  AwaitEarlierWork();
   const PlacedRendezvous rendezvous(launch.frame);
   const bool ended =
       rendezvous.HasFailed() || !ExchangePackets<Element, kMax, kShape, Probe>(
                                     launch.packets, rendezvous, rendezvous.half() * launch.half_packets);
   if (__syncthreads_or(ended)) return;
+  LetNextBegin();
   rendezvous.Count();
 }
 

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/collectives/rendezvous.cuh"
+#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/device/elements.cuh"
 #include "kernels/cuda/device/sync.cuh"
 
@@ -249,6 +250,7 @@ template <typename Element, int kMax, typename Probe>
 __global__ void __launch_bounds__(kCollectiveThreads)
     RunPlacedPhases(const __grid_constant__ PlacedPhasesLaunch launch) {
   __shared__ void* pointer[kMaxPointers];
+  AwaitEarlierWork();
   const PlacedRendezvous rendezvous(launch.frame);
   const int64_t shift = rendezvous.half() * launch.half_bytes;
   for (uint32_t i = threadIdx.x; i < kMaxPointers; i += kCollectiveThreads) {
@@ -256,7 +258,9 @@ __global__ void __launch_bounds__(kCollectiveThreads)
     pointer[i] = static_cast<char*>(launch.phases.pointer[i]) + (halved ? shift : 0);
   }
   if (__syncthreads_or(rendezvous.HasFailed())) return;
-  if (WorkPhases<Element, kMax, Probe>(launch.phases, rendezvous, pointer)) rendezvous.Count();
+  if (!WorkPhases<Element, kMax, Probe>(launch.phases, rendezvous, pointer)) return;
+  LetNextBegin();
+  rendezvous.Count();
 }
 
 // The kernel for a launch's type and number of sources. `Launch`: PhasesLaunch or PlacedPhasesLaunch.

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/collectives/packets.cuh"
 #include "kernels/cuda/collectives/placed.h"
+#include "kernels/cuda/device/dependent_launch.h"
 
 namespace tandem::cuda {
 namespace {
@@ -30,15 +31,15 @@ Status CheckBlocks(int blocks) {
 
 Status LaunchPlacedPhases(const PlacedPhasesLaunch& launch, CUstream_st* stream) {
   TANDEM_RETURN_IF_ERROR(CheckBlocks(launch.phases.blocks));
-  KernelOf(launch)<<<static_cast<unsigned>(launch.phases.blocks), kCollectiveThreads, 0, stream>>>(launch);
-  return LaunchStatus("RunPlacedPhases");
+  return LaunchDependent("RunPlacedPhases", reinterpret_cast<const void*>(KernelOf(launch)),
+                         static_cast<unsigned>(launch.phases.blocks), kCollectiveThreads, 0, &launch, stream);
 }
 
 Status LaunchPlacedPackets(const PlacedPacketsLaunch& launch, CUstream_st* stream) {
   TANDEM_RETURN_IF_ERROR(CheckBlocks(launch.packets.blocks));
-  const auto blocks = static_cast<unsigned>(launch.packets.blocks);
-  KernelOf(launch)<<<blocks, PacketThreads(launch.packets), 0, stream>>>(launch);
-  return LaunchStatus("RunPlacedPackets");
+  return LaunchDependent("RunPlacedPackets", reinterpret_cast<const void*>(KernelOf(launch)),
+                         static_cast<unsigned>(launch.packets.blocks), PacketThreads(launch.packets), 0,
+                         &launch, stream);
 }
 
 Status LoadPlacedPhases(const PlacedPhasesLaunch& launch) {

@@ -1,11 +1,9 @@
 #include "kernels/cuda/skinny/placed_skinny.h"
 
-#include <cuda_runtime_api.h>
-
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/fused/runtime_status.h"
+#include "kernels/cuda/device/dependent_launch.h"
 #include "kernels/cuda/skinny/skinny_matmul.h"
 #include "kernels/cuda/skinny/skinny_plan.h"
 
@@ -54,12 +52,8 @@ Result<PlacedSkinnyKernel> MakePlacedSkinny(const CollectiveArgs& args, uint64_t
 Status LaunchPlacedSkinny(const PlacedSkinnyKernel& kernel, CUstream_st* stream) {
   if (kernel.ctas < 1 || kernel.ctas > kLaunchCounters)
     return InvalidArgument("a client-placed kernel of " + std::to_string(kernel.ctas) + " CTAs");
-  auto* launch = const_cast<PlacedSkinnyLaunch*>(&kernel.launch);
-  void* arguments[] = {launch};
-  return RuntimeStatus(
-      "cudaLaunchKernel",
-      cudaLaunchKernel(kernel.variant->kernel, dim3(static_cast<unsigned>(kernel.ctas)), dim3(kSkinnyThreads),
-                       arguments, kernel.variant->shared_bytes, stream));
+  return LaunchDependent("SkinnyRows", kernel.variant->kernel, static_cast<unsigned>(kernel.ctas),
+                         kSkinnyThreads, kernel.variant->shared_bytes, &kernel.launch, stream);
 }
 
 Status LoadPlacedSkinny(const PlacedSkinnyKernel& kernel) { return LoadSkinnyVariant(*kernel.variant); }

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/collectives/rendezvous.cuh"
+#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/skinny/placed_skinny.h"
 #include "kernels/cuda/skinny/skinny_rendezvous.cuh"
 #include "kernels/cuda/skinny/skinny_variant.cuh"
@@ -40,6 +41,7 @@ __device__ __forceinline__ PlacedRendezvous MeetingOf(const PlacedSkinnyLaunch& 
 }
 
 __device__ __forceinline__ bool BeginLaunch(const PlacedSkinnyLaunch& launch) {
+  AwaitEarlierWork();
   constexpr unsigned kIdleThread = 96;  // its warp has nothing else to do before the threads first meet
   if (threadIdx.x == kIdleThread) {
     const PlacedRendezvous rendezvous(launch.frame);
@@ -51,6 +53,7 @@ __device__ __forceinline__ bool BeginLaunch(const PlacedSkinnyLaunch& launch) {
 }
 __device__ __forceinline__ void EndLaunch(const PlacedSkinnyLaunch& launch) {
   __syncthreads();  // no thread waits any more
+  LetNextBegin();
   if (!HasGivenUp(launch)) MeetingOf(launch).Count();
 }
 
