@@ -19,7 +19,7 @@ Bounds BoundsOf(Op op, int world, TopologyClass topology, bool packet_kernels) {
     // NCCL was behind two-shot at the largest size tried: of two ranks at 256 MiB by 832 us to 939, on four
     // at 16 MiB.
     bounds.low_latency = 512 * kKiB;
-    bounds.one_shot = world == 2 ? kMiB : 256 * kKiB;
+    bounds.one_shot = world == 2 ? 2 * kMiB : 256 * kKiB;
     bounds.two_shot = (world == 2 ? 256 : 16) * kMiB;
   } else {
     // The largest that fits: all-gather of two ranks 7.5 us and 9.4 by phases, of four 9.3 and 10.3;

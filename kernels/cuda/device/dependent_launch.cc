@@ -14,10 +14,10 @@ namespace {
 // Older GPUs refuse the attribute. Asked once a GPU, since a launch takes two microseconds.
 bool TakesDependents() {
   enum : int { kUnknown, kNo, kYes };
-  constexpr size_t kMostGpus = 64;
-  static std::array<std::atomic<int>, kMostGpus> known;
+  constexpr size_t kMaxGpus = 64;
+  static std::array<std::atomic<int>, kMaxGpus> known;
   int device = 0;
-  if (cudaGetDevice(&device) != cudaSuccess || device < 0 || static_cast<size_t>(device) >= kMostGpus)
+  if (cudaGetDevice(&device) != cudaSuccess || device < 0 || static_cast<size_t>(device) >= kMaxGpus)
     return false;
   std::atomic<int>& answer = known[static_cast<size_t>(device)];
   int value = answer.load(std::memory_order_relaxed);
