@@ -16,9 +16,9 @@ class CompileConfig:
     def __init__(self, groups: Sequence[str] | None) -> None:
         from torch._inductor import config
 
-        self._before = config.post_grad_custom_post_pass
+        self._before: Any = config.post_grad_custom_post_pass
         if isinstance(self._before, (list, tuple)):  # torch >= 2.13
-            self.made = TandemPass(groups)
+            self.made: TandemPass = TandemPass(groups)
             config.post_grad_custom_post_pass = [*self._before, self.made]
         else:
             self.made = TandemPass(groups, self._before)
