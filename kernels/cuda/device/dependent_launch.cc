@@ -11,7 +11,7 @@ Status LaunchStatus(const char* kernel);
 
 namespace {
 
-// Older GPUs refuse the attribute. Asked once a GPU, since a launch takes two microseconds.
+// Before sm_90 a launch with the attribute is not allowed. The runtime is asked once for each GPU.
 bool TakesDependents() {
   enum : int { kUnknown, kNo, kYes };
   constexpr size_t kMaxGpus = 64;
