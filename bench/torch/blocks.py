@@ -96,7 +96,7 @@ class AsyncFeedForward(llama.ShardedFeedForward):
 
 
 class Compiled(nn.Module):
-    """A compiled block. Dynamo keeps its code by the function: each arm has one of its own, so that none runs another's."""
+    """A compiled block. Dynamo keeps compiled code by function, so each arm has a function of its own."""
 
     def __init__(self, block):
         super().__init__()
@@ -292,7 +292,8 @@ def measure(name, args, group, device):
     for _ in range(args.rounds):
         for arm, module in running.items():
             rounds[arm].append(milliseconds(module, mine))
-    assert graphs_compiled() == compiled, "an arm was compiled anew, outside its context"
+    if graphs_compiled() != compiled:
+        raise RuntimeError("an arm was compiled anew, outside its context")
     if args.profile:
         for arm, module in running.items():
             rows = kernels(module, mine)

@@ -12,8 +12,8 @@ from measure import Arm, together
 from nccl_windows import DeviceBytes
 
 NAME = "flashinfer vllm"
-MOST_BLOCKS = 36  # its own limit, and what vLLM takes
-POINTERS = 8  # of a row of its table, one a rank
+MOST_BLOCKS = 36  # the kernel's limit; vLLM takes as many
+POINTERS = 8  # in a row of the table, one a rank
 ROWS = 4096
 
 

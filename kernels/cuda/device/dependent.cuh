@@ -1,8 +1,8 @@
 // File: dependent.cuh
 //
-// Programmatic dependent launch, from within a kernel (CUDA C++ Programming Guide, "Programmatic Dependent Launch and
-// Synchronization"). A kernel that LaunchDependent has enqueued may begin while the kernel before it ends.
-// Before sm_90 there is none, and both functions do nothing.
+// Programmatic dependent launch, from within a kernel (CUDA C++ Programming Guide, "Programmatic Dependent
+// Launch and Synchronization"). A kernel that LaunchDependent has enqueued may begin while the kernel before
+// it ends. Before sm_90 there is none, and both functions do nothing.
 #pragma once
 
 namespace tandem::cuda {
@@ -15,8 +15,9 @@ __device__ __forceinline__ void AwaitEarlierWork() {
 #endif
 }
 
-// By a thread of each block, once all kernels that the block waits for have begun: the next kernel may take its
-// place on the GPU. After an earlier call it could take the place of a kernel that a peer still waits for.
+// By a thread of each block, once all kernels that the block waits for have begun: the next kernel may take
+// its place on the GPU. After an earlier call it could take the place of a kernel that a peer still waits
+// for.
 __device__ __forceinline__ void LetNextBegin() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

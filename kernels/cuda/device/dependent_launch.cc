@@ -11,18 +11,20 @@ Status LaunchStatus(const char* kernel);
 
 namespace {
 
-// Older GPUs refuse the attribute. Asked once a GPU, since a launch takes two microseconds.
+// Before sm_90 a launch with the attribute is not allowed. The runtime is asked once for each GPU.
 bool TakesDependents() {
   enum : int { kUnknown, kNo, kYes };
-  constexpr size_t kMostGpus = 64;
-  static std::array<std::atomic<int>, kMostGpus> known;
+  constexpr size_t kMaxGpus = 64;
+  static std::array<std::atomic<int>, kMaxGpus> known;
   int device = 0;
-  if (cudaGetDevice(&device) != cudaSuccess || device < 0 || static_cast<size_t>(device) >= kMostGpus) return false;
+  if (cudaGetDevice(&device) != cudaSuccess || device < 0 || static_cast<size_t>(device) >= kMaxGpus)
+    return false;
   std::atomic<int>& answer = known[static_cast<size_t>(device)];
   int value = answer.load(std::memory_order_relaxed);
   if (value == kUnknown) {
     int major = 0;
-    const bool asked = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess;
+    const bool asked =
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess;
     value = asked && major >= 9 ? kYes : kNo;
     answer.store(value, std::memory_order_relaxed);
   }
@@ -31,8 +33,8 @@ bool TakesDependents() {
 
 }  // namespace
 
-Status LaunchDependent(const char* name, const void* kernel, unsigned blocks, unsigned threads, size_t shared_bytes,
-                       const void* parameter, CUstream_st* stream) {
+Status LaunchDependent(const char* name, const void* kernel, unsigned blocks, unsigned threads,
+                       size_t shared_bytes, const void* parameter, CUstream_st* stream) {
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;

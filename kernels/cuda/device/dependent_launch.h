@@ -13,7 +13,7 @@ namespace tandem::cuda {
 
 // Enqueues `kernel` with one parameter of any size. The kernel must call AwaitEarlierWork (dependent.cuh)
 // first. `name` is for the failure's text.
-Status LaunchDependent(const char* name, const void* kernel, unsigned blocks, unsigned threads, size_t shared_bytes,
-                       const void* parameter, CUstream_st* stream);
+Status LaunchDependent(const char* name, const void* kernel, unsigned blocks, unsigned threads,
+                       size_t shared_bytes, const void* parameter, CUstream_st* stream);
 
 }  // namespace tandem::cuda

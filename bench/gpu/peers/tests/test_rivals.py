@@ -151,7 +151,7 @@ class TrimTest(unittest.TestCase):
         self.first = fat_binary((2, 80, b"a" * 8), (2, 90, b"b" * 16), (1, 120, b"c" * 8))
         self.other = fat_binary((2, 100, b"e" * 24))
         self.linked = fat_binary((2, 90, b"f" * 8), (2, 100, b"g" * 8))
-        # What aligns a fat binary stands between them.
+        # Padding stands between the two, to align the second.
         self.data = library(
             _text=b"host code", _nv_fatbin=self.first + bytes(8) + self.other, __nv_relfatbin=self.linked
         )

@@ -18,7 +18,8 @@ from ._memory import SymmetricMemory, empty, is_symmetric, memset32, rendezvous,
 from ._pool import mem_pool
 
 if TYPE_CHECKING:
-    from ._pass import GraphRecord, TandemPass, compile_config, explain_graph
+    from ._compile_config import compile_config
+    from ._pass import GraphRecord, TandemPass, explain_graph
 
 __all__ = [
     "Attachment",
@@ -48,7 +49,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # The pass needs Inductor, whose import takes seconds: programs that do not compile do without.
     if name in ("GraphRecord", "TandemPass", "compile_config", "explain_graph"):
-        from . import _pass
+        from . import _compile_config, _pass
 
-        return getattr(_pass, name)
+        return getattr(_compile_config if name == "compile_config" else _pass, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
