@@ -3,8 +3,10 @@
 // tests can fail. Ranks share one process, and GPUs where there are fewer.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "drivers/cuda/cuda_driver.h"
@@ -104,7 +106,7 @@ class PlacedRanks {
  private:
   struct Private {
     uint64_t counters[cuda::kLaunchCounters];
-    uint64_t failed;
+    uint64_t failed, looked;
     cuda::LaunchReport report;
   };
 
@@ -133,6 +135,7 @@ class PlacedRanks {
     cuda::LaunchFrame frame = {};
     frame.counters = state->counters;
     frame.failed = &state->failed;
+    frame.looked = &state->looked;
     frame.report = &state->report;
     frame.abort_from = reinterpret_cast<const uint64_t*>(group_.abort_word());
     frame.own_words = group_.own_words(rank);
@@ -267,6 +270,25 @@ TEST(CudaPlacedTest, AVerdictIsFromALaunchOn) {
     EXPECT_EQ(ranks.Count(rank), 1);
     EXPECT_EQ(ranks.Report(rank).kind, 0u);
   }
+}
+
+// Every thread of rank 0 waits when rank 1 comes. If each looked at the verdict in host memory, the reads would
+// go one after another, for most of a millisecond.
+TEST(CudaPlacedTest, APeerThatIsLateIsFollowedAtOnce) {
+  PlacedRanks ranks({Algorithm::kLowLatency, 100003, 2});
+  std::vector<double> took_us;
+  for (int round = 0; round < 11; ++round) {
+    ranks.Launch(0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    const auto start = std::chrono::steady_clock::now();
+    ranks.Launch(1);
+    ASSERT_TRUE(ranks.group().Finish());
+    const auto took = std::chrono::steady_clock::now() - start;
+    took_us.push_back(std::chrono::duration<double, std::micro>(took).count());
+  }
+  std::sort(took_us.begin(), took_us.end());
+  std::printf("[ late     ] followed in %.0f us\n", took_us[5]);
+  EXPECT_LT(took_us[5], 150);
 }
 
 TEST(CudaPlacedTest, ADeadlineNamesTheRankThatIsLate) {

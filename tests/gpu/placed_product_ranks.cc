@@ -239,6 +239,7 @@ Status PlacedProductRanks::Launch(int rank, int set) {
   cuda::LaunchFrame frame = {};
   frame.counters = state->counters;
   frame.failed = &state->failed;
+  frame.looked = &state->looked;
   frame.pushed = state->pushed;
   frame.report = &state->report;
   frame.abort_from = reinterpret_cast<const uint64_t*>(abort_from_);

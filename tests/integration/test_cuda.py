@@ -249,7 +249,9 @@ class ChunksOfMemory(TandemTest):
         self.place(clients, "in", 256, size)
         cuts = self.cuts(256, size)
         self.assertEqual(len(cuts), MANY_CHUNKS)
-        self.prepare_all_reduce(clients, count)
+        operand = {"dtype": "f32", "shape": [count]}
+        in_place = [{"role": "input", **operand}, {"role": "output", "alias_of": 0, **operand}]
+        self.prepare_all_reduce(clients, count, operands=in_place)
         self.fill(clients, "in", cuts, count, 0)
         self.reduce(clients, "ar", {"bindings": [["in", 0], ["in", 0]]})
         self.check_sums(clients, "in", cuts, count, 0, cuts + [count])
@@ -370,7 +372,7 @@ class ChunksOfMemory(TandemTest):
         everybody(clients, "fill", memory="out", base=-7)
         for reply in everybody(clients, "launch", plan="ar", check=False, **by_address):
             self.assertEqual(reply.get("code"), "OUT_OF_RANGE", reply)
-            self.assertIn("are not mapped", reply["message"])
+            self.assertIn("is not mapped from", reply["message"])
         everybody(clients, "sync")
         everybody(clients, "wait", plan="ar", check=False)
         everybody(clients, "cuda_map", allocation="in", first=2)
@@ -389,7 +391,7 @@ class ChunksOfMemory(TandemTest):
         self.assertIn("was not created to be exported", failure.message)
         client.call("cuda_unmap", allocation="r", first=1)
         failure = self.assertFails("OUT_OF_RANGE", client.call, "cuda_register", bytes=8192, **register)
-        self.assertIn("are not mapped", failure.message)
+        self.assertIn("is not mapped from", failure.message)
         client.call("cuda_register", bytes=4096, **register)  # what comes before the hole
         client.call("cuda_map", allocation="r", first=1)
         client.call("cuda_register", bytes=8192, **register)

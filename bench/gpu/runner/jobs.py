@@ -81,8 +81,8 @@ GPU_TESTS = {
 }
 # Their measurements have goals, so they run alone, except for rounds that measure nothing.
 RECOVERY = {
-    "with_mps": (("test_recovery.RecoveryWithMps", "test_recovery.WhatItTook"), 60),
-    "without_mps": (("test_recovery.RecoveryWithoutMps", "test_recovery.WhatItTook"), 40),
+    "with_mps": (("test_recovery.RecoveryWithMps", "figures.WhatItTook"), 60),
+    "without_mps": (("test_recovery.RecoveryWithoutMps", "figures.WhatItTook"), 40),
     "servers": (("test_servers",), 180),
 }  # fifty rounds among them
 # (tool, test, its cases, seconds). Products of cuBLASLt's under racecheck take minutes; of the skinny kernel it reports a word

@@ -48,6 +48,7 @@ struct LaunchReport {
 struct LaunchFrame {
   uint64_t* counters;          // kLaunchCounters; launches that have ended. Private device memory
   uint64_t* failed;            // not 0 once a block has given up. Private device memory
+  uint64_t* looked;            // when a thread last read *abort_from, in ns. Private device memory
   const uint64_t* abort_from;  // launches from this number on give up; 0: none do. Host memory
   LaunchReport* report;        // host memory
   const uint64_t* own_words;   // of this rank's signal area, by the rank that writes them

@@ -30,7 +30,7 @@ class StartedRendezvous {
   class StartedPatience {
    public:
     __device__ explicit StartedPatience(const StartedRendezvous& rendezvous)
-        : patience_(rendezvous.limits_) {}
+        : patience_(rendezvous.limits_, kPollsPerCrowdedLook) {}
     // Called after each poll in vain, with the peer and its packet's number; false: give up.
     __device__ bool Continue(int /*peer*/, uint64_t /*seen*/) { return patience_.Continue(); }
 
@@ -46,9 +46,9 @@ class StartedRendezvous {
 
 class PlacedRendezvous {
  public:
-  // Looks of a thread at `failed` for each at the verdict page: that lies in host memory, and every thread of
-  // a kernel may be waiting. Threads of a warp take turns.
-  static constexpr uint32_t kLooksPerVerdict = 32;
+  // The verdict page lies in host memory, and every thread of a kernel may be waiting. Reads of one address
+  // there go one after another, 0.7 us each, so that one thread of all reads, and tells the others.
+  static constexpr int64_t kVerdictIntervalNs = 20'000;
 
   __device__ explicit PlacedRendezvous(const LaunchFrame& frame)
       : frame_(frame),
@@ -87,17 +87,17 @@ class PlacedRendezvous {
 
   // Now and then in a wait, by one thread: false ends it. `seen`: what rank `peer` has written last;
   // *start_ns: when the wait began, 0 until the first look.
-  __device__ bool Look(uint32_t look, uint64_t* start_ns, int peer, uint64_t seen) const {
+  __device__ bool Look(uint64_t* start_ns, int peer, uint64_t seen) const {
     if (LoadPrivate(frame_.failed) != 0) return false;
     // Await compares words at once. A packet is compared here, since only its full value ends a wait.
     const int64_t ahead = Ahead(seen);
     if (ahead >= 0) return GiveUp(ahead < kOneLaunch ? GaveUp::kMismatch : GaveUp::kDesync, peer, seen);
-    if ((look + threadIdx.x) % kLooksPerVerdict == 0) {
+    const uint64_t now = GlobalTimerNs();
+    if (TakesVerdict(now)) {
       const uint64_t from = LoadRelaxed(frame_.abort_from);
       if (from != 0 && from <= number_) return GiveUp(GaveUp::kCutOff, peer, seen);
     }
     if (frame_.timeout_ns == 0) return true;
-    const uint64_t now = GlobalTimerNs();
     if (*start_ns == 0) *start_ns = now;
     return now - *start_ns < frame_.timeout_ns || GiveUp(GaveUp::kLate, peer, seen);
   }
@@ -107,7 +107,7 @@ class PlacedRendezvous {
     __device__ explicit PlacedPatience(const PlacedRendezvous& rendezvous) : rendezvous_(rendezvous) {}
     __device__ bool Continue(int peer, uint64_t seen) {
       if (++polls_ % kPollsPerLook != 0) return true;
-      return rendezvous_.Look(polls_ / kPollsPerLook, &start_ns_, peer, seen);
+      return rendezvous_.Look(&start_ns_, peer, seen);
     }
 
    private:
@@ -132,6 +132,14 @@ class PlacedRendezvous {
     uint64_t value;
     asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
     return value;
+  }
+  // Whether this thread is the one that looks at the verdict now. One lane of those that run together asks:
+  // thousands of exchanges would take as long.
+  __device__ bool TakesVerdict(uint64_t now) const {
+    if (threadIdx.x % 32 != static_cast<unsigned>(__ffs(static_cast<int>(__activemask()))) - 1) return false;
+    const uint64_t last = LoadPrivate(frame_.looked);
+    if (static_cast<int64_t>(now - last) < kVerdictIntervalNs) return false;
+    return atomicCAS(reinterpret_cast<unsigned long long*>(frame_.looked), last, now) == last;
   }
   // How far a word is ahead of this launch with tag 0.
   __device__ int64_t Ahead(uint64_t seen) const {

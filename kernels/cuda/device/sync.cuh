@@ -23,8 +23,9 @@ struct NoProbe {
 
 // A word above this is the release of a broken group, not a value; ordinary values stay below 2^61.
 inline constexpr uint64_t kReleased = uint64_t{1} << 61;
-// Polls of the word for each look at the abort word (which may lie in host memory) and the clock.
-inline constexpr int kPollsPerLook = 256;
+// Polls of the word for each look at the abort word (which may lie in host memory) and the clock. Where all
+// threads of a kernel wait they look less often: such reads go one after another, 0.7 us for each warp.
+inline constexpr uint32_t kPollsPerLook = 256, kPollsPerCrowdedLook = 4096;
 
 __device__ inline uint64_t LoadAcquire(const uint64_t* word) {
   uint64_t value;
@@ -78,10 +79,11 @@ __device__ inline uint64_t GlobalTimerNs() {
 // The slow side of a wait: counts polls, and now and then looks whether the wait must end.
 class Patience {
  public:
-  __device__ explicit Patience(const WaitLimits& limits) : limits_(limits) {}
+  __device__ explicit Patience(const WaitLimits& limits, uint32_t polls_per_look = kPollsPerLook)
+      : limits_(limits), polls_per_look_(polls_per_look) {}
   // Called after each poll in vain; false: give up.
   __device__ bool Continue() {
-    if (++polls_ % kPollsPerLook != 0) return true;
+    if (++polls_ % polls_per_look_ != 0) return true;
     if (limits_.abort_word != nullptr && LoadRelaxed(limits_.abort_word) != 0) return false;
     if (limits_.timeout_ns == 0) return true;
     uint64_t now = GlobalTimerNs();
@@ -93,6 +95,7 @@ class Patience {
 
  private:
   const WaitLimits& limits_;
+  const uint32_t polls_per_look_;
   uint32_t polls_ = 0;
   uint64_t start_ns_ = 0;
 };

@@ -112,7 +112,7 @@ __device__ __forceinline__ void WatchShards(const PlacedSkinnyLaunch& launch, co
     const int here = missing == 0 ? 32 : __ffs(static_cast<int>(missing)) - 1;  // words without a gap
     if (here < peers && ++polls % kPollsPerLook == 0) {
       if (start_ns == 0) start_ns = GlobalTimerNs();  // in all lanes: another may be `here` next time
-      if (lane == here && !rendezvous.Look(polls / kPollsPerLook, &start_ns, from, seen)) give_up = true;
+      if (lane == here && !rendezvous.Look(&start_ns, from, seen)) give_up = true;
     }
     if (__any_sync(0xFFFFFFFF, give_up || HasGivenUp(launch))) {
       GiveUp(launch);

@@ -64,6 +64,7 @@ class PlacedSkinnyTest : public SkinnyRaceTest {
     LaunchFrame frame = {};
     frame.counters = private_[r]->counters;
     frame.failed = &private_[r]->failed;
+    frame.looked = &private_[r]->looked;
     frame.pushed = private_[r]->pushed;
     frame.abort_from = reinterpret_cast<const uint64_t*>(const_cast<uint32_t*>(HostWord(2)));
     frame.report = Report(rank);

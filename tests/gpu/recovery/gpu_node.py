@@ -120,6 +120,7 @@ class GpuDaemon(Daemon):
     def __init__(self, mps=None, extra=(), runtime_dir=None):
         self.own_dir = runtime_dir is None
         self.runtime_dir = runtime_dir or tempfile.mkdtemp(prefix="tandem-test.")
+        self.admin_dir = self.runtime_dir + "-admin"  # tandemd's default
         os.chmod(self.runtime_dir, 0o755)
         self.clients = []
         self.mps = mps

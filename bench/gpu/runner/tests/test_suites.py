@@ -67,6 +67,16 @@ class HostsOwnTest(unittest.TestCase):
             self.assertEqual([word for _, word in unmarked(ast.parse(source))], found, source)
 
 
+class RecoveryTest(unittest.TestCase):
+    def test_every_job_names_classes_that_exist(self):
+        folder = os.path.join(SUITES, "../gpu/recovery")
+        for words, _ in jobs.RECOVERY.values():
+            for module, *names in (word.split(".") for word in words):
+                with open(os.path.join(folder, module + ".py")) as file:
+                    classes = {node.name for node in ast.parse(file.read()).body if isinstance(node, ast.ClassDef)}
+                self.assertLessEqual(set(names), classes, module)
+
+
 class DigitsTest(unittest.TestCase):
     def test_it_trains_on_as_many_ranks_as_there_are_gpus(self):
         def worlds(gpus, cuda=True):

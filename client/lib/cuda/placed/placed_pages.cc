@@ -68,6 +68,7 @@ cuda::LaunchFrame PlacedPages::frame() const {
   cuda::LaunchFrame frame = {};
   frame.counters = counters()->counters;
   frame.failed = &counters()->failed;
+  frame.looked = &counters()->looked;
   frame.pushed = counters()->pushed;
   frame.abort_from = reinterpret_cast<const uint64_t*>(&verdict_.layout()->abort_from);
   frame.report = &host()->report;

@@ -46,7 +46,7 @@ class PlacedPages {
   };
   struct DevicePage {
     uint64_t counters[cuda::kLaunchCounters];
-    uint64_t failed;
+    uint64_t failed, looked;
     uint64_t pushed[cuda::kPushedUnits];
   };
 
