@@ -167,7 +167,7 @@ int PacketBlocks(std::span<CollectiveStep* const> steps) {
     }
   }
   const bool dense = steps[0]->dense;
-  const uint64_t bytes_per_block = dense ? 2048 : 4096;
+  const uint64_t bytes_per_block = dense ? 1024 : 4096;
   const uint64_t most = dense ? kMaxDenseBlocks : kMaxKernelBlocks;
   return static_cast<int>(std::clamp<uint64_t>((largest + bytes_per_block - 1) / bytes_per_block, 1, most));
 }
@@ -244,7 +244,8 @@ std::optional<PacketPlan> PlanPackets(const CollectiveStep& step, int world_size
   const bool two_shot = step.op == Op::kAllReduce && step.shots == 2;
   if (gathers) plan.shape = PacketPlan::Shape::kGather;
   if (two_shot) plan.shape = PacketPlan::Shape::kTwoShot;
-  if (step.dense && (gathers || !IsFloating(in.dtype) || world_size < 2)) return std::nullopt;
+  const bool summable = IsFloating(in.dtype) && !IsFloat8(in.dtype);
+  if (step.dense && (gathers || !summable || world_size < 2)) return std::nullopt;
   const uint64_t most = MaxPacketPieceBytes(plan.shape, world_size, step.dense);
   for (int p = 0; p < world_size; ++p) {
     Range sent{0, Elements(in)}, received{0, Elements(out)};

@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/collectives/dense_packets.cuh"
+#include "kernels/cuda/device/launch_status.h"
 #include "tests/gpu/collective_probes.h"
 
 namespace tandem::cuda {

@@ -68,7 +68,7 @@ class PlacedProductRanks {
  private:
   struct Private {
     uint64_t counters[cuda::kLaunchCounters];
-    uint64_t failed;
+    uint64_t failed, looked;
     uint64_t pushed[cuda::kPushedUnits];
     cuda::LaunchReport report;
   };

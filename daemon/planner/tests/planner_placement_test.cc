@@ -83,8 +83,10 @@ TEST(Placement, SumsOfTheClientTravelInDensePackets) {
       Op::kAllGather, {Tensor(Role::kInput, DType::kBf16, {64}), Tensor(Role::kOutput, DType::kBf16, {256})});
   EXPECT_FALSE(collective(PlanPlacement::kClient, gather).dense);
   const OpRequest scatter = Request(
-      Op::kReduceScatter, {Tensor(Role::kInput, DType::kF16, {256}), Tensor(Role::kOutput, DType::kF16, {64})});
+      Op::kReduceScatter, {Tensor(Role::kInput, DType::kF16, {8192}), Tensor(Role::kOutput, DType::kF16, {2048})});
   EXPECT_TRUE(collective(PlanPlacement::kClient, scatter).dense);
+  // The smallest gain nothing.
+  EXPECT_FALSE(collective(PlanPlacement::kClient, AllReduceBy(Algorithm::kLowLatency, 1023)).dense);
   // More fits than beside epochs. Two shots halve what a slot must hold.
   const OpRequest large = AllReduce(1 << 20, DType::kBf16);
   const CollectiveStep two = collective(PlanPlacement::kClient, large);

@@ -20,9 +20,7 @@ inline constexpr unsigned kMeetingThreads = 32;
 
 // A NaN of the type in all of 32 bits, not all ones.
 template <typename Element>
-inline constexpr uint32_t kOtherNan = sizeof(Element) == 4   ? 0xFFFFFFFE
-                                      : sizeof(Element) == 2 ? 0xFFFEFFFE
-                                                             : 0x7F7F7F7F;
+inline constexpr uint32_t kOtherNan = sizeof(Element) == 4 ? 0xFFFFFFFE : 0xFFFEFFFE;
 
 // Sixteen bytes of a piece: `index` counts them; the last ones may be fewer, and the address may be any.
 template <typename Element>
@@ -78,8 +76,8 @@ class DenseExchange {
   }
 
  private:
-  // Packets of a thread that are in flight together.
-  static constexpr int kSendUnroll = 4, kSumUnroll = kMax <= 2 ? 4 : kMax <= 4 ? 2 : 1;
+  // Packets of a thread, for each peer, that are in flight together.
+  static constexpr int kSendUnroll = 4, kSumUnroll = kMax <= 2 ? 2 : 1;
 
   static __device__ int64_t Packets(int64_t count) {
     return (count + Word16<Element>::kCount - 1) / Word16<Element>::kCount;
@@ -123,7 +121,7 @@ class DenseExchange {
       if (++polls_ % kPollsPerLook != 0) return true;
       const PlacedRendezvous& rendezvous = exchange_.rendezvous_;
       const uint64_t seen = LoadPacket(exchange_.Header(exchange_.launch_.rank, peer)).epoch;
-      return rendezvous.Look(polls_ / kPollsPerLook, &start_ns_, peer, seen == rendezvous.value() ? 0 : seen);
+      return rendezvous.Look(&start_ns_, peer, seen == rendezvous.value() ? 0 : seen);
     }
 
    private:
@@ -132,17 +130,45 @@ class DenseExchange {
     uint64_t start_ns_ = 0;
   };
 
-  // Waits for the packet in `slot`, of which `packet` is what has been seen, and empties the slot.
-  __device__ bool Take(Packet* slot, int peer, Packet* packet) const {
-    if (!HasCome(*packet)) {
-      Waiting waiting(*this);
-      do {
-        if (!waiting.Continue(peer)) return false;
-        *packet = LoadPacket(slot);
-      } while (!HasCome(*packet));
+  // Waits for packets first, first + step, … of each peer for which `wanted(u, s)` says so, and empties their
+  // slots. Loads of all that have not come are in flight together. False, in all threads of the warp: a wait
+  // was ended. All threads of a warp call it, so that they write together again behind it.
+  template <int kUnroll, typename Wanted>
+  __device__ bool Take(int shot, int64_t first, int64_t step, const Wanted& wanted,
+                       Packet (&packets)[kUnroll][kMax]) const {
+    const auto slot = [&](int u, int s) { return Slot(launch_.rank, s, shot) + first + u * step; };
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+#pragma unroll
+      for (int s = 0; s < kMax; ++s) {
+        if (wanted(u, s)) packets[u][s] = LoadPacket(slot(u, s));
+      }
     }
-    StorePacket(slot, 0, 0);
-    return true;
+    Waiting waiting(*this);
+    bool goes_on = true;
+    while (goes_on) {
+      int missing = -1;
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+#pragma unroll
+        for (int s = 0; s < kMax; ++s) {
+          if (!wanted(u, s) || HasCome(packets[u][s])) continue;
+          missing = s;
+          packets[u][s] = LoadPacket(slot(u, s));
+        }
+      }
+      if (missing < 0) break;
+      goes_on = waiting.Continue(missing);
+    }
+    goes_on = __all_sync(0xFFFFFFFF, goes_on);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+#pragma unroll
+      for (int s = 0; s < kMax; ++s) {
+        if (wanted(u, s)) StorePacket(slot(u, s), 0, 0);
+      }
+    }
+    return goes_on;
   }
 
   __device__ void SendPieces(int64_t first, int64_t step, int64_t longest) const {
@@ -171,44 +197,48 @@ class DenseExchange {
 
   // The sum of the piece that this rank gets; two shots send it on.
   __device__ bool Sum(int64_t first, int64_t step) const {
+    const int64_t own = Packets(launch_.count[launch_.rank]);
+    int64_t i = first;
+    for (; FirstOfWarp(i + (kSumUnroll - 1) * step) < own; i += kSumUnroll * step) {
+      if (!SumSome<kSumUnroll>(i, step, i == first)) return false;
+    }
+    for (; FirstOfWarp(i) < own; i += step) {
+      if (!SumSome<1>(i, step, i == first)) return false;
+    }
+    return true;
+  }
+  // Packets i, i + step, … of it.
+  template <int kUnroll>
+  __device__ bool SumSome(int64_t i, int64_t step, bool is_first) const {
     const int rank = launch_.rank, world = launch_.world;
     const int64_t count = launch_.count[rank], own = Packets(count);
-    for (int64_t i = first; i < own; i += kSumUnroll * step) {
-      Packet packets[kSumUnroll][kMax];
-      uint4 mine[kSumUnroll];
+    uint4 mine[kUnroll];
 #pragma unroll
-      for (int u = 0; u < kSumUnroll; ++u) {
-        const int64_t at = i + u * step;
-        if (at >= own) continue;
-        mine[u] = LoadWord16<Element>(launch_.source[rank], at, count);
+    for (int u = 0; u < kUnroll; ++u) {
+      if (i + u * step < own) mine[u] = LoadWord16<Element>(launch_.source[rank], i + u * step, count);
+    }
+    Packet packets[kUnroll][kMax];
+    const auto wanted = [&](int u, int s) { return s < world && s != rank && i + u * step < own; };
+    if (!Take(0, i, step, wanted, packets)) return false;
+    // The same block of each peer runs: no kernel that this one waits for has yet to begin.
+    if (is_first) LetNextBegin();
 #pragma unroll
-        for (int s = 0; s < kMax; ++s) {
-          if (s < world && s != rank) packets[u][s] = LoadPacket(Slot(rank, s, 0) + at);
-        }
-      }
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t at = i + u * step;
+      if (at >= own) continue;
+      Word16<Element> terms[kMax];
 #pragma unroll
-      for (int u = 0; u < kSumUnroll; ++u) {
-        const int64_t at = i + u * step;
-        if (at >= own) continue;
-        Word16<Element> terms[kMax];
-#pragma unroll
-        for (int s = 0; s < kMax; ++s) {
-          if (s >= world) continue;
-          if (s != rank && !Take(Slot(rank, s, 0) + at, s, &packets[u][s])) return false;
-          terms[s].word = s == rank ? mine[u] : DataOf(packets[u][s]);
-        }
-        // The same block of each peer runs: no kernel that this one waits for has yet to begin.
-        if (u == 0 && i == first) LetNextBegin();
-        const Word16<Element> sum = SumOf(terms);
-        StoreWord16<Element>(launch_.destination[rank], at, count, sum);
-        if constexpr (kShape == PacketShape::kTwoShot) {
-          Probe::BeforeSignal(rendezvous_.value(), 1);
-          for (int j = 1; j < world; ++j) Send(Slot(Peer(j), rank, 1) + at, sum.word);
-        }
+      for (int s = 0; s < kMax; ++s) terms[s].word = s == rank ? mine[u] : DataOf(packets[u][s]);
+      const Word16<Element> sum = SumOf(terms);
+      StoreWord16<Element>(launch_.destination[rank], at, count, sum);
+      if constexpr (kShape == PacketShape::kTwoShot) {
+        Probe::BeforeSignal(rendezvous_.value(), 1);
+        for (int j = 1; j < world; ++j) Send(Slot(Peer(j), rank, 1) + at, sum.word);
       }
     }
     return true;
   }
+  static __device__ int64_t FirstOfWarp(int64_t index) { return index - threadIdx.x % 32; }
 
   // In the order of ranks.
   __device__ Word16<Element> SumOf(const Word16<Element> (&terms)[kMax]) const {
@@ -229,20 +259,21 @@ class DenseExchange {
   // The sums of the other owners. Parts differ in length by their last packets.
   __device__ bool TakeSums(int64_t first, int64_t step, int64_t longest) const {
     const int rank = launch_.rank, world = launch_.world;
-    for (int64_t i = first; i < longest; i += step) {
-      Packet packets[kMax];
+    for (int64_t i = first; FirstOfWarp(i) < longest; i += kSumUnroll * step) {
+      Packet packets[kSumUnroll][kMax];
+      const auto wanted = [&](int u, int s) {
+        return s < world && s != rank && i + u * step < Packets(launch_.count[s]);
+      };
+      if (!Take(1, i, step, wanted, packets)) return false;
 #pragma unroll
-      for (int s = 0; s < kMax; ++s) {
-        if (s < world && s != rank && i < Packets(launch_.count[s]))
-          packets[s] = LoadPacket(Slot(rank, s, 1) + i);
-      }
+      for (int u = 0; u < kSumUnroll; ++u) {
 #pragma unroll
-      for (int s = 0; s < kMax; ++s) {
-        if (s >= world || s == rank || i >= Packets(launch_.count[s])) continue;
-        if (!Take(Slot(rank, s, 1) + i, s, &packets[s])) return false;
-        Word16<Element> sum;
-        sum.word = DataOf(packets[s]);
-        StoreWord16<Element>(launch_.destination[s], i, launch_.count[s], sum);
+        for (int s = 0; s < kMax; ++s) {
+          if (!wanted(u, s)) continue;
+          Word16<Element> sum;
+          sum.word = DataOf(packets[u][s]);
+          StoreWord16<Element>(launch_.destination[s], i + u * step, launch_.count[s], sum);
+        }
       }
     }
     return true;
@@ -298,8 +329,6 @@ struct DenseKernels {
       case DType::kF32: return OfShape<float>(shape, world);
       case DType::kF16: return OfShape<__half>(shape, world);
       case DType::kBf16: return OfShape<__nv_bfloat16>(shape, world);
-      case DType::kF8E4M3: return OfShape<__nv_fp8_e4m3>(shape, world);
-      case DType::kF8E5M2: return OfShape<__nv_fp8_e5m2>(shape, world);
       default: return nullptr;
     }
   }

@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/collectives/packets.cuh"
+#include "kernels/cuda/device/launch_status.h"
 
 namespace tandem::cuda {
 

@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/collectives/phases.cuh"
+#include "kernels/cuda/device/launch_status.h"
 
 namespace tandem::cuda {
 

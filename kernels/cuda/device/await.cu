@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/device/collective.h"
 #include "kernels/cuda/device/elements.cuh"
+#include "kernels/cuda/device/launch_status.h"
 #include "kernels/cuda/device/sync.cuh"
 
 namespace tandem::cuda {

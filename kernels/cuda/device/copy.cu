@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernels/cuda/device/elements.cuh"
+#include "kernels/cuda/device/launch_status.h"
 #include "kernels/cuda/device/sync.cuh"
 
 namespace tandem::cuda {

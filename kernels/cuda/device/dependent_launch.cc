@@ -5,10 +5,9 @@
 #include <array>
 #include <atomic>
 
+#include "kernels/cuda/device/launch_status.h"
+
 namespace tandem::cuda {
-
-Status LaunchStatus(const char* kernel);
-
 namespace {
 
 // Before sm_90 a launch with the attribute is not allowed. The runtime is asked once for each GPU.

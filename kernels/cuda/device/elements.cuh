@@ -86,9 +86,4 @@ __device__ inline void Offsets(int64_t index, int dims, const int64_t* extent,
   }
 }
 
-// The status of the launch just made.
-Status LaunchStatus(const char* kernel);
-// Makes the current context hold the kernel's code.
-Status LoadKernel(const char* name, const void* kernel);
-
 }  // namespace tandem::cuda

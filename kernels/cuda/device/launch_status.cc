@@ -1,14 +1,10 @@
-// Errors of the runtime's calls around kernels.
+#include "kernels/cuda/device/launch_status.h"
+
 #include <cuda_runtime_api.h>
 
 #include <string>
 
-#include "tandem/status.h"
-
 namespace tandem::cuda {
-
-Status LaunchStatus(const char* kernel);
-Status LoadKernel(const char* name, const void* kernel);
 
 Status LaunchStatus(const char* kernel) {
   cudaError_t error = cudaGetLastError();

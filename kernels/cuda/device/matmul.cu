@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/device/elements.cuh"
+#include "kernels/cuda/device/launch_status.h"
 #include "tandem/op_request.h"
 
 namespace tandem::cuda {

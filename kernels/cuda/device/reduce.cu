@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/cuda/device/elements.cuh"
+#include "kernels/cuda/device/launch_status.h"
 #include "kernels/cuda/device/sync.cuh"
 
 namespace tandem::cuda {

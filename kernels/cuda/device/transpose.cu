@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/device/elements.cuh"
+#include "kernels/cuda/device/launch_status.h"
 
 namespace tandem::cuda {
 

@@ -20,7 +20,7 @@ class PlacedSkinnyTest : public SkinnyRaceTest {
   // Private memory of a rank, as the client library lays it out.
   struct Private {
     uint64_t counters[kLaunchCounters];
-    uint64_t failed;
+    uint64_t failed, looked;
     uint64_t pushed[kPushedUnits];
   };
 
