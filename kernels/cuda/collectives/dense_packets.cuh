@@ -11,12 +11,10 @@
 // which begins after this rank's launch e has ended (docs/client-placement.md).
 #pragma once
 
+#include "kernels/cuda/collectives/packet_grid.h"
 #include "kernels/cuda/collectives/packets.cuh"
 
 namespace tandem::cuda {
-
-// Threads of a block that move no data. Those of the first block meet the peers.
-inline constexpr unsigned kMeetingThreads = 32;
 
 // A NaN of the type in all of 32 bits, not all ones.
 template <typename Element>
@@ -333,9 +331,5 @@ struct DenseKernels {
     }
   }
 };
-
-inline unsigned DenseThreads(const PacketsLaunch& launch) {
-  return PacketThreads(launch, static_cast<int64_t>(sizeof(uint4))) + kMeetingThreads;
-}
 
 }  // namespace tandem::cuda

@@ -1,6 +1,7 @@
 // The kernels of packets for every type, shape and world size.
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/collectives/packet_grid.h"
 #include "kernels/cuda/collectives/packets.cuh"
 #include "kernels/cuda/device/launch_status.h"
 
@@ -11,7 +12,8 @@ Status PhaseKernelsLoad();
 Status LaunchPackets(const PacketsLaunch& launch, CUstream_st* stream) {
   PacketKernels<NoProbe>::Kernel kernel =
       PacketKernels<NoProbe>::Of(static_cast<DType>(launch.type), launch.shape, launch.world);
-  kernel<<<static_cast<unsigned>(launch.blocks), PacketThreads(launch), 0, stream>>>(launch);
+  const PacketGrid grid = PacketGridOf(launch, kPacketDataBytes);
+  kernel<<<grid.blocks, grid.threads, 0, stream>>>(launch);
   return LaunchStatus("RunPackets");
 }
 

@@ -251,19 +251,4 @@ struct PacketKernels {
   }
 };
 
-// No more threads than packets: small blocks start sooner.
-inline unsigned PacketThreads(const PacketsLaunch& launch, int64_t packet_bytes = 8) {
-  const bool gathers = launch.shape == PacketShape::kGather;
-  const int64_t per_packet =
-      packet_bytes / (gathers ? 1 : static_cast<int64_t>(DTypeBytes(static_cast<DType>(launch.type))));
-  int64_t most = 1;
-  for (int p = 0; p < launch.world; ++p) {
-    const int64_t packets = (launch.count[p] + per_packet - 1) / per_packet;
-    if (packets > most) most = packets;
-  }
-  const int64_t a_block = (most + launch.blocks - 1) / launch.blocks;
-  const int64_t warps = (a_block + 31) / 32 * 32;
-  return static_cast<unsigned>(warps < kCollectiveThreads ? warps : kCollectiveThreads);
-}
-
 }  // namespace tandem::cuda

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "kernels/cuda/collectives/packet_grid.h"
 #include "kernels/cuda/collectives/placed_kernels.h"
 #include "kernels/cuda/device/dependent_launch.h"
 #include "kernels/cuda/device/launch_status.h"
@@ -31,9 +32,10 @@ Status LaunchPlacedPhases(const PlacedPhasesLaunch& launch, CUstream_st* stream)
 Status LaunchPlacedPackets(const PlacedPacketsLaunch& launch, CUstream_st* stream) {
   const PacketsLaunch& packets = launch.packets;
   TANDEM_RETURN_IF_ERROR(CheckBlocks(packets.blocks));
-  const unsigned threads = launch.dense ? PlacedDenseThreads(packets) : PlacedPacketsThreads(packets);
-  return LaunchDependent("RunPlacedPackets", KernelOf(launch), static_cast<unsigned>(packets.blocks), threads,
-                         0, &launch, stream);
+  const PacketGrid grid = PacketGridOf(packets, launch.dense ? kDensePacketDataBytes : kPacketDataBytes);
+  const unsigned idle = launch.dense ? kMeetingThreads : 0;
+  return LaunchDependent("RunPlacedPackets", KernelOf(launch), grid.blocks, grid.threads + idle, 0, &launch,
+                         stream);
 }
 
 Status LoadPlacedPhases(const PlacedPhasesLaunch& launch) {

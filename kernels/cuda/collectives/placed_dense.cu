@@ -10,6 +10,5 @@ const void* PlacedDenseKernel(const PlacedPacketsLaunch& launch) {
   return reinterpret_cast<const void*>(
       DenseKernels<NoProbe>::Of(static_cast<DType>(packets.type), packets.shape, packets.world));
 }
-unsigned PlacedDenseThreads(const PacketsLaunch& packets) { return DenseThreads(packets); }
 
 }  // namespace tandem::cuda

@@ -10,8 +10,6 @@ namespace tandem::cuda {
 
 const void* PlacedPhasesKernel(const PlacedPhasesLaunch& launch);
 const void* PlacedPacketsKernel(const PlacedPacketsLaunch& launch);
-unsigned PlacedPacketsThreads(const PacketsLaunch& packets);  // of a block
 const void* PlacedDenseKernel(const PlacedPacketsLaunch& launch);
-unsigned PlacedDenseThreads(const PacketsLaunch& packets);
 
 }  // namespace tandem::cuda

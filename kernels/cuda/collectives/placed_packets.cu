@@ -10,6 +10,5 @@ const void* PlacedPacketsKernel(const PlacedPacketsLaunch& launch) {
   return reinterpret_cast<const void*>(PacketKernels<NoProbe, PlacedPacketsLaunch>::Of(
       static_cast<DType>(packets.type), packets.shape, packets.world));
 }
-unsigned PlacedPacketsThreads(const PacketsLaunch& packets) { return PacketThreads(packets); }
 
 }  // namespace tandem::cuda

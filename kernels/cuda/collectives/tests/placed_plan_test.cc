@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "kernels/cuda/collectives/packet_grid.h"
 #include "program/program.h"
 
 namespace tandem::cuda {
@@ -192,6 +193,26 @@ TEST(PlacedPlan, OtherKernelsAreRefused) {
   PlacedHalves odd = Halves();
   odd.half_bytes = kHalf + 8;
   EXPECT_EQ(MakePlacedLaunch(Copy(0x90000, 0x91000), odd).status().code(), Code::kInvalidArgument);
+}
+
+// An idle block would count a launch that another block gives up.
+TEST(PlacedPlan, EveryBlockOfPacketsHasOne) {
+  PacketsLaunch launch = {};
+  launch.type = static_cast<uint8_t>(DType::kBf16);
+  launch.world = 2;
+  launch.shape = PacketShape::kSum;
+  for (const int64_t count : {1, 1000, 16384, 300001, 5000000}) {
+    for (launch.blocks = 1; launch.blocks <= 128; ++launch.blocks) {
+      launch.count[0] = count - 1;
+      launch.count[1] = count;
+      const PacketGrid grid = PacketGridOf(launch, kDensePacketDataBytes);
+      const int64_t packets = (count + 7) / 8;
+      ASSERT_LE(grid.blocks, static_cast<unsigned>(launch.blocks));
+      ASSERT_LT((grid.blocks - 1) * grid.threads, packets) << count << " on " << launch.blocks;
+      ASSERT_TRUE(grid.threads % 32 == 0 && grid.threads <= kCollectiveThreads);
+      if (packets <= int64_t{launch.blocks} * kCollectiveThreads) ASSERT_GE(grid.blocks * grid.threads, packets);
+    }
+  }
 }
 
 TEST(PlacedPlan, TheFrameIsSetLast) {
