@@ -222,7 +222,7 @@ double SkinnyUs(const Problem& problem, const MachineModel& machine, const Skinn
 // gather's stage also pushes its rows.
 double ClientSkinnyUs(const Problem& problem, const MachineModel& machine, const SkinnyLayout& layout,
                       double wire) {
-  constexpr double kStartUs = 9, kMaxCtas = 128, kLatencyUs = 0.25, kSmGbps = 88;
+  constexpr double kStartUs = 5, kMaxCtas = 128, kLatencyUs = 0.25, kSmGbps = 88;
   const bool gather = layout.kind == SkinnyKind::kGather;
   const double tile_rows = layout.segment * layout.world;
   const double loads_us = TransferUs((tile_rows + layout.tile_n) * 128, kSmGbps);
@@ -256,6 +256,9 @@ double BesideUs(const Problem& problem, const MachineModel& machine, double whol
   constexpr double kByEngineUs = 25;
   if (!measured) return us;
   if (!problem.in_client()) return us + kByEngineUs;
+  // Dense packets begin while the product ends, and find what it wrote in the caches (2 H200s: 16 to 256 rows).
+  constexpr double kByDenseUs = -1;
+  if (collective == Algorithm::kLowLatency && SendsDensePackets(problem)) return us + kByDenseUs;
   // Of the message, what the caches no longer have when the second of the two reads it.
   constexpr double kByClientUs = 2.5, kMaxReadUs = 10, kReadGbps = 300;
   return us + kByClientUs +

@@ -252,6 +252,13 @@ GroupContext SwitchGroup(int world) {
   return group;
 }
 
+GroupContext HopperGroup(int world) {
+  GroupContext group = SwitchGroup(world);
+  group.client_kernels = ClientKernels::kCollectives;
+  group.fused_kernels = group.fused_by_choice = group.packet_kernels = true;
+  return group;
+}
+
 GroupContext MeshGroup() {
   GroupContext group = EqualGroup(8);
   for (int i = 0; i < 8; ++i) {

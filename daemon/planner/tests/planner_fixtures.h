@@ -13,6 +13,8 @@ namespace tandem::plan {
 
 // `world` GPUs behind NVSwitches, with peer access.
 GroupContext SwitchGroup(int world);
+// The same of Hopper GPUs, by default with the fused kernels.
+GroupContext HopperGroup(int world);
 // The eight GPUs of a DGX-1: two fully linked quads, mates i and i + 4; peer access over links only.
 GroupContext MeshGroup();
 // `world` GPUs on PCIe with peer access.

@@ -377,15 +377,6 @@ TEST(Placement, AutoOnCudaTakesTheClientForSmallProducts) {
   ASSERT_TRUE(overlapped.ok()) << overlapped.status().ToString();
   EXPECT_TRUE(overlapped->fused);
 }
-
-// A group of Hopper GPUs, by default with the fused kernels.
-GroupContext HopperGroup(int world) {
-  GroupContext group = SwitchGroup(world);
-  group.client_kernels = ClientKernels::kCollectives;
-  group.fused_kernels = group.fused_by_choice = group.packet_kernels = true;
-  return group;
-}
-
 TEST(Placement, ClientsOfCudaLaunchSkinnyProducts) {
   GroupContext group = HopperGroup(4);
   group.placement = PlanPlacement::kClient;
@@ -422,68 +413,6 @@ TEST(Placement, AutoOnCudaTakesTheClientForSkinny) {
   const auto many = PlanOf(MatmulScatter(2, 8192, 4096, 4096, 0, DType::kBf16), group);
   ASSERT_TRUE(many.ok());
   EXPECT_EQ(many->placement, PlanPlacement::kEngine) << many->placement_reason;
-}
-
-// Microseconds of the client's plans in a graph (bench/results/gpu-2xH100-client.jsonl,
-// gpu-2xH200-client.jsonl).
-struct MeasuredProduct {
-  Op op;
-  int64_t m, n, k;
-  double fused_us, unfused_us;
-};
-constexpr Op kGather = Op::kAllGatherMatmul, kScatter = Op::kMatmulReduceScatter,
-             kReduce = Op::kMatmulAllReduce;
-const std::vector<MeasuredProduct> kOnH100 = {
-    {kGather, 64, 14336, 8192, 88.6, 93.2},    {kScatter, 64, 8192, 14336, 88.5, 91.0},
-    {kReduce, 64, 8192, 14336, 89.0, 94.2},    {kGather, 128, 14336, 8192, 91.5, 100.9},
-    {kScatter, 128, 8192, 14336, 91.0, 97.1},  {kReduce, 128, 8192, 14336, 93.9, 102.8},
-    {kGather, 256, 14336, 8192, 102.7, 112.3}, {kScatter, 256, 8192, 14336, 103.1, 111.6},
-    {kReduce, 256, 8192, 14336, 111.8, 121.9}, {kGather, 16, 4096, 5120, 27.6, 25.1},
-    {kScatter, 16, 5120, 4096, 26.4, 24.7},    {kReduce, 16, 5120, 4096, 26.5, 26.2},
-    {kGather, 16, 1024, 2048, 17.3, 11.7},     {kScatter, 16, 2048, 1024, 13.0, 10.4},
-    {kReduce, 16, 2048, 1024, 12.5, 10.7},     {kGather, 154, 4096, 5120, 48.7, 36.0},
-    {kScatter, 154, 5120, 4096, 34.2, 34.4},   {kReduce, 154, 5120, 4096, 38.2, 39.9},
-    {kGather, 154, 1024, 2048, 18.5, 15.2},    {kScatter, 154, 2048, 1024, 15.6, 14.4},
-    {kReduce, 154, 2048, 1024, 16.7, 18.2}};
-const std::vector<MeasuredProduct> kOnH200 = {
-    {kGather, 64, 14336, 8192, 64.0, 66.8},    {kScatter, 64, 8192, 14336, 64.2, 65.9},
-    {kReduce, 64, 8192, 14336, 65.1, 68.6},    {kGather, 128, 14336, 8192, 68.7, 74.3},
-    {kScatter, 128, 8192, 14336, 69.6, 72.5},  {kReduce, 128, 8192, 14336, 71.9, 78.3},
-    {kGather, 256, 14336, 8192, 94.3, 102.4},  {kScatter, 256, 8192, 14336, 97.5, 100.6},
-    {kReduce, 256, 8192, 14336, 101.1, 109.6}, {kGather, 16, 4096, 5120, 24.1, 22.5},
-    {kScatter, 16, 5120, 4096, 22.3, 20.5},    {kReduce, 16, 5120, 4096, 22.5, 21.9},
-    {kGather, 16, 1024, 2048, 15.9, 11.3},     {kScatter, 16, 2048, 1024, 11.8, 10.2},
-    {kReduce, 16, 2048, 1024, 11.9, 8.5},      {kGather, 154, 4096, 5120, 44.3, 31.1},
-    {kScatter, 154, 5120, 4096, 32.7, 31.1},   {kReduce, 154, 5120, 4096, 36.0, 35.4},
-    {kGather, 154, 1024, 2048, 16.5, 14.7},    {kScatter, 154, 2048, 1024, 14.2, 13.5},
-    {kReduce, 154, 2048, 1024, 15.5, 16.2}};
-
-// The choice costs 10 % at most of what was measured, and nothing in 9 of 10 cases.
-TEST(Placement, AutoTakesTheClientsFastestProductAsMeasured) {
-  GroupContext group = HopperGroup(2);
-  group.client_kernels = ClientKernels::kProducts;
-  for (const auto& [gpu, cases] :
-       {std::pair("NVIDIA H100 80GB HBM3", &kOnH100), std::pair("NVIDIA H200", &kOnH200)}) {
-    group.gpu_model = gpu;
-    size_t best = 0;
-    for (const MeasuredProduct& each : *cases) {
-      SCOPED_TRACE(testing::Message()
-                   << gpu << " " << OpName(each.op) << " " << each.m << "x" << each.n << "x" << each.k);
-      OpRequest request = each.op == kGather    ? GatherMatmul(2, each.m / 2, each.n, each.k, 0, DType::kBf16)
-                          : each.op == kScatter ? MatmulScatter(2, each.m, each.n, each.k, 0, DType::kBf16)
-                                                : MatmulAllReduce(each.m, each.n, each.k, DType::kBf16);
-      request.operands[1].spec.strides = {1, each.k};  // as of a layer's weight
-      const auto plan = PlanOf(request, group);
-      ASSERT_TRUE(plan.ok()) << plan.status().ToString();
-      EXPECT_EQ(plan->placement, PlanPlacement::kClient) << plan->placement_reason;
-      const double own = plan->algorithm == Algorithm::kFused ? each.fused_us : each.unfused_us;
-      const double least = std::min(each.fused_us, each.unfused_us);
-      EXPECT_LE(own, 1.1 * least) << AlgorithmName(plan->algorithm) << ", " << plan->reason;
-      EXPECT_NEAR(plan->predicted_us, own, 0.3 * own + 2);
-      best += own <= 1.02 * least ? 1 : 0;
-    }
-    EXPECT_GE(10 * best, 9 * cases->size()) << gpu;
-  }
 }
 
 // Engines take copy engines or NCCL for a large one. The client takes the fastest that it can run.
