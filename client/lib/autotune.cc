@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "client/device/plan_timer.h"
 #include "common/deadline.h"
 #include "ipc/channel_layout.h"
 
@@ -50,15 +51,8 @@ Status Autotune::Ready(const std::string& backend, const ScratchOperands::Alloca
 }
 
 Result<double> Autotune::Run(Plan& plan, int launches) {
-  TANDEM_RETURN_IF_ERROR(plan.Launch(stream_->ref(), scratch_->bindings()));
-  TANDEM_RETURN_IF_ERROR(stream_->Record(*start_));
-  for (int i = 0; i < launches; ++i)
-    TANDEM_RETURN_IF_ERROR(plan.Launch(stream_->ref(), scratch_->bindings()));
-  TANDEM_RETURN_IF_ERROR(stream_->Record(*stop_));
-  TANDEM_RETURN_IF_ERROR(stream_->Synchronize(Left()));
-  TANDEM_RETURN_IF_ERROR(plan.Wait(Left()));
-  TANDEM_ASSIGN_OR_RETURN(const double us, stop_->MicrosecondsSince(*start_));
-  return us / launches;
+  const PlanTimer timer{*stream_, *start_, *stop_, Left()};
+  return timer.Time(plan, scratch_->bindings(), launches);
 }
 
 Result<std::vector<MeasuredTime>> Autotune::Measure(const std::string& key, std::shared_ptr<Plan> first,

@@ -51,7 +51,7 @@ class Autotune {
   };
 
   Milliseconds Left() const;
-  // Microseconds of one of `launches` launches. One more before them holds the ranks until all are there.
+  // Microseconds of one of `launches` launches: see PlanTimer.
   Result<double> Run(Plan& plan, int launches);
 
   Group& group_;

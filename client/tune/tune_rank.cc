@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "client/device/plan_timer.h"
+
 namespace tandem::tune {
 
 Status TuneRank::Start(const OpRequest& request, const std::string& job_key) {
@@ -55,15 +57,8 @@ Result<double> TuneRank::Run(const std::string& key, int launches) {
   const auto found = plans_.find(key);
   if (found == plans_.end()) return NotFound("no plan " + key);
   Plan& plan = *found->second;
-  TANDEM_RETURN_IF_ERROR(plan.Launch(stream_->ref(), scratch_->bindings()));
-  TANDEM_RETURN_IF_ERROR(stream_->Record(*start_));
-  for (int i = 0; i < launches; ++i)
-    TANDEM_RETURN_IF_ERROR(plan.Launch(stream_->ref(), scratch_->bindings()));
-  TANDEM_RETURN_IF_ERROR(stream_->Record(*end_));
-  TANDEM_RETURN_IF_ERROR(stream_->Synchronize(options_.deadline));
-  TANDEM_RETURN_IF_ERROR(plan.Wait(options_.deadline));
-  TANDEM_ASSIGN_OR_RETURN(const double us, end_->MicrosecondsSince(*start_));
-  return us / launches;
+  const PlanTimer timer{*stream_, *start_, *end_, options_.deadline};
+  return timer.Time(plan, scratch_->bindings(), launches);
 }
 
 Status TuneRank::Release(const std::string& key) {

@@ -34,8 +34,7 @@ class TuneRank {
   // A plan of the request by these parameters, under `key`, launched once. The plan's summary, prediction and
   // parameters go to `reply`.
   Status Prepare(const std::string& key, Algorithm algorithm, int steps, int lanes, nlohmann::json* reply);
-  // Microseconds of a launch, over `launches` of them one behind the other on a stream. The launch before
-  // them is not timed: it holds the ranks until all are there.
+  // Microseconds of one of `launches` launches: see PlanTimer.
   Result<double> Run(const std::string& key, int launches);
   Status Release(const std::string& key);
   // Leaves, and lets go of memory and plans; the next Start makes others. The process's GPU context stays.

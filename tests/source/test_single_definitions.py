@@ -36,7 +36,11 @@ DEADLINE = re.compile(
 
 WANTED = {
     "word": {("common/word.h", "Word")},
-    "signal area": {("program/program.h", "kSignalWordBytes"), ("program/program.h", "kSignalAreaBytes")},
+    "signal area": {
+        ("program/program.h", "kSignalWordBytes"),
+        ("program/program.h", "kSignalAreaBytes"),
+        ("program/program.h", "kClientSignalAreaBytes"),
+    },
     "deadline": {
         ("client/include/tandem/deadlines.h", "TANDEM_DEFAULT_CONNECT_DEADLINE_MS"),
         ("client/include/tandem/deadlines.h", "TANDEM_DEFAULT_DEADLINE_MS"),
