@@ -272,8 +272,8 @@ TEST(CudaPlacedTest, AVerdictIsFromALaunchOn) {
   }
 }
 
-// Every thread of rank 0 waits when rank 1 comes. If each looked at the verdict in host memory, the reads would
-// go one after another, for most of a millisecond.
+// Every thread of rank 0 waits when rank 1 comes. If each looked at the verdict in host memory, the reads
+// would go one after another, for most of a millisecond.
 TEST(CudaPlacedTest, APeerThatIsLateIsFollowedAtOnce) {
   for (const bool dense : {false, true}) {
     PlacedRanks ranks({Algorithm::kLowLatency, 100003, 2, dense});

@@ -97,6 +97,7 @@ def main():
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--only", default="")
     parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("--ranks_per_gpu", type=int, default=1)
     options = parser.parse_args()
     begun = time.monotonic()
     gc.disable()  # collected between cases, not in the middle of a measurement
@@ -104,15 +105,16 @@ def main():
     def log(text):
         print(f"{time.monotonic() - begun:8.2f} {text}", file=sys.stderr, flush=True)
 
-    torch.cuda.set_device(options.rank)
+    shared = options.ranks_per_gpu > 1
+    torch.cuda.set_device(options.rank // options.ranks_per_gpu)
     torch.manual_seed(1000 + options.rank)
     dist.init_process_group(
-        "nccl",
+        "gloo" if shared else "nccl",
         init_method=f"file://{options.meet}",
         rank=options.rank,
         world_size=options.world,
-        device_id=torch.device("cuda", options.rank),
         timeout=datetime.timedelta(seconds=120),
+        **({} if shared else {"device_id": torch.device("cuda", options.rank)}),
     )
     try:
         symm_mem.enable_symm_mem_for_group(dist.group.WORLD.group_name)
@@ -122,8 +124,8 @@ def main():
     bench = Bench(options.rank, options.world, log)
     bench.skip = frozenset(tuple(pair) for pair in json.loads(options.skip))
     absent = {}  # what could not be set up, with the first case that is measured
-    windows = rivals.every_windows(bench, WINDOW_BYTES, absent)
-    (flashinfer, vllm), tandem = rivals.flashinfer(bench, absent), None
+    windows = [] if shared else rivals.every_windows(bench, WINDOW_BYTES, absent)
+    (flashinfer, vllm), tandem = (None, None) if shared else rivals.flashinfer(bench, absent), None
     if options.runtime_dir:
         from tandem_side import TandemSide
 
@@ -144,6 +146,8 @@ def main():
         context = arm_parts.Context(bench, windows, tandem, flashinfer, vllm)
         count = case.calls()
         factories, reference, tolerance = arms.BUILDERS[case.kind](context, case)
+        if shared:
+            factories = [(name, make) for name, make in factories if "nccl" not in name]
         measured, failed, watts = bench.compare(
             case.name, factories, reference, tolerance, count, options.rounds, context.exact
         )
@@ -151,10 +155,8 @@ def main():
         absent = {}
         if options.rank == 0:
             with open(options.out, "a") as out:
-                out.write(
-                    json.dumps(result_line(options.world, case, count, measured, failed, watts, clock_range(measured)))
-                    + "\n"
-                )
+                more = {**clock_range(measured), **({"ranks_per_gpu": options.ranks_per_gpu} if shared else {})}
+                out.write(json.dumps(result_line(options.world, case, count, measured, failed, watts, more)) + "\n")
         if tandem is not None:
             tandem.end_case()
         del factories, reference, context

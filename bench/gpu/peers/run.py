@@ -1,11 +1,14 @@
 """Tandem beside what a user would pick instead, on the GPUs of this node.
 
-    run.py --out FILE [--world 0] [--groups empty,matmul,…] [--rounds 30] [--small] [--only REGEX] [--without-tandem] [--tandemd OPTION] [--seconds 500]
+    run.py --out FILE [--world 0] [--groups empty,matmul,…] [--rounds 30] [--small] [--only REGEX] [--without-tandem] [--tandemd OPTION]
+        [--ranks-per-gpu 1] [--seconds 500]
     run.py --list [--world 2] [--groups …] [--small] [--only REGEX]
 
 A call for whose cases the time is too short names those that are left; the next one with the same FILE goes on with them.
 Each world size gets its own ranks, one process a GPU, and all arms alternate in them. A rank that ends early or says
-nothing for a while costs the arm at which it stood: the ranks are started again without it."""
+nothing for a while costs the arm at which it stood: the ranks are started again without it.
+
+With several ranks on a GPU, launch costs show beside PyTorch's, and nothing of links. NCCL refuses such groups."""
 
 import argparse
 import json
@@ -25,6 +28,12 @@ STARTS = 5
 def gpu_count():
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
     return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+
+
+def environment(ranks_per_gpu):
+    """Of a rank. Ranks of one GPU share its hardware queues, and PyTorch must be told that they may meet there."""
+    shared = {"TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "8"}
+    return {**os.environ, **(shared if ranks_per_gpu > 1 else {})}
 
 
 class Ranks:
@@ -64,13 +73,21 @@ class Ranks:
                     json.dumps(done),
                     "--seconds",
                     str(seconds),
+                    "--ranks_per_gpu",
+                    str(options.ranks_per_gpu),
                 ]
                 + ["--small"] * options.small
                 + ["--only", options.only]
             )
             with open(self.logs[-1], "wb") as log:
                 self.processes.append(
-                    subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=node.die_with_parent)
+                    subprocess.Popen(
+                        command,
+                        stdout=log,
+                        stderr=log,
+                        preexec_fn=node.die_with_parent,
+                        env=environment(options.ranks_per_gpu),
+                    )
                 )
 
     def ended_well(self):
@@ -144,7 +161,8 @@ def compare(options, world, folder, end, daemon_log):
             return False
         if not options.without_tandem:
             try:
-                daemon = node.Daemon(daemon_log, options.tandemd)
+                shared = [f"--testing-engines-per-gpu={options.ranks_per_gpu}"] if options.ranks_per_gpu > 1 else []
+                daemon = node.Daemon(daemon_log, options.tandemd + shared)
                 print(f"tandemd and its engines ready after {daemon.ready_seconds:.2f} s", flush=True)
             except RuntimeError as failure:
                 print(f"without Tandem: {failure}", flush=True)
@@ -196,6 +214,7 @@ def main():
     parser.add_argument(
         "--tandemd", action="append", default=[], metavar="OPTION", help="of tandemd, as --speculative-launch=false"
     )
+    parser.add_argument("--ranks-per-gpu", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=500, help="of all world sizes together")
     options = parser.parse_args()
     unknown = set(options.groups.split(",")) - set(cases.GROUPS + cases.MORE)

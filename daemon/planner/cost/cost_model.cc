@@ -256,7 +256,8 @@ double BesideUs(const Problem& problem, const MachineModel& machine, double whol
   constexpr double kByEngineUs = 25;
   if (!measured) return us;
   if (!problem.in_client()) return us + kByEngineUs;
-  // Dense packets begin while the product ends, and find what it wrote in the caches (2 H200s: 16 to 256 rows).
+  // Dense packets begin while the product ends, and find what it wrote in the caches (2 H200s: 16 to 256
+  // rows).
   constexpr double kByDenseUs = -1;
   if (collective == Algorithm::kLowLatency && SendsDensePackets(problem)) return us + kByDenseUs;
   // Of the message, what the caches no longer have when the second of the two reads it.

@@ -82,8 +82,8 @@ TEST(Placement, SumsOfTheClientTravelInDensePackets) {
   const OpRequest gather = Request(
       Op::kAllGather, {Tensor(Role::kInput, DType::kBf16, {64}), Tensor(Role::kOutput, DType::kBf16, {256})});
   EXPECT_FALSE(collective(PlanPlacement::kClient, gather).dense);
-  const OpRequest scatter = Request(
-      Op::kReduceScatter, {Tensor(Role::kInput, DType::kF16, {8192}), Tensor(Role::kOutput, DType::kF16, {2048})});
+  const OpRequest scatter = Request(Op::kReduceScatter, {Tensor(Role::kInput, DType::kF16, {8192}),
+                                                         Tensor(Role::kOutput, DType::kF16, {2048})});
   EXPECT_TRUE(collective(PlanPlacement::kClient, scatter).dense);
   // The smallest gain nothing.
   EXPECT_FALSE(collective(PlanPlacement::kClient, AllReduceBy(Algorithm::kLowLatency, 1023)).dense);

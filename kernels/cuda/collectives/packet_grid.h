@@ -19,8 +19,8 @@ struct PacketGrid {
   unsigned blocks, threads;
 };
 
-// A thread for each packet up to the launch's blocks, and no block without a packet: small grids start sooner,
-// and an idle block would count a launch that another block gives up. Alike on all ranks.
+// A thread for each packet up to the launch's blocks, and no block without a packet: small grids start
+// sooner, and an idle block would count a launch that another block gives up. Alike on all ranks.
 inline PacketGrid PacketGridOf(const PacketsLaunch& launch, int64_t data_bytes) {
   const bool gathers = launch.shape == PacketShape::kGather;
   const int64_t element_bytes =

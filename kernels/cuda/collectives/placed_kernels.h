@@ -1,7 +1,7 @@
 // File: placed_kernels.h
 //
-// The kernels of placed.h, compiled apart. Each function gives the kernel for a launch's type, shape and world
-// size; null: there is none.
+// The kernels of placed.h, compiled apart. Each function gives the kernel for a launch's type, shape and
+// world size; null: there is none.
 #pragma once
 
 #include "kernels/cuda/collectives/placed.h"
