@@ -131,7 +131,9 @@ def main():
 
         log("joining Tandem's group")
         try:
-            tandem = TandemSide(options.runtime_dir, options.rank, options.world, bench.uuid, options.job_key)
+            # As --testing-engines-per-gpu names the shares of a GPU.
+            uuid = f"{bench.uuid}#{options.rank % options.ranks_per_gpu}" if shared else bench.uuid
+            tandem = TandemSide(options.runtime_dir, options.rank, options.world, uuid, options.job_key)
         except Exception as failure:
             log(f"no Tandem: {failure}")
         if not bench.agree(tandem is not None):

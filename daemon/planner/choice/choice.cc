@@ -198,7 +198,7 @@ std::string BeyondBound(const Problem& problem, Algorithm algorithm) {
       return above(bounds.two_shot);
     case Algorithm::kHybridCubeMesh: return above(kHybridCubeMeshMaxBytes);
     case Algorithm::kSm: return above(bounds.sm);
-    case Algorithm::kLowLatency: return bounds.measured ? above(bounds.low_latency) : std::string();
+    case Algorithm::kLowLatency: return bounds.low_latency > 0 ? above(bounds.low_latency) : std::string();
     default: return {};
   }
 }

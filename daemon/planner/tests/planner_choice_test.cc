@@ -38,6 +38,21 @@ TEST(AllReduceChoice, KeepsTheBoundsInclusive) {
   }
 }
 
+// Also where nobody has measured them: on three and eight GPUs, and without switches.
+TEST(AllReduceChoice, TakesPacketsForTheSmallestWhereAllPairsAreLinked) {
+  for (GroupContext group : {SwitchGroup(8), SwitchGroup(3), FullMeshGroup()}) {
+    group.packet_kernels = true;
+    const auto chosen = [&](int64_t count) { return MustPlan(AllReduce(count), group).algorithm; };
+    const int64_t bound = (256 << 10) / 4;
+    EXPECT_EQ(chosen(16), Algorithm::kLowLatency);
+    EXPECT_EQ(chosen(bound), Algorithm::kLowLatency);
+    EXPECT_EQ(chosen(bound + 1), Algorithm::kTwoShot);
+  }
+  GroupContext pcie = PcieGroup(4);
+  pcie.packet_kernels = true;
+  EXPECT_EQ(MustPlan(AllReduce(16), pcie).algorithm, Algorithm::kNccl);
+}
+
 TEST(AllReduceChoice, UsesTheMeshesOwnOneShotAndNeverTwoShot) {
   const int64_t bound = (256 << 10) / 4;
   EXPECT_EQ(MustPlan(AllReduce(bound - 1), MeshGroup()).algorithm, Algorithm::kHybridCubeMesh);
