@@ -127,7 +127,7 @@ TEST_F(CudaPlacedWorkTest, AProductStandsBeforeAReduceScatter) {
 }
 
 TEST_F(CudaPlacedWorkTest, PacketsCarryAProduct) {
-  Make(Request(Op::kMatmulReduceScatter, Algorithm::kLowLatency, 64));
+  Make(Request(Op::kMatmulReduceScatter, Algorithm::kLowLatency, 256));
   ASSERT_THAT(Order(), ElementsAre("product", "packets"));
   const PlacedPacketsLaunch& kernel = Kernel<PlacedPacketsLaunch>(1);
   EXPECT_TRUE(kernel.dense);

@@ -168,7 +168,7 @@ constexpr PlacedCase kCases[] = {
     {Algorithm::kLowLatency, 30000, 2},
     {Algorithm::kLowLatency, 100003, 2},
     {Algorithm::kLowLatency, 100003, 4},
-    {Algorithm::kLowLatency, 1100, 2, true},
+    {Algorithm::kLowLatency, 4100, 2, true},
     {Algorithm::kLowLatency, 16384, 4, true},
     {Algorithm::kLowLatency, 100003, 2, true},
     {Algorithm::kLowLatency, 100003, 4, true},
@@ -214,9 +214,9 @@ TEST(CudaPlacedTest, LaunchesHoldUnderRandomDelays) {
 TEST(CudaPlacedTest, PlantedFaultsAreFound) {
   EXPECT_NE(ErrorsOf({Algorithm::kOneShot, 30000, 4}, 200, cuda::Fault::kFlagBeforeData), 0);
   EXPECT_NE(ErrorsOf({Algorithm::kTwoShot, 30000, 4}, 200, cuda::Fault::kStaleEpoch), 0);
-  EXPECT_NE(ErrorsOf({Algorithm::kLowLatency, 4000, 4}, 200, cuda::Fault::kStaleEpoch), 0);
-  EXPECT_NE(ErrorsOf({Algorithm::kLowLatency, 4000, 4, true}, 200, cuda::Fault::kStaleEpoch), 0);
-  EXPECT_NE(ErrorsOf({Algorithm::kLowLatency, 400000, 4, true}, 200, cuda::Fault::kStaleEpoch), 0);
+  EXPECT_NE(ErrorsOf({Algorithm::kLowLatency, 4100, 4}, 200, cuda::Fault::kStaleEpoch), 0);
+  EXPECT_NE(ErrorsOf({Algorithm::kLowLatency, 4100, 4, true}, 200, cuda::Fault::kStaleEpoch), 0);
+  EXPECT_NE(ErrorsOf({Algorithm::kLowLatency, 410000, 4, true}, 200, cuda::Fault::kStaleEpoch), 0);
 }
 
 // Grids of different sizes share the counters.
@@ -234,8 +234,8 @@ TEST(CudaPlacedTest, AllCountersAreEqualBehindEachLaunch) {
 TEST(CudaPlacedTest, AVerdictEndsALaunchAndAllBehindIt) {
   for (PlacedCase test :
        {PlacedCase{Algorithm::kOneShot, 100000, 4}, PlacedCase{Algorithm::kTwoShot, 100000, 4},
-        PlacedCase{Algorithm::kLowLatency, 4000, 4}, PlacedCase{Algorithm::kLowLatency, 4000, 4, true},
-        PlacedCase{Algorithm::kLowLatency, 400000, 4, true}}) {
+        PlacedCase{Algorithm::kLowLatency, 4100, 4}, PlacedCase{Algorithm::kLowLatency, 4100, 4, true},
+        PlacedCase{Algorithm::kLowLatency, 410000, 4, true}}) {
     PlacedRanks ranks(test);
     for (int rank = 0; rank < 4; ++rank) ranks.Launch(rank);
     ASSERT_TRUE(ranks.group().Finish());
@@ -296,7 +296,7 @@ TEST(CudaPlacedTest, APeerThatIsLateIsFollowedAtOnce) {
 TEST(CudaPlacedTest, ADeadlineNamesTheRankThatIsLate) {
   for (const PlacedCase& test : kWaits) {
     const Algorithm algorithm = test.algorithm;
-    PlacedRanks ranks({algorithm, 4000, 4, test.dense});
+    PlacedRanks ranks({algorithm, 4100, 4, test.dense});
     ranks.SetLimit(kSecond / 10);
     for (int rank : {0, 1, 3}) ranks.Launch(rank);
     ASSERT_TRUE(ranks.group().Finish(5));
@@ -312,7 +312,7 @@ TEST(CudaPlacedTest, ADeadlineNamesTheRankThatIsLate) {
 TEST(CudaPlacedTest, AnotherTagIsAMismatch) {
   for (const PlacedCase& test : kWaits) {
     const Algorithm algorithm = test.algorithm;
-    PlacedRanks ranks({algorithm, 4000, 2, test.dense});
+    PlacedRanks ranks({algorithm, 4100, 2, test.dense});
     ranks.SetLimit(2 * kSecond);
     ranks.SetTag(1, 8);
     for (int rank = 0; rank < 2; ++rank) ranks.Launch(rank);

@@ -17,7 +17,7 @@ Bounds BoundsOf(Op op, int world, TopologyClass topology, bool packet_kernels, b
   if (!packet_kernels || !linked) return bounds;
   if (topology != TopologyClass::kNvSwitch || (world != 2 && world != 4)) {
     // Half of what was best on four GPUs. Two ranks of one H100 took 3.5 us for 256 KiB, and 7.9 by one shot.
-    bounds.low_latency = !dense ? 256 * kKiB : op == Op::kAllReduce ? 512 * kKiB : kMiB;
+    bounds.low_latency = dense ? kMiB : 256 * kKiB;
     return bounds;
   }
   bounds.measured = true;

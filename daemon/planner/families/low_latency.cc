@@ -12,9 +12,9 @@ namespace {
 // 128 KiB and 7.2 by two shots, for 256 KiB 9.0 and 8.4.
 constexpr uint64_t kOneShotSentBytes = 384 << 10;
 constexpr uint64_t kOneShotSentDenseBytes = 2304 << 10;
-// From here on dense packets are as fast or faster: of two ranks 1 KiB took 2.5 us by both, of four 3.1 us
-// and 2.9 by epochs, 16 KiB 3.4 and 3.5.
-constexpr uint64_t kLeastDenseBytes = 4 << 10;
+// From here on dense packets are as fast or faster: two ranks took 2.8 us for 16 KiB, and 2.9 by epochs; 2.9 and
+// 2.7 for 4 KiB.
+constexpr uint64_t kLeastDenseBytes = 16 << 10;
 
 // Pieces along `dim` are contiguous when nothing lies outside of them.
 bool HasContiguousPieces(const View& view, int dim) {

@@ -73,7 +73,7 @@ TEST(Placement, SumsOfTheClientTravelInDensePackets) {
     EXPECT_TRUE(plan.ok()) << plan.status().ToString();
     return plan.ok() ? std::get<CollectiveStep>(plan->programs[1].steps[0].work) : CollectiveStep{};
   };
-  const OpRequest small = AllReduceBy(Algorithm::kLowLatency, 1024);
+  const OpRequest small = AllReduceBy(Algorithm::kLowLatency, 4096);
   const CollectiveStep in_client = collective(PlanPlacement::kClient, small);
   EXPECT_TRUE(in_client.dense);
   EXPECT_GT(in_client.blocks, 0);
@@ -86,7 +86,7 @@ TEST(Placement, SumsOfTheClientTravelInDensePackets) {
                                                          Tensor(Role::kOutput, DType::kF16, {2048})});
   EXPECT_TRUE(collective(PlanPlacement::kClient, scatter).dense);
   // The smallest gain nothing.
-  EXPECT_FALSE(collective(PlanPlacement::kClient, AllReduceBy(Algorithm::kLowLatency, 1023)).dense);
+  EXPECT_FALSE(collective(PlanPlacement::kClient, AllReduceBy(Algorithm::kLowLatency, 4095)).dense);
   // More fits than beside epochs. Two shots halve what a slot must hold.
   const OpRequest large = AllReduce(1 << 20, DType::kBf16);
   const CollectiveStep two = collective(PlanPlacement::kClient, large);
