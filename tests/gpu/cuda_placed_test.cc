@@ -174,7 +174,7 @@ constexpr PlacedCase kCases[] = {
     {Algorithm::kLowLatency, 100003, 4, true},
     {Algorithm::kLowLatency, 1 << 20, 2, true},
     {Algorithm::kLowLatency, 500001, 4, true},
-    {Algorithm::kLowLatency, 3001, 8, true},
+    {Algorithm::kLowLatency, 5003, 8, true},
     {Algorithm::kLowLatency, 200003, 8, true},
 };
 
