@@ -41,9 +41,10 @@ struct GroupContext {
   bool fused_kernels = false;  // of every engine: kFused
   std::string no_fused_kernels =
       "needs the CUDA backend's fused kernels (Hopper)";  // where there are none: why
-  bool fused_by_choice = false;                   // kAuto may become kFused; else it runs when asked for
-  bool packet_kernels = false;                    // CUDA: kLowLatency
-  bool nccl = true;                               // NCCL or its stand-in can be used
+  bool fused_by_choice = false;  // kAuto may become kFused; else it runs when asked for
+  bool packet_kernels = false;   // CUDA: kLowLatency
+  bool dense_packets = true;     // of every client: CollectiveStep::dense, with packet_kernels
+  bool nccl = true;              // NCCL or its stand-in can be used
   std::string no_nccl = "NCCL is not available";  // where it cannot: why
   int kernel_sms =
       0;  // the fewest SMs that a kernel that waits for peers may take on one of the GPUs; 0: no bound

@@ -74,7 +74,7 @@ Status ClientMemoryService::Provide(GroupRecord& group, uint64_t half_bytes, uin
     if (made.ok()) *set = *made;
     status = made.status();
   };
-  const bool dense = core_.options.backend == "cuda";
+  const bool dense = group.context.packet_kernels && group.context.dense_packets;
   if (first) make(dense ? plan::kClientSignalAreaBytes : plan::kSignalAreaBytes, "client signals", &signals);
   if (grows) make(2 * half + bulk, "client workspace", &workspace);
   RegistryLock lock(core_.registry);

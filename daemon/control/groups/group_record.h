@@ -32,9 +32,10 @@ struct MemberRecord {
   uint64_t session_id = 0;
   int pid = 0;
   int gpu = 0;
-  bool left = false;             // cleanly or not
-  uint64_t rendezvous = 0;       // of unnamed tensors, so far
-  bool client_products = false;  // its process has what client-placed products need
+  bool left = false;                  // cleanly or not
+  uint64_t rendezvous = 0;            // of unnamed tensors, so far
+  bool client_products = false;       // its process has what client-placed products need
+  bool client_dense_packets = false;  // its library has their kernels
 };
 
 struct GroupRecord {

@@ -261,6 +261,7 @@ Result<std::shared_ptr<GroupRecord>> JoinService::MakeGroup(const std::string& s
     member.pid = party.session->peer.pid;
     member.gpu = party.gpu;
     member.client_products = party.request.client_products();
+    member.client_dense_packets = party.request.client_dense_packets();
     group->gpus.push_back(party.gpu);
     group->members.push_back(std::move(member));
   }
@@ -295,6 +296,9 @@ void JoinService::FillContext(GroupRecord& group) const {
   }
   const bool products = std::all_of(group.members.begin(), group.members.end(),
                                     [](const MemberRecord& member) { return member.client_products; });
+  context.dense_packets = context.packet_kernels &&
+                          std::all_of(group.members.begin(), group.members.end(),
+                                      [](const MemberRecord& member) { return member.client_dense_packets; });
   context.client_kernels = core_.options.backend != "cuda" ? plan::ClientKernels::kAll
                            : products                      ? plan::ClientKernels::kProducts
                                                            : plan::ClientKernels::kCollectives;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <map>
+#include <variant>
 
 #include "daemon/control/clients/failure_service.h"
 #include "daemon/control/status_proto.h"
@@ -109,6 +110,38 @@ TEST_F(ClientPlacementTest, ALargerPlanGetsALargerWorkspaceAndTheSameWords) {
   const auto again = PrepareAll("small");
   ASSERT_TRUE(again[0].ok());
   EXPECT_EQ(again[0]->client().workspace_segment_ids(0), small[0]->client().workspace_segment_ids(0));
+}
+
+// An older library runs sums whose packets have epochs, and so does the whole group then.
+TEST_F(ClientPlacementTest, SumsTravelInDensePacketsIfAllRanksKnowThem) {
+  ControlOptions options;
+  options.backend = "cuda";
+  options.placement = plan::PlanPlacement::kClient;
+  Start(kWorld, options);
+  sessions = AttachAll(kWorld);
+  for (const bool all : {false, true}) {
+    const auto joined = Together(kWorld, [&](int rank) {
+      v1::JoinGroupRequest request = JoinRequest(kWorld, rank, all ? "all" : "one");
+      request.set_client_dense_packets(all || rank == 0);
+      return control->JoinGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
+    });
+    ASSERT_TRUE(joined[0].ok()) << joined[0].status().ToString();
+    const auto replies = Together(kWorld, [&](int rank) {
+      return control->Prepare(sessions[static_cast<size_t>(rank)],
+                              AllReduce(joined[0]->group_id(), "sum", 1 << 15), Waiter::For(kPatience));
+    });
+    for (const auto& reply : replies) {
+      ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+      ASSERT_TRUE(reply->has_client());
+      engine::v1::RankProgram sent;
+      ASSERT_TRUE(sent.ParseFromString(reply->client().program()));
+      const auto program = plan::DecodeProgram(sent);
+      ASSERT_TRUE(program.ok()) << program.status().ToString();
+      EXPECT_EQ(std::get<plan::CollectiveStep>(program->steps[0].work).dense, all);
+      EXPECT_GE(reply->client().signal_segment_bytes(),
+                all ? plan::kClientSignalAreaBytes : plan::kSignalAreaBytes);
+    }
+  }
 }
 
 // A product of the group runs in the clients if the process of every rank has what that takes.

@@ -12,8 +12,8 @@ namespace {
 // 128 KiB and 7.2 by two shots, for 256 KiB 9.0 and 8.4.
 constexpr uint64_t kOneShotSentBytes = 384 << 10;
 constexpr uint64_t kOneShotSentDenseBytes = 2304 << 10;
-// From here on dense packets are as fast or faster: two ranks took 2.8 us for 16 KiB, and 2.9 by epochs; 2.9 and
-// 2.7 for 4 KiB.
+// From here on dense packets are as fast or faster: two ranks took 2.8 us for 16 KiB, and 2.9 by epochs; 2.9
+// and 2.7 for 4 KiB.
 constexpr uint64_t kLeastDenseBytes = 16 << 10;
 
 // Pieces along `dim` are contiguous when nothing lies outside of them.
@@ -29,8 +29,9 @@ bool SendsDensePackets(const Problem& problem) {
   const bool beside_product = op == Op::kMatmulAllReduce || op == Op::kMatmulReduceScatter;
   if (!beside_product && op != Op::kAllReduce && op != Op::kReduceScatter) return false;
   const DType type = beside_product ? problem.wire : problem.operand(problem.slots.input).spec.dtype;
-  return problem.in_client() && problem.group->packet_kernels && problem.world_size > 1 && IsFloating(type) &&
-         !IsFloat8(type) && problem.message_bytes >= kLeastDenseBytes;
+  return problem.in_client() && problem.group->packet_kernels && problem.group->dense_packets &&
+         problem.world_size > 1 && IsFloating(type) && !IsFloat8(type) &&
+         problem.message_bytes >= kLeastDenseBytes;
 }
 
 int LowLatencyShots(const Problem& problem) {
