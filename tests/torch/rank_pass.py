@@ -446,6 +446,9 @@ def test_a_plain_call_serves_what_is_compiled_later_too(name):
                 compiled(x, w, times)
                 known += 1
                 assert len(products()) == known, (times, products())
+            compiled(torch.randn(10, 8), w, 1)  # the same graph of another shape has a record of its own
+            known += 1
+            assert len(products()) == known, products()
     finally:
         setting.disable()
     with torch.no_grad():  # one function alone

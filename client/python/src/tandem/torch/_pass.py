@@ -441,7 +441,7 @@ class TandemPass(CustomGraphPass):
     def __call__(self, graph: Graph) -> None:
         if self.previous is not None:
             self.previous(graph)
-        name = hashlib.sha256(str(graph).encode()).hexdigest()[:12]
+        name = _name_of(graph)
         rewrite = _Rewrite(graph, lambda group: self.groups is None or group in self.groups, name)
         if rewrite.run():
             _check(graph)
@@ -459,6 +459,13 @@ class TandemPass(CustomGraphPass):
         """The same as one text, of this pass alone."""
         given = json.dumps([_source_digest(), torch.__version__, self.groups, SMALL_ALL_REDUCE_BYTES])
         return hashlib.sha256(given.encode()).hexdigest()[:16]
+
+
+def _name_of(graph: Graph) -> str:
+    """Names the graph by its text and its inputs' shapes and types, which the text does not have."""
+    inputs = [node.meta.get("val") for node in graph.find_nodes(op="placeholder")]
+    tensors = [(str(tuple(one.shape)), str(one.dtype)) for one in inputs if isinstance(one, torch.Tensor)]
+    return hashlib.sha256(f"{graph}{tensors}".encode()).hexdigest()[:12]
 
 
 def _source_digest() -> str:
