@@ -58,3 +58,10 @@ epochs ONE_COUNTER some -DCALLS=2 -DMUTANT_ONE_COUNTER
 epochs OWN_SLOT_ONLY some -DCALLS=2 -DMUTANT_OWN_SLOT_ONLY
 epochs NO_TAGS some -DB=1 -DCALLS=2 -DORDERS -DMUTANT_NO_TAGS
 epochs REFUSED_UNCOUNTED some -DB=1 -DREFUSES -DDEADLINES=3 -DMUTANT_REFUSED_UNCOUNTED
+
+# Packets without numbers.
+check dense_packets dense_two_blocks none
+check dense_packets dense_three_ranks none -DN=3 -DB=1 -DCALLS=3
+for mutant in ONE_HALF EMPTY_NEXT_TIME OPEN; do
+  check dense_packets "dense_$mutant" some -DMUTANT_$mutant
+done
