@@ -223,6 +223,8 @@ double SkinnyUs(const Problem& problem, const MachineModel& machine, const Skinn
 double ClientSkinnyUs(const Problem& problem, const MachineModel& machine, const SkinnyLayout& layout,
                       double wire) {
   constexpr double kStartUs = 5, kMaxCtas = 128, kLatencyUs = 0.25, kSmGbps = 88;
+  // Of an all-reduce's return, for each rank beyond two (4 H200s).
+  constexpr double kReturnUs = 2;
   const bool gather = layout.kind == SkinnyKind::kGather;
   const double tile_rows = layout.segment * layout.world;
   const double loads_us = TransferUs((tile_rows + layout.tile_n) * 128, kSmGbps);
@@ -234,7 +236,8 @@ double ClientSkinnyUs(const Problem& problem, const MachineModel& machine, const
   const double busy = std::min(1.0, layout.ctas() / kMaxCtas);
   const double product = std::max({layout.k_blocks() * stage_us, TransferUs(bytes, machine.memory_gbps),
                                    flops / (machine.tflops * busy * 1e6)});
-  return kStartUs + product + (gather ? 0 : wire);
+  const double back = layout.kind == SkinnyKind::kAllReduce ? kReturnUs * (layout.world - 2) : 0;
+  return kStartUs + product + (gather ? 0 : wire + back);
 }
 
 // A product and then `collective`, or before it; `extra` beyond the model.
@@ -256,14 +259,13 @@ double BesideUs(const Problem& problem, const MachineModel& machine, double whol
   constexpr double kByEngineUs = 25;
   if (!measured) return us;
   if (!problem.in_client()) return us + kByEngineUs;
-  // Dense packets begin while the product ends, and find what it wrote in the caches (2 H200s: 16 to 256
-  // rows).
+  // The kernel behind begins while the one before ends (2 H200s: 16 to 256 rows). Dense packets find what a
+  // product wrote in the caches.
   constexpr double kByDenseUs = -1;
   if (collective == Algorithm::kLowLatency && SendsDensePackets(problem)) return us + kByDenseUs;
   // Of the message, what the caches no longer have when the second of the two reads it.
-  constexpr double kByClientUs = 2.5, kMaxReadUs = 10, kReadGbps = 300;
-  return us + kByClientUs +
-         std::min(kMaxReadUs, TransferUs(static_cast<double>(problem.message_bytes), kReadGbps));
+  constexpr double kMaxReadUs = 10, kReadGbps = 300;
+  return us + std::min(kMaxReadUs, TransferUs(static_cast<double>(problem.message_bytes), kReadGbps));
 }
 
 // Whether the times beyond the model hold.
