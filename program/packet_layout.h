@@ -40,7 +40,6 @@ struct DensePacketLayout {
   constexpr uint64_t slot_packets() const {
     return half_bytes / kPacketBytes / static_cast<uint64_t>(shots * (world - 1));
   }
-  static constexpr uint64_t packets_of(uint64_t bytes) { return (bytes + kPacketBytes - 1) / kPacketBytes; }
 };
 
 }  // namespace tandem

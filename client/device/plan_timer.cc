@@ -22,14 +22,14 @@ Result<double> PlanTimer::Time(Plan& plan, std::span<const Binding> bindings, in
     TANDEM_ASSIGN_OR_RETURN(graph, std::move(ended));
   }
   const auto put = [&](int count) { return graph ? stream.Replay(*graph) : Launch(plan, bindings, count); };
-  TANDEM_RETURN_IF_ERROR(put(1));
-  TANDEM_RETURN_IF_ERROR(stream.Record(start));
-  TANDEM_RETURN_IF_ERROR(put(launches));
-  TANDEM_RETURN_IF_ERROR(stream.Record(end));
-  const Status reached = stream.Synchronize(deadline);
-  if (!reached.ok()) {
+  Status status = put(1);
+  if (status.ok()) status = stream.Record(start);
+  if (status.ok()) status = put(launches);
+  if (status.ok()) status = stream.Record(end);
+  if (status.ok()) status = stream.Synchronize(deadline);
+  if (!status.ok()) {
     (void)graph.release();  // a replay may still run
-    return reached;
+    return status;
   }
   TANDEM_RETURN_IF_ERROR(plan.Wait(deadline));
   TANDEM_ASSIGN_OR_RETURN(const double us, end.MicrosecondsSince(start));

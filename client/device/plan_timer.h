@@ -1,6 +1,6 @@
 // File: plan_timer.h
 //
-// Times launches of a plan, alike on all ranks of its group.
+// Times launches of a plan. All ranks of the group call it alike.
 #pragma once
 
 #include <span>
@@ -10,7 +10,7 @@
 
 namespace tandem {
 
-// What a measurement needs of its rank. `start` and `end` belong to `stream`'s device.
+// The stream and the events of a measurement. All belong to one device.
 struct PlanTimer {
   RankStream& stream;
   RankEvent& start;
@@ -19,7 +19,7 @@ struct PlanTimer {
 
   // Microseconds of a launch, over about `launches` of them one behind the other. Work before them holds the
   // ranks until all are there, and is not timed. Launches of a plan in the client are replayed from a graph:
-  // calls take longer than a small kernel. Errors of the launches.
+  // calls take longer than a small kernel. Errors: those of the launches.
   Result<double> Time(Plan& plan, std::span<const Binding> bindings, int launches) const;
 
  private:

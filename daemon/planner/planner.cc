@@ -178,8 +178,7 @@ class PlacementChoice {
   std::optional<OperationPlan> Take() {
     const double saved = kHandOverOfTwoUs + (takes_turns_ ? kTurnUs : 0);
     if (!Gains(engine_us_ - saved)) return std::nullopt;  // plans and proofs take time
-    // What goes with a product, or in packets, is laid out otherwise for the client, and its times are
-    // others.
+    // For the client products and packets are laid out otherwise, and take other times.
     const bool other =
         IsFusedOp(requests_[0].op) || in_client_.packet_kernels || in_client_.tuning != nullptr;
     Result<OperationPlan> first =

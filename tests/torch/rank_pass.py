@@ -446,7 +446,7 @@ def test_a_plain_call_serves_what_is_compiled_later_too(name):
                 compiled(x, w, times)
                 known += 1
                 assert len(products()) == known, (times, products())
-            compiled(torch.randn(10, 8), w, 1)  # the same graph of another shape has a record of its own
+            compiled(torch.randn(10, 8), w, 1)  # the same graph in another shape: one record more
             known += 1
             assert len(products()) == known, products()
     finally:

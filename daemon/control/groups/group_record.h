@@ -35,7 +35,7 @@ struct MemberRecord {
   bool left = false;                  // cleanly or not
   uint64_t rendezvous = 0;            // of unnamed tensors, so far
   bool client_products = false;       // its process has what client-placed products need
-  bool client_dense_packets = false;  // its library has their kernels
+  bool client_dense_packets = false;  // its library has the kernels of dense packets
 };
 
 struct GroupRecord {

@@ -12,14 +12,8 @@ constexpr uint64_t kKiB = 1 << 10, kMiB = 1 << 20;
 
 Bounds BoundsOf(Op op, int world, TopologyClass topology, bool packet_kernels, bool dense) {
   Bounds bounds{.one_shot = kOneShotMaxBytes, .two_shot = kTwoShotMaxBytes, .sm = kSmMaxBytes};
+  if (!packet_kernels || topology != TopologyClass::kNvSwitch || (world != 2 && world != 4)) return bounds;
   if (op != Op::kAllReduce && op != Op::kAllGather && op != Op::kReduceScatter) return bounds;
-  const bool linked = topology == TopologyClass::kNvSwitch || topology == TopologyClass::kFullMesh;
-  if (!packet_kernels || !linked) return bounds;
-  if (topology != TopologyClass::kNvSwitch || (world != 2 && world != 4)) {
-    // Half of what was best on four GPUs. Two ranks of one H100 took 3.5 us for 256 KiB, and 7.9 by one shot.
-    bounds.low_latency = dense ? kMiB : 256 * kKiB;
-    return bounds;
-  }
   bounds.measured = true;
   if (op == Op::kAllReduce) {
     // Packets win by 1 to 3 us up to the largest that fits: on four ranks it takes 10.4 us, by one shot 12.1.
@@ -44,8 +38,17 @@ Bounds BoundsOf(Op op, int world, TopologyClass topology, bool packet_kernels, b
 }
 
 Bounds BoundsOf(const Problem& problem) {
-  return BoundsOf(problem.request->op, problem.world_size, problem.topology_class,
-                  problem.group->packet_kernels, SendsDensePackets(problem));
+  const Op op = problem.request->op;
+  const TopologyClass topology = problem.topology_class;
+  const bool dense = SendsDensePackets(problem);
+  Bounds bounds = BoundsOf(op, problem.world_size, topology, problem.group->packet_kernels, dense);
+  const bool moves = op == Op::kAllReduce || op == Op::kAllGather || op == Op::kReduceScatter;
+  const bool linked = topology == TopologyClass::kNvSwitch || topology == TopologyClass::kFullMesh;
+  if (!bounds.measured && moves && linked && problem.in_client() && problem.group->packet_kernels) {
+    // Half of what was best on four GPUs. Two ranks of one H100 took 3.5 us for 256 KiB, and 7.9 by one shot.
+    bounds.low_latency = dense ? kMiB : 256 * kKiB;
+  }
+  return bounds;
 }
 
 Algorithm FasterBesideProduct(const Problem& collective) {

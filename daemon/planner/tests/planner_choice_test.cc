@@ -39,9 +39,12 @@ TEST(AllReduceChoice, KeepsTheBoundsInclusive) {
 }
 
 // Also where nobody has measured them: on three and eight GPUs, and without switches.
-TEST(AllReduceChoice, TakesPacketsForTheSmallestWhereAllPairsAreLinked) {
+TEST(AllReduceChoice, TheClientTakesPacketsForTheSmallestWhereAllPairsAreLinked) {
   for (GroupContext group : {SwitchGroup(8), SwitchGroup(3), FullMeshGroup()}) {
     group.packet_kernels = true;
+    group.dense_packets = false;
+    group.client_kernels = ClientKernels::kProducts;
+    group.placement = PlanPlacement::kClient;
     const auto chosen = [&](int64_t count) { return MustPlan(AllReduce(count), group).algorithm; };
     const int64_t bound = (256 << 10) / 4;
     EXPECT_EQ(chosen(16), Algorithm::kLowLatency);

@@ -133,9 +133,9 @@ Result<PacketsLaunch> MakePacketsLaunch(const CollectiveArgs& args) {
   launch.world = args.world_size;
   launch.type = static_cast<uint8_t>(args.dtype);
   launch.scale = args.scale;
-  if (args.dense &&
-      (args.exchange == PacketExchange::kGather || !IsFloating(args.dtype) || args.world_size < 2))
-    return InvalidArgument("dense packets carry terms of floating-point sums");
+  const bool summable = IsFloating(args.dtype) && !IsFloat8(args.dtype);
+  if (args.dense && (args.exchange == PacketExchange::kGather || !summable || args.world_size < 2))
+    return InvalidArgument("dense packets carry terms of sums in 16 or 32 bits");
   int shots = 1;
   int64_t unit = 1;
   switch (args.exchange) {

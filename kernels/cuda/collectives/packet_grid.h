@@ -7,13 +7,15 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/collective.h"
+#include "program/packet_layout.h"
 #include "tandem/element_type.h"
 
 namespace tandem::cuda {
 
 // Threads of a block of dense packets that move no data. Those of the first block meet the peers.
 inline constexpr unsigned kMeetingThreads = 32;
-inline constexpr int64_t kPacketDataBytes = 8, kDensePacketDataBytes = 16;
+inline constexpr auto kPacketDataBytes = static_cast<int64_t>(PacketLayout::kDataBytes);
+inline constexpr auto kDensePacketDataBytes = static_cast<int64_t>(DensePacketLayout::kPacketBytes);
 
 struct PacketGrid {
   unsigned blocks, threads;
