@@ -40,8 +40,19 @@ endif()
 
 set(TANDEM_CUDA_ARCHITECTURES "80;90" CACHE STRING "GPU architectures of the kernels")
 
-# tandem_cuda_objects(OUTPUT_VARIABLE source.cu …): compiles kernels to object files.
+# tandem_cuda_objects(OUTPUT_VARIABLE [DEFINE macro prefix] source.cu …): compiles kernels to object files. With DEFINE the
+# macro is set, and the objects' names begin with the prefix: one source may be compiled in two ways.
 function(tandem_cuda_objects output)
+  set(sources ${ARGN})
+  set(define "")
+  set(prefix "")
+  list(GET sources 0 first)
+  if(first STREQUAL "DEFINE")
+    list(GET sources 1 define)
+    list(GET sources 2 prefix)
+    list(REMOVE_AT sources 0 1 2)
+    set(define "-D${define}")
+  endif()
   set(objects "")
   set(targets "")
   foreach(architecture ${TANDEM_CUDA_ARCHITECTURES})
@@ -51,15 +62,15 @@ function(tandem_cuda_objects output)
   if(TANDEM_CCACHE)
     set(launcher "${TANDEM_CCACHE}")
   endif()
-  foreach(source ${ARGN})
+  foreach(source ${sources})
     get_filename_component(name "${source}" NAME_WE)
-    set(object "${CMAKE_CURRENT_BINARY_DIR}/${name}.cu.o")
+    set(object "${CMAKE_CURRENT_BINARY_DIR}/${prefix}${name}.cu.o")
     add_custom_command(OUTPUT "${object}"
-      COMMAND ${launcher} "${TANDEM_NVCC}" -ccbin "${CMAKE_CXX_COMPILER}" -std=c++20 -O3 ${targets} "-I${CMAKE_SOURCE_DIR}"
+      COMMAND ${launcher} "${TANDEM_NVCC}" -ccbin "${CMAKE_CXX_COMPILER}" -std=c++20 -O3 ${define} ${targets} "-I${CMAKE_SOURCE_DIR}"
         "-I${CMAKE_SOURCE_DIR}/common/include" "-I${TANDEM_CUDA_INCLUDE}" -Xcompiler=-fPIC,-Wall -Werror=all-warnings
         -MD -MF "${object}.d" -c "${CMAKE_CURRENT_SOURCE_DIR}/${source}" -o "${object}"
       DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${source}" DEPFILE "${object}.d"
-      COMMENT "nvcc ${source}" VERBATIM)
+      COMMENT "nvcc ${define} ${source}" VERBATIM)
     list(APPEND objects "${object}")
   endforeach()
   set(${output} ${objects} PARENT_SCOPE)

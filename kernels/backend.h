@@ -134,6 +134,13 @@ struct FusedPart {
   std::vector<FusedDelivery> deliveries;
 };
 
+// What a client-placed fused matmul sends of this rank's own before and beside its products.
+struct FusedPush {
+  int rank = 0;  // whose memory
+  DeviceView from, to;
+  Word* done = nullptr;  // gets the epoch when `to` is written; null: the next push to this rank tells
+};
+
 // A product of few rows that one kernel of each rank computes together with its collective: see
 // plan::SkinnyStep.
 struct SkinnyArgs {
@@ -171,6 +178,9 @@ struct CollectiveArgs {
   std::vector<FusedPart> parts;  // a fused matmul: products in this order, instead of all the above
   Word* entered = nullptr;       // deliveries may be written once it has reached the epoch; null: at once
   std::vector<Word*> closing;    // the kernel ends once these have
+  // Of clients' fused matmuls: the index of the words by which all ranks meet first; -1: engines' have none.
+  int meeting = -1;
+  std::vector<FusedPush> pushes;
   std::optional<SkinnyArgs>
       skinny;  // if any, instead of all the above. A lane that refuses it fails its launch
   // Not null: where the backend may keep what it makes of `parts` or `skinny` with these addresses. Empty the

@@ -17,6 +17,8 @@ namespace tandem::plan {
 // Words from one block's word to the next one's: neighbours are polled by different blocks.
 inline constexpr int kKernelWordStride = 2;
 inline constexpr int kMaxKernelBlocks = 64;
+// CTAs of a client's fused kernel, one an SM.
+inline constexpr int kMaxFusedBlocks = 256;
 inline constexpr int kMaxDenseBlocks = 128;
 
 // All destinations receive scale * (sources[0] + sources[1] + …). Equal extents.

@@ -37,7 +37,10 @@ inline constexpr uint64_t kPacketHalfBytes = uint64_t{2} << 20;
 inline constexpr uint64_t kSignalAreaBytes = kSignalWordBytes + 2 * kPacketHalfBytes;
 // Behind these, of clients on GPUs only: the dense packets, two halves by the parity of the launch's number.
 inline constexpr uint64_t kDensePacketHalfBytes = uint64_t{4} << 20;
-inline constexpr uint64_t kClientSignalAreaBytes = kSignalAreaBytes + 2 * kDensePacketHalfBytes;
+// Then the words of clients' fused matmuls, as many as there are signal words: a kernel waits for the value 1
+// in every launch, and the launch zeroes its rank's words before it meets the peers.
+inline constexpr uint64_t kClientFusedWordsOffset = kSignalAreaBytes + 2 * kDensePacketHalfBytes;
+inline constexpr uint64_t kClientSignalAreaBytes = kClientFusedWordsOffset + kSignalWordBytes;
 
 // Where bytes lie.
 enum class Space : uint8_t {
@@ -188,6 +191,7 @@ struct CollectiveStep {
   uint16_t signal_count = 0;
   // The kernel's blocks; 0: no kernel can do it, the expansion runs everywhere. A kernel of n blocks uses the
   // words [first_signal, first_signal + signal_count * n * 2): see KernelWordIndex. kLowLatency uses none.
+  // kFused: CTAs at most, 0: one an SM.
   uint16_t blocks = 0;
   uint8_t shots = 1;   // kLowLatency all-reduce: 1 or 2
   bool dense = false;  // kLowLatency: by dense packets, which only clients have
@@ -195,6 +199,11 @@ struct CollectiveStep {
   std::optional<SkinnyStep> skinny;
   std::vector<Step> expansion;
 };
+
+// Whether it is the fused matmul kernel, of many rows.
+inline bool IsFusedKernel(const CollectiveStep& step) {
+  return step.algorithm == Algorithm::kFused && !step.skinny;
+}
 
 // Orders other lanes only (a join or a fork).
 struct NopStep {};

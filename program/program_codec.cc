@@ -300,7 +300,10 @@ class Decoder {
       return Bad("signal range");
     collective.first_signal = static_cast<uint16_t>(message.first_signal());
     collective.signal_count = static_cast<uint16_t>(message.signal_count());
-    const auto most_blocks = static_cast<uint32_t>(message.dense() ? kMaxDenseBlocks : kMaxKernelBlocks);
+    const bool fused = collective.algorithm == Algorithm::kFused;
+    const auto most_blocks = static_cast<uint32_t>(fused             ? kMaxFusedBlocks
+                                                   : message.dense() ? kMaxDenseBlocks
+                                                                     : kMaxKernelBlocks);
     if (message.blocks() > most_blocks) return Bad("number of blocks");
     collective.blocks = static_cast<uint16_t>(message.blocks());
     collective.shots = message.shots() == 2 ? 2 : 1;

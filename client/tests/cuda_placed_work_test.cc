@@ -58,7 +58,7 @@ class CudaPlacedWorkTest : public testing::Test {
     group.topology = EmulatedTopology(2);
     group.packet_kernels = true;
     group.placement = plan::PlanPlacement::kClient;
-    group.client_kernels = plan::ClientKernels::kProducts;
+    group.client_kernels = plan::ClientKernels::kFused;
     auto plan = plan::MakePlan(std::vector<OpRequest>(2, request), group);
     ASSERT_TRUE(plan.ok()) << plan.status().ToString();
     Make(plan->programs[kRank], request, plan->workspace_bytes, plan->bulk_bytes);

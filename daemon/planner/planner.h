@@ -29,6 +29,7 @@ enum class ClientKernels : uint8_t {
   kCollectives = 1,  // CUDA: collectives and products of few rows, each alone; engines number the other
                      // kernels
   kProducts = 2,     // CUDA: also products by cuBLASLt, copies and sums before and behind the collective
+  kFused = 3,        // CUDA: also fused matmuls of many rows
 };
 
 // "auto", "engine" or "client", and back: INVALID_ARGUMENT for other names.

@@ -296,6 +296,16 @@ class ProgramCompiler {
     for (size_t i = 0; i < parts.size(); ++i)
       TANDEM_RETURN_IF_ERROR(SetPart(cut.parts[i], &parts[i], operation));
     TANDEM_RETURN_IF_ERROR(SetWaits(cut.closing, &operation->collective->closing, operation));
+    operation->collective->meeting = cut.meeting;
+    std::vector<FusedPush>& pushes = operation->collective->pushes;
+    pushes.resize(cut.pushes.size());
+    for (size_t i = 0; i < cut.pushes.size(); ++i) {
+      const DeliverySteps& push = cut.pushes[i];
+      pushes[i].rank = push.copy->dst.ref.rank;
+      TANDEM_RETURN_IF_ERROR(Resolve(push.copy->src, "what is pushed", &pushes[i].from, operation));
+      TANDEM_RETURN_IF_ERROR(Resolve(push.copy->dst, "a push", &pushes[i].to, operation));
+      if (push.signal != nullptr) TANDEM_RETURN_IF_ERROR(SetDone(*push.signal, &pushes[i].done, operation));
+    }
     return cut.entered == nullptr ? Status::Ok()
                                   : SetWait(*cut.entered, &operation->collective->entered, operation);
   }

@@ -18,10 +18,13 @@ class Cutter {
     return std::visit([this](const auto& work) { return Add(work); }, step.work);
   }
   bool Complete() const { return !parts_.empty() && !Copied(); }
-  FusedCut Cut() && { return {std::move(parts_), entered_, std::move(waits_)}; }
+  FusedCut Cut() && {
+    return {meeting_, std::move(pushes_), std::move(parts_), entered_, std::move(waits_)};
+  }
 
  private:
   bool Copied() const { return copied_ != nullptr; }
+  bool IsFirst() const { return parts_.empty(); }
   // Whether what is waited for stands before all deliveries: one word of this rank's own.
   bool TakeEntry() {
     const bool first = std::all_of(parts_.begin(), parts_.end(),
@@ -34,6 +37,7 @@ class Cutter {
   FusedSteps& Last() { return parts_.back(); }
 
   bool Add(const plan::WaitStep& wait) {
+    if (IsFirst() && wait.index == meeting_) return true;
     waits_.push_back(&wait);
     return !Copied();
   }
@@ -57,7 +61,25 @@ class Cutter {
     made_ = &sum.dst;
     return true;
   }
+  bool Push(const plan::CopyStep& copy) {
+    if (meeting_ < 0 || copy.dst.ref.rank == rank_) return false;
+    pushes_.push_back({&copy, nullptr, 1});
+    return true;
+  }
+  // Before the first product: a word of the meeting, or of what has been pushed.
+  bool Begin(const plan::SignalStep& signal) {
+    if (pushes_.empty()) {
+      if (signal.to_rank == rank_ || (meeting_ >= 0 && signal.index != meeting_)) return false;
+      meeting_ = signal.index;
+      return true;
+    }
+    DeliverySteps& last = pushes_.back();
+    if (last.signal != nullptr || signal.to_rank != last.copy->dst.ref.rank) return false;
+    last.signal = &signal;
+    return true;
+  }
   bool Add(const plan::CopyStep& copy) {
+    if (IsFirst()) return Push(copy);
     if (Copied() || made_ == nullptr || copy.src != *made_ || copy.dst.ref.rank == rank_) return false;
     if (!waits_.empty() && !TakeEntry()) return false;
     // A product that is not summed is stored once.
@@ -66,6 +88,7 @@ class Cutter {
     return true;
   }
   bool Add(const plan::SignalStep& signal) {
+    if (IsFirst()) return Begin(signal);
     if (made_ == nullptr || !waits_.empty()) return false;
     if (Copied()) {
       if (signal.to_rank != copied_->dst.ref.rank) return false;
@@ -88,6 +111,8 @@ class Cutter {
   }
 
   int rank_;
+  int meeting_ = -1;
+  std::vector<DeliverySteps> pushes_;
   std::vector<FusedSteps> parts_;
   std::vector<const plan::WaitStep*> waits_;
   const plan::WaitStep* entered_ = nullptr;

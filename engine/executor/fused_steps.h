@@ -32,8 +32,11 @@ struct FusedSteps {
 };
 
 // A fused matmul: its parts in order; the wait for an own word that stands before its first delivery, if one
-// does; and the waits behind its last part.
+// does; and the waits behind its last part. A client's begins with a word to every peer and a wait for each
+// of theirs, of one index, and may then push data of its own.
 struct FusedCut {
+  int meeting = -1;                   // that index; -1: an engine's
+  std::vector<DeliverySteps> pushes;  // without a signal: the next push to the same rank tells
   std::vector<FusedSteps> parts;
   const plan::WaitStep* entered = nullptr;
   std::vector<const plan::WaitStep*> closing;

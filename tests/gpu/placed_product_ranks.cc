@@ -59,7 +59,7 @@ PlacedProductRanks::PlacedProductRanks(TestMachine* machine, const ProductCase& 
   context.packet_kernels = true;
   context.kernel_sms = kSmsOfAllRanks / test.world;
   context.placement = plan::PlanPlacement::kClient;
-  context.client_kernels = plan::ClientKernels::kProducts;
+  context.client_kernels = plan::ClientKernels::kFused;
   const std::vector<OpRequest> requests(static_cast<size_t>(test.world), request_);
   Result<plan::OperationPlan> plan = plan::MakePlan(requests, context);
   status_ = plan.status();
@@ -134,7 +134,8 @@ Status PlacedProductRanks::MakeRank(int rank) {
     slots.push_back({static_cast<uint64_t>(*BoundBytes(request_, static_cast<int>(slot))), false});
   TANDEM_ASSIGN_OR_RETURN(own.work, client::CudaPlacedWork::Make(plan_.programs[viewer], slots, memory));
   TANDEM_RETURN_IF_ERROR(
-      own.work->Load([&]() -> Result<std::shared_ptr<cuda::LocalWork>> { return gpu.products->MakeWork(); }));
+      own.work->Load([&]() -> Result<std::shared_ptr<cuda::LocalWork>> { return gpu.products->MakeWork(); },
+                     [&] { return client::PlacedFusedState::Make(gpu.device); }));
   for (int set = 0; set < kSets; ++set) {
     own.operands.emplace_back();
     for (const SlotLimit& slot : slots) own.operands.back().push_back(machine_->Allocate(rank, slot.bytes));

@@ -15,11 +15,11 @@ Status DoesNotFit() {
 
 // Of the signal area that the program's kernel needs.
 uint64_t LeastSignalBytes(const plan::RankProgram& program) {
-  const bool dense = std::any_of(program.steps.begin(), program.steps.end(), [](const plan::Step& step) {
+  const bool more = std::any_of(program.steps.begin(), program.steps.end(), [](const plan::Step& step) {
     const auto* collective = std::get_if<plan::CollectiveStep>(&step.work);
-    return collective != nullptr && collective->dense;
+    return collective != nullptr && (collective->dense || plan::IsFusedKernel(*collective));
   });
-  return dense ? plan::kClientSignalAreaBytes : plan::kSignalAreaBytes;
+  return more ? plan::kClientSignalAreaBytes : plan::kSignalAreaBytes;
 }
 
 }  // namespace

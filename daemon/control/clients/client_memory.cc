@@ -74,8 +74,10 @@ Status ClientMemoryService::Provide(GroupRecord& group, uint64_t half_bytes, uin
     if (made.ok()) *set = *made;
     status = made.status();
   };
-  const bool dense = group.context.packet_kernels && group.context.dense_packets;
-  if (first) make(dense ? plan::kClientSignalAreaBytes : plan::kSignalAreaBytes, "client signals", &signals);
+  const plan::GroupContext& context = group.context;
+  const bool more = context.packet_kernels &&
+                    (context.dense_packets || context.client_kernels == plan::ClientKernels::kFused);
+  if (first) make(more ? plan::kClientSignalAreaBytes : plan::kSignalAreaBytes, "client signals", &signals);
   if (grows) make(2 * half + bulk, "client workspace", &workspace);
   RegistryLock lock(core_.registry);
   if (status.ok() && !core_.registry.Has(group)) status = Unavailable("group '" + group.name + "' has ended");

@@ -36,6 +36,7 @@ struct MemberRecord {
   uint64_t rendezvous = 0;            // of unnamed tensors, so far
   bool client_products = false;       // its process has what client-placed products need
   bool client_dense_packets = false;  // its library has the kernels of dense packets
+  bool client_fused = false;          // and those of fused matmuls of many rows
 };
 
 struct GroupRecord {

@@ -262,6 +262,7 @@ Result<std::shared_ptr<GroupRecord>> JoinService::MakeGroup(const std::string& s
     member.gpu = party.gpu;
     member.client_products = party.request.client_products();
     member.client_dense_packets = party.request.client_dense_packets();
+    member.client_fused = party.request.client_fused();
     group->gpus.push_back(party.gpu);
     group->members.push_back(std::move(member));
   }
@@ -294,12 +295,15 @@ void JoinService::FillContext(GroupRecord& group) const {
     context.no_client_plans = "the client of rank " + std::to_string(rank) + " speaks protocol " +
                               std::to_string(protocol) + ", which has no plans in clients";
   }
-  const bool products = std::all_of(group.members.begin(), group.members.end(),
-                                    [](const MemberRecord& member) { return member.client_products; });
-  context.dense_packets = context.packet_kernels &&
-                          std::all_of(group.members.begin(), group.members.end(),
-                                      [](const MemberRecord& member) { return member.client_dense_packets; });
+  const auto all_have = [&group](bool MemberRecord::*capability) {
+    return std::all_of(group.members.begin(), group.members.end(),
+                       [&](const MemberRecord& member) { return member.*capability; });
+  };
+  const bool products = all_have(&MemberRecord::client_products);
+  context.dense_packets = context.packet_kernels && all_have(&MemberRecord::client_dense_packets);
+  const bool fused = products && all_have(&MemberRecord::client_fused);
   context.client_kernels = core_.options.backend != "cuda" ? plan::ClientKernels::kAll
+                           : fused                         ? plan::ClientKernels::kFused
                            : products                      ? plan::ClientKernels::kProducts
                                                            : plan::ClientKernels::kCollectives;
   for (size_t rank = 0; rank < group.world(); ++rank) {

@@ -58,7 +58,7 @@ Result<plan::TuningEntry> TuningService::Put(const v1::OpRequest& request,
   context.topology = Subset(core_.options.topology, gpus);
   context.packet_kernels = core_.options.backend == "cuda";
   context.fused_kernels = context.fused_by_choice = true;
-  if (core_.options.backend == "cuda") context.client_kernels = plan::ClientKernels::kProducts;
+  if (core_.options.backend == "cuda") context.client_kernels = plan::ClientKernels::kFused;
   context.gpu_model = TuningModel(core_.options, context.topology);
   if (context.gpu_model.empty()) return FailedPrecondition("the GPUs are not of one model");
   const std::vector<OpRequest> requests(gpus.size(), parsed);

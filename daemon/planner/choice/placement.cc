@@ -38,10 +38,15 @@ bool RunsKernels(const RankProgram& program) {
 
 namespace {
 
-std::string WhyNotOnCuda(const CollectiveStep& collective) {
+std::string WhyNotOnCuda(const CollectiveStep& collective, ClientKernels kernels) {
   if (collective.skinny) return {};
-  if (collective.blocks == 0 || collective.algorithm == Algorithm::kFused)
-    return "launch collectives and products, of fused kernels only that for few rows";
+  if (IsFusedKernel(collective)) {
+    return kernels == ClientKernels::kFused
+               ? ""
+               : "of this group have an older library on some rank, or no cuBLASLt, and no fused kernel of many "
+                 "rows";
+  }
+  if (collective.blocks == 0) return "launch collectives that one kernel runs";
   // The halves of packets' own tensors would be known on the device alone.
   const bool in_half =
       collective.in.ref.space == Space::kWorkspace || collective.out.ref.space == Space::kWorkspace;
@@ -63,7 +68,8 @@ std::string WhyNotOnCuda(const MatmulStep& product) {
 
 // Why a client on CUDA cannot launch `step`, which has the form; empty if it can.
 std::string WhyNotOnCuda(const Step& step, ClientKernels kernels) {
-  if (const auto* collective = std::get_if<CollectiveStep>(&step.work)) return WhyNotOnCuda(*collective);
+  if (const auto* collective = std::get_if<CollectiveStep>(&step.work))
+    return WhyNotOnCuda(*collective, kernels);
   if (std::holds_alternative<NopStep>(step.work)) return {};
   if (kernels == ClientKernels::kCollectives)
     return "need cuBLASLt in the process of every rank for products and what goes with them";

@@ -374,7 +374,9 @@ double PredictUs(const Problem& problem, Algorithm algorithm, Algorithm collecti
                            (algorithm == Algorithm::kFused && SkinnyFor(problem).has_value());
     if (!problem.in_client() || of_client || !PredictsHandOver(problem.request->op, *problem.group))
       return us;
-    return std::max(us - kHandOverUs, 0.0);
+    // Two or three kernels a launch, of which one meets the peers.
+    constexpr double kMeetingUs = 4;
+    return std::max(us - kHandOverUs, 0.0) + (algorithm == Algorithm::kFused ? kMeetingUs : 0);
   }
   if (problem.request->op == Op::kAsyncInputMatmul) {
     return MatmulUs(problem, machine, static_cast<double>(problem.rows), static_cast<double>(problem.n),

@@ -8,6 +8,7 @@
 
 #include "daemon/planner/choice/choice.h"
 #include "daemon/planner/families/families.h"
+#include "daemon/planner/families/fused_entry.h"
 #include "daemon/planner/families/matmul_parts.h"
 #include "daemon/planner/families/row_products.h"
 #include "daemon/planner/families/skinny.h"
@@ -259,6 +260,33 @@ void Fused(const Problem& problem, Gather* gather, Builder* builder) {
   }
 }
 
+// The same for clients: one launch meets the peers, pushes the shard and multiplies. A caller that wants A
+// back gets it by copies behind the kernel.
+void FusedInClient(const Problem& problem, Gather* gather, Builder* builder) {
+  const int world = problem.world_size;
+  FusedEntry entry(builder, true);
+  const int sent = builder->Signals();
+  for (int r = 0; r < world; ++r) {
+    for (size_t c = 0; c < problem.slots.c.size(); ++c) {
+      builder->BeginCollective(r, 0, Algorithm::kFused, Op::kAllGatherMatmul,
+                               problem.Slot(r, problem.slots.a), problem.Slot(r, problem.slots.c[c]),
+                               ReduceOp::kSum);
+      if (c == 0) {
+        entry.Begin(r);
+        // Who needs the shard first comes first.
+        for (int j = 1; j < world; ++j) gather->Push(r, 0, (r - j + world) % world, r, 0, sent);
+      }
+      for (int j = 0; j < world; ++j) {
+        const int source = (r + j) % world;
+        if (source != r) builder->Wait(r, 0, source, sent, Text("chunk ", source));
+        builder->Add(r, 0, gather->ShardMatmul(r, c, source), Text("gemm chunk ", source));
+      }
+      builder->EndCollective(r, FusedBlocks(problem));
+    }
+    for (int j = 0; j < world && problem.slots.gathered_a >= 0; ++j) gather->Return(r, 0, (r + j) % world, 0);
+  }
+}
+
 // Each chunk travels from neighbour to neighbour: rank r gets it from r + 1, passes it on to r - 1, and
 // multiplies.
 void Ring(const Problem& problem, int pieces, Gather* gather, Builder* builder) {
@@ -439,7 +467,8 @@ Status BuildAllGatherMatmul(const Problem& problem, Algorithm algorithm, Algorit
     if (world > 1) plan->gathered_a_bytes = problem.message_bytes;
     return BuildSkinny(problem, *skinny, plan);
   }
-  const int planned = unfused && collective != Algorithm::kCopyEngine ? 1 : 2;
+  const bool on_one = unfused ? collective != Algorithm::kCopyEngine : fused && problem.in_client();
+  const int planned = on_one ? 1 : 2;
   const int lanes = world == 1 ? 1 : request.lanes > 0 && !fused && !unfused ? request.lanes : planned;
   // A chunk's product, its copy and its words.
   Builder builder(world, lanes, 4 * world * pieces + 32, problem.in_client());
@@ -450,6 +479,8 @@ Status BuildAllGatherMatmul(const Problem& problem, Algorithm algorithm, Algorit
     in_slot = UnfusedGather(problem, collective, &gather, &builder);
   } else if (ring) {
     Ring(problem, pieces, &gather, &builder);
+  } else if (fused && problem.in_client()) {
+    FusedInClient(problem, &gather, &builder);
   } else if (fused) {
     Fused(problem, &gather, &builder);
   } else {

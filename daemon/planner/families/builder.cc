@@ -87,7 +87,7 @@ int Builder::Signals(int count) {
 
 bool Builder::InBulk() {
   sealed_ = true;
-  return reserved_ > kMaxWorkspaceBytes;
+  return in_bulk_ || reserved_ > kMaxWorkspaceBytes;
 }
 
 Ref Builder::Workspace(int rank, uint64_t offset) {
@@ -230,8 +230,9 @@ void Builder::BeginCollective(int rank, int lane, Algorithm algorithm, Op op, Vi
   state.collective_lane = lane;
 }
 
-void Builder::EndCollective(int rank) {
+void Builder::EndCollective(int rank, int blocks) {
   RankState& state = ranks_[rank];
+  state.collective.blocks = static_cast<uint16_t>(blocks);
   state.collective.expansion = std::move(state.expansion);
   state.collective.signal_count = static_cast<uint16_t>(signals_);
   const int lane = state.collective_lane;

@@ -47,6 +47,8 @@ class Builder {
   // The same for tensors of a rank's products, copies and sums outside of a collective: for engines in
   // workspace, in a client's programs at one address in every launch.
   uint64_t ReserveSteady(uint64_t bytes);
+  // The whole layout lies in the bulk area, however small it is. Before the first step.
+  void PutInBulk() { in_bulk_ = true; }
   // Layout: `count` signal indexes of every writer on every reader; returns the first.
   int Signals(int count = 1);
   // True when the layout is over kMaxWorkspaceBytes, so that it lies in the bulk area and peers may write
@@ -92,7 +94,8 @@ class Builder {
   // Between these two, steps of `rank` become the expansion of one CollectiveStep on `lane`.
   void BeginCollective(int rank, int lane, Algorithm algorithm, Op op, View in, View out, ReduceOp reduce_op,
                        int shots = 1, bool dense = false);
-  void EndCollective(int rank);
+  // `blocks`: of a kernel whose expansion does not tell how many it has; 0: PlanKernels finds them.
+  void EndCollective(int rank, int blocks = 0);
 
   // The index of the last step of `lane`, or kNone.
   static constexpr uint32_t kNone = UINT32_MAX;
@@ -124,6 +127,7 @@ class Builder {
   int world_size_;
   int lanes_;
   bool in_client_;
+  bool in_bulk_ = false;
   uint64_t reserved_ = 0;
   uint64_t steady_ = 0;  // of a client's programs: behind `reserved_` if that is in bulk
   int signals_ = 0;

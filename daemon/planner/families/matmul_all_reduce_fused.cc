@@ -5,7 +5,7 @@
 // to all. Copy engines, by whole parts with a word behind each, took longer than the products (15 µs each on
 // four H200s), and a lane that waits for a word 4 to 8 µs. So the kernel also waits for the peers' sums where
 // they arrive in C. With more than one wave of tiles, lane 1 meets the peers meanwhile, and takes their sums
-// where they do not arrive in C. Any number of rows: the last part may be short, and the last ranks may own
+// where they do not arrive in C. In a client the kernel waits there too. Any number of rows: the last part may be short, and the last ranks may own
 // none (FusedTileCut).
 #include "daemon/planner/families/families.h"
 #include "daemon/planner/families/fused_entry.h"
@@ -24,7 +24,7 @@ class FusedTwoShot {
         builder_(builder),
         world_(problem.world_size),
         cut_(CutOf(problem)),
-        entry_(builder) {
+        entry_(builder, problem.in_client()) {
     const View c = FoldedRows(problem.Slot(0, problem.slots.c[0]));
     part_ = Packed(Ref{}, problem.wire, {cut_.rows, c.extent[1]});
     in_place_ = problem.symmetric(problem.slots.c[0]);
@@ -38,6 +38,7 @@ class FusedTwoShot {
 
   // Of the program: the kernel's, and where it is more than one wave that on which peers are met.
   static int Lanes(const Problem& problem) {
+    if (problem.in_client()) return 1;
     const FusedTileCut cut = CutOf(problem);
     return IsOneFusedWave(cut.parts(), cut.rows, problem.n) ? 1 : 2;
   }
@@ -47,13 +48,15 @@ class FusedTwoShot {
     builder_->BeginCollective(r, 0, Algorithm::kFused, Op::kMatmulAllReduce,
                               problem_.Slot(r, problem_.slots.a), problem_.Slot(r, problem_.slots.c[0]),
                               ReduceOp::kSum);
+    entry_.Begin(r);
     for (int owner : PeersWithRows(r)) MultiplyFor(r, owner);
     if (Owns(r)) MultiplyAndSum(r);
-    if (in_place_) AwaitSums(r, 0);
-    builder_->EndCollective(r);
+    // A client's kernel waits for all that comes.
+    if (in_place_ || problem_.in_client()) AwaitSums(r, 0);
+    builder_->EndCollective(r, FusedBlocks(problem_));
     if (in_place_) return;
     // Sums come at about the same time, and consecutive waits are one operation of the lane.
-    AwaitSums(r, side_lane());
+    if (!problem_.in_client()) AwaitSums(r, side_lane());
     for (int owner : PeersWithRows(r))
       builder_->Copy(r, side_lane(), Staged(r, owner), Out(r, owner), true, "copy out");
   }
@@ -145,7 +148,7 @@ class FusedTwoShot {
 
 Status BuildFusedMatmulAllReduce(const Problem& problem, OperationPlan* plan) {
   if (const auto skinny = SkinnyFor(problem)) return BuildSkinny(problem, *skinny, plan);
-  Builder builder(problem.world_size, FusedTwoShot::Lanes(problem));
+  Builder builder(problem.world_size, FusedTwoShot::Lanes(problem), 32, problem.in_client());
   FusedTwoShot parts(problem, &builder);
   parts.Meet();
   for (int r = 0; r < problem.world_size; ++r) parts.Write(r);

@@ -133,6 +133,7 @@ void Pipeline(const Problem& problem, Scatter* scatter, Builder* builder) {
 // (docs/performance-kernels.md). Of more than one wave of the kernel's tiles, lane 1 meets the peers
 // meanwhile.
 int FusedLanes(const Problem& problem) {
+  if (problem.in_client()) return 1;
   const View c = FoldedRows(problem.Slot(0, problem.slots.c[0]));
   return IsOneFusedWave(problem.world_size, c.extent[0], c.extent[1]) ? 1 : 2;
 }
@@ -143,12 +144,13 @@ void Fused(const Problem& problem, Builder* builder) {
   const View slice = Packed(Ref{}, problem.wire, c.extent);
   const PeerSlots inbox(builder, Bytes(slice)), stage(builder, Bytes(slice));
   const int sent = builder->Signals();
-  FusedEntry entry(builder);
+  FusedEntry entry(builder, problem.in_client());
   entry.Meet();
   for (int r = 0; r < world; ++r) {
     builder->BeginCollective(r, 0, Algorithm::kFused, Op::kMatmulReduceScatter,
                              problem.Slot(r, problem.slots.a), problem.Slot(r, problem.slots.c[0]),
                              ReduceOp::kSum);
+    entry.Begin(r);
     for (int j = 1; j <= world; ++j) {
       const int owner = (r + j) % world;
       const Range rows{owner * c.extent[dim], c.extent[dim]};
@@ -168,7 +170,7 @@ void Fused(const Problem& problem, Builder* builder) {
     }
     AddEpilogue(problem, r, dim, &sum);
     builder->Reduce(r, 0, std::move(sum), "sum in rank order");
-    builder->EndCollective(r);
+    builder->EndCollective(r, FusedBlocks(problem));
   }
 }
 

@@ -57,13 +57,15 @@ Result<PlacedKernelLaunch> MakeSkinny(const CollectiveArgs& args, const PlacedHa
   return PlacedKernelLaunch(kernel);
 }
 
-LaunchFrame& FrameOf(PlacedPhasesLaunch& kernel) { return kernel.frame; }
-LaunchFrame& FrameOf(PlacedPacketsLaunch& kernel) { return kernel.frame; }
-LaunchFrame& FrameOf(PlacedSkinnyKernel& kernel) { return kernel.launch.frame; }
+void SetOne(PlacedPhasesLaunch& kernel, const LaunchFrame& frame) { kernel.frame = frame; }
+void SetOne(PlacedPacketsLaunch& kernel, const LaunchFrame& frame) { kernel.frame = frame; }
+void SetOne(PlacedSkinnyKernel& kernel, const LaunchFrame& frame) { kernel.launch.frame = frame; }
+void SetOne(PlacedFusedKernel& kernel, const LaunchFrame& frame) { SetFrame(kernel, frame); }
 
 Status LoadOne(const PlacedPhasesLaunch& kernel) { return LoadPlacedPhases(kernel); }
 Status LoadOne(const PlacedPacketsLaunch& kernel) { return LoadPlacedPackets(kernel); }
 Status LoadOne(const PlacedSkinnyKernel& kernel) { return LoadPlacedSkinny(kernel); }
+Status LoadOne(const PlacedFusedKernel& kernel) { return LoadPlacedFused(kernel); }
 
 Status LaunchOne(const PlacedPhasesLaunch& kernel, CUstream_st* stream) {
   return LaunchPlacedPhases(kernel, stream);
@@ -74,11 +76,20 @@ Status LaunchOne(const PlacedPacketsLaunch& kernel, CUstream_st* stream) {
 Status LaunchOne(const PlacedSkinnyKernel& kernel, CUstream_st* stream) {
   return LaunchPlacedSkinny(kernel, stream);
 }
+Status LaunchOne(const PlacedFusedKernel& kernel, CUstream_st* stream) {
+  return LaunchPlacedFused(kernel, stream);
+}
 
 }  // namespace
 
-Result<PlacedKernelLaunch> MakePlacedLaunch(const CollectiveArgs& args, const PlacedHalves& halves) {
+Result<PlacedKernelLaunch> MakePlacedLaunch(const CollectiveArgs& args, const PlacedHalves& halves,
+                                            const PlacedFusedPlaces* fused) {
   if (args.skinny) return MakeSkinny(args, halves);
+  if (!args.parts.empty() && fused != nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(const PlacedFusedKernel kernel,
+                            MakePlacedFused(args, fused->words, fused->memory));
+    return PlacedKernelLaunch(kernel);
+  }
   if (!args.parts.empty() || !TakesCollective(args)) {
     return Unimplemented("no client-placed kernel takes this collective");
   }
@@ -88,7 +99,7 @@ Result<PlacedKernelLaunch> MakePlacedLaunch(const CollectiveArgs& args, const Pl
 }
 
 void SetFrame(PlacedKernelLaunch& launch, const LaunchFrame& frame) {
-  std::visit([&](auto& kernel) { FrameOf(kernel) = frame; }, launch);
+  std::visit([&](auto& kernel) { SetOne(kernel, frame); }, launch);
 }
 
 Status Load(const PlacedKernelLaunch& launch) {

@@ -10,6 +10,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/collectives/placed.h"
+#include "kernels/cuda/fused/placed_fused.h"
 #include "kernels/cuda/skinny/placed_skinny.h"
 #include "tandem/status.h"
 
@@ -24,11 +25,20 @@ struct PlacedHalves {
   uint64_t half_bytes = 0;                             // a multiple of 16
 };
 
-using PlacedKernelLaunch = std::variant<PlacedPhasesLaunch, PlacedPacketsLaunch, PlacedSkinnyKernel>;
+// Where the fused matmuls of a group's plans have their words and memory.
+struct PlacedFusedPlaces {
+  PlacedFusedWords words;
+  PlacedFusedMemory memory;
+};
+
+using PlacedKernelLaunch =
+    std::variant<PlacedPhasesLaunch, PlacedPacketsLaunch, PlacedSkinnyKernel, PlacedFusedKernel>;
 
 // The parameters, without the frame, of a kernel for `args`, whose addresses are those of an even launch.
-// UNIMPLEMENTED for what no client-placed kernel takes. INVALID_ARGUMENT for views that are no runs.
-Result<PlacedKernelLaunch> MakePlacedLaunch(const CollectiveArgs& args, const PlacedHalves& halves);
+// `fused`: for `args` with parts. UNIMPLEMENTED for what no client-placed kernel takes. INVALID_ARGUMENT for
+// views that are no runs.
+Result<PlacedKernelLaunch> MakePlacedLaunch(const CollectiveArgs& args, const PlacedHalves& halves,
+                                            const PlacedFusedPlaces* fused = nullptr);
 
 // Sets what the launches of a group have in common.
 void SetFrame(PlacedKernelLaunch& launch, const LaunchFrame& frame);

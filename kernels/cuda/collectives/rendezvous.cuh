@@ -62,7 +62,10 @@ class PlacedRendezvous {
   __device__ uint64_t value() const { return value_; }
   __device__ int64_t half() const { return static_cast<int64_t>(number_ & 1); }
   // True if a launch of the group has failed: this one must do nothing. Threads of a block may differ.
-  __device__ bool HasFailed() const { return LoadPrivate(frame_.failed) != 0; }
+  __device__ bool HasFailed() const { return HasFailed(frame_); }
+  __device__ static bool HasFailed(const LaunchFrame& frame) { return LoadPrivate(frame.failed) != 0; }
+  // Of a kernel behind the one that counts: its launch's number.
+  __device__ static uint64_t Counted(const LaunchFrame& frame) { return LoadPrivate(frame.counters); }
 
   template <typename Probe>
   __device__ bool Await(const uint64_t* word) const {
@@ -100,6 +103,11 @@ class PlacedRendezvous {
     if (frame_.timeout_ns == 0) return true;
     if (*start_ns == 0) *start_ns = now;
     return now - *start_ns < frame_.timeout_ns || GiveUp(GaveUp::kLate, peer, seen);
+  }
+
+  // Which rank writes a word of this rank's.
+  __device__ int PeerOf(const uint64_t* word) const {
+    return static_cast<int>((word - frame_.own_words) / frame_.words_per_peer);
   }
 
   class PlacedPatience {
@@ -146,10 +154,6 @@ class PlacedRendezvous {
     return static_cast<int64_t>(seen - (number_ << kLaunchTagBits));
   }
   __device__ bool TagFits(uint64_t seen) const { return (seen & (kOneLaunch - 1)) == frame_.tag; }
-  __device__ int PeerOf(const uint64_t* word) const {
-    return static_cast<int>((word - frame_.own_words) / frame_.words_per_peer);
-  }
-
   // Returns false. The first thread of all tells the host.
   __device__ bool GiveUp(GaveUp why, int peer, uint64_t seen) const {
     auto* failed = reinterpret_cast<unsigned long long*>(frame_.failed);

@@ -12,55 +12,6 @@
 
 namespace tandem::cuda {
 
-// clang-format off
-#define TANDEM_FUSED_VARIANTS(X) \
-  X(bf16_k_256_1x1_sums) \
-  X(f16_k_256_1x1_sums) \
-  X(f16_n_256_1x1_sums) \
-  X(bf16_f32_k_256_1x1_sums) \
-  X(bf16_f32_n_256_1x1_sums) \
-  X(f16_f32_k_256_1x1_sums) \
-  X(f16_f32_n_256_1x1_sums) \
-  X(e4m3_f16_k_256_1x1_sums) \
-  X(e4m3_f32_k_256_1x1_sums) \
-  X(bf16_k_256_2x1) \
-  X(bf16_k_256_1x2) \
-  X(bf16_k_256_2x1_sums) \
-  X(bf16_k_224_2x1) \
-  X(bf16_n_256_1x1_sums) \
-  X(bf16_n_256_2x1_sums) \
-  X(e4m3_k_256_1x1_sums) \
-  X(e4m3_k_256_2x1_sums) \
-  X(e4m3_k_224_2x1) \
-  X(e4m3_exact_k_256_1x1_sums) \
-  X(e4m3_exact_k_256_1x1) \
-  X(e4m3_exact_k_192_1x1) \
-  X(e4m3_exact_k_224_1x1) \
-  X(e4m3_f16_exact_k_256_1x1_sums) \
-  X(e4m3_f32_exact_k_256_1x1_sums) \
-  X(e4m3_e5m2_exact_k_256_1x1_sums) \
-  X(e4m3_e5m2_exact_k_192_1x1) \
-  X(e4m3_e5m2_k_256_1x1_sums) \
-  X(e4m3_e5m2_k_256_2x1_sums) \
-  X(e4m3_e5m2_f16_exact_k_256_1x1_sums) \
-  X(e4m3_e5m2_f32_exact_k_256_1x1_sums) \
-  X(e5m2_e4m3_exact_k_256_1x1_sums) \
-  X(e5m2_e4m3_exact_k_192_1x1) \
-  X(e5m2_e4m3_k_256_1x1_sums) \
-  X(e5m2_e4m3_k_256_2x1_sums) \
-  X(e5m2_e4m3_f16_exact_k_256_1x1_sums) \
-  X(e5m2_e4m3_f32_exact_k_256_1x1_sums) \
-  X(e5m2_exact_k_256_1x1_sums) \
-  X(e5m2_exact_k_192_1x1) \
-  X(e5m2_f16_exact_k_256_1x1_sums) \
-  X(e5m2_f32_exact_k_256_1x1_sums) \
-  X(e4m3_blocks_k_256_1x1_sums) \
-  X(e4m3_blocks_k_192_1x1)
-// clang-format on
-#define TANDEM_DECLARE(name) FusedVariant FusedVariant_##name();
-TANDEM_FUSED_VARIANTS(TANDEM_DECLARE)
-#undef TANDEM_DECLARE
-
 namespace {
 
 std::atomic<int> engines_on_device = 1;
@@ -84,15 +35,6 @@ int SmCount() {
   return engines == 1 ? count : count / engines - 1;
 }
 
-std::span<const FusedVariant> FusedVariants() {
-  static const std::vector<FusedVariant> variants = {
-#define TANDEM_CALL(name) FusedVariant_##name(),
-      TANDEM_FUSED_VARIANTS(TANDEM_CALL)
-#undef TANDEM_CALL
-  };
-  return variants;
-}
-
 const FusedVariant* FusedVariantFor(const FusedMatmul& matmul, const FusedTiling& tiling) {
   const bool sums = NeedsSums(matmul);
   // In this order: a kernel whose sums are as asked, then a more exact one, then one that adds partial sums
@@ -101,7 +43,7 @@ const FusedVariant* FusedVariantFor(const FusedMatmul& matmul, const FusedTiling
     return (variant.exact == matmul.exact ? 2 : 0) + (variant.sums == sums ? 1 : 0);
   };
   const FusedVariant* found = nullptr;
-  for (const FusedVariant& variant : FusedVariants()) {
+  for (const FusedVariant& variant : matmul.variants) {
     if (variant.type != static_cast<uint8_t>(matmul.type) ||
         variant.b_type != static_cast<uint8_t>(matmul.b_type) ||
         variant.out_type != static_cast<uint8_t>(matmul.out_type) || variant.b_along_n != matmul.b_along_n ||
@@ -328,15 +270,20 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
   return params;
 }
 
-Status LaunchFused(const FusedMatmulParams& params, const FusedVariant& variant, int ctas,
-                   CUstream_st* stream) {
-  int cluster = variant.cluster_m * variant.cluster_n;
+Result<int> FusedCtas(const FusedMatmulParams& params, const FusedVariant& variant, int ctas) {
+  const int cluster = variant.cluster_m * variant.cluster_n;
   if (ctas <= 0) ctas = SmCount();
   ctas = std::min(ctas, (params.split.from + params.split.segments) * cluster) / cluster * cluster;
   if (ctas <= 0) return InvalidArgument("no CTA to run on");
+  return ctas;
+}
+
+Status LaunchFused(const FusedMatmulParams& params, const FusedVariant& variant, int ctas,
+                   CUstream_st* stream) {
+  TANDEM_ASSIGN_OR_RETURN(ctas, FusedCtas(params, variant, ctas));
   void* arguments[] = {const_cast<FusedMatmulParams*>(&params)};
   return RuntimeStatus("cudaLaunchKernel",
-                       cudaLaunchKernel(variant.kernel, dim3(static_cast<unsigned>(ctas)), dim3(384),
+                       cudaLaunchKernel(variant.kernel, dim3(static_cast<unsigned>(ctas)), dim3(kFusedThreads),
                                         arguments, variant.shared_bytes, stream));
 }
 
@@ -347,21 +294,6 @@ Status LoadFusedKernel(const FusedVariant& variant) {
                                          static_cast<int>(variant.shared_bytes))));
   cudaFuncAttributes attributes = {};
   return RuntimeStatus("cudaFuncGetAttributes", cudaFuncGetAttributes(&attributes, variant.kernel));
-}
-
-Status LoadFusedKernels() {
-  int device = 0, major = 0, minor = 0;
-  TANDEM_RETURN_IF_ERROR(RuntimeStatus("cudaGetDevice", cudaGetDevice(&device)));
-  TANDEM_RETURN_IF_ERROR(RuntimeStatus(
-      "cudaDeviceGetAttribute", cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)));
-  TANDEM_RETURN_IF_ERROR(RuntimeStatus(
-      "cudaDeviceGetAttribute", cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device)));
-  if (major != 9 || minor != 0) {
-    return Unimplemented("its GPU is of compute capability " + std::to_string(major) + "." +
-                         std::to_string(minor) + "; they need 9.0 (Hopper)");
-  }
-  for (const FusedVariant& variant : FusedVariants()) TANDEM_RETURN_IF_ERROR(LoadFusedKernel(variant));
-  return Status::Ok();
 }
 
 }  // namespace tandem::cuda

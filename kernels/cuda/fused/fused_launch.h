@@ -54,7 +54,15 @@ struct FusedMemory {
   void* partials = nullptr;  // kPartialBytes for sums of tiles that clusters share; null: none are shared
 };
 
+// All compiled variants of engines' kernels.
+std::span<const FusedVariant> FusedVariants();
+
 struct FusedMatmul {
+  // By a kernel of engines, or of `choices`.
+  FusedMatmul() : FusedMatmul(FusedVariants()) {}
+  explicit FusedMatmul(std::span<const FusedVariant> choices) : variants(choices) {}
+
+  std::span<const FusedVariant> variants;
   DType type = DType::kBf16, b_type = DType::kBf16,
         out_type = DType::kBf16;  // of A, B and C; A's and B's of one width
   bool exact =
@@ -113,9 +121,6 @@ void ShareSms(int engines);
 // The SMs of the current context's device that are this process's share; 0 where there is no device.
 int SmCount();
 
-// All compiled variants.
-std::span<const FusedVariant> FusedVariants();
-
 // The variant for `matmul`'s types, layout and sums with the given `tiling`; null if there is none.
 // An exact one does for a matmul that need not be.
 const FusedVariant* FusedVariantFor(const FusedMatmul& matmul, const FusedTiling& tiling);
@@ -139,6 +144,10 @@ std::vector<MatmulBand> CutBands(const FusedMatmul& matmul, int64_t units_m, int
 // Makes a launch's parameters. INVALID_ARGUMENT when a matrix is not aligned, or there are too many pieces or
 // bands.
 Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const FusedVariant& variant);
+
+inline constexpr unsigned kFusedThreads = 384;
+// The CTAs of a launch on `ctas` (0: one an SM): no more than have a tile, and whole clusters.
+Result<int> FusedCtas(const FusedMatmulParams& params, const FusedVariant& variant, int ctas);
 
 // Enqueues the kernel on `ctas` CTAs (0: one an SM).
 Status LaunchFused(const FusedMatmulParams& params, const FusedVariant& variant, int ctas,

@@ -112,7 +112,7 @@ void SetTypes(const MatmulArgs& matmul, FusedMatmul* fused) {
 
 }  // namespace
 
-bool TakesFused(const CollectiveArgs& args) {
+bool TakesFused(const CollectiveArgs& args, std::span<const FusedVariant> variants) {
   if (args.parts.empty() || args.parts.size() > kMaxPieces) return false;
   const FusedPart& first = args.parts.front();
   const MatmulArgs& matmul = first.matmul;
@@ -124,7 +124,7 @@ bool TakesFused(const CollectiveArgs& args) {
   if (matmul.b.stride[rows ? 0 : 1] * static_cast<int64_t>(DTypeBytes(matmul.b.dtype)) % kTmaBytes != 0)
     return false;
   if (!matmul.block_scales && !TakesScale(matmul.has_scale_b, matmul.scale_b)) return false;
-  FusedMatmul probe;
+  FusedMatmul probe(variants);
   SetTypes(matmul, &probe);
   probe.b_along_n = rows && !(float8 && matmul.b.stride[0] == 1);
   const FusedPart* sums = nullptr;
@@ -183,12 +183,13 @@ Status PlaceSum(const FusedPart& part, const Slices& slots, MatmulPiece* piece, 
 
 }  // namespace
 
-Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, const FusedMemory& memory) {
-  if (!TakesFused(args)) return Unimplemented("no fused kernel for these parts");
+Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, const FusedMemory& memory,
+                                    std::span<const FusedVariant> variants, int sms) {
+  if (!TakesFused(args, variants)) return Unimplemented("no fused kernel for these parts");
   const FusedPart& first = args.parts.front();
   const MatmulArgs& matmul = first.matmul;
   const size_t element = DTypeBytes(matmul.a.dtype), out_element = DTypeBytes(matmul.c.dtype);
-  FusedMatmul fused;
+  FusedMatmul fused(variants);
   SetTypes(matmul, &fused);
   const Heights heights = *HeightsOf(args.parts);
   fused.rows = heights.high;
@@ -299,7 +300,7 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, const FusedMemor
   }
   fused.alpha = matmul.alpha;
   fused.memory = memory;
-  fused.tiling = ChooseTiling(fused, SmCount());
+  fused.tiling = ChooseTiling(fused, sms);
   fused.runs = ChooseRuns(fused);
   fused.epoch = args.epoch;
   for (const Word* word : args.closing) fused.closing.push_back(reinterpret_cast<const uint64_t*>(word));
@@ -307,27 +308,6 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, const FusedMemor
   fused.abort_word = reinterpret_cast<const uint64_t*>(args.abort_word);
   fused.timeout_ns = TimeLimit(args.abort_word);
   return fused;
-}
-
-namespace {
-
-Result<std::unique_ptr<PreparedWork>> Prepare(const CollectiveArgs& args, const FusedMemory& memory) {
-  TANDEM_ASSIGN_OR_RETURN(const FusedMatmul fused, MakeFusedMatmul(args, memory));
-  TANDEM_ASSIGN_OR_RETURN(const FusedVariant* variant, FindFusedVariant(fused));
-  TANDEM_ASSIGN_OR_RETURN(const FusedMatmulParams params, MakeFusedParams(fused, *variant));
-  return std::unique_ptr<PreparedWork>(std::make_unique<PreparedFused>(params, variant, fused.tiling.ctas));
-}
-
-}  // namespace
-
-Status EnqueueFused(const CollectiveArgs& args, const FusedMemory& memory, CUstream_st* stream,
-                    const FusedCalls& calls) {
-  std::unique_ptr<PreparedWork> unkept;
-  std::unique_ptr<PreparedWork>& prepared = args.prepared != nullptr ? *args.prepared : unkept;
-  if (prepared == nullptr) {
-    TANDEM_ASSIGN_OR_RETURN(prepared, Prepare(args, memory));
-  }
-  return static_cast<PreparedFused&>(*prepared).Enqueue(args, stream, calls);
 }
 
 }  // namespace tandem::cuda

@@ -39,13 +39,21 @@ Result<std::shared_ptr<PlacedWork>> CudaPlacedQueue::Prepare(const plan::RankPro
   TANDEM_ASSIGN_OR_RETURN(auto work, CudaPlacedWork::Make(program, std::move(slots), memory));
   SlowCallScope scope(pages_->device().driver());
   TANDEM_RETURN_IF_ERROR(pages_->device().Enter());
-  TANDEM_RETURN_IF_ERROR(work->Load([this]() -> Result<std::shared_ptr<cuda::LocalWork>> {
+  const auto local = [this]() -> Result<std::shared_ptr<cuda::LocalWork>> {
     std::lock_guard lock(prepare_mutex_);
     if (local_ == nullptr) {
       TANDEM_ASSIGN_OR_RETURN(local_, products_->MakeWork());
     }
     return local_;
-  }));
+  };
+  const auto fused = [this]() -> Result<std::shared_ptr<PlacedFusedState>> {
+    std::lock_guard lock(prepare_mutex_);
+    if (fused_ == nullptr) {
+      TANDEM_ASSIGN_OR_RETURN(fused_, PlacedFusedState::Make(pages_->shared_device()));
+    }
+    return fused_;
+  };
+  TANDEM_RETURN_IF_ERROR(work->Load(local, fused));
   std::lock_guard lock(mutex_);
   frame_.own_words = reinterpret_cast<const uint64_t*>(memory.signals[static_cast<size_t>(program.rank)]);
   frame_.words_per_peer = plan::kSignalsPerWriter;

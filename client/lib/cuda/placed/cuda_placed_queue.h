@@ -82,6 +82,7 @@ class CudaPlacedQueue final : public PlacedQueue {
   std::mutex prepare_mutex_;
   std::shared_ptr<cuda::LocalWork>
       local_;  // of all plans, whose launches follow one another; null: of none yet
+  std::shared_ptr<PlacedFusedState> fused_;  // likewise
 
   std::mutex mutex_;  // held in the driver's calls, which may block behind many launches
   std::vector<InFlight> in_flight_;

@@ -18,6 +18,10 @@ Result<std::shared_ptr<CudaPlacedWork>> CudaPlacedWork::Make(const plan::RankPro
                                                              const PlacedMemory& memory) {
   std::shared_ptr<CudaPlacedWork> made(new CudaPlacedWork);
   made->memory_ = memory;
+  made->is_fused_ = std::any_of(program.steps.begin(), program.steps.end(), [](const plan::Step& step) {
+    const auto* collective = std::get_if<plan::CollectiveStep>(&step.work);
+    return collective != nullptr && plan::IsFusedKernel(*collective);
+  });
   for (const engine::SlotLimit& slot : slots) made->slot_bytes_.push_back(slot.bytes);
   const engine::ProgramLimits limits{program.rank, program.world_size, memory.half_bytes, memory.bulk_bytes,
                                      std::move(slots)};
@@ -27,7 +31,7 @@ Result<std::shared_ptr<CudaPlacedWork>> CudaPlacedWork::Make(const plan::RankPro
 
 Result<std::vector<CudaPlacedStep>> CudaPlacedWork::Build(std::span<const engine::SlotAddress> slots) {
   engine::LaunchContext context;
-  context.signals = memory_.signals;
+  context.signals = is_fused_ ? FusedWords() : memory_.signals;
   context.workspace = memory_.workspace;
   context.bulk = memory_.bulk;
   context.slots = slots;
@@ -36,12 +40,13 @@ Result<std::vector<CudaPlacedStep>> CudaPlacedWork::Build(std::span<const engine
   cuda::PlacedHalves halves;
   std::copy_n(memory_.workspace.begin(), halves.workspace.size(), halves.workspace.begin());
   halves.half_bytes = memory_.half_bytes;
+  const cuda::PlacedFusedPlaces places = FusedPlaces();
   std::vector<CudaPlacedStep> steps;
   steps.reserve(bound.size());
   for (const engine::BoundWork& work : bound) {
     if (work.kernel != nullptr) {
       TANDEM_ASSIGN_OR_RETURN(const cuda::PlacedKernelLaunch launch,
-                              cuda::MakePlacedLaunch(*work.kernel, halves));
+                              cuda::MakePlacedLaunch(*work.kernel, halves, is_fused_ ? &places : nullptr));
       steps.emplace_back(launch);
     } else if (work.product != nullptr) {
       steps.emplace_back(*work.product);
@@ -56,12 +61,45 @@ Result<std::vector<CudaPlacedStep>> CudaPlacedWork::Build(std::span<const engine
   return steps;
 }
 
-Status CudaPlacedWork::Load(const GetLocalWork& local) {
+// A fused matmul's words are apart from all others: their value is the same in every launch.
+std::array<Word*, plan::kMaxWorldSize> CudaPlacedWork::FusedWords() const {
+  std::array<Word*, plan::kMaxWorldSize> words{};
+  for (size_t rank = 0; rank < words.size(); ++rank) {
+    if (memory_.signals[rank] != nullptr)
+      words[rank] = memory_.signals[rank] + plan::kClientFusedWordsOffset / sizeof(Word);
+  }
+  return words;
+}
+
+cuda::PlacedFusedPlaces CudaPlacedWork::FusedPlaces() const {
+  cuda::PlacedFusedPlaces places;
+  if (!is_fused_) return places;
+  const auto words = FusedWords();
+  for (size_t rank = 0; rank < words.size(); ++rank) {
+    places.words.meeting[rank] = reinterpret_cast<uint64_t*>(memory_.signals[rank]);
+    places.words.fused[rank] = reinterpret_cast<uint64_t*>(words[rank]);
+  }
+  places.words.per_writer = plan::kSignalsPerWriter;
+  if (fused_ != nullptr) places.memory = fused_->memory();
+  return places;
+}
+
+Status CudaPlacedWork::Load(const GetLocalWork& local, const GetFusedState& fused) {
+  if (is_fused_) {
+    TANDEM_ASSIGN_OR_RETURN(fused_, fused());
+  }
   // Any address does, so that views are not taken for operands that are bound to nothing.
   engine::SlotAddress address;
   address.own = reinterpret_cast<std::byte*>(memory_.signals.front());
   address.peer.fill(address.own);
-  const std::vector<engine::SlotAddress> slots(slot_bytes_.size(), address);
+  std::vector<engine::SlotAddress> slots(slot_bytes_.size(), address);
+  // A fused matmul's parts must not coincide.
+  for (size_t slot = 0; is_fused_ && slot < slots.size(); ++slot) {
+    constexpr size_t kApart = size_t{1} << 40;
+    slots[slot].own += slot * plan::kMaxWorldSize * kApart;
+    for (size_t rank = 0; rank < slots[slot].peer.size(); ++rank)
+      slots[slot].peer[rank] += (slot * plan::kMaxWorldSize + rank) * kApart;
+  }
   TANDEM_ASSIGN_OR_RETURN(const std::vector<CudaPlacedStep> steps, Build(slots));
   if (steps.size() > 1) {
     TANDEM_ASSIGN_OR_RETURN(local_, local());

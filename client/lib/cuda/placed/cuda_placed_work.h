@@ -5,6 +5,7 @@
 // launches that were made lately.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -12,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "client/lib/cuda/placed/placed_fused_state.h"
 #include "client/lib/placed/placed_queue.h"
 #include "drivers/cuda/cuda_driver.h"
 #include "engine/executor/executor.h"
@@ -34,7 +36,9 @@ class CudaPlacedWork final : public PlacedWork {
   // Loads the kernels into the current context, and lets cuBLASLt's algorithms be chosen. Addresses of
   // operands play no part in which kernels they are. `local`: asked for if there is local work.
   using GetLocalWork = std::function<Result<std::shared_ptr<cuda::LocalWork>>()>;
-  Status Load(const GetLocalWork& local);
+  // `fused`: asked for if the kernel is a fused matmul of many rows.
+  using GetFusedState = std::function<Result<std::shared_ptr<PlacedFusedState>>()>;
+  Status Load(const GetLocalWork& local, const GetFusedState& fused);
   // The parameters for these operands, without the kernel's frame; good until the next call.
   // INVALID_ARGUMENT: an operand is no memory that the GPU reaches. `driver`: asked once for each new set of
   // operands.
@@ -44,6 +48,8 @@ class CudaPlacedWork final : public PlacedWork {
 
  private:
   CudaPlacedWork() = default;
+  std::array<Word*, plan::kMaxWorldSize> FusedWords() const;
+  cuda::PlacedFusedPlaces FusedPlaces() const;
   Result<std::vector<CudaPlacedStep>> Build(std::span<const engine::SlotAddress> slots);
   Status CheckReachable(std::span<const engine::SlotAddress> slots, cuda::CudaDriver& driver) const;
 
@@ -58,6 +64,8 @@ class CudaPlacedWork final : public PlacedWork {
   std::vector<uint64_t> slot_bytes_;
   std::unique_ptr<engine::CompiledProgram> program_;
   std::shared_ptr<cuda::LocalWork> local_;  // null: there is none
+  bool is_fused_ = false;
+  std::shared_ptr<PlacedFusedState> fused_;  // null until Load, or not of a fused matmul
   std::vector<Kept> kept_;
   uint64_t uses_ = 0;
 };

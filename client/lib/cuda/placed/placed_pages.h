@@ -26,6 +26,7 @@ class PlacedPages {
   ~PlacedPages();
 
   cuda::CudaDevice& device() const { return *device_; }
+  const std::shared_ptr<cuda::CudaDevice>& shared_device() const { return device_; }
   CUevent order() const { return order_; }
   const VerdictPage& verdict() const { return verdict_; }
   // Without words, time limit, tag and plan.

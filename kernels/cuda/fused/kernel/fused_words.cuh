@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/collectives/rendezvous.cuh"
 #include "kernels/cuda/fused/fused_matmul.h"
 #include "kernels/cuda/fused/kernel/ptx.cuh"
 
@@ -15,12 +16,18 @@ namespace tandem::cuda {
 // product's kernels.
 struct NoFusedProbe {
   static constexpr bool kFlagBeforeData = false;
+  static constexpr bool kPlaced = false;
   __device__ static bool HasReached(uint64_t word, uint64_t epoch) {
     return static_cast<int64_t>(word - epoch) >= 0;
   }
   __device__ static void AfterWait(uint64_t) {}
   __device__ static void BeforeFlag(uint64_t) {}
   __device__ static void AfterEarlyFlag(uint64_t) {}
+};
+
+// The kernels of client-placed launches (placed_fused.h). Engines' kernels have no code for them.
+struct PlacedFused : NoFusedProbe {
+  static constexpr bool kPlaced = true;
 };
 
 // One thread's waits for words that other GPUs, or the lanes beside the kernel, write. After an abort or a
@@ -35,8 +42,15 @@ struct WordWaiter {
     uint64_t start = ptx::GlobalTimer(), asked = start;
     while (!Probe::HasReached(ptx::LoadAcquire(word), params.epoch)) {
       uint64_t now = ptx::GlobalTimer();
-      if (now - asked < 64'000) continue;  // the abort word lies in host memory: ask seldom
+      if (now - asked < 64'000) continue;  // thousands of threads may wait
       asked = now;
+      if constexpr (Probe::kPlaced) {
+        // The kernel before this one has counted the launch.
+        const PlacedRendezvous rendezvous(params.frame, PlacedRendezvous::Counted(params.frame));
+        given_up = !rendezvous.Look(&start, rendezvous.PeerOf(word), 0);
+        if (given_up) return;
+        continue;
+      }
       if (params.abort_word != nullptr && ptx::LoadAcquire(params.abort_word) != 0) {
         given_up = true;
         return;
@@ -67,6 +81,8 @@ __device__ __forceinline__ void CountStored(const FusedMatmulParams& params, int
   if (atomicAdd(counter, halves) + halves != static_cast<uint32_t>(units * T::kCluster) * 2) return;
   *counter = 0;
   ptx::SystemFence();
+  // A tile of the piece may be of a CTA that has given up. That CTA set the flag before the tile was counted.
+  if (Probe::kPlaced && PlacedRendezvous::HasFailed(params.frame)) return;
   if (piece.done != nullptr) ptx::StoreRelease(piece.done, params.epoch);
   // The words of bands behind the last column are told with the last one's.
   const int end = banded && (band + 1) * params.band_units_n < params.units_n ? band + 1 : piece.words;
