@@ -52,6 +52,28 @@ constexpr double kPlainTflops = 10;
 
 double TransferUs(double bytes, double gbps) { return bytes / (gbps * 1e3); }
 
+// Whether the times beyond the model hold.
+bool WereMeasured(const GroupContext& group, TopologyClass topology_class) {
+  return group.packet_kernels && topology_class == TopologyClass::kNvSwitch;
+}
+
+// The same of what the client launches, in graphs on 2 and 4 H200s, bf16.
+bool MeasuredInClient(const Problem& problem) {
+  return problem.in_client() && WereMeasured(*problem.group, problem.topology_class);
+}
+
+// What `us`, flops by the model's rate, take in the client: products of 16 to 1024 rows. cuBLASLt computes
+// whole tiles of 128 rows, and is the faster where tiles of 256 columns fill the GPU. Long products gain no
+// more than short ones, since the GPU's power slows them.
+double ClientFlopsUs(double us, double rows, double n) {
+  constexpr double kTileRows = 128, kTileColumns = 256, kFullTiles = 120;
+  constexpr double kRate = 1.06, kFullRate = 1.14, kMaxGainUs = 17;
+  const double whole_rows = kTileRows * std::ceil(rows / kTileRows);
+  const double whole_us = us * whole_rows / std::max(rows, 1.0);
+  const bool full = whole_rows * n >= kFullTiles * kTileRows * kTileColumns;
+  return std::max(whole_us / (full ? kFullRate : kRate), whole_us - kMaxGainUs);
+}
+
 // cuBLASLt's products with scales by blocks beside its others of fp8, in pipelines on H200s and H100s
 // (deploy/tuning).
 constexpr double kBlockScaledRate = 0.86;
@@ -63,8 +85,35 @@ double MatmulUs(const Problem& problem, const MachineModel& machine, double rows
   // cuBLASLt takes fp8 with contiguous columns of B alone: each product has B transposed first.
   const View b = problem.Slot(0, problem.slots.b[0]);
   const double transposition = IsFloat8(a) && RunsAlongN(b) ? TransferUs(2 * k * n, machine.memory_gbps) : 0;
-  return kMatmulStartUs + transposition +
-         std::max(flops / (machine.product_tflops * 1e6), TransferUs(bytes, machine.memory_gbps));
+  double flops_us = flops / (machine.product_tflops * 1e6);
+  if (MeasuredInClient(problem)) flops_us = ClientFlopsUs(flops_us, rows, n);
+  return kMatmulStartUs + transposition + std::max(flops_us, TransferUs(bytes, machine.memory_gbps));
+}
+
+bool SumsToAll(Op op) { return op == Op::kAllReduce || op == Op::kMatmulAllReduce; }
+
+// A kernel of the client's that sends `sent` bytes in each of its phases. The link hides what is local, save
+// for epochs, which are read apart from the data. Flags take longer from each rank beyond two.
+double ClientCollectiveUs(const Problem& problem, const MachineModel& machine, Algorithm algorithm,
+                          double sent, double local) {
+  constexpr double kSmRankUs = 0.75, kTwoShotUs = 1, kTwoShotRankUs = 1.25, kPacketsUs = 2.2;
+  // The second shot of dense packets begins before the first one ends.
+  constexpr double kBothShots = 0.8;
+  const double beyond_two = problem.world_size - 2, latency_us = machine.step_latency_us;
+  if (algorithm == Algorithm::kSm) {
+    return machine.launch_us + latency_us + kSmRankUs * beyond_two +
+           TransferUs(sent, 0.9 * machine.link_gbps);
+  }
+  if (algorithm == Algorithm::kTwoShot) {
+    return machine.launch_us + 2.5 * latency_us + kTwoShotUs + kTwoShotRankUs * beyond_two +
+           TransferUs(2 * sent, machine.link_gbps);
+  }
+  const bool sums = SumsToAll(problem.request->op), two_shot = sums && LowLatencyShots(problem) == 2;
+  const double moved = two_shot ? 2 * sent : sums ? sent * problem.world_size : sent;
+  const double start = kPacketsUs + (two_shot ? 1.5 : 0.5) * latency_us;
+  if (SendsDensePackets(problem))
+    return start + TransferUs((two_shot ? kBothShots : 1) * moved, machine.link_gbps);
+  return start + TransferUs(2 * moved, machine.link_gbps) + local;
 }
 
 double CollectiveUs(const Problem& problem, const MachineModel& machine, Algorithm algorithm) {
@@ -74,11 +123,15 @@ double CollectiveUs(const Problem& problem, const MachineModel& machine, Algorit
   const double local = TransferUs(2 * bytes, machine.memory_gbps);
   if (problem.world_size == 1) return machine.launch_us + local;
   const Op op = problem.request->op;
-  const bool all_reduce = op == Op::kAllReduce || op == Op::kMatmulAllReduce;
+  const bool all_reduce = SumsToAll(op);
   // Bytes that one GPU sends when every element crosses a link once, and how often.
   double sent = bytes * others / world;
   if (op == Op::kBroadcast) sent = bytes * others;
   if (op == Op::kReduce) sent = bytes;
+  const bool refined =
+      algorithm == Algorithm::kSm || algorithm == Algorithm::kTwoShot || algorithm == Algorithm::kLowLatency;
+  if (refined && MeasuredInClient(problem))
+    return ClientCollectiveUs(problem, machine, algorithm, sent, local);
   switch (algorithm) {
     case Algorithm::kOneShot:
       return machine.launch_us + machine.step_latency_us + TransferUs(bytes * others, machine.link_gbps) +
@@ -222,22 +275,29 @@ double SkinnyUs(const Problem& problem, const MachineModel& machine, const Skinn
 // gather's stage also pushes its rows.
 double ClientSkinnyUs(const Problem& problem, const MachineModel& machine, const SkinnyLayout& layout,
                       double wire) {
-  constexpr double kStartUs = 5, kMaxCtas = 128, kLatencyUs = 0.25, kSmGbps = 88;
-  // Of an all-reduce's return, for each rank beyond two (4 H200s).
-  constexpr double kReturnUs = 2;
+  constexpr double kStartUs = 5, kMaxCtas = 128, kLatencyUs = 0.25, kSmGbps = 92;
+  constexpr double kRate = 1.12;  // beside the model's, as those of ClientFlopsUs
+  // What tiles of 224 columns or more take to begin and to end.
+  constexpr double kWideUs = 5.5;
+  // Of sums, and of an all-reduce's return, for each rank beyond two (4 H200s).
+  constexpr double kSumUs = 0.75, kReturnUs = 2.5;
   const bool gather = layout.kind == SkinnyKind::kGather;
   const double tile_rows = layout.segment * layout.world;
   const double loads_us = TransferUs((tile_rows + layout.tile_n) * 128, kSmGbps);
-  const double pushes_us = gather ? 0.22 + 0.0036 * static_cast<double>(layout.rows) : 0;
+  const double row_us = layout.world == 2 ? 0.0036 : 0.0027;
+  const double pushes_us = gather ? 0.22 + row_us * static_cast<double>(layout.rows) : 0;
   const double stage_us = std::max({kLatencyUs, loads_us, pushes_us});
   const double n = static_cast<double>(problem.n), k = static_cast<double>(problem.k);
   const double bytes = (static_cast<double>(problem.rows) * k + k * n) * layout.element_bytes;
   const double flops = 2 * tile_rows * layout.tiles_m * layout.tile_n * layout.tiles_n * k;
   const double busy = std::min(1.0, layout.ctas() / kMaxCtas);
-  const double product = std::max({layout.k_blocks() * stage_us, TransferUs(bytes, machine.memory_gbps),
-                                   flops / (machine.tflops * busy * 1e6)});
-  const double back = layout.kind == SkinnyKind::kAllReduce ? kReturnUs * (layout.world - 2) : 0;
-  return kStartUs + product + (gather ? 0 : wire + back);
+  const double flops_us =
+      flops / (kRate * machine.tflops * busy * 1e6) + (layout.tile_n >= 224 ? kWideUs : 0);
+  const double product =
+      std::max({layout.k_blocks() * stage_us, TransferUs(bytes, machine.memory_gbps), flops_us});
+  if (gather) return kStartUs + product;
+  const double rank_us = kSumUs + (layout.kind == SkinnyKind::kAllReduce ? kReturnUs : 0);
+  return kStartUs + product + wire + rank_us * (layout.world - 2);
 }
 
 // A product and then `collective`, or before it; `extra` beyond the model.
@@ -258,19 +318,8 @@ double BesideUs(const Problem& problem, const MachineModel& machine, double whol
   }
   constexpr double kByEngineUs = 25;
   if (!measured) return us;
-  if (!problem.in_client()) return us + kByEngineUs;
-  // The kernel behind begins while the one before ends (2 H200s: 16 to 256 rows). Dense packets find what a
-  // product wrote in the caches.
-  constexpr double kByDenseUs = -1;
-  if (collective == Algorithm::kLowLatency && SendsDensePackets(problem)) return us + kByDenseUs;
-  // Of the message, what the caches no longer have when the second of the two reads it.
-  constexpr double kMaxReadUs = 10, kReadGbps = 300;
-  return us + std::min(kMaxReadUs, TransferUs(static_cast<double>(problem.message_bytes), kReadGbps));
-}
-
-// Whether the times beyond the model hold.
-bool WereMeasured(const GroupContext& group, TopologyClass topology_class) {
-  return group.packet_kernels && topology_class == TopologyClass::kNvSwitch;
+  // In the client both kernels take as long as each alone (2 and 4 H200s).
+  return problem.in_client() ? us : us + kByEngineUs;
 }
 
 double FusedUs(const Problem& problem, const MachineModel& machine, Algorithm algorithm,

@@ -10,49 +10,149 @@
 namespace tandem::plan {
 namespace {
 
-// Microseconds of the client's plans in a graph (bench/results/gpu-2xH200-client.jsonl).
+constexpr int64_t kKiB = 1 << 10, kMiB = 1 << 20;
+
+// What the client may launch, without a table.
+GroupContext ClientsOf(int world) {
+  GroupContext group = HopperGroup(world);
+  group.client_kernels = ClientKernels::kProducts;
+  group.gpu_model = "NVIDIA H200";
+  return group;
+}
+
+// Microseconds of the client's plans in a graph (bench/results/gpu-2xH200-client.jsonl,
+// gpu-4xH200-client.jsonl); 0: there is none. Unfused is the faster of both that are.
 struct MeasuredProduct {
+  int world;
   Op op;
   int64_t m, n, k;
   double fused_us, unfused_us;
 };
 constexpr Op kGather = Op::kAllGatherMatmul, kScatter = Op::kMatmulReduceScatter,
              kReduce = Op::kMatmulAllReduce;
-const std::vector<MeasuredProduct> kOnH200 = {
-    {kGather, 64, 14336, 8192, 62.2, 65.7},   {kScatter, 64, 8192, 14336, 62.7, 63.3},
-    {kReduce, 64, 8192, 14336, 63.3, 64.7},   {kGather, 128, 14336, 8192, 67.2, 72.7},
-    {kScatter, 128, 8192, 14336, 68.1, 68.1}, {kReduce, 128, 8192, 14336, 70.3, 71.9},
-    {kGather, 256, 14336, 8192, 89.6, 101.8}, {kScatter, 256, 8192, 14336, 91.3, 93.2},
-    {kReduce, 256, 8192, 14336, 95.3, 98.5},  {kGather, 16, 4096, 5120, 21.4, 19.2},
-    {kScatter, 16, 5120, 4096, 19.5, 18.2},   {kReduce, 16, 5120, 4096, 19.8, 18.6},
-    {kGather, 16, 1024, 2048, 13.3, 9.0},     {kScatter, 16, 2048, 1024, 8.8, 8.1},
-    {kReduce, 16, 2048, 1024, 8.9, 8.3},      {kGather, 154, 4096, 5120, 40.7, 28.3},
-    {kScatter, 154, 5120, 4096, 29.4, 24.9},  {kReduce, 154, 5120, 4096, 33.0, 28.0},
-    {kGather, 154, 1024, 2048, 13.9, 12.5},   {kScatter, 154, 2048, 1024, 11.4, 9.7},
-    {kReduce, 154, 2048, 1024, 12.8, 10.7}};
+const std::vector<MeasuredProduct> kProductsOnH200 = {
+    {2, kGather, 64, 14336, 8192, 62.0, 65.6},    {2, kScatter, 64, 8192, 14336, 62.5, 63.2},
+    {2, kReduce, 64, 8192, 14336, 63.0, 64.7},    {2, kGather, 128, 14336, 8192, 67.1, 72.7},
+    {2, kScatter, 128, 8192, 14336, 68.1, 68.2},  {2, kReduce, 128, 8192, 14336, 70.3, 72.1},
+    {2, kGather, 256, 14336, 8192, 91.7, 98.8},   {2, kScatter, 256, 8192, 14336, 93.0, 94.3},
+    {2, kReduce, 256, 8192, 14336, 96.8, 99.7},   {2, kGather, 1024, 14336, 8192, 0, 344.8},
+    {2, kScatter, 1024, 8192, 14336, 0, 342.6},   {2, kReduce, 1024, 8192, 14336, 0, 361.1},
+    {2, kGather, 16, 4096, 5120, 21.5, 19.4},     {2, kScatter, 16, 5120, 4096, 19.6, 18.2},
+    {2, kReduce, 16, 5120, 4096, 19.7, 18.5},     {2, kGather, 16, 1024, 2048, 13.2, 8.9},
+    {2, kScatter, 16, 2048, 1024, 8.9, 8.2},      {2, kReduce, 16, 2048, 1024, 8.9, 8.3},
+    {2, kGather, 154, 4096, 5120, 41.7, 28.6},    {2, kScatter, 154, 5120, 4096, 29.6, 24.9},
+    {2, kReduce, 154, 5120, 4096, 33.2, 27.8},    {2, kGather, 154, 1024, 2048, 13.9, 12.4},
+    {2, kScatter, 154, 2048, 1024, 11.4, 9.7},    {2, kReduce, 154, 2048, 1024, 12.7, 10.9},
+    {2, kGather, 512, 14336, 8192, 0, 190.5},     {2, kScatter, 512, 8192, 14336, 175.1, 175.1},
+    {2, kReduce, 512, 8192, 14336, 187.6, 192.6}, {4, kGather, 64, 7168, 8192, 39.6, 41.5},
+    {4, kScatter, 64, 8192, 7168, 37.7, 38.4},    {4, kReduce, 64, 8192, 7168, 45.8, 41.8},
+    {4, kGather, 128, 7168, 8192, 45.6, 47.1},    {4, kScatter, 128, 8192, 7168, 41.8, 42.9},
+    {4, kReduce, 128, 8192, 7168, 51.4, 48.4},    {4, kGather, 256, 7168, 8192, 53.4, 59.8},
+    {4, kScatter, 256, 8192, 7168, 57.5, 56.7},   {4, kReduce, 256, 8192, 7168, 71.5, 73.3},
+    {4, kGather, 1024, 7168, 8192, 0, 211.1},     {4, kScatter, 1024, 8192, 7168, 0, 208.9},
+    {4, kReduce, 1024, 8192, 7168, 0, 235.2},     {4, kGather, 16, 4096, 5120, 24.8, 20.4},
+    {4, kScatter, 16, 5120, 4096, 23.1, 20.5},    {4, kReduce, 16, 5120, 4096, 29.7, 21.1},
+    {4, kGather, 16, 1024, 2048, 14.3, 9.5},      {4, kScatter, 16, 2048, 1024, 10.4, 8.8},
+    {4, kReduce, 16, 2048, 1024, 15.8, 8.9},      {4, kGather, 512, 7168, 8192, 88.3, 104.5},
+    {4, kScatter, 512, 8192, 7168, 106.5, 104.0}, {4, kReduce, 512, 8192, 7168, 130.1, 124.8}};
 
-// The choice costs 10 % at most of what was measured, and nothing in 9 of 10 cases.
-TEST(Placement, AutoTakesTheClientsFastestProductAsMeasured) {
-  GroupContext group = HopperGroup(2);
-  group.client_kernels = ClientKernels::kProducts;
-  group.gpu_model = "NVIDIA H200";
-  size_t best = 0;
-  for (const MeasuredProduct& each : kOnH200) {
-    SCOPED_TRACE(testing::Message() << OpName(each.op) << " " << each.m << "x" << each.n << "x" << each.k);
-    OpRequest request = each.op == kGather    ? GatherMatmul(2, each.m / 2, each.n, each.k, 0, DType::kBf16)
-                        : each.op == kScatter ? MatmulScatter(2, each.m, each.n, each.k, 0, DType::kBf16)
-                                              : MatmulAllReduce(each.m, each.n, each.k, DType::kBf16);
-    request.operands[1].spec.strides = {1, each.k};  // as of a layer's weight
-    const auto plan = PlanOf(request, group);
-    ASSERT_TRUE(plan.ok()) << plan.status().ToString();
-    EXPECT_EQ(plan->placement, PlanPlacement::kClient) << plan->placement_reason;
-    const double own = plan->algorithm == Algorithm::kFused ? each.fused_us : each.unfused_us;
-    const double least = std::min(each.fused_us, each.unfused_us);
-    EXPECT_LE(own, 1.1 * least) << AlgorithmName(plan->algorithm) << ", " << plan->reason;
-    EXPECT_NEAR(plan->predicted_us, own, 0.3 * own + 2);
-    best += own <= 1.02 * least ? 1 : 0;
+OpRequest RequestFor(const MeasuredProduct& each) {
+  const int64_t part = each.m / each.world;
+  OpRequest request = each.op == kGather ? GatherMatmul(each.world, part, each.n, each.k, 0, DType::kBf16)
+                      : each.op == kScatter
+                          ? MatmulScatter(each.world, each.m, each.n, each.k, 0, DType::kBf16)
+                          : MatmulAllReduce(each.m, each.n, each.k, DType::kBf16);
+  request.operands[1].spec.strides = {1, each.k};  // as of a layer's weight
+  return request;
+}
+
+// The choice costs 10 % at most of what was measured, and 2 % in 9 of 10 cases of either size.
+TEST(ClientMeasured, AutoTakesTheFastestProduct) {
+  for (const int world : {2, 4}) {
+    size_t best = 0, all = 0;
+    for (const MeasuredProduct& each : kProductsOnH200) {
+      if (each.world != world) continue;
+      SCOPED_TRACE(testing::Message()
+                   << world << " " << OpName(each.op) << " " << each.m << "x" << each.n << "x" << each.k);
+      GroupContext group = ClientsOf(world);
+      // Of 1024 rows a fused plan by engines may be predicted to be as fast.
+      if (each.m == 1024) group.placement = PlanPlacement::kClient;
+      const auto plan = PlanOf(RequestFor(each), group);
+      ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+      EXPECT_EQ(plan->placement, PlanPlacement::kClient) << plan->placement_reason;
+      const double own = plan->algorithm == Algorithm::kFused ? each.fused_us : each.unfused_us;
+      const double least = each.fused_us > 0 ? std::min(each.fused_us, each.unfused_us) : each.unfused_us;
+      ASSERT_GT(own, 0) << AlgorithmName(plan->algorithm) << ", " << plan->reason;
+      EXPECT_LE(own, 1.1 * least) << AlgorithmName(plan->algorithm) << ", " << plan->reason;
+      EXPECT_NEAR(plan->predicted_us, own, 0.12 * own + 0.5);
+      ++all;
+      best += own <= 1.02 * least ? 1 : 0;
+    }
+    EXPECT_GE(10 * best, 9 * all) << world;
   }
-  EXPECT_GE(10 * best, 9 * kOnH200.size());
+}
+
+struct MeasuredCollective {
+  Op op;
+  int world;
+  int64_t bytes;
+  double packets_us, flags_us, two_shot_us;  // flags: one_shot of an all-reduce, sm of the others
+};
+const std::vector<MeasuredCollective> kCollectivesOnH200 = {
+    {Op::kAllReduce, 2, 1 * kKiB, 2.6, 5.3, 8.0},     {Op::kAllReduce, 2, 64 * kKiB, 3.2, 6.1, 9.0},
+    {Op::kAllReduce, 2, 512 * kKiB, 4.8, 8.2, 10.3},  {Op::kAllReduce, 2, 1 * kMiB, 6.4, 9.7, 12.2},
+    {Op::kAllReduce, 2, 2 * kMiB, 10.0, 13.6, 15.0},  {Op::kAllReduce, 2, 4 * kMiB, 16.9, 21.3, 21.2},
+    {Op::kAllReduce, 2, 8 * kMiB, 0, 37.0, 34.7},     {Op::kAllReduce, 2, 16 * kMiB, 0, 69.8, 59.4},
+    {Op::kAllReduce, 2, 64 * kMiB, 0, 273.7, 221.3},  {Op::kAllReduce, 2, 256 * kMiB, 0, 1057.7, 863.6},
+    {Op::kAllGather, 2, 1 * kKiB, 2.5, 5.5, 0},       {Op::kAllGather, 2, 64 * kKiB, 3.2, 5.8, 0},
+    {Op::kAllGather, 2, 512 * kKiB, 4.4, 6.5, 0},     {Op::kAllGather, 2, 1 * kMiB, 6.7, 7.7, 0},
+    {Op::kAllGather, 2, 4 * kMiB, 0, 12.4, 0},        {Op::kAllGather, 2, 16 * kMiB, 0, 33.4, 0},
+    {Op::kReduceScatter, 2, 1 * kKiB, 2.6, 5.4, 0},   {Op::kReduceScatter, 2, 64 * kKiB, 3.1, 6.0, 0},
+    {Op::kReduceScatter, 2, 512 * kKiB, 4.0, 6.8, 0}, {Op::kReduceScatter, 2, 1 * kMiB, 4.8, 8.3, 0},
+    {Op::kReduceScatter, 2, 4 * kMiB, 10.0, 13.7, 0}, {Op::kReduceScatter, 2, 16 * kMiB, 0, 39.2, 0},
+    {Op::kAllReduce, 4, 1 * kKiB, 3.0, 5.9, 11.9},    {Op::kAllReduce, 4, 64 * kKiB, 3.9, 6.7, 13.3},
+    {Op::kAllReduce, 4, 512 * kKiB, 8.2, 11.6, 14.7}, {Op::kAllReduce, 4, 1 * kMiB, 9.0, 16.2, 16.1},
+    {Op::kAllReduce, 4, 2 * kMiB, 12.8, 26.0, 20.6},  {Op::kAllReduce, 4, 4 * kMiB, 0, 46.0, 29.8},
+    {Op::kAllReduce, 4, 8 * kMiB, 0, 86.2, 47.4},     {Op::kAllReduce, 4, 16 * kMiB, 0, 176.3, 84.3},
+    {Op::kAllReduce, 4, 64 * kMiB, 0, 668.1, 323.0},  {Op::kAllReduce, 4, 256 * kMiB, 0, 2643.7, 1262.1},
+    {Op::kAllGather, 4, 1 * kKiB, 3.2, 7.1, 0},       {Op::kAllGather, 4, 64 * kKiB, 3.8, 8.0, 0},
+    {Op::kAllGather, 4, 512 * kKiB, 5.7, 9.0, 0},     {Op::kAllGather, 4, 1 * kMiB, 7.9, 10.3, 0},
+    {Op::kAllGather, 4, 2 * kMiB, 0, 12.8, 0},        {Op::kAllGather, 4, 4 * kMiB, 0, 17.5, 0},
+    {Op::kAllGather, 4, 8 * kMiB, 0, 26.8, 0},        {Op::kAllGather, 4, 16 * kMiB, 0, 47.3, 0},
+    {Op::kAllGather, 4, 64 * kMiB, 0, 180.8, 0},      {Op::kAllGather, 4, 256 * kMiB, 0, 689.3, 0},
+    {Op::kReduceScatter, 4, 1 * kKiB, 3.2, 7.0, 0},   {Op::kReduceScatter, 4, 64 * kKiB, 3.9, 7.9, 0},
+    {Op::kReduceScatter, 4, 512 * kKiB, 4.5, 8.4, 0}, {Op::kReduceScatter, 4, 1 * kMiB, 5.9, 9.0, 0},
+    {Op::kReduceScatter, 4, 2 * kMiB, 8.3, 11.9, 0},  {Op::kReduceScatter, 4, 4 * kMiB, 12.9, 16.3, 0},
+    {Op::kReduceScatter, 4, 8 * kMiB, 0, 26.7, 0},    {Op::kReduceScatter, 4, 16 * kMiB, 0, 47.7, 0},
+    {Op::kReduceScatter, 4, 64 * kMiB, 0, 177.3, 0},  {Op::kReduceScatter, 4, 256 * kMiB, 0, 683.9, 0}};
+
+OpRequest RequestFor(const MeasuredCollective& each) {
+  if (each.op == Op::kAllReduce) return AllReduce(each.bytes / 2, DType::kBf16);
+  const int64_t whole = each.bytes / 2, piece = whole / each.world;
+  const bool gathers = each.op == Op::kAllGather;
+  return Request(each.op, {Tensor(Role::kInput, DType::kBf16, {gathers ? piece : whole}),
+                           Tensor(Role::kOutput, DType::kBf16, {gathers ? whole : piece})});
+}
+
+// Packets, one shot and two shots go by bounds. What they are predicted to take is what decides beside a
+// product.
+TEST(ClientMeasured, AutoTakesTheFastestCollective) {
+  for (const MeasuredCollective& each : kCollectivesOnH200) {
+    GroupContext group = ClientsOf(each.world);
+    group.placement = PlanPlacement::kClient;
+    SCOPED_TRACE(testing::Message() << each.world << " " << OpName(each.op) << " " << each.bytes);
+    const auto plan = PlanOf(RequestFor(each), group);
+    ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+    const double own = plan->algorithm == Algorithm::kLowLatency ? each.packets_us
+                       : plan->algorithm == Algorithm::kTwoShot  ? each.two_shot_us
+                                                                 : each.flags_us;
+    ASSERT_GT(own, 0) << AlgorithmName(plan->algorithm) << ", " << plan->reason;
+    for (const double other_us : {each.packets_us, each.flags_us, each.two_shot_us}) {
+      if (other_us == 0) continue;
+      EXPECT_LE(own, 1.02 * other_us) << AlgorithmName(plan->algorithm);
+    }
+    EXPECT_NEAR(plan->predicted_us, own, 0.16 * own + 0.7);
+  }
 }
 
 }  // namespace
