@@ -26,7 +26,8 @@ TestMachine& Machine() {
 
 constexpr Op kScatter = Op::kMatmulReduceScatter, kReduce = Op::kMatmulAllReduce,
              kGather = Op::kAllGatherMatmul;
-constexpr Algorithm kUnfused = Algorithm::kUnfused, kLowLatency = Algorithm::kLowLatency;
+constexpr Algorithm kUnfused = Algorithm::kUnfused, kLowLatency = Algorithm::kLowLatency,
+                    kFused = Algorithm::kFused;
 constexpr DType kBf16 = DType::kBf16, kF16 = DType::kF16, kF32 = DType::kF32;
 
 std::vector<ProductCase> CasesOf(int w) {
@@ -48,6 +49,13 @@ std::vector<ProductCase> CasesOf(int w) {
       {kGather, kUnfused, w, 2048, 64, 512, 0, kF16, kF16, false, true},
       {kGather, kUnfused, w, 40, 72, 256, 1, kBf16, kBf16, true},
       {kGather, kUnfused, w, 512, 64, 1024, 0, kF32, kF32, false, false, false},
+      {kScatter, kFused, w, 2048, 264, 64},
+      {kScatter, kFused, w, 2048, 512, 72, 0, kBf16, kBf16, true, false, false},
+      {kScatter, kFused, w, 1536, 256, 256, 0, kF16, kF32},
+      {kReduce, kFused, w, 2048, 264, 64},
+      {kReduce, kFused, w, 1544, 512, 72, 0, kBf16, kBf16, true},
+      {kGather, kFused, w, 2048, 264, 64},
+      {kGather, kFused, w, 1536, 256, 256, 0, kF16, kF16, true, true, false},
   };
 }
 
@@ -138,6 +146,75 @@ TEST_P(CudaPlacedProductTest, ALaunchThatGivesUpHoldsNothing) {
       EXPECT_EQ(ranks.Count(0), 1);
     }
   }
+}
+
+bool HasFusedKernel(const plan::OperationPlan& plan) {
+  for (const plan::Step& step : plan.programs[0].steps) {
+    const auto* collective = std::get_if<plan::CollectiveStep>(&step.work);
+    if (collective != nullptr && plan::IsFusedKernel(*collective)) return true;
+  }
+  return false;
+}
+
+TEST_P(CudaPlacedProductTest, ManyRowsRunByTheFusedKernel) {
+  for (const ProductCase& test : CasesOf(GetParam())) {
+    if (test.algorithm != kFused) continue;
+    SCOPED_TRACE(test.name());
+    PlacedProductRanks ranks(&Machine(), test);
+    ASSERT_TRUE(ranks.status().ok()) << ranks.status().ToString();
+    EXPECT_TRUE(HasFusedKernel(ranks.plan()));
+  }
+}
+
+// Peers that do not come to the meeting: nothing is multiplied or sent, and the launches behind end.
+TEST_P(CudaPlacedProductTest, AFusedLaunchThatMeetsNobodySendsNothing) {
+  for (const Op op : {kScatter, kReduce, kGather}) {
+    const ProductCase test{op, kFused, GetParam(), 2048, 256, 64};
+    SCOPED_TRACE(test.name());
+    PlacedProductRanks ranks(&Machine(), test);
+    ASSERT_TRUE(ranks.status().ok()) << ranks.status().ToString();
+    ranks.SetLimit(100'000'000);
+    for (int set = 0; set < PlacedProductRanks::kSets; ++set) ASSERT_TRUE(ranks.Launch(0, set).ok());
+    ASSERT_TRUE(ranks.Finish(5));
+    EXPECT_EQ(static_cast<GaveUp>(ranks.Report(0).kind), GaveUp::kLate);
+    EXPECT_EQ(ranks.Report(0).number, 1u);
+    EXPECT_EQ(ranks.Count(0), 0);
+    for (int peer = 1; peer < test.world; ++peer) {
+      for (int index = 0; index < plan::kSignalsPerWriter; ++index)
+        ASSERT_EQ(ranks.FusedWord(peer, 0, index), 0u) << "peer " << peer << " word " << index;
+    }
+  }
+}
+
+// Peers that meet and then compute nothing: the kernel gives up in its sums, and no sum is told of.
+TEST_P(CudaPlacedProductTest, AFusedKernelThatGivesUpTellsNobody) {
+  const ProductCase test{kReduce, kFused, GetParam(), 2048, 256, 64};
+  PlacedProductRanks ranks(&Machine(), test);
+  ASSERT_TRUE(ranks.status().ok()) << ranks.status().ToString();
+  for (int rank = 0; rank < test.world; ++rank) ASSERT_TRUE(ranks.Launch(rank, 0).ok());
+  ASSERT_TRUE(ranks.Finish());
+  ASSERT_EQ(ranks.Report(0).kind, 0u);
+  const int words = ranks.plan().programs[0].signal_count;
+  int told = 0;  // words that rank 0 writes when all goes well
+  for (int index = 0; index < words; ++index) told += ranks.FusedWord(1, 0, index) != 0 ? 1 : 0;
+  ASSERT_GE(told, 2) << "a part, and a sum";
+
+  ranks.SetLimit(100'000'000);
+  for (int rank = 1; rank < test.world; ++rank)
+    ASSERT_TRUE(ranks.Launch(rank, 1, PlacedProductRanks::Part::kMeeting).ok());
+  ASSERT_TRUE(ranks.Launch(0, 1).ok());
+  ASSERT_TRUE(ranks.Finish(5));
+  const cuda::LaunchReport report = ranks.Report(0);
+  EXPECT_EQ(static_cast<GaveUp>(report.kind), GaveUp::kLate);
+  EXPECT_EQ(report.number, 2u);
+  EXPECT_GT(report.peer, 0u);
+  int left = 0;
+  for (int index = 0; index < words; ++index) left += ranks.FusedWord(1, 0, index) != 0 ? 1 : 0;
+  EXPECT_LT(left, told);  // its part may have gone, its sum has not
+  // Whatever is queued behind ends, and counts nothing.
+  ASSERT_TRUE(ranks.Launch(0, 2).ok());
+  ASSERT_TRUE(ranks.Finish(5));
+  EXPECT_EQ(ranks.Count(0), 2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, CudaPlacedProductTest, testing::Values(2, 4));

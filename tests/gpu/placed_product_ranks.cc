@@ -57,6 +57,7 @@ PlacedProductRanks::PlacedProductRanks(TestMachine* machine, const ProductCase& 
   plan::GroupContext context;
   context.topology = EmulatedTopology(test.world);
   context.packet_kernels = true;
+  context.fused_kernels = true;
   context.kernel_sms = kSmsOfAllRanks / test.world;
   context.placement = plan::PlanPlacement::kClient;
   context.client_kernels = plan::ClientKernels::kFused;
@@ -227,7 +228,7 @@ void PlacedProductRanks::Compute() {
   }
 }
 
-Status PlacedProductRanks::Launch(int rank, int set) {
+Status PlacedProductRanks::Launch(int rank, int set, Part part) {
   Rank& own = ranks_[static_cast<size_t>(rank)];
   const auto viewer = static_cast<size_t>(rank);
   TANDEM_RETURN_IF_ERROR(own.device->Enter());
@@ -236,6 +237,12 @@ Status PlacedProductRanks::Launch(int rank, int set) {
     slots[slot].own = own.operands[static_cast<size_t>(set)][slot].at[viewer];
   TANDEM_ASSIGN_OR_RETURN(const std::span<client::CudaPlacedStep> steps,
                           own.work->For(slots, own.device->driver()));
+  for (client::CudaPlacedStep& step : steps) {
+    auto* const kernel = std::get_if<cuda::PlacedKernelLaunch>(&step);
+    auto* const fused = kernel != nullptr ? std::get_if<cuda::PlacedFusedKernel>(kernel) : nullptr;
+    // From value 0 on every launch is cancelled behind its meeting.
+    if (fused != nullptr) fused->params.guard_value = part == Part::kMeeting ? 0 : 1;
+  }
   auto* state = reinterpret_cast<Private*>(own.state.at[viewer]);
   cuda::LaunchFrame frame = {};
   frame.counters = state->counters;
@@ -249,6 +256,15 @@ Status PlacedProductRanks::Launch(int rank, int set) {
   frame.timeout_ns = limit_ns_;
   frame.tag = kTag;
   return own.work->Enqueue(steps, frame, own.stream);
+}
+
+uint64_t PlacedProductRanks::FusedWord(int rank, int writer, int index) {
+  uint64_t word = 0;
+  SharedMemory at = signals_[static_cast<size_t>(rank)];
+  at.at[static_cast<size_t>(rank)] += plan::kClientFusedWordsOffset +
+                                      static_cast<size_t>(writer * plan::kSignalsPerWriter + index) * sizeof(word);
+  machine_->Download(&word, at, rank, sizeof(word));
+  return word;
 }
 
 bool PlacedProductRanks::Finish(double seconds) {

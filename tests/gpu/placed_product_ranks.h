@@ -48,8 +48,14 @@ class PlacedProductRanks {
   const plan::OperationPlan& plan() const { return plan_; }
   void SetLimit(uint64_t ns) { limit_ns_ = ns; }
 
+  enum class Part : uint8_t {
+    kAll,
+    kMeeting,  // of a fused matmul: without its products
+  };
   // One launch with the operands of `set`, eager or into the capture of the rank's stream.
-  Status Launch(int rank, int set);
+  Status Launch(int rank, int set, Part part = Part::kAll);
+  // What `writer` has last told `rank` in a word of fused matmuls.
+  uint64_t FusedWord(int rank, int writer, int index);
   cudaStream_t stream(int rank) const { return ranks_[static_cast<size_t>(rank)].stream; }
   // Makes the rank's context current.
   void Enter(int rank);

@@ -11,6 +11,7 @@ namespace tandem::cuda {
 template <bool kFlagFirst, bool kNoWait, bool kStale>
 struct FusedDelayProbe {
   static constexpr bool kFlagBeforeData = kFlagFirst;
+  static constexpr bool kPlaced = false;
   static constexpr uint64_t kMaxDelayNs = 20'000, kEarlyFlagNs = 200'000;
   __device__ static bool HasReached(uint64_t word, uint64_t epoch) {
     return kNoWait || NoFusedProbe::HasReached(word, epoch - (kStale ? 1 : 0));
