@@ -162,7 +162,9 @@ void PlacedProductRanks::FillInputs(int rank) {
       const TensorSpec& spec = request_.operands[slot].spec;
       std::vector<float>& values = own.inputs[static_cast<size_t>(set)].emplace_back();
       own.right[static_cast<size_t>(set)].emplace_back();
-      if (IsOutput(request_.operands[slot].role)) continue;
+      const Role role = request_.operands[slot].role;
+      if (IsOutput(role)) continue;
+      if (role == Role::kBias) random.seed(static_cast<uint32_t>(set + 1));  // alike on all ranks
       const auto count = static_cast<size_t>(*ElementCount(spec.shape));
       std::vector<std::byte> bytes(count * DTypeBytes(spec.dtype));
       for (size_t i = 0; i < count; ++i) {
