@@ -18,9 +18,7 @@ class Cutter {
     return std::visit([this](const auto& work) { return Add(work); }, step.work);
   }
   bool Complete() const { return !parts_.empty() && !Copied(); }
-  FusedCut Cut() && {
-    return {meeting_, std::move(pushes_), std::move(parts_), entered_, std::move(waits_)};
-  }
+  FusedCut Cut() && { return {meeting_, std::move(pushes_), std::move(parts_), entered_, std::move(waits_)}; }
 
  private:
   bool Copied() const { return copied_ != nullptr; }

@@ -263,8 +263,9 @@ Status PlacedProductRanks::Launch(int rank, int set, Part part) {
 uint64_t PlacedProductRanks::FusedWord(int rank, int writer, int index) {
   uint64_t word = 0;
   SharedMemory at = signals_[static_cast<size_t>(rank)];
-  at.at[static_cast<size_t>(rank)] += plan::kClientFusedWordsOffset +
-                                      static_cast<size_t>(writer * plan::kSignalsPerWriter + index) * sizeof(word);
+  at.at[static_cast<size_t>(rank)] +=
+      plan::kClientFusedWordsOffset +
+      static_cast<size_t>(writer * plan::kSignalsPerWriter + index) * sizeof(word);
   machine_->Download(&word, at, rank, sizeof(word));
   return word;
 }

@@ -41,10 +41,10 @@ namespace {
 std::string WhyNotOnCuda(const CollectiveStep& collective, ClientKernels kernels) {
   if (collective.skinny) return {};
   if (IsFusedKernel(collective)) {
-    return kernels == ClientKernels::kFused
-               ? ""
-               : "of this group have an older library on some rank, or no cuBLASLt, and no fused kernel of many "
-                 "rows";
+    return kernels == ClientKernels::kFused ? ""
+                                            : "of this group have an older library on some rank, or no "
+                                              "cuBLASLt, and no fused kernel of many "
+                                              "rows";
   }
   if (collective.blocks == 0) return "launch collectives that one kernel runs";
   // The halves of packets' own tensors would be known on the device alone.

@@ -17,8 +17,8 @@
 
 namespace tandem::plan {
 
-// The CTAs of a client's fused kernel at most, for CollectiveStep::blocks: the SMs that it may have. 0: all of
-// the GPU, or an engine's, which knows how many.
+// The CTAs of a client's fused kernel at most, for CollectiveStep::blocks: the SMs that it may have. 0: all
+// of the GPU, or an engine's, which knows how many.
 inline int FusedBlocks(const Problem& problem) {
   return problem.in_client() ? std::min(problem.group->kernel_sms, kMaxFusedBlocks) : 0;
 }

@@ -5,8 +5,8 @@
 // to all. Copy engines, by whole parts with a word behind each, took longer than the products (15 µs each on
 // four H200s), and a lane that waits for a word 4 to 8 µs. So the kernel also waits for the peers' sums where
 // they arrive in C. With more than one wave of tiles, lane 1 meets the peers meanwhile, and takes their sums
-// where they do not arrive in C. In a client the kernel waits there too. Any number of rows: the last part may be short, and the last ranks may own
-// none (FusedTileCut).
+// where they do not arrive in C. In a client the kernel waits there too. Any number of rows: the last part
+// may be short, and the last ranks may own none (FusedTileCut).
 #include "daemon/planner/families/families.h"
 #include "daemon/planner/families/fused_entry.h"
 #include "daemon/planner/families/matmul_parts.h"

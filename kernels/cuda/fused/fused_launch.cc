@@ -283,8 +283,8 @@ Status LaunchFused(const FusedMatmulParams& params, const FusedVariant& variant,
   TANDEM_ASSIGN_OR_RETURN(ctas, FusedCtas(params, variant, ctas));
   void* arguments[] = {const_cast<FusedMatmulParams*>(&params)};
   return RuntimeStatus("cudaLaunchKernel",
-                       cudaLaunchKernel(variant.kernel, dim3(static_cast<unsigned>(ctas)), dim3(kFusedThreads),
-                                        arguments, variant.shared_bytes, stream));
+                       cudaLaunchKernel(variant.kernel, dim3(static_cast<unsigned>(ctas)),
+                                        dim3(kFusedThreads), arguments, variant.shared_bytes, stream));
 }
 
 Status LoadFusedKernel(const FusedVariant& variant) {

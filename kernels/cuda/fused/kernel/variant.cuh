@@ -42,11 +42,11 @@ FusedVariant MakeFusedVariant() {
 
 // Compiled once for engines, and with TANDEM_PLACED for clients (placed_fused.h).
 #ifdef TANDEM_PLACED
-#define TANDEM_FUSED_VARIANT(NAME, A, B, OUT, ...)                              \
-  namespace tandem::cuda {                                                      \
-  FusedVariant PlacedFusedVariant_##NAME() {                                    \
+#define TANDEM_FUSED_VARIANT(NAME, A, B, OUT, ...)                               \
+  namespace tandem::cuda {                                                       \
+  FusedVariant PlacedFusedVariant_##NAME() {                                     \
     return MakeFusedVariant<FusedTraits<A, B, OUT, __VA_ARGS__>, PlacedFused>(); \
-  }                                                                             \
+  }                                                                              \
   }
 #else
 #define TANDEM_FUSED_VARIANT(NAME, A, B, OUT, ...)                                                       \
