@@ -295,7 +295,7 @@ void JoinService::FillContext(GroupRecord& group) const {
     context.no_client_plans = "the client of rank " + std::to_string(rank) + " speaks protocol " +
                               std::to_string(protocol) + ", which has no plans in clients";
   }
-  const auto all_have = [&group](bool MemberRecord::*capability) {
+  const auto all_have = [&group](bool MemberRecord::*capability) TANDEM_REQUIRES(registry_mutex) {
     return std::all_of(group.members.begin(), group.members.end(),
                        [&](const MemberRecord& member) { return member.*capability; });
   };
