@@ -75,8 +75,8 @@ Status ClientMemoryService::Provide(GroupRecord& group, uint64_t half_bytes, uin
     status = made.status();
   };
   const plan::GroupContext& context = group.context;
-  const bool more = context.packet_kernels &&
-                    (context.dense_packets || context.client_kernels == plan::ClientKernels::kFused);
+  const bool more = context.dense_packets || context.client_kernels == plan::ClientKernels::kFused ||
+                    context.client_kernels == plan::ClientKernels::kAll;
   if (first) make(more ? plan::kClientSignalAreaBytes : plan::kSignalAreaBytes, "client signals", &signals);
   if (grows) make(2 * half + bulk, "client workspace", &workspace);
   RegistryLock lock(core_.registry);
