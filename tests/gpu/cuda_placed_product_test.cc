@@ -49,6 +49,11 @@ std::vector<ProductCase> CasesOf(int w) {
       {kGather, kUnfused, w, 2048, 64, 512, 0, kF16, kF16, false, true},
       {kGather, kUnfused, w, 40, 72, 256, 1, kBf16, kBf16, true},
       {kGather, kUnfused, w, 512, 64, 1024, 0, kF32, kF32, false, false, false},
+  };
+}
+
+std::vector<ProductCase> FusedCasesOf(int w) {
+  return {
       {kScatter, kFused, w, 2048, 264, 64},
       {kScatter, kFused, w, 2048, 512, 72, 0, kBf16, kBf16, true, false, false},
       {kScatter, kFused, w, 1536, 256, 256, 0, kF16, kF32},
@@ -59,72 +64,93 @@ std::vector<ProductCase> CasesOf(int w) {
   };
 }
 
-class CudaPlacedProductTest : public testing::TestWithParam<int> {};
+bool HasFusedKernel(const plan::OperationPlan& plan) {
+  for (const plan::Step& step : plan.programs[0].steps) {
+    const auto* collective = std::get_if<plan::CollectiveStep>(&step.work);
+    if (collective != nullptr && plan::IsFusedKernel(*collective)) return true;
+  }
+  return false;
+}
 
 // The same launches again and again: what one leaves in the bulk area, the next one writes over.
-TEST_P(CudaPlacedProductTest, EagerLaunchesAreRight) {
-  for (const ProductCase& test : CasesOf(GetParam())) {
-    SCOPED_TRACE(test.name());
-    PlacedProductRanks ranks(&Machine(), test);
-    ASSERT_TRUE(ranks.status().ok()) << ranks.status().ToString();
-    constexpr int kRounds = 8;
-    for (int round = 0; round < kRounds; ++round) {
-      ranks.SpoilOutputs();
-      for (int set = 0; set < PlacedProductRanks::kSets; ++set) {
-        for (int rank = 0; rank < test.world; ++rank) {
-          const Status launched = ranks.Launch(rank, set);
-          ASSERT_TRUE(launched.ok()) << launched.ToString();
-        }
+void LaunchEagerly(const ProductCase& test) {
+  SCOPED_TRACE(test.name());
+  PlacedProductRanks ranks(&Machine(), test);
+  ASSERT_TRUE(ranks.status().ok()) << ranks.status().ToString();
+  EXPECT_EQ(HasFusedKernel(ranks.plan()), test.algorithm == kFused);
+  constexpr int kRounds = 8;
+  for (int round = 0; round < kRounds; ++round) {
+    ranks.SpoilOutputs();
+    for (int set = 0; set < PlacedProductRanks::kSets; ++set) {
+      for (int rank = 0; rank < test.world; ++rank) {
+        const Status launched = ranks.Launch(rank, set);
+        ASSERT_TRUE(launched.ok()) << launched.ToString();
       }
-      ASSERT_TRUE(ranks.Finish()) << plan::ListProgram(ranks.plan().programs[0]);
-      ASSERT_EQ(ranks.Compare(), "") << "round " << round << "\n"
-                                     << plan::ListProgram(ranks.plan().programs[0]);
     }
-    for (int rank = 0; rank < test.world; ++rank) {
-      EXPECT_EQ(ranks.Count(rank), kRounds * PlacedProductRanks::kSets);
-      EXPECT_EQ(ranks.Report(rank).kind, 0u);
-    }
+    ASSERT_TRUE(ranks.Finish()) << plan::ListProgram(ranks.plan().programs[0]);
+    ASSERT_EQ(ranks.Compare(), "") << "round " << round << "\n"
+                                   << plan::ListProgram(ranks.plan().programs[0]);
+  }
+  for (int rank = 0; rank < test.world; ++rank) {
+    EXPECT_EQ(ranks.Count(rank), kRounds * PlacedProductRanks::kSets);
+    EXPECT_EQ(ranks.Report(rank).kind, 0u);
   }
 }
 
 // A graph of three launches on each rank, replayed, between eager launches.
-TEST_P(CudaPlacedProductTest, ReplayedLaunchesAreRight) {
-  for (const ProductCase& test : CasesOf(GetParam())) {
-    SCOPED_TRACE(test.name());
-    PlacedProductRanks ranks(&Machine(), test);
-    ASSERT_TRUE(ranks.status().ok()) << ranks.status().ToString();
-    std::vector<cudaGraphExec_t> graphs;
+void LaunchInGraphs(const ProductCase& test) {
+  SCOPED_TRACE(test.name());
+  PlacedProductRanks ranks(&Machine(), test);
+  ASSERT_TRUE(ranks.status().ok()) << ranks.status().ToString();
+  std::vector<cudaGraphExec_t> graphs;
+  for (int rank = 0; rank < test.world; ++rank) {
+    ranks.Enter(rank);
+    cudaStream_t stream = ranks.stream(rank);
+    ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    for (int set = 0; set < PlacedProductRanks::kSets; ++set) {
+      const Status launched = ranks.Launch(rank, set);
+      EXPECT_TRUE(launched.ok()) << launched.ToString();
+    }
+    cudaGraph_t graph = nullptr;
+    ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    graphs.emplace_back();
+    ASSERT_EQ(cudaGraphInstantiate(&graphs.back(), graph, 0), cudaSuccess);
+    ASSERT_EQ(cudaGraphUpload(graphs.back(), stream), cudaSuccess);
+    (void)cudaGraphDestroy(graph);
+  }
+  ASSERT_TRUE(ranks.Finish());
+  constexpr int kRounds = 6;
+  for (int round = 0; round < kRounds; ++round) {
+    ranks.SpoilOutputs();
     for (int rank = 0; rank < test.world; ++rank) {
-      ranks.Enter(rank);
-      cudaStream_t stream = ranks.stream(rank);
-      ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-      for (int set = 0; set < PlacedProductRanks::kSets; ++set) {
-        const Status launched = ranks.Launch(rank, set);
-        EXPECT_TRUE(launched.ok()) << launched.ToString();
-      }
-      cudaGraph_t graph = nullptr;
-      ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-      graphs.emplace_back();
-      ASSERT_EQ(cudaGraphInstantiate(&graphs.back(), graph, 0), cudaSuccess);
-      ASSERT_EQ(cudaGraphUpload(graphs.back(), stream), cudaSuccess);
-      (void)cudaGraphDestroy(graph);
+      const Status launched = ranks.Launch(rank, round % PlacedProductRanks::kSets);
+      ASSERT_TRUE(launched.ok()) << launched.ToString();
+      ASSERT_EQ(cudaGraphLaunch(graphs[static_cast<size_t>(rank)], ranks.stream(rank)), cudaSuccess);
     }
     ASSERT_TRUE(ranks.Finish());
-    constexpr int kRounds = 6;
-    for (int round = 0; round < kRounds; ++round) {
-      ranks.SpoilOutputs();
-      for (int rank = 0; rank < test.world; ++rank) {
-        const Status launched = ranks.Launch(rank, round % PlacedProductRanks::kSets);
-        ASSERT_TRUE(launched.ok()) << launched.ToString();
-        ASSERT_EQ(cudaGraphLaunch(graphs[static_cast<size_t>(rank)], ranks.stream(rank)), cudaSuccess);
-      }
-      ASSERT_TRUE(ranks.Finish());
-      ASSERT_EQ(ranks.Compare(), "") << "round " << round;
-    }
-    for (int rank = 0; rank < test.world; ++rank)
-      EXPECT_EQ(ranks.Count(rank), kRounds * (PlacedProductRanks::kSets + 1));
-    for (cudaGraphExec_t graph : graphs) (void)cudaGraphExecDestroy(graph);
+    ASSERT_EQ(ranks.Compare(), "") << "round " << round;
   }
+  for (int rank = 0; rank < test.world; ++rank)
+    EXPECT_EQ(ranks.Count(rank), kRounds * (PlacedProductRanks::kSets + 1));
+  for (cudaGraphExec_t graph : graphs) (void)cudaGraphExecDestroy(graph);
+}
+
+class CudaPlacedProductTest : public testing::TestWithParam<int> {};
+
+TEST_P(CudaPlacedProductTest, EagerLaunchesAreRight) {
+  for (const ProductCase& test : CasesOf(GetParam())) LaunchEagerly(test);
+}
+
+TEST_P(CudaPlacedProductTest, ReplayedLaunchesAreRight) {
+  for (const ProductCase& test : CasesOf(GetParam())) LaunchInGraphs(test);
+}
+
+TEST_P(CudaPlacedProductTest, EagerFusedLaunchesAreRight) {
+  for (const ProductCase& test : FusedCasesOf(GetParam())) LaunchEagerly(test);
+}
+
+TEST_P(CudaPlacedProductTest, ReplayedFusedLaunchesAreRight) {
+  for (const ProductCase& test : FusedCasesOf(GetParam())) LaunchInGraphs(test);
 }
 
 // A peer that does not come: the kernel gives up, the work around it and the launches behind it end.
@@ -145,24 +171,6 @@ TEST_P(CudaPlacedProductTest, ALaunchThatGivesUpHoldsNothing) {
       EXPECT_EQ(report.number, 2u);
       EXPECT_EQ(ranks.Count(0), 1);
     }
-  }
-}
-
-bool HasFusedKernel(const plan::OperationPlan& plan) {
-  for (const plan::Step& step : plan.programs[0].steps) {
-    const auto* collective = std::get_if<plan::CollectiveStep>(&step.work);
-    if (collective != nullptr && plan::IsFusedKernel(*collective)) return true;
-  }
-  return false;
-}
-
-TEST_P(CudaPlacedProductTest, ManyRowsRunByTheFusedKernel) {
-  for (const ProductCase& test : CasesOf(GetParam())) {
-    if (test.algorithm != kFused) continue;
-    SCOPED_TRACE(test.name());
-    PlacedProductRanks ranks(&Machine(), test);
-    ASSERT_TRUE(ranks.status().ok()) << ranks.status().ToString();
-    EXPECT_TRUE(HasFusedKernel(ranks.plan()));
   }
 }
 
