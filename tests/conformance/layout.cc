@@ -2,7 +2,7 @@
 
 namespace tandem::conformance {
 
-Result<Layout> MakeLayout(const Case& test, int rank) {
+Result<Layout> MakeLayout(const Case& test, int rank, size_t alignment) {
   const OpRequest& request = test.requests[static_cast<size_t>(rank)];
   Layout layout;
   layout.places.resize(request.operands.size());
@@ -15,8 +15,9 @@ Result<Layout> MakeLayout(const Case& test, int rank) {
     const size_t elements = static_cast<size_t>(shift + (operand.symmetric ? 0 : test.skew * rank));
     Place& place = layout.places[slot];
     place.symmetric = operand.symmetric;
-    place.offset =
-        (end + 2 * kGuardBytes - 1) / kGuardBytes * kGuardBytes + elements * DTypeBytes(operand.spec.dtype);
+    size_t shifted = elements * DTypeBytes(operand.spec.dtype);
+    if (operand.symmetric && IsOutput(operand.role)) shifted = shifted / alignment * alignment;
+    place.offset = (end + 2 * kGuardBytes - 1) / kGuardBytes * kGuardBytes + shifted;
     end = place.offset + static_cast<size_t>(span) + kGuardBytes;
   }
   for (size_t slot = 0; slot < request.operands.size(); ++slot) {

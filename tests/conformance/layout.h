@@ -26,8 +26,9 @@ struct Layout {
   size_t own_bytes = 0, symmetric_bytes = 0;  // used of the arenas, guards included
 };
 
-// INVALID_ARGUMENT for a request whose tensors have no span.
-Result<Layout> MakeLayout(const Case& test, int rank);
+// INVALID_ARGUMENT for a request whose tensors have no span. Symmetric outputs lie at multiples of
+// `alignment` bytes, at most kGuardBytes.
+Result<Layout> MakeLayout(const Case& test, int rank, size_t alignment = 1);
 
 // Both arenas before a launch: guards of a pattern that differs at each byte, inputs, outputs of ones (a NaN
 // in every floating type).

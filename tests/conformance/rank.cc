@@ -156,7 +156,9 @@ Status Rank::RunPlan(const Case& test, size_t index, bool spoil, json* report) {
   }
   if (test.judge_choice) TANDEM_RETURN_IF_ERROR(JudgeChoice(request, info));
 
-  TANDEM_ASSIGN_OR_RETURN(Layout layout, MakeLayout(test, options_.rank));
+  // Peers write to symmetric outputs by TMA where a client runs the fused kernel (docs/client-placement.md).
+  const bool by_tma = options_.in_client() && info.algorithm == Algorithm::kFused;
+  TANDEM_ASSIGN_OR_RETURN(Layout layout, MakeLayout(test, options_.rank, by_tma ? 16 : 1));
   std::vector<Binding> bindings;
   for (const Place& place : layout.places) {
     bindings.push_back({place.symmetric ? symmetric_.memory.get() : own_.memory.get(), place.offset});

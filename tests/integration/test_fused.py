@@ -139,12 +139,13 @@ class FusedTest(OperationsTest):
         """Each rank in turn, at another moment. Kernels on GPUs are long enough that some die within."""
         world = min(3, GPUS)
         size = {"m": 512, "n": 4096, "k": 4096} if CUDA else {}
+        times = 2000 if CUDA else 200
         for round_number in range(6):
             victim = round_number % world
             clients = self.fused_group(world, name="tp", job_key=f"{self.job_key}-{round_number}")
             bindings = self.fused_plan(clients, **size)
             self.check_fused(clients, bindings, k=size.get("k", 64))
-            calls = [client.send("launch", plan="n", bindings=bindings, times=200) for client in clients]
+            calls = [client.send("launch", plan="n", bindings=bindings, times=times) for client in clients]
             time.sleep(0.003 * round_number)
             clients[victim].kill()
             killed = time.monotonic()

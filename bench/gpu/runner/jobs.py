@@ -27,11 +27,12 @@ UNDER_MPS = (
 SUITES = {
     "test_captured": 35,
     "test_client_faults": 40,
+    "test_client_placement": 150,
     "test_engine_faults": 60,
     "test_kill_every_call": 50,
     "test_daemon_death": 35,
     "test_sharing": 15,
-    "test_fused": 25,
+    "test_fused": 70,
     "test_cuda": 25,
     "test_basic": 15,
     "test_operations": 40,
@@ -211,10 +212,11 @@ def conformance_jobs(bundle, results, backend, count):
     )
     yield job("stress_w2", 2, 20, "--stress", "100000")
     placed = (*matrix, "--placement", "client")
-    yield job("conformance_client_w2", 2, 60, *placed, "--time-limit", "60")
-    yield job("conformance_client_w2_without_mps", 2, 40, *placed, "--seed", "2", "--time-limit", "40", mps=False)
-    yield job("stress_client_w2", 2, 12, "--stress", "100000", "--placement", "client")
-    if count >= 4:
+    if count < 4:
+        yield job("conformance_client_w2", 2, 60, *placed, "--time-limit", "60")
+        yield job("conformance_client_w2_without_mps", 2, 40, *placed, "--seed", "2", "--time-limit", "40", mps=False)
+        yield job("stress_client_w2", 2, 12, "--stress", "100000", "--placement", "client")
+    else:
         yield job("conformance_client_w4", 4, 60, *placed, "--time-limit", "60")
         yield job("stress_client_w4", 4, 20, "--stress", "100000", "--placement", "client")
     if count >= 4:

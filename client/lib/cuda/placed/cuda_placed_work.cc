@@ -22,6 +22,7 @@ Result<std::shared_ptr<CudaPlacedWork>> CudaPlacedWork::Make(const plan::RankPro
     const auto* collective = std::get_if<plan::CollectiveStep>(&step.work);
     return collective != nullptr && plan::IsFusedKernel(*collective);
   });
+  if (made->is_fused_) made->staging_ = std::make_unique<PlacedStaging>(program, slots);
   for (const engine::SlotLimit& slot : slots) made->slot_bytes_.push_back(slot.bytes);
   const engine::ProgramLimits limits{program.rank, program.world_size, memory.half_bytes, memory.bulk_bytes,
                                      std::move(slots)};
@@ -58,6 +59,20 @@ Result<std::vector<CudaPlacedStep>> CudaPlacedWork::Build(std::span<const engine
       steps.emplace_back(*work.sum);
     }
   }
+  return steps;
+}
+
+Result<std::vector<CudaPlacedStep>> CudaPlacedWork::BuildStaged(std::span<const engine::SlotAddress> slots) {
+  if (staging_ == nullptr) return Build(slots);
+  TANDEM_ASSIGN_OR_RETURN(const PlacedStaging::Staged staged,
+                          staging_->For(slots, [this](size_t bytes) -> Result<std::shared_ptr<std::byte>> {
+                            if (fused_ == nullptr) return FailedPrecondition("the work has not been loaded");
+                            return fused_->Allocate(bytes);
+                          }));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<CudaPlacedStep> kernels, Build(staged.slots));
+  std::vector<CudaPlacedStep> steps(staged.before.begin(), staged.before.end());
+  steps.insert(steps.end(), kernels.begin(), kernels.end());
+  steps.insert(steps.end(), staged.after.begin(), staged.after.end());
   return steps;
 }
 
@@ -121,6 +136,8 @@ Status CudaPlacedWork::Enqueue(std::span<CudaPlacedStep> steps, const cuda::Laun
           if constexpr (std::is_same_v<std::decay_t<decltype(work)>, cuda::PlacedKernelLaunch>) {
             cuda::SetFrame(work, frame);
             return cuda::Enqueue(work, stream);
+          } else if constexpr (std::is_same_v<std::decay_t<decltype(work)>, StagingCopy>) {
+            return fused_->Copy(work, stream);
           } else {
             return local_->Enqueue(work, stream);
           }
@@ -152,7 +169,7 @@ Result<std::span<CudaPlacedStep>> CudaPlacedWork::For(std::span<const engine::Sl
   });
   if (kept == kept_.end()) {
     TANDEM_RETURN_IF_ERROR(CheckReachable(slots, driver));
-    TANDEM_ASSIGN_OR_RETURN(std::vector<CudaPlacedStep> steps, Build(slots));
+    TANDEM_ASSIGN_OR_RETURN(std::vector<CudaPlacedStep> steps, BuildStaged(slots));
     if (kept_.size() < kMaxKept) {
       kept = kept_.emplace(kept_.end());
     } else {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "client/lib/cuda/placed/placed_fused_state.h"
+#include "client/lib/cuda/placed/placed_staging.h"
 #include "client/lib/placed/placed_queue.h"
 #include "drivers/cuda/cuda_driver.h"
 #include "engine/executor/executor.h"
@@ -23,7 +24,7 @@
 namespace tandem::client {
 
 // The work of one launch, in order. One of them is the kernel that meets the peers.
-using CudaPlacedStep = std::variant<cuda::PlacedKernelLaunch, MatmulArgs, CopyArgs, ReduceArgs>;
+using CudaPlacedStep = std::variant<cuda::PlacedKernelLaunch, MatmulArgs, CopyArgs, ReduceArgs, StagingCopy>;
 
 // Thread rule: one thread at a time.
 class CudaPlacedWork final : public PlacedWork {
@@ -51,6 +52,8 @@ class CudaPlacedWork final : public PlacedWork {
   std::array<Word*, plan::kMaxWorldSize> FusedWords() const;
   cuda::PlacedFusedPlaces FusedPlaces() const;
   Result<std::vector<CudaPlacedStep>> Build(std::span<const engine::SlotAddress> slots);
+  // The same, with copies of operands that the kernels cannot address.
+  Result<std::vector<CudaPlacedStep>> BuildStaged(std::span<const engine::SlotAddress> slots);
   Status CheckReachable(std::span<const engine::SlotAddress> slots, cuda::CudaDriver& driver) const;
 
   // Operands that a launch was made with, and its parameters. A model's layers may share one plan.
@@ -65,6 +68,7 @@ class CudaPlacedWork final : public PlacedWork {
   std::unique_ptr<engine::CompiledProgram> program_;
   std::shared_ptr<cuda::LocalWork> local_;  // null: there is none
   bool is_fused_ = false;
+  std::unique_ptr<PlacedStaging> staging_;   // null: not of a fused matmul
   std::shared_ptr<PlacedFusedState> fused_;  // null until Load, or not of a fused matmul
   std::vector<Kept> kept_;
   uint64_t uses_ = 0;

@@ -3,29 +3,34 @@
 // `PlacedFusedState`: the device memory of a group's client-placed fused matmuls.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 
+#include "client/lib/cuda/placed/placed_staging.h"
 #include "kernels/cuda/fused/placed_fused.h"
 #include "kernels/cuda/lane/cuda_device.h"
 #include "tandem/status.h"
 
 namespace tandem::client {
 
-// Some 19 MB, which launches that follow one another share. Given back without waiting for a GPU, on any
-// thread. No kernel may use it any more by then.
+// Some 19 MB, which launches that follow one another share. May be dropped on any thread, once no kernel uses
+// it any more.
 class PlacedFusedState {
  public:
   // Zeroed where kernels expect it. Waits for the GPU, with the device's context current.
   static Result<std::shared_ptr<PlacedFusedState>> Make(std::shared_ptr<cuda::CudaDevice> device);
-  ~PlacedFusedState();
 
   cuda::PlacedFusedMemory memory() const;
+  // More memory of the same device, with any context current. Also while a stream captures.
+  Result<std::shared_ptr<std::byte>> Allocate(size_t bytes) const;
+  // Puts a copy onto `stream`, whose context is current.
+  Status Copy(const StagingCopy& copy, CUstream stream) const;
 
  private:
   PlacedFusedState() = default;
 
   std::shared_ptr<cuda::CudaDevice> device_;
-  std::shared_ptr<cuda::VmmAllocation> memory_;
+  std::shared_ptr<std::byte> memory_;
 };
 
 }  // namespace tandem::client
