@@ -1,5 +1,6 @@
 // Client placement: the entry rule, in place of an engine's start, and the form of a program that the ranks'
 // own streams can run.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,44 @@ Status CheckEntries(const History& history, int period) {
       if (history.Before(graph.begin[access.owner] + base, access.first + base)) continue;
       return Refuse("NO_ENTRY", Describe(graph.programs, event.rank, event.step, n) + " may touch " +
                                     PlaceName(access, 0) + " before that rank has begun the launch");
+    }
+  }
+  return {};
+}
+
+namespace {
+
+// The steps of `program`'s fused kernel of many rows; null: it has none.
+const std::vector<Step>* FusedExpansion(const RankProgram& program) {
+  for (const Step& step : program.steps) {
+    const auto* collective = std::get_if<CollectiveStep>(&step.work);
+    if (collective != nullptr && IsFusedKernel(*collective)) return &collective->expansion;
+  }
+  return nullptr;
+}
+
+bool Awaits(const std::vector<Step>& steps, int from_rank, int index) {
+  return std::any_of(steps.begin(), steps.end(), [&](const Step& step) {
+    const auto* wait = std::get_if<WaitStep>(&step.work);
+    return wait != nullptr && wait->from_rank == from_rank && wait->index == index;
+  });
+}
+
+}  // namespace
+
+Status CheckZeroedWords(std::span<const RankProgram> programs) {
+  for (const RankProgram& writer : programs) {
+    const std::vector<Step>* steps = FusedExpansion(writer);
+    if (steps == nullptr) continue;
+    for (const Step& step : *steps) {
+      const auto* signal = std::get_if<SignalStep>(&step.work);
+      if (signal == nullptr || signal->to_rank == writer.rank || signal->to_rank >= programs.size()) continue;
+      const std::vector<Step>* reader = FusedExpansion(programs[signal->to_rank]);
+      if (reader != nullptr && Awaits(*reader, writer.rank, signal->index)) continue;
+      return Refuse("UNAWAITED", Text("rank ", writer.rank, " writes word ", signal->index, " of rank ",
+                                      static_cast<int>(signal->to_rank),
+                                      ", which does not await it in the launch: the next launch may "
+                                      "zero the word too early"));
     }
   }
   return {};

@@ -127,6 +127,11 @@ Status CheckClosed(const History& history, int period);
 // launch: "NO_ENTRY".
 Status CheckEntries(const History& history, int period);
 
+// Checks that each word that a peer writes in a client's fused kernel is awaited in the same launch:
+// "UNAWAITED". A rank zeroes these words when the next launch begins, and a late one would be lost or found
+// there.
+Status CheckZeroedWords(std::span<const RankProgram> programs);
+
 // Checks that no two unordered events touch the same bytes, one of them writing: "RACE". By symmetry only
 // pairs whose earlier launch is one of the first `period` are looked at.
 Status CheckRaces(const History& history, int period, bool alternate_parity);

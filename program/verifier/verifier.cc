@@ -65,6 +65,7 @@ Status VerifyPrograms(std::span<const RankProgram> programs, const VerifyContext
                       const VerifyOptions& options) {
   TANDEM_RETURN_IF_ERROR(verify::CheckPrograms(programs, context));
   if (HasNoSteps(programs)) return CheckStepless(programs, options);
+  if (options.client_placed) TANDEM_RETURN_IF_ERROR(verify::CheckZeroedWords(programs));
   verify::ChainTable chains;
   TANDEM_ASSIGN_OR_RETURN(verify::LaunchGraph graph,
                           verify::ExpandLaunch(programs, context, options, chains));

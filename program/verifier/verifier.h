@@ -36,13 +36,14 @@ struct VerifyOptions {
   bool alternate_parity = true;  // false: every launch uses workspace half 0, to show what the halves are for
   // The ranks' own streams run the launches, and no engine starts them (docs/client-placement.md). Bulk
   // programs then have no turn. A program must let a peer's launch begin by a word before it touches that
-  // peer's bulk area or symmetric operands: else "NO_ENTRY". A program without steps does not close.
+  // peer's bulk area or symmetric operands: else "NO_ENTRY". A word that a fused kernel writes at a peer must
+  // be awaited there in the same launch: else "UNAWAITED". A program without steps does not close.
   bool client_placed = false;
 };
 
 // OK, or INTERNAL. The message names the two steps (rank, launch, step index, label) and the fault.
-// detail.reason is "DEADLOCK", "RACE", "BOUNDS", "NOT_CLOSED", "NO_ENTRY", "SIGNAL", "UNCOALESCED",
-// "INPUT_WRITTEN" or "MALFORMED".
+// detail.reason is "DEADLOCK", "RACE", "BOUNDS", "NOT_CLOSED", "NO_ENTRY", "UNAWAITED", "SIGNAL",
+// "UNCOALESCED", "INPUT_WRITTEN" or "MALFORMED".
 Status VerifyPrograms(std::span<const RankProgram> programs, const VerifyContext& context,
                       const VerifyOptions& options = {});
 

@@ -9,103 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "daemon/planner/planner.h"
-#include "daemon/planner/tests/reference/reference_cases.h"
-#include "daemon/planner/tests/reference/reference_ops.h"
-#include "program/verifier/verifier.h"
+#include "daemon/planner/tests/verifier/client_plans.h"
 
 namespace tandem::plan {
 namespace {
-
-using Programs = std::vector<RankProgram>;
-
-constexpr VerifyOptions kClient{.client_placed = true};
-
-struct Planned {
-  Case from;
-  std::string key;  // operation and algorithm
-  OperationPlan plan;
-  VerifyContext context;
-};
-
-std::string KeyOf(const OpRequest& request) {
-  return std::string(OpName(request.op)) + " " + std::string(AlgorithmName(request.algorithm));
-}
-
-void PlanAll(std::vector<Case> cases, std::vector<Planned>* plans) {
-  for (Case& c : cases) {
-    Result<OperationPlan> plan = MakePlan(c.requests, c.group);
-    if (!plan.ok()) continue;  // refused with its reason: the sweep counts these
-    Result<VerifyContext> context = ContextOf(c.requests);
-    ASSERT_TRUE(context.ok()) << c.name;
-    std::string key = KeyOf(c.requests[0]);
-    plans->push_back({std::move(c), std::move(key), std::move(*plan), std::move(*context)});
-  }
-}
-
-std::vector<Planned> PlansOf(int world) {
-  std::vector<Planned> plans;
-  PlanAll(CasesOf(world), &plans);
-  PlanAll(KernelCasesOf(world), &plans);
-  return plans;
-}
-
-// Tensors of 48 MiB, which do not fit into workspace, with and without symmetric outputs.
-std::vector<Planned> BulkPlansOf(int world) {
-  constexpr int64_t kElements = int64_t{12} << 20;
-  std::vector<Case> cases;
-  GroupContext group = ReferenceSwitchGroup(world);
-  group.fused_kernels = true;
-  const auto add = [&](OpRequest request) {
-    for (Algorithm algorithm : AlgorithmsOf(request.op)) {
-      request.algorithm = algorithm;
-      const bool mesh = algorithm == Algorithm::kHybridCubeMesh;
-      if (mesh && world != 8) continue;
-      cases.push_back({KeyOf(request), std::vector<OpRequest>(static_cast<size_t>(world), request),
-                       mesh ? ReferenceMeshGroup() : group});
-    }
-  };
-  for (bool symmetric : {false, true}) {
-    for (Op op :
-         {Op::kAllReduce, Op::kAllGather, Op::kReduceScatter, Op::kAllToAll, Op::kBroadcast, Op::kReduce}) {
-      OpRequest r;
-      r.op = op;
-      const int64_t in = op == Op::kReduceScatter || op == Op::kAllToAll ? kElements * world : kElements;
-      const int64_t out = op == Op::kAllGather || op == Op::kAllToAll ? kElements * world : kElements;
-      r.operands = {MakeOperand(Role::kInput, DType::kF32, {in}, symmetric),
-                    MakeOperand(Role::kOutput, DType::kF32, {out}, symmetric)};
-      add(r);
-    }
-    for (Op op : {Op::kAllGatherMatmul, Op::kMatmulReduceScatter, Op::kMatmulAllReduce}) {
-      const int64_t rows = 1536 * world, k = 4096, n = 8192;
-      const bool gathers = op == Op::kAllGatherMatmul, scatters = op == Op::kMatmulReduceScatter;
-      OpRequest r;
-      r.op = op;
-      r.operands = {MakeOperand(Role::kA, DType::kBf16, {gathers ? 2 * rows : rows, k}),
-                    MakeOperand(Role::kB, DType::kBf16, {k, n}),
-                    MakeOperand(Role::kC, DType::kF32,
-                                {gathers    ? 2 * rows * world
-                                 : scatters ? rows / world
-                                            : rows,
-                                 n},
-                                symmetric)};
-      add(r);
-    }
-  }
-  std::vector<Planned> plans;
-  PlanAll(std::move(cases), &plans);
-  return plans;
-}
-
-// "client", or why not: the reason of the proof, or what the form lacks.
-std::string Judge(const Programs& programs, const VerifyContext& context) {
-  const Status order = VerifyPrograms(programs, context, kClient);
-  if (!order.ok()) return order.detail().reason;
-  const Status form = CheckOneKernel(programs);
-  if (form.ok()) return "client";
-  EXPECT_EQ(form.detail().reason, "NOT_ONE_KERNEL");
-  return form.message().substr(form.message().rfind(": ") + 2);
-}
 
 using Verdicts = std::map<std::string, std::set<std::string>>;
 
@@ -171,7 +78,7 @@ TEST(ClientPlacement, VerdictsOfPlansInBulk) {
                             {"all_to_all sm", client},
                             {"broadcast sm", client},
                             {"matmul_reduce_scatter fused", {kMeets}},
-                            {"matmul_all_reduce fused", {kMeets}},
+                            {"matmul_all_reduce fused", {kMeets, "UNAWAITED"}},  // on another lane
                             {"reduce sm", client},
                             {"reduce_scatter sm", client}});
 }
@@ -206,17 +113,6 @@ Programs InBulk(Programs programs) {
     program.workspace_bytes = 0;
   }
   return programs;
-}
-
-CollectiveStep* KernelOf(RankProgram& program) {
-  CollectiveStep* kernel = nullptr;
-  for (Step& step : program.steps) {
-    auto* collective = std::get_if<CollectiveStep>(&step.work);
-    if (collective == nullptr) continue;
-    if (kernel != nullptr) return nullptr;
-    kernel = collective;
-  }
-  return kernel;
 }
 
 bool TouchesPeer(const Step& step, int rank) {
@@ -292,16 +188,21 @@ TEST(ClientPlacement, FusedKernelsInBulkNeedAnEntry) {
   EXPECT_GT(gathers, 4);
 }
 
-// The client's plans of a world size, one or two of each kind that exchanges bytes.
-std::vector<Planned> ClientPlansOf(int world) {
-  std::vector<Planned> all = PlansOf(world), plans;
-  std::map<std::string, int> taken;
-  for (Planned& p : all) {
-    if (p.plan.bytes_moved == 0 || Judge(p.plan.programs, p.context) != "client") continue;
-    const std::string key = p.key + (p.context.symmetric[p.context.symmetric.size() - 1] ? " symmetric" : "");
-    if (++taken[key] <= 2) plans.push_back(std::move(p));
+TEST(ClientPlacement, FusedPlansOfClientsAreProved) {
+  std::map<std::string, int> plans;
+  for (int world : {2, 3, 4, 8}) {
+    for (const Planned& p : FusedPlansOfClients(world)) {
+      EXPECT_EQ(Judge(p.plan.programs, p.context), "client") << p.from.name;
+      if (world < 8) {
+        EXPECT_EQ(CompareWithReference(p.plan.programs, p.from.requests, {.seeds = {1, 2}}), "");
+      }
+      ++plans[p.key];
+    }
   }
-  return plans;
+  for (const char* key :
+       {"all_gather_matmul fused", "matmul_reduce_scatter fused", "matmul_all_reduce fused"}) {
+    EXPECT_GT(plans[key], 4) << key;
+  }
 }
 
 TEST(ClientPlacement, EveryTwoPlansMayAlternate) {
@@ -315,86 +216,6 @@ TEST(ClientPlacement, EveryTwoPlansMayAlternate) {
       }
     }
   }
-}
-
-// Drops steps of rank `rank`'s kernel for which `wanted` holds; returns how many.
-int DropSteps(Programs* programs, size_t rank, const std::function<bool(const Step&)>& wanted) {
-  int dropped = 0;
-  for (Step& step : KernelOf((*programs)[rank])->expansion) {
-    if (!wanted(step)) continue;
-    step.work = NopStep{};
-    ++dropped;
-  }
-  return dropped;
-}
-
-bool IsWait(const Step& step) { return std::holds_alternative<WaitStep>(step.work); }
-
-// Each wait for itself. One that may go must give right results under random schedules.
-TEST(ClientMutants, DroppedWaits) {
-  int caught = 0, harmless = 0;
-  for (const Planned& p : ClientPlansOf(3)) {
-    for (size_t rank : {size_t{0}, size_t{2}}) {
-      Programs original = p.plan.programs;
-      const size_t steps = KernelOf(original[rank])->expansion.size();
-      for (size_t s = 0; s < steps; ++s) {
-        Programs mutant = p.plan.programs;
-        Step& step = KernelOf(mutant[rank])->expansion[s];
-        if (!IsWait(step)) continue;
-        step.work = NopStep{};
-        if (!VerifyPrograms(mutant, p.context, kClient).ok()) {
-          ++caught;
-          continue;
-        }
-        ++harmless;
-        EXPECT_EQ(CompareWithReference(mutant, p.from.requests, {.seeds = {1, 2, 4, 6}}), "")
-            << p.from.name << ": passed without the wait of rank " << rank << " step " << s;
-      }
-    }
-  }
-  std::printf("dropped waits: %d caught, %d harmless\n", caught, harmless);
-  EXPECT_GT(caught, 50);
-}
-
-// An engine lets a plan without entry have the bulk area in turn; streams do not.
-TEST(ClientMutants, WithoutAnEntry) {
-  int mutants = 0, passed_with_engine = 0;
-  std::vector<Planned> plans = PlansOf(3);
-  for (Planned& p : BulkPlansOf(3)) plans.push_back(std::move(p));
-  for (const Planned& p : plans) {
-    if (Judge(p.plan.programs, p.context) != "client") continue;
-    Programs mutant = p.plan.programs;
-    int dropped = 0;
-    for (size_t rank = 0; rank < mutant.size(); ++rank) {
-      dropped +=
-          DropSteps(&mutant, rank, [](const Step& step) { return IsWait(step) && step.label == "entry"; });
-    }
-    if (dropped == 0) continue;
-    ++mutants;
-    passed_with_engine += VerifyPrograms(mutant, p.context).ok() ? 1 : 0;
-    const Status status = VerifyPrograms(mutant, p.context, kClient);
-    EXPECT_FALSE(status.ok()) << p.from.name;
-    EXPECT_TRUE(status.detail().reason == "NO_ENTRY" || status.detail().reason == "NOT_CLOSED")
-        << p.from.name << ": " << status.ToString();
-  }
-  std::printf("no entry: %d mutants, %d of them with engines in order\n", mutants, passed_with_engine);
-  EXPECT_GT(mutants, 10);
-  EXPECT_GT(passed_with_engine, 0);
-}
-
-// A launch that counts without having met all peers lets the next one overtake them.
-TEST(ClientMutants, CountingWithoutClosing) {
-  int mutants = 0;
-  const std::vector<Planned> plans = ClientPlansOf(3);
-  for (const Planned& p : plans) {
-    Programs mutant = p.plan.programs;
-    if (DropSteps(&mutant, 0, IsWait) == 0) continue;
-    ++mutants;
-    EXPECT_FALSE(VerifyPrograms(mutant, p.context, kClient).ok()) << p.from.name;
-    EXPECT_FALSE(VerifyPair(plans[0].plan.programs, plans[0].context, mutant, p.context, kClient).ok())
-        << p.from.name;
-  }
-  EXPECT_GT(mutants, 12);
 }
 
 TEST(ClientPlacement, AProgramWithoutStepsNeedsAnEngine) {
