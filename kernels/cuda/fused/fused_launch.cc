@@ -270,17 +270,12 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
   return params;
 }
 
-Result<int> FusedCtas(const FusedMatmulParams& params, const FusedVariant& variant, int ctas) {
+Status LaunchFused(const FusedMatmulParams& params, const FusedVariant& variant, int ctas,
+                   CUstream_st* stream) {
   const int cluster = variant.cluster_m * variant.cluster_n;
   if (ctas <= 0) ctas = SmCount();
   ctas = std::min(ctas, (params.split.from + params.split.segments) * cluster) / cluster * cluster;
   if (ctas <= 0) return InvalidArgument("no CTA to run on");
-  return ctas;
-}
-
-Status LaunchFused(const FusedMatmulParams& params, const FusedVariant& variant, int ctas,
-                   CUstream_st* stream) {
-  TANDEM_ASSIGN_OR_RETURN(ctas, FusedCtas(params, variant, ctas));
   void* arguments[] = {const_cast<FusedMatmulParams*>(&params)};
   return RuntimeStatus("cudaLaunchKernel",
                        cudaLaunchKernel(variant.kernel, dim3(static_cast<unsigned>(ctas)),

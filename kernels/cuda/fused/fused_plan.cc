@@ -50,6 +50,14 @@ std::optional<Heights> HeightsOf(const std::vector<FusedPart>& parts) {
 bool FitsStep(int64_t stride) { return stride >= 0 && stride <= std::numeric_limits<int32_t>::max(); }
 bool FitsRowStep(int64_t stride) { return FitsStep(stride) && FitsStep(8 * stride); }
 
+// Whether views of equal extents have equal steps wherever there is more than one element.
+bool HaveEqualSteps(const DeviceView& a, const DeviceView& b) {
+  for (size_t d = 0; d < a.extent.size(); ++d) {
+    if (a.extent[d] > 1 && a.stride[d] != b.stride[d]) return false;
+  }
+  return a.extent.size() == b.extent.size();
+}
+
 // Scales by blocks: A's of rows and blocks of K at any two strides, those of `first`; B's of whole blocks of
 // columns.
 bool TakesBlockScales(const MatmulArgs& matmul, const MatmulArgs& first) {
@@ -61,7 +69,7 @@ bool TakesBlockScales(const MatmulArgs& matmul, const MatmulArgs& first) {
   const bool f32 = of_a.dtype == DType::kF32 && of_b.dtype == DType::kF32;
   return matmul.has_scale_a && matmul.has_scale_b && f32 && matmul.a.extent.size() == 2 &&
          of_a.extent.size() == 2 && of_a.extent[0] == matmul.a.extent[0] && of_a.extent[1] == k_blocks &&
-         of_a.stride == first.scale_a.stride && FitsRowStep(of_a.stride[0]) && FitsStep(of_a.stride[1]) &&
+         HaveEqualSteps(of_a, first.scale_a) && FitsRowStep(of_a.stride[0]) && FitsStep(of_a.stride[1]) &&
          matmul.first_column == 0 && of_b.extent == std::vector<int64_t>{k_blocks, n_blocks} &&
          FitsStep(of_b.stride[0]) && FitsStep(of_b.stride[1]);
 }

@@ -10,6 +10,7 @@ namespace tandem::cuda {
 
 template <bool kFlagFirst, bool kNoWait, bool kStale>
 struct FusedDelayProbe {
+  using Params = FusedMatmulParams;
   static constexpr bool kFlagBeforeData = kFlagFirst;
   static constexpr bool kPlaced = false;
   static constexpr uint64_t kMaxDelayNs = 20'000, kEarlyFlagNs = 200'000;

@@ -14,7 +14,6 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/fused/kernel/fused_traits.cuh"
 #include "kernels/cuda/fused/kernel/fused_words.cuh"
 
@@ -160,7 +159,6 @@ __device__ __forceinline__ void StoreHandoffs(const FusedMatmulParams& params, c
   }
   // One CTA ends last, so that no lane need wait for what the peers deliver.
   if (blockIdx.x != 0) return;
-  if constexpr (Probe::kPlaced) AwaitEarlierWork();  // what is pushed beside this kernel is of the launch
   for (int i = lane; i < params.closings; i += 32) waiter.Wait(params.closing[i]);
 }
 

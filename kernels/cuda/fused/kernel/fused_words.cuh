@@ -9,12 +9,14 @@
 #include "kernels/cuda/collectives/rendezvous.cuh"
 #include "kernels/cuda/fused/fused_matmul.h"
 #include "kernels/cuda/fused/kernel/ptx.cuh"
+#include "kernels/cuda/fused/placed_params.h"
 
 namespace tandem::cuda {
 
 // Where tests pause, and plant faults that they must find (tests/gpu/fused/fused_probes.cuh): nowhere in the
 // product's kernels.
 struct NoFusedProbe {
+  using Params = FusedMatmulParams;
   static constexpr bool kFlagBeforeData = false;
   static constexpr bool kPlaced = false;
   __device__ static bool HasReached(uint64_t word, uint64_t epoch) {
@@ -27,6 +29,7 @@ struct NoFusedProbe {
 
 // The kernels of client-placed launches (placed_fused.h). Engines' kernels have no code for them.
 struct PlacedFused : NoFusedProbe {
+  using Params = PlacedFusedParams;
   static constexpr bool kPlaced = true;
 };
 

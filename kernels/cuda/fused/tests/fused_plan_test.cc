@@ -310,6 +310,9 @@ TEST_F(FusedPlanTest, ScalesByBlocksKeepTheirStrides) {
   EXPECT_FALSE(takes([](CollectiveArgs* all) {
     all->parts[1].matmul.scale_a.stride = {2, kRows};
   })) << "shards that lie otherwise";
+  EXPECT_TRUE(takes([](CollectiveArgs* all) {
+    all->parts[1].matmul.scale_a.stride = {1, 2 * kRows};
+  })) << "one block's factors lie alike at any step from block to block";
   // The kernel reads two rows' factors, 8 apart, and counts in 32 bits.
   constexpr int64_t kMaxStep = std::numeric_limits<int32_t>::max() / 8;
   for (const int64_t step : {kMaxStep, kMaxStep + 1}) {

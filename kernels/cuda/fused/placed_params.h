@@ -1,0 +1,50 @@
+// File: placed_params.h
+//
+// The parameters of the kernels of a client-placed fused matmul (placed_fused.h).
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/collectives/placed.h"
+#include "kernels/cuda/fused/fused_matmul.h"
+
+namespace tandem::cuda {
+
+struct MeetingLaunch {
+  LaunchFrame frame;
+  uint64_t* told[kMaxRanks];           // by rank: this rank's word there
+  const uint64_t* awaited[kMaxRanks];  // by rank: its word here
+  uint64_t* words;                     // of the fused kernel, that peers write here
+  int64_t word_count;
+  uint64_t* cancelled;  // set to 1 if the launch must do nothing, else to 0
+  int rank, world;
+};
+
+// Rows of bytes that a rank copies to a peer. A multiple of `width` bytes, as are addresses and pitches.
+struct PushedRows {
+  const std::byte* from;
+  std::byte* to;
+  int64_t rows, row_bytes, from_pitch, to_pitch;  // in bytes
+  int width;                                      // 16, 4 or 1
+  uint32_t first_chunk, chunks;                   // of kPushChunk words of `width` bytes each
+  // A word may tell of several pushes: counted at one counter.
+  uint64_t* done;     // set to 1 once all of them are there
+  uint32_t* arrived;  // in device memory, zero between launches
+  uint32_t awaited;   // their chunks
+};
+inline constexpr int kMaxPushes = 2 * kMaxRanks;  // a shard and its scales for each peer
+// A warp's part: long beside the draw of the next one, and small beside a shard.
+inline constexpr int64_t kPushChunk = 512;
+
+struct PlacedPushes {
+  PushedRows push[kMaxPushes];
+  int count;
+  uint32_t chunks;  // of all pushes
+  uint32_t* drawn;  // in device memory, zero between launches
+};
+
+struct PlacedFusedParams : FusedMatmulParams {
+  PlacedPushes pushes;
+};
+
+}  // namespace tandem::cuda

@@ -1,0 +1,126 @@
+// How shards are cut into chunks for the warps that send them.
+#include "kernels/cuda/fused/placed_pushes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace tandem::cuda {
+namespace {
+
+using testing::HasSubstr;
+
+DeviceView At(uintptr_t address, DType dtype, std::vector<int64_t> extent, std::vector<int64_t> stride) {
+  DeviceView view;
+  view.data = reinterpret_cast<std::byte*>(address);
+  view.dtype = dtype;
+  view.extent = std::move(extent);
+  view.stride = std::move(stride);
+  return view;
+}
+
+Word* WordAt(uintptr_t address) { return reinterpret_cast<Word*>(address); }
+uint32_t* const kCounters = reinterpret_cast<uint32_t*>(0x900000);
+
+FusedPush Push(DeviceView from, DeviceView to, Word* done) {
+  FusedPush push;
+  push.from = std::move(from);
+  push.to = std::move(to);
+  push.done = done;
+  return push;
+}
+
+Result<PlacedPushes> Make(std::vector<FusedPush> pushes) { return MakePushes(pushes, kCounters); }
+
+TEST(PlacedPushes, ContiguousShardsAreOneRow) {
+  // 128 rows of 512 bytes: 65536 bytes, in chunks of 512 words of 16 bytes.
+  const auto shard = [](uintptr_t at) { return At(at, DType::kBf16, {128, 256}, {256, 1}); };
+  const auto made = Make(
+      {Push(shard(0x10000), shard(0x200000), WordAt(8)), Push(shard(0x10000), shard(0x300000), WordAt(16))});
+  ASSERT_TRUE(made.ok()) << made.status().ToString();
+  ASSERT_EQ(made->count, 2);
+  EXPECT_EQ(made->chunks, 16u);
+  EXPECT_EQ(made->drawn, kCounters);
+  for (int p = 0; p < 2; ++p) {
+    const PushedRows& push = made->push[p];
+    EXPECT_EQ(push.rows, 1);
+    EXPECT_EQ(push.row_bytes, 65536);
+    EXPECT_EQ(push.width, 16);
+    EXPECT_EQ(push.first_chunk, 8u * static_cast<uint32_t>(p));
+    EXPECT_EQ(push.chunks, 8u);
+    EXPECT_EQ(push.awaited, 8u);
+    EXPECT_EQ(push.arrived, kCounters + 1 + p);
+    EXPECT_EQ(push.done, reinterpret_cast<uint64_t*>(8 + 8 * p));
+  }
+}
+
+TEST(PlacedPushes, RowsKeepTheirPitches) {
+  const auto made = Make({Push(At(0x10000, DType::kBf16, {100, 256}, {320, 1}),
+                               At(0x200000, DType::kBf16, {100, 256}, {256, 1}), WordAt(8))});
+  ASSERT_TRUE(made.ok()) << made.status().ToString();
+  const PushedRows& push = made->push[0];
+  EXPECT_EQ(push.rows, 100);
+  EXPECT_EQ(push.row_bytes, 512);
+  EXPECT_EQ(push.from_pitch, 640);
+  EXPECT_EQ(push.to_pitch, 512);
+  EXPECT_EQ(push.chunks, 7u);  // 3200 words
+}
+
+// Scales by blocks may lie column by column.
+TEST(PlacedPushes, ColumnsThatLieAlikeAreMovedAlike) {
+  const auto packed = [](uintptr_t at) { return At(at, DType::kF32, {100, 3}, {1, 100}); };
+  auto made = Make({Push(packed(0x10000), packed(0x200000), WordAt(8))});
+  ASSERT_TRUE(made.ok()) << made.status().ToString();
+  EXPECT_EQ(made->push[0].rows, 1);
+  EXPECT_EQ(made->push[0].row_bytes, 1200);
+  made = Make({Push(packed(0x10000), At(0x200000, DType::kF32, {100, 3}, {1, 200}), WordAt(8))});
+  ASSERT_TRUE(made.ok()) << made.status().ToString();
+  EXPECT_EQ(made->push[0].rows, 3);
+  EXPECT_EQ(made->push[0].row_bytes, 400);
+  EXPECT_EQ(made->push[0].from_pitch, 400);
+  EXPECT_EQ(made->push[0].to_pitch, 800);
+}
+
+// The scales' word tells of the shard as well.
+TEST(PlacedPushes, AWordTellsOfAllThatGoesBeforeIt) {
+  const auto shard = [](uintptr_t at) { return At(at, DType::kF8E4M3, {64, 1024}, {1024, 1}); };
+  const auto scales = [](uintptr_t at) { return At(at, DType::kF32, {64}, {1}); };
+  const auto made = Make(
+      {Push(shard(0x10000), shard(0x200000), nullptr), Push(scales(0x30000), scales(0x400000), WordAt(8)),
+       Push(shard(0x10000), shard(0x500000), nullptr), Push(scales(0x30000), scales(0x600000), WordAt(16))});
+  ASSERT_TRUE(made.ok()) << made.status().ToString();
+  const uint32_t each = made->push[0].chunks + made->push[1].chunks;
+  EXPECT_EQ(made->chunks, 2 * each);
+  for (int p = 0; p < 4; ++p) {
+    EXPECT_EQ(made->push[p].awaited, each) << p;
+    EXPECT_EQ(made->push[p].done, reinterpret_cast<uint64_t*>(p < 2 ? 8 : 16)) << p;
+    EXPECT_EQ(made->push[p].arrived, kCounters + (p < 2 ? 1 : 3)) << p;
+  }
+}
+
+TEST(PlacedPushes, WordsAreAsWideAsAddressesAllow) {
+  const auto row = [](uintptr_t at) { return At(at, DType::kBf16, {4096}, {1}); };
+  for (const auto& [shift, width] :
+       std::vector<std::pair<uintptr_t, int>>{{0, 16}, {16, 16}, {8, 4}, {2, 1}}) {
+    const auto made = Make({Push(row(0x10000 + shift), row(0x200000), WordAt(8))});
+    ASSERT_TRUE(made.ok()) << made.status().ToString();
+    EXPECT_EQ(made->push[0].width, width) << shift;
+    EXPECT_EQ(made->push[0].chunks, 8192u / (512u * static_cast<unsigned>(width))) << shift;
+  }
+}
+
+TEST(PlacedPushes, WhatCannotBeSentIsRefused) {
+  const auto refused = [](FusedPush push) { return Make({std::move(push)}).status().message(); };
+  const DeviceView rows = At(0x10000, DType::kBf16, {64, 64}, {64, 1});
+  EXPECT_THAT(refused(Push(rows, At(0x200000, DType::kBf16, {64, 64}, {1, 64}), WordAt(8))),
+              HasSubstr("no common pitch"));
+  EXPECT_THAT(refused(Push(rows, rows, nullptr)), HasSubstr("no word"));
+  const DeviceView none = At(0x10000, DType::kBf16, {0, 64}, {64, 1});
+  EXPECT_THAT(refused(Push(none, none, WordAt(8))), HasSubstr("empty"));
+  const FusedPush one = Push(rows, At(0x200000, DType::kBf16, {64, 64}, {64, 1}), WordAt(8));
+  EXPECT_THAT(Make(std::vector<FusedPush>(kMaxPushes + 1, one)).status().message(), HasSubstr("too many"));
+}
+
+}  // namespace
+}  // namespace tandem::cuda
