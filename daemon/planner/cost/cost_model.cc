@@ -221,40 +221,57 @@ std::vector<TileWidth> TileWidthsFor(const Problem& problem) {
   return widths;
 }
 
-// The fused kernel computes tiles of 128 rows, one an SM, in whole waves on nearly all SMs of a Hopper GPU,
-// of the width whose waves are over first (kernels/cuda/fused/tiling.h).
-double FusedKernelUs(const Problem& problem, const MachineModel& machine, double wire) {
-  constexpr double kCtas = 128, kTileRows = 128;
+struct FusedWaves {
+  double waves, us;  // of all of them
+};
+
+// The fused kernel computes tiles of 128 rows, one an SM, in whole waves on `ctas` SMs of a Hopper GPU, of
+// the width whose waves are over first (kernels/cuda/fused/tiling.h). `rate`: beside the widths' rates.
+FusedWaves FastestWaves(const Problem& problem, const MachineModel& machine, double ctas, double rate) {
+  constexpr double kTileRows = 128, kSms = 128;
   const double world = problem.world_size;
-  const bool reduce = problem.request->op == Op::kMatmulAllReduce,
-             gather = problem.request->op == Op::kAllGatherMatmul;
   double tile_rows = world * std::ceil(static_cast<double>(problem.rows) / world / kTileRows);
-  if (reduce) {
+  if (problem.request->op == Op::kMatmulAllReduce) {
     const FusedTileCut cut = CutFusedTiles(problem.rows, problem.n, problem.world_size);
     const int64_t whole = problem.rows / cut.rows, end = problem.rows % cut.rows;
     const auto high_in_tiles = [](int64_t rows) { return std::ceil(static_cast<double>(rows) / kTileRows); };
     tile_rows = static_cast<double>(whole) * high_in_tiles(cut.rows) + high_in_tiles(end);
   }
-  const auto waves_of = [&](const TileWidth& width) {
-    return std::max(1.0,
-                    std::ceil(tile_rows * std::ceil(static_cast<double>(problem.n) / width.columns) / kCtas));
-  };
-  const auto us_of = [&](const TileWidth& width) {
-    const double tile_us = 2 * kTileRows * width.columns * static_cast<double>(problem.k) * kCtas /
-                           (width.rate * machine.tflops * 1e6);
-    return waves_of(width) * tile_us;
-  };
-  const std::vector<TileWidth> widths = TileWidthsFor(problem);
-  const TileWidth width =
-      *std::min_element(widths.begin(), widths.end(),
-                        [&](const TileWidth& x, const TileWidth& y) { return us_of(x) < us_of(y); });
+  FusedWaves fastest = {0, 0};
+  for (const TileWidth& width : TileWidthsFor(problem)) {
+    const double tiles = tile_rows * std::ceil(static_cast<double>(problem.n) / width.columns);
+    const double waves = std::max(1.0, std::ceil(tiles / ctas));
+    const double tile_us = 2 * kTileRows * width.columns * static_cast<double>(problem.k) * kSms /
+                           (rate * width.rate * machine.tflops * 1e6);
+    if (fastest.waves == 0 || waves * tile_us < fastest.us) fastest = {waves, waves * tile_us};
+  }
+  return fastest;
+}
+
+double FusedKernelUs(const Problem& problem, const MachineModel& machine, double wire) {
+  constexpr double kCtas = 128;
+  const bool reduce = problem.request->op == Op::kMatmulAllReduce,
+             gather = problem.request->op == Op::kAllGatherMatmul;
+  const FusedWaves all = FastestWaves(problem, machine, kCtas, 1.0);
   // Beside one wave nothing is hidden. Later only the last part's partial sums are not, and of an all-reduce
   // what the last wave sends: most of that are sums, which go to all ranks. On two ranks tiles are carried as
   // they end, and what is left is the less, the shorter all of it is beside the product.
-  if (waves_of(width) == 1) return std::max(us_of(width), wire) + wire;
-  double last = gather ? 0 : reduce ? 2 * wire / waves_of(width) : wire / world;
-  if (problem.world_size == 2) last = reduce ? last / 2 : last * std::min(1.0, 4 * wire / us_of(width));
-  return std::max(us_of(width), wire) + last;
+  if (all.waves == 1) return std::max(all.us, wire) + wire;
+  double last = gather ? 0 : reduce ? 2 * wire / all.waves : wire / problem.world_size;
+  if (problem.world_size == 2) last = reduce ? last / 2 : last * std::min(1.0, 4 * wire / all.us);
+  return std::max(all.us, wire) + last;
+}
+
+// The same launched by the client, in graphs on two and four H200s, bf16 of 512 to 4096 rows. `wire`: what a
+// rank sends when every element crosses a link once. The last wave's partial sums are not hidden, nor is a
+// part of what an all-reduce sends back.
+double ClientFusedUs(const Problem& problem, const MachineModel& machine, double wire) {
+  constexpr double kMeetingUs = 5, kCtas = 130, kRate = 1.07, kMaxReturnUs = 80;
+  const FusedWaves all = FastestWaves(problem, machine, kCtas, kRate);
+  double us = kMeetingUs + std::max(all.us, wire);
+  if (problem.request->op != Op::kAllGatherMatmul) us += wire / all.waves;
+  if (problem.request->op == Op::kMatmulAllReduce) us += std::min(wire, kMaxReturnUs);
+  return us;
 }
 
 // One wave of tiles on layout.ctas() SMs, or B's way through the memory; before it the first columns of the
@@ -354,6 +371,8 @@ double FusedUs(const Problem& problem, const MachineModel& machine, Algorithm al
         if (problem.in_client()) return ClientSkinnyUs(problem, machine, *layout, wire);
         return SkinnyUs(problem, machine, *layout, wire) + (measured ? kSkinnyExtraUs : 0);
       }
+      if (MeasuredInClient(problem))
+        return ClientFusedUs(problem, machine, TransferUs(sent, machine.link_gbps));
       const double wire = twice * (copies + TransferUs(sent, machine.link_gbps));
       return FusedKernelUs(problem, machine, wire) +
              (measured ? MeasuredExtraUs(problem, algorithm, wire) : 0);
@@ -416,17 +435,7 @@ MachineModel ModelOf(const Problem& problem) {
 
 double PredictUs(const Problem& problem, Algorithm algorithm, Algorithm collective) {
   const MachineModel machine = ModelOf(problem);
-  if (IsFusedOp(problem.request->op)) {
-    const double us = FusedUs(problem, machine, algorithm, collective);
-    // The client's forms were measured without a hand-over.
-    const bool of_client = algorithm == Algorithm::kUnfused || algorithm == Algorithm::kLowLatency ||
-                           (algorithm == Algorithm::kFused && SkinnyFor(problem).has_value());
-    if (!problem.in_client() || of_client || !PredictsHandOver(problem.request->op, *problem.group))
-      return us;
-    // Two or three kernels a launch, of which one meets the peers.
-    constexpr double kMeetingUs = 4;
-    return std::max(us - kHandOverUs, 0.0) + (algorithm == Algorithm::kFused ? kMeetingUs : 0);
-  }
+  if (IsFusedOp(problem.request->op)) return FusedUs(problem, machine, algorithm, collective);
   if (problem.request->op == Op::kAsyncInputMatmul) {
     return MatmulUs(problem, machine, static_cast<double>(problem.rows), static_cast<double>(problem.n),
                     static_cast<double>(problem.k));

@@ -26,15 +26,19 @@ struct PushedRows {
   std::byte* to;
   int64_t rows, row_bytes, from_pitch, to_pitch;  // in bytes
   int width;                                      // 16, 4 or 1
-  uint32_t first_chunk, chunks;                   // of kPushChunk words of `width` bytes each
+  uint32_t first_chunk, chunks;                   // of chunk_words words each, the last one of fewer
+  uint32_t chunk_words;                           // kPushChunk at most
+  // The first chunks, which are kPushStep words of 16 bytes or a multiple, each together on both sides.
+  uint32_t whole;
   // A word may tell of several pushes: counted at one counter.
   uint64_t* done;     // set to 1 once all of them are there
   uint32_t* arrived;  // in device memory, zero between launches
   uint32_t awaited;   // their chunks
 };
 inline constexpr int kMaxPushes = 2 * kMaxRanks;  // a shard and its scales for each peer
-// A warp's part: long beside the draw of the next one, and small beside a shard.
-inline constexpr int64_t kPushChunk = 512;
+// Words of a warp's part: long beside the draw of the next one, and small beside a shard. And of what a warp
+// has on the way at a time.
+inline constexpr uint32_t kPushChunk = 512, kPushStep = 128;
 
 struct PlacedPushes {
   PushedRows push[kMaxPushes];

@@ -1,12 +1,16 @@
 #include "kernels/cuda/fused/placed_pushes.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <vector>
 
 namespace tandem::cuda {
 namespace {
+
+// The kernel counts a push's words, and a row's bytes, in 32 bits.
+constexpr int64_t kMaxWords = std::numeric_limits<uint32_t>::max();
 
 // A view as rows of contiguous bytes, of any pitch; nothing if it is none.
 struct ByteRows {
@@ -79,8 +83,22 @@ Result<PushedRows> MakePush(const FusedPush& push) {
   const auto bits = static_cast<uint64_t>(made.row_bytes | made.from_pitch | made.to_pitch) |
                     reinterpret_cast<uintptr_t>(made.from) | reinterpret_cast<uintptr_t>(made.to);
   made.width = bits % 16 == 0 ? 16 : bits % 4 == 0 ? 4 : 1;
-  const int64_t chunk = kPushChunk * made.width, bytes = made.rows * made.row_bytes;
-  made.chunks = static_cast<uint32_t>((bytes + chunk - 1) / chunk);
+  const int64_t words = made.rows * made.row_bytes / made.width, row_words = made.row_bytes / made.width;
+  if (words > kMaxWords || made.row_bytes > kMaxWords) return Unimplemented("a shard of over 4 GB");
+  made.chunk_words = kPushChunk;
+  const bool together = made.from_pitch == made.row_bytes && made.to_pitch == made.row_bytes;
+  if (made.width == 16 && together) {
+    made.whole = static_cast<uint32_t>(words / kPushChunk);
+  } else if (made.width == 16) {
+    // As many words as rows consist of.
+    for (uint32_t chunk = kPushChunk; chunk > 0; chunk -= kPushStep) {
+      if (row_words % chunk != 0) continue;
+      made.chunk_words = chunk;
+      made.whole = static_cast<uint32_t>(words / chunk);
+      break;
+    }
+  }
+  made.chunks = static_cast<uint32_t>((words + made.chunk_words - 1) / made.chunk_words);
   made.done = reinterpret_cast<uint64_t*>(push.done);
   return made;
 }

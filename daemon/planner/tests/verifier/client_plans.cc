@@ -150,6 +150,4 @@ int DropSteps(Programs* programs, size_t rank, const std::function<bool(const St
   return dropped;
 }
 
-bool IsWait(const Step& step) { return std::holds_alternative<WaitStep>(step.work); }
-
 }  // namespace tandem::plan

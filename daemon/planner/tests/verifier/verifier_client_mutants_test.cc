@@ -10,6 +10,8 @@
 namespace tandem::plan {
 namespace {
 
+bool IsWait(const Step& step) { return std::holds_alternative<WaitStep>(step.work); }
+
 // Each wait for itself. One that may go must give right results under random schedules.
 TEST(ClientMutants, DroppedWaits) {
   int caught = 0, harmless = 0;

@@ -1,8 +1,8 @@
 // File: fused_push.cuh
 //
 // Warp 3 of a client-placed gather: copies chunks of this rank's shard to the peers while the products run.
-// Chunks are drawn from a counter, so that whatever CTAs are resident send all of them. All warps together
-// have more than the links' rate, and no SM is taken from the products.
+// Chunks are drawn from a counter, so that whatever CTAs are resident send all of them, and no SM is taken
+// from the products. The warp has 40 registers: spills here cost 7 % of a gather on four H200s.
 #pragma once
 
 #include <cstdint>
@@ -12,31 +12,34 @@
 
 namespace tandem::cuda {
 
-// One warp. Loads pass L1, which would keep what nobody reads again.
+// One warp. A chunk that lies together on both sides. Loads pass L1, which would keep what nobody reads
+// again.
+__device__ __forceinline__ void CopyWholeChunk(const std::byte* from, std::byte* to, uint32_t words) {
+  constexpr int kInFlight = kPushStep / 32;
+  const auto* source = reinterpret_cast<const uint4*>(from) + (threadIdx.x & 31);
+  auto* destination = reinterpret_cast<uint4*>(to) + (threadIdx.x & 31);
+#pragma unroll 1
+  for (uint32_t done = 0; done < words; done += kPushStep, source += kPushStep, destination += kPushStep) {
+    uint4 data[kInFlight];
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) data[i] = __ldcg(source + i * 32);
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) destination[i * 32] = data[i];
+  }
+}
+
+// One warp. Any chunk.
 template <class Word>
 __device__ __forceinline__ void CopyChunk(const PushedRows& push, uint32_t chunk) {
-  constexpr int kInFlight = 4, kWordBytes = static_cast<int>(sizeof(Word));
-  const int64_t row_words = push.row_bytes / kWordBytes;
-  const int64_t begin = int64_t{chunk} * kPushChunk;
-  const int64_t end = min(begin + kPushChunk, push.rows * row_words);
-  const auto offset = [&](int64_t word, int64_t pitch) {
-    if (pitch == push.row_bytes) return word * kWordBytes;
-    const int64_t row = word / row_words;
-    return row * pitch + (word - row * row_words) * kWordBytes;
-  };
+  constexpr uint32_t kWordBytes = sizeof(Word);
+  const uint32_t row_words = static_cast<uint32_t>(push.row_bytes) / kWordBytes;
+  const uint32_t begin = chunk * push.chunk_words;
+  const uint32_t end = min(begin + push.chunk_words, static_cast<uint32_t>(push.rows) * row_words);
 #pragma unroll 1
-  for (int64_t first = begin + (threadIdx.x & 31); first < end; first += kInFlight * 32) {
-    Word data[kInFlight];
-#pragma unroll
-    for (int i = 0; i < kInFlight; ++i) {
-      const int64_t at = first + i * 32;
-      if (at < end) data[i] = __ldcg(reinterpret_cast<const Word*>(push.from + offset(at, push.from_pitch)));
-    }
-#pragma unroll
-    for (int i = 0; i < kInFlight; ++i) {
-      const int64_t at = first + i * 32;
-      if (at < end) *reinterpret_cast<Word*>(push.to + offset(at, push.to_pitch)) = data[i];
-    }
+  for (uint32_t at = begin + (threadIdx.x & 31); at < end; at += 32) {
+    const uint32_t row = at / row_words, byte = (at - row * row_words) * kWordBytes;
+    const Word word = __ldcg(reinterpret_cast<const Word*>(push.from + row * push.from_pitch + byte));
+    *reinterpret_cast<Word*>(push.to + row * push.to_pitch + byte) = word;
   }
 }
 
@@ -61,25 +64,36 @@ __device__ __forceinline__ void PushShard(const PlacedPushes& pushes) {
   int p = 0;
 #pragma unroll 1
   for (;;) {
-    const uint32_t chunk = __shfl_sync(~0u, next, 0);
-    if (chunk >= pushes.chunks) {
+    const uint32_t drawn = __shfl_sync(~0u, next, 0);
+    if (drawn >= pushes.chunks) {
       // Each CTA draws one number too many.
-      if (draws && chunk == pushes.chunks + gridDim.x - 1) *pushes.drawn = 0;
+      if (draws && drawn == pushes.chunks + gridDim.x - 1) *pushes.drawn = 0;
       break;
     }
     if (draws) next = ptx::Add(pushes.drawn, 1);
-    while (chunk >= pushes.push[p].first_chunk + pushes.push[p].chunks) {
+    while (drawn >= pushes.push[p].first_chunk + pushes.push[p].chunks) {
       TellPushed(pushes.push[p], copied);
       copied = 0;
       ++p;
     }
-    const PushedRows& push = pushes.push[p];
-    switch (push.width) {
-      case 16: CopyChunk<uint4>(push, chunk - push.first_chunk); break;
-      case 4: CopyChunk<uint32_t>(push, chunk - push.first_chunk); break;
-      default: CopyChunk<uint8_t>(push, chunk - push.first_chunk); break;
-    }
     ++copied;
+    const PushedRows& push = pushes.push[p];
+    const uint32_t chunk = drawn - push.first_chunk;
+    if (chunk < push.whole) {
+      const uint32_t row_words = static_cast<uint32_t>(push.row_bytes) / 16, first = chunk * push.chunk_words;
+      const uint32_t row = push.rows == 1 ? 0 : first / row_words, byte = (first - row * row_words) * 16;
+      const std::byte* from = push.from + row * push.from_pitch + byte;
+      // Into L2: where rows lie together, most likely this warp's next chunk.
+      const uint32_t bytes = push.chunk_words * 16;
+      if (draws && chunk + gridDim.x < push.whole) ptx::Prefetch(from + int64_t{gridDim.x} * bytes, bytes);
+      CopyWholeChunk(from, push.to + row * push.to_pitch + byte, push.chunk_words);
+    } else if (push.width == 16) {
+      CopyChunk<uint4>(push, chunk);
+    } else if (push.width == 4) {
+      CopyChunk<uint32_t>(push, chunk);
+    } else {
+      CopyChunk<uint8_t>(push, chunk);
+    }
   }
   TellPushed(pushes.push[p], copied);
 }

@@ -49,6 +49,8 @@ TEST(PlacedPushes, ContiguousShardsAreOneRow) {
     EXPECT_EQ(push.width, 16);
     EXPECT_EQ(push.first_chunk, 8u * static_cast<uint32_t>(p));
     EXPECT_EQ(push.chunks, 8u);
+    EXPECT_EQ(push.chunk_words, kPushChunk);
+    EXPECT_EQ(push.whole, 8u);
     EXPECT_EQ(push.awaited, 8u);
     EXPECT_EQ(push.arrived, kCounters + 1 + p);
     EXPECT_EQ(push.done, reinterpret_cast<uint64_t*>(8 + 8 * p));
@@ -65,6 +67,29 @@ TEST(PlacedPushes, RowsKeepTheirPitches) {
   EXPECT_EQ(push.from_pitch, 640);
   EXPECT_EQ(push.to_pitch, 512);
   EXPECT_EQ(push.chunks, 7u);  // 3200 words
+  EXPECT_EQ(push.whole, 0u) << "a row is shorter than what a warp has on the way";
+}
+
+// Chunks are cut so that none reaches into the next row, where rows have room for whole ones.
+TEST(PlacedPushes, ChunksStayWithinLongRows) {
+  for (const auto& [columns, words] :
+       std::vector<std::pair<int64_t, uint32_t>>{{8192, 512}, {5120, 128}, {3072, 384}}) {
+    const auto made = Make({Push(At(0x10000, DType::kBf16, {16, columns}, {2 * columns, 1}),
+                                 At(0x8000000, DType::kBf16, {16, columns}, {columns, 1}), WordAt(8))});
+    ASSERT_TRUE(made.ok()) << made.status().ToString();
+    const PushedRows& push = made->push[0];
+    EXPECT_EQ(push.chunk_words, words) << columns;
+    EXPECT_EQ(push.chunks * words * 16, 16 * 2 * columns) << columns;
+    EXPECT_EQ(push.whole, push.chunks) << columns;
+  }
+}
+
+TEST(PlacedPushes, ThePartOfAChunkComesLast) {
+  const auto row = [](uintptr_t at) { return At(at, DType::kBf16, {10000}, {1}); };
+  const auto made = Make({Push(row(0x10000), row(0x200000), WordAt(8))});
+  ASSERT_TRUE(made.ok()) << made.status().ToString();
+  EXPECT_EQ(made->push[0].chunks, 3u);  // 1250 words
+  EXPECT_EQ(made->push[0].whole, 2u);
 }
 
 // Scales by blocks may lie column by column.
