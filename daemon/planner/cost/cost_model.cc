@@ -264,12 +264,16 @@ double FusedKernelUs(const Problem& problem, const MachineModel& machine, double
 
 // The same launched by the client, in graphs on two and four H200s, bf16 of 512 to 4096 rows. `wire`: what a
 // rank sends when every element crosses a link once. The last wave's partial sums are not hidden, nor is a
-// part of what an all-reduce sends back.
+// part of what an all-reduce sends back. A gather's first pieces come later than the first wave begins.
 double ClientFusedUs(const Problem& problem, const MachineModel& machine, double wire) {
-  constexpr double kMeetingUs = 5, kCtas = 130, kRate = 1.07, kMaxReturnUs = 80;
+  constexpr double kMeetingUs = 5, kCtas = 130, kRate = 1.07, kMaxReturnUs = 80, kPieceUs = 13;
   const FusedWaves all = FastestWaves(problem, machine, kCtas, kRate);
   double us = kMeetingUs + std::max(all.us, wire);
-  if (problem.request->op != Op::kAllGatherMatmul) us += wire / all.waves;
+  if (problem.request->op != Op::kAllGatherMatmul) {
+    us += wire / all.waves;
+  } else if (all.waves > 1) {
+    us += std::min(wire, kPieceUs * (problem.world_size - 1));
+  }
   if (problem.request->op == Op::kMatmulAllReduce) us += std::min(wire, kMaxReturnUs);
   return us;
 }

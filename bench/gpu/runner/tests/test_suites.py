@@ -77,6 +77,12 @@ class RecoveryTest(unittest.TestCase):
                 self.assertLessEqual(set(names), classes, module)
 
 
+class CutBundleTest(unittest.TestCase):
+    def test_a_bundle_without_suites_has_no_jobs_of_them(self):
+        with tempfile.TemporaryDirectory() as bundle:
+            self.assertEqual(list(jobs.suite_jobs(bundle, "cuda", 2)), [])
+
+
 class DigitsTest(unittest.TestCase):
     def test_it_trains_on_as_many_ranks_as_there_are_gpus(self):
         def worlds(gpus, cuda=True):
