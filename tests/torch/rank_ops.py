@@ -306,6 +306,29 @@ def test_scaled_products(name):
 
 
 @check
+def test_scaled_products_along_k(name):
+    """Each rank's part of a gathered row has a scale of its own; also where torch's collectives stand in."""
+    fp8 = torch.float8_e4m3fn
+    for shape, blocks in (((6, 16), 1), ((2, 3, 16), 1), ((4, 256), 2)):
+        a, b = rand(*shape).to(fp8), rand(shape[-1] * world(), 8, seed=1, same=True).to(fp8)
+        by_row = rand(*shape[:-1], blocks, seed=2).abs() + 0.1
+        factors = by_row.repeat_interleave(shape[-1] // blocks, -1)
+        columns = rand(1, 8, seed=3, same=True).abs() + 0.1
+        if blocks > 1:
+            columns = rand(blocks * world(), 1, seed=3, same=True).abs() + 0.1
+        right = b.float() * (columns.repeat_interleave(128, 0) if blocks > 1 else columns)
+        want = reference.all_gather(a.float() * factors, len(shape) - 1, name) @ right
+        for dim in (len(shape) - 1, -1):
+            whole, (got,) = OPS.all_gather_scaled_matmul(
+                a, [b], by_row, [columns], dim, name, [None], [None], [torch.bfloat16], [True]
+            )
+            near(got, want.bfloat16())
+            assert torch.equal(whole.view(torch.uint8), reference.all_gather(a.view(torch.uint8), dim, name))
+            _, (alike,) = reference.all_gather_scaled_matmul(a, [b], by_row, [columns], dim, name, [], [])
+            near(alike, want)
+
+
+@check
 def test_scales_by_blocks(name):
     fp8, depth, wide = torch.float8_e4m3fn, 256, 4 * world()
     a, b = rand(2 * world(), depth).to(fp8), rand(depth, wide, seed=1).to(fp8)

@@ -3,6 +3,7 @@
 // The parameters of the kernels of a client-placed fused matmul (placed_fused.h).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/cuda/collectives/placed.h"
@@ -39,6 +40,22 @@ inline constexpr int kMaxPushes = 2 * kMaxRanks;  // a shard and its scales for 
 // Words of a warp's part: long beside the draw of the next one, and small beside a shard. And of what a warp
 // has on the way at a time.
 inline constexpr uint32_t kPushChunk = 512, kPushStep = 128;
+
+// Where a whole chunk lies at both ends.
+struct PushedChunk {
+  const std::byte* from;
+  std::byte* to;
+};
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    inline PushedChunk
+    WholeChunk(const PushedRows& push, uint32_t chunk) {
+  const uint32_t row_words = static_cast<uint32_t>(push.row_bytes) / 16, first = chunk * push.chunk_words;
+  const uint32_t row = push.rows == 1 ? 0 : first / row_words;
+  const int64_t byte = int64_t{first - row * row_words} * 16;
+  return {push.from + row * push.from_pitch + byte, push.to + row * push.to_pitch + byte};
+}
 
 struct PlacedPushes {
   PushedRows push[kMaxPushes];

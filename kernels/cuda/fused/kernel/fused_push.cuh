@@ -80,13 +80,12 @@ __device__ __forceinline__ void PushShard(const PlacedPushes& pushes) {
     const PushedRows& push = pushes.push[p];
     const uint32_t chunk = drawn - push.first_chunk;
     if (chunk < push.whole) {
-      const uint32_t row_words = static_cast<uint32_t>(push.row_bytes) / 16, first = chunk * push.chunk_words;
-      const uint32_t row = push.rows == 1 ? 0 : first / row_words, byte = (first - row * row_words) * 16;
-      const std::byte* from = push.from + row * push.from_pitch + byte;
+      const PushedChunk whole = WholeChunk(push, chunk);
       // Into L2: where rows lie together, most likely this warp's next chunk.
       const uint32_t bytes = push.chunk_words * 16;
-      if (draws && chunk + gridDim.x < push.whole) ptx::Prefetch(from + int64_t{gridDim.x} * bytes, bytes);
-      CopyWholeChunk(from, push.to + row * push.to_pitch + byte, push.chunk_words);
+      if (draws && chunk + gridDim.x < push.whole)
+        ptx::Prefetch(whole.from + int64_t{gridDim.x} * bytes, bytes);
+      CopyWholeChunk(whole.from, whole.to, push.chunk_words);
     } else if (push.width == 16) {
       CopyChunk<uint4>(push, chunk);
     } else if (push.width == 4) {

@@ -84,6 +84,36 @@ TEST(PlacedPushes, ChunksStayWithinLongRows) {
   }
 }
 
+// The whole chunks of a push are all of its bytes, each at its place, whatever the pitches.
+TEST(PlacedPushes, WholeChunksLieWhereTheirRowsDo) {
+  struct Shape {
+    int64_t rows, columns, from_pitch, to_pitch;
+  };
+  for (const Shape& shape :
+       {Shape{64, 4096, 4096, 4096}, Shape{7, 8192, 16384, 8192}, Shape{5, 5120, 5120, 6400},
+        Shape{9, 3072, 3080, 4096}, Shape{1, 1 << 20, 1 << 20, 1 << 20}}) {
+    const auto made = Make(
+        {Push(At(0x10000, DType::kBf16, {shape.rows, shape.columns}, {shape.from_pitch, 1}),
+              At(0x80000000, DType::kBf16, {shape.rows, shape.columns}, {shape.to_pitch, 1}), WordAt(8))});
+    ASSERT_TRUE(made.ok()) << made.status().ToString();
+    const PushedRows& push = made->push[0];
+    ASSERT_EQ(push.whole, push.chunks) << shape.columns;
+    ASSERT_EQ(push.chunk_words % kPushStep, 0u);
+    const int64_t chunk_bytes = int64_t{push.chunk_words} * 16;
+    for (uint32_t chunk = 0; chunk < push.whole; ++chunk) {
+      const int64_t byte = chunk * chunk_bytes, row = byte / (2 * shape.columns),
+                    column = byte % (2 * shape.columns);
+      const PushedChunk place = WholeChunk(push, chunk);
+      ASSERT_EQ(reinterpret_cast<uintptr_t>(place.from),
+                static_cast<uintptr_t>(0x10000 + row * 2 * shape.from_pitch + column));
+      ASSERT_EQ(reinterpret_cast<uintptr_t>(place.to),
+                static_cast<uintptr_t>(0x80000000 + row * 2 * shape.to_pitch + column));
+      ASSERT_LE(column + chunk_bytes, 2 * shape.columns) << "within its row";
+    }
+    EXPECT_EQ(push.whole * chunk_bytes, shape.rows * shape.columns * 2);
+  }
+}
+
 TEST(PlacedPushes, ThePartOfAChunkComesLast) {
   const auto row = [](uintptr_t at) { return At(at, DType::kBf16, {10000}, {1}); };
   const auto made = Make({Push(row(0x10000), row(0x200000), WordAt(8))});

@@ -88,6 +88,13 @@ def _factors(scale: torch.Tensor, rows: int, columns: int, blocks: int) -> torch
     return scale
 
 
+def _spread(scale: torch.Tensor, columns: int) -> torch.Tensor:
+    """A's scales by rows, or by blocks of 128 of its columns, as one factor an element."""
+    if scale.shape[-1] == 1:
+        return scale.expand(*scale.shape[:-1], columns)
+    return scale.repeat_interleave(128, -1)[..., :columns]
+
+
 def _scaled_product(a: torch.Tensor, b: torch.Tensor, a_scale: torch.Tensor, b_scale: torch.Tensor) -> torch.Tensor:
     """(A · scales) @ (B · scales) in f32."""
     matrix = a.reshape(-1, a.shape[-1])
@@ -109,7 +116,9 @@ def all_gather_scaled_matmul(
     """The gathered A, and its scaled products in f32."""
     whole = all_gather(a.view(torch.uint8), gather_dim, group_name).view(a.dtype)  # not every backend sends fp8
     if a_scale.numel() > 1 and list(a_scale.shape[:-1]) == list(a.shape[:-1]):
-        a_scale = all_gather(a_scale, gather_dim, group_name)
+        # Along K each rank's part of a row has factors of its own.
+        along_k = gather_dim % a.dim() == a.dim() - 1
+        a_scale = all_gather(_spread(a_scale, a.shape[-1]) if along_k else a_scale, gather_dim, group_name)
     products = [_scaled_product(whole, b, a_scale, b_scale) for b, b_scale in zip(bs, b_scales, strict=True)]
     if biases:
         products = [c + bias.float() for c, bias in zip(products, biases, strict=True)]
