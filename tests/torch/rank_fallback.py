@@ -27,7 +27,14 @@ def main():
             result["sum"] = OPS.all_reduce(x, "sum", name).tolist()
             result["product"] = OPS.all_gather_matmul(x, [w], 0, name)[1][0].tolist()
             result["scattered"] = OPS.matmul_reduce_scatter(x, w, "avg", 0, name).tolist()
-    result["warnings"] = [str(one.message) for one in seen if "tandem:" in str(one.message)]
+        planted = torch.library.Library("symm_mem", "IMPL")
+        planted.impl("fused_matmul_reduce_scatter", lambda a, b, *rest: (a @ b)[:2] + 100, "CPU")
+        tandem.torch.install()
+        result["theirs"] = torch.ops.symm_mem.fused_matmul_reduce_scatter(x, w, "avg", 0, name).tolist()
+        result["no theirs"] = torch.ops.symm_mem.fused_all_gather_matmul(x, [w], 0, name)[1][0].tolist()
+        tandem.torch.uninstall()
+    result["warnings"] = [str(one.message) for one in seen if "torch's own collectives" in str(one.message)]
+    result["their warnings"] = [str(one.message) for one in seen if "symm_mem's own kernel" in str(one.message)]
     result["reason"] = tandem.torch.attach(name).reason
     tandem.torch.detach(name)
     tandem.torch.configure(on_unavailable="error")

@@ -1,5 +1,7 @@
 """A rank that runs torch.ops.symm_mem through Tandem, and compares with symm_mem's own fallbacks: values, strides, types."""
 
+import warnings
+
 import tandem.torch
 import torch
 import torch.distributed._symmetric_memory as symm_mem
@@ -154,6 +156,42 @@ def test_all_reduces_are_bit_equal_and_stay_in_their_tensor(name):
             every = reference.all_gather(inner.view(1, count), 0, name)
             assert torch.equal(every, inner.expand(world(), count)), "ranks have different sums"
             assert (guarded[:16] == 7).all() and (guarded[-16:] == 7).all(), "it has written beside its tensor"
+
+
+@check
+def test_what_tandem_declines_runs_on_their_own_kernel(name):
+    """Per call: Tandem has no f64. A kernel is planted where symm_mem has none."""
+    calls = []
+
+    def theirs(a, b, reduce_op, scatter_dim, group_name):
+        calls.append((a.dtype, reduce_op, scatter_dim, group_name))
+        return (a @ b).chunk(world(), scatter_dim)[rank()].contiguous() + 100
+
+    if CUDA:
+        return  # symm_mem has its own, which the test of a rank without Tandem cannot see either
+    tandem.torch.uninstall()
+    planted = torch.library.Library("symm_mem", "IMPL")
+    try:
+        planted.impl("fused_matmul_reduce_scatter", theirs, "CPU")
+        tandem.torch.install()
+        a, b = rand(2 * world(), 4), rand(4, 3, seed=1)
+        near(OPS.fused_matmul_reduce_scatter(a, b, "sum", 0, name), reference.reduce_scatter(a @ b, "sum", 0, name))
+        assert not calls
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            wide = OPS.fused_matmul_reduce_scatter(a.double(), b.double(), "sum", 0, name)
+        assert ["symm_mem's own kernel" in str(one.message) for one in seen] == [True], seen
+        assert calls == [(torch.float64, "sum", 0, name)], calls
+        assert torch.equal(wide, (a.double() @ b.double()).chunk(world(), 0)[rank()] + 100)
+        near(OPS.fused_matmul_reduce_scatter(a, b, "sum", 0, name), reference.reduce_scatter(a @ b, "sum", 0, name))
+        tandem.torch.uninstall()
+        assert len(calls) == 1
+        OPS.fused_matmul_reduce_scatter(a, b, "sum", 0, name)
+        assert len(calls) == 2, "theirs is back"
+    finally:
+        tandem.torch.uninstall()
+        planted._destroy()
+        tandem.torch.install()
 
 
 @check

@@ -62,8 +62,12 @@ class Unavailable(unittest.TestCase):
             self.assertEqual(len(result["product"]), 8)
             self.assertEqual(result["scattered"], [[(4 * rank + i) + 0.5, (4 * rank + i) + 1.5] for i in (0, 2)])
             self.assertEqual(len(result["warnings"]), 3, result["warnings"])
-            for text in result["warnings"]:
+            for text in (*result["warnings"], *result["their warnings"]):
                 self.assertIn(reason, text)
+            # Behind install() what symm_mem had before goes on.
+            self.assertEqual(result["theirs"], [[rank + 100.0, rank + 101.0], [rank + 102.0, rank + 103.0]])
+            self.assertEqual(result["no theirs"], result["product"])
+            self.assertEqual(len(result["their warnings"]), 1)
             self.assertIn(reason, result["strict"])
 
     def test_no_daemon(self):

@@ -146,8 +146,8 @@ std::vector<MatmulBand> CutBands(const FusedMatmul& matmul, int64_t units_m, int
 Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const FusedVariant& variant);
 
 inline constexpr unsigned kFusedThreads = 384;
-// Enqueues the kernel on `ctas` CTAs (0: one an SM): no more than have a tile, and whole clusters. `params`: of
-// the kernel's own type, which may be derived from this one.
+// Enqueues the kernel on `ctas` CTAs (0: one an SM): no more than have a tile, and whole clusters. `params`:
+// of the kernel's own type, which may be derived from this one.
 Status LaunchFused(const FusedMatmulParams& params, const FusedVariant& variant, int ctas,
                    CUstream_st* stream);
 

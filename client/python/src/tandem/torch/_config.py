@@ -63,11 +63,11 @@ def configure(**changes: Any) -> Config:
     return changed
 
 
-_warned: set[tuple[str, str, str]] = set()
+_warned: set[tuple[str, str, str, str]] = set()
 
 
-def warn_once(group: str, what: str, reason: str) -> None:
-    """One warning for each (group, op, reason) of this process."""
-    if (group, what, reason) not in _warned:
-        _warned.add((group, what, reason))
-        warnings.warn(f"tandem: {what} of group {group!r} runs on torch's own collectives: {reason}", RuntimeWarning, stacklevel=3)
+def warn_once(group: str, what: str, reason: str, by: str = "torch's own collectives") -> None:
+    """One warning for each (group, op, reason) of this process. `by`: what runs instead."""
+    if (group, what, reason, by) not in _warned:
+        _warned.add((group, what, reason, by))
+        warnings.warn(f"tandem: {what} of group {group!r} runs on {by}: {reason}", RuntimeWarning, stacklevel=3)

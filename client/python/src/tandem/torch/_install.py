@@ -188,6 +188,18 @@ _KERNELS: dict[str, Callable[..., Any]] = {
     "multimem_one_shot_all_reduce": _one_shot_all_reduce,
     "multimem_one_shot_all_reduce_out": _all_reduce_out,
 }
+
+
+def _theirs(name: str, device: str) -> Callable[..., Any] | None:
+    """symm_mem's own kernel of the op, which stays callable when another is in its place; None: it has none for the device."""
+    try:
+        found: Any = torch.library.get_kernel(f"symm_mem::{name}", device)  # type: ignore[attr-defined,unused-ignore]
+    except RuntimeError:
+        return None
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, device))
+    return lambda *given, **named: found.call_boxed(keys, *given, **named)
+
+
 _library: Any = None
 _lock = threading.Lock()
 
@@ -196,8 +208,8 @@ def install() -> None:
     """Puts Tandem behind symm_mem's fused products, low-contention collectives and all-reduces, for CPU and CUDA tensors.
 
     Programs that call these, and what Inductor's async-TP pass makes of a graph, then run on Tandem. Inputs need not be symmetric
-    memory. Where Tandem declines a call, torch's own collectives and products serve it, with one warning. A second call does
-    nothing. Call it alike on all ranks.
+    memory. Where Tandem declines a call, symm_mem's own kernel serves it as before, with one warning; on the CPU, which has none,
+    torch's collectives and products. A second call does nothing. Call it alike on all ranks.
     """
     global _library
     with _lock:
@@ -208,7 +220,9 @@ def install() -> None:
             warnings.simplefilter("ignore", UserWarning)  # "Overriding a previously registered kernel"
             for name, kernel in _KERNELS.items():
                 for device in ("CPU", "CUDA"):
-                    library.impl(name, kernel, device, allow_override=True)
+                    theirs = _theirs(name, device)
+                    chosen = kernel if theirs is None else _ops.with_theirs(kernel, theirs)
+                    library.impl(name, chosen, device, allow_override=True)
         _library = library
 
 
