@@ -404,12 +404,48 @@ def test_opcheck(name):
                 torch.empty(2 * world(), 2 * world(), device=DEVICE),
             ),
         ):
+            noted = {"graph": "opcheck"}
+            for overload, named in (("out", {"out": out}), ("noted", noted), ("noted_out", noted | {"out": out})):
+                torch.library.opcheck(
+                    getattr(getattr(OPS, op), overload),
+                    arguments,
+                    named,
+                    test_utils=("test_schema", "test_faketensor"),
+                )
+        whole, shard = (2 * world(), 2 * world()), (2, 2 * world())
+        reduced = (eight, eight.t(), one, one, "sum", name, None, None, torch.bfloat16)
+        scattered = (eight, eight.t(), one, one, "sum", 0, 0, name, None, None, None, torch.bfloat16)
+        for op, arguments, shape in (
+            ("scaled_matmul_all_reduce", reduced, whole),
+            ("scaled_matmul_reduce_scatter", scattered, shard),
+        ):
+            out = torch.empty(shape, dtype=torch.bfloat16, device=DEVICE)
+            for overload, named in (("out", {"out": out}), ("noted", noted), ("noted_out", noted | {"out": out})):
+                torch.library.opcheck(
+                    getattr(getattr(OPS, op), overload), arguments, named, test_utils=("test_faketensor",)
+                )
+        rows = 2 * world() ** 2
+        eights = torch.empty(rows, 16, dtype=torch.float8_e4m3fn, device=DEVICE)
+        products = [torch.empty(rows, 2 * world(), dtype=torch.bfloat16, device=DEVICE)]
+        for overload, named in (("out", {}), ("noted_out", noted)):
             torch.library.opcheck(
-                getattr(OPS, op).out, arguments, {"out": out}, test_utils=("test_schema", "test_faketensor")
+                getattr(OPS.all_gather_scaled_matmul, overload),
+                (eight, [eight.t()], one, [one], 0, name, [None], [None], [torch.bfloat16], [True]),
+                named | {"gathered": eights, "outs": products},
+                test_utils=("test_faketensor",),
             )
-        scaled = (eight, eight.t(), one, one, "sum", name, None, None, torch.bfloat16)
-        out = torch.empty(2 * world(), 2 * world(), dtype=torch.bfloat16, device=DEVICE)
-        torch.library.opcheck(OPS.scaled_matmul_all_reduce.out, scaled, {"out": out}, test_utils=("test_faketensor",))
+        low = x.detach()
+        for op, arguments, out in (
+            ("low_contention_all_gather", (low, name), torch.empty(rows, 3 * world(), device=DEVICE)),
+            ("low_contention_reduce_scatter", (low, "sum", name), torch.empty(2, 3 * world(), device=DEVICE)),
+        ):
+            for overload, named in (("default", {}), ("out", {"out": out})):
+                torch.library.opcheck(
+                    getattr(getattr(OPS, op), overload),
+                    arguments,
+                    named,
+                    test_utils=("test_schema", "test_faketensor"),
+                )
         outs = [torch.empty(2 * world() ** 2, 2 * world(), device=DEVICE) for _ in range(2)]
         gathered = [torch.empty(2 * world() ** 2, 6, device=DEVICE)]
         torch.library.opcheck(
