@@ -37,6 +37,15 @@ class TwoRanks(Checks, unittest.TestCase):
     env = {"TANDEM_TEST_ROUNDS": "2"}  # the second round goes past Python
 
 
+class Scaled(Checks, unittest.TestCase):
+    program = "rank_scaled.py"
+    env = {"TANDEM_TEST_ROUNDS": "2"}
+
+
+class ScaledOfFourRanks(Scaled):
+    world = 4
+
+
 class Kernels(Checks, unittest.TestCase):
     program = "rank_kernels.py"
 
@@ -106,6 +115,8 @@ class Captured(Checks, unittest.TestCase):
 def _add_tests():
     for kind in (
         TwoRanks,
+        Scaled,
+        ScaledOfFourRanks,
         Kernels,
         PythonsKernels,
         FourRanks,

@@ -11,7 +11,7 @@ import torch
 
 from ._groups import attachment
 
-__all__ = ["cut", "larger", "padded"]
+__all__ = ["cut", "larger", "padded", "padded_scale"]
 
 
 def larger(group_name: str, rows: int) -> int:
@@ -28,6 +28,11 @@ def padded(tensor: torch.Tensor, dim: int, parts: int, rows: int) -> torch.Tenso
     made = torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
     made.narrow(dim + 1, 0, own).copy_(_parts(tensor, dim, parts))
     return made.flatten(dim, dim + 1)
+
+
+def padded_scale(scale: torch.Tensor, matrix: torch.Tensor, dim: int, parts: int, rows: int) -> torch.Tensor:
+    """The scale of `matrix` padded like it: factors of its rows, or one for all, which stays."""
+    return padded(scale, dim, parts, rows) if scale.dim() > 0 and scale.shape[:-1] == matrix.shape[:-1] else scale
 
 
 def cut(tensor: torch.Tensor, dim: int, parts: int, own: int) -> torch.Tensor:

@@ -13,6 +13,7 @@ import torch.distributed._symmetric_memory as symm_mem
 from . import _ops, _scaled
 from ._ops import new_like
 from ._private import below_autograd, group_size, new_library
+from ._serving import with_theirs
 from ._shapes import gathered
 
 __all__ = ["install", "installed", "uninstall"]
@@ -221,7 +222,7 @@ def install() -> None:
             for name, kernel in _KERNELS.items():
                 for device in ("CPU", "CUDA"):
                     theirs = _theirs(name, device)
-                    chosen = kernel if theirs is None else _ops.with_theirs(kernel, theirs)
+                    chosen = kernel if theirs is None else with_theirs(kernel, theirs)
                     library.impl(name, chosen, device, allow_override=True)
         _library = library
 

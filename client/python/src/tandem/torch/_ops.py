@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from .. import errors
-from . import _buckets as buckets, _config, _fallback as fallback, _native
-from ._groups import Attachment, attachment
-from ._plans import Call, Declined, Slot
+from . import _buckets as buckets, _fallback as fallback, _native
+from ._plans import Call, Slot
 from ._private import below_autograd, group_size, plan_output
 from ._schemas import LIB
+from ._serving import run
 from ._shapes import check_product, check_reduce_op, dim_of, gathered, scattered
 
 Tensor = torch.Tensor
@@ -31,51 +29,6 @@ def solid(tensor: Tensor) -> Tensor:
         return tensor
     shared = any(step == 0 and extent > 1 for step, extent in zip(strides, tensor.shape, strict=True))
     return tensor.contiguous() if shared else tensor
-
-
-class CallDeclined(Exception):
-    """Tandem cannot serve the call, for whose op there is a kernel of another's."""
-
-
-_thread = threading.local()
-
-
-def with_theirs(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel that runs `ours`, and `theirs` where Tandem declines the call: on all ranks alike, and a warning says why."""
-
-    def kernel(*given: Any, **named: Any) -> Any:
-        outer = getattr(_thread, "has_theirs", False)
-        _thread.has_theirs = True
-        try:
-            return ours(*given, **named)
-        except CallDeclined:
-            pass
-        finally:
-            _thread.has_theirs = outer
-        return theirs(*given, **named)
-
-    return kernel
-
-
-def run(op: str, group_name: str, device: torch.device, key: tuple[Any, ...], make: Callable[[], Call]) -> Call | None:
-    """Runs the call by Tandem. None: it must be done by torch's collectives, on all ranks alike, and a warning says why.
-
-    Raises CallDeclined instead within `with_theirs`.
-    """
-    group: Attachment = attachment(group_name)
-    reason = group.unserved(device.type)
-    if not reason:
-        try:
-            return group.plans.run((op, *key), make)
-        except Declined as declined:
-            reason = str(declined)
-    if group.config.on_unavailable == "error":
-        raise errors.Unavailable(f"Tandem cannot serve {op} of group {group_name!r}: {reason}", reason="UNAVAILABLE")
-    if getattr(_thread, "has_theirs", False):
-        _config.warn_once(group_name, op, reason, "symm_mem's own kernel")
-        raise CallDeclined(reason)
-    _config.warn_once(group_name, op, reason)
-    return None
 
 
 def new_like(like: Tensor, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:

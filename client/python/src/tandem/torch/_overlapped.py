@@ -10,9 +10,10 @@ import torch
 from .. import errors
 from . import _fallback as fallback
 from ._groups import attachment
-from ._ops import refuse_gradients, register_op, run, run_collective, solid
+from ._ops import refuse_gradients, register_op, run_collective, solid
 from ._plans import Call, Slot
 from ._private import group_size
+from ._serving import run
 from ._shapes import check_product, check_reduce_op, gathered, scattered
 
 Tensor = torch.Tensor
