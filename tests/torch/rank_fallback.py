@@ -10,6 +10,7 @@ import tandem.torch
 import torch
 import torch.distributed as dist
 from checks import start
+from torch.distributed import _functional_collectives as funcol
 
 OPS = torch.ops.tandem
 
@@ -35,6 +36,11 @@ def main():
         tandem.torch.uninstall()
     result["warnings"] = [str(one.message) for one in seen if "torch's own collectives" in str(one.message)]
     result["their warnings"] = [str(one.message) for one in seen if "symm_mem's own kernel" in str(one.message)]
+    if sys.argv[1] == "all without":  # a compilation takes seconds
+        with tandem.torch.compile_config(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.compile(lambda a, b: funcol.all_reduce(a @ b, "sum", dist.group.WORLD) * 1.0)(x, w)
+        result["records"] = [[one.fused_into, one.declined, str(one)] for one in tandem.torch.explain_graph()]
     result["reason"] = tandem.torch.attach(name).reason
     tandem.torch.detach(name)
     tandem.torch.configure(on_unavailable="error")

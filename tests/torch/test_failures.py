@@ -68,10 +68,16 @@ class Unavailable(unittest.TestCase):
             self.assertEqual(result["theirs"], [[rank + 100.0, rank + 101.0], [rank + 102.0, rank + 103.0]])
             self.assertEqual(result["no theirs"], result["product"])
             self.assertEqual(len(result["their warnings"]), 1)
+            for fused_into, declined, text in result.get("records", ()):
+                self.assertEqual(fused_into, "matmul_all_reduce")
+                self.assertIn(reason, declined)
+                self.assertIn("runs on torch's own collectives: " + declined, text)
             self.assertIn(reason, result["strict"])
 
     def test_no_daemon(self):
-        self.check(Ranks(None, 2, "rank_fallback.py", "all without").results(), "/nonexistent")
+        results = Ranks(None, 2, "rank_fallback.py", "all without").results()
+        self.check(results, "/nonexistent")
+        self.assertEqual([len(result["records"]) for result in results], [1, 1])
 
     def test_one_rank_has_none(self):
         daemon = Daemon(gpus=2)

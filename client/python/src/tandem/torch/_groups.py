@@ -234,6 +234,12 @@ def attachment(name: str) -> Attachment:
     return attach(process_group)
 
 
+def declined(name: str) -> str:
+    """Why the attached group with this name is not served; "" if it is, or none is attached."""
+    found = _attachments.get(name)
+    return found.reason if found is not None and found.group is None else ""
+
+
 def detach(group: Any = None) -> None:
     """Leaves the Tandem group of a process group; its plans end. The next op attaches anew. After RankLost, call it before new
     process groups are made. Does nothing if the group is not attached."""

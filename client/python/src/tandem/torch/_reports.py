@@ -8,9 +8,10 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from ._groups import declined
 from ._ops import on_first_run
 
 __all__ = ["GraphRecord", "explain_graph", "reports"]
@@ -21,7 +22,8 @@ _log = logging.getLogger("tandem.torch")
 @dataclass(frozen=True)
 class GraphRecord:
     """What became of one collective of a compiled graph. fused_into: an op of torch.ops.tandem, or "". reason: why not, or what
-    was matched. graph: a name, equal for all collectives of a graph. cached: another process compiled the graph."""
+    was matched. graph: a name, equal for all collectives of a graph. cached: another process compiled the graph. declined: why
+    ops of the group run on torch's own collectives here; "" if Tandem serves them, or none has run."""
 
     collective: str
     group: str
@@ -29,10 +31,12 @@ class GraphRecord:
     reason: str
     graph: str = ""
     cached: bool = False
+    declined: str = ""
 
     def __str__(self) -> str:
         what = f"fused into tandem::{self.fused_into}" if self.fused_into else "not fused"
-        return f"{self.collective} of group {self.group!r}: {what} ({self.reason})"
+        runs = f"; runs on torch's own collectives: {self.declined}" if self.fused_into and self.declined else ""
+        return f"{self.collective} of group {self.group!r}: {what} ({self.reason}){runs}"
 
 
 class _Reports:
@@ -99,7 +103,7 @@ class _Reports:
                     records = self._read(path)
                     if not any(record.fused_into for record in records):  # no op of the graph says whether it runs here
                         seen[path.stem] = records
-        return [record for one in seen.values() for record in one]
+        return [replace(record, declined=declined(record.group)) for one in seen.values() for record in one]
 
 
 reports = _Reports()
