@@ -81,6 +81,7 @@ def compare(function, *tensors, fused, left=0, dynamic=None, grads=True, eager=N
         outcomes.append([output.detach(), *(leaf.grad for leaf in leaves if leaf.requires_grad)])
     for want, got in zip(*outcomes, strict=True):
         near(got, want)
+    assert outcomes[0][0].stride() == outcomes[1][0].stride(), [one[0].stride() for one in outcomes]
     assert fused is None or compiler.fused() == sorted(fused), [str(record) for record in compiler.records]
     assert len(compiler.left) == left, [str(record) for record in compiler.records]
     return compiler

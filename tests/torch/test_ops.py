@@ -93,6 +93,18 @@ class Pass(Checks, unittest.TestCase):
     env = {"TANDEM_TEST_PATIENCE": "60"}
 
 
+class Patterns(Checks, unittest.TestCase):
+    program = "rank_patterns.py"
+    timeout = 240
+    env = {"TANDEM_TEST_PATIENCE": "60"}
+
+
+class Lowered(Checks, unittest.TestCase):
+    program = "rank_lowered.py"
+    timeout = 300
+    env = {"TANDEM_TEST_PATIENCE": "120"}
+
+
 class Programs(Checks, unittest.TestCase):
     program = "rank_programs.py"
     timeout = 240
@@ -127,6 +139,8 @@ def _add_tests():
         Memory,
         MemoryOfFourRanks,
         Pass,
+        Patterns,
+        Lowered,
         Programs,
         Compiled,
         Captured,

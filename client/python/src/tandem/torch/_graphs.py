@@ -175,6 +175,14 @@ def sent_chain(shard: Node) -> list[Node]:
     return chain
 
 
+def _seen_chain(part: Node) -> list[Node]:
+    """The node, and what it is seen as in another type. Libraries put fp8 together as bytes."""
+    chain = [part]
+    while calls(only_user(chain[-1]), aten.view.dtype, aten.alias.default):
+        chain.extend(chain[-1].users)
+    return chain
+
+
 def _layouts(wait: Node) -> Iterator[Gathered]:
     yield Gathered(wait, 0, [], True)
     for split in list(wait.users):
@@ -184,16 +192,20 @@ def _layouts(wait: Node) -> Iterator[Gathered]:
         if not parts or not all(part.target.__name__ == "getitem" for part in parts if callable(part.target)):
             continue
         parts.sort(key=_index)
-        cat = only_user(parts[0])
-        if cat is None or not calls(cat, aten.cat.default) or any(only_user(part) is not cat for part in parts):
+        chains = [_seen_chain(part) for part in parts]
+        sides = [chain[-1] for chain in chains]
+        cat = only_user(sides[0])
+        if cat is None or not calls(cat, aten.cat.default) or any(only_user(side) is not cat for side in sides):
             continue
-        if _sequence(cat.args[0]) != parts:
+        if _sequence(cat.args[0]) != sides:
             continue
         dims = shape(cat)
         if dims is None:
             continue
         dim = _dim(cat, 1)
-        yield Gathered(cat, dim % len(dims), [split, *parts], False)
+        kind = _value(cat).dtype
+        between = [split, *(node for chain in chains for node in chain)]
+        yield Gathered(cat, dim % len(dims), between, False, None if kind == _value(wait).dtype else kind)
 
 
 def same_columns(node: Node, like: Node) -> bool:
@@ -249,6 +261,23 @@ def scattered_from(node: Node) -> tuple[Node, int, list[Node]] | None:
     dims = shape(split.args[0])
     dim = _dim(split, 2)
     return None if dims is None else (split.args[0], dim % len(dims), [node, *parts, split])
+
+
+def drop_copies(graph: Graph) -> None:
+    """Uses a collective's result itself where it is copied over a tensor alike, as collectives are written that change their
+    argument. The copy counts as a user of that argument, which nobody reads there."""
+    copies: list[Node] = list(graph.find_nodes(op="call_function", target=aten.copy.default))
+    for copy in copies:
+        over, result = _sequence(copy.args)[:2]
+        if calls(result, c10d.wait_tensor.default) and only_user(result) is copy and _alike(_value(over), _value(result)):
+            copy.replace_all_uses_with(result)
+            graph.erase_node(copy)
+
+
+def _alike(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+    if any(not isinstance(extent, int) for tensor in (ours, theirs) for extent in tensor.shape):
+        return False
+    return (ours.shape, ours.stride(), ours.dtype, ours.device) == (theirs.shape, theirs.stride(), theirs.dtype, theirs.device)
 
 
 def reshaped(graph: Graph, node: Node, extents: Sequence[Any]) -> Node:

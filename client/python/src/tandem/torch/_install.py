@@ -172,6 +172,20 @@ def _one_shot_all_reduce_copy_out(symm_buffer: Tensor, local_input: Tensor, redu
     return _all_reduce_out(local_input, reduce_op, group_name, out)
 
 
+def _reduce_scatter_out(input: Tensor, group_name: str, split_last_dim: bool, output: Tensor) -> Tensor:
+    # Without split_last_dim the input is one row of elements.
+    source, into = (input, output) if split_last_dim else (input.reshape(-1), output.view(-1))
+    with below_autograd():
+        _tandem.reduce_scatter.out(source, "sum", -1, group_name, out=into)
+    return output
+
+
+def _all_gather_out(input: Tensor, group_name: str, out: Tensor) -> Tensor:
+    with below_autograd():
+        _tandem.all_gather.out(input, 0, group_name, out=out)
+    return out
+
+
 _KERNELS: dict[str, Callable[..., Any]] = {
     "fused_all_gather_matmul": _fused_all_gather_matmul,
     "fused_all_gather_scaled_matmul": _fused_all_gather_scaled_matmul,
@@ -188,6 +202,8 @@ _KERNELS: dict[str, Callable[..., Any]] = {
     "multimem_all_reduce_": _ops.all_reduce_in_place,
     "multimem_one_shot_all_reduce": _one_shot_all_reduce,
     "multimem_one_shot_all_reduce_out": _all_reduce_out,
+    "multimem_all_gather_out": _all_gather_out,
+    "reduce_scatter_out": _reduce_scatter_out,
 }
 
 
@@ -206,7 +222,7 @@ _lock = threading.Lock()
 
 
 def install() -> None:
-    """Puts Tandem behind symm_mem's fused products, low-contention collectives and all-reduces, for CPU and CUDA tensors.
+    """Puts Tandem behind symm_mem's fused products and collectives, for CPU and CUDA tensors.
 
     Programs that call these, and what Inductor's async-TP pass makes of a graph, then run on Tandem. Inputs need not be symmetric
     memory. Where Tandem declines a call, symm_mem's own kernel serves it as before, with one warning; on the CPU, which has none,

@@ -223,7 +223,9 @@ class SymmetricMemory:
 
     def memset32(self, offset: int, value: int, count: int = 1, rank: int | None = None) -> None:
         """Sets `count` 32-bit words of a rank's buffer, this rank's for None, from word `offset` on, in the order of torch's
-        current stream. OutOfRange beyond the buffer."""
+        current stream. OutOfRange beyond the buffer, and for a value that has no 32 bits."""
+        if not -(1 << 31) <= value < 1 << 32:
+            raise errors.OutOfRange(f"{value} has no 32 bits")
         stream = raw_stream(self._allocation.device[1]) if self.device.type == "cuda" else None
         self._place.memset32(value, peer=rank, offset_bytes=4 * offset, count=count, stream=stream)
         if stream is None:  # CPU tensors are read at once
@@ -233,7 +235,7 @@ class SymmetricMemory:
 def memset32(tensor: torch.Tensor, offset: int, value: int, count: int = 1) -> None:
     """Sets `count` elements of a tensor of empty() with elements of 32 bits, from element `offset` on, in stream order.
 
-    ValueError for another tensor or type, OutOfRange beyond the tensor.
+    ValueError for another tensor or type, OutOfRange beyond the tensor, and for a value that has no 32 bits.
     """
     if tensor.element_size() != 4 or not tensor.is_contiguous():
         raise ValueError(f"memset32 needs contiguous elements of 32 bits, not {tensor.dtype}")

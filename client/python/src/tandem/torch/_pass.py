@@ -67,6 +67,7 @@ class _Rewrite:
 
     def run(self) -> bool:
         """Rewrites what can be; returns whether anything was."""
+        graphs.drop_copies(self.graph)
         for node in list(self.graph.nodes):
             for target, name, method in (
                 (c10d.all_gather_into_tensor.default, "all_gather", self._gather),
@@ -102,9 +103,17 @@ class _Rewrite:
             self._outcomes[node] = GraphRecord(name, group, "", str(declined))
 
     def _try_other(self, node: Node, name: str) -> None:
-        group = upstream.group_of(node)
-        into, reason = upstream.replace(node, self.name) if self.enabled(group) else ("", "the pass is not enabled for this group")
-        self._outcomes[node] = GraphRecord(name, group, into, reason)
+        group, reduced = upstream.group_of(node), upstream.all_reduced(node)
+        try:
+            if not self.enabled(group):
+                raise _Declined("the pass is not enabled for this group")
+            if reduced is None:
+                into, reason = upstream.replace(node, self.name)
+            else:
+                into, reason = self._reduced(node, node, *reduced, group, None)
+            self._outcomes[node] = GraphRecord(name, group, into, reason)
+        except _Declined as declined:
+            self._outcomes[node] = GraphRecord(name, group, "", str(declined))
 
     def _emit(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], like: torch.Tensor, extents: Sequence[Any]) -> Node:
         node: Node = self.graph.call_function(op, args, kwargs)
@@ -394,6 +403,10 @@ class _Rewrite:
 
     def _reduce(self, reduce: Node, wait: Node, group: str) -> tuple[str, str]:
         source, reduce_op, _ = _arguments(reduce)
+        return self._reduced(reduce, wait, source, reduce_op, group, SMALL_ALL_REDUCE_BYTES)
+
+    def _reduced(self, reduce: Node, wait: Node, source: Any, reduce_op: str, group: str, most: int | None) -> tuple[str, str]:
+        """most: bytes of an all-reduce that is Tandem's without a product; None: any."""
         assert isinstance(source, Node)
         if reduce_op not in ("sum", "avg"):
             raise _Declined(f"it reduces by {reduce_op}")
@@ -403,21 +416,24 @@ class _Rewrite:
 
             bias = self._bias(product, reduce_op, group_size(group))
         except _Declined as declined:
-            return self._small(reduce, wait, source, reduce_op, group, str(declined))
+            return self._plain(reduce, wait, source, (reduce_op, group), most, str(declined))
         with self.graph.inserting_before(wait):
             fused = self._call("matmul_all_reduce", product, product.a, (reduce_op, group), bias, graphs.shape(product.node) or [])
             result = graphs.reshaped(self.graph, fused, graphs.shape(wait) or [])
         self._replace(wait, result, [wait, reduce, *chain])
         return ("scaled_" if product.scales else "") + "matmul_all_reduce", "reduces a product"
 
-    def _small(self, reduce: Node, wait: Node, source: Node, reduce_op: str, group: str, why: str) -> tuple[str, str]:
+    def _plain(self, reduce: Node, wait: Node, source: Node, how: tuple[str, str], most: int | None, why: str) -> tuple[str, str]:
         value = _tensor(source)
         size = value.numel() * value.element_size()
-        if not isinstance(size, int) or size > SMALL_ALL_REDUCE_BYTES:
+        if most is not None and (not isinstance(size, int) or size > most):
             raise _Declined(why)
         with self.graph.inserting_before(wait):
-            out = self._buffer(value, value.shape)
-            (lowered,) = self._fill(_ops.all_reduce.noted_out, (source, reduce_op, group), {"out": out})
+            if _static(value.shape):
+                out = self._buffer(value, value.shape)
+                (lowered,) = self._fill(_ops.all_reduce.noted_out, (source, *how), {"out": out})
+            else:
+                lowered = self._emit(_ops.all_reduce.noted, (source, *how), {"graph": self.name}, value, value.shape)
         self._replace(wait, lowered, [wait, reduce])
         return "all_reduce", f"{size} bytes; no product: {why}"
 

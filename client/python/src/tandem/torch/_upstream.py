@@ -15,6 +15,8 @@ _OURS = {
     "fused_matmul_reduce_scatter": "matmul_reduce_scatter",
     "fused_scaled_matmul_reduce_scatter": "scaled_matmul_reduce_scatter",
 }
+# All-reduces, and the argument that they reduce.
+_ALL_REDUCES = {"one_shot_all_reduce": "input", "one_shot_all_reduce_copy": "local_input"}
 _NAMESPACES = ("symm_mem", "_c10d_functional")
 
 
@@ -29,18 +31,30 @@ def _name(node: Node) -> tuple[str, str]:
 def collective(node: Node) -> str:
     """The name of a collective that the pass has no rule of its own for; "" for other nodes."""
     namespace, name = _name(node)
-    if namespace not in _NAMESPACES or name == "wait_tensor" or (namespace == "symm_mem" and name not in _OURS):
+    if namespace not in _NAMESPACES or name == "wait_tensor":
         return ""
-    return name
+    return name if namespace != "symm_mem" or name in _OURS or name in _ALL_REDUCES else ""
+
+
+def _given(node: Node) -> dict[str, Any]:
+    """The call's arguments by their names."""
+    target: Any = node.target
+    return dict(zip((one.name for one in target._schema.arguments), node.args, strict=False)) | node.kwargs
 
 
 def group_of(node: Node) -> str:
     """The name of the collective's group; "" where it is no name."""
-    target: Any = node.target
-    names = [argument.name for argument in target._schema.arguments]
-    at = names.index("group_name") if "group_name" in names else -1
-    value = node.kwargs.get("group_name", node.args[at] if 0 <= at < len(node.args) else "")
+    value = _given(node).get("group_name", "")
     return value if isinstance(value, str) else ""
+
+
+def all_reduced(node: Node) -> tuple[Node, str] | None:
+    """What an all-reduce of symm_mem reduces, and by which operation; None for other nodes."""
+    namespace, name = _name(node)
+    if namespace != "symm_mem" or name not in _ALL_REDUCES:
+        return None
+    given = _given(node)
+    return given[_ALL_REDUCES[name]], given["reduce_op"]
 
 
 def replace(node: Node, graph_name: str) -> tuple[str, str]:
@@ -49,8 +63,8 @@ def replace(node: Node, graph_name: str) -> tuple[str, str]:
     if not ours:
         return "", "the pass has no fused form of it"
     if ours == "scaled_matmul_reduce_scatter":
-        named = dict(zip((one.name for one in node.target._schema.arguments), node.args, strict=False)) | node.kwargs  # type: ignore[union-attr]
-        if named.get("bias") is not None or named.get("result_scale") is not None:
+        given = _given(node)
+        if given.get("bias") is not None or given.get("result_scale") is not None:
             return "", "it adds a bias or a scale on each rank, before the sum"
     node.target = getattr(_ops, ours).noted
     if ours == "all_gather_matmul":
