@@ -4,7 +4,7 @@ import tandem.torch
 import torch
 import torch.distributed as dist
 from checks import DEVICE, check, main
-from reference_ops import OPS, near, rand, world
+from reference_ops import OPS, near, rand, rank, reference, world
 
 
 def captured(function, *inputs):
@@ -48,6 +48,76 @@ def test_every_op(name):
         replays(lambda a, b: OPS.all_gather_matmul(a, [b], 0, name)[1], a, b)
         replays(lambda h, c: [OPS.matmul_reduce_scatter(h, c, "sum", 0, name)], rand(rows, 32, dtype=dtype), c)
         replays(lambda h, c: [OPS.matmul_all_reduce(h, c, "sum", name)], rand(rows, 32, dtype=dtype), c)
+
+
+@check
+def test_low_contention(name):
+    x = rand(2 * world(), 16)
+    replays(lambda x: [OPS.low_contention_all_gather(x, name)], x)
+    replays(lambda x: [OPS.low_contention_reduce_scatter(x, "sum", name)], x)
+
+
+@check
+def test_streams_that_part_in_a_capture(name):
+    """Two streams of one graph launch one plan, the second on what the first has reduced and on an input of its own."""
+    a, b = rand(64), rand(64, seed=1)
+    main, side = torch.cuda.Stream(), torch.cuda.Stream()
+    main.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(main):
+        OPS.all_reduce(a, "sum", name)
+    torch.cuda.current_stream().wait_stream(main)
+    tandem.torch.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=main):
+        side.wait_stream(main)
+        if rank() == 0:
+            torch.cuda._sleep(20_000_000)
+        first = OPS.all_reduce(a, "sum", name)
+        with torch.cuda.stream(side):
+            second = OPS.all_reduce(b, "sum", name)
+        main.wait_stream(side)
+        third = OPS.all_reduce(first + second, "sum", name)
+    for step in range(4):
+        a.copy_(rand(64, seed=2 * step + 2)), b.copy_(rand(64, seed=2 * step + 3))
+        graph.replay()
+        torch.cuda.synchronize()
+        tandem.torch.synchronize()
+        sums = [reference.all_reduce(one, "sum", name) for one in (a, b)]
+        for got, want in zip((first, second, third), (*sums, world() * sum(sums)), strict=True):
+            near(got, want)
+
+
+@check
+def test_a_capture_that_is_not_replayed(name):
+    """It changes nothing for calls in eager mode."""
+    x = rand(64)
+    graph, _ = captured(lambda x: [OPS.all_reduce(x, "sum", name)], x)
+    for step in range(3):
+        x.copy_(rand(64, seed=step + 1))
+        near(OPS.all_reduce(x, "sum", name), reference.all_reduce(x, "sum", name))
+    tandem.torch.synchronize()
+    del graph
+
+
+@check
+def test_graph_trees_with_the_pass(name):
+    """dist's own all-reduce in a compiled function, of several sizes."""
+
+    def function(x):
+        y = x * x
+        dist.all_reduce(y)
+        return torch.nn.functional.silu(x) * y
+
+    options = {"triton.cudagraphs": True, "triton.cudagraph_trees": True}
+    with tandem.torch.compile_config(), torch.no_grad():
+        compiled = torch.compile(function, fullgraph=True, options=options)
+        for count in (1024, 2048, 4096):
+            x = rand(count)
+            want = torch.nn.functional.silu(x) * reference.all_reduce(x * x, "sum", name)
+            for _ in range(3):
+                torch.compiler.cudagraph_mark_step_begin()
+                near(compiled(x).clone(), want)
+    assert {record.fused_into for record in tandem.torch.explain_graph()} == {"all_reduce"}
 
 
 @check

@@ -87,6 +87,35 @@ class MemoryOfFourRanks(Memory):
     world = 4
 
 
+class Handles(Checks, unittest.TestCase):
+    program = "rank_handles.py"
+
+
+class HandlesOfFourRanks(Handles):
+    world = 4
+
+
+@unittest.skipUnless(CUDA, "needs GPUs")
+class Streams(Checks, unittest.TestCase):
+    program = "rank_streams.py"
+
+
+@unittest.skipUnless(CUDA, "needs GPUs")
+class Pooled(Checks, unittest.TestCase):
+    program = "rank_pooled.py"
+    env = {"TANDEM_TEST_PATIENCE": "60"}
+
+
+@unittest.skipUnless(CUDA, "needs GPUs")
+class ExpandableSegments(Checks, unittest.TestCase):
+    program = "rank_pooled.py"
+    env = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+
+    @classmethod
+    def names(cls):
+        return [name for name in super().names() if "pool" not in name]
+
+
 class Pass(Checks, unittest.TestCase):
     program = "rank_pass.py"
     timeout = 240
@@ -138,6 +167,11 @@ def _add_tests():
         Installed,
         Memory,
         MemoryOfFourRanks,
+        Handles,
+        HandlesOfFourRanks,
+        Streams,
+        Pooled,
+        ExpandableSegments,
         Pass,
         Patterns,
         Lowered,

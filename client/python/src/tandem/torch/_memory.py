@@ -79,10 +79,19 @@ class _Allocation:
             return core
 
     def __del__(self) -> None:
+        _finish_work(getattr(self, "device", (_dlpack.CPU, 0)))
         for attachment, _ in getattr(self, "_places", {}).values():
             attachment.symmetric.remove(self.address)
         with contextlib.suppress(errors.TandemError, ValueError, AttributeError):
             self._reservation.close()
+
+
+def _finish_work(device: tuple[int, int]) -> None:
+    """Waits until a GPU has done what it was given: kernels may still read memory whose tensors are gone. A capture is left alone,
+    and so is a GPU whose context has failed."""
+    with contextlib.suppress(RuntimeError, AssertionError):
+        if device[0] != _dlpack.CPU and not torch.cuda.is_current_stream_capturing():
+            torch.cuda.synchronize(device[1])
 
 
 _allocations: weakref.WeakValueDictionary[int, _Allocation] = weakref.WeakValueDictionary()
