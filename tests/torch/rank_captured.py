@@ -59,16 +59,11 @@ def test_low_contention(name):
 
 @check
 def test_streams_that_part_in_a_capture(name):
-    """Two streams of one graph launch one plan, the second on what the first has reduced and on an input of its own."""
-    a, b = rand(64), rand(64, seed=1)
+    """Two streams of one graph have a plan each, and one behind both takes their results."""
+    a, b = rand(64), rand(96, seed=1)
     main, side = torch.cuda.Stream(), torch.cuda.Stream()
-    main.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(main):
-        OPS.all_reduce(a, "sum", name)
-    torch.cuda.current_stream().wait_stream(main)
-    tandem.torch.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=main):
+
+    def sums():
         side.wait_stream(main)
         if rank() == 0:
             torch.cuda._sleep(20_000_000)
@@ -76,14 +71,23 @@ def test_streams_that_part_in_a_capture(name):
         with torch.cuda.stream(side):
             second = OPS.all_reduce(b, "sum", name)
         main.wait_stream(side)
-        third = OPS.all_reduce(first + second, "sum", name)
+        return first, second, OPS.all_reduce(torch.cat((first, second)), "sum", name)
+
+    main.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(main):
+        sums()
+    torch.cuda.current_stream().wait_stream(main)
+    tandem.torch.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=main):
+        outputs = sums()
     for step in range(4):
-        a.copy_(rand(64, seed=2 * step + 2)), b.copy_(rand(64, seed=2 * step + 3))
+        a.copy_(rand(64, seed=2 * step + 2)), b.copy_(rand(96, seed=2 * step + 3))
         graph.replay()
         torch.cuda.synchronize()
         tandem.torch.synchronize()
-        sums = [reference.all_reduce(one, "sum", name) for one in (a, b)]
-        for got, want in zip((first, second, third), (*sums, world() * sum(sums)), strict=True):
+        wanted = [reference.all_reduce(one, "sum", name) for one in (a, b)]
+        for got, want in zip(outputs, (*wanted, world() * torch.cat(wanted)), strict=True):
             near(got, want)
 
 

@@ -59,6 +59,22 @@ def test_fused_all_gather_matmul(name):
 
 
 @check
+def test_products_of_many_rows(name):
+    """No farther from the exact product than torch's own product and sums in another order: of symmetric A and others, and B in
+    rows and in columns."""
+    rows, depth, columns = (4096, 1024, 1024) if CUDA else (512, 128, 96)
+    shard, b = rand(rows // world(), depth, dtype=torch.bfloat16), rand(depth, columns, dtype=torch.bfloat16, seed=1)
+    for a in (shard, symmetric(shard)):
+        for one in (b, b.t().contiguous().t()):
+            for _ in range(2):
+                whole, (product,) = OPS.fused_all_gather_matmul(a, [one], 0, name)
+                assert torch.equal(whole, reference.all_gather(shard, 0, name))
+                left, right, sums = whole.double(), b.double(), depth**0.5 * torch.finfo(torch.float32).eps
+                exact, slack = left @ right, sums * (left.abs() @ right.abs())
+                assert ((product - exact).abs() <= (whole @ b - exact).abs() + slack).all()
+
+
+@check
 def test_fused_all_gather_scaled_matmul(name):
     """Scales of the tensor, of each rank's rows, and of all rows on every rank."""
     fp8, wide = torch.float8_e4m3fn, torch.bfloat16
