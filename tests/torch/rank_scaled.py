@@ -4,6 +4,7 @@ import tandem.torch
 import torch
 from checks import DEVICE, check, main
 from reference_ops import OPS, near, rand, reference, world
+from tandem.torch import _fallback
 
 
 @check
@@ -79,6 +80,34 @@ def test_scaled_products_along_k(name):
             assert torch.equal(whole.view(torch.uint8), reference.all_gather(a.view(torch.uint8), dim, name))
             _, (alike,) = reference.all_gather_scaled_matmul(a, [b], by_row, [columns], dim, name, [], [])
             near(alike, want)
+
+
+@check
+def test_products_where_tandem_declines(name):
+    """torch's product of fp8 stands in on GPUs that have one; on others, and for other scales, a product in f32."""
+    fp8, five = torch.float8_e4m3fn, torch.float8_e5m2
+    a, b = rand(6, 128).to(fp8), rand(128, 32, seed=1).to(fp8)
+    one, rows, columns = torch.tensor(0.5, device=DEVICE), rand(6, 1).abs() + 0.1, rand(1, 32, seed=2).abs() + 0.1
+    for left, right in ((a, b), (a.view(2, 3, 128), b.t().contiguous().t()), (a.t().contiguous().t(), b)):
+        for a_scale in (one, one.view(1, 1), rows, rows.view(*left.shape[:-1], 1)):
+            for b_scale in (one, columns, columns.view(32)):
+                flat = left.reshape(6, 128)
+                want = (flat.float() * a_scale.reshape(-1, 1)) @ (right.float() * b_scale.reshape(1, -1))
+                assert _fallback.fits_scaled_mm(flat, right, a_scale, b_scale)
+                near(_fallback.fp8_product(flat, right, a_scale, b_scale), want)
+                got = _fallback._scaled_product(left, right, a_scale, b_scale)
+                near(got, want.view(*left.shape[:-1], 32))
+    for given in (
+        (a, b, rand(6, 1), rand(2, 1)),  # as of two blocks of rows
+        (a, b, rand(6, 2), one),
+        (a, b[:, :24], one, one),
+        (a[:, :120], b[:120], one, one),
+        (a[:0], b, one, one),
+        (a.to(five), b.to(five), one, one),
+        (a.bfloat16(), b.bfloat16(), one, one),
+    ):
+        assert not _fallback.fits_scaled_mm(*given), [tuple(one.shape) for one in given]
+    assert _fallback.fits_scaled_mm(a.to(five), b, one, one)
 
 
 @check

@@ -95,12 +95,39 @@ def _spread(scale: torch.Tensor, columns: int) -> torch.Tensor:
     return scale.repeat_interleave(128, -1)[..., :columns]
 
 
+_FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+def fits_scaled_mm(matrix: torch.Tensor, b: torch.Tensor, a_scale: torch.Tensor, b_scale: torch.Tensor) -> bool:
+    """Whether fp8_product() takes these: torch's types and extents, and scales that can be taken out of the sum."""
+    rows, columns = matrix.shape[0], b.shape[1]
+    by_row = a_scale.numel() == 1 or (a_scale.shape[-1] == 1 and a_scale.numel() == rows)
+    by_column = b_scale.numel() == 1 or (b_scale.shape[-1] == columns and b_scale.numel() == columns)
+    types = matrix.dtype in _FP8 and b.dtype in _FP8 and torch.float8_e4m3fn in (matrix.dtype, b.dtype)
+    return types and by_row and by_column and rows > 0 and all(extent > 0 and extent % 16 == 0 for extent in b.shape)
+
+
+def fp8_product(matrix: torch.Tensor, b: torch.Tensor, a_scale: torch.Tensor, b_scale: torch.Tensor) -> torch.Tensor:
+    """The scaled product in f32, by torch's product of fp8. Scales come behind it: torch gives no f32 of scales by rows."""
+    one = torch.ones((), dtype=torch.float32, device=matrix.device)
+    product: torch.Tensor = torch._scaled_mm(matrix.contiguous(), b.t().contiguous().t(), one, one, out_dtype=torch.float32)
+    return product * a_scale.reshape(-1, 1) * b_scale.reshape(1, -1)
+
+
+def _has_fp8(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
+
+
 def _scaled_product(a: torch.Tensor, b: torch.Tensor, a_scale: torch.Tensor, b_scale: torch.Tensor) -> torch.Tensor:
-    """(A · scales) @ (B · scales) in f32."""
+    """(A · scales) @ (B · scales) in f32. On GPUs with products of fp8 by these, where the scales' form allows it."""
     matrix = a.reshape(-1, a.shape[-1])
-    left = matrix.float() * _factors(a_scale, matrix.shape[0], matrix.shape[1], -1)
-    right = b.float() * _factors(b_scale, b.shape[0], b.shape[1], -(-b.shape[0] // 128))
-    return (left @ right).reshape(*a.shape[:-1], b.shape[1])
+    if _has_fp8(a.device) and fits_scaled_mm(matrix, b, a_scale, b_scale):
+        product = fp8_product(matrix, b, a_scale, b_scale)
+    else:
+        left = matrix.float() * _factors(a_scale, matrix.shape[0], matrix.shape[1], -1)
+        right = b.float() * _factors(b_scale, b.shape[0], b.shape[1], -(-b.shape[0] // 128))
+        product = left @ right
+    return product.reshape(*a.shape[:-1], b.shape[1])
 
 
 def all_gather_scaled_matmul(
