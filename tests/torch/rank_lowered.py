@@ -1,6 +1,8 @@
 """A rank that compiles by Inductor under the pass, and checks where collectives read and write: nothing that is used again is
 overwritten, outputs are planned, and collectives that stay are Inductor's to bucket."""
 
+import re
+
 import tandem.torch
 import torch
 import torch.distributed as dist
@@ -78,27 +80,24 @@ def test_layers_share_buffers(name):
     all_reduce = torch.ops.symm_mem.one_shot_all_reduce
 
     def layers(x, *weights):
+        out = x
         for w in weights:
-            x = torch.relu(all_reduce(x @ w, "sum", name))
-        return x
-
-    def both(x, v, w):
-        a = x @ v
-        b = a @ w
-        return all_reduce(a, "sum", name) + all_reduce(b, "sum", name)
+            out = torch.relu(all_reduce(out @ w, "sum", name))
+        first = x @ weights[0]
+        second = first @ weights[1]
+        return out, all_reduce(first, "sum", name) + all_reduce(second, "sum", name)
 
     x, weights = rand(8, 8), [rand(8, 8, seed=seed, same=True) / 8 for seed in (1, 2, 3)]
     with tandem.torch.compile_config():
-        _, got, code, fused = lowered(layers, x, *weights)
-        _, sums, both_code, both_fused = lowered(both, x, *weights[:2])
+        _, (out, both), code, fused = lowered(layers, x, *weights)
     want = x
     for w in weights:
         want = torch.relu(reference.all_reduce(want @ w, "sum", name))
-    near(got, want)
-    assert fused == 3 * ["matmul_all_reduce"] and filled(code) == (3, 0), (fused, code)
-    a, b = x @ weights[0], x @ weights[0] @ weights[1]
-    near(sums, reference.all_reduce(a + b, "sum", name))
-    assert both_fused == ["all_reduce", "matmul_all_reduce"] and filled(both_code) == (2, 0), (both_fused, both_code)
+    near(out, want)
+    near(both, reference.all_reduce(x @ weights[0] + x @ weights[0] @ weights[1], "sum", name))
+    assert fused == ["all_reduce", *(4 * ["matmul_all_reduce"])] and filled(code) == (5, 0), (fused, code)
+    made = len(re.findall(r"= empty_strided_(?:cpu|cuda)\(\(8, 8\)", code))
+    assert made <= 6 and code.count("# reuse") >= 4, "ten results need no buffer each: " + code
 
 
 @check
