@@ -3,7 +3,6 @@ signal pads, bounds, views, groups that overlap, threads, and memory that is use
 
 import gc
 import os
-import tempfile
 import threading
 from datetime import timedelta
 
@@ -193,6 +192,7 @@ def test_memory_that_is_used_again_has_clear_pads(name):
         y = tandem.torch.empty(1 << 20).fill_(rank())
         memory = tandem.torch.rendezvous(y)
         assert not memory.get_signal_pad(rank()).any()
+        dist.barrier()
         for channel in (0, 1):
             memory.barrier(channel, MILLISECONDS)
         for peer in range(world()):
@@ -370,19 +370,18 @@ def test_names_that_later_groups_have_again(name):
         dist.barrier()
         return pair.group_name if rank() in ranks else ""
 
-    place = [os.path.join(tempfile.mkdtemp(), "store") if rank() == 0 else ""]
-    dist.broadcast_object_list(place)
+    store = os.path.join(os.environ["TANDEM_RUNTIME_DIR"], "store-" + os.environ["MASTER_PORT"])
     mine, size, names = rank(), world(), []
-    names.append(in_pair([0, 1]))
-    dist.destroy_process_group()
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{place[0]}",
-        rank=mine,
-        world_size=size,
-        timeout=timedelta(seconds=2 * PATIENCE),
-    )
-    names.append(in_pair([1, 2] if size > 2 else [0, 1]))
+    for turn, ranks in enumerate(([0, 1], [1, 2] if size > 2 else [0, 1])):
+        dist.destroy_process_group()
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{store}-{turn}",
+            rank=mine,
+            world_size=size,
+            timeout=timedelta(seconds=2 * PATIENCE),
+        )
+        names.append(in_pair(ranks))
     assert mine != 1 or names[0] == names[1], names
     assert dist.group.WORLD.group_name == name
     near(OPS.all_reduce(rand(3), "sum", name), reference.all_reduce(rand(3), "sum", name))

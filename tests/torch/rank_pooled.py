@@ -71,7 +71,9 @@ def test_pieces_of_the_pool_that_are_used_again(name):
         for peer in range(world()):
             assert (memory.get_remote_tensor(peer, (count,), torch.float32) == peer).all()
         memory.barrier()
+        dist.barrier()
         assert not memory.get_signal_pad(memory.rank).any()
+        dist.barrier()
         del x, memory
 
 
