@@ -116,20 +116,20 @@ def test_only_the_named_group_is_fused(name):
         return  # what stays is torch's own, which has no backend for ranks that share a GPU
     mine, other = dist.new_group(), dist.new_group()
 
-    def block(x, w, v):
+    def block(x, w, u, v):
         hidden = funcol.all_gather_tensor(x, 0, mine) @ w
         whole = funcol.all_gather_tensor(hidden, 0, other)
-        whole = whole / whole.pow(2).sum().sqrt()
-        hidden = funcol.reduce_scatter_tensor(whole, "sum", 0, other)
+        hidden = funcol.reduce_scatter_tensor(whole / whole.pow(2).sum().sqrt(), "sum", 0, other)
+        hidden = funcol.all_gather_tensor(hidden, 0, other) @ u  # could be fused
+        hidden = funcol.reduce_scatter_tensor(hidden @ u, "sum", 0, other)
         return funcol.reduce_scatter_tensor(hidden @ v, "sum", 0, mine)
 
-    x, w, v = rand(4, 6), rand(6, 5, seed=1), rand(5, 6, seed=2)
-    compiler = compare(block, x, w, v, fused=[AG, RS], left=2, grads=False, groups=[mine.group_name])
+    tensors = rand(4, 6), rand(6, 5, seed=1), rand(5, 5, seed=2), rand(5, 6, seed=3)
+    compiler = compare(block, *tensors, fused=[AG, RS], left=4, grads=False, groups=[mine.group_name])
     for record in compiler.records:
         assert bool(record.fused_into) == (record.group == mine.group_name), compiler.records
-    # Whichever the groups are, products of both are fused where all are taken.
-    compare(block, x, w, v, fused=[AG, RS], left=2, grads=False)
-    tandem.torch.detach(mine)
+    compare(block, *tensors, fused=[AG, AG, RS, RS], left=2, grads=False)
+    tandem.torch.detach(mine), tandem.torch.detach(other)
 
 
 @check
