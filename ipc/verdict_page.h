@@ -18,8 +18,8 @@
 namespace tandem {
 
 struct VerdictPageLayout {
-  // Launches from this number on give up; 0: none do. A break and a death write 1, a clean leave the leaver's
-  // last number + 1. It never grows.
+  // Launches from this number on give up; 0: none do. A break, a death and a stall write 1, a clean leave the
+  // leaver's last number + 1. It never grows, but a renewal sets it to 0.
   alignas(64) Word abort_from;
   // Written by the member: its launches that have ended.
   alignas(64) Word finished;
@@ -44,6 +44,8 @@ class VerdictPage {
   // Ends launches from number `from` on, for `why`. A later call that ends fewer launches changes nothing;
   // one that ends as many keeps the first reason.
   void Abort(uint64_t from, const Status& why);
+  // Launches go on. No launch of the page's rank may be under way.
+  void Clear() { layout()->abort_from.store(0, std::memory_order_release); }
   // 0: no launch is to end.
   uint64_t AbortFrom() const { return layout()->abort_from.load(std::memory_order_acquire); }
   bool Aborts(uint64_t launch) const {

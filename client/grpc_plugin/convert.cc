@@ -135,6 +135,7 @@ ControlEvent FromProto(const v1::Event& proto) {
     case v1::Event::RANK_LEFT: event.event.kind = ClientEvent::Kind::kRankLeft; break;
     case v1::Event::ENGINE_RESTARTED: event.event.kind = ClientEvent::Kind::kEngineRestarted; break;
     case v1::Event::PLAN_WARNING: event.event.kind = ClientEvent::Kind::kPlanWarning; break;
+    case v1::Event::GROUP_STALLED: event.event.kind = ClientEvent::Kind::kGroupStalled; break;
     case v1::Event::DRAINING: event.event.kind = ClientEvent::Kind::kDraining; break;
     default: event.event.kind = ClientEvent::Kind::kLate; break;
   }

@@ -58,6 +58,8 @@ class GrpcControl final : public ClientControl {
                                const PrepareTuning& tuning, Milliseconds deadline) override;
   Status ArmPlan(uint64_t plan_id, const Status& refusal, Milliseconds deadline) override;
   Status ReportFailure(const FailureReport& report) override;
+  Result<RenewalInfo> StopForRenewal(uint64_t group_id, uint64_t finished, Milliseconds deadline) override;
+  Result<RenewalInfo> EndRenewal(uint64_t group_id, Milliseconds deadline) override;
   Status ReleasePlan(uint64_t plan_id) override;
   Result<ChannelInfo> OpenChannel(const std::string& gpu_uuid, uint32_t entries) override;
   Status CloseChannel(uint64_t channel_id) override;
@@ -71,6 +73,7 @@ class GrpcControl final : public ClientControl {
  private:
   using Attempt = DaemonCalls::Attempt;
 
+  Result<RenewalInfo> Renew(v1::RenewGroupRequest request, Milliseconds deadline);
   // A client-placed plan's program and descriptors.
   Result<ClientPlacementInfo> TakePlacement(const v1::ClientPlacement& reply, const Attempt& attempt);
   void ReadEvents();
@@ -298,10 +301,34 @@ Status GrpcControl::ReportFailure(const FailureReport& report) {
   request.set_plan_id(report.plan_id);
   request.set_launch(report.launch);
   request.set_awaited_rank(report.awaited_rank);
+  request.set_renewals(report.renewals);
   ToProto(report.status, request.mutable_status());
   // Nobody else makes it: not even without a daemon is it given up.
   return calls_.CallAgain(&v1::Tandem::StubInterface::ReportFailure, request, &reply,
                           kCheckDeadline + lease_.grace());
+}
+
+Result<RenewalInfo> GrpcControl::Renew(v1::RenewGroupRequest request, Milliseconds deadline) {
+  v1::RenewGroupReply reply;
+  request.set_deadline_ms(DeadlineMs(deadline));
+  TANDEM_RETURN_IF_ERROR(calls_.CallAgain(&v1::Tandem::StubInterface::RenewGroup, request, &reply,
+                                          deadline + kAnswerTime));
+  return RenewalInfo{reply.number(), reply.renewals()};
+}
+
+Result<RenewalInfo> GrpcControl::StopForRenewal(uint64_t group_id, uint64_t finished, Milliseconds deadline) {
+  v1::RenewGroupRequest request;
+  request.set_group_id(group_id);
+  request.set_step(v1::RenewGroupRequest::STOPPED);
+  request.set_number(finished);
+  return Renew(std::move(request), deadline);
+}
+
+Result<RenewalInfo> GrpcControl::EndRenewal(uint64_t group_id, Milliseconds deadline) {
+  v1::RenewGroupRequest request;
+  request.set_group_id(group_id);
+  request.set_step(v1::RenewGroupRequest::READY);
+  return Renew(std::move(request), deadline);
 }
 
 Result<PreparedPlan> GrpcControl::Prepare(uint64_t group_id, const std::string& key, const OpRequest& op,

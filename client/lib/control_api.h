@@ -23,7 +23,7 @@
 namespace tandem::client {
 
 // Grows with every change of this header: core and gRPC plugin must be of one build.
-inline constexpr int kControlApiVersion = 3;
+inline constexpr int kControlApiVersion = 4;
 
 struct AttachInfo {
   uint64_t session_id = 0;
@@ -100,7 +100,14 @@ struct FailureReport {
   uint64_t group_id = 0, plan_id = 0;
   uint64_t launch = 0;    // its number in the group
   int awaited_rank = -1;  // that it waited for; -1: none
+  uint64_t renewals = 0;  // of the group, before the launch
   Status status;
+};
+
+// What all ranks of a renewal agree on.
+struct RenewalInfo {
+  uint64_t number = 0;    // the launch behind which all ranks go on
+  uint64_t renewals = 0;  // of the group
 };
 
 struct DirectLaunch {
@@ -143,8 +150,13 @@ class ClientControl {
   // Whether this rank can launch a client-placed plan (`refusal` is OK). Waits for all ranks; fails on all if
   // one of them cannot.
   virtual Status ArmPlan(uint64_t plan_id, const Status& refusal, Milliseconds deadline) = 0;
-  // Returns once the group is broken, after a few ten milliseconds.
+  // Returns once the group is stalled, after a few ten milliseconds.
   virtual Status ReportFailure(const FailureReport& report) = 0;
+  // The two steps of a renewal; each waits for the same step of all ranks. First: no launch of this rank's is
+  // under way, and `finished` is the last that a block of it has finished. Then: its counters stand at the
+  // number of the first step's answer.
+  virtual Result<RenewalInfo> StopForRenewal(uint64_t group_id, uint64_t finished, Milliseconds deadline) = 0;
+  virtual Result<RenewalInfo> EndRenewal(uint64_t group_id, Milliseconds deadline) = 0;
   virtual Status ReleasePlan(uint64_t plan_id) = 0;
   virtual Result<ChannelInfo> OpenChannel(const std::string& gpu_uuid, uint32_t entries) = 0;
   virtual Status CloseChannel(uint64_t channel_id) = 0;

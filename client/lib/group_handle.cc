@@ -48,14 +48,14 @@ GroupHandle::~GroupHandle() {
   (void)session_->control().LeaveGroup(id(), Milliseconds(5000));
 }
 
+std::shared_ptr<PlacedGroup> GroupHandle::placed() {
+  std::lock_guard lock(plans_mutex_);
+  return placed_;
+}
+
 void GroupHandle::SettlePlaced() {
-  std::shared_ptr<PlacedGroup> placed;
-  {
-    std::lock_guard lock(plans_mutex_);
-    placed = placed_;
-  }
   // Without the count tandemd ends the others' launches too, which is no worse than a rank that dies.
-  if (placed != nullptr) (void)placed->queue().Settle();
+  if (const auto group = placed()) (void)group->queue().Settle();
 }
 
 Result<std::shared_ptr<Plan>> GroupHandle::Prepare(const std::string& key, const OpRequest& request,
@@ -229,6 +229,38 @@ Status GroupHandle::Leave(Milliseconds deadline) {
     state_->Break(FailedPrecondition("this rank has left the group"));
   }
   return status;
+}
+
+Status GroupHandle::Renew(Milliseconds deadline) {
+  TANDEM_RETURN_IF_ERROR(session_->CheckLaunchable());
+  TANDEM_RETURN_IF_ERROR(state_->Broken());
+  const std::shared_ptr<PlacedGroup> group = placed();
+  if (group == nullptr) return Status::Ok();
+  const auto end = std::chrono::steady_clock::now() + Bounded(deadline);
+  PlacedQueue& queue = group->queue();
+  TANDEM_ASSIGN_OR_RETURN(const uint64_t finished, queue.Stop(end));
+  // The report of a failure goes before the renewal that it is about.
+  PollBackoff backoff;
+  session_->ReapAll();
+  while (queue.AwaitsVerdict()) {
+    if (std::chrono::steady_clock::now() >= end) return DeadlineExceeded("the daemon has not judged a failure");
+    backoff.Pause();
+    session_->ReapAll();
+  }
+  TANDEM_ASSIGN_OR_RETURN(RenewalInfo info,
+                          session_->control().StopForRenewal(id(), finished, TimeLeft(end)));
+  TANDEM_RETURN_IF_ERROR(queue.Restart(info.number));
+  TANDEM_ASSIGN_OR_RETURN(info, session_->control().EndRenewal(id(), TimeLeft(end)));
+  group->Renew(info.renewals);
+  std::vector<std::shared_ptr<Plan>> plans;
+  {
+    std::lock_guard lock(plans_mutex_);
+    for (const auto& [plan_id, known] : plans_) {
+      if (auto plan = known.lock()) plans.push_back(std::move(plan));
+    }
+  }
+  for (const auto& plan : plans) static_cast<PlanHandle&>(*plan).DropPlacedFailures();
+  return Status::Ok();
 }
 
 }  // namespace tandem::client

@@ -38,6 +38,8 @@ class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> 
   Status Wait(Milliseconds deadline) override;
   Result<bool> Query() override;
   Status Release() override;
+  // After a renewal: nobody hears any more how client-placed launches before it have ended.
+  void DropPlacedFailures();
 
  private:
   ClientSession& session() const;
@@ -98,6 +100,7 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
                                                     const std::string& persistent_name,
                                                     Milliseconds deadline) override;
   Status Leave(Milliseconds deadline) override;
+  Status Renew(Milliseconds deadline) override;
 
   const std::shared_ptr<ClientSession>& session() const { return session_; }
   const std::shared_ptr<ClientGroupState>& state() const { return state_; }
@@ -120,6 +123,8 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
   // The same, once all ranks can launch the plan. Else the plan is released.
   Result<std::shared_ptr<PlacedPlan>> ArmPlaced(const PreparedPlan& prepared, const OpRequest& request,
                                                 Milliseconds deadline);
+  // Of client-placed launches; null before the first such plan.
+  std::shared_ptr<PlacedGroup> placed();
   // Before this rank leaves: tandemd learns how many client-placed launches have ended here.
   void SettlePlaced();
 

@@ -266,6 +266,11 @@ Result<bool> PlanHandle::Query() {
   return true;
 }
 
+void PlanHandle::DropPlacedFailures() {
+  if (placed_ == nullptr) return;
+  while (state_->TakeFailure(kAnyStream)) continue;
+}
+
 Status PlanHandle::Release() {
   TANDEM_RETURN_IF_ERROR(session().CheckUsable());
   if (state_->SetReleased(true)) return FailedPrecondition("the plan has been released already");

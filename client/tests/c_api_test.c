@@ -60,6 +60,7 @@ static int NullSessions(void) {
   CHECK(tandem_group_incarnation(NULL) == 0 && strcmp(tandem_group_gpu_uuid(NULL), "") == 0);
   CHECK(strcmp(tandem_group_topology_class(NULL), "") == 0 && tandem_group_links(NULL, 0, 0) == 0);
   REFUSES("group", tandem_group_leave(NULL, 1));
+  REFUSES("group", tandem_group_renew(NULL, 1));
   return 0;
 }
 

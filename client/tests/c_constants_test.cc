@@ -102,7 +102,8 @@ namespace {
   X(TANDEM_EVENT_DRAINING, ClientEvent::Kind::kDraining)                \
   X(TANDEM_EVENT_LATE, ClientEvent::Kind::kLate)                        \
   X(TANDEM_EVENT_DAEMON_LOST, ClientEvent::Kind::kDaemonLost)           \
-  X(TANDEM_EVENT_PLAN_WARNING, ClientEvent::Kind::kPlanWarning)
+  X(TANDEM_EVENT_PLAN_WARNING, ClientEvent::Kind::kPlanWarning)         \
+  X(TANDEM_EVENT_GROUP_STALLED, ClientEvent::Kind::kGroupStalled)
 
 // Each C constant has the value of the C++ constant.
 #define SAME(c, cpp) static_assert(static_cast<int>(c) == static_cast<int>(cpp));

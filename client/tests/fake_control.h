@@ -134,6 +134,8 @@ class FakeControl final : public ClientControl {
   }
   Status ArmPlan(uint64_t, const Status& refusal, Milliseconds) override { return refusal; }
   Status ReportFailure(const FailureReport&) override { return Answer(); }
+  Result<RenewalInfo> StopForRenewal(uint64_t, uint64_t, Milliseconds) override { return RenewalInfo{}; }
+  Result<RenewalInfo> EndRenewal(uint64_t, Milliseconds) override { return RenewalInfo{}; }
   Status ReleasePlan(uint64_t id) override {
     std::lock_guard lock(daemon_->mutex);
     daemon_->released_plans.push_back(id);

@@ -406,6 +406,53 @@ TEST(GivingUp, TheEndOfTheSessionEndsAWait) {
   watchdog.join();
 }
 
+// What tandemd and the library do: the ranks agree on a number behind all that a word may hold.
+void Renew(Node& node, int world, uint64_t skips) {
+  uint64_t highest = 0;
+  for (int rank = 0; rank < world; ++rank) {
+    auto finished = node.group(rank).queue().Stop(std::chrono::steady_clock::now() + kDeadline);
+    ASSERT_TRUE(finished.ok()) << finished.status().ToString();
+    highest = std::max(highest, *finished);
+  }
+  for (int rank = 0; rank < world; ++rank)
+    ASSERT_TRUE(node.group(rank).queue().Restart(highest + skips).ok());
+  for (int rank = 0; rank < world; ++rank) node.page(rank).Clear();
+  for (int rank = 0; rank < world; ++rank) node.group(rank).Renew(1);
+}
+
+// Two ranks give up in a launch that the third never makes; one of them has ended the launch before it.
+void FailOneOfThree(Node& node) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&node, rank] {
+      EXPECT_FALSE(node.Run(rank, 100, 0, milliseconds(100)).ok());
+      EXPECT_FALSE(node.Run(rank, 101, 0).ok()) << "the group has failed";
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Renewals, LaunchesGoOnWithRightData) {
+  Node node(3, RecipesOf(3));
+  for (int round = 0; round < 5; ++round) {
+    for (const Status& end : node.RunAll(50, true)) EXPECT_TRUE(end.ok()) << end.ToString();
+    FailOneOfThree(node);
+    ASSERT_NO_FATAL_FAILURE(Renew(node, 3, 2));
+  }
+  for (const Status& end : node.RunAll(50, true)) EXPECT_TRUE(end.ok()) << end.ToString();
+}
+
+// The words of the launch that failed are still there.
+TEST(Renewals, UsingItsNumberAgainIsFound) {
+  Node node(3, RecipesOf(3));
+  for (const Status& end : node.RunAll(1, false)) EXPECT_TRUE(end.ok()) << end.ToString();
+  FailOneOfThree(node);
+  ASSERT_NO_FATAL_FAILURE(Renew(node, 3, 0));
+  // Rank 2 alone: it must wait for its peers, and finds their words of the launch that failed.
+  const Status alone = node.Run(2, 7, 0, milliseconds(100));
+  EXPECT_THAT(alone.message(), HasSubstr("WRONG DATA"));
+}
+
 TEST(PlacedTags, DifferInEveryPart) {
   const auto fold = [](std::initializer_list<uint64_t> parts) {
     PlacedTag tag;

@@ -10,6 +10,7 @@
 #include "daemon/control/channels/launch_service.h"
 #include "daemon/control/clients/client_memory.h"
 #include "daemon/control/clients/failure_service.h"
+#include "daemon/control/clients/renewal_service.h"
 #include "daemon/control/engines/engine_service.h"
 #include "daemon/control/engines/group_restorer.h"
 #include "daemon/control/groups/group_installer.h"
@@ -78,6 +79,7 @@ struct Control::Services {
   ClientMemoryService client_memory{core, segments};
   GroupService groups{core, segments, installer, client_memory};
   FailureService failures{core, groups};
+  RenewalService renewals{core};
   GroupRestorer restorer{core, installer, groups};
   JoinService joins{core, installer, groups, restorer};
   TensorService tensors{core, segments, installer};
@@ -236,6 +238,10 @@ Status Control::ArmPlan(const SessionRef& session, const v1::ArmPlanRequest& req
 }
 Status Control::ReportFailure(const SessionRef& session, const v1::ReportFailureRequest& request) {
   return services_->failures.Report(session, request);
+}
+Result<v1::RenewGroupReply> Control::RenewGroup(const SessionRef& session,
+                                                const v1::RenewGroupRequest& request, const Waiter& waiter) {
+  return services_->renewals.Renew(session, request, waiter);
 }
 Status Control::ReleasePlan(const SessionRef& session, uint64_t plan_id) {
   return services_->plans.Release(session, plan_id);

@@ -126,9 +126,12 @@ class Control final : public EngineListener {
   // --- plans
   Result<v1::PrepareReply> Prepare(const SessionRef& session, const v1::PrepareRequest& request,
                                    const Waiter& waiter);
-  // Of a plan that is placed in the client: see PlanService::Arm and FailureService::Report.
+  // Of a plan that is placed in the client: see PlanService::Arm, FailureService::Report
+  // and RenewalService::Renew.
   Status ArmPlan(const SessionRef& session, const v1::ArmPlanRequest& request, const Waiter& waiter);
   Status ReportFailure(const SessionRef& session, const v1::ReportFailureRequest& request);
+  Result<v1::RenewGroupReply> RenewGroup(const SessionRef& session, const v1::RenewGroupRequest& request,
+                                         const Waiter& waiter);
   Status ReleasePlan(const SessionRef& session, uint64_t plan_id);
 
   // --- channels and launches

@@ -36,6 +36,7 @@ ControlSnapshot Inspector::Snapshot() {
   snapshot.sessions_lost_total = core_.registry.sessions_lost_total;
   snapshot.sessions_evicted_total = core_.registry.sessions_evicted_total;
   snapshot.groups_broken_total = core_.registry.groups_broken_total;
+  snapshot.groups_stalled_total = core_.registry.groups_stalled_total;
   snapshot.quota_use = core_.registry.ledger.LargestUse();
   snapshot.owners = core_.registry.ledger.Owners(kMaxOwners);
   snapshot.quota_use["sessions"] = static_cast<double>(snapshot.sessions) /
@@ -103,6 +104,9 @@ std::vector<GroupSnapshot> Inspector::SnapshotGroups() {
     snapshot.state = ShownState(group->state());
     snapshot.state_reason = group->state() == GroupState::kSuspended ? "an engine is restarting"
                                                                      : group->lifecycle.why().message();
+    if (snapshot.state_reason.empty() && !group->client.stalled.ok()) {
+      snapshot.state_reason = "stalled, its ranks have to renew it: " + group->client.stalled.message();
+    }
     if (snapshot.state_reason.empty()) snapshot.state_reason = group->ClientWaits();
     snapshot.topology_class = group->topology_class;
     for (size_t rank = 0; rank < group->members.size(); ++rank) {

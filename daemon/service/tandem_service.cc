@@ -137,6 +137,13 @@ grpc::Status TandemService::ReportFailure(grpc::ServerContext* context,
   });
 }
 
+grpc::Status TandemService::RenewGroup(grpc::ServerContext* context, const v1::RenewGroupRequest* request,
+                                       v1::RenewGroupReply* reply) {
+  return Answer(context, request->deadline_ms(), reply, [&](const SessionRef& session, const Waiter& waiter) {
+    return control_.RenewGroup(session, *request, waiter);
+  });
+}
+
 grpc::Status TandemService::ReleasePlan(grpc::ServerContext* context, const v1::ReleasePlanRequest* request,
                                         v1::ReleasePlanReply* reply) {
   return Answer(context, 0, reply, [&](const SessionRef& session, const Waiter&) {

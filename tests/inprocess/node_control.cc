@@ -71,6 +71,12 @@ class NodeControl final : public client::ClientControl {
   Status ReportFailure(const client::FailureReport&) override {
     return Unimplemented("plans that are placed in the client");
   }
+  Result<client::RenewalInfo> StopForRenewal(uint64_t, uint64_t, Milliseconds) override {
+    return Unimplemented("plans that are placed in the client");
+  }
+  Result<client::RenewalInfo> EndRenewal(uint64_t, Milliseconds) override {
+    return Unimplemented("plans that are placed in the client");
+  }
   Status ReleasePlan(uint64_t id) override { return node_->ReleasePlan(id); }
   Result<client::ChannelInfo> OpenChannel(const std::string&, uint32_t entries) override {
     return node_->OpenChannel(rank_, entries);

@@ -65,3 +65,10 @@ check dense_packets dense_three_ranks none -DN=3 -DB=1 -DCALLS=3
 for mutant in ONE_HALF EMPTY_NEXT_TIME OPEN; do
   check dense_packets "dense_$mutant" some -DMUTANT_$mutant
 done
+
+# Launches go on behind a failure.
+check renewal renewal_two_ranks none -DCALLS=3 -DAFTER=3
+check renewal renewal_three_ranks none -DN=3 -DCALLS=1 -DAFTER=1
+for mutant in SAME_NUMBER EMPTY_EARLY NO_STOP KEEP_PACKETS NO_READY; do
+  check renewal "renewal_$mutant" some -DMUTANT_$mutant
+done

@@ -10,7 +10,7 @@ import tandem
 import tandem.torch
 import torch
 import torch.distributed as dist
-from checks import DEVICE, PATIENCE, start
+from checks import DEVICE, PATIENCE, start, stop
 
 OPS = torch.ops.tandem
 STEPS = 50  # replays, which a killed rank must cut short
@@ -36,6 +36,27 @@ def captured(x, w, v, name):
     return graph
 
 
+def renewed(name):
+    """Rank 1 comes too late for a launch on the ranks' own streams. All go on with the same plan, and with the same graph."""
+    rank = dist.get_rank()
+    x = torch.full((300,), rank + 1.0, device=DEVICE)
+    right = torch.full_like(x, sum(range(1, dist.get_world_size() + 1)))
+    told = {"right": [], "errors": []}
+    for _ in range(2):
+        torch.testing.assert_close(OPS.all_reduce(x, "sum", name), right)
+        told["placement"] = tandem.torch.attach(name).plans.infos()[0].placement
+        dist.barrier()
+        if rank != 1:
+            error = outcome(lambda: OPS.all_reduce(x, "sum", name))
+            told["errors"].append([type(error).__name__, getattr(error, "rank", None)])
+        dist.barrier()
+        tandem.torch.renew(name)
+        total = OPS.all_reduce(x, "sum", name)
+        tandem.torch.synchronize()
+        told["right"].append(bool(torch.equal(total, right)))
+    print(json.dumps(told), flush=True)
+
+
 def outcome(call):
     """The failure of a call, or of the launches that it has made."""
     try:
@@ -49,6 +70,10 @@ def outcome(call):
 def main():
     mode = sys.argv[1]
     name = start()
+    if mode == "late":
+        tandem.torch.configure(placement="client", launch_deadline=1.0)
+        renewed(name)
+        stop()
     world, rank = dist.get_world_size(), dist.get_rank()
     x = torch.randn(2 * world, 8, requires_grad=mode != "captured", device=DEVICE)
     w, v = torch.randn(8, 8, device=DEVICE), torch.randn(8, 8, device=DEVICE)

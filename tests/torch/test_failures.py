@@ -47,6 +47,13 @@ class KilledRank(unittest.TestCase):
     def test_in_compiled_mode(self):
         self.kill_rank_1("compiled")
 
+    def test_a_late_rank_ends_no_group(self):
+        results = Ranks(self.daemon, 2, "rank_failures.py", "late").results()
+        for rank, told in enumerate(results):
+            self.assertIn("client: asked for", told["placement"])
+            self.assertEqual(told["right"], [True, True])
+            self.assertEqual(told["errors"], [] if rank == 1 else [["RankLate", 1]] * 2)
+
     @unittest.skipUnless(CUDA, "needs GPUs")
     def test_while_a_graph_is_replayed(self):
         self.kill_rank_1("captured")

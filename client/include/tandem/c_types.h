@@ -144,7 +144,8 @@ enum tandem_event_kind {
   TANDEM_EVENT_DRAINING = 4,         /* the daemon takes no new sessions and groups */
   TANDEM_EVENT_LATE = 5,             /* ranks have not arrived at a launch for a second */
   TANDEM_EVENT_DAEMON_LOST = 6,      /* this session is over: the daemon is gone, or has evicted it */
-  TANDEM_EVENT_PLAN_WARNING = 7      /* a plan was made that does less than was asked, once a plan */
+  TANDEM_EVENT_PLAN_WARNING = 7,     /* a plan was made that does less than was asked, once a plan */
+  TANDEM_EVENT_GROUP_STALLED = 8     /* a client-placed launch has failed: see tandem_group_renew */
 };
 
 /* ---- Handles ---- */

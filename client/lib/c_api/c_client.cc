@@ -107,5 +107,9 @@ tandem_status* tandem_group_leave(tandem_group* group, int64_t deadline_ms) {
   TANDEM_C_RETURN_IF_NULL({"group", group});
   return ToC(group->group->Leave(ToDeadline(deadline_ms, kDefaultDeadline)));
 }
+tandem_status* tandem_group_renew(tandem_group* group, int64_t deadline_ms) {
+  TANDEM_C_RETURN_IF_NULL({"group", group});
+  return ToC(group->group->Renew(ToDeadline(deadline_ms, kDefaultDeadline)));
+}
 
 }  // extern "C"

@@ -1,5 +1,6 @@
 #include "client/lib/placed/host_placed_queue.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "client/lib/placed/placed_group.h"
@@ -43,6 +44,17 @@ Status HostPlacedQueue::Launch(LaunchStream& stream, PlacedWork& work, PlacedCal
   });
   if (!enqueued.ok() && !capturing) state->Ended();
   return enqueued;
+}
+
+Result<uint64_t> HostPlacedQueue::Stop(std::chrono::steady_clock::time_point deadline) {
+  const auto left = deadline - std::chrono::steady_clock::now();
+  TANDEM_RETURN_IF_ERROR(order_.Synchronize(std::max<std::chrono::nanoseconds>(left, std::chrono::nanoseconds(1))));
+  return group_.finished();
+}
+
+Status HostPlacedQueue::Restart(uint64_t number) {
+  group_.SetFinished(number);
+  return Status::Ok();
 }
 
 }  // namespace tandem::client

@@ -26,6 +26,8 @@ class HostPlacedQueue final : public PlacedQueue {
   Status Launch(LaunchStream& stream, PlacedWork& work, PlacedCall call) override;
   Status Failed() const override;
   uint64_t NextLaunch() const override;
+  Result<uint64_t> Stop(std::chrono::steady_clock::time_point deadline) override;
+  Status Restart(uint64_t number) override;
 
  private:
   PlacedGroup& group_;

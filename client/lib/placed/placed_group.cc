@@ -37,6 +37,7 @@ void PlacedGroup::Report(uint64_t launch, uint64_t plan_id, const Status& why) {
   report.plan_id = plan_id;
   report.launch = launch;
   report.awaited_rank = why.detail().ranks.empty() ? -1 : static_cast<int>(why.detail().ranks.front());
+  report.renewals = renewals_.load(std::memory_order_acquire);
   report.status = why;
   report_(std::move(report));
 }
@@ -80,6 +81,13 @@ void PlacedGroup::Refuse(uint64_t plan_id, const Status& why) {
   const Status refused(Code::kFailedPrecondition, "a launch was refused on this rank: " + why.message(),
                        {.reason = "LAUNCH_REFUSED", .field = why.detail().field, .started = false});
   if (Keep(refused)) Report(queue_->NextLaunch(), plan_id, refused);
+}
+
+void PlacedGroup::Renew(uint64_t renewals) {
+  renewals_.store(renewals, std::memory_order_release);
+  std::lock_guard lock(failure_mutex_);
+  failure_ = Status::Ok();
+  has_failed_.store(false, std::memory_order_release);
 }
 
 void PlacedGroup::CutOff(const Status& why) {

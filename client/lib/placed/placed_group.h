@@ -27,8 +27,8 @@ inline constexpr std::chrono::milliseconds kVerdictPatience{500};
 // Thread-safe. Launches run one at a time.
 class PlacedGroup {
  public:
-  // `report`: called once, with the first failure that this rank has found by itself, from any thread; must
-  // not block.
+  // `report`: called with the first failure that this rank has found by itself, and with the first after each
+  // renewal; from any thread; must not block.
   PlacedGroup(uint64_t group_id, int rank, VerdictPage page, std::function<void(FailureReport)> report)
       : group_id_(group_id), rank_(rank), page_(std::move(page)), report_(std::move(report)) {}
 
@@ -54,6 +54,8 @@ class PlacedGroup {
   // A launch that this rank's library has refused: the peers would pair their launches wrongly from then on.
   // Ends the group.
   void Refuse(uint64_t plan_id, const Status& why);
+  // All ranks have renewed the group, `renewals` times by now: launches go on. None is under way.
+  void Renew(uint64_t renewals);
   // Nobody writes verdicts any more: ends all launches, for `why`.
   void CutOff(const Status& why);
 
@@ -62,6 +64,8 @@ class PlacedGroup {
 
   // Launches that have ended well.
   uint64_t finished() const { return counter_.load(std::memory_order_acquire); }
+  // On the host, for a renewal: the next launch is `number` + 1.
+  void SetFinished(uint64_t number) { counter_.store(number, std::memory_order_release); }
 
  private:
   const uint64_t group_id_;
@@ -71,6 +75,7 @@ class PlacedGroup {
   std::mutex run_mutex_;
   std::atomic<uint64_t> counter_{0};
   std::atomic<bool> has_failed_{false};
+  std::atomic<uint64_t> renewals_{0};
   mutable std::mutex failure_mutex_;  // also of writes of the page
   Status failure_;
   std::unique_ptr<PlacedQueue> queue_;  // last: it uses everything above

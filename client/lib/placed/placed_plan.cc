@@ -50,10 +50,12 @@ Result<std::shared_ptr<PlacedPlan>> PlacedPlan::Make(const ClientPlacementInfo& 
   PlacedMemory memory;
   memory.half_bytes = info.half_bytes;
   memory.bulk_bytes = info.bulk_bytes;
+  memory.signal_bytes = info.signal_bytes;
   for (size_t rank = 0; rank < world; ++rank) {
     TANDEM_ASSIGN_OR_RETURN(auto signals, segments.Map(device, gpu_uuid, info.signal_ids[rank],
                                                        info.signals[rank].get(), info.signal_bytes));
     memory.signals[rank] = reinterpret_cast<Word*>(signals->data());
+    if (static_cast<int>(rank) == info.program.rank) memory.own_signals = signals;
     made->mappings_.push_back(std::move(signals));
     if (!has_workspace) continue;
     TANDEM_ASSIGN_OR_RETURN(auto area, segments.Map(device, gpu_uuid, info.workspace_ids[rank],

@@ -25,6 +25,8 @@ struct PlacedMemory {
   std::array<std::byte*, plan::kMaxWorldSize> bulk{};
   uint64_t half_bytes = 0;
   uint64_t bulk_bytes = 0;
+  uint64_t signal_bytes = 0;          // of each rank's signals
+  std::shared_ptr<void> own_signals;  // keeps this rank's signals mapped
 };
 
 // Thread rule: one thread at a time.

@@ -83,19 +83,24 @@ Status FailureService::Report(const SessionRef& session, const v1::ReportFailure
   if (group->client.pages.empty()) {
     return FailedPrecondition("the group has no plan that is placed in the client");
   }
+  if (request.renewals() < group->client.renewals) return Status::Ok();
   const bool first = group->failures.empty();
   group->failures.try_emplace(
       rank, GroupRecord::FailureReport{request.launch(), request.plan_id(), awaited, std::move(status)});
   registry.engines_changed.notify_all();
   const auto over = [&]() TANDEM_REQUIRES(registry_mutex) {
     const GroupState state = group->state();
-    return state == GroupState::kBroken || state == GroupState::kEnded || registry.stopping;
+    return state == GroupState::kBroken || state == GroupState::kEnded || registry.stopping ||
+           !group->client.stalled.ok();
   };
   if (first) {
     Waiter::For(kGatherReports).Wait(lock, registry.engines_changed, [&]() TANDEM_REQUIRES(registry_mutex) {
       return over() || group->failures.size() == group->world();
     });
-    if (!over()) groups_.Break(*group, Verdict(*group), -1);
+    if (over()) return Status::Ok();
+    // Without all ranks there is no renewal.
+    if (group->Lives()) groups_.Stall(*group, Verdict(*group));
+    else groups_.Break(*group, Verdict(*group), -1);
     return Status::Ok();
   }
   Waiter::For(2 * kGatherReports).Wait(lock, registry.engines_changed, over);

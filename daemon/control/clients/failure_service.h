@@ -1,6 +1,6 @@
 // File: failure_service.h
 //
-// `FailureService`: client-placed launches that have failed, as members report them. The first report breaks
+// `FailureService`: client-placed launches that have failed, as members report them. The first report stalls
 // the group, after a short time in which the other ranks' reports arrive, so that the rank that caused the
 // failure is named and not the rank that noticed it first.
 #pragma once
@@ -21,7 +21,8 @@ class FailureService {
  public:
   FailureService(ControlCore& core, GroupService& groups) : core_(core), groups_(groups) {}
 
-  // Returns once the group is broken. A report about a group that is over already changes nothing.
+  // Returns once the group is stalled. A report about a group that is over or stalled already changes
+  // nothing, nor does one about launches before the last renewal.
   // INVALID_ARGUMENT for a rank that the group does not have. NOT_FOUND.
   Status Report(const SessionRef& session, const v1::ReportFailureRequest& request)
       TANDEM_EXCLUDES(registry_mutex);

@@ -8,6 +8,15 @@
 
 namespace tandem::daemon {
 
+Renewal::Renewal(const GroupRecord& group)
+    : stopped(group.world(), "renewal of group '" + group.name + "'", "stop its launches"),
+      ready(group.world(), "renewal of group '" + group.name + "'", "set its counters") {}
+
+void GroupRecord::Stall(const Status& why) {
+  client.stalled = why;
+  AbortClientLaunches(1, why);
+}
+
 uint64_t GroupRecord::UnsharedWorkspaceBytes() const {
   uint64_t bytes = 0;
   for (const auto& [id, plan] : plans) bytes += 2 * AllocatedHalf(plan.half_bytes);
@@ -22,6 +31,9 @@ void GroupRecord::EndGatherings(const Status& why) {
   for (const auto& [id, plan] : plans) {
     if (plan.client) plan.client->armed.EndGathering(why);
   }
+  if (client.renewal == nullptr) return;
+  client.renewal->stopped.EndGathering(why);
+  client.renewal->ready.EndGathering(why);
 }
 
 void GroupRecord::AbortClientLaunches(uint64_t from, const Status& why, int except_rank) {
@@ -35,7 +47,7 @@ uint64_t GroupRecord::ClientLaunches() const {
   uint64_t launches = 0;
   for (const VerdictPage& page : client.pages)
     launches = std::max(launches, std::min(page.Finished(), kMost));
-  return launches;
+  return launches - std::min(launches, client.renewals * kRenewalSkips);
 }
 
 std::string GroupRecord::ClientWaits() const {

@@ -15,6 +15,7 @@
 #include "daemon/control/ledger.h"
 #include "daemon/control/memory/memory_records.h"
 #include "daemon/control/plans/plan_records.h"
+#include "daemon/control/rendezvous.h"
 #include "daemon/control/sessions/session_record.h"
 #include "daemon/control/store/registry_mutex.h"
 #include "daemon/control/timed_lock.h"
@@ -27,6 +28,8 @@ namespace tandem::daemon {
 // Rows of a group's arrival table: plans of one incarnation, since an index is never used again.
 inline constexpr uint32_t kMaxPlanIndexes = 16384;
 
+struct GroupRecord;
+
 struct MemberRecord {
   std::shared_ptr<SessionRecord> session;
   uint64_t session_id = 0;
@@ -37,6 +40,19 @@ struct MemberRecord {
   bool client_products = false;       // its process has what client-placed products need
   bool client_dense_packets = false;  // its library has the kernels of dense packets
   bool client_fused = false;          // and those of fused matmuls of many rows
+};
+
+// A renewal goes on so far behind the last number that a rank has finished. The next one may be in words
+// already: a rank that gave up in it has written them.
+inline constexpr uint64_t kRenewalSkips = 2;
+
+// A renewal of a group's client-placed launches (docs/client-placement.md): the ranks meet twice.
+struct Renewal {
+  explicit Renewal(const GroupRecord& group);
+
+  Rendezvous stopped;  // no launch is under way
+  Rendezvous ready;    // all counters stand at `number`
+  uint64_t number TANDEM_GUARDED_BY(registry_mutex) = 0;
 };
 
 struct GroupRecord {
@@ -94,6 +110,9 @@ struct GroupRecord {
     uint64_t half_bytes = 0, bulk_bytes = 0;  // of the workspace
     std::vector<SharedFd> page_fds;           // by rank: verdict pages
     std::vector<VerdictPage> pages;
+    Status stalled;         // why launches have ended and the ranks must renew the group; OK: they run
+    uint64_t renewals = 0;  // that have ended well
+    std::shared_ptr<Renewal> renewal;  // under way, or the last that has failed; null: none
   };
   ClientMemory client TANDEM_GUARDED_BY(registry_mutex);
   // A failed client-placed launch, as a member has reported it.
@@ -121,10 +140,13 @@ struct GroupRecord {
   bool UsesGpu(int gpu) const;
   // Ends every rendezvous that still waits for ranks.
   void EndGatherings(const Status& why) TANDEM_REQUIRES(registry_mutex);
+  // Ends the client-placed launches of all ranks for `why`, which is not OK, until a renewal.
+  void Stall(const Status& why) TANDEM_REQUIRES(registry_mutex);
   // Ends client-placed launches from number `from` on, on all ranks but `except_rank` (-1: on all).
   void AbortClientLaunches(uint64_t from, const Status& why, int except_rank = -1)
       TANDEM_REQUIRES(registry_mutex);
-  // Client-placed launches that have ended: of the rank that has finished most.
+  // Client-placed launches that have ended: of the rank that has finished most. Numbers that renewals have
+  // left out do not count.
   uint64_t ClientLaunches() const TANDEM_REQUIRES(registry_mutex);
   // "ranks 0, 2 have waited in launches on their streams for 2.1 s; rank 1 has none under way" where some
   // have waited over a second and others have not; else empty. A hint: members write their pages as they

@@ -91,6 +91,17 @@ void GroupService::Break(GroupRecord& group, const Status& why, int lost_rank) {
   core_.Log(LogSeverity::kWarning, "group=" + std::to_string(group.id) + " broken: " + why.message());
 }
 
+void GroupService::Stall(GroupRecord& group, const Status& why) {
+  group.Stall(why);
+  core_.registry.Touch(group);
+  ++core_.registry.groups_stalled_total;
+  core_.registry.engines_changed.notify_all();  // for whoever has reported
+  const std::vector<uint32_t>& ranks = why.detail().ranks;
+  const int rank = ranks.empty() ? -1 : static_cast<int>(ranks.front());
+  PostEvent(group, EventOf(group, v1::Event::GROUP_STALLED, rank, why), -1);
+  core_.Log(LogSeverity::kWarning, "group=" + std::to_string(group.id) + " stalled: " + why.message());
+}
+
 void GroupService::BreakClosing(GroupRecord& group) {
   ++core_.registry.groups_broken_total;
   core_.registry.Touch(group);

@@ -31,6 +31,8 @@ class GroupService {
   // status and events. `lost_rank`
   // (-1: none) gets no event. Nothing happens to a group that is broken already.
   void Break(GroupRecord& group, const Status& why, int lost_rank) TANDEM_REQUIRES(registry_mutex);
+  // The group's client-placed launches fail for `why` until its ranks have renewed it; engines' go on.
+  void Stall(GroupRecord& group, const Status& why) TANDEM_REQUIRES(registry_mutex);
   // A group that a rank has left fails, since an engine has gone or goes. Its reason stays the rank.
   void BreakClosing(GroupRecord& group) TANDEM_REQUIRES(registry_mutex);
   // A member is no longer there, by its own end or because its session was `lost`.

@@ -31,6 +31,7 @@ void RegistryRestorer::Restore() {
   registry.sessions_lost_total = node.sessions_lost_total();
   registry.sessions_evicted_total = node.sessions_evicted_total();
   registry.groups_broken_total = node.groups_broken_total();
+  registry.groups_stalled_total = node.groups_stalled_total();
   registry.client_launches_total = node.client_launches_total();
   RestoreSets();
   RestoreSessions();
@@ -229,6 +230,8 @@ void RegistryRestorer::RestoreClientMemory(const state::v1::Group& from, GroupRe
   group.client.workspace = SetOf(from.client_workspace());
   group.client.half_bytes = from.client_half_bytes();
   group.client.bulk_bytes = from.client_bulk_bytes();
+  group.client.renewals = from.client_renewals();
+  if (from.has_client_stalled()) group.client.stalled = FullStatusOf(from.client_stalled());
   if (!group.client.signals) return;
   std::vector<SharedFd> fds = FdsOf(engine::v1::Held::PAGES, group.id);
   if (fds.size() != group.world()) return;

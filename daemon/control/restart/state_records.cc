@@ -97,6 +97,7 @@ state::v1::Node StateOf(const Registry& registry) {
   node.set_sessions_lost_total(registry.sessions_lost_total);
   node.set_sessions_evicted_total(registry.sessions_evicted_total);
   node.set_groups_broken_total(registry.groups_broken_total);
+  node.set_groups_stalled_total(registry.groups_stalled_total);
   node.set_client_launches_total(registry.client_launches_total);
   return node;
 }
@@ -222,6 +223,8 @@ state::v1::Group StateOf(const GroupRecord& group) {
   to.set_client_workspace(NameOf(group.client.workspace));
   to.set_client_half_bytes(group.client.half_bytes);
   to.set_client_bulk_bytes(group.client.bulk_bytes);
+  to.set_client_renewals(group.client.renewals);
+  if (!group.client.stalled.ok()) FillStatusDetail(group.client.stalled, to.mutable_client_stalled());
   return to;
 }
 

@@ -349,6 +349,10 @@ Status Session::Execute(const json& command, json* reply) {
     TANDEM_ASSIGN_OR_RETURN(auto group, FindGroup(command));
     return group->Leave(Deadline(command));
   }
+  if (name == "renew") {
+    TANDEM_ASSIGN_OR_RETURN(auto group, FindGroup(command));
+    return group->Renew(Deadline(command));
+  }
   if (name == "detach") return client_->Detach();
   TANDEM_ASSIGN_OR_RETURN(auto plan, FindPlan(command));
   if (name == "wait") return plan->Wait(Deadline(command));

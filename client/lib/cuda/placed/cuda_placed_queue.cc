@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "client/lib/cuda/context_scope.h"
@@ -54,6 +55,12 @@ Result<std::shared_ptr<PlacedWork>> CudaPlacedQueue::Prepare(const plan::RankPro
     return fused_;
   };
   TANDEM_RETURN_IF_ERROR(work->Load(local, fused));
+  if (memory.signal_bytes >= plan::kClientSignalAreaBytes) {
+    std::lock_guard lock(prepare_mutex_);
+    own_signals_ = memory.own_signals;
+    dense_packets_ = reinterpret_cast<CUdeviceptr>(memory.signals[static_cast<size_t>(program.rank)]) +
+                     plan::kSignalAreaBytes;
+  }
   std::lock_guard lock(mutex_);
   frame_.own_words = reinterpret_cast<const uint64_t*>(memory.signals[static_cast<size_t>(program.rank)]);
   frame_.words_per_peer = plan::kSignalsPerWriter;
@@ -239,6 +246,37 @@ Status CudaPlacedQueue::Settle() {
   if (!Failed().ok()) return Status::Ok();
   TANDEM_ASSIGN_OR_RETURN(const uint64_t count, pages_->ReadCount());
   group_.page().SetFinished(count);
+  return Status::Ok();
+}
+
+Result<uint64_t> CudaPlacedQueue::Stop(Clock::time_point deadline) {
+  {
+    SlowCallScope scope(pages_->device().driver());
+    TANDEM_RETURN_IF_ERROR(pages_->device().Enter());
+    while (true) {
+      TANDEM_ASSIGN_OR_RETURN(const bool ended, pages_->device().driver().EventQuery(pages_->order()));
+      if (ended) break;
+      if (Clock::now() >= deadline) return DeadlineExceeded("launches of this rank have not ended");
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  }
+  return pages_->ReadHighestCount();
+}
+
+Status CudaPlacedQueue::Restart(uint64_t number) {
+  {
+    SlowCallScope scope(pages_->device().driver());
+    TANDEM_RETURN_IF_ERROR(pages_->device().Enter());
+    std::lock_guard lock(prepare_mutex_);
+    if (dense_packets_ != 0) {
+      TANDEM_RETURN_IF_ERROR(pages_->device().driver().MemsetD8Async(
+          dense_packets_, 0, 2 * plan::kDensePacketHalfBytes, pages_->device().service_stream()));
+    }
+    if (fused_ != nullptr) TANDEM_RETURN_IF_ERROR(fused_->Reset());
+  }
+  TANDEM_RETURN_IF_ERROR(pages_->Restart(number));  // behind all of it on the service stream
+  std::lock_guard lock(ending_mutex_);
+  reported_ = told_captured_ = false;
   return Status::Ok();
 }
 

@@ -30,6 +30,7 @@ class PlacedGroup;
 // Thread-safe. Launches in flight and graphs hold their plan, and with it the group and its queue.
 class CudaPlacedQueue final : public PlacedQueue {
  public:
+  using Clock = std::chrono::steady_clock;
   // `group` owns the queue. `products`: of the pages' GPU.
   CudaPlacedQueue(PlacedGroup& group, std::unique_ptr<PlacedPages> pages,
                   std::shared_ptr<PlacedProducts> products)
@@ -46,9 +47,10 @@ class CudaPlacedQueue final : public PlacedQueue {
   std::chrono::milliseconds LookEvery() const override;
   void Count() override;
   Status Settle() override;
+  Result<uint64_t> Stop(Clock::time_point deadline) override;
+  Status Restart(uint64_t number) override;
 
  private:
-  using Clock = std::chrono::steady_clock;
   // Eager launches of one plan on one stream that may not have ended.
   struct InFlight {
     std::shared_ptr<ClientPlanState> state;
@@ -79,10 +81,13 @@ class CudaPlacedQueue final : public PlacedQueue {
   const std::shared_ptr<PlacedProducts> products_;
   cuda::LaunchFrame frame_ = pages_->frame();
 
-  std::mutex prepare_mutex_;
+  std::mutex prepare_mutex_;  // of the members up to `dense_packets_`
   std::shared_ptr<cuda::LocalWork>
       local_;  // of all plans, whose launches follow one another; null: of none yet
   std::shared_ptr<PlacedFusedState> fused_;  // likewise
+  // This rank's signals, once a plan may have dense packets there: a renewal empties them.
+  std::shared_ptr<void> own_signals_;
+  CUdeviceptr dense_packets_ = 0;
 
   std::mutex mutex_;  // held in the driver's calls, which may block behind many launches
   std::vector<InFlight> in_flight_;

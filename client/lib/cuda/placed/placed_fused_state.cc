@@ -21,13 +21,17 @@ static_assert(kPushedOffset + (1 + cuda::kMaxPushes) * sizeof(uint32_t) <= kPart
 Result<std::shared_ptr<PlacedFusedState>> PlacedFusedState::Make(std::shared_ptr<cuda::CudaDevice> device) {
   std::shared_ptr<PlacedFusedState> made(new PlacedFusedState);
   TANDEM_ASSIGN_OR_RETURN(made->memory_, AllocateDeferred(device, kPartialsOffset + cuda::kPartialBytes));
-  TANDEM_RETURN_IF_ERROR(device->driver().MemsetD8Async(reinterpret_cast<CUdeviceptr>(made->memory_.get()), 0,
-                                                        kPartialsOffset, device->service_stream()));
-  TANDEM_ASSIGN_OR_RETURN(const bool done,
-                          AwaitServiceStream(*device, std::chrono::steady_clock::now() + kZeroedWithin));
-  if (!done) return DeadlineExceeded("the GPU does not answer");
   made->device_ = std::move(device);
+  TANDEM_RETURN_IF_ERROR(made->Reset());
   return made;
+}
+
+Status PlacedFusedState::Reset() {
+  TANDEM_RETURN_IF_ERROR(device_->driver().MemsetD8Async(reinterpret_cast<CUdeviceptr>(memory_.get()), 0,
+                                                         kPartialsOffset, device_->service_stream()));
+  TANDEM_ASSIGN_OR_RETURN(const bool done,
+                          AwaitServiceStream(*device_, std::chrono::steady_clock::now() + kZeroedWithin));
+  return done ? Status::Ok() : DeadlineExceeded("the GPU does not answer");
 }
 
 Result<std::shared_ptr<std::byte>> PlacedFusedState::Allocate(size_t bytes) const {

@@ -21,6 +21,9 @@ class PlacedFusedState {
   static Result<std::shared_ptr<PlacedFusedState>> Make(std::shared_ptr<cuda::CudaDevice> device);
 
   cuda::PlacedFusedMemory memory() const;
+  // As after Make: a launch that has failed may have left it otherwise. No launch is under way. Waits for the
+  // GPU, with the device's context current.
+  Status Reset();
   // More memory of the same device, with any context current. Also while a stream captures.
   Result<std::shared_ptr<std::byte>> Allocate(size_t bytes) const;
   // Puts a copy onto `stream`, whose context is current.

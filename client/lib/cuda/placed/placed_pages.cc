@@ -1,5 +1,6 @@
 #include "client/lib/cuda/placed/placed_pages.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <utility>
@@ -13,6 +14,7 @@ namespace tandem::client {
 namespace {
 
 constexpr size_t kPage = 4096;
+static_assert(sizeof(cuda::LaunchReport) + (1 + cuda::kLaunchCounters) * sizeof(uint64_t) + 64 <= kPage);
 constexpr auto kServiceTime = std::chrono::seconds(2);
 
 // Lets go of what needs the driver, on a thread that may wait.
@@ -91,6 +93,32 @@ Status PlacedPages::StartCount() {
 
 uint64_t PlacedPages::LastCount() const {
   return std::atomic_ref<uint64_t>(host()->count).load(std::memory_order_acquire);
+}
+
+Result<uint64_t> PlacedPages::ReadHighestCount() {
+  SlowCallScope scope(device_->driver());
+  TANDEM_RETURN_IF_ERROR(device_->Enter());
+  uint64_t* const read = host()->counters;
+  TANDEM_RETURN_IF_ERROR(device_->driver().MemcpyAsync(
+      reinterpret_cast<CUdeviceptr>(read), reinterpret_cast<CUdeviceptr>(counters()->counters),
+      sizeof(counters()->counters), device_->service_stream()));
+  TANDEM_RETURN_IF_ERROR(AwaitService());
+  return *std::max_element(read, read + cuda::kLaunchCounters);
+}
+
+Status PlacedPages::Restart(uint64_t count) {
+  SlowCallScope scope(device_->driver());
+  TANDEM_RETURN_IF_ERROR(device_->Enter());
+  std::fill_n(host()->counters, cuda::kLaunchCounters, count);
+  DevicePage& page = *counters();
+  TANDEM_RETURN_IF_ERROR(device_->driver().MemcpyAsync(
+      reinterpret_cast<CUdeviceptr>(page.counters), reinterpret_cast<CUdeviceptr>(host()->counters),
+      sizeof(page.counters), device_->service_stream()));
+  TANDEM_RETURN_IF_ERROR(device_->driver().MemsetD8Async(reinterpret_cast<CUdeviceptr>(&page.failed), 0,
+                                                         sizeof(page.failed), device_->service_stream()));
+  TANDEM_RETURN_IF_ERROR(AwaitService());
+  std::atomic_ref<uint64_t>(host()->report.kind).store(0, std::memory_order_release);
+  return Status::Ok();
 }
 
 Result<uint64_t> PlacedPages::ReadCount() {

@@ -39,11 +39,17 @@ class PlacedPages {
   Status StartCount();
   // What the GPU has last read.
   uint64_t LastCount() const;
+  // The last launch that a block has finished: behind a failure the counters differ. No launch is under way.
+  // DEADLINE_EXCEEDED: the GPU does not answer.
+  Result<uint64_t> ReadHighestCount();
+  // Sets all counters to `count`, and forgets the failure. No launch is under way. DEADLINE_EXCEEDED.
+  Status Restart(uint64_t count);
 
  private:
   struct HostPage {
     cuda::LaunchReport report;
     alignas(64) uint64_t count;
+    uint64_t counters[cuda::kLaunchCounters];  // of renewals
   };
   struct DevicePage {
     uint64_t counters[cuda::kLaunchCounters];

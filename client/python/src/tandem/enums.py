@@ -145,6 +145,7 @@ class EventKind(IntEnum):
     late = 5
     daemon_lost = 6
     plan_warning = 7
+    group_stalled = 8
 
 
 _Enum = TypeVar("_Enum", bound=IntEnum)

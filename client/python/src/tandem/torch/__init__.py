@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _autograd, _ops, _overlapped, _scaled, _schemas  # noqa: F401  (they register)
 from ._config import Config, configure
-from ._groups import Attachment, attach, attachment, detach, synchronize
+from ._groups import Attachment, attach, attachment, detach, renew, synchronize
 from ._install import install, installed, uninstall
 from ._memory import SymmetricMemory, empty, is_symmetric, memset32, rendezvous, stream_write_value32
 from ._pool import mem_pool
@@ -40,6 +40,7 @@ __all__ = [
     "mem_pool",
     "memset32",
     "rendezvous",
+    "renew",
     "stream_write_value32",
     "synchronize",
     "uninstall",

@@ -1,0 +1,92 @@
+#include "daemon/control/clients/renewal_service.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+namespace tandem::daemon {
+namespace {
+
+// A word holds 48 bits of a number.
+constexpr uint64_t kMostNumber = uint64_t{1} << 47;
+
+}  // namespace
+
+Result<v1::RenewGroupReply> RenewalService::Renew(const SessionRef& session,
+                                                  const v1::RenewGroupRequest& request,
+                                                  const Waiter& waiter) {
+  Registry& registry = core_.registry;
+  RegistryLock lock(registry);
+  TANDEM_RETURN_IF_ERROR(registry.SessionAlive(*session));
+  int rank = 0;
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<GroupRecord> group,
+                          registry.FindGroup(*session, request.group_id(), &rank));
+  if (!group->lifecycle.why().ok()) return group->lifecycle.why();
+  if (group->client.pages.empty()) {
+    return FailedPrecondition("group '" + group->name + "' has no plan that is placed in the client");
+  }
+  const auto r = static_cast<size_t>(rank);
+  switch (request.step()) {
+    case v1::RenewGroupRequest::STOPPED: return Stop(lock, *group, r, request.number(), waiter);
+    case v1::RenewGroupRequest::READY: return Ready(lock, *group, r, waiter);
+    default: return InvalidArgument("a renewal has no such step").WithDetail({.field = "step"});
+  }
+}
+
+Result<v1::RenewGroupReply> RenewalService::Stop(RegistryLock& lock, GroupRecord& group, size_t rank,
+                                                 uint64_t number, const Waiter& waiter) {
+  if (number > kMostNumber) {
+    return InvalidArgument("no launch has the number " + std::to_string(number))
+        .WithDetail({.field = "number"});
+  }
+  std::shared_ptr<Renewal>& current = group.client.renewal;
+  bool goes_on = current && !current->ready.over() && current->stopped.verdict().ok();
+  if (goes_on && current->stopped.over()) {
+    // The answer to this rank's first call was lost, or its user has begun again. Then its peers have to.
+    if (current->ready.Taken(rank) || number + kRenewalSkips > current->number) {
+      current->ready.EndGathering(Status(Code::kAborted, "rank " + std::to_string(rank) +
+                                                             " has begun the renewal of group '" +
+                                                             group.name + "' again"));
+      goes_on = false;
+    }
+  }
+  if (!goes_on) current = std::make_shared<Renewal>(group);
+  const std::shared_ptr<Renewal> renewal = current;
+  if (!renewal->stopped.over()) renewal->stopped.Take(rank, waiter.deadline);
+  renewal->number = std::max(renewal->number, number + kRenewalSkips);
+  if (renewal->stopped.Complete()) renewal->stopped.End(Status::Ok());
+  TANDEM_RETURN_IF_ERROR(renewal->stopped.Await(lock, rank, waiter));
+  TANDEM_RETURN_IF_ERROR(renewal->stopped.verdict());
+  v1::RenewGroupReply reply;
+  reply.set_number(renewal->number);
+  reply.set_renewals(group.client.renewals);
+  return reply;
+}
+
+Result<v1::RenewGroupReply> RenewalService::Ready(RegistryLock& lock, GroupRecord& group, size_t rank,
+                                                  const Waiter& waiter) {
+  const std::shared_ptr<Renewal> renewal = group.client.renewal;
+  const bool under_way = renewal && renewal->stopped.over() && renewal->stopped.verdict().ok();
+  if (!under_way) return FailedPrecondition("no renewal of group '" + group.name + "' has stopped all ranks");
+  if (!renewal->ready.over()) {
+    renewal->ready.Take(rank, waiter.deadline);
+    if (renewal->ready.Complete()) {
+      // No rank launches before its answer, so that no kernel looks at the pages now.
+      for (VerdictPage& page : group.client.pages) page.Clear();
+      group.client.stalled = Status::Ok();
+      group.failures.clear();
+      ++group.client.renewals;
+      core_.registry.Touch(group);
+      renewal->ready.End(Status::Ok());
+      core_.Log(LogSeverity::kInfo, "group=" + std::to_string(group.id) + " renewed");
+    }
+  }
+  TANDEM_RETURN_IF_ERROR(renewal->ready.Await(lock, rank, waiter));
+  TANDEM_RETURN_IF_ERROR(renewal->ready.verdict());
+  v1::RenewGroupReply reply;
+  reply.set_number(renewal->number);
+  reply.set_renewals(group.client.renewals);
+  return reply;
+}
+
+}  // namespace tandem::daemon
