@@ -25,6 +25,8 @@ CALLS = [
     ("launch", "launch", {"plan": "k", "bindings": BINDINGS, "times": 20}, True),
     ("wait", "wait", {"plan": "k"}, False),
     ("launch_without_stream", "launch_without_stream", {"plan": "k", "bindings": BINDINGS}, True),
+    ("prepare in the client", "prepare", {"key": "c", "plan": "c", "request": {**AR, "placement": "client"}}, True),
+    ("renew", "renew", {}, True),
     ("free", "free", {"tensor": "t"}, False),
     ("deregister", "drop", {"memory": "in"}, False),
     ("release", "release", {"plan": "k"}, False),
