@@ -196,6 +196,16 @@ class NextDaemon(RestartTest, RenewalTest):
         self.renew(clients)
         self.check_all_reduce(clients)
 
+    def test_ranks_that_wait_for_others_wait_on(self):
+        clients = self.stalled()
+        calls = [client.send("renew", deadline_ms=30000) for client in clients[:2]]
+        time.sleep(0.3)
+        self.restart()
+        clients[2].call("renew", deadline_ms=30000)
+        for client, call in zip(clients, calls):
+            client.reply(call, timeout=30)
+        self.check_all_reduce(clients)
+
 
 if __name__ == "__main__":
     unittest.main()
