@@ -231,6 +231,15 @@ Status GroupHandle::Leave(Milliseconds deadline) {
   return status;
 }
 
+Result<RenewalInfo> GroupHandle::MeetForRenewal(PlacedQueue& queue,
+                                                std::chrono::steady_clock::time_point end) {
+  TANDEM_ASSIGN_OR_RETURN(const uint64_t finished, queue.Stop(end));
+  TANDEM_ASSIGN_OR_RETURN(const RenewalInfo stopped,
+                          session_->control().StopForRenewal(id(), finished, TimeLeft(end)));
+  TANDEM_RETURN_IF_ERROR(queue.Restart(stopped.number));
+  return session_->control().EndRenewal(id(), TimeLeft(end));
+}
+
 Status GroupHandle::Renew(Milliseconds deadline) {
   TANDEM_RETURN_IF_ERROR(session_->CheckLaunchable());
   TANDEM_RETURN_IF_ERROR(state_->Broken());
@@ -238,7 +247,8 @@ Status GroupHandle::Renew(Milliseconds deadline) {
   if (group == nullptr) return Status::Ok();
   const auto end = std::chrono::steady_clock::now() + Bounded(deadline);
   PlacedQueue& queue = group->queue();
-  TANDEM_ASSIGN_OR_RETURN(const uint64_t finished, queue.Stop(end));
+  // All launches have ended.
+  TANDEM_RETURN_IF_ERROR(queue.Stop(end).status());
   // The report of a failure goes before the renewal that it is about.
   PollBackoff backoff;
   session_->ReapAll();
@@ -247,11 +257,12 @@ Status GroupHandle::Renew(Milliseconds deadline) {
     backoff.Pause();
     session_->ReapAll();
   }
-  TANDEM_ASSIGN_OR_RETURN(RenewalInfo info,
-                          session_->control().StopForRenewal(id(), finished, TimeLeft(end)));
-  TANDEM_RETURN_IF_ERROR(queue.Restart(info.number));
-  TANDEM_ASSIGN_OR_RETURN(info, session_->control().EndRenewal(id(), TimeLeft(end)));
-  group->Renew(info.renewals);
+  Result<RenewalInfo> renewed = MeetForRenewal(queue, end);
+  // A peer has begun again, or the daemon: so do all.
+  while (renewed.status().code() == Code::kAborted && std::chrono::steady_clock::now() < end)
+    renewed = MeetForRenewal(queue, end);
+  if (!renewed.ok()) return renewed.status();
+  group->Renew(renewed->renewals);
   std::vector<std::shared_ptr<Plan>> plans;
   {
     std::lock_guard lock(plans_mutex_);

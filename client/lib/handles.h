@@ -125,6 +125,8 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
                                                 Milliseconds deadline);
   // Of client-placed launches; null before the first such plan.
   std::shared_ptr<PlacedGroup> placed();
+  // Both steps of a renewal. ABORTED: another rank has begun again.
+  Result<RenewalInfo> MeetForRenewal(PlacedQueue& queue, std::chrono::steady_clock::time_point end);
   // Before this rank leaves: tandemd learns how many client-placed launches have ended here.
   void SettlePlaced();
 

@@ -5,7 +5,7 @@ import signal
 import time
 import unittest
 
-from harness import everybody, host_only, wait_until
+from harness import everybody, wait_until
 from test_client_placement import AR, Placed
 from test_restart import RestartTest
 
@@ -180,7 +180,6 @@ class Renewal(RenewalTest):
         self.check_all_reduce(clients)
 
 
-@host_only
 class NextDaemon(RestartTest, RenewalTest):
     """tandemd ends while a group is stalled."""
 

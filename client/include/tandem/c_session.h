@@ -113,8 +113,8 @@ TANDEM_C_API tandem_status* tandem_group_leave(tandem_group* group, int64_t dead
  * ranks call it; it waits for them. Until it returns, this rank launches no plan of the group and replays no
  * graph with one. All ranks agree first on the launch to go on with. Failures that no call has returned yet
  * are dropped. Default deadline: TANDEM_DEFAULT_DEADLINE_MS. DEADLINE_EXCEEDED: ranks did not call it
- * (tandem_status_ranks), or launches of this rank's have not ended. ABORTED: another rank has begun again.
- * After both all ranks may call it again. UNAVAILABLE: the group is broken. */
+ * (tandem_status_ranks), or launches of this rank's have not ended; all ranks may call it again. UNAVAILABLE:
+ * the group is broken. */
 TANDEM_C_API tandem_status* tandem_group_renew(tandem_group* group, int64_t deadline_ms);
 
 #ifdef __cplusplus

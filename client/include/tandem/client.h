@@ -328,8 +328,7 @@ class TANDEM_API Group {
   // dropped. Does nothing for a group without client-placed plans.
   //
   // DEADLINE_EXCEEDED: `ranks` did not call it, or launches of this rank's have not ended; all ranks may call
-  // it again. ABORTED: another rank has begun the renewal again: call it again. UNAVAILABLE: the group is
-  // broken.
+  // it again. UNAVAILABLE: the group is broken.
   virtual Status Renew(Milliseconds deadline = kDefaultDeadline) = 0;
 };
 

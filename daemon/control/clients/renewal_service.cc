@@ -67,7 +67,7 @@ Result<v1::RenewGroupReply> RenewalService::Ready(RegistryLock& lock, GroupRecor
                                                   const Waiter& waiter) {
   const std::shared_ptr<Renewal> renewal = group.client.renewal;
   const bool under_way = renewal && renewal->stopped.over() && renewal->stopped.verdict().ok();
-  if (!under_way) return FailedPrecondition("no renewal of group '" + group.name + "' has stopped all ranks");
+  if (!under_way) return Aborted("no renewal of group '" + group.name + "' has stopped all ranks: begin again");
   if (!renewal->ready.over()) {
     renewal->ready.Take(rank, waiter.deadline);
     if (renewal->ready.Complete()) {

@@ -21,9 +21,10 @@ class RenewalService {
   // One step of one rank; waits for the same step of all ranks. After the last READY the verdict pages end no
   // launch any more. A group that is not stalled may be renewed too.
   //
-  // DEADLINE_EXCEEDED: `ranks` did not come, and every rank begins again with STOPPED. FAILED_PRECONDITION:
-  // the group has no client-placed plan, or READY came without STOPPED. INVALID_ARGUMENT: a wrong step or
-  // number. Else why the group is over. NOT_FOUND.
+  // DEADLINE_EXCEEDED: `ranks` did not come, and every rank begins again with STOPPED. ABORTED: a rank has
+  // begun again, or READY came without STOPPED, and every rank begins again. FAILED_PRECONDITION: the group
+  // has no client-placed plan. INVALID_ARGUMENT: a wrong step or number. Else why the group is over.
+  // NOT_FOUND.
   Result<v1::RenewGroupReply> Renew(const SessionRef& session, const v1::RenewGroupRequest& request,
                                     const Waiter& waiter) TANDEM_EXCLUDES(registry_mutex);
 

@@ -160,7 +160,7 @@ TEST_F(RenewalTest, NonsenseIsRefused) {
   PlanAll("ar");
   EXPECT_EQ(Renew(0, v1::RenewGroupRequest::UNSPECIFIED).status().code(), Code::kInvalidArgument);
   EXPECT_EQ(Renew(0, kStopped, UINT64_MAX).status().detail().field, "number");
-  EXPECT_EQ(Renew(0, kReady).status().code(), Code::kFailedPrecondition);
+  EXPECT_EQ(Renew(0, kReady).status().code(), Code::kAborted);
 }
 
 }  // namespace

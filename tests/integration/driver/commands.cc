@@ -62,7 +62,7 @@ class PeerMemory final : public Memory {
 };
 
 constexpr const char* kEventNames[] = {"rank_lost", "group_broken", "rank_left",   "engine_restarted",
-                                       "draining",  "late",         "daemon_lost", "plan_warning"};
+                                       "draining",  "late",         "daemon_lost", "plan_warning", "group_stalled"};
 
 }  // namespace
 
