@@ -37,6 +37,19 @@ def test_outputs_of_ops_are_planned(name):
 
 
 @check
+def test_a_bias_stays_where_it_is(name):
+    """Inductor hands tensors on before other arguments where it plans an output; a bias is behind these."""
+    a, b, bias = rand(2 * world(), 6), rand(6, 4, seed=1), rand(4, seed=2, same=True)
+
+    def block(a, b, bias):
+        return OPS.matmul_reduce_scatter(a, b, "sum", 0, name, bias), OPS.matmul_all_reduce(a, b, "sum", name, bias)
+
+    with torch.no_grad():
+        for got, want in zip(torch.compile(block, fullgraph=True)(a, b, bias), block(a, b, bias)):
+            near(got, want)
+
+
+@check
 def test_outputs_of_fp8_products_are_planned(name):
     fp8, one, group = torch.float8_e4m3fn, torch.tensor(0.5, device=DEVICE), dist.group.WORLD
     a, b = rand(16, 16).to(fp8), rand(16 * world(), 16, seed=1).to(fp8).t()

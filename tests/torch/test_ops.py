@@ -135,6 +135,12 @@ class Patterns(Checks, unittest.TestCase):
     env = {"TANDEM_TEST_PATIENCE": "60"}
 
 
+class PassLayouts(Checks, unittest.TestCase):
+    program = "rank_pass_layouts.py"
+    timeout = 240
+    env = {"TANDEM_TEST_PATIENCE": "60"}
+
+
 class Lowered(Checks, unittest.TestCase):
     program = "rank_lowered.py"
     timeout = 300
@@ -182,6 +188,7 @@ def _add_tests():
         Pass,
         Patterns,
         Lowered,
+        PassLayouts,
         Programs,
         Compiled,
         Captured,

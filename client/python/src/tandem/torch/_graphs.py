@@ -19,8 +19,9 @@ c10d: Any = torch.ops._c10d_functional
 V2: Any = getattr(getattr(aten, "_scaled_mm_v2", None), "default", None)
 PLAIN_RECIPES = {0, 1}  # ScalingType.TensorWise, RowWise
 
-# Views of the same elements in their order. An alias is left of a view in another type, where nothing removes it.
-RESHAPES = (aten.reshape.default, aten.view.default, aten._unsafe_view.default, aten.alias.default)
+# The same elements in their order. An alias is left of a view in another type, where nothing removes it. A clone stands before a
+# view of what a slice has left, which is not contiguous.
+RESHAPES = (aten.reshape.default, aten.view.default, aten._unsafe_view.default, aten.alias.default, aten.clone.default)
 
 
 def calls(node: Any, *targets: Any) -> bool:
@@ -55,7 +56,8 @@ def depends(node: Any, on: Node) -> bool:
 
 @dataclass
 class Product:
-    """mm, addmm, _scaled_mm or _scaled_mm_v2: `a` @ `b`, with what is added and the scales."""
+    """mm, addmm, _scaled_mm or _scaled_mm_v2: `a` @ `b`, with what is added and the scales. `trim`: the slice of a gathered tensor
+    that `a` is a view of, where it leaves the last rows out."""
 
     node: Node
     a: Node
@@ -65,6 +67,7 @@ class Product:
     out_dtype: Any = None
     fast: bool = False
     refused: str = ""
+    trim: Node | None = None
 
 
 def product(node: Any) -> Product | None:
@@ -113,111 +116,23 @@ def _scaled(node: Node, given: dict[str, Any], scale_a: Node, scale_b: Node) -> 
     return Product(node, given["self"], given["mat2"], given.get("bias"), (scale_a, scale_b), given.get("out_dtype"), fast)
 
 
-def _dim(node: Node, position: int) -> int:
-    """The node's argument `dim`, 0 where it is left out."""
-    dim: Any = node.args[position] if len(node.args) > position else node.kwargs.get("dim", 0)
-    return int(dim)
-
-
-def _sequence(value: Any) -> list[Any]:
-    return list(value)
-
-
-def _index(getitem: Node) -> int:
-    index: Any = getitem.args[1]
-    return int(index)
-
-
-@dataclass
-class Gathered:
-    """A node that is the gathered tensor along `dim`; `between` are the nodes that put it there. `rows`: as it comes, with all
-    dimensions but the last to be taken as rows. `dtype`: the type that the bytes are seen as, if they travelled as another."""
-
-    node: Node
-    dim: int
-    between: list[Node]
-    rows: bool
-    dtype: torch.dtype | None = None
-
-
-def gathered_forms(wait: Node) -> Iterator[Gathered]:
-    """The gathered tensor as it comes, and where it is cut and put together along another dimension; each also as seen in
-    another type, since not every backend moves fp8."""
-    for form in _layouts(wait):
-        yield form
-        for cast in list(form.node.users):
-            if calls(cast, aten.view.dtype):
-                between = form.between if form.node is wait else [*form.between, form.node]
-                yield Gathered(cast, form.dim, between, form.rows, _value(cast).dtype)
-
-
-def _value(node: Node) -> torch.Tensor:
-    value = node.meta["val"]
-    assert isinstance(value, torch.Tensor)
-    return value
-
-
-def in_type(shard: Node, form: Gathered) -> Node | None:
-    """The tensor whose bytes the shard is, in the type that the gathered form is seen as; None if it is another."""
-    if form.dtype is None:
-        return shard
-    inner = sent_chain(shard)[-1]
-    return inner if _value(inner).dtype == form.dtype and shape(inner) == shape(shard) else None
-
-
-def sent_chain(shard: Node) -> list[Node]:
-    """The shard, and what it is seen from in another type."""
-    chain = [shard]
-    while calls(chain[-1], aten.view.dtype, aten.alias.default):
-        inner = chain[-1].args[0]
-        assert isinstance(inner, Node)
-        chain.append(inner)
-    return chain
-
-
-def _seen_chain(part: Node) -> list[Node]:
-    """The node, and what it is seen as in another type. Libraries put fp8 together as bytes."""
-    chain = [part]
-    while calls(only_user(chain[-1]), aten.view.dtype, aten.alias.default):
-        chain.extend(chain[-1].users)
-    return chain
-
-
-def _layouts(wait: Node) -> Iterator[Gathered]:
-    yield Gathered(wait, 0, [], True)
-    for split in list(wait.users):
-        if not calls(split, aten.split.Tensor) or _dim(split, 2) != 0:
-            continue
-        parts = list(split.users)
-        if not parts or not all(part.target.__name__ == "getitem" for part in parts if callable(part.target)):
-            continue
-        parts.sort(key=_index)
-        chains = [_seen_chain(part) for part in parts]
-        sides = [chain[-1] for chain in chains]
-        cat = only_user(sides[0])
-        if cat is None or not calls(cat, aten.cat.default) or any(only_user(side) is not cat for side in sides):
-            continue
-        if _sequence(cat.args[0]) != sides:
-            continue
-        dims = shape(cat)
-        if dims is None:
-            continue
-        dim = _dim(cat, 1)
-        kind = _value(cat).dtype
-        between = [split, *(node for chain in chains for node in chain)]
-        yield Gathered(cat, dim % len(dims), between, False, None if kind == _value(wait).dtype else kind)
-
-
 def same_columns(node: Node, like: Node) -> bool:
     """Whether both have the same last extent."""
     ours, theirs = shape(node), shape(like)
-    return bool(ours and theirs and len(ours) > 1 and _equal(ours[-1], theirs[-1]))
+    return bool(ours and theirs and len(ours) > 1 and equal(ours[-1], theirs[-1]))
 
 
-def _equal(a: Any, b: Any) -> bool:
+def equal(a: Any, b: Any) -> bool:
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     return bool(a is b or statically_known_true(a == b))
+
+
+def surely_at_least(number: Any, least: int) -> bool:
+    """Whether a number is so large: a symbolic one in the example that is compiled, and False if that does not say either."""
+    if isinstance(number, torch.SymInt):
+        number = number.node.hint  # no guard: this decides about speed only
+    return number is not None and bool(number >= least)
 
 
 def divides(extent: Any, world: int) -> bool:
@@ -235,10 +150,15 @@ def rows_of(node: Node) -> Iterator[Node]:
             yield from rows_of(user)
 
 
-def origin(node: Node) -> tuple[Node, list[Node]]:
-    """What a chain of views with one user each is a view of, and the views."""
+def used_once(node: Node, by: Sequence[Node] = ()) -> bool:
+    """Whether the node has one user, or nodes of `by` alone."""
+    return len(node.users) == 1 or all(user in by for user in node.users)
+
+
+def origin(node: Node, by: Sequence[Node] = ()) -> tuple[Node, list[Node]]:
+    """What a chain of views with one user each, or users of `by`, is a view of, and the views."""
     chain = []
-    while calls(node, *RESHAPES) and len(node.users) == 1:
+    while calls(node, *RESHAPES) and used_once(node, by):
         chain.append(node)
         inner = node.args[0]
         assert isinstance(inner, Node)
@@ -246,21 +166,10 @@ def origin(node: Node) -> tuple[Node, list[Node]]:
     return node, chain
 
 
-def scattered_from(node: Node) -> tuple[Node, int, list[Node]] | None:
-    """(tensor, dimension, nodes between): what is cut along a dimension and put together along the first, for a scatter."""
-    if not calls(node, aten.cat.default) or _dim(node, 1) != 0:
-        return None
-    parts = _sequence(node.args[0])
-    if not parts or not all(isinstance(part, Node) and getattr(part.target, "__name__", "") == "getitem" for part in parts):
-        return None
-    split = parts[0].args[0]
-    if not calls(split, aten.split.Tensor) or [part.args for part in parts] != [(split, i) for i in range(len(parts))]:
-        return None
-    if len(split.users) != len(parts) or any(only_user(part) is not node for part in parts) or len(node.users) != 1:
-        return None
-    dims = shape(split.args[0])
-    dim = _dim(split, 2)
-    return None if dims is None else (split.args[0], dim % len(dims), [node, *parts, split])
+def _value(node: Any) -> torch.Tensor:
+    value = node.meta["val"]
+    assert isinstance(value, torch.Tensor)
+    return value
 
 
 def drop_copies(graph: Graph) -> None:
@@ -268,7 +177,7 @@ def drop_copies(graph: Graph) -> None:
     argument. The copy counts as a user of that argument, which nobody reads there."""
     copies: list[Node] = list(graph.find_nodes(op="call_function", target=aten.copy.default))
     for copy in copies:
-        over, result = _sequence(copy.args)[:2]
+        over, result = list(copy.args)[:2]
         if calls(result, c10d.wait_tensor.default) and only_user(result) is copy and _alike(_value(over), _value(result)):
             copy.replace_all_uses_with(result)
             graph.erase_node(copy)
@@ -283,7 +192,7 @@ def _alike(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
 def reshaped(graph: Graph, node: Node, extents: Sequence[Any]) -> Node:
     """A view of the node with these extents; the node itself if it has them."""
     ours = shape(node)
-    if ours is not None and len(ours) == len(extents) and all(map(_equal, ours, extents)):
+    if ours is not None and len(ours) == len(extents) and all(map(equal, ours, extents)):
         return node
     view: Node = graph.call_function(aten.reshape.default, (node, list(extents)))
     value = node.meta.get("val")

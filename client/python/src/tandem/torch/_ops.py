@@ -419,10 +419,12 @@ def register_noted(
 
 
 def plan_outputs(name: str) -> None:
-    """Lets Inductor plan the results of an op with one result, of whichever overload."""
+    """Lets Inductor plan the result of an op with one result that a program calls. Not where a tensor follows other arguments, as a
+    bias does, and not of overloads with a graph's name: torch 2.15 hands all tensors on first, and named arguments by position."""
     operation = getattr(_tandem, name)
-    plan_output(operation.default, operation.out)
-    plan_output(operation.noted, operation.noted_out)
+    tensors = ["Tensor" in str(argument.type) for argument in operation.default._schema.arguments]
+    if tensors == sorted(tensors, reverse=True):
+        plan_output(operation.default, operation.out)
 
 
 def no_tensor() -> Tensor:

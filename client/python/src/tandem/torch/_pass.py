@@ -14,7 +14,7 @@ import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph, Node
 
-from . import _graphs as graphs, _upstream as upstream
+from . import _graphs as graphs, _layouts as layouts, _upstream as upstream
 from ._graphs import aten, c10d
 from ._reports import GraphRecord, explain_graph, reports
 
@@ -153,23 +153,26 @@ class _Rewrite:
         if graphs.shape(shard) is None or len(graphs.shape(shard) or ()) < 2:
             raise _Declined("the shard has fewer than 2 dimensions")
         refused: list[str] = []
-        for form in graphs.gathered_forms(wait):
-            typed = graphs.in_type(shard, form)
+        for form in layouts.gathered_forms(wait, refused):
+            typed = layouts.in_type(shard, form)
             found = self._products(form, gather, refused) if typed is not None else []
             if found and typed is not None:
                 return self._fuse_gather(gather, wait, typed, form, found, group)
         raise _Declined(refused[0] if refused else "no matrix product has the gathered tensor as its left operand")
 
-    def _products(self, form: graphs.Gathered, gather: Node, refused: list[str]) -> list[graphs.Product]:
+    def _products(self, form: layouts.Gathered, gather: Node, refused: list[str]) -> list[graphs.Product]:
         found: list[graphs.Product] = []
-        for node in graphs.rows_of(form.node):
+        for node, trim in layouts.operands(form, int(_arguments(gather)[1]), refused):
             for user in list(node.users):
                 product = graphs.product(user)
                 if product is None or product.a is not node:
                     continue
+                product.trim = trim
                 scales: tuple[Node | None, Node | None] = product.scales or (None, None)
                 if product.refused:
                     refused.append(product.refused)
+                elif trim is not None and scales[0] is not None and _tensor(scales[0]).numel() != 1:
+                    refused.append("the product has scales of gathered rows without the padded ones")
                 elif any(graphs.depends(one, gather) for one in (product.b, product.bias, *scales)):
                     refused.append("the product's other operand depends on the gathered tensor")
                 elif found and scales[0] is not (found[0].scales or (None, None))[0]:
@@ -179,15 +182,15 @@ class _Rewrite:
         return found
 
     def _fuse_gather(
-        self, gather: Node, wait: Node, shard: Node, form: graphs.Gathered, found: list[graphs.Product], group: str
+        self, gather: Node, wait: Node, shard: Node, form: layouts.Gathered, found: list[graphs.Product], group: str
     ) -> tuple[str, str]:
         if form.node is not wait and any(user not in (*form.between, form.node) for user in wait.users):
             raise _Declined("the gathered tensor is used in two layouts")
         graph, shape, source = self.graph, graphs.shape(shard), gather.args[0]
         assert shape is not None and isinstance(source, Node)
-        sent = [node for node in graphs.sent_chain(source) if node is not shard and node.op != "placeholder"]
+        sent = [node for node in layouts.sent_chain(source) if node is not shard and node.op != "placeholder"]
         consumed = {product.node for product in found}
-        views = list(graphs.rows_of(form.node))
+        views = [node for node, _ in layouts.operands(form, int(_arguments(gather)[1]), [])]
         keep = any(user not in consumed and user not in views for node in views for user in node.users)
         with graph.inserting_after(gather):
             anchor = graph.call_function(aten.alias.default, (shard,))  # new nodes go before it, then it goes
@@ -225,6 +228,8 @@ class _Rewrite:
             for part, product, extents in zip(parts, found, shapes, strict=True):
                 if product.bias is not None and not together:
                     part = self._emit(aten.add.Tensor, (part, product.bias), {}, _tensor(product.node), extents)
+                if product.trim is not None:
+                    part = self._trimmed(part, product, form, extents)
                 result = graphs.reshaped(graph, part, graphs.shape(product.node) or [])
                 result.meta["val"] = product.node.meta["val"]
                 product.node.replace_all_uses_with(result)
@@ -239,8 +244,16 @@ class _Rewrite:
             f"gathers {layout} for {len(found)} product(s){returned}"
         )
 
+    def _trimmed(self, part: Node, product: graphs.Product, form: layouts.Gathered, extents: Sequence[Any]) -> Node:
+        """The product of rows of which the last ones only pad."""
+        assert product.trim is not None
+        left = graphs.shape(product.trim) or []
+        dim, rows = (0, math.prod(left[:-1])) if form.rows else (form.dim, left[form.dim])
+        shorter = [rows if i == dim else extent for i, extent in enumerate(extents)]
+        return self._emit(aten.slice.Tensor, (part, dim, 0, rows), {}, _tensor(product.node), shorter)
+
     def _scaled_arguments(
-        self, a: Node, found: list[graphs.Product], form: graphs.Gathered, whole: list[Any], dim: int, group: str, dead: list[Node]
+        self, a: Node, found: list[graphs.Product], form: layouts.Gathered, whole: list[Any], dim: int, group: str, dead: list[Node]
     ) -> tuple[Any, ...]:
         """Of the fused op for fp8 products. Scales of rows that are gathered for it travel with the rows; gathered otherwise, every
         rank has all of them."""
@@ -264,7 +277,7 @@ class _Rewrite:
             [product.fast for product in found],
         )
 
-    def _scale_shard(self, scale: Node, form: graphs.Gathered, group: str, dead: list[Node]) -> Node | None:
+    def _scale_shard(self, scale: Node, form: layouts.Gathered, group: str, dead: list[Node]) -> Node | None:
         """This rank's part of scales that are gathered as A is; None if they are not."""
         views = [scale]
         while graphs.calls(views[-1], *graphs.RESHAPES):
@@ -277,7 +290,7 @@ class _Rewrite:
             gather = wait.args[0]
             if not graphs.calls(gather, c10d.all_gather_into_tensor.default) or gather.args[-1] != group:
                 continue
-            for other in graphs.gathered_forms(wait):
+            for other in layouts.gathered_forms(wait, []):
                 if other.node is views[-1] and other.rows == form.rows and other.dim == form.dim and other.dtype is None:
                     dead += [*views, *other.between, wait, gather]
                     into = "all_gather_scaled_matmul"
@@ -288,10 +301,10 @@ class _Rewrite:
 
     # product -> reduce-scatter, all-reduce
 
-    def _source(self, node: Node) -> tuple[graphs.Product, list[Node]]:
+    def _source(self, node: Node, by: Sequence[Node] = ()) -> tuple[graphs.Product, list[Node]]:
         """The product that a collective reduces, and the nodes that go with it. A sum of products, as several layers' gradients
-        of one input are, is one product of their operands side by side."""
-        found, dead = self._summands(node)
+        of one input are, is one product of their operands side by side. by: the parts that it may be cut into."""
+        found, dead = self._summands(node, by)
         if len(found) == 1:
             return found[0], dead
         if any(one.bias is not None or one.scales is not None for one in found):
@@ -310,9 +323,9 @@ class _Rewrite:
         cat.meta["val"] = _tensor(nodes[0]).new_empty(extents)
         return cat
 
-    def _summands(self, node: Node) -> tuple[list[graphs.Product], list[Node]]:
-        inner, views = graphs.origin(node)
-        if graphs.calls(inner, aten.add.Tensor) and not inner.kwargs and len(inner.users) == 1:
+    def _summands(self, node: Node, by: Sequence[Node] = ()) -> tuple[list[graphs.Product], list[Node]]:
+        inner, views = graphs.origin(node, by)
+        if graphs.calls(inner, aten.add.Tensor) and not inner.kwargs and graphs.used_once(inner, by):
             left, right = _arguments(inner)
             if isinstance(left, Node) and isinstance(right, Node) and graphs.shape(left) == graphs.shape(right):
                 products, dead = self._summands(left)
@@ -323,7 +336,7 @@ class _Rewrite:
             raise _Declined("it reduces no matrix product")
         if product.refused:
             raise _Declined(product.refused)
-        if len(inner.users) != 1:
+        if not graphs.used_once(inner, by):
             raise _Declined("the product has other users")
         return [product], [inner, *views]
 
@@ -373,11 +386,14 @@ class _Rewrite:
     def _scatter(self, scatter: Node, wait: Node, group: str) -> tuple[str, str]:
         source, reduce_op, world, _ = _arguments(scatter)
         assert isinstance(source, Node) and isinstance(world, int)
-        cut = graphs.scattered_from(source)
-        tensor, dim, between = (source, 0, []) if cut is None else cut
-        if not graphs.calls(wait, c10d.wait_tensor.default) or reduce_op not in ("sum", "avg"):
+        if reduce_op not in ("sum", "avg"):
             raise _Declined(f"it reduces by {reduce_op}")
-        product, chain = self._source(tensor)
+        refused: list[str] = []
+        cut = layouts.scattered_from(source, world, refused) or layouts.Cut(source, 0, [])
+        if refused:
+            raise _Declined(refused[0])
+        tensor, dim, between = cut.tensor, cut.dim, cut.between
+        product, chain = self._source(tensor, between)
         bias = self._bias(product, reduce_op, world)
         rows = graphs.shape(product.node)
         whole = graphs.shape(tensor)
