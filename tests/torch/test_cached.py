@@ -1,4 +1,4 @@
-"""A graph that comes from Inductor's cache runs fused, and has its records, though the pass does not run."""
+"""A graph that comes from Inductor's cache runs as it was compiled, and has its records, though the pass does not run."""
 
 import json
 import pathlib
@@ -6,6 +6,14 @@ import tempfile
 import unittest
 
 from node import Daemon, Ranks
+
+# Of each collective: its name, and the op that it is fused into.
+COLLECTIVES = [
+    ("all_gather", ""),  # a whole graph
+    ("all_gather", ""),
+    ("all_gather", "all_gather_matmul"),
+    ("reduce_scatter", ""),  # another one, the backward of the first
+]
 
 
 class Cached(unittest.TestCase):
@@ -16,10 +24,10 @@ class Cached(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             for _ in range(2):
                 env = {"TORCHINDUCTOR_CACHE_DIR": folder, "TANDEM_TEST_PATIENCE": "60"}
-                # Of another program under the same settings: not this one's.
-                for records in pathlib.Path(folder).glob("tandem/*/*.json"):
+                # Of other programs under the same settings, also of one in which nothing is fused: not this one's.
+                for at, records in enumerate(sorted(pathlib.Path(folder).glob("tandem/*/*.json"))):
                     other = [one | {"reason": "of another program"} for one in json.loads(records.read_text())]
-                    records.with_name("0123456789ab.json").write_text(json.dumps(other))
+                    records.with_name(f"0123456789a{at}.json").write_text(json.dumps(other))
                 told.append(Ranks(daemon, 2, "rank_cached.py", env=env).results(120))
         for results, cached in zip(told, (False, True)):
             self.assertEqual(
@@ -27,12 +35,13 @@ class Cached(unittest.TestCase):
             )  # a rank may hit what another made
             for result in results:
                 self.assertTrue(result["right"])
-                records = {fused: reason for _, fused, reason, _ in result["records"]}
-                self.assertEqual(len(result["records"]), 2, result)
-                self.assertEqual(set(records), {"all_gather_matmul", ""}, result)
-                self.assertIn("no matrix product", records[""])
+                self.assertEqual(sorted(tuple(record[:2]) for record in result["records"]), COLLECTIVES, result)
+                reasons = [reason for _, fused, reason, _ in result["records"] if not fused]
+                self.assertTrue(all("no matrix product" in reason for reason in reasons), result)
                 if cached:
                     self.assertEqual({record[3] for record in result["records"]}, {True})
+                # Each once; two of the records are one text.
+                self.assertEqual(sorted(result["logged"]), [1, 1, 2, 2], result)
 
 
 if __name__ == "__main__":

@@ -79,6 +79,30 @@ def new_library(namespace: str, kind: str) -> Any:
     return library(namespace, kind)
 
 
+def inductor_counters() -> Any:
+    """Inductor's counters by name: a Counter. A graph that Inductor loads from its cache raises them as its compilation has."""
+    from torch._dynamo.utils import counters
+
+    return counters["inductor"]
+
+
+def on_compile_end(function: Callable[[], None]) -> None:
+    """Calls the function at the end of every compilation, also of one that finds its graph in a cache, until torch._dynamo.reset().
+    A second call with the same function does nothing."""
+    from torch._dynamo.callback import callback_handler
+
+    if not any(getattr(one, "function", None) == function for one in callback_handler.end_callbacks):
+        callback_handler.register_end_callback(_AtEnd(function))
+
+
+class _AtEnd:
+    def __init__(self, function: Callable[[], None]) -> None:
+        self.function = function
+
+    def __call__(self, compilation: object) -> None:
+        self.function()
+
+
 # below_autograd(): while the object lives, ops of this thread go past the Autograd keys; it is a context manager, too.
 below_autograd: Callable[[], Any] = torch._C._AutoDispatchBelowAutograd
 # Whether one of the arguments, or a tensor in a list among them, requires a gradient.

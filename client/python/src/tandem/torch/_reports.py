@@ -1,4 +1,10 @@
-"""The records of what became of each collective of a compiled graph, also of graphs that come from Inductor's cache."""
+"""The records of what became of each collective of a compiled graph, also of graphs that come from Inductor's cache.
+
+The pass does not run where Inductor takes a graph from its cache. But Inductor keeps with each graph how much its compilation has
+raised Inductor's counters, and raises them as much when it loads the graph. So the pass counts each graph under a name that leads
+to its records. A graph that is loaded names itself there, fused or not, and its runs cost nothing more. The counters are read at
+the end of each compilation, which loading is a part of.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +19,12 @@ from pathlib import Path
 
 from ._groups import declined
 from ._ops import on_first_run
+from ._private import inductor_counters, on_compile_end
 
 __all__ = ["GraphRecord", "explain_graph", "reports"]
 
 _log = logging.getLogger("tandem.torch")
+_COUNTER = "tandem_graph"
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,7 @@ class GraphRecord:
 
 
 class _Reports:
-    """The records of this process' graphs; kept in files beside Inductor's cache, since the pass does not run on a hit."""
+    """The records of this process' graphs; kept in files beside Inductor's cache for other processes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -54,8 +62,11 @@ class _Reports:
         return Path(cache_dir()) / "tandem" / digest
 
     def asked(self, digest: str) -> None:
+        """Inductor is about to look for a graph, or to compile it, under the settings with this digest."""
         with self._lock:
             self._digests.add(digest)
+        on_compile_end(self.read_loaded)  # torch._dynamo.reset() forgets it
+        self.read_loaded()
 
     def add(self, digest: str, graph: str, records: Sequence[GraphRecord]) -> None:
         named = [GraphRecord(**{**asdict(record), "graph": graph}) for record in records]
@@ -66,6 +77,7 @@ class _Reports:
             _log.info("%s", record)
         if not named:
             return
+        inductor_counters()[f"{_COUNTER}:{digest}:{graph}"] += 1
         with contextlib.suppress(OSError):  # a report only
             folder = self._folder(digest)
             folder.mkdir(parents=True, exist_ok=True)
@@ -73,20 +85,30 @@ class _Reports:
             scratch.write_text(json.dumps([asdict(record) for record in named]))
             scratch.rename(folder / f"{graph}.json")
 
+    def read_loaded(self) -> None:
+        """Reads and logs the records of graphs that have come from the cache since the last time."""
+        for name in list(inductor_counters()):
+            kind, _, place = name.partition(":")
+            digest, _, graph = place.partition(":")
+            if kind == _COUNTER:
+                self._loaded(graph, [digest])
+
     def ran(self, graph: str) -> None:
-        """A compiled graph's ops run for the first time here. The records of a graph from the cache are read, and logged."""
+        """A compiled graph's ops run for the first time here, also those of a graph that nothing else has told of."""
+        with self._lock:
+            digests = sorted(self._digests)
+        self._loaded(graph, digests)
+
+    def _loaded(self, graph: str, digests: Sequence[str]) -> None:
+        """The records are in the folder of one of the digests, if they are not known yet."""
         with self._lock:
             if graph in self._seen:
                 return
-            digests = sorted(self._digests)
-        for digest in digests:
-            records = self._read(self._folder(digest) / f"{graph}.json")
+            records = next(filter(None, (self._read(self._folder(digest) / f"{graph}.json") for digest in digests)), [])
             if records:
-                with self._lock:
-                    self._seen.setdefault(graph, records)
-                for record in records:
-                    _log.info("%s", record)
-                return
+                self._seen[graph] = records
+        for record in records:
+            _log.info("%s", record)
 
     @staticmethod
     def _read(path: Path) -> list[GraphRecord]:
@@ -95,15 +117,10 @@ class _Reports:
         return []
 
     def all(self) -> list[GraphRecord]:
+        self.read_loaded()
         with self._lock:
-            seen, digests = dict(self._seen), set(self._digests)
-        for digest in sorted(digests):
-            for path in sorted(self._folder(digest).glob("*.json")):
-                if path.stem not in seen:
-                    records = self._read(path)
-                    if not any(record.fused_into for record in records):  # no op of the graph says whether it runs here
-                        seen[path.stem] = records
-        return [replace(record, declined=declined(record.group)) for one in seen.values() for record in one]
+            seen = list(self._seen.values())
+        return [replace(record, declined=declined(record.group)) for one in seen for record in one]
 
 
 reports = _Reports()
@@ -113,7 +130,6 @@ on_first_run(reports.ran)
 def explain_graph() -> list[GraphRecord]:
     """One record a collective of every graph that was compiled with the pass.
 
-    A graph from Inductor's cache has the records of the compilation that made it, once it has run; they have `cached` set. Of
-    graphs in which nothing was fused, all that were compiled in this cache folder under the same configuration are given.
+    A graph from Inductor's cache has the records of the compilation that made it, once it is loaded; they have `cached` set.
     """
     return reports.all()
