@@ -90,6 +90,30 @@ def test_scatter_along_another_dimension(name):
 
 
 @check
+def test_scatter_of_a_dimension_that_is_moved_to_the_front(name):
+    """As torchtitan writes it: moved, gathered in memory, scattered, and often moved back."""
+
+    def moved(product, dim):
+        return funcol.reduce_scatter_tensor(product.movedim(dim, 0).contiguous(), "sum", 0, dist.group.WORLD)
+
+    w = rand(6, 5, seed=1)
+    for x, dim in ((rand(3, 2 * world(), 6), 1), (rand(3, 2, 2 * world(), 6), 2), (rand(1, world(), 6), 1)):
+        for function in (
+            lambda x, w: moved(x @ w, dim),
+            lambda x, w: moved(x @ w, dim).movedim(0, dim),
+            lambda x, w: moved(x @ w + x @ (w * 2), dim).movedim(0, dim) * 2,
+        ):
+            compiler = compare(function, x, w, fused=[RS], grads=False)
+            assert f"dimension {dim}" in compiler.records[0].reason, compiler.records
+    compiler = compare(lambda x, w: moved(x @ w, 0), rand(2 * world(), 3, 6), w, fused=[RS], grads=False)
+    if not SHARED_GPUS:
+        compiler = compare(
+            lambda x, w: moved(x @ w, 1), rand(4, 6), rand(6, 2 * world()), fused=[], left=1, grads=False
+        )
+        assert "no matrix product" in compiler.reasons()[0], compiler.reasons()
+
+
+@check
 def test_both_with_gradients(name):
     def block(x, w, v):
         return scattered(torch.relu(gathered(x, 1) @ w) @ v, 1)

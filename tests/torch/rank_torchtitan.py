@@ -1,15 +1,17 @@
-"""A rank of torchtitan's Llama, tensor-parallel and compiled by torchtitan's own parallelize_llama.
+"""A rank of the Llama of torchtitan 0.3, tensor-parallel by torchtitan's own parallelize_llama.
 
-    rank_torchtitan.py plain|install|pass
+    rank_torchtitan.py plain|eager|install|pass
 
-Prints the losses of some steps of training, and what Tandem has done. `plain` runs without Tandem. `install` runs what Inductor's
-async-TP pass makes of the blocks. `pass` compiles them with Tandem's pass.
+Prints the losses of some steps of training, and what Tandem has done. `plain` runs without Tandem, and not compiled. `eager` runs
+torchtitan's dist_gemm modules, which call symm_mem's ops, behind install(). `install` runs what Inductor's async-TP pass makes of
+the blocks. `pass` compiles them with Tandem's pass.
 """
 
 import contextlib
 import json
 import os
 import sys
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -20,27 +22,35 @@ if not CUDA:  # torchtitan asks which accelerator there is, and takes CUDA where
     torch._utils._get_available_device_type = lambda: "cpu"
     torch._utils._get_device_module = lambda _: torch.cpu
 
+    # dist_gemm has its weights' gradients in fp32, and the CPU has no product with another type than its operands'.
+    MISSING = torch.library.Library("aten", "IMPL")
+    MISSING.impl("mm.dtype", lambda a, b, out_dtype: torch.mm(a.to(out_dtype), b.to(out_dtype)), "CPU")
+
 import tandem.torch  # noqa: E402
 from tandem.torch import _native  # noqa: E402
-from torch.distributed._symmetric_memory import enable_symm_mem_for_group  # noqa: E402
-from torch.distributed.tensor import DTensor  # noqa: E402
 from torchtitan.components.loss import cross_entropy_loss  # noqa: E402
-from torchtitan.config import JobConfig  # noqa: E402
+from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig  # noqa: E402
 from torchtitan.distributed import ParallelDims, utils  # noqa: E402
-from torchtitan.models.llama3 import Transformer, TransformerModelArgs, parallelize_llama  # noqa: E402
+from torchtitan.models.common.attention import ScaledDotProductAttention  # noqa: E402
+from torchtitan.models.llama3 import llama3_configs, parallelize_llama  # noqa: E402
 
-SEQUENCE, BATCH, STEPS = 64, 2, 4
+SEQUENCE, BATCH, STEPS, LAYERS = 64, 2, 4, 2
 
 
-def configuration(how):
-    job = JobConfig()
-    job.training.seq_len = SEQUENCE
-    job.training.local_batch_size = BATCH
-    job.activation_checkpoint.mode = "none"
-    job.compile.enable = True
-    job.compile.components = ["model"]
-    job.parallelism.enable_async_tensor_parallel = how == "install"
-    return job
+def parallelism(world):
+    return ParallelismConfig(tensor_parallel_degree=world, spmd_backend="spmd_types")
+
+
+def model_of(how, world):
+    """torchtitan's smallest Llama with fewer layers, on the meta device."""
+    backend = "dist_gemm" if how == "eager" else "default"
+    config = llama3_configs["debugmodel"](attn_backend="flex", tp_gemm_backend=backend)
+    config.layers = config.layers[:LAYERS]
+    for layer in config.layers:  # the one kernel that the CPU has with gradients
+        layer.attention.inner_attention = ScaledDotProductAttention.Config()
+    config.update_from_config(config=SimpleNamespace(parallelism=parallelism(world)))
+    with torch.device("meta"):
+        return config.build(), config.vocab_size
 
 
 def main():
@@ -49,44 +59,47 @@ def main():
     if CUDA:
         torch.cuda.set_device(rank % torch.cuda.device_count())
     dist.init_process_group("cpu:gloo,cuda:nccl" if CUDA else "gloo")
-    job = configuration(how)
-    dims = ParallelDims(dp_replicate=1, dp_shard=1, cp=1, tp=world, pp=1, ep=1, etp=1, world_size=world)
+    utils.set_spmd_backend("spmd_types")
+    dims = ParallelDims(dp_replicate=1, dp_shard=1, cp=1, tp=world, pp=1, ep=1, world_size=world)
     dims.build_mesh()
-    group = dims.get_mesh("tp").get_group()
-    if how == "install":
+    if how in ("eager", "install"):
         tandem.torch.install()
-        enable_symm_mem_for_group(group.group_name)
     torch.manual_seed(1)
-    arguments = TransformerModelArgs(
-        dim=64, n_layers=2, n_heads=4, vocab_size=256, rope_theta=500000, max_seq_len=SEQUENCE
-    )
-    with torch.device("meta"):
-        model = Transformer(arguments)
+    model, vocabulary = model_of(how, world)
+    compiled = how in ("install", "pass")
     with tandem.torch.compile_config() if how == "pass" else contextlib.nullcontext():
-        model = parallelize_llama(model, dims, job)
+        model = parallelize_llama(
+            model,
+            parallel_dims=dims,
+            training=TrainingConfig(mixed_precision_param="float32"),
+            parallelism=parallelism(world),
+            compile_config=CompileConfig(
+                enable=compiled, components=["model"], enable_async_tensor_parallel=how == "install"
+            ),
+            ac_config=None,
+            dump_folder="",
+        )
         model.to_empty(device=DEVICE)
         with torch.no_grad():
             model.init_weights(buffer_device=torch.device(DEVICE))
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
-        tokens = torch.randint(
-            0, arguments.vocab_size, (BATCH, SEQUENCE + 1), generator=torch.Generator().manual_seed(2)
-        ).to(DEVICE)
-        losses = []
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
+        generator = torch.Generator().manual_seed(2)
+        tokens = torch.randint(0, vocabulary, (BATCH, SEQUENCE + 1), generator=generator).to(DEVICE)
+        positions = torch.arange(SEQUENCE, device=DEVICE).expand(BATCH, SEQUENCE)
+        context, losses = utils.get_spmd_context(parallel_dims=dims), []
         for _ in range(STEPS):
-            with utils.get_train_context(True)():
-                loss = cross_entropy_loss(model(tokens[:, :-1]), tokens[:, 1:]) / tokens[:, 1:].numel()
+            with context():
+                logits = model(tokens[:, :-1], positions=positions)
+                loss = cross_entropy_loss(logits, tokens[:, 1:], global_vocab_size=vocabulary) / tokens[:, 1:].numel()
                 loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            losses.append(float(loss.full_tensor() if isinstance(loss, DTensor) else loss))
+            losses.append(float(loss))
     tandem.torch.synchronize()
-    records = (
-        [[record.collective, record.fused_into] for record in tandem.torch.explain_graph()] if how == "pass" else []
-    )
+    records = tandem.torch.explain_graph() if how == "pass" else []
     counts = _native.counts()
-    print(
-        json.dumps({"losses": losses, "launched": counts.launched, "handed_on": counts.handed_on, "records": records})
-    )
+    told = {"losses": losses, "launched": counts.launched, "handed_on": counts.handed_on}
+    print(json.dumps(told | {"records": [[record.collective, record.fused_into] for record in records]}))
     sys.stdout.flush()
     tandem.torch.detach()
     dist.barrier()

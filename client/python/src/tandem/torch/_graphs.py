@@ -122,6 +122,11 @@ def same_columns(node: Node, like: Node) -> bool:
     return bool(ours and theirs and len(ours) > 1 and equal(ours[-1], theirs[-1]))
 
 
+def same_last(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
+    """Whether the last extents are one."""
+    return bool(ours[-1] is theirs[-1] or ours[-1] == theirs[-1])
+
+
 def equal(a: Any, b: Any) -> bool:
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 

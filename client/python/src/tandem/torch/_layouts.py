@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ._graphs import aten, calls, equal, only_user, product, rows_of, shape, surely_at_least
+from ._graphs import aten, calls, equal, only_user, product, rows_of, shape, surely_at_least, used_once
 
 _SPLITS = tuple(
     getattr(getattr(aten, name), overload)
@@ -37,11 +37,13 @@ class Gathered:
 
 @dataclass
 class Cut:
-    """The tensor that is cut along `dim`, and the nodes that do it and put the chunks together again."""
+    """The tensor that is cut along `dim`, and the nodes that do it and put the chunks together again. `order`: of the dimensions
+    in what is put together, where they were permuted instead of being cut."""
 
     tensor: Node
     dim: int
     between: list[Node]
+    order: list[int] | None = None
 
 
 def gathered_forms(wait: Node, refused: list[str]) -> Iterator[Gathered]:
@@ -97,8 +99,11 @@ def _forms(wait: Node, refused: list[str]) -> Iterator[Gathered]:
 
 
 def scattered_from(node: Node, world: int, refused: list[str]) -> Cut | None:
-    """What is cut along a dimension and put together along the first, for a scatter to `world` ranks; None if nothing is.
-    `refused` gets the reason against what looks like such a cut."""
+    """What is cut along a dimension and put together along the first, for a scatter to `world` ranks, or has the dimension moved
+    to the front; None if nothing has. `refused` gets the reason against what looks like such a cut."""
+    moved = _moved(node)
+    if moved is not None:
+        return moved
     if not calls(node, aten.cat.default) or _dim(node, 1) != 0:
         return None
     cut = _cut_behind(node)
@@ -112,6 +117,19 @@ def scattered_from(node: Node, world: int, refused: list[str]) -> Cut | None:
     else:
         return Cut(cut.tensor, cut.dim, [node, *cut.between])
     return None
+
+
+def _moved(node: Node) -> Cut | None:
+    between = [node]
+    while calls(between[-1], aten.clone.default) and used_once(between[-1]):
+        between.append(_argument(between[-1], 0, "self", None))
+    permute = between[-1]
+    if not calls(permute, aten.permute.default) or not used_once(permute):
+        return None
+    order = [int(dim) % len(shape(permute) or ()) for dim in _argument(permute, 1, "dims", [])]
+    if order[-1] != len(order) - 1:
+        return None  # the columns are elsewhere
+    return Cut(_argument(permute, 0, "self", None), order[0], between, order)
 
 
 def operands(form: Gathered, world: int, refused: list[str]) -> Iterator[tuple[Node, Node | None]]:
@@ -183,9 +201,9 @@ def _complete(cut: Cut) -> bool:
 
 
 def _argument(node: Node, position: int, name: str, otherwise: Any) -> Any:
-    """The number that the node's argument is, symbolic or not."""
+    """The node's argument, however it is given."""
     value: Any = node.args[position] if len(node.args) > position else node.kwargs.get(name, otherwise)
-    return value.meta["val"] if isinstance(value, Node) else value
+    return value
 
 
 def _dim(node: Node, position: int) -> int:
@@ -193,11 +211,17 @@ def _dim(node: Node, position: int) -> int:
     return int(_argument(node, position, "dim", 0))
 
 
+def _number(node: Node, position: int, name: str, otherwise: Any) -> Any:
+    """The number that the argument is, symbolic or not."""
+    value = _argument(node, position, name, otherwise)
+    return value.meta["val"] if isinstance(value, Node) else value
+
+
 def _start(part: Node) -> Any:
     """Where the slice begins; None, which no number is equal to, if it counts from the end."""
-    start = _argument(part, 2, "start", None) or 0
+    start = _number(part, 2, "start", None) or 0
     return None if isinstance(start, int) and start < 0 else start
 
 
 def _step(part: Node) -> Any:
-    return _argument(part, 4, "step", 1)
+    return _number(part, 4, "step", 1)

@@ -398,6 +398,7 @@ class _Rewrite:
         rows = graphs.shape(product.node)
         whole = graphs.shape(tensor)
         assert rows is not None and whole is not None
+        extents = [extent // world if i == dim else extent for i, extent in enumerate(whole)]
         with self.graph.inserting_before(wait):
             if dim == 0:
                 if not graphs.divides(rows[0], world):
@@ -406,16 +407,26 @@ class _Rewrite:
                     "matmul_reduce_scatter", product, product.a, (reduce_op, 0, group), bias, [rows[0] // world, rows[1]]
                 )
             else:
-                if not same_last(whole, rows):
+                if not graphs.same_last(whole, rows):
                     raise _Declined("the product's columns are viewed otherwise before the scatter")
-                extents = [extent // world if i == dim else extent for i, extent in enumerate(whole)]
                 a = product.a
                 if product.scales is None:  # the scaled op gets the product's shape instead
                     a = graphs.reshaped(self.graph, a, [*whole[:-1], _tensor(a).shape[-1]])
                 fused = self._call("matmul_reduce_scatter", product, a, (reduce_op, dim, group), bias, extents, whole)
+            if cut.order is not None:
+                fused = self._permuted(graphs.reshaped(self.graph, fused, extents), cut.order, wait)
             result = graphs.reshaped(self.graph, fused, graphs.shape(wait) or [])
         self._replace(wait, result, [wait, scatter, source, *between, *chain])
         return ("scaled_" if product.scales else "") + "matmul_reduce_scatter", f"scatters dimension {dim} of the product"
+
+    def _permuted(self, node: Node, order: list[int], wait: Node) -> Node:
+        """The node with its dimensions in this order; in memory, too, unless all that use it permute it again."""
+        extents = [(graphs.shape(node) or [])[dim] for dim in order]
+        moved = self._emit(aten.permute.default, (node, order), {}, _tensor(node), extents)
+        moved.meta["val"] = _tensor(node).permute(order)
+        if all(graphs.calls(user, aten.permute.default) for user in wait.users):
+            return moved
+        return self._emit(aten.clone.default, (moved,), {"memory_format": torch.contiguous_format}, _tensor(node), extents)
 
     def _reduce(self, reduce: Node, wait: Node, group: str) -> tuple[str, str]:
         source, reduce_op, _ = _arguments(reduce)
@@ -452,11 +463,6 @@ class _Rewrite:
                 lowered = self._emit(_ops.all_reduce.noted, (source, *how), {"graph": self.name}, value, value.shape)
         self._replace(wait, lowered, [wait, reduce])
         return "all_reduce", f"{size} bytes; no product: {why}"
-
-
-def same_last(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
-    """Whether the last extents are one."""
-    return bool(ours[-1] is theirs[-1] or ours[-1] == theirs[-1])
 
 
 class TandemPass(CustomGraphPass):
