@@ -28,6 +28,7 @@ if not CUDA:  # torchtitan asks which accelerator there is, and takes CUDA where
 
 import tandem.torch  # noqa: E402
 from tandem.torch import _native  # noqa: E402
+from torch.distributed import _symmetric_memory  # noqa: E402
 from torchtitan.components.loss import cross_entropy_loss  # noqa: E402
 from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig  # noqa: E402
 from torchtitan.distributed import ParallelDims, utils  # noqa: E402
@@ -66,8 +67,12 @@ def main():
         tandem.torch.install()
     torch.manual_seed(1)
     model, vocabulary = model_of(how, world)
-    compiled = how in ("install", "pass")
-    with tandem.torch.compile_config() if how == "pass" else contextlib.nullcontext():
+    compiled, around = how in ("install", "pass"), contextlib.nullcontext()
+    if how == "pass":
+        around = tandem.torch.compile_config()
+    elif how == "install" and not CUDA:  # else torch looks for symm_mem's products on GPUs alone
+        around = _symmetric_memory._test_mode()
+    with around:
         model = parallelize_llama(
             model,
             parallel_dims=dims,

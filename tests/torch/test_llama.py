@@ -37,13 +37,22 @@ class Llama(unittest.TestCase):
     def test_eager_in_bfloat16(self):
         self.train(2, "--dtype", "bfloat16")
 
-    def test_compiled_on_two_ranks(self):
-        text = self.train(2, "--mode", "compiled", "--layers", "1")
+    def train_compiled(self, world, *arguments):
+        text = self.train(world, "--mode", "compiled", "--layers", "1", *arguments)
         for op in ("all_gather_matmul", "matmul_reduce_scatter"):
             self.assertGreaterEqual(
                 text.count(f"fused into tandem::{op} "), 4, text
             )  # two a block, forward and backward
         self.assertNotIn("not fused", text)
+
+    def test_compiled_on_two_ranks(self):
+        self.train_compiled(2)
+
+    def test_compiled_on_four_ranks(self):
+        self.train_compiled(4)
+
+    def test_compiled_in_bfloat16(self):
+        self.train_compiled(2, "--dtype", "bfloat16")
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ class TwoNodes(unittest.TestCase):
             cls.addClassCleanup(daemon.stop)
             cls.daemons.append(daemon)
 
-    def train(self, tensor_parallel):
+    def train(self, tensor_parallel, *arguments):
         """Rank 0's output; every rank compares its losses with a training in one process."""
 
         def each(rank):
@@ -75,13 +75,21 @@ class TwoNodes(unittest.TestCase):
                 "TANDEM_RUNTIME_DIR": self.daemons[node].runtime_dir,
             }
 
-        words = ("--check", "--device", "cpu", "--steps", "8", "--tensor-parallel", str(tensor_parallel))
-        return Ranks(self.daemons[0], 4, EXAMPLE, *words, each=each).outputs(timeout=120)[0]
+        words = ("--check", "--device", "cpu", "--steps", "8", "--tensor-parallel", str(tensor_parallel), *arguments)
+        return Ranks(self.daemons[0], 4, EXAMPLE, *words, each=each).outputs(timeout=240)[0]
 
     def test_tensor_parallel_inside_and_data_parallel_across(self):
         text = self.train(2)
         self.assertIn("2 x 2 ranks: <tandem.Group", text)
         self.assertIn("step 7: loss", text)
+
+    def test_compiled_inside_and_data_parallel_across(self):
+        text = self.train(2, "--mode", "compiled", "--layers", "1")
+        self.assertIn("2 x 2 ranks: <tandem.Group", text)
+        self.assertIn("step 7: loss", text)
+        for op in ("all_gather_matmul", "matmul_reduce_scatter"):
+            self.assertIn(f"fused into tandem::{op} ", text)
+        self.assertNotIn("not fused", text)
 
     def test_a_group_that_spans_nodes_falls_back_alike(self):
         text = self.train(4)
