@@ -32,7 +32,7 @@ class Torchtitan(unittest.TestCase):
     def check(self, how):
         results = self.run_as(how)
         for result in results:
-            self.assertGreater(result["launched"] + result["handed_on"], 0, result)
+            self.assertGreater(result["launched"], 0, result)
             for got, want in zip(result["losses"], self.plain, strict=True):
                 self.assertAlmostEqual(got, want, delta=1e-4 * abs(want))
         return results

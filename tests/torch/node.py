@@ -56,6 +56,7 @@ class Ranks:
                     "TANDEM_RUNTIME_DIR": self.runtime_dir or "/nonexistent",
                     "OMP_NUM_THREADS": "1",
                     "TORCHINDUCTOR_COMPILE_THREADS": "4" if CUDA else "1",
+                    "TORCHINDUCTOR_VEC_ISA_OK": "1",  # else every rank starts a process with torch to try it
                     "GLOO_SOCKET_IFNAME": "lo",
                     "NCCL_SOCKET_IFNAME": "lo",
                     "PYTHONPATH": SOURCE,

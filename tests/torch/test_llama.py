@@ -48,11 +48,8 @@ class Llama(unittest.TestCase):
     def test_compiled_on_two_ranks(self):
         self.train_compiled(2)
 
-    def test_compiled_on_four_ranks(self):
-        self.train_compiled(4)
-
-    def test_compiled_in_bfloat16(self):
-        self.train_compiled(2, "--dtype", "bfloat16")
+    def test_compiled_on_four_ranks_in_bfloat16(self):
+        self.train_compiled(4, "--dtype", "bfloat16")
 
 
 if __name__ == "__main__":
