@@ -7,7 +7,7 @@ import torch.distributed as dist
 from checks import DEVICE, SHARED_GPUS, check, main
 from functorch.compile import default_partition
 from reference_ops import near, rand, reference, world
-from tandem.torch import _pass
+from tandem.torch import _pass, _rewrite
 from tandem.torch._graphs import c10d
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
@@ -41,7 +41,7 @@ class Compiler:
     def compile(self, module, example):
         view_to_reshape(module)
         self.given += [node.target for node in module.graph.nodes]
-        rewrite = _pass._Rewrite(module.graph, lambda group: self.take.groups is None or group in self.take.groups)
+        rewrite = _rewrite.Rewrite(module.graph, lambda group: self.take.groups is None or group in self.take.groups)
         rewrite.run()
         module.graph.lint()
         module.recompile()
@@ -302,11 +302,11 @@ def test_scaled_mm_v2(name):
         return graph
 
     graph = graph_of(0)
-    rewrite = _pass._Rewrite(graph, lambda group: True)
+    rewrite = _rewrite.Rewrite(graph, lambda group: True)
     assert rewrite.run() and rewrite.records[0].fused_into == "scaled_" + RS, rewrite.records
     got = torch.fx.GraphModule(nn.Module(), graph)(a, b, one)
     near(got, reference.reduce_scatter((a.float() @ b.float()) * 0.25, "sum", 0, name).bfloat16())
-    blocks = _pass._Rewrite(graph_of(4), lambda group: True)  # ScalingType.BlockWise1x128
+    blocks = _rewrite.Rewrite(graph_of(4), lambda group: True)  # ScalingType.BlockWise1x128
     assert not blocks.run() and "not of the tensor" in blocks.records[0].reason, blocks.records
 
 

@@ -7,7 +7,7 @@ from checks import DEVICE, check, main
 from functorch.compile import default_partition, min_cut_rematerialization_partition
 from rank_pass import AG, RS, compare
 from reference_ops import OPS, near, rand, reference, same_gradients, world
-from tandem.torch import _pass
+from tandem.torch import _rewrite
 from torch import nn
 from torch.distributed import _functional_collectives as funcol
 
@@ -48,7 +48,7 @@ def test_products_that_are_fused_by_symm_mem(name):
         for node in graph.nodes:
             if node.target is ops.fused_scaled_matmul_reduce_scatter:
                 node.target = ops.fused_scaled_matmul_reduce_scatter.default
-        rewrite = _pass._Rewrite(graph, lambda group: True)
+        rewrite = _rewrite.Rewrite(graph, lambda group: True)
         assert rewrite.run() == bool(fused), rewrite.records
         (record,) = rewrite.records
         assert [record.fused_into] == (fused or [""]) and record.group == name, record

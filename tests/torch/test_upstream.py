@@ -287,6 +287,10 @@ def checks():
             yield theirs, *one.split(".")
 
 
+# They run the programs.
+MODULES = ("test_ops", "test_compile")
+
+
 def text_of(name):
     with open(os.path.join(HERE, name)) as file:
         return file.read()
@@ -300,18 +304,19 @@ class Upstream(unittest.TestCase):
             self.assertIsNotNone(found, f"{theirs}: no {program}.{check}")
 
     def test_each_program_is_run(self):
-        run = set(re.findall(r'program = "(\w+)\.py"', text_of("test_ops.py")))
+        run = {
+            program for module in MODULES for program in re.findall(r'program = "(\w+)\.py"', text_of(module + ".py"))
+        }
         programs = {program for _, program, _ in checks() if program.startswith("rank_")}
         self.assertEqual(programs - run, set())
 
     def test_those_of_gpus_alone_are_run_there(self):
-        kinds = re.findall(
-            r'skipUnless\(CUDA, "needs GPUs"\)\nclass (\w+)\(Checks, unittest.TestCase\)', text_of("test_ops.py")
-        )
+        alone = r'skipUnless\(CUDA, "needs GPUs"\)\nclass (\w+)\(Checks, unittest.TestCase\)'
+        kinds = [(module, kind) for module in MODULES for kind in re.findall(alone, text_of(module + ".py"))]
         self.assertGreater(len(kinds), 1)
         parts = text_of("run_cuda")
-        for kind in kinds:
-            self.assertRegex(parts, rf'"[^"]*\btest_ops\.{kind}\b[^"]*"')
+        for module, kind in kinds:
+            self.assertRegex(parts, rf'"[^"]*\b{module}\.{kind}\b[^"]*"')
 
     def test_each_of_theirs_is_in_one_table(self):
         others = [theirs for tests in NOT_OURS.values() for theirs in tests]

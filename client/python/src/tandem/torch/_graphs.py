@@ -182,7 +182,8 @@ def drop_copies(graph: Graph) -> None:
     argument. The copy counts as a user of that argument, which nobody reads there."""
     copies: list[Node] = list(graph.find_nodes(op="call_function", target=aten.copy.default))
     for copy in copies:
-        over, result = list(copy.args)[:2]
+        arguments: Any = copy.args
+        over, result = arguments[:2]
         if calls(result, c10d.wait_tensor.default) and only_user(result) is copy and _alike(_value(over), _value(result)):
             copy.replace_all_uses_with(result)
             graph.erase_node(copy)

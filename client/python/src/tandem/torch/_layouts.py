@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -38,12 +38,14 @@ class Gathered:
 @dataclass
 class Cut:
     """The tensor that is cut along `dim`, and the nodes that do it and put the chunks together again. `order`: of the dimensions
-    in what is put together, where they were permuted instead of being cut."""
+    in what is put together, where they were permuted instead of being cut. `seen`: the views of chunks in another type, by which
+    libraries put fp8 together as bytes."""
 
     tensor: Node
     dim: int
     between: list[Node]
     order: list[int] | None = None
+    seen: list[Node] = field(default_factory=list)
 
 
 def gathered_forms(wait: Node, refused: list[str]) -> Iterator[Gathered]:
@@ -83,7 +85,7 @@ def _forms(wait: Node, refused: list[str]) -> Iterator[Gathered]:
     cats: dict[Node, None] = {}
     for user in wait.users:
         for part in [user, *(user.users if calls(user, *_SPLITS) else ())]:
-            cats.update({cat: None for cat in part.users if calls(cat, aten.cat.default)})
+            cats.update({cat: None for cat in _seen_as(part).users if calls(cat, aten.cat.default)})
     for cat in cats:
         dims, cut = shape(cat), _cut_behind(cat)
         if cut is None or cut.tensor is not wait:
@@ -92,10 +94,12 @@ def _forms(wait: Node, refused: list[str]) -> Iterator[Gathered]:
         chunk = shape(cut.between[0])
         if cut.dim != 0 or chunk is None or extents is None or not all(map(equal, chunk, extents)) or not _complete(cut):
             refused.append(OTHER_PARTS)
-        elif any(only_user(part) is not cat for part in _parts(cat)):
+        elif not _only_for(cat, cut):
             refused.append("a rank's part of it is used on its own, too")
         else:
-            yield Gathered(cat, _dim(cat, 1) % len(dims or ()), cut.between, False)
+            kind = cat.meta["val"].dtype
+            seen_as = None if kind == wait.meta["val"].dtype else kind
+            yield Gathered(cat, _dim(cat, 1) % len(dims or ()), [*cut.between, *cut.seen], False, seen_as)
 
 
 def scattered_from(node: Node, world: int, refused: list[str]) -> Cut | None:
@@ -107,7 +111,7 @@ def scattered_from(node: Node, world: int, refused: list[str]) -> Cut | None:
     if not calls(node, aten.cat.default) or _dim(node, 1) != 0:
         return None
     cut = _cut_behind(node)
-    if cut is None:
+    if cut is None or cut.seen:
         return None
     parts = _parts(node)
     if len(parts) != world or not _complete(cut):
@@ -164,6 +168,19 @@ def _against(trim: Node, form: Gathered, world: int) -> str:
     return ""
 
 
+def _seen_as(part: Node) -> Node:
+    """The last of the views in another type that the node is used by alone."""
+    while calls(only_user(part), aten.view.dtype, aten.alias.default):
+        (part,) = part.users
+    return part
+
+
+def _only_for(cat: Node, cut: Cut) -> bool:
+    """Whether nothing else uses the parts, or their views in another type."""
+    parts = [node for node in cut.between if not calls(node, *_SPLITS)]
+    return all(only_user(node) is cat or only_user(node) in cut.seen for node in [*parts, *cut.seen])
+
+
 def _parts(cat: Node) -> list[Node]:
     parts: Any = cat.args[0]
     return list(parts)
@@ -171,7 +188,14 @@ def _parts(cat: Node) -> list[Node]:
 
 def _cut_behind(cat: Node) -> Cut | None:
     """What the operands of `cat` are parts of, complete or not; None if they are not cut from one tensor by one op."""
-    parts = _parts(cat)
+    parts: list[Any] = []
+    seen: list[Node] = []
+    for operand in _parts(cat):
+        part: Any = operand
+        while calls(part, aten.view.dtype, aten.alias.default):
+            seen.append(part)
+            part = part.args[0]
+        parts.append(part)
     if not parts or not all(isinstance(part, Node) and part.args for part in parts):
         return None
     source: Any = parts[0].args[0]
@@ -179,12 +203,12 @@ def _cut_behind(cat: Node) -> Cut | None:
         return None
     if all(part.target is operator.getitem for part in parts) and calls(source, *_SPLITS):
         dims = shape(source.args[0])
-        return None if dims is None else Cut(source.args[0], _dim(source, 2) % len(dims), [*parts, source])
+        return None if dims is None else Cut(source.args[0], _dim(source, 2) % len(dims), [*parts, source], seen=seen)
     dims = shape(source)
     if dims is None or not all(calls(part, aten.slice.Tensor) for part in parts):
         return None
     dim = _dim(parts[0], 1)
-    return Cut(source, dim % len(dims), parts) if all(_dim(part, 1) == dim for part in parts) else None
+    return Cut(source, dim % len(dims), parts, seen=seen) if all(_dim(part, 1) == dim for part in parts) else None
 
 
 def _complete(cut: Cut) -> bool:

@@ -1,0 +1,63 @@
+"""torch.compile with and without Tandem's pass, and captured graphs: the checks of rank_*.py on two ranks."""
+
+import unittest
+
+from check_programs import Checks, add_tests
+from node import CUDA
+
+
+class Pass(Checks, unittest.TestCase):
+    program = "rank_pass.py"
+    timeout = 240
+    env = {"TANDEM_TEST_PATIENCE": "60"}
+
+
+class Patterns(Checks, unittest.TestCase):
+    program = "rank_patterns.py"
+    timeout = 240
+    env = {"TANDEM_TEST_PATIENCE": "60"}
+
+
+class PassLayouts(Checks, unittest.TestCase):
+    program = "rank_pass_layouts.py"
+    timeout = 240
+    env = {"TANDEM_TEST_PATIENCE": "60"}
+
+
+class Lowered(Checks, unittest.TestCase):
+    program = "rank_lowered.py"
+    timeout = 300
+    env = {"TANDEM_TEST_PATIENCE": "120"}
+
+
+class Programs(Checks, unittest.TestCase):
+    program = "rank_programs.py"
+    timeout = 240
+    env = {"TANDEM_TEST_PATIENCE": "60"}
+
+
+class Compiled(Checks, unittest.TestCase):
+    program = "rank_compiled.py"
+    timeout = 300
+    env = {"TANDEM_TEST_PATIENCE": "120"}
+
+
+@unittest.skipUnless(CUDA, "needs GPUs")
+class Captured(Checks, unittest.TestCase):
+    program = "rank_captured.py"
+    timeout = 240
+    env = {"TANDEM_TEST_PATIENCE": "60"}
+
+
+add_tests(
+    Pass,
+    Patterns,
+    PassLayouts,
+    Lowered,
+    Programs,
+    Compiled,
+    Captured,
+)
+
+if __name__ == "__main__":
+    unittest.main()
