@@ -104,7 +104,7 @@ struct FailureReport {
   Status status;
 };
 
-// What all ranks of a renewal agree on.
+// The agreement of all ranks in a renewal.
 struct RenewalInfo {
   uint64_t number = 0;    // the launch behind which all ranks go on
   uint64_t renewals = 0;  // of the group

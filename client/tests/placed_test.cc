@@ -406,7 +406,7 @@ TEST(GivingUp, TheEndOfTheSessionEndsAWait) {
   watchdog.join();
 }
 
-// What tandemd and the library do: the ranks agree on a number behind all that a word may hold.
+// As tandemd and the library do it: the ranks agree on a number behind all that a word may hold.
 void Renew(Node& node, int world, uint64_t skips) {
   uint64_t highest = 0;
   for (int rank = 0; rank < world; ++rank) {

@@ -44,7 +44,7 @@ def renewed(name):
     told = {"right": [], "errors": []}
     for _ in range(2):
         torch.testing.assert_close(OPS.all_reduce(x, "sum", name), right)
-        told["placement"] = tandem.torch.attach(name).plans.infos()[0].placement
+        told["placement"] = tandem.torch.attach(name).plans.infos()[0]["placement"]
         dist.barrier()
         if rank != 1:
             error = outcome(lambda: OPS.all_reduce(x, "sum", name))

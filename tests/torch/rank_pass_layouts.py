@@ -104,7 +104,7 @@ def test_scatter_of_a_dimension_that_is_moved_to_the_front(name):
             lambda x, w: moved(x @ w, dim).movedim(0, dim),
             lambda x, w: moved(x @ w + x @ (w * 2), dim).movedim(0, dim) * 2,
         ):
-            # What is moved back is not copied for its place in memory: Inductor does that, where it matters.
+            # The pass copies nothing that is moved back. Inductor restores strides where they matter.
             compiler = compare(function, x, w, fused=[RS], grads=False, strides=False)
             assert f"dimension {dim}" in compiler.records[0].reason, compiler.records
     compiler = compare(lambda x, w: moved(x @ w, 0), rand(2 * world(), 3, 6), w, fused=[RS], grads=False)

@@ -68,7 +68,7 @@ TEST_F(RenewalTest, RanksGoOnBehindEveryNumberThatAWordMayHold) {
   EXPECT_EQ(*number, 9u) << "launch 8 may have written words before it gave up";
   for (int rank = 0; rank < kWorld; ++rank) EXPECT_EQ(PageOf(rank).AbortFrom(), 0u);
   EXPECT_EQ(control->SnapshotGroups().at(0).state_reason, "");
-  // What the renewal has left out was never launched.
+  // The numbers that the renewal has left out were never launched.
   PageOf(0).SetFinished(12);
   EXPECT_EQ(control->SnapshotGroups().at(0).client_launches, 10u);
 }
