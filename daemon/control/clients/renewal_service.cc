@@ -8,7 +8,7 @@ namespace tandem::daemon {
 namespace {
 
 // A word holds 48 bits of a number.
-constexpr uint64_t kMostNumber = uint64_t{1} << 47;
+constexpr uint64_t kMaxNumber = uint64_t{1} << 47;
 
 }  // namespace
 
@@ -35,7 +35,7 @@ Result<v1::RenewGroupReply> RenewalService::Renew(const SessionRef& session,
 
 Result<v1::RenewGroupReply> RenewalService::Stop(RegistryLock& lock, GroupRecord& group, size_t rank,
                                                  uint64_t number, const Waiter& waiter) {
-  if (number > kMostNumber) {
+  if (number > kMaxNumber) {
     return InvalidArgument("no launch has the number " + std::to_string(number))
         .WithDetail({.field = "number"});
   }
