@@ -311,8 +311,8 @@ Status GrpcControl::ReportFailure(const FailureReport& report) {
 Result<RenewalInfo> GrpcControl::Renew(v1::RenewGroupRequest request, Milliseconds deadline) {
   v1::RenewGroupReply reply;
   request.set_deadline_ms(DeadlineMs(deadline));
-  TANDEM_RETURN_IF_ERROR(calls_.CallAgain(&v1::Tandem::StubInterface::RenewGroup, request, &reply,
-                                          deadline + kAnswerTime));
+  TANDEM_RETURN_IF_ERROR(
+      calls_.CallAgain(&v1::Tandem::StubInterface::RenewGroup, request, &reply, deadline + kAnswerTime));
   return RenewalInfo{reply.number(), reply.renewals()};
 }
 

@@ -253,7 +253,8 @@ Status GroupHandle::Renew(Milliseconds deadline) {
   PollBackoff backoff;
   session_->ReapAll();
   while (queue.AwaitsVerdict()) {
-    if (std::chrono::steady_clock::now() >= end) return DeadlineExceeded("the daemon has not judged a failure");
+    if (std::chrono::steady_clock::now() >= end)
+      return DeadlineExceeded("the daemon has not judged a failure");
     backoff.Pause();
     session_->ReapAll();
   }

@@ -48,7 +48,8 @@ Status HostPlacedQueue::Launch(LaunchStream& stream, PlacedWork& work, PlacedCal
 
 Result<uint64_t> HostPlacedQueue::Stop(std::chrono::steady_clock::time_point deadline) {
   const auto left = deadline - std::chrono::steady_clock::now();
-  TANDEM_RETURN_IF_ERROR(order_.Synchronize(std::max<std::chrono::nanoseconds>(left, std::chrono::nanoseconds(1))));
+  TANDEM_RETURN_IF_ERROR(
+      order_.Synchronize(std::max<std::chrono::nanoseconds>(left, std::chrono::nanoseconds(1))));
   return group_.finished();
 }
 

@@ -72,8 +72,8 @@ class PlacedQueue {
   // For a renewal. Waits until no launch is under way, replays neither, and returns the last number that a
   // block has finished. DEADLINE_EXCEEDED.
   virtual Result<uint64_t> Stop(std::chrono::steady_clock::time_point deadline) = 0;
-  // Behind Stop, while no rank launches: the next launch is `number` + 1, and nothing is left of launches that
-  // have failed.
+  // Behind Stop, while no rank launches: the next launch is `number` + 1, and nothing is left of launches
+  // that have failed.
   virtual Status Restart(uint64_t number) = 0;
 };
 

@@ -99,8 +99,11 @@ Status FailureService::Report(const SessionRef& session, const v1::ReportFailure
     });
     if (over()) return Status::Ok();
     // Without all ranks there is no renewal.
-    if (group->Lives()) groups_.Stall(*group, Verdict(*group));
-    else groups_.Break(*group, Verdict(*group), -1);
+    if (group->Lives()) {
+      groups_.Stall(*group, Verdict(*group));
+    } else {
+      groups_.Break(*group, Verdict(*group), -1);
+    }
     return Status::Ok();
   }
   Waiter::For(2 * kGatherReports).Wait(lock, registry.engines_changed, over);

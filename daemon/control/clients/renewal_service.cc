@@ -44,9 +44,9 @@ Result<v1::RenewGroupReply> RenewalService::Stop(RegistryLock& lock, GroupRecord
   if (goes_on && current->stopped.over()) {
     // The answer to this rank's first call was lost, or its user has begun again. Then its peers have to.
     if (current->ready.Taken(rank) || number + kRenewalSkips > current->number) {
-      current->ready.EndGathering(Status(Code::kAborted, "rank " + std::to_string(rank) +
-                                                             " has begun the renewal of group '" +
-                                                             group.name + "' again"));
+      current->ready.EndGathering(Status(
+          Code::kAborted,
+          "rank " + std::to_string(rank) + " has begun the renewal of group '" + group.name + "' again"));
       goes_on = false;
     }
   }
@@ -67,7 +67,8 @@ Result<v1::RenewGroupReply> RenewalService::Ready(RegistryLock& lock, GroupRecor
                                                   const Waiter& waiter) {
   const std::shared_ptr<Renewal> renewal = group.client.renewal;
   const bool under_way = renewal && renewal->stopped.over() && renewal->stopped.verdict().ok();
-  if (!under_way) return Aborted("no renewal of group '" + group.name + "' has stopped all ranks: begin again");
+  if (!under_way)
+    return Aborted("no renewal of group '" + group.name + "' has stopped all ranks: begin again");
   if (!renewal->ready.over()) {
     renewal->ready.Take(rank, waiter.deadline);
     if (renewal->ready.Complete()) {

@@ -1,8 +1,8 @@
 // File: renewal_service.h
 //
-// `RenewalService`: client-placed launches of a stalled group go on (docs/client-placement.md). Its ranks meet
-// twice. First no launch is under way on any rank. Then all counters stand behind every number that a word
-// can hold, and no packet of an earlier launch is left.
+// `RenewalService`: client-placed launches of a stalled group go on (docs/client-placement.md). Its ranks
+// meet twice. First no launch is under way on any rank. Then all counters stand behind every number that a
+// word can hold, and no packet of an earlier launch is left.
 #pragma once
 
 #include "daemon/control/groups/group_service.h"

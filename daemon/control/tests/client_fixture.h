@@ -29,7 +29,8 @@ class ClientPlacementTest : public ControlTest {
                               Waiter::For(kPatience));
     });
   }
-  Status Arm(int rank, uint64_t plan, const Status& refusal = {}, std::chrono::milliseconds patience = kPatience) {
+  Status Arm(int rank, uint64_t plan, const Status& refusal = {},
+             std::chrono::milliseconds patience = kPatience) {
     v1::ArmPlanRequest request;
     request.set_plan_id(plan);
     if (!refusal.ok()) FillStatusDetail(refusal, request.mutable_refusal());

@@ -1,5 +1,5 @@
-// Renewals in the control plane (docs/client-placement.md): a failed client-placed launch stalls its group, and
-// the ranks go on from one number.
+// Renewals in the control plane (docs/client-placement.md): a failed client-placed launch stalls its group,
+// and the ranks go on from one number.
 #include <gmock/gmock.h>
 
 #include "daemon/control/tests/client_fixture.h"

@@ -61,8 +61,9 @@ class PeerMemory final : public Memory {
   std::byte* const data_;
 };
 
-constexpr const char* kEventNames[] = {"rank_lost", "group_broken", "rank_left",   "engine_restarted",
-                                       "draining",  "late",         "daemon_lost", "plan_warning", "group_stalled"};
+constexpr const char* kEventNames[] = {"rank_lost",        "group_broken", "rank_left",
+                                       "engine_restarted", "draining",     "late",
+                                       "daemon_lost",      "plan_warning", "group_stalled"};
 
 }  // namespace
 

@@ -111,9 +111,9 @@ Status PlacedPages::Restart(uint64_t count) {
   TANDEM_RETURN_IF_ERROR(device_->Enter());
   std::fill_n(host()->counters, cuda::kLaunchCounters, count);
   DevicePage& page = *counters();
-  TANDEM_RETURN_IF_ERROR(device_->driver().MemcpyAsync(
-      reinterpret_cast<CUdeviceptr>(page.counters), reinterpret_cast<CUdeviceptr>(host()->counters),
-      sizeof(page.counters), device_->service_stream()));
+  TANDEM_RETURN_IF_ERROR(device_->driver().MemcpyAsync(reinterpret_cast<CUdeviceptr>(page.counters),
+                                                       reinterpret_cast<CUdeviceptr>(host()->counters),
+                                                       sizeof(page.counters), device_->service_stream()));
   TANDEM_RETURN_IF_ERROR(device_->driver().MemsetD8Async(reinterpret_cast<CUdeviceptr>(&page.failed), 0,
                                                          sizeof(page.failed), device_->service_stream()));
   TANDEM_RETURN_IF_ERROR(AwaitService());
