@@ -1,5 +1,5 @@
-// Averages the ranks' states in place, step by step. Goes on after a killed rank, a killed engine, a
-// restarted daemon and an eviction (docs/recovery.md). Run it once a rank; start a killed rank again:
+// Averages the ranks' states in place, step by step. Goes on after a killed rank, a late rank, a killed
+// engine, a restarted daemon and an eviction (docs/recovery.md). Run it once a rank; start a killed rank again:
 //   TANDEM_JOB_KEY=… recover RANK WORLD_SIZE STEPS CHECKPOINT_DIRECTORY
 #include <algorithm>
 #include <cstdio>
@@ -20,7 +20,8 @@ int main(int argc, char** argv) {
   const auto stream = std::move(tandem::HostStream::Create()).value();
   std::shared_ptr<tandem::Client> client;
   std::shared_ptr<tandem::Memory> memory;         // the state, and behind it the steps of all ranks
-  std::shared_ptr<tandem::Plan> average, gather;  // they keep the group
+  std::shared_ptr<tandem::Group> group;
+  std::shared_ptr<tandem::Plan> average, gather;
   const auto state = [&] { return reinterpret_cast<float*>(memory->data()); };
   // The states of two steps are kept, since ranks are at most one step apart.
   const auto file = [&](int step) { return argv[4] + ("/rank" + to_string(rank * 2 + step % 2)); };
@@ -31,7 +32,7 @@ int main(int argc, char** argv) {
   };
   const auto open = [&]() -> Status {  // connects if needed, joins and prepares
     TANDEM_ASSIGN_OR_RETURN(client, client ? tandem::Result(client) : tandem::Client::Connect());
-    TANDEM_ASSIGN_OR_RETURN(auto group, client->JoinGroup({key, "recover", world_size, rank}));
+    TANDEM_ASSIGN_OR_RETURN(group, client->JoinGroup({key, "recover", world_size, rank}));
     TANDEM_ASSIGN_OR_RETURN(memory, client->AllocateRegistered(kBytes + 64, group->gpu_uuid()));
     const auto f32 = [](int64_t count) { return tandem::TensorSpec{tandem::DType::kF32, {count}, {}}; };
     tandem::OpRequest request{Op::kAllGather, {{Role::kInput, f32(1)}, {Role::kOutput, f32(world_size)}}};
@@ -67,8 +68,9 @@ int main(int argc, char** argv) {
   for (Status status; !(status = train()).ok();) {
     const auto is = [&](auto... reasons) { return (... || (status.detail().reason == reasons)); };
     std::fprintf(stderr, "%s, reason %s\n", status.ToString().c_str(), status.detail().reason.c_str());
-    if (average && is("ENGINE_RESTARTED", "RANK_LATE")) continue;  // the plans are still good
-    average = gather = nullptr;                                    // else leave the group
+    if (average && is("ENGINE_RESTARTED")) continue;  // the plans are still good
+    if (average && is("RANK_LATE") && group->Renew().ok()) continue;  // they are here, too
+    average = gather = nullptr, group = nullptr;                      // else leave the group
     const Code code = status.code();
     if (code == Code::kAborted || code == Code::kDeadlineExceeded) continue;  // join again
     if (is("RANK_LOST", "RANK_LEFT", "GROUP_BROKEN")) continue;               // join again

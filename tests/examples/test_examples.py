@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
@@ -188,6 +189,24 @@ class Recover(Examples):
         self.daemon.own_dir = True
         self.await_step(600)
         self.expect_right("DAEMON_LOST", "SESSION_LOST")
+
+
+@host_only("the examples run on streams of the host backend")
+class RecoverInClients(Recover):
+    """The same where launches run on the ranks' own streams: a late rank ends them, and the job renews its group."""
+
+    extra = ("--placement", "client", "--launch-deadline-ms", "1500")
+
+    def test_a_late_rank(self):
+        for rank, step in ((1, 200), (3, 600)):
+            self.await_step(step)
+            self.job[rank].process.send_signal(signal.SIGSTOP)
+            time.sleep(2.5)
+            self.job[rank].process.send_signal(signal.SIGCONT)
+        self.expect_right("RANK_LATE")
+
+    # An engine's end ends no launch here; the others are alike.
+    test_a_killed_engine = test_an_evicted_rank = test_undisturbed = None
 
 
 @host_only("emulated GPUs are enough")
