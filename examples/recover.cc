@@ -1,5 +1,6 @@
 // Averages the ranks' states in place, step by step. Goes on after a killed rank, a late rank, a killed
-// engine, a restarted daemon and an eviction (docs/recovery.md). Run it once a rank; start a killed rank again:
+// engine, a restarted daemon and an eviction (docs/recovery.md). Run it once a rank; start a killed rank
+// again:
 //   TANDEM_JOB_KEY=… recover RANK WORLD_SIZE STEPS CHECKPOINT_DIRECTORY
 #include <algorithm>
 #include <cstdio>
@@ -19,7 +20,7 @@ int main(int argc, char** argv) {
   const int rank = std::atoi(argv[1]), world_size = std::atoi(argv[2]), last_step = std::atoi(argv[3]);
   const auto stream = std::move(tandem::HostStream::Create()).value();
   std::shared_ptr<tandem::Client> client;
-  std::shared_ptr<tandem::Memory> memory;         // the state, and behind it the steps of all ranks
+  std::shared_ptr<tandem::Memory> memory;  // the state, and behind it the steps of all ranks
   std::shared_ptr<tandem::Group> group;
   std::shared_ptr<tandem::Plan> average, gather;
   const auto state = [&] { return reinterpret_cast<float*>(memory->data()); };
@@ -68,7 +69,7 @@ int main(int argc, char** argv) {
   for (Status status; !(status = train()).ok();) {
     const auto is = [&](auto... reasons) { return (... || (status.detail().reason == reasons)); };
     std::fprintf(stderr, "%s, reason %s\n", status.ToString().c_str(), status.detail().reason.c_str());
-    if (average && is("ENGINE_RESTARTED")) continue;  // the plans are still good
+    if (average && is("ENGINE_RESTARTED")) continue;                  // the plans are still good
     if (average && is("RANK_LATE") && group->Renew().ok()) continue;  // they are here, too
     average = gather = nullptr, group = nullptr;                      // else leave the group
     const Code code = status.code();
