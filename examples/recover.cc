@@ -1,6 +1,5 @@
-// Averages the ranks' states in place, step by step. Goes on after a killed rank, a late rank, a killed
-// engine, a restarted daemon and an eviction (docs/recovery.md). Run it once a rank; start a killed rank
-// again:
+// Averages the ranks' states in place, step by step. Goes on after a killed or late rank, a killed engine, a
+// restarted daemon and an eviction (docs/recovery.md). Run it once a rank; start a killed rank again:
 //   TANDEM_JOB_KEY=… recover RANK WORLD_SIZE STEPS CHECKPOINT_DIRECTORY
 #include <algorithm>
 #include <cstdio>
@@ -13,15 +12,14 @@
 
 using tandem::Code, tandem::Op, tandem::Role, tandem::Status, std::to_string;
 constexpr int64_t kCount = 1 << 16, kBytes = kCount * 4;  // the state; element 0 is the last step's number
-
 int main(int argc, char** argv) {
   const char* key = std::getenv("TANDEM_JOB_KEY");
   if (argc != 5 || key == nullptr) return 2;
   const int rank = std::atoi(argv[1]), world_size = std::atoi(argv[2]), last_step = std::atoi(argv[3]);
   const auto stream = std::move(tandem::HostStream::Create()).value();
   std::shared_ptr<tandem::Client> client;
-  std::shared_ptr<tandem::Memory> memory;  // the state, and behind it the steps of all ranks
   std::shared_ptr<tandem::Group> group;
+  std::shared_ptr<tandem::Memory> memory;  // the state, and behind it the steps of all ranks
   std::shared_ptr<tandem::Plan> average, gather;
   const auto state = [&] { return reinterpret_cast<float*>(memory->data()); };
   // The states of two steps are kept, since ranks are at most one step apart.
@@ -69,12 +67,11 @@ int main(int argc, char** argv) {
   for (Status status; !(status = train()).ok();) {
     const auto is = [&](auto... reasons) { return (... || (status.detail().reason == reasons)); };
     std::fprintf(stderr, "%s, reason %s\n", status.ToString().c_str(), status.detail().reason.c_str());
-    if (average && is("ENGINE_RESTARTED")) continue;                  // the plans are still good
-    if (average && is("RANK_LATE") && group->Renew().ok()) continue;  // they are here, too
-    average = gather = nullptr, group = nullptr;                      // else leave the group
+    if (average && (is("ENGINE_RESTARTED") || (is("RANK_LATE") && group->Renew().ok()))) continue;
+    average = gather = nullptr, group = nullptr;  // the plans are no good any more: leave the group
     const Code code = status.code();
-    if (code == Code::kAborted || code == Code::kDeadlineExceeded) continue;  // join again
-    if (is("RANK_LOST", "RANK_LEFT", "GROUP_BROKEN")) continue;               // join again
+    const bool is_over = is("RANK_LOST", "RANK_LEFT", "GROUP_BROKEN");
+    if (is_over || code == Code::kAborted || code == Code::kDeadlineExceeded) continue;  // join again
     if (is("GPU_CONTEXT_LOST") || (code != Code::kUnavailable && code != Code::kUnauthenticated)) return 1;
     client = nullptr, memory = nullptr;  // connect again
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
