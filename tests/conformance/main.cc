@@ -37,6 +37,9 @@ int main(int argc, char** argv) {
                  "Placement of the plans. client refuses plans that need an engine")
       ->check(CLI::IsMember({"auto", "engine", "client"}));
   app.add_option("--stress", options.stress, "Instead of cases: so many mixed launches with late ranks");
+  app.add_option("--renew-every", options.renew_every,
+                 "With --placement client: behind each so many waits of the stress a launch fails, and the "
+                 "ranks renew their group");
   app.add_option("--runtime-dir", options.runtime_dir,
                  "Runtime directory of a running daemon. Empty: a daemon is started and ended");
   app.add_option("--first-gpu", options.first_gpu, "Index of rank 0's GPU; other ranks have those behind it")

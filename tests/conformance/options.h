@@ -25,6 +25,7 @@ struct Options {
   std::string placement = "engine";  // the groups' option: auto, engine, client
   bool in_client() const { return placement == "client"; }
   int stress = 0;                           // launches of the stress instead of cases
+  int renew_every = 0;                      // waits of the stress for each launch that fails; 0: none does
   std::string runtime_dir;                  // of a running daemon; empty: one is started and ended
   int first_gpu = 0;                        // the index of rank 0's GPU; other ranks have those behind it
   std::string bin_dir;                      // where tandemd is; empty: beside this program

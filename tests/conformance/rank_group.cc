@@ -28,6 +28,7 @@ std::vector<std::string> Arguments(const Options& options, int world, int rank) 
                                         "--symmetric-bytes=" + std::to_string(options.symmetric_bytes)};
   if (!options.placement.empty()) arguments.push_back("--placement=" + options.placement);
   if (!options.captures) arguments.push_back("--no-captures");
+  if (options.renew_every > 0) arguments.push_back("--renew-every=" + std::to_string(options.renew_every));
   return arguments;
 }
 

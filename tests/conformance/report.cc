@@ -141,9 +141,10 @@ void Report::AddStress(int world, const json& first) {
   const int launches = first["launches"];
   const double seconds = first["seconds"];
   std::printf(
-      "ok %d - W%d stress: %d launches in %.1f s (%.0f a second), %d delays, %d checks, %d fused plans\n",
+      "ok %d - W%d stress: %d launches in %.1f s (%.0f a second), %d delays, %d checks, %d fused plans, "
+      "%d renewals\n",
       run_, world, launches, seconds, launches / seconds, first["delays"].get<int>(),
-      first["checks"].get<int>(), first["fused"].get<int>());
+      first["checks"].get<int>(), first["fused"].get<int>(), first["renewals"].get<int>());
 }
 
 void Report::AddCut(int world) {

@@ -20,6 +20,7 @@ constexpr int kBlocksPerCheck = 8;
 constexpr int kDelayOneIn = 400;          // launches before which one rank sleeps …
 constexpr int kDelayMicroseconds = 3000;  // … up to so long
 constexpr int kPoisonOneIn = 6;           // launches before which the operands are written anew
+constexpr Milliseconds kFailsWithin(200);  // a launch that a rank leaves out
 
 // A plan with one set of operands.
 struct OperandSet {
@@ -61,12 +62,14 @@ class Stress {
     const auto start = std::chrono::steady_clock::now();
     for (int block = 0; made_ < launches_; ++block) {
       TANDEM_RETURN_IF_ERROR(RunBlock());
+      const int every = rank_.options().renew_every;
+      if (every > 0 && block % every == every - 1) TANDEM_RETURN_IF_ERROR(FailAndRenew());
       if (block % kBlocksPerCheck == kBlocksPerCheck - 1) TANDEM_RETURN_IF_ERROR(Check());
     }
     TANDEM_RETURN_IF_ERROR(Check());
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     *report = {{"status", "ok"},    {"launches", made_}, {"seconds", seconds},
-               {"delays", delays_}, {"checks", checks_}, {"fused", fused_}};
+               {"delays", delays_}, {"checks", checks_}, {"fused", fused_}, {"renewals", renewals_}};
     graph_.reset();
     for (StressPlan& plan : plans_) TANDEM_RETURN_IF_ERROR(plan.plan->Release());
     return Status::Ok();
@@ -162,6 +165,31 @@ class Stress {
     return Status::Ok();
   }
 
+  // Client-placed launches: one rank leaves a launch out, the others' ends by its deadline, and all renew the
+  // group. What the launch has left in words, packets and counters must not reach a later one.
+  Status FailAndRenew() {
+    // Not of the graph's plans: their operands are what the graph has left.
+    StressPlan& plan = plans_[static_cast<size_t>(common_.Below(static_cast<int>(plans_.size()) - 2))];
+    OperandSet& set = plan.sets[static_cast<size_t>(common_.Below(kVariants))];
+    const int late = common_.Below(world_);
+    RankStream& stream = *streams_[0];
+    if (rank() != late) {
+      TANDEM_RETURN_IF_ERROR(
+          plan.plan->Launch(stream.ref(), set.bindings, {.deadline = kFailsWithin}).WithContext(plan.test->name));
+      TANDEM_RETURN_IF_ERROR(stream.Synchronize(deadline()));
+      const Status ended = plan.plan->Wait(deadline());
+      const std::vector<uint32_t>& blamed = ended.detail().ranks;
+      if (ended.detail().reason != "RANK_LATE" || blamed.size() != 1 || static_cast<int>(blamed[0]) != late) {
+        return Internal(plan.test->name + " without rank " + std::to_string(late) + ": " + ended.ToString());
+      }
+    }
+    TANDEM_RETURN_IF_ERROR(rank_.group().Renew(deadline()).WithContext("renewal"));
+    ++renewals_;
+    set.launched = false;  // until its next launch its outputs are undefined
+    TANDEM_RETURN_IF_ERROR(WriteAnew(stream, set));
+    return stream.Synchronize(deadline());
+  }
+
   Status RunOne(int stream, Draw draw) {
     RankStream& own = *streams_[static_cast<size_t>(stream)];
     if (draw.OneIn(kDelayOneIn)) {
@@ -255,7 +283,7 @@ class Stress {
   std::unique_ptr<RankGraph> graph_;
   Image image_;
   Draw common_, own_;
-  int made_ = 0, delays_ = 0, checks_ = 0, fused_ = 0;
+  int made_ = 0, delays_ = 0, checks_ = 0, fused_ = 0, renewals_ = 0;
 };
 
 }  // namespace

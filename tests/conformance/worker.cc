@@ -31,6 +31,7 @@ int RunWorker(const Options& options) {
   own.gpu = options.first_gpu + options.rank;
   own.seed = options.seed;
   own.captures = options.captures;
+  own.renew_every = options.renew_every;
   own.placement = options.placement;
   own.own_bytes = options.own_bytes;
   own.symmetric_bytes = options.symmetric_bytes;
