@@ -21,7 +21,7 @@ struct RankOptions {
   int world = 1, rank = 0, gpu = 0;  // the GPU's index
   uint64_t seed = 1;
   bool captures = true;
-  int renew_every = 0;  // see Options
+  int renew_every = 0;    // see Options
   std::string placement;  // the group's option; empty: not set
   bool in_client() const { return placement == "client"; }
   size_t own_bytes = 0, symmetric_bytes = 0;  // of the arenas

@@ -17,9 +17,9 @@ constexpr int kVariants = 3;  // operand sets of a plan, bound in turn
 constexpr int kStreams = 3;   // for launches; one more replays the graph
 constexpr int kBlock = 200;   // launches between two waits: fewer than a channel's ring holds
 constexpr int kBlocksPerCheck = 8;
-constexpr int kDelayOneIn = 400;          // launches before which one rank sleeps …
-constexpr int kDelayMicroseconds = 3000;  // … up to so long
-constexpr int kPoisonOneIn = 6;           // launches before which the operands are written anew
+constexpr int kDelayOneIn = 400;           // launches before which one rank sleeps …
+constexpr int kDelayMicroseconds = 3000;   // … up to so long
+constexpr int kPoisonOneIn = 6;            // launches before which the operands are written anew
 constexpr Milliseconds kFailsWithin(200);  // a launch that a rank leaves out
 
 // A plan with one set of operands.
@@ -68,8 +68,8 @@ class Stress {
     }
     TANDEM_RETURN_IF_ERROR(Check());
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    *report = {{"status", "ok"},    {"launches", made_}, {"seconds", seconds},
-               {"delays", delays_}, {"checks", checks_}, {"fused", fused_}, {"renewals", renewals_}};
+    *report = {{"status", "ok"},    {"launches", made_}, {"seconds", seconds},   {"delays", delays_},
+               {"checks", checks_}, {"fused", fused_},   {"renewals", renewals_}};
     graph_.reset();
     for (StressPlan& plan : plans_) TANDEM_RETURN_IF_ERROR(plan.plan->Release());
     return Status::Ok();
@@ -174,8 +174,8 @@ class Stress {
     const int late = common_.Below(world_);
     RankStream& stream = *streams_[0];
     if (rank() != late) {
-      TANDEM_RETURN_IF_ERROR(
-          plan.plan->Launch(stream.ref(), set.bindings, {.deadline = kFailsWithin}).WithContext(plan.test->name));
+      TANDEM_RETURN_IF_ERROR(plan.plan->Launch(stream.ref(), set.bindings, {.deadline = kFailsWithin})
+                                 .WithContext(plan.test->name));
       TANDEM_RETURN_IF_ERROR(stream.Synchronize(deadline()));
       const Status ended = plan.plan->Wait(deadline());
       const std::vector<uint32_t>& blamed = ended.detail().ranks;
