@@ -62,7 +62,7 @@ FIRST_SUITES = (
     "test_cuda",
 )
 # After all that measures.
-LATE = ("conformance_w3", "conformance_client_w4", "stress_client_w4")
+LATE = ("conformance_w3", "conformance_client_w4", "stress_client_w4", "stress_renewed_w4")
 # gpu tests: (GPUs, seconds); others take a pair and half a minute.
 GPU_TESTS = {
     "cuda_kernels_test": (1, 10),
