@@ -234,6 +234,15 @@ Status GroupHandle::Leave(Milliseconds deadline) {
 Result<RenewalInfo> GroupHandle::MeetForRenewal(PlacedQueue& queue,
                                                 std::chrono::steady_clock::time_point end) {
   TANDEM_ASSIGN_OR_RETURN(const uint64_t finished, queue.Stop(end));
+  // The report of a failure goes before the renewal that it is about.
+  PollBackoff backoff;
+  session_->ReapAll();
+  while (queue.AwaitsVerdict()) {
+    if (std::chrono::steady_clock::now() >= end)
+      return DeadlineExceeded("the daemon has not judged a failure");
+    backoff.Pause();
+    session_->ReapAll();
+  }
   TANDEM_ASSIGN_OR_RETURN(const RenewalInfo stopped,
                           session_->control().StopForRenewal(id(), finished, TimeLeft(end)));
   TANDEM_RETURN_IF_ERROR(queue.Restart(stopped.number));
@@ -247,17 +256,6 @@ Status GroupHandle::Renew(Milliseconds deadline) {
   if (group == nullptr) return Status::Ok();
   const auto end = std::chrono::steady_clock::now() + Bounded(deadline);
   PlacedQueue& queue = group->queue();
-  // All launches have ended.
-  TANDEM_RETURN_IF_ERROR(queue.Stop(end).status());
-  // The report of a failure goes before the renewal that it is about.
-  PollBackoff backoff;
-  session_->ReapAll();
-  while (queue.AwaitsVerdict()) {
-    if (std::chrono::steady_clock::now() >= end)
-      return DeadlineExceeded("the daemon has not judged a failure");
-    backoff.Pause();
-    session_->ReapAll();
-  }
   Result<RenewalInfo> renewed = MeetForRenewal(queue, end);
   // A peer has begun again, or the daemon: so do all.
   while (renewed.status().code() == Code::kAborted && std::chrono::steady_clock::now() < end)

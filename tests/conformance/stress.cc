@@ -166,7 +166,7 @@ class Stress {
   }
 
   // Client-placed launches: one rank leaves a launch out, the others' ends by its deadline, and all renew the
-  // group. What the launch has left in words, packets and counters must not reach a later one.
+  // group. No later launch may meet the words, packets and counters that it has left.
   Status FailAndRenew() {
     // Not of the graph's plans: their operands are what the graph has left.
     StressPlan& plan = plans_[static_cast<size_t>(common_.Below(static_cast<int>(plans_.size()) - 2))];

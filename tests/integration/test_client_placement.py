@@ -40,6 +40,24 @@ class Placed(TandemTest):
         self.assertFails(code, client.call, "launch", plan="ar", bindings=AR)
         client.call("sync", deadline_ms=5000)
 
+    def launch_unlike(self, clients):
+        """Two ranks launch two plans under one number. The failure of the last one."""
+        self.all_reduce_plan(clients, key="other")
+        clients[0].call("launch", plan="ar", bindings=AR)
+        clients[1].call("launch", plan="other", bindings=[["other.in", 0], ["other.out", 0]])
+        everybody(clients, "sync", deadline_ms=20000)
+        for client, plan in zip(clients, ("ar", "other")):
+            failure = self.assertFails("INVALID_ARGUMENT", client.call, "wait", plan=plan)
+            self.assertEqual(failure.detail["reason"], "LAUNCH_MISMATCH")
+        return failure
+
+    def launch_refused(self, clients):
+        """Two ranks launch, one of them out of bounds, and hear why it is refused."""
+        clients[0].call("launch", plan="ar", bindings=AR)
+        self.assertFails("OUT_OF_RANGE", clients[1].call, "launch", plan="ar", bindings=[["ar.in", 16], ["ar.out", 0]])
+        clients[0].call("sync", deadline_ms=20000)
+        self.check_ended(clients[0], "FAILED_PRECONDITION", "LAUNCH_REFUSED", [1])
+
     def kill_in(self, clients, victim, act):
         """Survivors wait in a launch; `act` ends somebody. The seconds until their streams are free."""
         survivors = [client for client in clients if client is not victim]
@@ -316,23 +334,11 @@ class LateRanks(Placed):
             self.check_ended(client, "DEADLINE_EXCEEDED", "RANK_LATE", [3])
 
     def test_another_order_names_both_plans(self):
-        clients = self.placed(world=2)
-        self.all_reduce_plan(clients, key="other")
-        other = [["other.in", 0], ["other.out", 0]]
-        clients[0].call("launch", plan="ar", bindings=AR)
-        clients[1].call("launch", plan="other", bindings=other)
-        everybody(clients, "sync", deadline_ms=20000)
-        for client, plan in zip(clients, ("ar", "other")):
-            failure = self.assertFails("INVALID_ARGUMENT", client.call, "wait", plan=plan)
-            self.assertEqual(failure.detail["reason"], "LAUNCH_MISMATCH")
+        failure = self.launch_unlike(self.placed(world=2))
         self.assertIn("plan 'other'", failure.message)
 
     def test_a_launch_that_is_refused_ends_the_group_with_the_reason(self):
-        clients = self.placed(world=2)
-        clients[0].call("launch", plan="ar", bindings=AR)
-        self.assertFails("OUT_OF_RANGE", clients[1].call, "launch", plan="ar", bindings=[["ar.in", 16], ["ar.out", 0]])
-        clients[0].call("sync", deadline_ms=20000)
-        self.check_ended(clients[0], "FAILED_PRECONDITION", "LAUNCH_REFUSED", [1])
+        self.launch_refused(self.placed(world=2))
 
 
 class Configured(Placed):

@@ -34,6 +34,12 @@ class RenewalTest(Placed):
     def renew(self, clients, **arguments):
         everybody(clients, "renew", **arguments)
 
+    def check_replays(self, clients, times):
+        everybody(clients, "replay", graph="g", times=times)
+        everybody(clients, "sync")
+        everybody(clients, "wait", plan="ar")
+        self.check_all_reduce(clients)
+
     def reason(self):
         (group,) = self.daemon.ctl_json("groups")["groups"]
         return group["state"], group.get("state_reason", "")
@@ -54,10 +60,7 @@ class Renewal(RenewalTest):
             self.renew(clients)
             self.assertEqual(self.reason(), ("ready", ""))
             self.check_all_reduce(clients)
-            everybody(clients, "replay", graph="g", times=4)
-            everybody(clients, "sync")
-            everybody(clients, "wait", plan="ar")
-            self.check_all_reduce(clients)
+            self.check_replays(clients, times=4)
 
     def test_a_stopped_rank_comes_back(self):
         clients = self.placed(launch_deadline_ms=DEADLINE_MS)
@@ -81,10 +84,7 @@ class Renewal(RenewalTest):
         self.renew(clients)
         # Nobody has asked how the replays ended: that is forgotten.
         everybody(clients, "wait", plan="ar")
-        everybody(clients, "replay", graph="g", times=5)
-        everybody(clients, "sync")
-        everybody(clients, "wait", plan="ar")
-        self.check_all_reduce(clients)
+        self.check_replays(clients, times=5)
 
     def test_ranks_that_have_ended_different_launches_go_on_alike(self):
         clients = self.placed(launch_deadline_ms=DEADLINE_MS)
@@ -140,19 +140,10 @@ class Renewal(RenewalTest):
 
     def test_a_mismatch_and_a_refused_launch_go_on(self):
         clients = self.placed(world=2)
-        self.all_reduce_plan(clients, key="other")
-        other = [["other.in", 0], ["other.out", 0]]
-        clients[0].call("launch", plan="ar", bindings=AR)
-        clients[1].call("launch", plan="other", bindings=other)
-        everybody(clients, "sync", deadline_ms=20000)
-        for client, plan in zip(clients, ("ar", "other")):
-            self.assertFails("INVALID_ARGUMENT", client.call, "wait", plan=plan)
+        self.launch_unlike(clients)
         self.renew(clients)
         self.check_all_reduce(clients)
-        clients[0].call("launch", plan="ar", bindings=AR)
-        self.assertFails("OUT_OF_RANGE", clients[1].call, "launch", plan="ar", bindings=[["ar.in", 16], ["ar.out", 0]])
-        clients[0].call("sync", deadline_ms=20000)
-        self.check_ended(clients[0], "FAILED_PRECONDITION", "LAUNCH_REFUSED", [1])
+        self.launch_refused(clients)
         self.renew(clients)
         self.check_all_reduce(clients)
 

@@ -7,7 +7,7 @@ import unittest
 
 from node import Daemon, Ranks
 
-# Of each collective: its name, and the op that it is fused into.
+# Pairs: a collective, and the op that it is fused into.
 COLLECTIVES = [
     ("all_gather", ""),  # a whole graph
     ("all_gather", ""),

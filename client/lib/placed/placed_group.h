@@ -1,7 +1,7 @@
 // File: placed_group.h
 //
 // `PlacedGroup`: one rank's side of a group's client-placed launches (docs/client-placement.md). It has the
-// verdict page, the failure that ends the group, and the queue that runs the launches. On the host backend it
+// verdict page, the failure that stalls the group, and the queue that runs the launches. On the host backend it
 // also has the launch counter, which all plans of the group share.
 #pragma once
 
@@ -48,11 +48,11 @@ class PlacedGroup {
   void Report(uint64_t launch, uint64_t plan_id, const Status& why);
 
   // Runs the group's next launch, on the thread of a stream. OK: all data is right, and the counter has
-  // grown. An error ends the group: later launches return it and touch nothing.
+  // grown. An error stalls the group: until a renewal, launches return it and touch nothing.
   Status Run(PlacedProgram& program, uint64_t plan_id, uint16_t tag, std::chrono::nanoseconds deadline,
              std::span<const engine::SlotAddress> slots);
   // A launch that this rank's library has refused: the peers would pair their launches wrongly from then on.
-  // Ends the group.
+  // Stalls the group.
   void Refuse(uint64_t plan_id, const Status& why);
   // All ranks have renewed the group, `renewals` times by now: launches go on. None is under way.
   void Renew(uint64_t renewals);

@@ -55,12 +55,7 @@ Result<v1::RenewGroupReply> RenewalService::Stop(RegistryLock& lock, GroupRecord
   if (!renewal->stopped.over()) renewal->stopped.Take(rank, waiter.deadline);
   renewal->number = std::max(renewal->number, number + kRenewalSkips);
   if (renewal->stopped.Complete()) renewal->stopped.End(Status::Ok());
-  TANDEM_RETURN_IF_ERROR(renewal->stopped.Await(lock, rank, waiter));
-  TANDEM_RETURN_IF_ERROR(renewal->stopped.verdict());
-  v1::RenewGroupReply reply;
-  reply.set_number(renewal->number);
-  reply.set_renewals(group.client.renewals);
-  return reply;
+  return Await(lock, group, *renewal, renewal->stopped, rank, waiter);
 }
 
 Result<v1::RenewGroupReply> RenewalService::Ready(RegistryLock& lock, GroupRecord& group, size_t rank,
@@ -82,10 +77,16 @@ Result<v1::RenewGroupReply> RenewalService::Ready(RegistryLock& lock, GroupRecor
       core_.Log(LogSeverity::kInfo, "group=" + std::to_string(group.id) + " renewed");
     }
   }
-  TANDEM_RETURN_IF_ERROR(renewal->ready.Await(lock, rank, waiter));
-  TANDEM_RETURN_IF_ERROR(renewal->ready.verdict());
+  return Await(lock, group, *renewal, renewal->ready, rank, waiter);
+}
+
+Result<v1::RenewGroupReply> RenewalService::Await(RegistryLock& lock, const GroupRecord& group,
+                                                  const Renewal& renewal, Rendezvous& step, size_t rank,
+                                                  const Waiter& waiter) {
+  TANDEM_RETURN_IF_ERROR(step.Await(lock, rank, waiter));
+  TANDEM_RETURN_IF_ERROR(step.verdict());
   v1::RenewGroupReply reply;
-  reply.set_number(renewal->number);
+  reply.set_number(renewal.number);
   reply.set_renewals(group.client.renewals);
   return reply;
 }

@@ -20,7 +20,7 @@ namespace tandem::daemon {
 namespace {
 
 // What a plan in the client does not promise as an engine's does (docs/client-placement.md).
-constexpr char kClientPromises[] = "all ranks must launch in one order, and a deadline ends the group";
+constexpr char kClientPromises[] = "all ranks must launch in one order, and a deadline stalls the group";
 
 // The memory that tandemd keeps for a plan until it is released: its key, and each engine's command.
 uint64_t KeptBytes(const std::string& key, const std::vector<engine::v1::Command>& commands) {

@@ -14,7 +14,6 @@ namespace tandem::client {
 namespace {
 
 constexpr size_t kPage = 4096;
-static_assert(sizeof(cuda::LaunchReport) + (1 + cuda::kLaunchCounters) * sizeof(uint64_t) + 64 <= kPage);
 constexpr auto kServiceTime = std::chrono::seconds(2);
 
 // Lets go of what needs the driver, on a thread that may wait.
@@ -35,6 +34,7 @@ struct DeviceRemains {
 Result<std::unique_ptr<PlacedPages>> PlacedPages::Make(std::shared_ptr<cuda::CudaDevice> device,
                                                        ClientDevice& pins, const std::string& gpu_uuid,
                                                        VerdictPage verdict) {
+  static_assert(sizeof(HostPage) <= kPage);
   SlowCallScope scope(device->driver());
   TANDEM_RETURN_IF_ERROR(device->Enter());
   std::unique_ptr<PlacedPages> made(new PlacedPages);
