@@ -1,8 +1,8 @@
 // File: placed_group.h
 //
 // `PlacedGroup`: one rank's side of a group's client-placed launches (docs/client-placement.md). It has the
-// verdict page, the failure that stalls the group, and the queue that runs the launches. On the host backend it
-// also has the launch counter, which all plans of the group share.
+// verdict page, the failure that stalls the group, and the queue that runs the launches. On the host backend
+// it also has the launch counter, which all plans of the group share.
 #pragma once
 
 #include <atomic>
