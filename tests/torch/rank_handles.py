@@ -171,6 +171,7 @@ def test_named_memory_has_handles(name):
     gc.collect()
     x = tandem.torch.empty(64, 64, name="handles")
     assert x.data_ptr() == address and (rank() > 0 or (x == 43).all())
+    dist.barrier()  # rank 1 writes to rank 0's memory next
     works(tandem.torch.rendezvous(x))
 
 
