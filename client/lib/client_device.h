@@ -43,6 +43,8 @@ class LaunchStream {
   // A launch: after all earlier work *request = value, then the stream is held until *done >= value
   // (cyclically).
   virtual Status Arrive(Word* request, Word* done, uint64_t value) = 0;
+  // After all earlier work the stream is held until *done >= value (cyclically).
+  virtual Status Await(Word* done, uint64_t value) = 0;
   // A captured launch, at every replay: *done = 0, *doorbell = 1, held until *done >= 1.
   virtual Status ArriveCaptured(Word* doorbell, Word* done) = 0;
   // A client-placed launch: runs `kernel` after all earlier work of the stream and after the last record of

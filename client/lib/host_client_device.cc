@@ -19,6 +19,7 @@ class HostLaunchStream final : public LaunchStream {
     TANDEM_RETURN_IF_ERROR(stream_->WriteWord(request, value));
     return stream_->WaitWord(done, value);
   }
+  Status Await(Word* done, uint64_t value) override { return stream_->WaitWord(done, value); }
   Status ArriveCaptured(Word* doorbell, Word* done) override {
     TANDEM_RETURN_IF_ERROR(stream_->WriteWord(done, 0));
     TANDEM_RETURN_IF_ERROR(stream_->WriteWord(doorbell, 1));

@@ -59,7 +59,7 @@ Status StreamChannel::Pin(ClientDevice& device, const std::string& gpu_uuid) {
 }
 
 Status StreamChannel::Launch(LaunchEntry* entry, const std::shared_ptr<ClientPlanState>& plan,
-                             LaunchStream* stream, bool told, BoundRegistrations* bound) {
+                             LaunchStream* stream, bool told, Made after, BoundRegistrations* bound) {
   std::lock_guard lock(mutex_);
   ReapLocked();
   // Outcomes are kept for as many launches as the ring has entries: no more may be in flight, whatever the
@@ -80,7 +80,13 @@ Status StreamChannel::Launch(LaunchEntry* entry, const std::shared_ptr<ClientPla
   slot.told = told;
   slot.bound.Take(bound);
   plan->Began();
-  Status status = stream->Arrive(producer_.request(), producer_.done(), entry->sequence);
+  Status status;
+  if (after.channel != nullptr && after.channel.get() != this &&
+      after.channel->producer_.Done() < after.sequence) {
+    status = stream->Await(after.channel->producer_.done(), after.sequence);
+    slot.after = std::move(after.channel);
+  }
+  if (status.ok()) status = stream->Arrive(producer_.request(), producer_.done(), entry->sequence);
   if (status.ok()) return status;
   // The stream takes no work: the launch arrives all the same, since the other ranks count on it.
   producer_.request()->store(entry->sequence, std::memory_order_release);
@@ -147,6 +153,7 @@ void StreamChannel::ReapLocked() {
     slot.plan->Ended();
     slot.plan.reset();
     slot.bound.Clear();
+    slot.after.reset();
   }
   if (!look) return;
   for (int i = 0; HasCaptured() && i < kCapturedSlots; ++i) ReapCapturedLocked(i);

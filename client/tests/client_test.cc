@@ -33,6 +33,48 @@ TEST_F(ClientTest, LaunchesAreStreamOrdered) {
   EXPECT_TRUE(plan_->Wait(kLong).ok());
 }
 
+TEST_F(ClientTest, LaunchesOfAPlanOnSeveralStreamsFollowOneAnother) {
+  auto second = HostStream::Create().value();
+  for (int round = 0; round < 3; ++round) {
+    std::atomic<uint64_t> gate{0};
+    ASSERT_TRUE(stream_->WaitWord(&gate, 1).ok());
+    ASSERT_TRUE(plan_->Launch(stream_.get(), {}).ok());
+    ASSERT_TRUE(plan_->Launch(second.get(), {}).ok());
+    LaunchEntry early, late;
+    ASSERT_TRUE(Engine(1)->Poll(&late));
+    gate = 1;
+    early = Arrive(Engine(0));
+    std::this_thread::sleep_for(Milliseconds(20));
+    EXPECT_LT(Engine(1)->Request(), late.sequence) << "it arrived while the one before was under way";
+    Finish(Engine(0), early, round == 1 ? Code::kDeadlineExceeded : Code::kOk, "rank 1 has not launched");
+    const auto deadline = Clock::now() + kLong;
+    while (Engine(1)->Request() < late.sequence && Clock::now() < deadline) std::this_thread::yield();
+    EXPECT_EQ(Engine(1)->Request(), late.sequence);
+    Finish(Engine(1), late);
+    EXPECT_TRUE(second->Synchronize(kLong).ok());
+    EXPECT_EQ(plan_->Wait(kLong).code(), round == 1 ? Code::kDeadlineExceeded : Code::kOk);
+  }
+}
+
+TEST_F(ClientTest, ALaunchWaitsForOneOfAStreamThatIsGone) {
+  auto first = HostStream::Create().value();
+  ASSERT_TRUE(plan_->Launch(first.get(), {}).ok());
+  first.reset();
+  ASSERT_TRUE(plan_->Launch(stream_.get(), {}).ok());
+  const LaunchEntry early = Arrive(Engine(0));
+  LaunchEntry late;
+  ASSERT_TRUE(Engine(1)->Poll(&late));
+  EXPECT_EQ(Engine(1)->Request(), 0u);
+  // Whoever ends the channel lets the next launch arrive.
+  Engine(0)->words().Release(Aborted("engine of GPU 0 has ended"));
+  const auto deadline = Clock::now() + kLong;
+  while (Engine(1)->Request() < late.sequence && Clock::now() < deadline) std::this_thread::yield();
+  EXPECT_EQ(Engine(1)->Request(), late.sequence);
+  Finish(Engine(1), late);
+  EXPECT_TRUE(stream_->Synchronize(kLong).ok());
+  EXPECT_EQ(plan_->Wait(kLong).code(), Code::kAborted);
+}
+
 TEST_F(ClientTest, AFailureIsReturnedOnceByTheNextCall) {
   ASSERT_TRUE(plan_->Launch(stream_.get(), {}).ok());
   ChannelConsumer* engine = Engine();

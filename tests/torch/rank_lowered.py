@@ -101,6 +101,34 @@ def test_layers_share_buffers(name):
 
 
 @check
+def test_small_all_reduces_of_any_size(name):
+    """A graph for many sizes goes by the size that it was compiled for. Larger ones than that are right, too."""
+
+    def function(x):
+        y = x * x
+        dist.all_reduce(y)
+        return torch.relu(x) * y
+
+    def larger(x):  # whose graph is in no cache
+        return function(x) + 1
+
+    def check(compiled, count, more=0):
+        x = rand(count)
+        with torch.no_grad():
+            near(compiled(x), torch.relu(x) * reference.all_reduce(x * x, "sum", name) + more)
+
+    known = len(tandem.torch.explain_graph())
+    with tandem.torch.compile_config():
+        small = torch.compile(function, fullgraph=True)
+        for count in (1024, 1536, 40000, 512):  # Inductor makes a graph for any number at the second
+            check(small, count)
+        if not SHARED_GPUS:
+            check(torch.compile(larger, fullgraph=True, dynamic=True), 40000, 1)
+    fused = [record.fused_into for record in tandem.torch.explain_graph()[known:]]
+    assert fused == ["all_reduce", "all_reduce", *([""] * (not SHARED_GPUS))], fused
+
+
+@check
 def test_collectives_that_stay_are_bucketed(name):
     """Beside those that are fused: Inductor makes one gather of two, one scatter of two, one all-reduce of two."""
     if SHARED_GPUS:

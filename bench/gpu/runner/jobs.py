@@ -28,7 +28,7 @@ SUITES = {
     "test_captured": 35,
     "test_client_faults": 40,
     "test_client_placement": 150,
-    "test_renewal": 90,
+    "test_renewal": 130,
     "test_engine_faults": 60,
     "test_kill_every_call": 50,
     "test_daemon_death": 35,

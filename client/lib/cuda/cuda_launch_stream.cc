@@ -64,6 +64,11 @@ Status CudaLaunchStream::Arrive(Word* request, Word* done, uint64_t value) {
   return driver_.StreamBatchMemOp(stream_, operations.data(), operations.size());
 }
 
+Status CudaLaunchStream::Await(Word* done, uint64_t value) {
+  std::array operations = {WaitOp(done, value)};
+  return driver_.StreamBatchMemOp(stream_, operations.data(), operations.size());
+}
+
 Status CudaLaunchStream::ArriveCaptured(Word* doorbell, Word* done) {
   // One node of the graph: a second one, behind the wait, would cost each replay some microseconds.
   std::array operations = {WriteOp(done, 0), WriteOp(doorbell, 1), WaitOp(done, 1)};

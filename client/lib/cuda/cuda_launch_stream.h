@@ -30,6 +30,7 @@ class CudaLaunchStream final : public LaunchStream {
   Result<uint64_t> Id() override;
   Result<bool> IsCapturing() override;
   Status Arrive(Word* request, Word* done, uint64_t value) override;
+  Status Await(Word* done, uint64_t value) override;
   Status ArriveCaptured(Word* doorbell, Word* done) override;
   Status RetainInCapture(std::shared_ptr<void> object) override;
   Status Memset32(std::shared_ptr<void> keep, uint32_t* words, uint32_t value, size_t count) override;

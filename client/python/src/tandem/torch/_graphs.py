@@ -133,11 +133,11 @@ def equal(a: Any, b: Any) -> bool:
     return bool(a is b or statically_known_true(a == b))
 
 
-def surely_at_least(number: Any, least: int) -> bool:
-    """Whether a number is so large: a symbolic one in the example that is compiled, and False if that does not say either."""
+def surely_within(number: Any, least: int, most: int | None = None) -> bool:
+    """Whether a number has these bounds: a symbolic one in the example that is compiled, and False if that does not say either."""
     if isinstance(number, torch.SymInt):
         number = number.node.hint  # no guard: this decides about speed only
-    return number is not None and bool(number >= least)
+    return number is not None and bool(number >= least) and (most is None or bool(number <= most))
 
 
 def divides(extent: Any, world: int) -> bool:

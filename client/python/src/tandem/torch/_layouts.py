@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ._graphs import aten, calls, equal, only_user, product, rows_of, shape, surely_at_least, used_once
+from ._graphs import aten, calls, equal, only_user, product, rows_of, shape, surely_within, used_once
 
 _SPLITS = tuple(
     getattr(getattr(aten, name), overload)
@@ -163,7 +163,7 @@ def _against(trim: Node, form: Gathered, world: int) -> str:
     if not first or not equal(_start(trim), 0) or not equal(_step(trim), 1):
         return "the product takes other rows than the first ones"
     # Shards of equal extents are padded by fewer rows than there are ranks.
-    if surely_at_least(whole[dim] - left[dim], world):
+    if surely_within(whole[dim] - left[dim], world):
         return "the product takes a part of the gathered rows"
     return ""
 

@@ -446,7 +446,7 @@ class Rewrite:
     def _plain(self, reduce: Node, wait: Node, source: Node, how: tuple[str, str], most: int | None, why: str) -> tuple[str, str]:
         value = _tensor(source)
         size = value.numel() * value.element_size()
-        if most is not None and (not isinstance(size, int) or size > most):
+        if most is not None and not graphs.surely_within(size, 0, most):
             raise _Declined(why)
         with self.graph.inserting_before(wait):
             if _static(value.shape):
