@@ -25,6 +25,43 @@ static void AddOne(void* user) { ++*(int*)user; }
     tandem_status_free(refused);                                    \
   } while (0)
 
+/* A runtime with an exception under way, which counts what is asked of it. */
+static int g_running = 1, g_entered = 0, g_released = 0;
+static void* g_exception = NULL;
+static int IsRunning(void) { return g_running; }
+static int Enter(void) { return ++g_entered; }
+static void Leave(int entered) { g_entered -= entered; }
+static void SetAside(void** type, void** value, void** trace) {
+  *type = g_exception;
+  *value = *trace = NULL;
+  g_exception = NULL;
+}
+static void BringBack(void* type, void* value, void* trace) {
+  g_exception = value == NULL && trace == NULL ? type : NULL;
+}
+/* Frees the structs that the deleter was called with. */
+static void Release(void* object) {
+  g_released += g_exception == NULL && g_entered == 1;
+  memset(object, 0xFF, sizeof(tandem_dlpack_owner));
+}
+
+static int DlpackOwners(void) {
+  tandem_dlpack_owner owner = {NULL, Release, IsRunning, Enter, Leave, SetAside, BringBack};
+  void* managed[8] = {NULL}; /* a DLManagedTensor: manager_ctx is its seventh word */
+  int exception = 0;
+  owner.object = &owner;
+  managed[6] = &owner;
+  g_exception = &exception;
+  tandem_dlpack_delete(managed);
+  CHECK(g_released == 1 && g_entered == 0 && g_exception == &exception);
+  owner = (tandem_dlpack_owner){&owner, Release, IsRunning, Enter, Leave, SetAside, BringBack};
+  g_running = 0;
+  tandem_dlpack_delete(managed);
+  tandem_dlpack_delete(NULL);
+  CHECK(g_released == 1 && owner.object == &owner);
+  return 0;
+}
+
 static int NullStatuses(void) {
   int rank = 7;
   CHECK(tandem_status_code(NULL) == TANDEM_OK && strcmp(tandem_status_message(NULL), "") == 0);
@@ -143,7 +180,7 @@ int main(void) {
   int count = 0;
 
   CHECK(tandem_abi_version() == TANDEM_ABI_VERSION);
-  if (NullStatuses() || NullSessions() || NullMemory() || NullPlans() || NullStreams()) return 1;
+  if (NullStatuses() || NullSessions() || NullMemory() || NullPlans() || NullStreams() || DlpackOwners()) return 1;
 
   tandem_status* status = tandem_connect("/nonexistent", "c-test", 1000, &client);
   CHECK(status != NULL && client == NULL);

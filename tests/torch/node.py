@@ -1,6 +1,7 @@
 """A tandemd of the test's own, and ranks that are processes of their own; for the Python package's tests.
 
 TANDEM_TEST_BACKEND=cuda runs the same on GPUs; TANDEM_TEST_ENGINES_PER_GPU makes several of each (see tests/integration/harness.py).
+TANDEM_TEST_PLACEMENT=client or engine says where plans run; otherwise tandemd chooses, as it does for users.
 """
 
 import json
@@ -13,13 +14,20 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../integration"))
 
-from harness import BIN, CUDA, ENGINES_PER_GPU, GPUS, Daemon, wait_until  # noqa: E402, F401
+import harness  # noqa: E402
+from harness import BIN, CUDA, ENGINES_PER_GPU, GPUS, wait_until  # noqa: E402, F401
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.join(HERE, "../../client/python/src")
 PATIENCE = 240
 GRACE = 10  # seconds for the other ranks once one has failed
 STARTS = 5
+PLACEMENT = os.environ.get("TANDEM_TEST_PLACEMENT", "auto")
+
+
+class Daemon(harness.Daemon):
+    def __init__(self, extra=(), **arguments):
+        super().__init__(extra=(*(() if "--placement" in extra else ("--placement", PLACEMENT)), *extra), **arguments)
 
 
 def free_port():

@@ -15,6 +15,7 @@
  *   tandem/c_status.h   statuses
  *   tandem/c_session.h  sessions, events and groups
  *   tandem/c_memory.h   symmetric tensors and registered memory
+ *   tandem/c_dlpack.h   memory handed on by DLPack, for bindings
  *   tandem/c_plan.h     requests, plans and launches
  *   tandem/c_stream.h   streams and graphs of the host backend
  *
@@ -57,6 +58,7 @@
 #ifndef TANDEM_TANDEM_H_
 #define TANDEM_TANDEM_H_
 
+#include "tandem/c_dlpack.h"
 #include "tandem/c_memory.h"
 #include "tandem/c_plan.h"
 #include "tandem/c_session.h"

@@ -138,6 +138,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "allocate_registered": (STATUS, [Pointer, _size, _text, _out]),
     "register_cuda": (STATUS, [Pointer, Pointer, _size, _out]),
     "memory_free": (None, [Pointer]),
+    "dlpack_delete": (None, [Pointer]),
     "memory_data": (Pointer, [Pointer]),
     "memory_bytes": (_size, [Pointer]),
     "memory_registration_id": (_u64, [Pointer]),

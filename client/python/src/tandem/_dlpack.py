@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from . import _c
 from .enums import DType
 
 # (kind, bits) of dlpack.h.
@@ -42,23 +42,35 @@ class _Managed(ctypes.Structure):
     _fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
 
 
-# The tensors that consumers still use, by the number in `context`. A consumer's deleter call drops it.
-_in_use: dict[int, tuple[_Managed, Any, Any]] = {}
-_numbers = itertools.count(1)
+class _Owner(ctypes.Structure):
+    """tandem_dlpack_owner. The library's deleter runs no Python: a consumer may call it where an exception is under way."""
+
+    _fields_ = [
+        (name, ctypes.c_void_p)
+        for name in ("object", "release", "is_running", "enter", "leave", "set_aside", "bring_back")
+    ]
 
 
-def _delete(address: int) -> None:
-    _in_use.pop(_Managed.from_address(address).context, None)
+def _address(function: Any) -> int:
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    assert address is not None
+    return address
+
+
+_PYTHON = [
+    _address(getattr(ctypes.pythonapi, name))
+    for name in ("Py_DecRef", "Py_IsInitialized", "PyGILState_Ensure", "PyGILState_Release", "PyErr_Fetch", "PyErr_Restore")
+]
+_Callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 def _drop_capsule(capsule: int) -> None:
     # A capsule that no consumer has taken up still has its first name.
     if ctypes.pythonapi.PyCapsule_IsValid(capsule, b"dltensor"):
-        _delete(_pointer_of(capsule, b"dltensor"))
+        _c.library().dlpack_delete(_pointer_of(capsule, b"dltensor"))
 
 
-_Callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_delete_callback, _drop_callback = _Callback(_delete), _Callback(_drop_capsule)
+_drop_callback = _Callback(_drop_capsule)
 _new = ctypes.pythonapi.PyCapsule_New
 _new.restype, _new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 _pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
@@ -74,11 +86,14 @@ def capsule(address: int, shape: Sequence[int], dtype: DType, device: tuple[int,
         steps[i] = steps[i + 1] * shape[i + 1]
     extents, strides = dims(*shape), dims(*steps)
     code, bits = _TYPES[dtype]
-    number = next(_numbers)
+    held: list[Any] = [extents, strides, keep]  # what the deleter lets go
+    owner = _Owner(id(held), *_PYTHON)
     managed = _Managed(
         _Tensor(address, *device, len(shape), code, bits, 1, extents, strides, 0),
-        number,
-        ctypes.cast(_delete_callback, ctypes.c_void_p),
+        ctypes.addressof(owner),
+        _address(_c.library().dlpack_delete),
     )
-    _in_use[number] = (managed, (extents, strides), keep)
-    return _new(ctypes.addressof(managed), b"dltensor", ctypes.cast(_drop_callback, ctypes.c_void_p))
+    held += [owner, managed]
+    made = _new(ctypes.addressof(managed), b"dltensor", ctypes.cast(_drop_callback, ctypes.c_void_p))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
+    return made
