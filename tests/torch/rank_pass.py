@@ -442,7 +442,7 @@ def test_a_plain_call_serves_what_is_compiled_later_too(name):
     def products():
         return [record.graph for record in tandem.torch.explain_graph() if record.fused_into == "matmul_all_reduce"]
 
-    x, w = torch.randn(6, 8), torch.randn(8, 16)
+    x, w = rand(6, 8), rand(8, 16)
     known = len(products())
     setting = tandem.torch.compile_config()
     try:
@@ -452,7 +452,7 @@ def test_a_plain_call_serves_what_is_compiled_later_too(name):
                 compiled(x, w, times)
                 known += 1
                 assert len(products()) == known, (times, products())
-            compiled(torch.randn(10, 8), w, 1)  # the same graph in another shape: one record more
+            compiled(rand(10, 8), w, 1)  # the same graph in another shape: one record more
             known += 1
             assert len(products()) == known, products()
     finally:

@@ -2,7 +2,7 @@
 
 import tandem.torch
 import torch
-from checks import DEVICE, check, main
+from checks import CUDA, DEVICE, check, main
 from reference_ops import OPS, near, rand, reference, world
 from tandem.torch import _fallback
 
@@ -94,9 +94,11 @@ def test_products_where_tandem_declines(name):
                 flat = left.reshape(6, 128)
                 want = (flat.float() * a_scale.reshape(-1, 1)) @ (right.float() * b_scale.reshape(1, -1))
                 assert _fallback.fits_scaled_mm(flat, right, a_scale, b_scale)
-                near(_fallback.fp8_product(flat, right, a_scale, b_scale), want)
+                # GPUs sum products of fp8 with fewer bits than fp32 has.
+                bound = torch.bfloat16 if CUDA else None
+                near(_fallback.fp8_product(flat, right, a_scale, b_scale), want, bound)
                 got = _fallback._scaled_product(left, right, a_scale, b_scale)
-                near(got, want.view(*left.shape[:-1], 32))
+                near(got, want.view(*left.shape[:-1], 32), bound)
     for given in (
         (a, b, rand(6, 1), rand(2, 1)),  # as of two blocks of rows
         (a, b, rand(6, 2), one),

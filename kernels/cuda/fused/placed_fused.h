@@ -30,7 +30,7 @@ namespace tandem::cuda {
 struct PlacedFusedMemory {
   FusedMemory fused;
   uint64_t* cancelled = nullptr;
-  uint32_t* pushed = nullptr;  // 2 + kMaxPushes, zero before the first launch
+  uint32_t* pushed = nullptr;  // 1 + kMaxPushes, zero before the first launch
 };
 
 // Where the words of a group's fused launches lie, as mapped here, by rank.

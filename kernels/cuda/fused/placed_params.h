@@ -62,7 +62,6 @@ struct PlacedPushes {
   int count;
   uint32_t chunks;  // of all pushes
   uint32_t* drawn;  // in device memory, zero between launches
-  uint32_t* ended;  // warps that draw no more; likewise
 };
 
 struct PlacedFusedParams : FusedMatmulParams {

@@ -109,7 +109,6 @@ Result<PlacedPushes> MakePushes(std::span<const FusedPush> pushes, uint32_t* cou
   if (pushes.size() > kMaxPushes) return Unimplemented("too many pushes");
   PlacedPushes made = {};
   made.drawn = counters;
-  made.ended = counters + 1;
   int untold = 0;  // pushes behind the last word
   for (const FusedPush& each : pushes) {
     PushedRows& push = made.push[made.count];
@@ -122,7 +121,7 @@ Result<PlacedPushes> MakePushes(std::span<const FusedPush> pushes, uint32_t* cou
     const int first = made.count - untold;
     for (int i = first; i < made.count; ++i) {
       made.push[i].done = push.done;
-      made.push[i].arrived = counters + 2 + first;
+      made.push[i].arrived = counters + 1 + first;
       made.push[i].awaited = made.chunks - made.push[first].first_chunk;
     }
     untold = 0;

@@ -6,9 +6,9 @@
 // Three warpgroups a CTA. Of the first, warp 0 draws tiles and feeds a ring of stages by TMA; no other warp
 // waits for other GPUs' rows. Warps 1 and 2 store the results of the second and third warpgroup, 64 rows of
 // the tile each, so that the next tile's products never wait for a store. Warp 3 hands stored tiles to other
-// GPUs (fused_store.cuh). In a client's gather warps 1 to 3 first send them this GPU's shard
-// (fused_push.cuh). A tile's number travels with its first stage. Sums of other GPUs travel through the same
-// ring behind the tile's last product.
+// GPUs (fused_store.cuh). In a client's gather it first sends them this GPU's shard (fused_push.cuh). A
+// tile's number travels with its first stage. Sums of other GPUs travel through the same ring behind the
+// tile's last product.
 //
 // Tiles are drawn from a counter (fused_tile_scheduler.cuh).
 #pragma once
@@ -88,10 +88,8 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
 
   if (warpgroup == 0) {
     ptx::GiveRegisters<40>();
-    if constexpr (Probe::kPlaced) {
-      if (warp != 0) PushShard(params.pushes, warp == 3 ? 0 : shared.Staged(warp - 1, 0));
-    }
     if (warp == 3) {
+      if constexpr (Probe::kPlaced) PushShard(params.pushes);
       StoreHandoffs<T, Probe>(params, shared, cta);
     } else if (ptx::ElectOne()) {
       if (warp == 0) Produce<T, Probe>(params, shared, cta, work);

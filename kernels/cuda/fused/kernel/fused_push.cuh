@@ -1,9 +1,8 @@
 // File: fused_push.cuh
 //
-// How a client-placed gather copies this rank's shard to the peers while the products run. Warps 1 to 3 draw
-// chunks from a counter, so that whatever CTAs are resident send all of them, and no SM is taken from the
-// products. Warps 1 and 2 do so until a tile waits to be stored, which is long after the links are busy. A
-// warp has 40 registers: spills here cost 7 % of a gather on four H200s.
+// Warp 3 of a client-placed gather: copies chunks of this rank's shard to the peers while the products run.
+// Chunks are drawn from a counter, so that whatever CTAs are resident send all of them, and no SM is taken
+// from the products. The warp has 40 registers: spills here cost 7 % of a gather on four H200s.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +11,6 @@
 #include "kernels/cuda/fused/placed_params.h"
 
 namespace tandem::cuda {
-
-inline constexpr uint32_t kPushWarps = 3;  // of a CTA
 
 // One warp. A chunk that lies together on both sides. Loads pass L1, which would keep what nobody reads
 // again.
@@ -59,20 +56,21 @@ __device__ __forceinline__ void TellPushed(const PushedRows& push, uint32_t copi
   __syncwarp();
 }
 
-// Warps 1 to 3 of every CTA, in launches that have not been cancelled. `staged`: the barrier at whose first
-// phase the warp has a tile to store; 0: none.
-__device__ __forceinline__ void PushShard(const PlacedPushes& pushes, uint32_t staged) {
+// One warp of every CTA, in launches that have not been cancelled.
+__device__ __forceinline__ void PushShard(const PlacedPushes& pushes) {
   if (pushes.count == 0) return;
   const bool draws = (threadIdx.x & 31) == 0;
   uint32_t next = draws ? ptx::Add(pushes.drawn, 1) : 0, copied = 0;
   int p = 0;
-  bool more = true;
 #pragma unroll 1
-  while (more) {
+  for (;;) {
     const uint32_t drawn = __shfl_sync(~0u, next, 0);
-    if (drawn >= pushes.chunks) break;
-    if (staged != 0) more = __all_sync(~0u, !ptx::TestNow(staged, 0));
-    if (draws && more) next = ptx::Add(pushes.drawn, 1);
+    if (drawn >= pushes.chunks) {
+      // Each CTA draws one number too many.
+      if (draws && drawn == pushes.chunks + gridDim.x - 1) *pushes.drawn = 0;
+      break;
+    }
+    if (draws) next = ptx::Add(pushes.drawn, 1);
     while (drawn >= pushes.push[p].first_chunk + pushes.push[p].chunks) {
       TellPushed(pushes.push[p], copied);
       copied = 0;
@@ -84,8 +82,9 @@ __device__ __forceinline__ void PushShard(const PlacedPushes& pushes, uint32_t s
     if (chunk < push.whole) {
       const PushedChunk whole = WholeChunk(push, chunk);
       // Into L2: where rows lie together, most likely this warp's next chunk.
-      const uint32_t bytes = push.chunk_words * 16, ahead = kPushWarps * gridDim.x;
-      if (draws && chunk + ahead < push.whole) ptx::Prefetch(whole.from + int64_t{ahead} * bytes, bytes);
+      const uint32_t bytes = push.chunk_words * 16;
+      if (draws && chunk + gridDim.x < push.whole)
+        ptx::Prefetch(whole.from + int64_t{gridDim.x} * bytes, bytes);
       CopyWholeChunk(whole.from, whole.to, push.chunk_words);
     } else if (push.width == 16) {
       CopyChunk<uint4>(push, chunk);
@@ -96,12 +95,6 @@ __device__ __forceinline__ void PushShard(const PlacedPushes& pushes, uint32_t s
     }
   }
   TellPushed(pushes.push[p], copied);
-  // Whoever comes last knows that nobody draws any more.
-  if (draws && ptx::Add(pushes.ended, 1) == kPushWarps * gridDim.x - 1) {
-    *pushes.drawn = 0;
-    *pushes.ended = 0;
-  }
-  __syncwarp();
 }
 
 }  // namespace tandem::cuda

@@ -117,21 +117,6 @@ __device__ __forceinline__ void Wait(uint32_t barrier, uint32_t parity) {
       : "memory");
 }
 
-// Whether it is, at once.
-__device__ __forceinline__ bool TestNow(uint32_t barrier, uint32_t parity) {
-  uint32_t done;
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, done;\n"
-      "}\n"
-      : "=r"(done)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return done != 0;
-}
-
 // Whether it is, at once or after the little while that the hardware waits.
 __device__ __forceinline__ bool Test(uint32_t barrier, uint32_t parity) {
   uint32_t done;
