@@ -12,6 +12,18 @@ class TwoRanks(Checks, unittest.TestCase):
     env = {"TANDEM_TEST_ROUNDS": "2"}  # the second round goes past Python
 
 
+class OnTheirStreams(Checks, unittest.TestCase):
+    """The same where the ranks' own streams run the launches, as tandemd chooses on GPUs. Copy engines are no part of that."""
+
+    program = "rank_ops.py"
+    env = {"TANDEM_TEST_ROUNDS": "2"}
+    extra = ("--placement", "client")
+
+    @classmethod
+    def names(cls):
+        return [name for name in super().names() if name != "test_opcheck"]
+
+
 class Scaled(Checks, unittest.TestCase):
     program = "rank_scaled.py"
     env = {"TANDEM_TEST_ROUNDS": "2"}
@@ -64,6 +76,10 @@ class MemoryOfFourRanks(Memory):
     world = 4
 
 
+class MemoryOnTheirStreams(Memory):
+    extra = ("--placement", "client")
+
+
 class Handles(Checks, unittest.TestCase):
     program = "rank_handles.py"
     extra = () if CUDA else ("--emulated-memory-bytes", str(4 << 30))  # taken as it is used
@@ -101,6 +117,7 @@ class ExpandableSegments(Checks, unittest.TestCase):
 
 add_tests(
     TwoRanks,
+    OnTheirStreams,
     Scaled,
     ScaledOfFourRanks,
     Kernels,
@@ -112,6 +129,7 @@ add_tests(
     Installed,
     Memory,
     MemoryOfFourRanks,
+    MemoryOnTheirStreams,
     Handles,
     HandlesOfFourRanks,
     Streams,
