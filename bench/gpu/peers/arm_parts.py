@@ -90,14 +90,14 @@ def ordinary_arm(context, key, op, operands, role, shape):
     return [tandem_factory(context, key, "auto, ordinary", op, tensors, "auto", True, {})] if context.tandem else []
 
 
-def placed_arms(context, key, op, operands, outputs, algorithms, stream=True):
+def placed_arms(context, key, op, operands, outputs, algorithms, stream=True, **attributes):
     """Arms of client-placed plans in graphs, and the planner's choice on a stream. `algorithms`: (label, algorithm)."""
     if context.tandem is None:
         return []
 
     def factory(label, algorithm, graph):
         return tandem_factory(
-            context, key, f"client {label}", op, lambda: (operands, outputs), algorithm, graph, {}, placed=True
+            context, key, f"client {label}", op, lambda: (operands, outputs), algorithm, graph, attributes, placed=True
         )
 
     made = [factory(label, algorithm, True) for label, algorithm in algorithms]

@@ -24,8 +24,6 @@ from norm_arms import all_reduce_norm
 from scaled_arms import all_gather_scaled_matmul, scaled_matmul_reduce_scatter
 from vllm_side import vllm_arms
 
-MOST_PLACED_ROWS = 2048
-
 
 def all_gather_matmul(context, case):
     m, n, k, world = case.m, case.n, case.k, context.world
@@ -76,9 +74,8 @@ def all_gather_matmul(context, case):
 
 
 def placed_products(context, case, op, operands, shape):
-    """Products before or behind a kernel on the caller's stream, or in it ("fused", of few rows). From some rows on
-    engines overlap them."""
-    if not context.tandem or case.m > MOST_PLACED_ROWS:
+    """Products before or behind a kernel on the caller's stream, or in it ("fused")."""
+    if not context.tandem:
         return []
     out = context.empty(*shape)
     choices = [(name, name) for name in ("unfused", "low_latency", "fused", "auto")]
