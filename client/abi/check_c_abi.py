@@ -44,7 +44,7 @@ def declarations(header):
     for match in re.finditer(r"typedef struct (\w+) \{(.*?)\} \w+;", text, re.S):
         fields = [" ".join(field.split()) for field in match[2].split(";") if field.strip()]
         yield "struct", match[1], fields
-    for match in re.finditer(r"typedef void \(\*(\w+)\)\(([^)]*)\);", text, re.S):
+    for match in re.finditer(r"typedef (?:void|int) \(\*(\w+)\)\(([^)]*)\);", text, re.S):
         yield "callback", match[1], " ".join(match[0].split())
     for match in re.finditer(r"TANDEM_C_API ([^;]+);", text):
         prototype = " ".join(match[1].split())

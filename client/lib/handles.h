@@ -43,10 +43,6 @@ class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> 
 
  private:
   ClientSession& session() const;
-  // Launches on the channel of a stream. On another stream than the launch before, it waits for that one's
-  // end: launches of a plan never overlap.
-  Status LaunchBehindLast(const std::shared_ptr<StreamChannel>& channel, LaunchEntry* entry,
-                          LaunchStream* stream, bool told, BoundRegistrations* bound);
   Status LaunchPlaced(StreamRef stream, std::span<const Binding> bindings, const LaunchOptions& options);
   // A client-placed launch's operands, and what is wrong with them.
   Result<PlacedBindings> BindPlaced(std::span<const Binding> bindings, const LaunchOptions& options) const;
@@ -76,9 +72,6 @@ class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> 
   const SlotOverlap overlap_;
   const std::shared_ptr<PlacedPlan> placed_;
   const std::shared_ptr<ClientPlanState> state_;
-  std::mutex last_mutex_;
-  std::weak_ptr<StreamChannel> last_channel_;  // of the last launch that was made on a stream's channel
-  uint64_t last_sequence_ = 0;
   std::mutex direct_mutex_;
   struct Direct {
     uint64_t generation = 0;

@@ -7,13 +7,17 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "tandem/client.h"
 
 namespace tandem::client {
+
+class StreamChannel;
 
 // A group's side of the state. Each launch carries `generation`. A restart of an engine makes a newer
 // generation known. Launches move on to it once a call has returned the restart to this rank's user, so that
@@ -96,6 +100,16 @@ class ClientPlanState {
   // A call has returned how a launch of `generation` ended: if a restart cut it off, the group moves on.
   void Told(uint64_t generation, const Status& status);
 
+  // Takes note of a launch by its channel and its number there. Returns the one before, with null for its
+  // channel if that is gone.
+  std::pair<std::shared_ptr<StreamChannel>, uint64_t> Follow(std::weak_ptr<StreamChannel> channel,
+                                                             uint64_t sequence) {
+    std::lock_guard lock(last_mutex_);
+    std::pair before(last_channel_.lock(), std::exchange(last_sequence_, sequence));
+    last_channel_ = std::move(channel);
+    return before;
+  }
+
   bool HasFailed() const { return failure_count_.load(std::memory_order_acquire) != 0; }
   // Keeps a failure for the next call. `stream` is where the launch was made (LaunchStream::Id()). Of the
   // launches that one restart cut off, only the first is kept. `again`: a replay of a captured launch. Of
@@ -128,6 +142,9 @@ class ClientPlanState {
   const std::shared_ptr<ClientGroupState> group_;
   std::atomic<uint64_t> pending_{0};
   std::atomic<bool> released_{false};
+  std::mutex last_mutex_;
+  std::weak_ptr<StreamChannel> last_channel_;  // of the last launch on a stream outside captures
+  uint64_t last_sequence_ = 0;
   std::atomic<uint64_t> failure_count_{0};
   std::mutex mutex_;
   std::vector<KeptFailure> failures_;

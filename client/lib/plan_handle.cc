@@ -94,7 +94,7 @@ Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, cons
     if (std::optional<Status> aborted = state_->TakeAborted(stream_id)) return *aborted;
     TANDEM_ASSIGN_OR_RETURN(entry.group_generation, group_->state()->ForLaunch(kRestartDeadline));
     Status pushed = capturing ? channel->Capture(&entry, state_, stream, shared_from_this(), &bound)
-                              : LaunchBehindLast(channel, &entry, stream, !wrong.ok(), &bound);
+                              : channel->Launch(&entry, state_, stream, !wrong.ok(), &bound);
     if (pushed.ok()) {
       // Only now: a failure that is taken is told, and until here this launch may have to wait, or end
       // without being made.
@@ -117,16 +117,6 @@ Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, cons
     if (Clock::now() >= deadline) return pushed;
     backoff.Pause();
   }
-}
-
-Status PlanHandle::LaunchBehindLast(const std::shared_ptr<StreamChannel>& channel, LaunchEntry* entry,
-                                    LaunchStream* stream, bool told, BoundRegistrations* bound) {
-  std::lock_guard lock(last_mutex_);
-  TANDEM_RETURN_IF_ERROR(
-      channel->Launch(entry, state_, stream, told, {last_channel_.lock(), last_sequence_}, bound));
-  if (last_channel_.lock() != channel) last_channel_ = channel;
-  last_sequence_ = entry->sequence;
-  return Status::Ok();
 }
 
 Status PlanHandle::LaunchPlaced(StreamRef ref, std::span<const Binding> bindings,

@@ -59,7 +59,7 @@ Status StreamChannel::Pin(ClientDevice& device, const std::string& gpu_uuid) {
 }
 
 Status StreamChannel::Launch(LaunchEntry* entry, const std::shared_ptr<ClientPlanState>& plan,
-                             LaunchStream* stream, bool told, Made after, BoundRegistrations* bound) {
+                             LaunchStream* stream, bool told, BoundRegistrations* bound) {
   std::lock_guard lock(mutex_);
   ReapLocked();
   // Outcomes are kept for as many launches as the ring has entries: no more may be in flight, whatever the
@@ -80,11 +80,12 @@ Status StreamChannel::Launch(LaunchEntry* entry, const std::shared_ptr<ClientPla
   slot.told = told;
   slot.bound.Take(bound);
   plan->Began();
+  // The driver may hold up what follows: other streams must be able to launch the plan meanwhile.
+  auto [before, number] = plan->Follow(weak_from_this(), entry->sequence);
   Status status;
-  if (after.channel != nullptr && after.channel.get() != this &&
-      after.channel->producer_.Done() < after.sequence) {
-    status = stream->Await(after.channel->producer_.done(), after.sequence);
-    slot.after = std::move(after.channel);
+  if (before != nullptr && before.get() != this && before->producer_.Done() < number) {
+    status = stream->Await(before->producer_.done(), number);
+    slot.after = std::move(before);
   }
   if (status.ok()) status = stream->Arrive(producer_.request(), producer_.done(), entry->sequence);
   if (status.ok()) return status;

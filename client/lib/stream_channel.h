@@ -36,17 +36,13 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
   // launches.
   uint64_t stream_id() const { return stream_id_; }
 
-  // A launch of some channel. The channel is kept for as long as a stream may wait for its words.
-  struct Made {
-    std::shared_ptr<StreamChannel> channel;  // null: none
-    uint64_t sequence = 0;
-  };
-  // Pushes `entry` and enqueues its arrival and its wait. The stream arrives when `after` is done, if that
-  // was made on another channel. `told` says that the caller returns a failure of this launch itself, so that
-  // its outcome is not returned twice. `bound` is taken over once it is pushed. RESOURCE_EXHAUSTED with reason RING_FULL when there is no room now, UNAVAILABLE once released; nothing
+  // Pushes `entry` and enqueues its arrival and its wait. If the plan's launch before was made on another
+  // channel, the stream arrives when that one is done. `told` says that the caller returns a failure of this
+  // launch itself, so that its outcome is not returned twice. `bound` is taken over once it is pushed.
+  // RESOURCE_EXHAUSTED with reason RING_FULL when there is no room now, UNAVAILABLE once released; nothing
   // was enqueued then.
   Status Launch(LaunchEntry* entry, const std::shared_ptr<ClientPlanState>& plan, LaunchStream* stream,
-                bool told, Made after, BoundRegistrations* bound);
+                bool told, BoundRegistrations* bound);
   // The same for a stream that captures: every replay of the graph is a launch. `keep_alive` and `bound` are
   // held by the graph: without the plan and its memory the engine would refuse the replays.
   // RESOURCE_EXHAUSTED with reason SLOTS_FULL: another channel must take it.
@@ -83,7 +79,7 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
     uint64_t generation = 0;
     bool told = false;
     BoundRegistrations bound;
-    std::shared_ptr<StreamChannel> after;  // its words are waited for
+    std::shared_ptr<StreamChannel> after;  // its words, which the stream may wait for
   };
   struct CapturedSlot {
     std::shared_ptr<ClientPlanState> plan;  // null: not live

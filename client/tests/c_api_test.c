@@ -180,7 +180,8 @@ int main(void) {
   int count = 0;
 
   CHECK(tandem_abi_version() == TANDEM_ABI_VERSION);
-  if (NullStatuses() || NullSessions() || NullMemory() || NullPlans() || NullStreams() || DlpackOwners()) return 1;
+  if (NullStatuses() || NullSessions() || NullMemory() || NullPlans() || NullStreams() || DlpackOwners())
+    return 1;
 
   tandem_status* status = tandem_connect("/nonexistent", "c-test", 1000, &client);
   CHECK(status != NULL && client == NULL);

@@ -224,10 +224,14 @@ def test_exceptions_outlive_temporary_tensors(name):
         for _ in (1, tandem.torch.empty(5)):
             raise ValueError("meant")
 
-    assert "must match" in str(fails(RuntimeError, lambda: torch.add(tandem.torch.empty(4), torch.empty(5, device=DEVICE))))
+    assert "must match" in str(
+        fails(RuntimeError, lambda: torch.add(tandem.torch.empty(4), torch.empty(5, device=DEVICE)))
+    )
     assert str(fails(ValueError, fail)) == "meant"
     whole = tandem.torch.attach(name).group.empty(4)
-    assert "must match" in str(fails(RuntimeError, lambda: torch.add(torch.from_dlpack(whole), torch.empty(5, device=DEVICE))))
+    assert "must match" in str(
+        fails(RuntimeError, lambda: torch.add(torch.from_dlpack(whole), torch.empty(5, device=DEVICE)))
+    )
     assert torch.from_dlpack(whole).shape == (4,)  # the owner still holds it
 
 

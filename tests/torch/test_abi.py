@@ -6,7 +6,7 @@ import re
 import unittest
 
 from node import HERE
-from tandem import _c, enums
+from tandem import _c, _dlpack, enums
 
 with open(os.path.join(HERE, "../../client/abi/tandem_c.abi")) as file:
     LINES = file.read().splitlines()
@@ -29,6 +29,7 @@ STRUCTS = {
     "tandem_request": _c.Request,
     "tandem_transfer": _c.Transfer,
     "tandem_binding": _c.Binding,
+    "tandem_dlpack_owner": _dlpack._Owner,
 }
 VALUES = {
     "int": ctypes.c_int,

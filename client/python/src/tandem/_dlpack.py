@@ -46,8 +46,7 @@ class _Owner(ctypes.Structure):
     """tandem_dlpack_owner. The library's deleter runs no Python: a consumer may call it where an exception is under way."""
 
     _fields_ = [
-        (name, ctypes.c_void_p)
-        for name in ("object", "release", "is_running", "enter", "leave", "set_aside", "bring_back")
+        (name, ctypes.c_void_p) for name in ("object", "release", "is_running", "enter", "leave", "set_aside", "bring_back")
     ]
 
 
