@@ -37,14 +37,14 @@ TEST_F(ClientTest, LaunchesAreStreamOrdered) {
 
 TEST_F(ClientTest, LaunchesOfAPlanOnSeveralStreamsFollowOneAnother) {
   auto second = HostStream::Create().value();
-  for (int round = 0; round < 3; ++round) {
-    std::atomic<uint64_t> gate{0};
-    ASSERT_TRUE(stream_->WaitWord(&gate, 1).ok());
+  std::atomic<uint64_t> gate{0};
+  for (uint64_t round = 0; round < 3; ++round) {
+    ASSERT_TRUE(stream_->WaitWord(&gate, round + 1).ok());
     ASSERT_TRUE(plan_->Launch(stream_.get(), {}).ok());
     ASSERT_TRUE(plan_->Launch(second.get(), {}).ok());
     LaunchEntry late;
     ASSERT_TRUE(Engine(1)->Poll(&late));
-    gate = 1;
+    gate = round + 1;
     const LaunchEntry early = Arrive(Engine(0));
     std::this_thread::sleep_for(Milliseconds(20));
     EXPECT_LT(Engine(1)->Request(), late.sequence) << "it arrived while the one before was under way";
@@ -67,7 +67,7 @@ TEST_F(ClientTest, ALaunchWaitsForOneOfAStreamThatIsGone) {
   LaunchEntry late;
   ASSERT_TRUE(Engine(1)->Poll(&late));
   EXPECT_EQ(Engine(1)->Request(), 0u);
-  // Whoever ends the channel lets the next launch arrive.
+  // The channel's end lets the next launch arrive.
   Engine(0)->words().Release(Aborted("engine of GPU 0 has ended"));
   const auto deadline = Clock::now() + kLong;
   while (Engine(1)->Request() < late.sequence && Clock::now() < deadline) std::this_thread::yield();
