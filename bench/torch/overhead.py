@@ -44,14 +44,23 @@ def round_us(function):
     return took / CALLS, inside / CALLS
 
 
-def medians_us(function):
-    """Medians over rounds: of a call's time, of its part in the library, and of the difference."""
-    rounds = [round_us(function) for _ in range(ROUNDS)]
-    return (
-        statistics.median(whole for whole, _ in rounds),
-        statistics.median(inside for _, inside in rounds),
-        statistics.median(whole - inside for whole, inside in rounds),
-    )
+def medians_us(calls):
+    """{name: (context, function)} -> {name: medians over rounds of a call's time, of its part in the library, and of the difference}.
+
+    All take turns in each round, so that whatever else the machine does falls on all of them. A first round warms up."""
+    rounds = {name: [] for name in calls}
+    for _ in range(1 + ROUNDS):
+        for name, (context, function) in calls.items():
+            with context():
+                rounds[name].append(round_us(function))
+    return {
+        name: (
+            statistics.median(whole for whole, _ in taken[1:]),
+            statistics.median(inside for _, inside in taken[1:]),
+            statistics.median(whole - inside for whole, inside in taken[1:]),
+        )
+        for name, taken in rounds.items()
+    }
 
 
 def bare_call(attached, operands):
@@ -71,14 +80,21 @@ def bare_call(attached, operands):
     return launch_and_wait
 
 
-def measured(call, attached, operands):
-    """(op, library, above it) in microseconds."""
-    call()  # prepares
+def measured(calls, attached, operands):
+    """{case: (op, library, above it)} in microseconds. operands: of the C calls that stand for the library's part, by case."""
+    for context, call in calls.values():
+        with context():
+            call()  # prepares
     if _native.kernels is None:
-        whole, alone = medians_us(call)[0], medians_us(bare_call(attached, operands))[0]
-        return whole, alone, whole - alone
+        found = {}
+        for name, each in calls.items():
+            with each[0]():
+                each[1]()  # used last
+            timed = medians_us({"op": each, "bare": (each[0], bare_call(attached, operands[name]))})
+            found[name] = (timed["op"][0], timed["bare"][0], timed["op"][0] - timed["bare"][0])
+        return found
     before = _native.counts()
-    figures = medians_us(call)
+    figures = medians_us(calls)
     after = _native.counts()
     if after.handed_on != before.handed_on:
         raise SystemExit(f"{after.handed_on - before.handed_on} calls ran in Python")
@@ -97,54 +113,43 @@ def main():
     attached = tandem.torch.attach(group, on_unavailable="error")
     print(f"{attached.group}, torch {torch.__version__}; medians of {ROUNDS} rounds of {CALLS} calls, us")
     a, b = torch.randn(16, 64, device=args.device), torch.randn(64, 64, device=args.device)
+    leaf = a.clone().requires_grad_()
     c, out = torch.empty(16, 64, device=args.device), torch.empty_like(a)
     ops, name = torch.ops.tandem, group.group_name
-    cases = {
-        "all_reduce": (lambda: ops.all_reduce(a, "sum", name), (a, out)),
-        "all_reduce.out": (lambda: ops.all_reduce.out(a, "sum", name, out=out), (a, out)),
-        "all_gather_matmul": (lambda: ops.all_gather_matmul(a, [b], 0, name, return_A=False), (a, b, c)),
-        "matmul_reduce_scatter": (lambda: ops.matmul_reduce_scatter(a, b, "sum", 0, name), (a, b, c)),
-        "matmul_all_reduce": (lambda: ops.matmul_all_reduce(a, b, "sum", name), (a, b, c)),
-    }
+
+    def cases(x):
+        return {
+            "all_reduce": lambda: ops.all_reduce(x, "sum", name),
+            "all_reduce.out": lambda: ops.all_reduce.out(x, "sum", name, out=out),
+            "all_gather_matmul": lambda: ops.all_gather_matmul(x, [b], 0, name, return_A=False),
+            "matmul_reduce_scatter": lambda: ops.matmul_reduce_scatter(x, b, "sum", 0, name),
+            "matmul_all_reduce": lambda: ops.matmul_all_reduce(x, b, "sum", name),
+        }
+
+    plain = {case: (torch.no_grad, call) for case, call in cases(a).items()}
+    inference = {case + ", inference": (torch.inference_mode, call) for case, call in cases(a).items()}
+    recorded = {case + ", recorded": (torch.enable_grad, call) for case, call in cases(leaf).items()}
+    del recorded["all_reduce.out, recorded"]  # it has no gradients
+    calls = plain | inference | recorded
     rows = []
     if _native.kernels is not None:
         _native.kernels.measure(1)
-    for mode, context in (
-        ("", torch.no_grad),
-        (", inference", torch.inference_mode),
-        (", recorded", torch.enable_grad),
-    ):
-        recorded = context is torch.enable_grad
-        a.requires_grad_(recorded)
-        with context():
-            for case, (call, operands) in cases.items():
-                if recorded and case.endswith(".out"):  # it has no gradients
-                    continue
-                whole, alone, above = measured(call, attached, operands)
-                rows.append({"case": case + mode, "op_us": whole, "library_us": alone, "above_us": above})
-                print(f"{case + mode:32} op {whole:8.1f}   library {alone:8.1f}   above it {above:6.1f}")
-    a.requires_grad_(False)
-    with torch.no_grad():
-        scale = {
-            "torch.add(out=)": lambda: torch.add(a, a, out=out),
-            "torch.empty": lambda: torch.empty(16, 64, device=args.device),
-            "guard of the call": _native.guarded(lambda: None),
-        }
-        if _native.kernels is not None:
-            scale |= {f"{case}, no launch": call for case, (call, _) in cases.items()}
-        for case, call in scale.items():
-            if case.endswith("no launch"):
-                _native.kernels.launch_nothing()
-            took = medians_us(call)[0]
-            rows.append({"case": case, "op_us": took})
-            print(f"{case:42} op {took:8.1f}")
+    operands = {case: (a, out) if case.startswith("all_reduce") else (a, b, c) for case in calls}
+    for case, (whole, alone, above) in measured(calls, attached, operands).items():
+        rows.append({"case": case, "op_us": whole, "library_us": alone, "above_us": above})
+        print(f"{case:32} op {whole:8.1f}   library {alone:8.1f}   above it {above:6.1f}")
+    scale = {
+        "torch.add(out=)": (torch.no_grad, lambda: torch.add(a, a, out=out)),
+        "torch.empty": (torch.no_grad, lambda: torch.empty(16, 64, device=args.device)),
+        "guard of the call": (torch.no_grad, _native.guarded(lambda: None)),
+    }
+    taken = medians_us(scale)
     if _native.kernels is not None:
-        a.requires_grad_(True)
-        for case, (call, _) in cases.items():
-            if not case.endswith(".out"):
-                took = medians_us(call)[0]
-                rows.append({"case": f"{case}, recorded, no launch", "op_us": took})
-                print(f"{case + ', recorded, no launch':42} op {took:8.1f}")
+        _native.kernels.launch_nothing()
+        taken |= medians_us({f"{case}, no launch": call for case, call in (plain | recorded).items()})
+    for case, (took, _, _) in taken.items():
+        rows.append({"case": case, "op_us": took})
+        print(f"{case:42} op {took:8.1f}")
     if args.json:
         with open(args.json, "a") as file:
             file.writelines(json.dumps({"benchmark": "overhead", "device": args.device, **row}) + "\n" for row in rows)

@@ -44,6 +44,25 @@ class Basic(TandemTest):
         again = self.prepare_all_reduce(clients[:1])[0]
         self.assertEqual(again["plan"]["plan_id"], first[0]["plan"]["plan_id"])
 
+    def test_a_plan_on_several_streams(self):
+        """Its launches follow one another, however far apart the streams are."""
+        clients = self.group(3)
+        self.all_reduce_plan(clients)
+        for rank, client in enumerate(clients):
+            client.call("fill", memory="ar.in", base=rank + 1)
+        bindings = [["ar.in", 0], ["ar.out", 0]]
+        calls = []
+        for client in clients:  # the first waits for the others' launches, the next two for it
+            for stream in ("s0", "s1", "s0", "s2"):
+                calls.append((client, client.send("launch", plan="ar", stream=stream, bindings=bindings)))
+        for client, call in calls:
+            client.reply(call)
+        for stream in ("s0", "s1", "s2"):
+            everybody(clients, "sync", stream=stream)
+        everybody(clients, "wait", plan="ar")
+        for client in clients:
+            self.assertEqual(client.call("read", memory="ar.out", count=4)["values"], [6.0] * 4)
+
     def test_launches_by_grpc(self):
         clients = self.group(2)
         self.all_reduce_plan(clients)
