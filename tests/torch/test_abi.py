@@ -56,6 +56,10 @@ class Abi(unittest.TestCase):
     def test_version(self):
         self.assertIn(f"version {_c.ABI_VERSION}", LINES)
 
+    def test_an_older_library_is_refused(self):
+        with self.assertRaisesRegex(ImportError, r"^libc\.so\.6 has no tandem_\w+: it is older than this package$"):
+            _c.Library("libc.so.6")
+
     def test_constants(self):
         listed = {}
         for line in LINES:

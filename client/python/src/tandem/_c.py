@@ -182,7 +182,10 @@ class Library:
         self.path = path
         self._handle = ctypes.CDLL(path)
         for name, (result, arguments) in _PROTOTYPES.items():
-            function = getattr(self._handle, "tandem_" + name)
+            try:
+                function = getattr(self._handle, "tandem_" + name)
+            except AttributeError:
+                raise ImportError(f"{path} has no tandem_{name}: it is older than this package") from None
             function.restype, function.argtypes = result, arguments
             setattr(self, name, function)
         found = self.abi_version()
