@@ -45,6 +45,14 @@ class Llama(unittest.TestCase):
             )  # two a block, forward and backward
         self.assertNotIn("not fused", text)
 
+    def test_data_and_tensor_parallel(self):
+        """Two replicas of two ranks each; the gradients between them are torch's, by NCCL on GPUs."""
+        self.train(4, "--tensor-parallel", "2")
+
+    @unittest.skipUnless(CUDA, "test_two_nodes compiles replicas on the host backend")
+    def test_data_and_tensor_parallel_compiled(self):
+        self.train_compiled(4, "--tensor-parallel", "2")
+
     def test_compiled_on_two_ranks(self):
         self.train_compiled(2)
 
