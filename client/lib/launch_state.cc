@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "client/lib/stream_channel.h"
+
 namespace tandem::client {
 
 void ClientGroupState::Learn(uint64_t generation) {
@@ -51,6 +53,17 @@ Result<uint64_t> ClientGroupState::ForLaunch(Milliseconds deadline) {
   generation_.store(latest_.load(std::memory_order_relaxed), std::memory_order_release);
   awaiting_.store(false, std::memory_order_release);
   return generation();
+}
+
+std::pair<std::shared_ptr<StreamChannel>, uint64_t> ClientPlanState::Follow(StreamChannel& channel,
+                                                                            uint64_t sequence) {
+  std::lock_guard lock(last_mutex_);
+  const uint64_t before = std::exchange(last_sequence_, sequence);
+  if (last_address_ == &channel && !last_channel_.expired()) return {};
+  std::pair launch(last_channel_.lock(), before);
+  last_channel_ = channel.weak_from_this();
+  last_address_ = &channel;
+  return launch;
 }
 
 void ClientPlanState::Fail(uint64_t stream, uint64_t generation, const Status& status, bool again) {

@@ -100,15 +100,9 @@ class ClientPlanState {
   // A call has returned how a launch of `generation` ended: if a restart cut it off, the group moves on.
   void Told(uint64_t generation, const Status& status);
 
-  // Takes note of a launch by its channel and its number there. Returns the one before, with null for its
-  // channel if that is gone.
-  std::pair<std::shared_ptr<StreamChannel>, uint64_t> Follow(std::weak_ptr<StreamChannel> channel,
-                                                             uint64_t sequence) {
-    std::lock_guard lock(last_mutex_);
-    std::pair before(last_channel_.lock(), std::exchange(last_sequence_, sequence));
-    last_channel_ = std::move(channel);
-    return before;
-  }
+  // Takes note of a launch by its channel and its number there. Returns the launch before it if that was made
+  // on another channel that is still there; else null.
+  std::pair<std::shared_ptr<StreamChannel>, uint64_t> Follow(StreamChannel& channel, uint64_t sequence);
 
   bool HasFailed() const { return failure_count_.load(std::memory_order_acquire) != 0; }
   // Keeps a failure for the next call. `stream` is where the launch was made (LaunchStream::Id()). Of the
@@ -143,7 +137,9 @@ class ClientPlanState {
   std::atomic<uint64_t> pending_{0};
   std::atomic<bool> released_{false};
   std::mutex last_mutex_;
-  std::weak_ptr<StreamChannel> last_channel_;  // of the last launch on a stream outside captures
+  // Of the last launch on a stream outside captures. The address is that of the channel while it lives.
+  std::weak_ptr<StreamChannel> last_channel_;
+  const StreamChannel* last_address_ = nullptr;
   uint64_t last_sequence_ = 0;
   std::atomic<uint64_t> failure_count_{0};
   std::mutex mutex_;

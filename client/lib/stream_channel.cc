@@ -81,9 +81,9 @@ Status StreamChannel::Launch(LaunchEntry* entry, const std::shared_ptr<ClientPla
   slot.bound.Take(bound);
   plan->Began();
   // The driver may hold up what follows: other streams must be able to launch the plan meanwhile.
-  auto [before, number] = plan->Follow(weak_from_this(), entry->sequence);
+  auto [before, number] = plan->Follow(*this, entry->sequence);
   Status status;
-  if (before != nullptr && before.get() != this && before->producer_.Done() < number) {
+  if (before != nullptr && before->producer_.Done() < number) {
     status = stream->Await(before->producer_.done(), number);
     slot.after = std::move(before);
   }
