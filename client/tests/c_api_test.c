@@ -39,7 +39,7 @@ static void SetAside(void** type, void** value, void** trace) {
 static void BringBack(void* type, void* value, void* trace) {
   g_exception = value == NULL && trace == NULL ? type : NULL;
 }
-/* Frees the structs that the deleter was called with. */
+/* Overwrites the struct, which may end with its object. */
 static void Release(void* object) {
   g_released += g_exception == NULL && g_entered == 1;
   memset(object, 0xFF, sizeof(tandem_dlpack_owner));

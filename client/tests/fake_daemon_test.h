@@ -66,14 +66,14 @@ class FakeDaemonTest : public ::testing::Test {
       }
       std::this_thread::yield();
     }
-    while (entry.kind == EntryKind::kLaunch && engine->Request() < entry.sequence) {
-      if (Clock::now() > deadline) {
-        ADD_FAILURE() << "the stream did not arrive";
-        return entry;
-      }
-      std::this_thread::yield();
-    }
+    if (entry.kind == EntryKind::kLaunch) AwaitArrival(engine, entry);
     return entry;
+  }
+  // Waits until the stream has reached an entry that was taken.
+  void AwaitArrival(ChannelConsumer* engine, const LaunchEntry& entry) {
+    const auto deadline = Clock::now() + kLong;
+    while (engine->Request() < entry.sequence && Clock::now() < deadline) std::this_thread::yield();
+    EXPECT_GE(engine->Request(), entry.sequence) << "the stream did not arrive";
   }
   void Finish(ChannelConsumer* engine, const LaunchEntry& entry, Code code = Code::kOk, const char* text = "",
               uint64_t generation = 1) {
