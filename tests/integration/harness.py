@@ -167,6 +167,8 @@ class Client:
 
 class Daemon:
     stop_signal = signal.SIGTERM
+    # These tests check deaths and deadlines of engines' launches; `auto` would choose by time.
+    placement = "engine"
 
     def __init__(self, gpus=4, extra=(), runtime_dir=None, wait=True, programs=BIN):
         self.own_dir = runtime_dir is None
@@ -186,8 +188,7 @@ class Daemon:
                 "--state-dir",
                 os.path.join(self.runtime_dir, "state"),
                 *EXTRA,
-                # What these tests say of deaths and deadlines holds for engines' launches; `auto` would choose by time.
-                *([] if "--placement" in extra else ["--placement", "engine"]),
+                *([] if "--placement" in extra else ["--placement", self.placement]),
                 *extra,
             ],
             stdout=self.log,

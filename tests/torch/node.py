@@ -22,12 +22,10 @@ SOURCE = os.path.join(HERE, "../../client/python/src")
 PATIENCE = 240
 GRACE = 10  # seconds for the other ranks once one has failed
 STARTS = 5
-PLACEMENT = os.environ.get("TANDEM_TEST_PLACEMENT", "auto")
 
 
 class Daemon(harness.Daemon):
-    def __init__(self, extra=(), **arguments):
-        super().__init__(extra=(*(() if "--placement" in extra else ("--placement", PLACEMENT)), *extra), **arguments)
+    placement = os.environ.get("TANDEM_TEST_PLACEMENT", "auto")
 
 
 def free_port():
