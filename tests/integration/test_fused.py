@@ -139,7 +139,7 @@ class FusedTest(OperationsTest):
         """Each rank in turn, at another moment. Kernels on GPUs are long enough that some die within."""
         world = min(3, GPUS)
         size = {"m": 512, "n": 4096, "k": 4096} if CUDA else {}
-        times = 2000  # seconds of work: some is left at the kill on a busy machine too
+        times = 2000  # seconds of work, so that some is left at the kill on a busy machine too
         for round_number in range(6):
             victim = round_number % world
             clients = self.fused_group(world, name="tp", job_key=f"{self.job_key}-{round_number}")

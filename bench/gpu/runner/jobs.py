@@ -214,16 +214,15 @@ def conformance_jobs(bundle, results, backend, count):
     )
     yield job("stress_w2", 2, 20, "--stress", "100000")
     placed = (*matrix, "--placement", "client")
+    renewed = ("--stress", "20000", "--placement", "client", "--renew-every", "2")
     if count < 4:
         yield job("conformance_client_w2", 2, 60, *placed, "--time-limit", "60")
         yield job("conformance_client_w2_without_mps", 2, 40, *placed, "--seed", "2", "--time-limit", "40", mps=False)
         yield job("stress_client_w2", 2, 12, "--stress", "100000", "--placement", "client")
-        renewed = ("--stress", "20000", "--placement", "client", "--renew-every", "2")
         yield job("stress_renewed_w2", 2, 40, *renewed)
     else:
         yield job("conformance_client_w4", 4, 60, *placed, "--time-limit", "60")
         yield job("stress_client_w4", 4, 20, "--stress", "100000", "--placement", "client")
-        renewed = ("--stress", "20000", "--placement", "client", "--renew-every", "2")
         yield job("stress_renewed_w4", 4, 40, *renewed)
     if count >= 4:
         yield job("conformance_w4", 4, 100, *matrix, "--time-limit", "100")
