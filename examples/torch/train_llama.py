@@ -209,7 +209,7 @@ def batches(args, data):
         )
 
 
-def groups(tensor_parallel):
+def groups(tensor_parallel, data_backend):
     """This rank's groups: of the ranks that share its model, and of the ranks that have its shard in other replicas."""
     world = dist.get_world_size()
     if world % tensor_parallel:
@@ -217,7 +217,10 @@ def groups(tensor_parallel):
     inside = [list(range(at, at + tensor_parallel)) for at in range(0, world, tensor_parallel)]
     across = [list(range(at, world, tensor_parallel)) for at in range(tensor_parallel)]
     # Every rank makes all of them; each gets its own.
-    return tuple(dist.new_subgroups_by_enumeration(lists)[0] for lists in (inside, across))
+    return tuple(
+        dist.new_subgroups_by_enumeration(lists, backend=backend)[0]
+        for lists, backend in ((inside, None), (across, data_backend))
+    )
 
 
 def parse():
@@ -229,6 +232,7 @@ def parse():
     parser.add_argument("--dtype", choices=sorted(BOUNDS), default="float32")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--process-group", help="torch's backend; default: nccl for CUDA, else gloo")
+    parser.add_argument("--data-process-group", help="the same between replicas; default: that of --process-group")
     parser.add_argument("--tensor-parallel", type=int, help="ranks that share a model; default: all")
     for name, value in (
         ("steps", 20),
@@ -253,7 +257,7 @@ def main():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         device = torch.device("cuda", torch.cuda.current_device())
     dist.init_process_group(args.process_group or ("nccl" if args.device == "cuda" else "gloo"))
-    group, data_group = groups(args.tensor_parallel or dist.get_world_size())
+    group, data_group = groups(args.tensor_parallel or dist.get_world_size(), args.data_process_group)
     rank, world, replicas = group.rank(), group.size(), data_group.size()
     attached, first = tandem.torch.attach(group), dist.get_rank() == 0
     if first:

@@ -17,11 +17,11 @@ class Llama(unittest.TestCase):
         cls.daemon = Daemon(gpus=4)
         cls.addClassCleanup(cls.daemon.stop)
 
-    def train(self, world, *arguments):
+    def train(self, world, *arguments, each=lambda rank: ((), {})):
         """What rank 0 prints."""
         if world > GPUS:
             self.skipTest(f"needs {world} GPUs")
-        ranks = Ranks(self.daemon, world, EXAMPLE, "--check", *DEVICE, *arguments)
+        ranks = Ranks(self.daemon, world, EXAMPLE, "--check", *DEVICE, *arguments, each=each)
         texts = ranks.outputs()
         losses = [float(loss) for loss in re.findall(r": loss ([0-9.]+)", texts[0])]
         self.assertIn("tandem.Group", texts[0])  # served by Tandem
@@ -37,8 +37,21 @@ class Llama(unittest.TestCase):
     def test_eager_in_bfloat16(self):
         self.train(2, "--dtype", "bfloat16")
 
-    def train_compiled(self, world, *arguments):
-        text = self.train(world, "--mode", "compiled", "--layers", "1", *arguments)
+    def train_replicas(self, train, *arguments):
+        """Two replicas of two ranks each. On GPUs the gradients between them are summed by NCCL: where two ranks share each GPU,
+        a replica has a GPU, so that NCCL's groups have one rank on each."""
+        shared = CUDA and ENGINES_PER_GPU == 2
+        train(
+            4,
+            "--tensor-parallel",
+            "2",
+            *(("--data-process-group", "nccl") if CUDA else ()),
+            *arguments,
+            each=lambda rank: ((), {"CUDA_VISIBLE_DEVICES": str(rank // 2)} if shared else {}),
+        )
+
+    def train_compiled(self, world, *arguments, each=lambda rank: ((), {})):
+        text = self.train(world, "--mode", "compiled", "--layers", "1", *arguments, each=each)
         for op in ("all_gather_matmul", "matmul_reduce_scatter"):
             self.assertGreaterEqual(
                 text.count(f"fused into tandem::{op} "), 4, text
@@ -46,12 +59,11 @@ class Llama(unittest.TestCase):
         self.assertNotIn("not fused", text)
 
     def test_data_and_tensor_parallel(self):
-        """Two replicas of two ranks each; the gradients between them are torch's, by NCCL on GPUs."""
-        self.train(4, "--tensor-parallel", "2")
+        self.train_replicas(self.train)
 
     @unittest.skipUnless(CUDA, "test_two_nodes compiles replicas on the host backend")
     def test_data_and_tensor_parallel_compiled(self):
-        self.train_compiled(4, "--tensor-parallel", "2")
+        self.train_replicas(self.train_compiled)
 
     def test_compiled_on_two_ranks(self):
         self.train_compiled(2)
