@@ -64,7 +64,7 @@ void Compare(Gpu& gpu, const cuda::FusedMemory& memory, const Shape& s, const st
       const cuda::FusedMemory of = {.state = memory.state, .partials = shared ? memory.partials : nullptr};
       std::vector<cuda::FusedMatmulParams> params;
       for (const Operands& o : sets)
-        params.push_back(Must(cuda::MakeFusedParams(NativeArgs(types, s, o, 1, of), variant), "parameters"));
+        params.push_back(Must(cuda::MakeFusedParams(FusedArgs(types, s, o, 1, of), variant), "parameters"));
       if (shared && params[0].split.units == 0) continue;
       arms.push_back({std::string(kind->revision) + (shared ? " shared" : ""),
                       [&gpu, variant, params] {

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 KIB = 1024
 HIDDEN, FEED_FORWARD = 8192, 28672  # 70B; the 8B model's are half of these
 SMALL_HIDDEN, SMALL_FEED_FORWARD = 4096, 14336
+GRID = ((1024, 16384), (16384, 1024), (2048, 2048), (4096, 12288), (12288, 4096))
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,11 @@ def cases(world, groups, small=False):
             m -= m % world
             for wide, narrow in ((5120, 4096), (2048, 1024)):
                 found += [Case("ag", m, narrow, wide), Case("rs", m, wide, narrow), Case("ar", m, wide, narrow)]
+    if "grid" in groups:  # of no model; each number of rows with three of the five widths and depths in turn
+        for index, m in enumerate((32, 1024) if small else (8, 32, 160, 384, 1024)):
+            for step in range(3):
+                n, k = GRID[(index + step) % len(GRID)]
+                found += [Case(kind, m, n, k) for kind in ("ag", "rs", "ar")]
     if "matmul" in groups:
         for m in rows:
             found += [Case("ag", m, n_up, HIDDEN), Case("rs", m, HIDDEN, n_up), Case("ar", m, HIDDEN, n_up)]
@@ -99,4 +105,4 @@ def chosen(world, groups, small=False, only=""):
 
 # Cases that are measured beside rivals.
 GROUPS = ("empty", "few", "narrow", "matmul", "fp8", "ring", "collectives")
-MORE = ("norm",)  # on request
+MORE = ("norm", "grid")  # on request

@@ -5,6 +5,7 @@ import datetime
 import gc
 import json
 import os
+import re
 import sys
 import time
 
@@ -96,6 +97,7 @@ def main():
     parser.add_argument("--done", default="[]")  # JSON: names of cases
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--only", default="")
+    parser.add_argument("--arms", default="")
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--ranks_per_gpu", type=int, default=1)
     options = parser.parse_args()
@@ -148,8 +150,11 @@ def main():
         context = arm_parts.Context(bench, windows, tandem, flashinfer, vllm)
         count = case.calls()
         factories, reference, tolerance = arms.BUILDERS[case.kind](context, case)
-        if shared:
-            factories = [(name, make) for name, make in factories if "nccl" not in name]
+        factories = [
+            (name, make)
+            for name, make in factories
+            if re.search(options.arms, name) and not (shared and "nccl" in name)
+        ]
         measured, failed, watts = bench.compare(
             case.name, factories, reference, tolerance, count, options.rounds, context.exact
         )

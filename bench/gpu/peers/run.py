@@ -1,7 +1,7 @@
 """Tandem beside what a user would pick instead, on the GPUs of this node.
 
-    run.py --out FILE [--world 0] [--groups empty,matmul,…] [--rounds 30] [--small] [--only REGEX] [--without-tandem] [--tandemd OPTION]
-        [--ranks-per-gpu 1] [--seconds 500]
+    run.py --out FILE [--world 0] [--groups empty,matmul,…] [--rounds 30] [--small] [--only REGEX] [--arms REGEX] [--without-tandem]
+        [--tandemd OPTION] [--ranks-per-gpu 1] [--seconds 500]
     run.py --list [--world 2] [--groups …] [--small] [--only REGEX]
 
 A call for whose cases the time is too short names those that are left; the next one with the same FILE goes on with them.
@@ -78,6 +78,7 @@ class Ranks:
                 ]
                 + ["--small"] * options.small
                 + ["--only", options.only]
+                + ["--arms", options.arms]
             )
             with open(self.logs[-1], "wb") as log:
                 self.processes.append(
@@ -210,6 +211,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--small", action="store_true", help="a few cases of each group")
     parser.add_argument("--only", default="", metavar="REGEX", help="cases whose names it finds")
+    parser.add_argument("--arms", default="", metavar="REGEX", help="arms whose names it finds")
     parser.add_argument("--without-tandem", action="store_true")
     parser.add_argument(
         "--tandemd", action="append", default=[], metavar="OPTION", help="of tandemd, as --speculative-launch=false"
