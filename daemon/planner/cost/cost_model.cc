@@ -266,13 +266,14 @@ double FusedKernelUs(const Problem& problem, const MachineModel& machine, double
 // rank sends when every element crosses a link once. The last wave's partial sums are not hidden, nor is a
 // part of what an all-reduce sends back. A gather's first pieces come later than the first wave begins.
 double ClientFusedUs(const Problem& problem, const MachineModel& machine, double wire) {
-  constexpr double kMeetingUs = 5, kCtas = 130, kRate = 1.07, kMaxReturnUs = 80, kPieceUs = 13;
+  constexpr double kMeetingUs = 5, kCtas = 130, kRate = 1.07, kMaxReturnUs = 80;
+  const double piece_us = 13 * std::min(1.0, static_cast<double>(problem.k) / 8192);
   const FusedWaves all = FastestWaves(problem, machine, kCtas, kRate);
   double us = kMeetingUs + std::max(all.us, wire);
   if (problem.request->op != Op::kAllGatherMatmul) {
     us += wire / all.waves;
   } else if (all.waves > 1) {
-    us += std::min(wire, kPieceUs * (problem.world_size - 1));
+    us += std::min(wire, piece_us * (problem.world_size - 1));
   }
   if (problem.request->op == Op::kMatmulAllReduce) us += std::min(wire, kMaxReturnUs);
   return us;
@@ -297,6 +298,7 @@ double SkinnyUs(const Problem& problem, const MachineModel& machine, const Skinn
 double ClientSkinnyUs(const Problem& problem, const MachineModel& machine, const SkinnyLayout& layout,
                       double wire) {
   constexpr double kStartUs = 5, kMaxCtas = 128, kLatencyUs = 0.25, kSmGbps = 92;
+  constexpr double kMemoryStartUs = 2.9, kMemoryRate = 1.06;
   constexpr double kRate = 1.12;  // beside the model's, as those of ClientFlopsUs
   // What tiles of 224 columns or more take to begin and to end.
   constexpr double kWideUs = 5.5;
@@ -311,11 +313,13 @@ double ClientSkinnyUs(const Problem& problem, const MachineModel& machine, const
   const double n = static_cast<double>(problem.n), k = static_cast<double>(problem.k);
   const double bytes = (static_cast<double>(problem.rows) * k + k * n) * layout.element_bytes;
   const double flops = 2 * tile_rows * layout.tiles_m * layout.tile_n * layout.tiles_n * k;
+  // All SMs that load B reach the memory's rate after a while, and then more than the model's.
+  const double memory_us = kMemoryStartUs + TransferUs(bytes, kMemoryRate * machine.memory_gbps);
   const double busy = std::min(1.0, layout.ctas() / kMaxCtas);
   const double flops_us =
       flops / (kRate * machine.tflops * busy * 1e6) + (layout.tile_n >= 224 ? kWideUs : 0);
   const double product =
-      std::max({layout.k_blocks() * stage_us, TransferUs(bytes, machine.memory_gbps), flops_us});
+      std::max({layout.k_blocks() * stage_us, memory_us, flops_us});
   if (gather) return kStartUs + product;
   const double rank_us = kSumUs + (layout.kind == SkinnyKind::kAllReduce ? kReturnUs : 0);
   return kStartUs + product + wire + rank_us * (layout.world - 2);

@@ -63,6 +63,10 @@ const std::vector<MeasuredProduct> kProductsOnH200 = {
     {4, kScatter, 512, 8192, 7168, 111.7, 111.2},   {4, kScatter, 1024, 8192, 7168, 196.9, 210.0},
     {4, kScatter, 2048, 8192, 7168, 340.3, 421.5},  {4, kScatter, 4096, 8192, 7168, 672.2, 824.9}};
 
+// Shapes of no model.
+const std::vector<MeasuredProduct> kGridOnH200 = {
+    {2, kGather, 8, 1024, 16384, 70.9, 17.7}, {2, kScatter, 8, 1024, 16384, 40.9, 16.7}, {2, kReduce, 8, 1024, 16384, 40.7, 16.9}, {2, kGather, 8, 16384, 1024, 16.3, 15.3}, {2, kScatter, 8, 16384, 1024, 17.4, 15.8}, {2, kReduce, 8, 16384, 1024, 18.8, 16.4}, {2, kGather, 8, 2048, 2048, 12.7, 10.7}, {2, kScatter, 8, 2048, 2048, 11.2, 11.0}, {2, kReduce, 8, 2048, 2048, 11.2, 11.1}, {2, kGather, 32, 16384, 1024, 16.4, 16.7}, {2, kScatter, 32, 16384, 1024, 17.7, 18.1}, {2, kReduce, 32, 16384, 1024, 19.3, 19.9}, {2, kGather, 32, 2048, 2048, 12.3, 9.8}, {2, kScatter, 32, 2048, 2048, 11.3, 9.8}, {2, kReduce, 32, 2048, 2048, 11.3, 10.1}, {2, kGather, 32, 4096, 12288, 42.2, 36.5}, {2, kScatter, 32, 4096, 12288, 38.1, 33.7}, {2, kReduce, 32, 4096, 12288, 38.4, 34.0}, {2, kGather, 160, 2048, 2048, 15.8, 13.9}, {2, kScatter, 160, 2048, 2048, 14.7, 12.7}, {2, kReduce, 160, 2048, 2048, 15.6, 13.3}, {2, kGather, 160, 4096, 12288, 84.4, 49.1}, {2, kScatter, 160, 4096, 12288, 69.4, 41.6}, {2, kReduce, 160, 4096, 12288, 69.5, 44.0}, {2, kGather, 160, 12288, 4096, 46.2, 42.1}, {2, kScatter, 160, 12288, 4096, 54.5, 43.5}, {2, kReduce, 160, 12288, 4096, 63.4, 50.3}, {2, kGather, 384, 4096, 12288, 78.8, 80.5}, {2, kScatter, 384, 4096, 12288, 74.8, 67.3}, {2, kReduce, 384, 4096, 12288, 80.6, 72.7}, {2, kGather, 384, 12288, 4096, 97.4, 63.5}, {2, kScatter, 384, 12288, 4096, 125.7, 76.4}, {2, kReduce, 384, 12288, 4096, 143.1, 89.4}, {2, kGather, 384, 1024, 16384, 90.2, 52.9}, {2, kScatter, 384, 1024, 16384, 49.2, 32.0}, {2, kReduce, 384, 1024, 16384, 52.8, 33.3}, {2, kGather, 1024, 12288, 4096, 146.5, 158.8}, {2, kScatter, 1024, 12288, 4096, 186.0, 193.5}, {2, kReduce, 1024, 12288, 4096, 203.8, 222.2}, {2, kGather, 1024, 1024, 16384, 110.5, 112.4}, {2, kScatter, 1024, 1024, 16384, 68.8, 61.4}, {2, kReduce, 1024, 1024, 16384, 72.7, 65.9}, {2, kGather, 1024, 16384, 1024, 59.4, 58.4}, {2, kScatter, 1024, 16384, 1024, 109.5, 120.5}, {2, kReduce, 1024, 16384, 1024, 160.2, 159.6}};
+
 OpRequest RequestFor(const MeasuredProduct& each) {
   const int64_t part = each.m / each.world;
   OpRequest request = each.op == kGather ? GatherMatmul(each.world, part, each.n, each.k, 0, DType::kBf16)
@@ -73,11 +77,12 @@ OpRequest RequestFor(const MeasuredProduct& each) {
   return request;
 }
 
-// The choice costs 10 % at most of what was measured, and 2 % in 9 of 10 cases of either size.
-TEST(ClientMeasured, AutoTakesTheFastestProduct) {
+// The choice costs 10 % at most of what was measured, and 2 % in 9 of 10 cases of either size. `model`: whether
+// these are a model's shapes, whose times are predicted too.
+void ExpectTheFastest(const std::vector<MeasuredProduct>& products, bool model) {
   for (const int world : {2, 4}) {
     size_t best = 0, all = 0;
-    for (const MeasuredProduct& each : kProductsOnH200) {
+    for (const MeasuredProduct& each : products) {
       if (each.world != world) continue;
       SCOPED_TRACE(testing::Message()
                    << world << " " << OpName(each.op) << " " << each.m << "x" << each.n << "x" << each.k);
@@ -91,13 +96,19 @@ TEST(ClientMeasured, AutoTakesTheFastestProduct) {
       const double least = each.fused_us > 0 ? std::min(each.fused_us, each.unfused_us) : each.unfused_us;
       ASSERT_GT(own, 0) << AlgorithmName(plan->algorithm) << ", " << plan->reason;
       EXPECT_LE(own, 1.1 * least) << AlgorithmName(plan->algorithm) << ", " << plan->reason;
-      EXPECT_NEAR(plan->predicted_us, own, 0.12 * own + 0.5);
+      if (model) {
+        EXPECT_NEAR(plan->predicted_us, own, 0.12 * own + 0.5);
+      }
       ++all;
       best += own <= 1.02 * least ? 1 : 0;
     }
     EXPECT_GE(10 * best, 9 * all) << world;
   }
 }
+
+TEST(ClientMeasured, AutoTakesTheFastestProduct) { ExpectTheFastest(kProductsOnH200, true); }
+
+TEST(ClientMeasured, AutoTakesTheFastestProductOfNoModel) { ExpectTheFastest(kGridOnH200, false); }
 
 struct MeasuredCollective {
   Op op;

@@ -126,6 +126,9 @@ Status LaunchTransposeBytes(const void* in, void* out, int64_t rows, int64_t col
 // Fills `count` elements with random values in [-1, 1); for the trials of a product's candidates.
 Status LaunchRandom(void* data, DType type, int64_t count, uint32_t seed, CUstream_st* stream);
 
+// Keeps the stream busy for `ns` nanoseconds, so that what is enqueued meanwhile runs without gaps behind it.
+Status LaunchPause(uint64_t ns, CUstream_st* stream);
+
 // Loads every kernel of this file, and the wait for a word of the user's own, into the current context: the
 // first launch of a kernel may wait for the whole context, and so would never return beside a lane that waits
 // for a word.

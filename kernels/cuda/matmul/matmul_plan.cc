@@ -118,7 +118,7 @@ Status EnqueuePlain(const MatmulArgs& args, int64_t first, int64_t last, CUstrea
 
 }  // namespace
 
-const TrialCalls kTrialCalls = {.fill = &LaunchRandom};
+const TrialCalls kTrialCalls = {.fill = &LaunchRandom, .pause = &LaunchPause};
 
 const MatmulChooser::Entry* MatmulChooser::Find(const LtProduct& product) const {
   for (const Entry& entry : entries_) {
@@ -228,6 +228,7 @@ Result<size_t> MatmulChooser::TryAll(const LtProduct& product,
                       .workspace = parts.back(),
                       .workspace_bytes = WorkspaceBytes(product),
                       .stream = stream,
+                      .pause = calls_.pause,
                       .last = last,
                       .left_ms = left_ms},
                      candidates)

@@ -47,6 +47,7 @@ std::optional<LtMapping> MapToLt(const MatmulArgs& args, int64_t rows, uint32_t 
 // The calls that put work on a stream; tests replace them.
 struct TrialCalls {
   Status (*fill)(void* data, DType type, int64_t count, uint32_t seed, CUstream_st* stream);  // LaunchRandom
+  Status (*pause)(uint64_t ns, CUstream_st* stream);                                          // LaunchPause
 };
 extern const TrialCalls kTrialCalls;
 

@@ -12,6 +12,11 @@ namespace {
 constexpr size_t kTrialRounds = 4;
 constexpr int kTrials = 3;
 constexpr float kFarBehind = 1.4f;
+// A run that may take less than the CPU needs for its launch, and how many of them are timed at once.
+constexpr float kBriefMs = 0.1f;
+constexpr int kBriefTrials = 8;
+// A pause that is still too short is taken as it is: a longer one costs more than a wrong choice.
+constexpr float kMaxPauseMs = 1.0f;
 
 // Of an H200, a millisecond's multiplications and additions at its peak; a faster GPU only tries less.
 double OperationsPerMs(cudaDataType_t type) {
@@ -91,7 +96,7 @@ Status MatmulTrial::VisitFirst(size_t i) {
   }
   // Candidates that come behind it are as slow as it is, more or less, and want a warm-up and a run each.
   const float spare = *work_.left_ms - 2 * warm * static_cast<float>(candidates_.size() - i - 1);
-  return Time(i, spare >= kTrials * warm ? kTrials : std::max(1, static_cast<int>(spare / warm)));
+  return Time(i, spare >= kTrials * warm ? kTrials : std::max(1, static_cast<int>(spare / warm)), warm);
 }
 
 Status MatmulTrial::VisitAgain(size_t i) {
@@ -102,7 +107,7 @@ Status MatmulTrial::VisitAgain(size_t i) {
   TANDEM_RETURN_IF_ERROR(WarmUp(i));
   if (out_[i]) return Status::Ok();
   *work_.left_ms -= times_[i];
-  return Time(i, kTrials);
+  return Time(i, kTrials, times_[i]);
 }
 
 Status MatmulTrial::WarmUp(size_t i) {
@@ -113,13 +118,31 @@ Status MatmulTrial::WarmUp(size_t i) {
   return work_.driver.StreamSynchronize(work_.stream);
 }
 
-Status MatmulTrial::Time(size_t i, int runs) {
+Status MatmulTrial::Time(size_t i, int runs, float about_ms) {
+  if (about_ms < kBriefMs && *work_.left_ms > kMaxPauseMs) return TimeBrief(i);
   TANDEM_RETURN_IF_ERROR(work_.driver.EventRecord(start_, work_.stream));
   for (int run = 0; run < runs; ++run) TANDEM_RETURN_IF_ERROR(Run(i));
   TANDEM_ASSIGN_OR_RETURN(const float elapsed, Elapsed());
   *work_.left_ms -= elapsed;
   Count(i, elapsed / static_cast<float>(runs));
   return Status::Ok();
+}
+
+Status MatmulTrial::TimeBrief(size_t i) {
+  for (;;) {
+    const auto begun = std::chrono::steady_clock::now();
+    TANDEM_RETURN_IF_ERROR(work_.pause(static_cast<uint64_t>(pause_ms_ * 1e6f), work_.stream));
+    TANDEM_RETURN_IF_ERROR(work_.driver.EventRecord(start_, work_.stream));
+    for (int run = 0; run < kBriefTrials; ++run) TANDEM_RETURN_IF_ERROR(Run(i));
+    const float enqueued = MsSince(begun);
+    TANDEM_ASSIGN_OR_RETURN(const float elapsed, Elapsed());
+    *work_.left_ms -= pause_ms_ + elapsed;
+    if (enqueued <= pause_ms_ || pause_ms_ >= kMaxPauseMs) {
+      Count(i, elapsed / static_cast<float>(kBriefTrials));
+      return Status::Ok();
+    }
+    pause_ms_ = std::min(kMaxPauseMs, 2 * enqueued);
+  }
 }
 
 Status MatmulTrial::Run(size_t i) {

@@ -36,6 +36,7 @@ class MatmulTrial {
     std::byte* workspace;
     size_t workspace_bytes;
     CUstream stream;
+    Status (*pause)(uint64_t ns, CUstream stream);
     std::string* last;
     float* left_ms;
   };
@@ -55,7 +56,11 @@ class MatmulTrial {
   Status VisitAgain(size_t i);
   // A run that is refused takes the candidate out.
   Status WarmUp(size_t i);
-  Status Time(size_t i, int runs);
+  // `about_ms`: what a run takes, as far as it is known.
+  Status Time(size_t i, int runs, float about_ms);
+  // The runs behind a pause of the stream, in which they are enqueued: a brief product ends sooner than the CPU
+  // enqueues the next one.
+  Status TimeBrief(size_t i);
   Status Run(size_t i);
   Status LoadAdding(size_t i);
   // Records the end behind the stream's work and waits for it: since the start was recorded.
@@ -68,6 +73,7 @@ class MatmulTrial {
   std::vector<float> times_;  // of a run, by candidate
   std::vector<bool> out_;
   float best_ = kNever;
+  float pause_ms_ = 0.05f;  // grows until it suffices
   bool over_ = false;  // the next run would not fit into the budget
 };
 

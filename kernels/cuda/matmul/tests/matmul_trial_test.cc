@@ -1,5 +1,5 @@
-// How long the candidates of a product are tried. Driver and cuBLASLt are mocked: the GPU's clock goes on by
-// what runs.
+// How long the candidates of a product are tried, and which is chosen. Driver and cuBLASLt are mocked: the GPU's
+// clock goes on by what runs, and stands behind the CPU's, which goes on by what is enqueued.
 #include "kernels/cuda/matmul/matmul_trial.h"
 
 #include <gmock/gmock.h>
@@ -41,12 +41,15 @@ class TimedLt : public CublasLt {
     }
     ++runs[i];
     last = i;
-    now_ms += ms[i];
+    cpu_ms += enqueue_ms;
+    now_ms = std::max(now_ms, cpu_ms) + ms[i];
     return Status::Ok();
   }
+  // The CPU has waited for the stream.
+  void Wait() { cpu_ms = std::max(cpu_ms, now_ms); }
   int AllRuns() const { return std::accumulate(runs.begin(), runs.end(), 0); }
 
-  float now_ms = 0;
+  float now_ms = 0, cpu_ms = 0, enqueue_ms = 0;
   std::vector<float> ms = std::vector<float>(kCandidates, 1.0f);
   std::vector<int> runs = std::vector<int>(kCandidates);
   std::vector<size_t> adding;  // candidates that ran with an old C
@@ -61,7 +64,11 @@ class MatmulTrialTest : public testing::Test {
       return Result<CUevent>(reinterpret_cast<CUevent>(++events_));
     });
     ON_CALL(driver_, EventRecord(_, _)).WillByDefault([this](CUevent event, CUstream) {
-      recorded_[event] = lt_.now_ms;
+      recorded_[event] = lt_.now_ms = std::max(lt_.now_ms, lt_.cpu_ms);
+      return Status::Ok();
+    });
+    ON_CALL(driver_, StreamSynchronize(_)).WillByDefault([this](CUstream) {
+      lt_.Wait();
       return Status::Ok();
     });
     ON_CALL(driver_, EventElapsedTime(_, _)).WillByDefault([this](CUevent start, CUevent end) {
@@ -69,6 +76,7 @@ class MatmulTrialTest : public testing::Test {
     });
     device_ = *CudaDevice::Create(&driver_, 0);
     chooser_ = std::make_unique<MatmulChooser>(device_, &lt_, kCandidates, kCalls);
+    paused_ = &lt_;
   }
   // It has two trials, of operands that are aligned to 16 bytes and to their elements.
   static MatmulArgs Product(int64_t rows, int64_t n = 48, int64_t k = 64) {
@@ -88,8 +96,14 @@ class MatmulTrialTest : public testing::Test {
     EXPECT_TRUE(chooser_->Enqueue(args, nullptr, nullptr).ok());
     return lt_.last;
   }
+  static inline TimedLt* paused_ = nullptr;
   static constexpr TrialCalls kCalls = {
-      .fill = [](void*, DType, int64_t, uint32_t, CUstream_st*) { return Status::Ok(); }};
+      .fill = [](void*, DType, int64_t, uint32_t, CUstream_st*) { return Status::Ok(); },
+      .pause =
+          [](uint64_t ns, CUstream_st*) {
+            paused_->now_ms = std::max(paused_->now_ms, paused_->cpu_ms) + static_cast<float>(ns) * 1e-6f;
+            return Status::Ok();
+          }};
 
   NiceMock<MockCudaDriver> driver_;
   TimedLt lt_;
@@ -106,6 +120,17 @@ TEST_F(MatmulTrialTest, ShortProductsRunFourRoundsOfFourForBothAlignments) {
   ASSERT_TRUE(chooser_->Prepare(Product(33)).ok());
   for (size_t i = 0; i < kCandidates; ++i) EXPECT_EQ(lt_.runs[i], i == 2 ? 2 * 4 : 2 * 16) << i;
   EXPECT_EQ(Chosen(Product(33)), 5u);
+}
+
+// The CPU takes longer to enqueue such a product than the GPU to compute it. Enqueued behind a pause, the faster
+// one is seen all the same.
+TEST_F(MatmulTrialTest, BriefProductsAreTimedBehindAPause) {
+  lt_.enqueue_ms = 0.006f;
+  lt_.ms.assign(kCandidates, 0.005f);
+  lt_.ms[3] = 0.004f;
+  ASSERT_TRUE(chooser_->Prepare(Product(33)).ok());
+  EXPECT_EQ(Chosen(Product(33)), 3u);
+  EXPECT_LE(lt_.now_ms, kTrialBudgetMs);
 }
 
 // Both alignments' choices also run as they do for further shards of a gather along K.
