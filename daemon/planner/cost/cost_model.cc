@@ -264,10 +264,12 @@ double FusedKernelUs(const Problem& problem, const MachineModel& machine, double
 
 // The same launched by the client, in graphs on two and four H200s, bf16 of 512 to 4096 rows. `wire`: what a
 // rank sends when every element crosses a link once. The last wave's partial sums are not hidden, nor is a
-// part of what an all-reduce sends back. A gather's first pieces come later than the first wave begins.
+// part of what an all-reduce sends back. A gather's first pieces come later than the first wave begins, the
+// later, the longer their rows are.
 double ClientFusedUs(const Problem& problem, const MachineModel& machine, double wire) {
   constexpr double kMeetingUs = 5, kCtas = 130, kRate = 1.07, kMaxReturnUs = 80;
-  const double piece_us = 13 * std::min(1.0, static_cast<double>(problem.k) / 8192);
+  constexpr double kPieceUs = 13, kLongRows = 8192;
+  const double piece_us = kPieceUs * std::min(1.0, static_cast<double>(problem.k) / kLongRows);
   const FusedWaves all = FastestWaves(problem, machine, kCtas, kRate);
   double us = kMeetingUs + std::max(all.us, wire);
   if (problem.request->op != Op::kAllGatherMatmul) {
@@ -292,13 +294,13 @@ double SkinnyUs(const Problem& problem, const MachineModel& machine, const Skinn
   return product + kSumUs * (layout.kind == SkinnyKind::kAllReduce ? 2 : 1) + wire;
 }
 
-// The same launched by the client, on two H100s and two H200s: 1024 to 14336 columns, 16 to 512 rows, K of
-// 1024 to 14336. A stage has 128 bytes of K. It takes as long as its SM loads it, or as a load's latency. A
+// The same launched by the client, on two H100s and two H200s: 1024 to 16384 columns, 8 to 512 rows, K of
+// 1024 to 16384. A stage has 128 bytes of K. It takes as long as its SM loads it, or as a load's latency. A
 // gather's stage also pushes its rows.
 double ClientSkinnyUs(const Problem& problem, const MachineModel& machine, const SkinnyLayout& layout,
                       double wire) {
   constexpr double kStartUs = 5, kMaxCtas = 128, kLatencyUs = 0.25, kSmGbps = 92;
-  constexpr double kMemoryStartUs = 2.9, kMemoryRate = 1.06;
+  constexpr double kMemoryStartUs = 2.9, kMemoryRate = 1.06, kMaxPushUs = 0.41;
   constexpr double kRate = 1.12;  // beside the model's, as those of ClientFlopsUs
   // What tiles of 224 columns or more take to begin and to end.
   constexpr double kWideUs = 5.5;
@@ -308,7 +310,8 @@ double ClientSkinnyUs(const Problem& problem, const MachineModel& machine, const
   const double tile_rows = layout.segment * layout.world;
   const double loads_us = TransferUs((tile_rows + layout.tile_n) * 128, kSmGbps);
   const double row_us = layout.world == 2 ? 0.0036 : 0.0027;
-  const double pushes_us = gather ? 0.22 + row_us * static_cast<double>(layout.rows) : 0;
+  const double pushes_us =
+      gather ? std::min(kMaxPushUs, 0.22 + row_us * static_cast<double>(layout.rows)) : 0;
   const double stage_us = std::max({kLatencyUs, loads_us, pushes_us});
   const double n = static_cast<double>(problem.n), k = static_cast<double>(problem.k);
   const double bytes = (static_cast<double>(problem.rows) * k + k * n) * layout.element_bytes;
@@ -377,7 +380,10 @@ double FusedUs(const Problem& problem, const MachineModel& machine, Algorithm al
       if (const auto layout = SkinnyFor(problem)) {
         const double wire = twice * TransferUs(sent, machine.link_gbps);
         if (problem.in_client()) return ClientSkinnyUs(problem, machine, *layout, wire);
-        return SkinnyUs(problem, machine, *layout, wire) + (measured ? kSkinnyExtraUs : 0);
+        const double us = SkinnyUs(problem, machine, *layout, wire);
+        if (!measured) return us;
+        // The kernel loads and pushes no faster for an engine.
+        return std::max(us, ClientSkinnyUs(problem, machine, *layout, wire)) + kSkinnyExtraUs;
       }
       if (MeasuredInClient(problem))
         return ClientFusedUs(problem, machine, TransferUs(sent, machine.link_gbps));
