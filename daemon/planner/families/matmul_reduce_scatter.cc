@@ -138,12 +138,19 @@ int FusedLanes(const Problem& problem) {
   return IsOneFusedWave(problem.world_size, c.extent[0], c.extent[1]) ? 1 : 2;
 }
 
+// Bands of columns that are told one by one, so that an owner's tiles wait for their own band alone: the
+// peers' rows of a band are computed before the own rows of the band before.
+int FusedBands(const Problem& problem) {
+  const View c = FoldedRows(problem.Slot(0, problem.slots.c[0]));
+  return CutFusedTiles(problem.world_size * c.extent[0], c.extent[1], problem.world_size).bands;
+}
+
 void Fused(const Problem& problem, Builder* builder) {
-  const int world = problem.world_size, dim = problem.dim;
+  const int world = problem.world_size, dim = problem.dim, bands = FusedBands(problem);
   const View c = problem.Slot(0, problem.slots.c[0]);
   const View slice = Packed(Ref{}, problem.wire, c.extent);
   const PeerSlots inbox(builder, Bytes(slice)), stage(builder, Bytes(slice));
-  const int sent = builder->Signals();
+  const int sent = builder->Signals(bands);
   FusedEntry entry(builder, problem.in_client());
   entry.Meet();
   for (int r = 0; r < world; ++r) {
@@ -160,12 +167,13 @@ void Fused(const Problem& problem, Builder* builder) {
       if (owner == r) continue;
       entry.BeforeDelivery(r);
       builder->Copy(r, 0, target, PackedLike(slice, inbox.At(owner, r)), true, Text("slice to ", owner));
-      builder->Signal(r, 0, owner, sent);
+      for (int band = 0; band < bands; ++band) builder->Signal(r, 0, owner, sent + band);
     }
     ReduceStep sum;
     sum.dst = problem.Slot(r, problem.slots.c[0]);
     for (int source = 0; source < world; ++source) {
-      if (source != r) builder->Wait(r, 0, source, sent, Text("slice from ", source));
+      for (int band = 0; band < bands && source != r; ++band)
+        builder->Wait(r, 0, source, sent + band, Text("slice from ", source));
       sum.sources.push_back(source == r ? sum.dst : PackedLike(slice, inbox.At(r, source)));
     }
     AddEpilogue(problem, r, dim, &sum);

@@ -109,6 +109,15 @@ TEST(CompareTest, ASystematicErrorShowsInTheNorm) {
   EXPECT_THAT(Judge(test, expected, packed), HasSubstr("norm"));
 }
 
+TEST(CompareTest, MoreRoundingsMayErrMoreInTheNorm) {
+  const Case test = AllReduceCase(DType::kBf16, Values::kRandom);
+  Expected expected = ComputeExpected(test, MakeInputs(test, 5), 0, 1);
+  std::vector<std::byte> packed = RightOutput(test.requests[0].operands[1].spec, expected);
+  for (double& value : expected.values) value *= 1.0045;
+  EXPECT_THAT(CompareOutput(test, 0, 1, {.roundings = 2}, expected, packed), HasSubstr("norm"));
+  EXPECT_EQ(CompareOutput(test, 0, 1, {.roundings = 4}, expected, packed), "");
+}
+
 // NCCL on GPUs saturates e5m2; nothing else does, nor NCCL with other types or sums that travel in f32.
 TEST(CompareTest, InfinitiesMaySaturateInNcclsSumsOfE5M2Only) {
   const Execution nccl{.roundings = kWorld, .algorithm = Algorithm::kNccl, .cuda = true};
