@@ -22,8 +22,8 @@ Precision PrecisionOf(DType dtype) {
   }
 }
 
-// The bound of the whole output's relative error, in the norm (fp32: 1e-6 * sqrt(K); bf16: 4e-3), after at most
-// two roundings to its type.
+// The bound of the whole output's relative error, in the norm (fp32: 1e-6 * sqrt(K); bf16: 4e-3), after at
+// most two roundings to its type.
 double NormBoundOfTwo(DType dtype, bool fp8_operands, double k) {
   switch (dtype) {
     // The tensor cores' accumulators of fp8 products keep fewer bits than fp32.

@@ -321,8 +321,7 @@ double ClientSkinnyUs(const Problem& problem, const MachineModel& machine, const
   const double busy = std::min(1.0, layout.ctas() / kMaxCtas);
   const double flops_us =
       flops / (kRate * machine.tflops * busy * 1e6) + (layout.tile_n >= 224 ? kWideUs : 0);
-  const double product =
-      std::max({layout.k_blocks() * stage_us, memory_us, flops_us});
+  const double product = std::max({layout.k_blocks() * stage_us, memory_us, flops_us});
   if (gather) return kStartUs + product;
   const double rank_us = kSumUs + (layout.kind == SkinnyKind::kAllReduce ? kReturnUs : 0);
   return kStartUs + product + wire + rank_us * (layout.world - 2);

@@ -177,6 +177,35 @@ TEST(Bulk, IsUsedAboveTheWorkspaceBound) {
   EXPECT_GT(above->bulk_bytes, uint64_t{32} << 20);
 }
 
+// Words that rank 0's fused kernel waits for, of the peers' slices.
+int AwaitedSlices(int world, int64_t m, int64_t n, int64_t k, PlanPlacement placement) {
+  OpRequest request = MatmulScatter(world, m, n, k, 0, DType::kBf16);
+  request.algorithm = Algorithm::kFused;
+  GroupContext group = HopperGroup(world);
+  group.client_kernels = ClientKernels::kFused;
+  group.placement = placement;
+  const auto plan = PlanOf(request, group);
+  EXPECT_TRUE(plan.ok()) << plan.status().ToString();
+  if (!plan.ok()) return -1;
+  EXPECT_EQ(plan->placement, placement);
+  int words = 0;
+  for (const Step& step : plan->programs[0].steps) {
+    const auto* kernel = std::get_if<CollectiveStep>(&step.work);
+    if (kernel == nullptr) continue;
+    for (const Step& part : kernel->expansion) words += part.label.starts_with("slice from") ? 1 : 0;
+  }
+  return words;
+}
+
+TEST(FusedSchedule, ScattersOfTwoRanksTellTheirBands) {
+  for (const PlanPlacement placement : {PlanPlacement::kEngine, PlanPlacement::kClient}) {
+    EXPECT_EQ(AwaitedSlices(2, 1024, 12288, 4096, placement), 3) << "16 tiles of 256 columns each";
+    EXPECT_EQ(AwaitedSlices(2, 8192, 8192, 14336, placement), 8) << "four tiles each";
+    EXPECT_EQ(AwaitedSlices(2, 1024, 16384, 1024, placement), 1) << "short rows of A";
+    EXPECT_EQ(AwaitedSlices(4, 4096, 8192, 7168, placement), 3) << "one of each peer";
+  }
+}
+
 TEST(Planning, OfEightRanksIsQuick) {
   OpRequest request = GatherMatmul(8, 128, 512, 512);
   request.algorithm = Algorithm::kPipeline;

@@ -119,7 +119,7 @@ Status MatmulTrial::WarmUp(size_t i) {
 }
 
 Status MatmulTrial::Time(size_t i, int runs, float about_ms) {
-  if (about_ms < kBriefMs && *work_.left_ms > kMaxPauseMs) return TimeBrief(i);
+  if (about_ms<kBriefMs&& * work_.left_ms> kMaxPauseMs) return TimeBrief(i);
   TANDEM_RETURN_IF_ERROR(work_.driver.EventRecord(start_, work_.stream));
   for (int run = 0; run < runs; ++run) TANDEM_RETURN_IF_ERROR(Run(i));
   TANDEM_ASSIGN_OR_RETURN(const float elapsed, Elapsed());

@@ -58,8 +58,8 @@ class MatmulTrial {
   Status WarmUp(size_t i);
   // `about_ms`: what a run takes, as far as it is known.
   Status Time(size_t i, int runs, float about_ms);
-  // The runs behind a pause of the stream, in which they are enqueued: a brief product ends sooner than the CPU
-  // enqueues the next one.
+  // The runs behind a pause of the stream, in which they are enqueued: a brief product ends sooner than the
+  // CPU enqueues the next one.
   Status TimeBrief(size_t i);
   Status Run(size_t i);
   Status LoadAdding(size_t i);
@@ -74,7 +74,7 @@ class MatmulTrial {
   std::vector<bool> out_;
   float best_ = kNever;
   float pause_ms_ = 0.05f;  // grows until it suffices
-  bool over_ = false;  // the next run would not fit into the budget
+  bool over_ = false;       // the next run would not fit into the budget
 };
 
 }  // namespace tandem::cuda

@@ -1,5 +1,5 @@
-// How long the candidates of a product are tried, and which is chosen. Driver and cuBLASLt are mocked: the GPU's
-// clock goes on by what runs, and stands behind the CPU's, which goes on by what is enqueued.
+// How long the candidates of a product are tried, and which is chosen. Driver and cuBLASLt are mocked: the
+// GPU's clock goes on by what runs, and stands behind the CPU's, which goes on by what is enqueued.
 #include "kernels/cuda/matmul/matmul_trial.h"
 
 #include <gmock/gmock.h>
@@ -122,8 +122,8 @@ TEST_F(MatmulTrialTest, ShortProductsRunFourRoundsOfFourForBothAlignments) {
   EXPECT_EQ(Chosen(Product(33)), 5u);
 }
 
-// The CPU takes longer to enqueue such a product than the GPU to compute it. Enqueued behind a pause, the faster
-// one is seen all the same.
+// The CPU takes longer to enqueue such a product than the GPU to compute it. Enqueued behind a pause, the
+// faster one is seen all the same.
 TEST_F(MatmulTrialTest, BriefProductsAreTimedBehindAPause) {
   lt_.enqueue_ms = 0.006f;
   lt_.ms.assign(kCandidates, 0.005f);
