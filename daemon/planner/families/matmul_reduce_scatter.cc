@@ -140,8 +140,8 @@ int FusedLanes(const Problem& problem) {
 
 // Bands of columns, each with its own signal, so that an owner's tiles wait for their own band alone. The
 // peer's rows of a band are computed before the own rows of the band before. On two H200s this saves up to a
-// sixth of the time. On four it costs up to 9 %, and with short rows of A up to 20 %: a band's sums come later
-// than its tiles want them.
+// sixth of the time. On four it costs up to 9 %, and with short rows of A up to 20 %: a band's sums come
+// later than its tiles want them.
 int FusedBands(const Problem& problem) {
   constexpr int64_t kLeastRowBytes = 4096;
   const View c = FoldedRows(problem.Slot(0, problem.slots.c[0]));
