@@ -24,7 +24,7 @@ Precision PrecisionOf(DType dtype) {
 
 // The bound of the whole output's relative error, in the norm (fp32: 1e-6 * sqrt(K); bf16: 4e-3), after at
 // most two roundings to its type.
-double NormBoundOfTwo(DType dtype, bool fp8_operands, double k) {
+double NormBound(DType dtype, bool fp8_operands, double k) {
   switch (dtype) {
     // The tensor cores' accumulators of fp8 products keep fewer bits than fp32.
     case DType::kF32: return fp8_operands ? 1e-3 : 1e-6 * std::sqrt(std::max(k, 1.0));
@@ -36,11 +36,9 @@ double NormBoundOfTwo(DType dtype, bool fp8_operands, double k) {
   }
 }
 
-// Errors of independent roundings add as squares. Four of bf16 give 3.2e-3, and 4e-3 in one of some thousand
-// small outputs.
-double NormBound(DType dtype, bool fp8_operands, double k, int roundings) {
-  return NormBoundOfTwo(dtype, fp8_operands, k) * std::sqrt(std::max(1.0, roundings / 2.0));
-}
+// What that bound grows by: the squares of independent roundings' errors add up. Four of bf16 give 3.2e-3 in
+// the mean of small outputs, and more than 4e-3 in one of some thousand.
+double RoundingGrowth(int roundings) { return std::sqrt(std::max(1.0, roundings / 2.0)); }
 
 // fp8 products with fast accumulation on CUDA: what the tensor cores' accumulators add to the error, in units
 // of the sum's magnitude. Hopper's keep about 14 bits (DeepSeek-V3 Technical Report, arXiv 2412.19437,
@@ -157,7 +155,7 @@ std::string CompareOutput(const Case& test, int rank, int slot, const Execution&
   const double norm = std::sqrt(norm2), error = std::sqrt(error2);
   // In a handful of elements the norm says no more than the bound of each.
   const bool few = expected.values.size() < 64;
-  const double bound = std::max(NormBound(spec.dtype, fp8, k, roundings), fast);
+  const double bound = std::max(NormBound(spec.dtype, fp8, k) * RoundingGrowth(roundings), fast);
   if (!few && error > bound * norm) {
     char text[96];
     std::snprintf(text, sizeof(text), "relative error %.3g in the norm, at most %.3g", error / norm, bound);

@@ -56,6 +56,9 @@ const std::vector<FusedExtents> kWide = {
     {16, 14328, 48, "few rows, 14328 columns"},         {9, 16200, 48, "few rows, 16200 columns"},
     {16, 28000, 32, "few rows, 28000 columns"},         {5, 32000, 32, "few rows, 32000 columns"},
     {128, 5000, 48, "two rows of tiles, 5000 columns"}, {100, 14320, 32, "two rows of tiles, 14320 columns"}};
+// More than a wave of tiles on two ranks, and rows of A long enough for bands of columns, the last one
+// narrower.
+const FusedExtents kBands = {512, 4360, 2064, "two bands"};
 // Many stages of sums of fp8, the last one not whole.
 const FusedExtents kLongFused = {70, 40, 2064, "long sums"};
 
@@ -127,6 +130,8 @@ void AddFusedMatmuls(Matrix* matrix) {
       if (types.a == types.b && types.a != kF8E5M2 && types.out == (IsFloat8(types.a) ? kBf16 : types.a)) {
         for (const FusedExtents& extents : kWide)
           AddOne(matrix, op, types, extents, extents.rows * matrix->world());
+        if (!IsFloat8(types.a) && op == Op::kMatmulReduceScatter)
+          AddOne(matrix, op, types, kBands, kBands.rows * matrix->world());
       }
       if (IsFloat8(types.a)) AddOne(matrix, op, types, kLongFused, kLongFused.rows * matrix->world());
       if (op != Op::kMatmulAllReduce) continue;

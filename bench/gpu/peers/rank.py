@@ -155,6 +155,8 @@ def main():
             for name, make in factories
             if re.search(options.arms, name) and not (shared and "nccl" in name)
         ]
+        if not factories:
+            sys.exit(f"no arm of {case.name} has {options.arms}")
         measured, failed, watts = bench.compare(
             case.name, factories, reference, tolerance, count, options.rounds, context.exact
         )

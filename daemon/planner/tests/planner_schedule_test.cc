@@ -6,6 +6,7 @@
 #include <ctime>
 
 #include "daemon/planner/tests/planner_fixtures.h"
+#include "program/verifier/verifier.h"
 #include "program/views.h"
 
 namespace tandem::plan {
@@ -188,6 +189,12 @@ int AwaitedSlices(int world, int64_t m, int64_t n, int64_t k, PlanPlacement plac
   EXPECT_TRUE(plan.ok()) << plan.status().ToString();
   if (!plan.ok()) return -1;
   EXPECT_EQ(plan->placement, placement);
+  const auto context = ContextOf(OnAllRanks(request, world));
+  EXPECT_TRUE(context.ok());
+  if (!context.ok()) return -1;
+  const bool client_placed = placement == PlanPlacement::kClient;
+  const Status proof = VerifyPrograms(plan->programs, *context, {.client_placed = client_placed});
+  EXPECT_TRUE(proof.ok()) << proof.ToString();
   int words = 0;
   for (const Step& step : plan->programs[0].steps) {
     const auto* kernel = std::get_if<CollectiveStep>(&step.work);
@@ -197,7 +204,7 @@ int AwaitedSlices(int world, int64_t m, int64_t n, int64_t k, PlanPlacement plac
   return words;
 }
 
-TEST(FusedSchedule, ScattersOfTwoRanksTellTheirBands) {
+TEST(FusedSchedule, ScattersOfTwoRanksSignalEachBand) {
   for (const PlanPlacement placement : {PlanPlacement::kEngine, PlanPlacement::kClient}) {
     EXPECT_EQ(AwaitedSlices(2, 1024, 12288, 4096, placement), 3) << "16 tiles of 256 columns each";
     EXPECT_EQ(AwaitedSlices(2, 8192, 8192, 14336, placement), 8) << "four tiles each";

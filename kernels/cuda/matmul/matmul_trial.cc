@@ -15,7 +15,7 @@ constexpr float kFarBehind = 1.4f;
 // A run that may take less than the CPU needs for its launch, and how many of them are timed at once.
 constexpr float kBriefMs = 0.1f;
 constexpr int kBriefTrials = 8;
-// A pause that is still too short is taken as it is: a longer one costs more than a wrong choice.
+// The longest pause. Runs that take the CPU longer still are timed all the same.
 constexpr float kMaxPauseMs = 1.0f;
 
 // Of an H200, a millisecond's multiplications and additions at its peak; a faster GPU only tries less.
@@ -119,7 +119,8 @@ Status MatmulTrial::WarmUp(size_t i) {
 }
 
 Status MatmulTrial::Time(size_t i, int runs, float about_ms) {
-  if (about_ms<kBriefMs&& * work_.left_ms> kMaxPauseMs) return TimeBrief(i);
+  const bool pauses = *work_.left_ms > kMaxPauseMs;
+  if (pauses && about_ms < kBriefMs) return TimeBrief(i);
   TANDEM_RETURN_IF_ERROR(work_.driver.EventRecord(start_, work_.stream));
   for (int run = 0; run < runs; ++run) TANDEM_RETURN_IF_ERROR(Run(i));
   TANDEM_ASSIGN_OR_RETURN(const float elapsed, Elapsed());
