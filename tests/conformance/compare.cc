@@ -36,8 +36,8 @@ double NormBound(DType dtype, bool fp8_operands, double k) {
   }
 }
 
-// What that bound grows by: the squares of independent roundings' errors add up. Four of bf16 give 3.2e-3 in
-// the mean of small outputs, and more than 4e-3 in one of some thousand.
+// The growth of that bound: errors of independent roundings add as squares. Four of bf16 give 3.2e-3 in the
+// mean of small outputs, and more than 4e-3 in one of some thousand.
 double RoundingGrowth(int roundings) { return std::sqrt(std::max(1.0, roundings / 2.0)); }
 
 // fp8 products with fast accumulation on CUDA: what the tensor cores' accumulators add to the error, in units

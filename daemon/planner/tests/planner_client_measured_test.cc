@@ -63,8 +63,8 @@ const std::vector<MeasuredProduct> kProductsOnH200 = {
     {4, kScatter, 512, 8192, 7168, 111.7, 111.2},   {4, kScatter, 1024, 8192, 7168, 196.9, 210.0},
     {4, kScatter, 2048, 8192, 7168, 340.3, 421.5},  {4, kScatter, 4096, 8192, 7168, 672.2, 824.9}};
 
-// Shapes of no model: an earlier run of the grid in docs/performance-streams.md, by which the predictions were
-// fitted.
+// Shapes of no model: an earlier run of the grid in docs/performance-streams.md, by which the predictions
+// were fitted.
 const std::vector<MeasuredProduct> kGridOnH200 = {
     {2, kGather, 8, 1024, 16384, 70.9, 17.7},       {2, kScatter, 8, 1024, 16384, 40.9, 16.7},
     {2, kReduce, 8, 1024, 16384, 40.7, 16.9},       {2, kGather, 8, 16384, 1024, 16.3, 15.3},
