@@ -1,5 +1,6 @@
 #include "client/torch/call_arguments.h"
 
+#include <bit>
 #include <stdexcept>
 #include <string>
 
@@ -34,6 +35,14 @@ bool IsContiguous(std::span<const int64_t> shape, std::span<const int64_t> strid
   return true;
 }
 
+// Whether elements lie in one place: such a tensor cannot be written, and Python's kernel says so.
+bool SharesElements(std::span<const int64_t> shape, std::span<const int64_t> strides) {
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (shape[i] > 1 && strides[i] == 0) return true;
+  }
+  return false;
+}
+
 // What a value consists of. Values of other kinds own nothing.
 enum class Holds : uint8_t { kPlain, kTensor, kText, kOptional, kList };
 struct Form {
@@ -57,6 +66,7 @@ constexpr Form FormOf(ArgumentKind kind) {
     case ArgumentKind::kGroupName: return {Holds::kText};
     case ArgumentKind::kInt:
     case ArgumentKind::kBool:
+    case ArgumentKind::kFloat:
     case ArgumentKind::kType: return {};
   }
   return {};
@@ -118,8 +128,9 @@ bool CallArguments::AddTensor(AtenTensorHandle handle, CallKey* key) {
   tensor.strides = {strides, static_cast<size_t>(dims)};
   tensor.contiguous = IsContiguous(tensor.shape, tensor.strides);
   const auto byte = [](int64_t value) { return static_cast<uint64_t>(value) & 0xFF; };
+  const bool shares = !tensor.contiguous && SharesElements(tensor.shape, tensor.strides);
   key->Add(byte(dims) | byte(tensor.dtype) << 8 | byte(tensor.device_type) << 16 |
-           byte(tensor.device_index) << 24);
+           byte(tensor.device_index) << 24 | uint64_t{shares} << 32);
   key->Add(tensor.shape);
   if (tensor.device_type != aoti_torch_device_type_cpu()) key->Add(tensor.strides);
   return dims <= 0xFF;
@@ -159,6 +170,8 @@ bool CallArguments::Add(StableIValue value, ArgumentKind kind, CallKey* key) {
   }
   if (kind == ArgumentKind::kBool) {
     key->Add(As<bool>(value) ? 1 : 0);
+  } else if (kind == ArgumentKind::kFloat) {
+    key->Add(std::bit_cast<uint64_t>(As<double>(value)));
   } else if (kind == ArgumentKind::kType) {
     key->Add(As<uint32_t>(value));
   } else {

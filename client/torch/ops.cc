@@ -203,6 +203,9 @@ constexpr ArgumentKind kAlong[] = {kTensor, kInt, kGroupName};
 constexpr ArgumentKind kReduceAlong[] = {kTensor, kText, kInt, kGroupName};
 constexpr ArgumentKind kProductAlong[] = {kTensor, kTensor, kText, kInt, kGroupName, kOptionalTensor};
 constexpr ArgumentKind kProduct[] = {kTensor, kTensor, kText, kGroupName, kOptionalTensor};
+constexpr ArgumentKind kReduceNorm[] = {kTensor, kTensor, kTensor, kFloat, kGroupName};
+constexpr ArgumentKind kProductNorm[] = {kTensor, kTensor,    kTensor,        kTensor,
+                                         kFloat,  kGroupName, kOptionalTensor};
 constexpr ArgumentKind kWhole[] = {kTensor, kGroupName};
 constexpr ArgumentKind kArriving[] = {kTensor, kTensor, kTensor, kInt, kGroupName};
 constexpr ArgumentKind kGatherProducts[] = {kTensor, kTensors, kInt, kGroupName, kOptionalTensors, kBool};
@@ -260,6 +263,8 @@ TANDEM_TORCH_OP(LowContentionReduceScatter, "low_contention_reduce_scatter", kRe
 TANDEM_TORCH_OP(AsyncInputMatmul, "async_input_matmul", kArriving)
 TANDEM_TORCH_OP(MatmulReduceScatter, "matmul_reduce_scatter", kProductAlong)
 TANDEM_TORCH_OP(MatmulAllReduce, "matmul_all_reduce", kProduct)
+TANDEM_TORCH_OP(AllReduceRmsNorm, "all_reduce_rms_norm", kReduceNorm)
+TANDEM_TORCH_OP(MatmulAllReduceRmsNorm, "matmul_all_reduce_rms_norm", kProductNorm)
 TANDEM_TORCH_KERNEL(AllGatherMatmul, "all_gather_matmul", "", kGatherProducts, kNoMore, kGatheredAndProducts)
 TANDEM_TORCH_KERNEL(AllGatherMatmulNoted, "all_gather_matmul", "noted", kGatherProducts, kGraph,
                     kGatheredAndProducts)
@@ -288,6 +293,8 @@ void RegisterAll(torch::stable::detail::StableLibrary& library) {
   RegisterAsyncInputMatmul(library);
   RegisterMatmulReduceScatter(library);
   RegisterMatmulAllReduce(library);
+  RegisterAllReduceRmsNorm(library);
+  RegisterMatmulAllReduceRmsNorm(library);
   library.impl("all_gather_matmul", &AllGatherMatmul).impl("all_gather_matmul.noted", &AllGatherMatmulNoted);
   library.impl("all_gather_matmul.out", &AllGatherMatmulOut);
   library.impl("all_gather_matmul.noted_out", &AllGatherMatmulNotedOut);

@@ -23,7 +23,7 @@ extern "C" {
 
 #define TANDEM_TORCH_API __attribute__((visibility("default")))
 /* Grows with every change of these functions. The package refuses a library of another version. */
-#define TANDEM_TORCH_VERSION 3
+#define TANDEM_TORCH_VERSION 4
 
 TANDEM_TORCH_API int tandem_torch_version(void);
 

@@ -67,6 +67,35 @@ def matmul_all_reduce(a: torch.Tensor, b: torch.Tensor, reduce_op: str, group_na
     return total if bias is None else total + bias.to(total.dtype)
 
 
+def _normed(total: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+    """RMSNorm over the last dimension, in f32 at least, rounded once."""
+    wide = total.to(torch.promote_types(total.dtype, torch.float32))
+    factors = torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
+    return (wide * factors * weight).to(total.dtype)
+
+
+def all_reduce_rms_norm(
+    tensor: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, epsilon: float, group_name: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The norm of the residual with the sum of all ranks' tensors, and that residual."""
+    total = all_reduce(tensor, "sum", group_name) + residual
+    return _normed(total, weight, epsilon), total
+
+
+def matmul_all_reduce_rms_norm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    epsilon: float,
+    group_name: str,
+    bias: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The norm of the residual with the sum of A @ B and the bias, and that residual."""
+    total = matmul_all_reduce(a, b, "sum", group_name, bias) + residual
+    return _normed(total, weight, epsilon), total
+
+
 def all_gather_matmul(
     a: torch.Tensor, bs: Sequence[torch.Tensor], gather_dim: int, group_name: str, biases: Sequence[torch.Tensor | None]
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tandem.torch")
 
-VERSION = 3
+VERSION = 4
 _ARGUMENT, _RESULT = 0, 1
 _NEVER, _ELSEWHERE, _SYMMETRIC = 0, 1, 2
 
@@ -333,7 +333,9 @@ def _describe(prepared: Prepared, slots: Sequence[Slot], tensors: list[torch.Ten
     made = [i for i, slot in enumerate(slots) if id(slot.tensor) not in numbers]
     made.sort(key=lambda i: slots[i].role == "gathered_a")
     for i, slot in enumerate(slots):
-        if (i in made and not (slot.written and slot.tensor.is_contiguous())) or slot.alias_of is not None:
+        if i in made and not (slot.written and slot.tensor.is_contiguous()):
+            return None
+        if slot.alias_of is not None and prepared.can_be_symmetric(slot):  # both of its slots would have to lie there
             return None
         source, index = (_RESULT, made.index(i)) if i in made else (_ARGUMENT, numbers[id(slot.tensor)])
         layout.append((source, index))

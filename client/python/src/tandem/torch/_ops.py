@@ -420,10 +420,11 @@ def register_noted(
 
 def plan_outputs(name: str) -> None:
     """Lets Inductor plan the result of an op with one result that a program calls. Not where a tensor follows other arguments, as a
-    bias does, and not of overloads with a graph's name: torch 2.15 hands all tensors on first, and named arguments by position."""
+    bias does, and not of overloads with a graph's name: torch 2.15 hands all tensors on first, and named arguments by position.
+    Not of an op that writes an argument either: torch takes functional ops only."""
     operation = getattr(_tandem, name)
     tensors = ["Tensor" in str(argument.type) for argument in operation.default._schema.arguments]
-    if tensors == sorted(tensors, reverse=True):
+    if tensors == sorted(tensors, reverse=True) and not operation.default._schema.is_mutable:
         plan_output(operation.default, operation.out)
 
 

@@ -28,6 +28,9 @@ SINGLE = {
     "async_input_matmul": "Tensor a, Tensor b, Tensor a_chunk_signals, int a_chunk_pivot, str group_name",
     "matmul_reduce_scatter": "Tensor A, Tensor B, str reduce_op, int scatter_dim, str group_name, Tensor? bias=None",
     "matmul_all_reduce": "Tensor A, Tensor B, str reduce_op, str group_name, Tensor? bias=None",
+    "all_reduce_rms_norm": "Tensor input, Tensor(a!) residual, Tensor weight, float epsilon, str group_name",
+    "matmul_all_reduce_rms_norm": "Tensor A, Tensor B, Tensor(a!) residual, Tensor weight, float epsilon, str group_name, "
+    "Tensor? bias=None",
 }
 SEVERAL = {
     "all_gather_matmul": "(Tensor A, Tensor[] Bs, int gather_dim, str group_name, Tensor[]? biases=None, *, bool return_A=True) "
@@ -42,12 +45,13 @@ SEVERAL_OUT = {
 }
 
 for _name, _arguments in SINGLE.items():
+    _out = f"Tensor({'b' if '(a!)' in _arguments else 'a'}!) out"
     LIB.define(f"{_name}({_arguments}) -> Tensor", tags=TAGS)
     # Returning nothing lets torch 2.11 trace an explicit call of the overload, too.
-    LIB.define(f"{_name}.out({_arguments}, *, Tensor(a!) out) -> ()", tags=TAGS)
+    LIB.define(f"{_name}.out({_arguments}, *, {_out}) -> ()", tags=TAGS)
     # What the compile pass emits: `graph` is the name of the graph's records, also where the graph comes from a cache.
     LIB.define(f"{_name}.noted({_arguments}, *, str graph) -> Tensor", tags=TAGS)
-    LIB.define(f"{_name}.noted_out({_arguments}, *, str graph, Tensor(a!) out) -> ()", tags=TAGS)
+    LIB.define(f"{_name}.noted_out({_arguments}, *, str graph, {_out}) -> ()", tags=TAGS)
 for _name, _signature in SEVERAL.items():
     LIB.define(_name + _signature, tags=TAGS)
 
