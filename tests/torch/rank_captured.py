@@ -48,6 +48,14 @@ def test_every_op(name):
         replays(lambda a, b: OPS.all_gather_matmul(a, [b], 0, name)[1], a, b)
         replays(lambda h, c: [OPS.matmul_reduce_scatter(h, c, "sum", 0, name)], rand(rows, 32, dtype=dtype), c)
         replays(lambda h, c: [OPS.matmul_all_reduce(h, c, "sum", name)], rand(rows, 32, dtype=dtype), c)
+        residual, weight = rand(rows, 16, dtype=dtype, seed=3), rand(16, dtype=dtype, seed=4)
+
+        def normed(op, *first):
+            own = residual.clone()  # each replay begins with the same
+            return [getattr(OPS, op)(*first, own, weight, 1e-5, name), own]
+
+        replays(lambda x: normed("all_reduce_rms_norm", x), a)
+        replays(lambda h, c: normed("matmul_all_reduce_rms_norm", h, c), rand(rows, 32, dtype=dtype), c)
 
 
 @check

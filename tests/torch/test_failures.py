@@ -68,7 +68,10 @@ class Unavailable(unittest.TestCase):
             self.assertEqual(result["sum"][0], [1.0, 3.0])
             self.assertEqual(len(result["product"]), 8)
             self.assertEqual(result["scattered"], [[(4 * rank + i) + 0.5, (4 * rank + i) + 1.5] for i in (0, 2)])
-            self.assertEqual(len(result["warnings"]), 3, result["warnings"])
+            self.assertEqual(result["residual"][0], [2.0, 4.0])
+            for got, want in zip(result["normed"][0], (2 / 10**0.5, 8 / 10**0.5)):
+                self.assertAlmostEqual(got, want, 5)
+            self.assertEqual(len(result["warnings"]), 4, result["warnings"])
             for text in (*result["warnings"], *result["their warnings"]):
                 self.assertIn(reason, text)
             # Behind install() what symm_mem had before goes on.

@@ -33,6 +33,21 @@ class ScaledOfFourRanks(Scaled):
     world = 4
 
 
+class Norms(Checks, unittest.TestCase):
+    program = "rank_norms.py"
+    timeout = 300
+    env = {"TANDEM_TEST_PATIENCE": "120"}
+
+
+class NormsOfFourRanks(Checks, unittest.TestCase):
+    program = "rank_norms.py"
+    world = 4
+
+    @classmethod
+    def names(cls):
+        return [name for name in super().names() if name not in ("test_compiled", "test_opcheck")]
+
+
 class Kernels(Checks, unittest.TestCase):
     program = "rank_kernels.py"
 
@@ -43,6 +58,12 @@ class PythonsKernels(Checks, unittest.TestCase):
 
     program = "rank_ops.py"
     env = {"TANDEM_TORCH_KERNELS": "python"}
+
+
+@unittest.skipIf(CUDA, "differs on the host backend")
+class PythonsNorms(Checks, unittest.TestCase):
+    program = "rank_norms.py"
+    env = {"TANDEM_TORCH_KERNELS": "python", "TANDEM_TEST_PATIENCE": "120"}
 
 
 class FourRanks(Checks, unittest.TestCase):
@@ -120,8 +141,11 @@ add_tests(
     OnTheirStreams,
     Scaled,
     ScaledOfFourRanks,
+    Norms,
+    NormsOfFourRanks,
     Kernels,
     PythonsKernels,
+    PythonsNorms,
     FourRanks,
     Plans,
     PlansOfFourRanks,
