@@ -43,7 +43,7 @@ constexpr std::array<std::pair<Algorithm, std::string_view>, 14> kAlgorithms = {
     {Algorithm::kDirect, "direct"},
 }};
 
-constexpr std::array<std::pair<Role, std::string_view>, 11> kRoles = {{
+constexpr std::array<std::pair<Role, std::string_view>, 14> kRoles = {{
     {Role::kInput, "input"},
     {Role::kOutput, "output"},
     {Role::kA, "a"},
@@ -55,6 +55,9 @@ constexpr std::array<std::pair<Role, std::string_view>, 11> kRoles = {{
     {Role::kBias, "bias"},
     {Role::kResultScale, "result_scale"},
     {Role::kChunkSignals, "chunk_signals"},
+    {Role::kNormWeight, "norm_weight"},
+    {Role::kResidual, "residual"},
+    {Role::kResidualOutput, "residual_output"},
 }};
 
 template <typename Table, typename Key>
@@ -141,6 +144,23 @@ Result<int64_t> SpanBytes(const TensorSpec& spec) {
     last += steps * strides[i];
   }
   return (last + 1) * static_cast<int64_t>(DTypeBytes(spec.dtype));
+}
+
+OpRequest WithoutNorm(const OpRequest& request) {
+  OpRequest sum = request;
+  sum.operands.clear();
+  sum.norm_epsilon = 0;
+  std::vector<int> slot_of;  // by the old one; -1: left out
+  for (Operand operand : request.operands) {
+    const bool of_norm = operand.role == Role::kNormWeight || operand.role == Role::kResidual ||
+                         operand.role == Role::kResidualOutput;
+    slot_of.push_back(of_norm ? -1 : static_cast<int>(sum.operands.size()));
+    if (of_norm) continue;
+    const bool has_slot = operand.alias_of >= 0 && operand.alias_of < static_cast<int>(slot_of.size());
+    if (has_slot) operand.alias_of = slot_of[static_cast<size_t>(operand.alias_of)];
+    sum.operands.push_back(std::move(operand));
+  }
+  return sum;
 }
 
 int PartSlot(const OpRequest& request) { return PartOf(request).part; }

@@ -80,6 +80,14 @@ struct ReduceArgs {
   Guard guard{};
 };
 
+// See plan::NormStep.
+struct NormArgs {
+  DeviceView sum, weight, out;
+  bool has_residual = false;
+  DeviceView residual, residual_out;
+  float epsilon = 0;
+};
+
 // See plan::NcclStep. `communicator` is the group's, made by Backend::MakeCommunicator.
 class Communicator;
 struct NcclArgs {
@@ -215,6 +223,7 @@ class Lane {
   virtual Status Copy(const CopyArgs& args) = 0;
   virtual Status Matmul(const MatmulArgs& args) = 0;
   virtual Status Reduce(const ReduceArgs& args) = 0;
+  virtual Status Norm(const NormArgs& args) = 0;
   virtual Status Nccl(const NcclArgs& args) = 0;
   // One kernel for a whole collective, if Backend::HasCollective() says so. Lanes of peers must run theirs at
   // the same time.

@@ -208,7 +208,8 @@ int BlocksFor(std::span<CollectiveStep* const> steps) {
 // True for steps that neither signal nor wait.
 bool IsOwnWork(const Step& step) {
   return std::holds_alternative<MatmulStep>(step.work) || std::holds_alternative<ReduceStep>(step.work) ||
-         std::holds_alternative<CopyStep>(step.work) || std::holds_alternative<NopStep>(step.work);
+         std::holds_alternative<CopyStep>(step.work) || std::holds_alternative<NormStep>(step.work) ||
+         std::holds_alternative<NopStep>(step.work);
 }
 
 }  // namespace

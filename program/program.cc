@@ -8,8 +8,8 @@
 namespace tandem::plan {
 namespace {
 
-constexpr std::array<std::string_view, 9> kStepKinds = {
-    "nop", "copy", "signal", "wait", "matmul", "reduce", "transfer_group", "nccl", "collective"};
+constexpr std::array<std::string_view, 10> kStepKinds = {
+    "nop", "copy", "signal", "wait", "matmul", "reduce", "transfer_group", "nccl", "collective", "norm"};
 constexpr std::array<std::string_view, 7> kNcclKinds = {
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "barrier"};
 
@@ -57,6 +57,11 @@ std::string WorkText(const ReduceStep& reduce) {
   if (reduce.has_bias) text += " +bias";
   if (reduce.has_result_scale) text += " *result_scale";
   return text;
+}
+std::string WorkText(const NormStep& norm) {
+  return norm.has_residual ? Text(RefText(norm.sum.ref), " + ", RefText(norm.residual.ref), " -> ",
+                                  RefText(norm.residual_out.ref), " -> ", ViewText(norm.out))
+                           : Text(RefText(norm.sum.ref), " -> ", ViewText(norm.out));
 }
 std::string WorkText(const TransferGroupStep& group) {
   std::string text;

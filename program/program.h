@@ -126,6 +126,17 @@ struct ReduceStep {
   View result_scale;
 };
 
+// RMSNorm over the last dimension; see Role::kNormWeight. residual_out = sum + residual, rounded; out =
+// residual_out / sqrt(mean of its squares + epsilon) * weight, by fp32 from the rounded values, rounded once.
+// Without a residual the sum takes the place of residual_out. All are contiguous, of one dtype; out may be
+// sum, and residual_out residual.
+struct NormStep {
+  View sum, weight, out;
+  bool has_residual = false;
+  View residual, residual_out;
+  float epsilon = 0;
+};
+
 // Dimensions of an operand, and those of a copy's or a sum's views that backends walk together (a matmul's
 // have one more).
 inline constexpr int kMaxDims = 8;
@@ -213,7 +224,7 @@ struct Step {
   // Indexes of earlier steps of this program, on other lanes, that must be complete before this one starts.
   std::vector<uint32_t> deps;
   std::variant<NopStep, CopyStep, SignalStep, WaitStep, MatmulStep, ReduceStep, TransferGroupStep, NcclStep,
-               CollectiveStep>
+               CollectiveStep, NormStep>
       work;
   // A few words for traces and listings: "gemm chunk 3", "push to 2". Static text plus numbers; may be empty.
   std::string label;
@@ -231,7 +242,7 @@ struct RankProgram {
 };
 
 // The kind of a step in one word: "copy", "signal", "wait", "matmul", "reduce", "transfer_group", "nccl",
-// "collective".
+// "collective", "norm".
 std::string_view StepKindName(const Step& step);
 
 // A listing for people, one line a step: "12 lane 1 after 9,10  copy  ws[0]@2+4096 -> op3@0+0  64 KiB  # push

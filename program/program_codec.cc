@@ -71,6 +71,16 @@ struct Encoder {
     if (step.has_bias) EncodeView(step.bias, reduce->mutable_bias());
     if (step.has_result_scale) EncodeView(step.result_scale, reduce->mutable_result_scale());
   }
+  void operator()(const NormStep& step) const {
+    pb::Norm* norm = out->mutable_norm();
+    EncodeView(step.sum, norm->mutable_sum());
+    EncodeView(step.weight, norm->mutable_weight());
+    EncodeView(step.out, norm->mutable_out());
+    norm->set_epsilon(step.epsilon);
+    if (!step.has_residual) return;
+    EncodeView(step.residual, norm->mutable_residual());
+    EncodeView(step.residual_out, norm->mutable_residual_out());
+  }
   void operator()(const TransferGroupStep& step) const {
     pb::TransferGroup* group = out->mutable_transfer_group();
     for (const TransferPart& part : step.parts) {
@@ -165,6 +175,7 @@ class Decoder {
         return Status::Ok();
       }
       case pb::Step::kReduce: return DecodeReduce(message.reduce(), step);
+      case pb::Step::kNorm: return DecodeNorm(message.norm(), step);
       case pb::Step::kTransferGroup: return DecodeTransferGroup(message.transfer_group(), step);
       case pb::Step::kNccl: return DecodeNccl(message.nccl(), step);
       case pb::Step::kCollective:
@@ -256,6 +267,21 @@ class Decoder {
     if (reduce.has_result_scale)
       TANDEM_RETURN_IF_ERROR(DecodeView(message.result_scale(), &reduce.result_scale));
     step->work = std::move(reduce);
+    return Status::Ok();
+  }
+
+  Status DecodeNorm(const pb::Norm& message, Step* step) const {
+    NormStep norm;
+    TANDEM_RETURN_IF_ERROR(DecodeView(message.sum(), &norm.sum));
+    TANDEM_RETURN_IF_ERROR(DecodeView(message.weight(), &norm.weight));
+    TANDEM_RETURN_IF_ERROR(DecodeView(message.out(), &norm.out));
+    norm.epsilon = message.epsilon();
+    norm.has_residual = message.has_residual();
+    if (norm.has_residual) {
+      TANDEM_RETURN_IF_ERROR(DecodeView(message.residual(), &norm.residual));
+      TANDEM_RETURN_IF_ERROR(DecodeView(message.residual_out(), &norm.residual_out));
+    }
+    step->work = std::move(norm);
     return Status::Ok();
   }
 

@@ -16,8 +16,6 @@ constexpr size_t kPattern = 1'048'573;
 
 size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-bool IsRead(Role role) { return role != Role::kOutput && role != Role::kC && role != Role::kGatheredA; }
-
 // A uniform number in [0, 2^24): Numerical Recipes' linear congruential generator.
 uint32_t Next(uint32_t* state) {
   *state = *state * 1664525u + 1013904223u;
@@ -95,7 +93,7 @@ Status ScratchOperands::Fill(const Memory& memory, bool symmetric, Milliseconds 
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<RankMirror> mirror, device_.MakeMirror(memory));
   for (size_t slot = 0; slot < bindings_.size(); ++slot) {
     const Operand& operand = request_.operands[slot];
-    if (operand.symmetric != symmetric || operand.alias_of >= 0 || !IsRead(operand.role)) continue;
+    if (operand.symmetric != symmetric || operand.alias_of >= 0 || IsOutput(operand.role)) continue;
     TANDEM_ASSIGN_OR_RETURN(const int64_t bytes, BoundBytes(request_, static_cast<int>(slot)));
     const auto size = static_cast<size_t>(bytes);
     if (size == 0) continue;

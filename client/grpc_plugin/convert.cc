@@ -81,6 +81,7 @@ void ToProto(const OpRequest& request, v1::OpRequest* proto) {
   proto->set_on_unfused(static_cast<uint32_t>(request.on_unfused));
   proto->set_restartable(request.restartable);
   proto->set_placement(static_cast<uint32_t>(request.placement));
+  proto->set_norm_epsilon(request.norm_epsilon);
 }
 
 void ToProto(const Status& status, v1::StatusDetail* proto) {

@@ -85,12 +85,13 @@ Result<std::shared_ptr<Plan>> GroupHandle::PrepareTuned(const std::string& key, 
   // On a thread of its own: the caller's current CUDA context stays what it is.
   std::thread measurement([&] {
     const std::string probe_key = key.substr(0, kMaxProbeKey) + kProbe;
-    Autotune autotune(*this, request, end);
+    const OpRequest measured = WithoutNorm(request);
+    Autotune autotune(*this, measured, end);
     const Status ready = autotune.Ready(session_->info().backend, [this](size_t bytes) {
       return AllocateRegistered(session_, bytes, gpu_uuid_);
     });
     if (!ready.ok()) tuning.cannot_measure = ready.message();
-    OpRequest probe_request = request;
+    OpRequest probe_request = measured;
     probe_request.on_unfused = OnUnfused::kAllow;
     PreparedPlan told;
     PrepareTuning asked;

@@ -9,7 +9,7 @@ namespace {
 using nlohmann::json;
 
 Result<Role> ParseRole(const std::string& name) {
-  for (int i = 1; i <= 11; ++i) {
+  for (int i = 1; i <= static_cast<int>(Role::kResidualOutput); ++i) {
     if (RoleName(static_cast<Role>(i)) == name) return static_cast<Role>(i);
   }
   return InvalidArgument("unknown role " + name);
@@ -37,6 +37,7 @@ Result<OpRequest> RequestFromJson(const json& object) {
   request.chunk_pivot = object.value("chunk_pivot", 0);
   request.dim = object.value("dim", 0);
   request.root = object.value("root", 0);
+  request.norm_epsilon = object.value("norm_epsilon", 0.0f);
   request.steps = object.value("steps", 0);
   request.lanes = object.value("lanes", 0);
   request.fast_accumulation = object.value("fast_accumulation", true);
@@ -79,6 +80,7 @@ json RequestToJson(const OpRequest& request) {
           {"chunk_pivot", request.chunk_pivot},
           {"dim", request.dim},
           {"root", request.root},
+          {"norm_epsilon", request.norm_epsilon},
           {"steps", request.steps},
           {"lanes", request.lanes},
           {"fast_accumulation", request.fast_accumulation},

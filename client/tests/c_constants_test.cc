@@ -49,18 +49,20 @@ namespace {
   X(TANDEM_OP_BARRIER, Op::kBarrier)                           \
   X(TANDEM_OP_ASYNC_INPUT_MATMUL, Op::kAsyncInputMatmul)       \
   X(TANDEM_OP_EMPTY, Op::kEmpty)
-#define ROLES(X)                                  \
-  X(TANDEM_ROLE_INPUT, Role::kInput)              \
-  X(TANDEM_ROLE_OUTPUT, Role::kOutput)            \
-  X(TANDEM_ROLE_A, Role::kA)                      \
-  X(TANDEM_ROLE_B, Role::kB)                      \
-  X(TANDEM_ROLE_C, Role::kC)                      \
-  X(TANDEM_ROLE_GATHERED_A, Role::kGatheredA)     \
-  X(TANDEM_ROLE_SCALE_A, Role::kScaleA)           \
-  X(TANDEM_ROLE_SCALE_B, Role::kScaleB)           \
-  X(TANDEM_ROLE_BIAS, Role::kBias)                \
-  X(TANDEM_ROLE_RESULT_SCALE, Role::kResultScale) \
-  X(TANDEM_ROLE_CHUNK_SIGNALS, Role::kChunkSignals)
+#define ROLES(X)                                    \
+  X(TANDEM_ROLE_INPUT, Role::kInput)                \
+  X(TANDEM_ROLE_OUTPUT, Role::kOutput)              \
+  X(TANDEM_ROLE_A, Role::kA)                        \
+  X(TANDEM_ROLE_B, Role::kB)                        \
+  X(TANDEM_ROLE_C, Role::kC)                        \
+  X(TANDEM_ROLE_GATHERED_A, Role::kGatheredA)       \
+  X(TANDEM_ROLE_SCALE_A, Role::kScaleA)             \
+  X(TANDEM_ROLE_SCALE_B, Role::kScaleB)             \
+  X(TANDEM_ROLE_BIAS, Role::kBias)                  \
+  X(TANDEM_ROLE_RESULT_SCALE, Role::kResultScale)   \
+  X(TANDEM_ROLE_CHUNK_SIGNALS, Role::kChunkSignals) \
+  X(TANDEM_ROLE_NORM_WEIGHT, Role::kNormWeight)     \
+  X(TANDEM_ROLE_RESIDUAL, Role::kResidual) X(TANDEM_ROLE_RESIDUAL_OUTPUT, Role::kResidualOutput)
 #define REDUCE_OPS(X)                  \
   X(TANDEM_REDUCE_SUM, ReduceOp::kSum) \
   X(TANDEM_REDUCE_AVG, ReduceOp::kAvg)

@@ -82,5 +82,21 @@ TEST(OpRequest, AReduceScatterInPlaceWritesAPartOfItsInput) {
   }
 }
 
+TEST(OpRequest, WithoutItsNormItIsTheSumOfTheSameSlots) {
+  OpRequest request;
+  request.op = Op::kAllReduce;
+  request.norm_epsilon = 1e-5f;
+  request.operands = {Slot(Role::kNormWeight, {3}), Slot(Role::kInput, {4, 3}), Slot(Role::kResidual, {4, 3}),
+                      Slot(Role::kOutput, {4, 3}), Slot(Role::kResidualOutput, {4, 3})};
+  request.operands[3].alias_of = 1;
+  request.operands[4].alias_of = 2;
+  OpRequest sum;
+  sum.op = Op::kAllReduce;
+  sum.operands = {request.operands[1], request.operands[3]};
+  sum.operands[1].alias_of = 0;
+  EXPECT_EQ(WithoutNorm(request), sum);
+  EXPECT_EQ(WithoutNorm(sum), sum);
+}
+
 }  // namespace
 }  // namespace tandem

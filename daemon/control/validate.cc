@@ -194,7 +194,7 @@ Result<OpRequest> ParseOpRequest(const v1::OpRequest& proto, int world_size) {
   for (int i = 0; i < proto.operands_size(); ++i) {
     const v1::Operand& from = proto.operands(i);
     const std::string field = "operands[" + std::to_string(i) + "]";
-    TANDEM_RETURN_IF_ERROR(CheckEnum(field + ".role", from.role(), Role::kInput, Role::kChunkSignals));
+    TANDEM_RETURN_IF_ERROR(CheckEnum(field + ".role", from.role(), Role::kInput, Role::kResidualOutput));
     Operand operand;
     operand.role = static_cast<Role>(from.role());
     TANDEM_ASSIGN_OR_RETURN(operand.spec, ParseTensorSpec(from.spec(), field));
@@ -228,6 +228,7 @@ Result<OpRequest> ParseOpRequest(const v1::OpRequest& proto, int world_size) {
   request.on_unfused = static_cast<OnUnfused>(proto.on_unfused());
   request.restartable = proto.restartable();
   request.placement = static_cast<PlanPlacement>(proto.placement());
+  request.norm_epsilon = proto.norm_epsilon();
   return request;
 }
 
@@ -262,6 +263,7 @@ v1::OpRequest OpRequestToProto(const OpRequest& request) {
   proto.set_on_unfused(static_cast<uint32_t>(request.on_unfused));
   proto.set_restartable(request.restartable);
   proto.set_placement(static_cast<uint32_t>(request.placement));
+  proto.set_norm_epsilon(request.norm_epsilon);
   return proto;
 }
 

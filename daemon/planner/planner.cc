@@ -46,6 +46,7 @@ std::string Summary(const Problem& problem) {
                       request.op == Op::kAllGatherMatmul || request.op == Op::kMatmulReduceScatter ||
                       request.op == Op::kAllToAll;
   if (by_dim) text += Text(" along dim ", problem.dim);
+  if (slots.norm_weight >= 0) text += slots.residual >= 0 ? ", + residual, RMSNorm" : ", RMSNorm";
   return Text(text, ", ", problem.world_size, problem.world_size == 1 ? " rank" : " ranks");
 }
 
@@ -91,6 +92,7 @@ Result<OperationPlan> PlanProblem(const Problem& problem, const Measured* measur
   plan.summary = Summary(problem);
   plan.scale_mode = ScaleModeName(problem.scale_mode);
   TANDEM_RETURN_IF_ERROR(Build(problem, choice, &plan));
+  AppendNorm(problem, &plan);
   PlanKernels(&plan.programs, group.kernel_sms);
   return plan;
 }

@@ -208,6 +208,20 @@ class ProgramCompiler {
     return Status::Ok();
   }
 
+  Status AddWork(const plan::NormStep& step, int) {
+    Operation& operation = Add(Kind::kNorm);
+    operation.norm = std::make_unique<NormArgs>();
+    NormArgs& args = *operation.norm;
+    args.epsilon = step.epsilon;
+    args.has_residual = step.has_residual;
+    TANDEM_RETURN_IF_ERROR(ResolveOwn(step.sum, "sum", &args.sum, &operation));
+    TANDEM_RETURN_IF_ERROR(ResolveOwn(step.weight, "norm weight", &args.weight, &operation));
+    TANDEM_RETURN_IF_ERROR(ResolveOwn(step.out, "norm output", &args.out, &operation));
+    if (!step.has_residual) return Status::Ok();
+    TANDEM_RETURN_IF_ERROR(ResolveOwn(step.residual, "residual", &args.residual, &operation));
+    return ResolveOwn(step.residual_out, "residual output", &args.residual_out, &operation);
+  }
+
   Status AddWork(const plan::TransferGroupStep& step, int) {
     for (const plan::TransferPart& part : step.parts) {
       if (!part.send) continue;

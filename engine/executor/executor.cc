@@ -276,18 +276,18 @@ Result<std::vector<BoundWork>> Executor::BindAroundKernel(CompiledProgram& progr
   for (size_t i = 0; i < program.operations_.size(); ++i) {
     Operation& operation = program.operations_[i];
     if (operation.kind == Operation::Kind::kNop) continue;
-    const bool local =
-        operation.matmul != nullptr || operation.copy != nullptr || operation.reduce != nullptr;
+    const bool local = operation.matmul != nullptr || operation.copy != nullptr ||
+                       operation.reduce != nullptr || operation.norm != nullptr;
     const bool kernel = operation.collective != nullptr && ++kernels == 1;
     if (operation.lane != 0 || operation.chunk_signals != nullptr || !(local || kernel)) {
       return Unimplemented(
-          "the program has other work than one kernel for a collective, and products, copies "
-          "and sums around it");
+          "the program has other work than one kernel for a collective, and products, copies, "
+          "sums and norms around it");
     }
     TANDEM_RETURN_IF_ERROR(Bind(program, operation, context));
     if (kernel) TANDEM_RETURN_IF_ERROR(SetCollective(operation, program.rank_, context));
-    work.push_back(
-        {operation.collective.get(), operation.matmul.get(), operation.copy.get(), operation.reduce.get()});
+    work.push_back({operation.collective.get(), operation.matmul.get(), operation.copy.get(),
+                    operation.reduce.get(), operation.norm.get()});
     i += operation.expansion;
   }
   if (kernels == 0) return Unimplemented("the program has no kernel for a collective");
@@ -340,6 +340,7 @@ Status Executor::EnqueueOperations(CompiledProgram& program, const LaunchContext
       case Kind::kCopy: TANDEM_RETURN_IF_ERROR(lane.Copy(*operation.copy)); break;
       case Kind::kMatmul: TANDEM_RETURN_IF_ERROR(lane.Matmul(*operation.matmul)); break;
       case Kind::kReduce: TANDEM_RETURN_IF_ERROR(lane.Reduce(*operation.reduce)); break;
+      case Kind::kNorm: TANDEM_RETURN_IF_ERROR(lane.Norm(*operation.norm)); break;
       case Kind::kNccl:
         operation.nccl->communicator = context.communicator;
         TANDEM_RETURN_IF_ERROR(lane.Nccl(*operation.nccl));

@@ -152,6 +152,7 @@ struct BoundWork {
   const MatmulArgs* product = nullptr;
   const CopyArgs* copy = nullptr;
   const ReduceArgs* sum = nullptr;
+  const NormArgs* norm = nullptr;
 };
 
 // Enqueues programs on one set of lanes. The lanes and the backend must outlive it.

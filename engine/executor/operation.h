@@ -19,6 +19,7 @@ struct CompiledProgram::Operation {
     kCopy,
     kMatmul,
     kReduce,
+    kNorm,
     kNccl,
     kCollective,  // one kernel; the next `expansion` operations do the same step by step
     kSignal,      // writes the epoch to word `word` of rank `rank`'s area
@@ -41,6 +42,7 @@ struct CompiledProgram::Operation {
   std::unique_ptr<CopyArgs> copy;
   std::unique_ptr<MatmulArgs> matmul;
   std::unique_ptr<ReduceArgs> reduce;
+  std::unique_ptr<NormArgs> norm;
   std::unique_ptr<NcclArgs> nccl;
   std::unique_ptr<CollectiveArgs> collective;
   struct WordPatch {

@@ -24,6 +24,7 @@ class WrappedLane : public Lane {
   Status Copy(const CopyArgs& args) override { return lane().Copy(args); }
   Status Matmul(const MatmulArgs& args) override { return lane().Matmul(args); }
   Status Reduce(const ReduceArgs& args) override { return lane().Reduce(args); }
+  Status Norm(const NormArgs& args) override { return lane().Norm(args); }
   Status Nccl(const NcclArgs& args) override { return lane().Nccl(args); }
   Status Collective(const CollectiveArgs& args) override { return lane().Collective(args); }
   Status Record(Event* event) override { return lane().Record(event); }

@@ -4,6 +4,7 @@
 
 #include "kernels/host/matmul.h"
 #include "kernels/host/nccl_standin.h"
+#include "kernels/host/norm.h"
 #include "kernels/host/word_wait.h"
 
 namespace tandem::host {
@@ -65,6 +66,14 @@ Status HostLane::Reduce(const ReduceArgs& args) {
   queue_->Submit([kept = std::move(kept), guard = args.guard](const TaskContext& context) {
     if (!IsCancelled(guard)) RunReduce(*kept, context);
   });
+  return Status::Ok();
+}
+
+Status HostLane::Norm(const NormArgs& args) {
+  TANDEM_RETURN_IF_ERROR(CheckNorm(args));
+  auto kept = norms_.Take();
+  *kept = args;
+  queue_->Submit([kept = std::move(kept)](const TaskContext&) { RunNorm(*kept); });
   return Status::Ok();
 }
 

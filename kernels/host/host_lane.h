@@ -45,6 +45,7 @@ class HostLane : public Lane {
   Status Copy(const CopyArgs& args) override;
   Status Matmul(const MatmulArgs& args) override;
   Status Reduce(const ReduceArgs& args) override;
+  Status Norm(const NormArgs& args) override;
   Status Nccl(const NcclArgs& args) override;
   Status Record(Event* event) override;
   Status Wait(Event* event) override;
@@ -56,6 +57,7 @@ class HostLane : public Lane {
   Recycler<BoxCopy> copies_;
   Recycler<BoxReduce> reductions_;
   Recycler<MatmulArgs> products_;
+  Recycler<NormArgs> norms_;
   Recycler<NcclArgs> collectives_;
 };
 

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "program/verifier/graph.h"
+#include "program/views.h"
 
 namespace tandem::plan::verify {
 namespace {
@@ -151,6 +152,27 @@ class ProgramChecker {
     return {};
   }
 
+  Status CheckNorm(const NormStep& n) const {
+    TANDEM_RETURN_IF_ERROR(CheckView(n.sum, "sum"));
+    TANDEM_RETURN_IF_ERROR(CheckView(n.weight, "norm weight"));
+    TANDEM_RETURN_IF_ERROR(CheckWritten(n.out, "output"));
+    std::vector<const View*> same = {&n.sum};
+    if (n.has_residual) {
+      TANDEM_RETURN_IF_ERROR(CheckView(n.residual, "residual"));
+      TANDEM_RETURN_IF_ERROR(CheckWritten(n.residual_out, "residual output"));
+      same.insert(same.end(), {&n.residual, &n.residual_out});
+    }
+    if (n.out.extent.empty() || n.weight.extent != std::vector<int64_t>{n.out.extent.back()})
+      return InvalidArgument("the norm's weight does not fit");
+    for (const View* view : same) {
+      if (view->extent != n.out.extent || view->dtype != n.out.dtype || !IsContiguous(*view))
+        return InvalidArgument("views of a norm are contiguous and of one shape and dtype");
+    }
+    if (n.weight.dtype != n.out.dtype || !IsContiguous(n.weight) || !IsContiguous(n.out))
+      return InvalidArgument("views of a norm are contiguous and of one shape and dtype");
+    return {};
+  }
+
   Status CheckNccl(const NcclStep& n) const {
     if (n.root < 0 || n.root >= program_.world_size) return InvalidArgument("root is no rank");
     if (n.kind == NcclKind::kBarrier) return {};
@@ -184,6 +206,7 @@ class ProgramChecker {
     if (auto* wait = std::get_if<WaitStep>(&step.work)) return CheckSignal(wait->from_rank, wait->index);
     if (auto* matmul = std::get_if<MatmulStep>(&step.work)) return CheckMatmul(*matmul);
     if (auto* reduce = std::get_if<ReduceStep>(&step.work)) return CheckReduce(*reduce);
+    if (auto* norm = std::get_if<NormStep>(&step.work)) return CheckNorm(*norm);
     if (auto* group = std::get_if<TransferGroupStep>(&step.work)) {
       for (const TransferPart& part : group->parts) {
         TANDEM_RETURN_IF_ERROR(CheckSignal(part.peer, part.index));

@@ -97,6 +97,9 @@ std::string WhyNotLocal(const Step& step, int rank) {
     views = {&matmul->a, &matmul->b, &matmul->c};
     if (matmul->has_scale_a) views.push_back(&matmul->scale_a);
     if (matmul->has_scale_b) views.push_back(&matmul->scale_b);
+  } else if (auto* norm = std::get_if<NormStep>(&step.work)) {
+    views = {&norm->sum, &norm->weight, &norm->out};
+    if (norm->has_residual) views.insert(views.end(), {&norm->residual, &norm->residual_out});
   } else if (!std::holds_alternative<NopStep>(step.work)) {
     return "meets a peer outside the kernel";
   }

@@ -226,6 +226,27 @@ class Expander {
     return Write(r.dst, event);
   }
 
+  Status AddNorm(const NormStep& n) {
+    const uint32_t event = Advance();
+    std::vector<const View*> reads = {&n.sum, &n.weight};
+    std::vector<const View*> writes = {&n.out};
+    if (n.has_residual) {
+      reads.push_back(&n.residual);
+      writes.push_back(&n.residual_out);
+    }
+    for (const View* written : writes) {
+      for (const View* read : reads) {
+        const bool in_place =
+            (read == &n.sum && written == &n.out) || (read == &n.residual && written == &n.residual_out);
+        TANDEM_RETURN_IF_ERROR(CheckOverlap(*read, *written, in_place));
+      }
+    }
+    if (n.has_residual) TANDEM_RETURN_IF_ERROR(CheckOverlap(n.residual_out, n.out, false));
+    for (const View* read : reads) TANDEM_RETURN_IF_ERROR(Read(*read, event));
+    for (const View* written : writes) TANDEM_RETURN_IF_ERROR(Write(*written, event));
+    return {};
+  }
+
   // Sends run beside one another: the first on the lane's chain, the others on chains of their own.
   Status AddTransferGroup(const TransferGroupStep& group) {
     const uint32_t begin = Advance();
@@ -290,6 +311,7 @@ class Expander {
     }
     if (auto* matmul = std::get_if<MatmulStep>(&step.work)) return AddMatmul(*matmul);
     if (auto* reduce = std::get_if<ReduceStep>(&step.work)) return AddReduce(*reduce);
+    if (auto* norm = std::get_if<NormStep>(&step.work)) return AddNorm(*norm);
     if (auto* group = std::get_if<TransferGroupStep>(&step.work)) return AddTransferGroup(*group);
     if (auto* nccl = std::get_if<NcclStep>(&step.work)) return AddNccl(*nccl);
     if (auto* collective = std::get_if<CollectiveStep>(&step.work)) {

@@ -122,7 +122,8 @@ std::string CompareOutput(const Case& test, int rank, int slot, const Execution&
   const double fast = fp8 && request.fast_accumulation && execution.cuda ? FastAccumulation(products) : 0;
   const bool saturates = execution.cuda && execution.algorithm == Algorithm::kNccl &&
                          spec.dtype == DType::kF8E5M2 && request.wire != WireType::kF32;
-  const int roundings = execution.roundings;
+  // The sum with the residual is rounded, and the norm.
+  const int roundings = execution.roundings + (HasNorm(request) ? 2 : 0);
   const bool exact =
       (test.values == Values::kExact && request.reduce_op == ReduceOp::kSum) || !IsFloating(spec.dtype);
   const Precision precision = PrecisionOf(spec.dtype);

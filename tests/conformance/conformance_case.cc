@@ -16,14 +16,13 @@ uint64_t Draw::Next() {
 
 bool IsOutput(const OpRequest& request, int slot, int rank) {
   if (request.op == Op::kReduce && rank != request.root) return false;
-  const Role role = request.operands[slot].role;
-  return role == Role::kOutput || role == Role::kC || role == Role::kGatheredA;
+  return tandem::IsOutput(request.operands[slot].role);
 }
 
 bool IsInput(const OpRequest& request, int slot, int rank) {
   const Role role = request.operands[slot].role;
   if (request.op == Op::kBroadcast) return role == Role::kInput && rank == request.root;
-  return role != Role::kOutput && role != Role::kC && role != Role::kGatheredA;
+  return !tandem::IsOutput(role);
 }
 
 int Holder(const OpRequest& request, int slot) {
@@ -58,7 +57,10 @@ bool OnlyMoves(Op op) {
   return op == Op::kAllGather || op == Op::kBroadcast || op == Op::kAllToAll || op == Op::kSendReceive;
 }
 
+bool HasNorm(const OpRequest& request) { return FindSlot(request, Role::kNormWeight) >= 0; }
+
 bool IsReplicated(const OpRequest& request, int slot) {
+  if (HasNorm(request)) return false;  // each rank has its own residual and weights
   switch (request.op) {
     case Op::kAllReduce:
     case Op::kAllGather:

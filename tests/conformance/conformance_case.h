@@ -75,6 +75,8 @@ int FrontDim(const OpRequest& request, size_t dims);
 int64_t CountOf(const std::vector<int64_t>& shape);
 // True for operations that move bytes and never compute.
 bool OnlyMoves(Op op);
+// True if the output is the norm of a sum.
+bool HasNorm(const OpRequest& request);
 // True for outputs that are the same on all ranks.
 bool IsReplicated(const OpRequest& request, int slot);
 

@@ -35,6 +35,7 @@ std::string Describe(const OpRequest& request) {
   if (request.steps != 0) text += " S" + std::to_string(request.steps);
   if (request.lanes != 0) text += " n" + std::to_string(request.lanes);
   if (request.chunk_pivot != 0) text += " pivot" + std::to_string(request.chunk_pivot);
+  if (request.norm_epsilon != 0) text += " epsilon";
   return text;
 }
 
@@ -110,6 +111,7 @@ void Matrix::AddEvery(OpRequest request, const Extras& extras) {
 std::vector<Case> MakeMatrix(int world, uint64_t seed) {
   Matrix matrix(world, seed);
   AddReductions(&matrix);
+  AddNorms(&matrix);
   AddExchanges(&matrix);
   AddTransfers(&matrix);
   AddGatherMatmuls(&matrix);

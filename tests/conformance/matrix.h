@@ -51,6 +51,7 @@ Operand MakeOperand(Role role, DType dtype, Shape shape, bool symmetric = false,
 Shape TransposedStrides(const Shape& shape);
 
 void AddReductions(Matrix* matrix);          // all-reduce, reduce
+void AddNorms(Matrix* matrix);               // the RMSNorm behind an all-reduce
 void AddExchanges(Matrix* matrix);           // all-gather, reduce-scatter, all-to-all, broadcast
 void AddTransfers(Matrix* matrix);           // send and receive, barrier, empty
 void AddGatherMatmuls(Matrix* matrix);       // all-gather→matmul, async-input matmul

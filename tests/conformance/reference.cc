@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tests/conformance/reference_matmul.h"
+#include "tests/conformance/reference_norm.h"
 
 namespace tandem::conformance {
 namespace {
@@ -48,6 +49,16 @@ class Reference {
 
   Expected Output(int slot) {
     const OpRequest& request = Request(rank_);
+    if (!HasNorm(request)) return OfSum(slot);
+    const int c = FindSlot(request, Role::kC);
+    return NormReference(request, inputs_[At(rank_)], slot,
+                         OfSum(c >= 0 ? c : FindSlot(request, Role::kOutput)));
+  }
+
+ private:
+  // Of a request with a norm: of the sum alone.
+  Expected OfSum(int slot) {
+    const OpRequest& request = Request(rank_);
     Expected expected;
     switch (request.op) {
       case Op::kAllReduce:
@@ -69,7 +80,6 @@ class Reference {
     return expected;
   }
 
- private:
   static size_t At(int index) { return static_cast<size_t>(index); }
   const OpRequest& Request(int rank) const { return test_.requests[At(rank)]; }
 

@@ -67,13 +67,25 @@ void AddMatmul(FuzzInput& input, OpRequest& request, int world, std::vector<int6
   }
 }
 
+// The norm of the output, slot `output`, by two bits: with a residual, and that in place.
+void AddNorm(OpRequest& request, size_t output, int bits) {
+  const TensorSpec out = request.operands[output].spec;
+  request.norm_epsilon = 1e-5f;
+  request.operands.push_back(Make(Role::kNormWeight, out.dtype, {out.shape.back()}));
+  if (bits == 0) return;
+  request.operands.push_back(Make(Role::kResidual, out.dtype, out.shape));
+  request.operands.push_back(Make(Role::kResidualOutput, out.dtype, out.shape));
+  if ((bits & 2) != 0) request.operands.back().alias_of = static_cast<int>(request.operands.size()) - 2;
+}
+
 OpRequest TakeRequest(FuzzInput& input, int world) {
   OpRequest request;
   request.op = static_cast<Op>(1 + input.Byte() % 13);
   request.algorithm = static_cast<Algorithm>(input.Byte() % 14);
   request.dim = input.Byte() % 3;
   request.reduce_op = static_cast<ReduceOp>(input.Byte() % 2);
-  request.root = input.Byte() % world;
+  const uint8_t root = input.Byte();
+  request.root = root % world;
   const uint8_t flags = input.Byte();
   request.wire = flags & 1 ? WireType::kF32 : WireType::kOutput;
   request.low_contention = (flags & 2) != 0;
@@ -127,6 +139,8 @@ OpRequest TakeRequest(FuzzInput& input, int world) {
       request.operands.push_back(Make(Role::kOutput, dtype, out));
       if (flags & 32) request.operands[1].alias_of = 0;
   }
+  const bool has_norm = root >= 192 && (request.op == Op::kAllReduce || request.op == Op::kMatmulAllReduce);
+  if (has_norm) AddNorm(request, request.op == Op::kAllReduce ? 1 : 2, (root >> 4) & 3);
   const uint8_t symmetric = input.Byte();
   for (size_t i = 0; i < request.operands.size(); ++i)
     request.operands[i].symmetric = (symmetric >> (i % 8)) & 1;
@@ -140,7 +154,7 @@ void Change(FuzzInput& input, OpRequest& request) {
   Operand& operand = request.operands[input.Byte() % request.operands.size()];
   TensorSpec& spec = operand.spec;
   switch (what % 10) {
-    case 0: operand.role = static_cast<Role>(1 + input.Byte() % 11); break;
+    case 0: operand.role = static_cast<Role>(1 + input.Byte() % 14); break;
     case 1: spec.dtype = static_cast<DType>(input.Byte() % 8); break;
     case 2:
       if (!spec.shape.empty()) spec.shape[input.Byte() % spec.shape.size()] = TakeExtent(input);

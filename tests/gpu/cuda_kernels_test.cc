@@ -18,6 +18,7 @@
 #include "kernels/cuda/matmul/matmul_plan.h"
 #include "kernels/host/copy.h"
 #include "kernels/host/matmul.h"
+#include "kernels/host/norm.h"
 #include "kernels/host/reduce.h"
 #include "tests/gpu/cuda_kernels_fixture.h"
 
@@ -52,6 +53,51 @@ TEST_F(CudaKernelsTest, SumsEqualTheHostBackendsBitByBit) {
         host::RunReduce(*host::PrepareReduce(args), kContext);
         EXPECT_EQ(std::memcmp(result.data(), mirror->data(), used), 0)
             << DTypeName(type) << " sources=" << sources << " strided=" << strided;
+      }
+    }
+  }
+}
+
+// Rows in registers of one to eight words a thread, and rows that do not fit them. The host's square root is
+// rounded, the GPU's is not quite: an element may be one step off.
+TEST_F(CudaKernelsTest, NormsEqualTheHostBackends) {
+  struct Shape {
+    int64_t rows, columns, shift;
+  };
+  for (DType type : {DType::kF32, DType::kF16, DType::kBf16}) {
+    for (const Shape& shape :
+         {Shape{1, 8, 0}, Shape{5, 8192, 0}, Shape{3, 16384, 0}, Shape{2, 32768, 0}, Shape{400, 256, 0},
+          Shape{300, 8192, 0}, Shape{2, 70000, 0}, Shape{7, 1000, 1}, Shape{9, 37, 0}}) {
+      for (bool residual : {false, true}) {
+        used = 0;
+        const std::vector<int64_t> extent = {shape.rows, shape.columns};
+        NormArgs args;
+        args.sum = args.out = Random(type, extent, {}, shape.shift);
+        args.weight = Random(type, {shape.columns});
+        args.epsilon = 1e-5f;
+        args.has_residual = residual;
+        if (residual) args.residual = args.residual_out = Random(type, extent);
+        Upload();
+        NormArgs device = args;
+        for (DeviceView* view :
+             {&device.sum, &device.out, &device.weight, &device.residual, &device.residual_out})
+          *view = OnDevice(*view);
+        ASSERT_TRUE(lane->Norm(device).ok());
+        const std::vector<std::byte> result = Result();
+        host::RunNorm(args);
+        const std::string what = std::string(DTypeName(type)) + " of " + std::to_string(shape.rows) + " x " +
+                                 std::to_string(shape.columns);
+        const double step = type == DType::kF32 ? 1e-6 : type == DType::kF16 ? 0x1p-10 : 0x1p-7;
+        const auto count = static_cast<size_t>(shape.rows * shape.columns);
+        const std::byte* normed = result.data() + (args.out.data - mirror->data());
+        for (size_t i = 0; i < count; ++i) {
+          const double want = static_cast<double>(LoadAsFloat(args.out.data, type, i));
+          ASSERT_NEAR(static_cast<double>(LoadAsFloat(normed, type, i)), want, step * std::fabs(want) + 1e-7)
+              << what << " at " << i;
+        }
+        if (!residual) continue;
+        const std::byte* sums = result.data() + (args.residual_out.data - mirror->data());
+        EXPECT_EQ(std::memcmp(sums, args.residual_out.data, count * DTypeBytes(type)), 0) << what;
       }
     }
   }

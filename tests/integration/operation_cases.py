@@ -111,6 +111,21 @@ class OperationsTest(TandemTest):
                 f"ar.{algorithm}",
                 algorithm=algorithm,
             )
+            # Residuals that make 8 of each sum: its root mean square is a power of two.
+            of_sum = world * (world + 1) / 2
+            self.run_op(
+                clients,
+                "all_reduce",
+                [
+                    Slot("input", (rows, columns), lambda rank: (rank + 1, 0)),
+                    Slot("output", (rows, columns), expect=lambda rank: [2.0 * (rank + 1)] * shard),
+                    Slot("norm_weight", (columns,), lambda rank: (2 * (rank + 1), 0)),
+                    Slot("residual", (rows, columns), lambda rank: (8 - of_sum, 0)),
+                    Slot("residual_output", (rows, columns), expect=lambda rank: [8.0] * shard),
+                ],
+                f"norm.{algorithm}",
+                algorithm=algorithm,
+            )
         if world in (2, 4):  # exact in binary
             self.run_op(
                 clients,

@@ -437,6 +437,20 @@ class Autotune(TandemTest):
         self.assertEqual([entry["traits"] for entry in self.entries()], ["client"])
         self.check_all_reduce(clients, 4096)
 
+    def test_a_norm_behind_a_sum_is_left_out_of_its_measurement(self):
+        clients = self.group(2)
+        rows = {"dtype": "f32", "shape": [64, 64]}
+        operands = [{"role": role, **rows} for role in ("input", "output", "residual", "residual_output")]
+        operands.append({"role": "norm_weight", "dtype": "f32", "shape": [64]})
+        request = {"op": "all_reduce", "operands": operands, "norm_epsilon": 1e-6, "autotune": True}
+        plan = everybody(clients, "prepare", group="tp", key="n", plan="n", request=request)[0]["plan"]
+        self.assertIn("measured fastest", plan["reason"])
+        self.assertIn("RMSNorm", plan["summary"])
+        self.assertEqual([entry["shape"] for entry in self.entries()], [[4096 * 4]])
+        plain = self.all_reduce_plan(clients, 4096, key="plain", autotune=True)[0]["plan"]
+        self.assertIn(self.entries()[0]["measured_at"], plain["reason"])
+        self.assertEqual(len(self.entries()), 1)
+
     def test_a_groups_option_measures_all_its_requests(self):
         clients = self.group(2, options={"autotune": "prepare"})
         replies = everybody(clients, "prepare", group="tp", key="k", plan="k", request=gather_matmul())

@@ -31,7 +31,18 @@ ALGORITHMS = {
     "tiled_two_shot": 11,
     "fused": 12,
 }
-ROLES = {"input": 1, "output": 2, "a": 3, "b": 4, "c": 5, "scale_a": 7, "scale_b": 8}
+ROLES = {
+    "input": 1,
+    "output": 2,
+    "a": 3,
+    "b": 4,
+    "c": 5,
+    "scale_a": 7,
+    "scale_b": 8,
+    "norm_weight": 12,
+    "residual": 13,
+    "residual_output": 14,
+}
 DTYPES = {
     torch.float32: 0,
     torch.float16: 1,
@@ -89,7 +100,11 @@ class Request(ctypes.Structure):
             for name in ("dim", "reduce_op", "root", "wire", "fast_accumulation", "low_contention", "chunk_pivot")
         ]
         + [("transfers", Pointer), ("transfer_count", ctypes.c_size_t)]
-        + [(name, ctypes.c_int) for name in ("algorithm", "steps", "lanes", "on_unfused", "restartable", "reserved")]
+        + [
+            (name, ctypes.c_int)
+            for name in ("algorithm", "steps", "lanes", "on_unfused", "restartable", "placement", "autotune")
+        ]
+        + [("norm_epsilon", ctypes.c_float)]
     )
 
 

@@ -71,7 +71,8 @@ typedef struct tandem_request {
   int restartable; /* not 0: launches leave the inputs as they are; see above */
   int placement;   /* enum tandem_placement. CLIENT: fails where the client cannot run the plan */
   int autotune;    /* not 0: without a measured time, tandem_prepare measures; see OpRequest::autotune */
-  int reserved;    /* 0 */
+  /* With an operand of role NORM_WEIGHT: what RMSNorm adds to the mean of the squares. Default: 0 */
+  float norm_epsilon;
 } tandem_request;
 /* Writes the defaults to *request. `struct_size` is sizeof(tandem_request) of the caller's header. NULL is
  * allowed. */

@@ -84,11 +84,15 @@ enum tandem_role {
   TANDEM_ROLE_B = 4,
   TANDEM_ROLE_C = 5,
   TANDEM_ROLE_GATHERED_A = 6,
-  TANDEM_ROLE_SCALE_A = 7,       /* f32: one element, one per row, or one per 128 columns of a row */
-  TANDEM_ROLE_SCALE_B = 8,       /* f32: one element, one per column, or one per block of 128 rows */
-  TANDEM_ROLE_BIAS = 9,          /* N elements, of C's dtype or f32 */
-  TANDEM_ROLE_RESULT_SCALE = 10, /* f32, one element */
-  TANDEM_ROLE_CHUNK_SIGNALS = 11 /* i32 words, of ASYNC_INPUT_MATMUL */
+  TANDEM_ROLE_SCALE_A = 7,        /* f32: one element, one per row, or one per 128 columns of a row */
+  TANDEM_ROLE_SCALE_B = 8,        /* f32: one element, one per column, or one per block of 128 rows */
+  TANDEM_ROLE_BIAS = 9,           /* N elements, of C's dtype or f32 */
+  TANDEM_ROLE_RESULT_SCALE = 10,  /* f32, one element */
+  TANDEM_ROLE_CHUNK_SIGNALS = 11, /* i32 words, of ASYNC_INPUT_MATMUL */
+  /* Of ALL_REDUCE and MATMUL_ALL_REDUCE, whose output then is the RMSNorm of the sum; see docs/requests.md */
+  TANDEM_ROLE_NORM_WEIGHT = 12,    /* the output's last dimension */
+  TANDEM_ROLE_RESIDUAL = 13,       /* the output's shape: added before the norm */
+  TANDEM_ROLE_RESIDUAL_OUTPUT = 14 /* the output's shape: gets the sum with the residual */
 };
 
 enum tandem_reduce_op { TANDEM_REDUCE_SUM = 0, TANDEM_REDUCE_AVG = 1 };

@@ -143,7 +143,7 @@ Result<OpRequest> ToRequest(const tandem_request& given) {
   request.restartable = from.restartable != 0;
   TANDEM_RETURN_IF_ERROR(ToEnum(from.placement, "placement", &request.placement));
   request.autotune = from.autotune != 0;
-  if (from.reserved != 0) return BadField("reserved", "is not 0");
+  request.norm_epsilon = from.norm_epsilon;
   return request;
 }
 

@@ -5,6 +5,7 @@
 
 #include "kernels/host/copy.h"
 #include "kernels/host/matmul.h"
+#include "kernels/host/norm.h"
 #include "kernels/host/reduce.h"
 #include "kernels/host/word_wait.h"
 #include "program/program.h"
@@ -76,6 +77,12 @@ Status PlacedLane::Matmul(const MatmulArgs& args) {
 Status PlacedLane::Reduce(const ReduceArgs& args) {
   TANDEM_ASSIGN_OR_RETURN(const host::BoxReduce reduce, host::PrepareReduce(args));
   if (reduce.box.count > 0) host::RunReduce(reduce, kContext);
+  return Status::Ok();
+}
+
+Status PlacedLane::Norm(const NormArgs& args) {
+  TANDEM_RETURN_IF_ERROR(host::CheckNorm(args));
+  host::RunNorm(args);
   return Status::Ok();
 }
 

@@ -48,6 +48,7 @@ class PlacedLane : public Lane {
   Status Copy(const CopyArgs& args) override;
   Status Matmul(const MatmulArgs& args) override;
   Status Reduce(const ReduceArgs& args) override;
+  Status Norm(const NormArgs& args) override;
   // UNIMPLEMENTED: of engines only.
   Status Nccl(const NcclArgs& args) override;
   Status Record(Event* event) override;

@@ -17,12 +17,12 @@ namespace tandem {
 
 // The operations. W is the world size, s the shard's extent along `dim`.
 enum class Op : uint8_t {
-  kAllReduce = 1,        // out = sum or average over ranks of in; equal shapes
+  kAllReduce = 1,        // out = sum or average over ranks of in; equal shapes; see kNormWeight
   kAllGather = 2,        // out[dim] = W*s: the shards of all ranks in rank order
   kReduceScatter = 3,    // out = chunk `rank` along dim of the sum over ranks of in; in[dim] divisible by W
   kAllGatherMatmul = 4,  // C_i = gather(A, dim) * B_i for each i; gathered A too if kGatheredA is given
   kMatmulReduceScatter = 5,  // C = chunk `rank` along dim of the sum over ranks of A * B
-  kMatmulAllReduce = 6,      // C = sum over ranks of A * B
+  kMatmulAllReduce = 6,      // C = sum over ranks of A * B; see kNormWeight
   kBroadcast = 7,            // out = in of rank root
   kReduce = 8,               // out (on root only) = sum over ranks of in
   kAllToAll = 9,             // out chunk r along dim = chunk `rank` of rank r's in; in[dim] divisible by W
@@ -92,11 +92,21 @@ enum class Role : uint8_t {
   kBias = 9,           // N elements, of C's dtype or f32
   kResultScale = 10,   // f32, one element
   kChunkSignals = 11,  // u32 words (dtype i32), kAsyncInputMatmul
+  // Of kAllReduce and kMatmulAllReduce: the output is the RMSNorm of the sum, over the last dimension, times
+  // these weights (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019):
+  //   residual_output = sum + residual;  output = residual_output / sqrt(mean of its squares + epsilon) *
+  //   weight
+  // The sum and residual_output are rounded to the output's dtype. All operands have that dtype and are
+  // contiguous. Each rank uses its own weights and residual.
+  kNormWeight = 12,      // one for each element of the last dimension
+  kResidual = 13,        // the output's shape; only together with kNormWeight and kResidualOutput
+  kResidualOutput = 14,  // the output's shape; may be in place with kResidual
 };
 
 // True for the roles of operands that a launch writes.
 constexpr bool IsOutput(Role role) {
-  return role == Role::kOutput || role == Role::kC || role == Role::kGatheredA;
+  return role == Role::kOutput || role == Role::kC || role == Role::kGatheredA ||
+         role == Role::kResidualOutput;
 }
 
 // A slot's tensor. The launch binds it to memory; shape and strides stay.
@@ -139,6 +149,7 @@ struct OpRequest {
   ReduceOp reduce_op = ReduceOp::kSum;
   int root = 0;  // kBroadcast, kReduce
   WireType wire = WireType::kOutput;
+  float norm_epsilon = 0;                // kNormWeight: what is added to the mean of the squares
   bool fast_accumulation = true;         // fp8 on CUDA; the host backend always accumulates in fp32
   bool low_contention = false;           // copy engines only
   int chunk_pivot = 0;                   // kAsyncInputMatmul: the chunk computed first
@@ -178,6 +189,9 @@ std::vector<int64_t> ContiguousStrides(const std::vector<int64_t>& shape);
 // The bytes from a tensor's first element to the end of the last one, strides considered. INVALID_ARGUMENT:
 // they overflow.
 Result<int64_t> SpanBytes(const TensorSpec& spec);
+
+// The request for the sum alone, without the norm behind it and its operands. Later slots move up.
+OpRequest WithoutNorm(const OpRequest& request);
 
 // The slot of an all_gather or reduce_scatter in place that is one rank's part of the other slot's memory:
 // the input of all_gather, the output of reduce_scatter. NCCL has the same rule (sendbuff == recvbuff + rank

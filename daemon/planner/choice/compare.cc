@@ -125,6 +125,7 @@ Status CompareRequests(std::span<const OpRequest> requests) {
   TANDEM_COMPARE(reduce_op, std::string(r.reduce_op == ReduceOp::kAvg ? "avg" : "sum"))
   TANDEM_COMPARE(root, Text(r.root))
   TANDEM_COMPARE(wire, std::string(r.wire == WireType::kF32 ? "f32" : "output"))
+  TANDEM_COMPARE(norm_epsilon, std::to_string(r.norm_epsilon))
   TANDEM_COMPARE(fast_accumulation, BoolText(r.fast_accumulation))
   TANDEM_COMPARE(low_contention, BoolText(r.low_contention))
   TANDEM_COMPARE(restartable, BoolText(r.restartable))

@@ -112,6 +112,9 @@ Status BuildMatmulAllReduce(const Problem& problem, Algorithm algorithm, Algorit
 // kFused; the plan's numbers are set by the former.
 Status BuildFusedMatmulAllReduce(const Problem& problem, OperationPlan* plan);
 
+// The norm of a problem that has one, behind the programs of its sum.
+void AppendNorm(const Problem& problem, OperationPlan* plan);
+
 // The slices of a tensor by rank, as one dimension in front: extent dim = W * s becomes [W, …, s, …].
 View RankMajor(const View& view, int dim, int world_size);
 

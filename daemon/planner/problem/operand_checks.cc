@@ -9,7 +9,7 @@
 namespace tandem::plan {
 namespace {
 
-constexpr int kRoles = static_cast<int>(Role::kChunkSignals) + 1;
+constexpr int kRoles = static_cast<int>(Role::kResidualOutput) + 1;
 constexpr int kMany = kMaxOperands;
 
 struct RoleBounds {
@@ -22,6 +22,11 @@ struct RoleBounds {
 std::vector<RoleBounds> RolesOf(Op op) {
   switch (op) {
     case Op::kAllReduce:
+      return {{Role::kInput, 1, 1},
+              {Role::kOutput, 1, 1},
+              {Role::kNormWeight, 0, 1},
+              {Role::kResidual, 0, 1},
+              {Role::kResidualOutput, 0, 1}};
     case Op::kAllGather:
     case Op::kReduceScatter:
     case Op::kBroadcast:
@@ -32,9 +37,14 @@ std::vector<RoleBounds> RolesOf(Op op) {
               {Role::kGatheredA, 0, 1}, {Role::kScaleA, 0, 1},         {Role::kScaleB, 0, kMany},
               {Role::kBias, 0, kMany},  {Role::kResultScale, 0, kMany}};
     case Op::kMatmulReduceScatter:
-    case Op::kMatmulAllReduce:
       return {{Role::kA, 1, 1},      {Role::kB, 1, 1},    {Role::kC, 1, 1},          {Role::kScaleA, 0, 1},
               {Role::kScaleB, 0, 1}, {Role::kBias, 0, 1}, {Role::kResultScale, 0, 1}};
+    case Op::kMatmulAllReduce:
+      return {{Role::kA, 1, 1},           {Role::kB, 1, 1},
+              {Role::kC, 1, 1},           {Role::kScaleA, 0, 1},
+              {Role::kScaleB, 0, 1},      {Role::kBias, 0, 1},
+              {Role::kResultScale, 0, 1}, {Role::kNormWeight, 0, 1},
+              {Role::kResidual, 0, 1},    {Role::kResidualOutput, 0, 1}};
     case Op::kAsyncInputMatmul:
       return {{Role::kA, 1, 1},           {Role::kB, 1, 1},           {Role::kC, 1, 1},
               {Role::kScaleA, 0, 1},      {Role::kScaleB, 0, 1},      {Role::kBias, 0, 1},
@@ -96,11 +106,13 @@ Status CheckAlias(const OpRequest& request, int slot) {
     return FieldError(field, Text("slot ", operand.alias_of, " is no other slot of this request"));
   }
   const Operand& target = request.operands[operand.alias_of];
-  if (!MayBeInPlace(request.op) || operand.role != Role::kOutput || target.role != Role::kInput) {
+  const bool is_output =
+      MayBeInPlace(request.op) && operand.role == Role::kOutput && target.role == Role::kInput;
+  const bool is_residual = operand.role == Role::kResidualOutput && target.role == Role::kResidual;
+  if (!is_output && !is_residual) {
     return FieldError(field,
                       "only the output of all_reduce, all_gather, reduce_scatter, broadcast, reduce and "
-                      "all_to_all may be its "
-                      "input");
+                      "all_to_all may be its input, and only residual_output its residual");
   }
   if (operand.symmetric != target.symmetric) {
     return FieldError(field, "the two slots of an operation in place are both symmetric or both not");
@@ -194,6 +206,9 @@ Result<Slots> FindSlots(const OpRequest& request) {
   slots.gathered_a = one(Role::kGatheredA);
   slots.scale_a = one(Role::kScaleA);
   slots.chunk_signals = one(Role::kChunkSignals);
+  slots.norm_weight = one(Role::kNormWeight);
+  slots.residual = one(Role::kResidual);
+  slots.residual_output = one(Role::kResidualOutput);
   slots.b = found[static_cast<int>(Role::kB)];
   slots.c = found[static_cast<int>(Role::kC)];
   slots.scale_b = found[static_cast<int>(Role::kScaleB)];

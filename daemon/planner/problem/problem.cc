@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "daemon/planner/problem/matmul_checks.h"
+#include "daemon/planner/problem/norm_checks.h"
 #include "daemon/planner/problem/operand_checks.h"
 #include "program/text.h"
 
@@ -267,6 +268,7 @@ Result<Problem> MakeProblem(std::span<const OpRequest> requests, const GroupCont
     case Op::kAsyncInputMatmul: TANDEM_RETURN_IF_ERROR(FillMatmul(&problem)); break;
     default: TANDEM_RETURN_IF_ERROR(FillCollective(&problem)); break;
   }
+  TANDEM_RETURN_IF_ERROR(CheckNorm(problem));
   return problem;
 }
 

@@ -38,6 +38,7 @@ bool AreScalesReplicated(ScaleMode mode);
 // Slots by role; -1 or empty where the request has none.
 struct Slots {
   int input = -1, output = -1, a = -1, gathered_a = -1, scale_a = -1, chunk_signals = -1;
+  int norm_weight = -1, residual = -1, residual_output = -1;
   std::vector<int> b, c, scale_b, bias, result_scale;
 };
 

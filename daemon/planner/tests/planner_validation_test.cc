@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 
 #include "daemon/planner/tests/planner_fixtures.h"
 
@@ -400,6 +401,8 @@ TEST(Compare, NamesTheFieldAndEachRanksValue) {
   expect([](OpRequest* r) { r->lanes = 4; }, "lanes", "rank 0 has 0, rank 1 has 0, rank 2 has 4");
   expect([](OpRequest* r) { r->on_unfused = OnUnfused::kWarn; }, "on_unfused",
          "rank 0 has allow, rank 1 has allow, rank 2 has warn");
+  expect([](OpRequest* r) { r->norm_epsilon = 0.5f; }, "norm_epsilon",
+         "rank 0 has 0.000000, rank 1 has 0.000000, rank 2 has 0.500000");
   expect([](OpRequest* r) { r->restartable = true; }, "restartable",
          "rank 0 has false, rank 1 has false, rank 2 has true");
   expect([](OpRequest* r) { r->operands.pop_back(); }, "operands",
@@ -422,6 +425,50 @@ TEST(Compare, NamesTheFieldAndEachRanksValue) {
          "rank 0 has false, rank 1 has false, rank 2 has true");
   expect([](OpRequest* r) { r->operands[1].alias_of = 0; }, "operands[1].alias_of",
          "rank 0 has -1, rank 1 has -1, rank 2 has 0");
+}
+
+OpRequest Norm() {
+  OpRequest request =
+      Request(Op::kAllReduce,
+              {Tensor(Role::kInput, DType::kBf16, {4, 6}), Tensor(Role::kOutput, DType::kBf16, {4, 6}),
+               Tensor(Role::kNormWeight, DType::kBf16, {6}), Tensor(Role::kResidual, DType::kBf16, {4, 6}),
+               Tensor(Role::kResidualOutput, DType::kBf16, {4, 6})});
+  request.norm_epsilon = 1e-6f;
+  return request;
+}
+
+TEST(Norms, AreChecked) {
+  const OpRequest base = Norm();
+  EXPECT_THAT(MustPlan(base, SwitchGroup(4)).summary, HasSubstr("+ residual, RMSNorm"));
+  const auto refused = [&](const std::function<void(OpRequest*)>& change, const std::string& field,
+                           const std::string& text) { ExpectRefused(base, change, field, text); };
+  refused([](OpRequest* r) { r->operands.erase(r->operands.begin() + 2); }, "operands[2].role",
+          "a residual without a norm_weight");
+  refused([](OpRequest* r) { r->operands.pop_back(); }, "operands[3].role", "come together");
+  refused([](OpRequest* r) { r->operands.erase(r->operands.begin() + 3); }, "operands[3].role",
+          "come together");
+  refused([](OpRequest* r) { r->norm_epsilon = -1; }, "norm_epsilon", "from 0 on");
+  refused([](OpRequest* r) { r->norm_epsilon = std::numeric_limits<float>::quiet_NaN(); }, "norm_epsilon",
+          "from 0 on");
+  refused([](OpRequest* r) { r->operands.resize(2); }, "norm_epsilon", "without a norm_weight");
+  refused([](OpRequest* r) { r->operands[2].spec.shape = {4}; }, "operands[2].shape", "must be [6], not [4]");
+  refused([](OpRequest* r) { r->operands[2].spec.dtype = DType::kF32; }, "operands[2].dtype",
+          "like the output");
+  refused([](OpRequest* r) { r->operands[3].spec.shape = {6, 4}; }, "operands[3].shape", "must be [4, 6]");
+  refused([](OpRequest* r) { r->operands[4].spec.strides = {8, 1}; }, "operands[4].strides", "contiguous");
+  refused([](OpRequest* r) { r->operands[1].spec.strides = {1, 4}; }, "operands[1].strides", "contiguous");
+  refused([](OpRequest* r) { r->operands[4].alias_of = 1; }, "operands[4].alias_of",
+          "residual_output its residual");
+  refused(
+      [](OpRequest* r) {
+        for (Operand& o : r->operands) o.spec.dtype = DType::kF8E4M3;
+      },
+      "operands[1].dtype", "not f8e4m3");
+  refused([](OpRequest* r) { r->op = Op::kBroadcast; }, "operands[2].role", "no operand of role norm_weight");
+  OpRequest scalar = base;
+  scalar.operands.resize(3);
+  scalar.operands[0].spec.shape = scalar.operands[1].spec.shape = {};
+  EXPECT_EQ(PlanOf(scalar, SwitchGroup(4)).status().detail().field, "operands[1].shape");
 }
 
 TEST(Compare, LeavesRanksTheirOwnFields) {

@@ -31,6 +31,7 @@ class CountingLane : public Lane {
     ++*calls_;
     return lane_->FlushWords();
   }
+  Status Norm(const NormArgs&) override { return Unimplemented("not counted"); }
   Status Nccl(const NcclArgs&) override { return Unimplemented("not counted"); }
   Status Record(Event* event) override { return lane_->Record(event); }
   Status Wait(Event* event) override { return lane_->Wait(event); }

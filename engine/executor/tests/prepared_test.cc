@@ -26,6 +26,7 @@ class KeepingLane : public Lane {
   Status Copy(const CopyArgs&) override { return Status::Ok(); }
   Status Matmul(const MatmulArgs&) override { return Unimplemented("the kernel runs"); }
   Status Reduce(const ReduceArgs&) override { return Unimplemented("the kernel runs"); }
+  Status Norm(const NormArgs&) override { return Unimplemented("none"); }
   Status Nccl(const NcclArgs&) override { return Unimplemented("none"); }
   Status Collective(const CollectiveArgs& args) override {
     if (*args.prepared == nullptr) *args.prepared = std::make_unique<Kept>(++made_);

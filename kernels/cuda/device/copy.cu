@@ -11,6 +11,7 @@
 namespace tandem::cuda {
 
 Status CopyKernelsLoad();
+Status NormKernelsLoad();
 Status ReduceKernelsLoad();
 Status MatmulKernelsLoad();
 Status TransposeKernelsLoad();
@@ -118,6 +119,7 @@ Status CopyKernelsLoad() {
 
 Status LoadLocalKernels() {
   TANDEM_RETURN_IF_ERROR(CopyKernelsLoad());
+  TANDEM_RETURN_IF_ERROR(NormKernelsLoad());
   TANDEM_RETURN_IF_ERROR(ReduceKernelsLoad());
   TANDEM_RETURN_IF_ERROR(MatmulKernelsLoad());
   TANDEM_RETURN_IF_ERROR(TransposeKernelsLoad());

@@ -64,6 +64,21 @@ struct ReduceLaunch {
 };
 Status LaunchReduce(const ReduceLaunch& reduce, CUstream_st* stream);
 
+// RMSNorm of packed rows of f32, f16 or bf16: see NormArgs.
+struct NormLaunch {
+  const void* sum;
+  const void* weight;
+  const void* residual;  // null: none
+  void* residual_out;
+  void* out;
+  int64_t rows, columns;
+  float epsilon;
+  uint8_t type;  // DType
+};
+// The kernel reads weights and residual while the kernel before it on the stream ends. That one must have
+// awaited what wrote them, as every kernel does that calls LetNextBegin behind AwaitEarlierWork.
+Status LaunchNorm(const NormLaunch& norm, CUstream_st* stream);
+
 // Factors of a product: null for none, else one for all (stride 0) or one each.
 struct Factors {
   const void* data;

@@ -9,6 +9,7 @@
 #include "kernels/cuda/fused/fused_plan.h"
 #include "kernels/cuda/lane/copy_plan.h"
 #include "kernels/cuda/lane/guarded.h"
+#include "kernels/cuda/lane/norm_plan.h"
 #include "kernels/cuda/lane/reduce_plan.h"
 #include "kernels/cuda/matmul/dense_operands.h"
 #include "kernels/cuda/skinny/skinny_plan.h"
@@ -139,6 +140,11 @@ Status CudaLane::GrowTransposed(size_t bytes) {
 Status CudaLane::Reduce(const ReduceArgs& args) {
   TANDEM_RETURN_IF_ERROR(Enter());
   return EnqueueReduce(args, stream_);
+}
+
+Status CudaLane::Norm(const NormArgs& args) {
+  TANDEM_RETURN_IF_ERROR(Enter());
+  return EnqueueNorm(args, stream_);
 }
 
 Status CudaLane::Nccl(const NcclArgs& args) {

@@ -44,6 +44,7 @@ class CudaLane : public Lane {
   Status Copy(const CopyArgs& args) override;
   Status Matmul(const MatmulArgs& args) override;
   Status Reduce(const ReduceArgs& args) override;
+  Status Norm(const NormArgs& args) override;
   Status Nccl(const NcclArgs& args) override;
   Status Collective(const CollectiveArgs& args) override;
   Status Record(Event* event) override;

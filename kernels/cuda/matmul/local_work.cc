@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/lane/copy_plan.h"
+#include "kernels/cuda/lane/norm_plan.h"
 #include "kernels/cuda/lane/reduce_plan.h"
 
 namespace tandem::cuda {
@@ -33,5 +34,7 @@ Status LocalWork::Enqueue(const CopyArgs& copy, CUstream stream) {
 }
 
 Status LocalWork::Enqueue(const ReduceArgs& sum, CUstream stream) { return EnqueueReduce(sum, stream); }
+
+Status LocalWork::Enqueue(const NormArgs& norm, CUstream stream) { return EnqueueNorm(norm, stream); }
 
 }  // namespace tandem::cuda

@@ -1,7 +1,7 @@
 // File: local_work.h
 //
-// `LocalWork`: products, copies and sums of one rank's own memory on any stream, for launches without lanes
-// (docs/client-placement.md).
+// `LocalWork`: products, copies, sums and norms of one rank's own memory on any stream, for launches without
+// lanes (docs/client-placement.md).
 #pragma once
 
 #include <memory>
@@ -30,6 +30,8 @@ class LocalWork {
   Status Enqueue(const MatmulArgs& product, CUstream stream);
   Status Enqueue(const CopyArgs& copy, CUstream stream);
   Status Enqueue(const ReduceArgs& sum, CUstream stream);
+  // Behind what makes the sum; see LaunchNorm.
+  Status Enqueue(const NormArgs& norm, CUstream stream);
 
  private:
   LocalWork(std::shared_ptr<CudaDevice> device, std::shared_ptr<MatmulChooser> chooser)

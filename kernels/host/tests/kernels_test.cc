@@ -9,6 +9,7 @@
 
 #include "kernels/host/convert.h"
 #include "kernels/host/copy.h"
+#include "kernels/host/norm.h"
 #include "kernels/host/random_delay.h"
 #include "kernels/host/reduce.h"
 
@@ -196,6 +197,79 @@ TEST(ReduceTest, WireTypeBiasAndResultScaleOnStridedRows) {
     }
     EXPECT_EQ(out[static_cast<size_t>(i * 8 + 5)], 0);
   }
+}
+
+// The root mean square of each row in double precision, from the rounded sum with the residual.
+TEST(NormTest, RowsOfEveryTypeInPlaceAndOutOfIt) {
+  std::mt19937 random(3);
+  std::uniform_real_distribution<float> values(-2, 2);
+  for (DType type : {DType::kF32, DType::kF16, DType::kBf16}) {
+    for (const bool residual : {false, true}) {
+      for (const bool in_place : {false, true}) {
+        constexpr int64_t kRows = 3, kColumns = 37;
+        const std::vector<int64_t> extent = {1, kRows, kColumns};
+        std::vector<std::vector<uint8_t>> memory(5, std::vector<uint8_t>(kRows * kColumns * 4));
+        for (auto& each : memory) {
+          for (size_t i = 0; i < kRows * kColumns; ++i) StoreFromFloat(each.data(), type, i, values(random));
+        }
+        const auto before = memory;
+        NormArgs args;
+        args.sum = MakeView(memory[0].data(), type, extent);
+        args.weight = MakeView(memory[1].data(), type, {kColumns});
+        args.out = MakeView(memory[in_place ? 0 : 2].data(), type, extent);
+        args.epsilon = 0.25f;
+        args.has_residual = residual;
+        if (residual) args.residual = MakeView(memory[3].data(), type, extent);
+        if (residual) args.residual_out = MakeView(memory[in_place ? 3 : 4].data(), type, extent);
+        ASSERT_TRUE(CheckNorm(args).ok());
+        RunNorm(args);
+        for (size_t row = 0; row < kRows; ++row) {
+          std::vector<double> normed(kColumns);
+          double squares = 0;
+          for (size_t i = 0; i < kColumns; ++i) {
+            const size_t at = row * kColumns + i;
+            float value = LoadAsFloat(before[0].data(), type, at);
+            if (residual) {
+              std::vector<uint8_t> rounded(4);
+              StoreFromFloat(rounded.data(), type, 0, value + LoadAsFloat(before[3].data(), type, at));
+              value = LoadAsFloat(rounded.data(), type, 0);
+              EXPECT_EQ(value, LoadAsFloat(args.residual_out.data, type, at));
+            }
+            normed[i] = static_cast<double>(value);
+            squares += normed[i] * normed[i];
+          }
+          const double root = std::sqrt(squares / kColumns + 0.25);
+          const double step = type == DType::kF32 ? 1e-6 : type == DType::kF16 ? 0x1p-11 : 0x1p-8;
+          for (size_t i = 0; i < kColumns; ++i) {
+            const double want =
+                normed[i] / root * static_cast<double>(LoadAsFloat(before[1].data(), type, i));
+            EXPECT_NEAR(static_cast<double>(LoadAsFloat(args.out.data, type, row * kColumns + i)), want,
+                        1.01 * step * std::fabs(want) + 1e-7);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(NormTest, OperandsThatDoNotFitAreRefused) {
+  std::vector<float> memory(64);
+  NormArgs args;
+  args.sum = args.out = MakeView(memory.data(), DType::kF32, {3, 5});
+  args.weight = MakeView(memory.data() + 32, DType::kF32, {5});
+  EXPECT_TRUE(CheckNorm(args).ok());
+  const auto refused = [&](const auto& change) {
+    NormArgs changed = args;
+    change(&changed);
+    EXPECT_EQ(CheckNorm(changed).code(), Code::kInvalidArgument);
+  };
+  refused([](NormArgs* a) { a->weight.extent = {4}; });
+  refused([](NormArgs* a) { a->weight.dtype = DType::kBf16; });
+  refused([](NormArgs* a) { a->weight.stride = {2}; });
+  refused([](NormArgs* a) { a->sum.extent = {5, 3}; });
+  refused([](NormArgs* a) { a->out.stride = {6, 1}; });
+  refused([](NormArgs* a) { a->out.dtype = a->sum.dtype = a->weight.dtype = DType::kI32; });
+  refused([](NormArgs* a) { a->has_residual = true; });
 }
 
 TEST(ReduceTest, IntegersSumExactlyAndTakeNoScale) {

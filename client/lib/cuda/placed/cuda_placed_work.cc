@@ -55,8 +55,10 @@ Result<std::vector<CudaPlacedStep>> CudaPlacedWork::Build(std::span<const engine
       CopyArgs copy = *work.copy;
       copy.copy_engine = false;  // whose calls a capture may not record
       steps.emplace_back(std::move(copy));
-    } else {
+    } else if (work.sum != nullptr) {
       steps.emplace_back(*work.sum);
+    } else {
+      steps.emplace_back(*work.norm);
     }
   }
   return steps;

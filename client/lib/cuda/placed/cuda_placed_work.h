@@ -1,8 +1,8 @@
 // File: cuda_placed_work.h
 //
 // `CudaPlacedWork`: a rank program that runs on the caller's stream as one kernel that meets the peers, with
-// products, copies and sums of the rank's own memory before and behind it. It keeps the parameters of the
-// launches that were made lately.
+// products, copies, sums and norms of the rank's own memory before and behind it. It keeps the parameters of
+// the launches that were made lately.
 #pragma once
 
 #include <array>
@@ -24,7 +24,8 @@
 namespace tandem::client {
 
 // The work of one launch, in order. One of them is the kernel that meets the peers.
-using CudaPlacedStep = std::variant<cuda::PlacedKernelLaunch, MatmulArgs, CopyArgs, ReduceArgs, StagingCopy>;
+using CudaPlacedStep =
+    std::variant<cuda::PlacedKernelLaunch, MatmulArgs, CopyArgs, ReduceArgs, NormArgs, StagingCopy>;
 
 // Thread rule: one thread at a time.
 class CudaPlacedWork final : public PlacedWork {

@@ -81,7 +81,7 @@ class Request(ctypes.Structure):
         ("restartable", _int),
         ("placement", _int),
         ("autotune", _int),
-        ("reserved", _int),
+        ("norm_epsilon", ctypes.c_float),
     ]
 
 

@@ -111,6 +111,9 @@ class Role(IntEnum):
     bias = 9
     result_scale = 10
     chunk_signals = 11
+    norm_weight = 12
+    residual = 13
+    residual_output = 14
 
 
 class DType(IntEnum):

@@ -109,6 +109,7 @@ class Request:
     restartable: bool = False
     placement: Placement | str = Placement.auto
     autotune: bool = False
+    norm_epsilon: float = 0.0
     _memory: list[Any] = field(default_factory=list, repr=False, compare=False)
 
     def to_c(self) -> _c.Request:
@@ -142,7 +143,7 @@ class Request:
         request.fast_accumulation, request.low_contention = int(self.fast_accumulation), int(self.low_contention)
         request.chunk_pivot, request.algorithm = self.chunk_pivot, enums.parse(Algorithm, self.algorithm)
         request.steps, request.lanes, request.on_unfused = self.steps, self.lanes, enums.parse(OnUnfused, self.on_unfused)
-        request.autotune = int(self.autotune)
+        request.autotune, request.norm_epsilon = int(self.autotune), self.norm_epsilon
         request.restartable, request.placement = int(self.restartable), enums.parse(Placement, self.placement)
         return request
 

@@ -31,6 +31,7 @@ class Cases {
 
   std::vector<Case> Run() {
     Reductions();
+    for (const auto& [name, request] : NormRequests()) Add(name, request);
     Exchanges();
     Rooted();
     GatherMatmuls();

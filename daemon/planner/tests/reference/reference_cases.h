@@ -5,6 +5,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/planner/planner.h"
@@ -20,6 +21,11 @@ struct Case {
 // Contiguous without `strides`.
 Operand MakeOperand(Role role, DType dtype, std::vector<int64_t> shape, bool symmetric = false,
                     std::vector<int64_t> strides = {});
+// `request` with the norm of its output, slot `output`. Its weights get the next slot, and with `residual`
+// the residual and where that goes get two more.
+OpRequest WithNorm(OpRequest request, int output, bool residual);
+// Sums with a norm behind them, by name, whose algorithm is left open.
+std::vector<std::pair<std::string, OpRequest>> NormRequests();
 // `world` GPUs behind NVSwitches.
 GroupContext ReferenceSwitchGroup(int world);
 // The eight GPUs of a DGX-1.

@@ -11,12 +11,23 @@ namespace {
 
 // One indivisible action of a queue.
 struct Action {
-  enum Kind { kNothing, kCopy, kSignal, kWait, kMatmul, kReduce, kNcclBegin, kNcclEnd } kind = kNothing;
+  enum Kind {
+    kNothing,
+    kCopy,
+    kSignal,
+    kWait,
+    kMatmul,
+    kReduce,
+    kNorm,
+    kNcclBegin,
+    kNcclEnd
+  } kind = kNothing;
   const View* src = nullptr;
   const View* dst = nullptr;
   int peer = 0, index = 0;
   const MatmulStep* matmul = nullptr;
   const ReduceStep* reduce = nullptr;
+  const NormStep* norm = nullptr;
   const NcclStep* nccl = nullptr;  // index: its number in the program
 };
 
@@ -133,6 +144,9 @@ class Interpreter {
     } else if (auto* reduce = std::get_if<ReduceStep>(&step.work)) {
       action.kind = Action::kReduce;
       action.reduce = reduce;
+    } else if (auto* norm = std::get_if<NormStep>(&step.work)) {
+      action.kind = Action::kNorm;
+      action.norm = norm;
     } else if (auto* nccl = std::get_if<NcclStep>(&step.work)) {
       action.nccl = nccl;
       action.index = rank.nccl_calls++;
@@ -271,6 +285,7 @@ class Interpreter {
       case Action::kSignal: Word(action.peer, index, action.index) = static_cast<uint64_t>(launch) + 1; break;
       case Action::kMatmul: Matmul(*action.matmul, launch); break;
       case Action::kReduce: Reduce(*action.reduce, launch); break;
+      case Action::kNorm: Norm(*action.norm, launch); break;
       case Action::kNcclBegin: NcclBegin(index, action, launch); break;
       case Action::kNcclEnd: NcclEnd(index, action, launch); break;
     }
@@ -330,6 +345,25 @@ class Interpreter {
       if (r.has_bias) sum += Load(r.bias, launch, e % static_cast<size_t>(r.dst.extent.back()));
       if (r.has_result_scale) sum *= Load(r.result_scale, launch, 0);
       StoreFromFloat(Base(r.dst.ref, launch), r.dst.dtype, dst[e], sum);
+    }
+  }
+
+  void Norm(const NormStep& n, int launch) {
+    const size_t columns = static_cast<size_t>(n.out.extent.back()), count = Elements(n.out).size();
+    const View& normed = n.has_residual ? n.residual_out : n.sum;
+    for (size_t e = 0; n.has_residual && e < count; ++e) {
+      StoreFromFloat(Base(normed.ref, launch), normed.dtype, Elements(normed)[e],
+                     Load(n.sum, launch, e) + Load(n.residual, launch, e));
+    }
+    for (size_t row = 0; row < count; row += columns) {
+      float squares = 0;
+      for (size_t i = row; i < row + columns; ++i)
+        squares += Load(normed, launch, i) * Load(normed, launch, i);
+      const float root = std::sqrt(squares / static_cast<float>(columns) + n.epsilon);
+      for (size_t i = row; i < row + columns; ++i) {
+        StoreFromFloat(Base(n.out.ref, launch), n.out.dtype, Elements(n.out)[i],
+                       Load(normed, launch, i) / root * Load(n.weight, launch, i - row));
+      }
     }
   }
 

@@ -52,6 +52,13 @@ std::vector<Case> KernelCasesOf(int world) {
       add("low_latency in place " + std::to_string(elements), request);
     }
   }
+  for (const bool residual : {false, true}) {
+    const std::string name = residual ? " norm residual" : " norm";
+    add("low_latency" + name, WithNorm(Exchange(Op::kAllReduce, world, 24), 1, residual));
+    for (int64_t rows : {1, 3})
+      add("fused" + name + std::to_string(rows),
+          WithNorm(Product(Op::kMatmulAllReduce, world, rows, DType::kBf16), 2, residual));
+  }
   return cases;
 }
 

@@ -54,7 +54,6 @@ int SlotOf(const OpRequest& request, Role role) {
   auto slots = SlotsOf(request, role);
   return slots.empty() ? -1 : slots[0];
 }
-bool IsOutputRole(Role role) { return role == Role::kOutput || role == Role::kC || role == Role::kGatheredA; }
 
 // Elements [first, first + length) along `dim`.
 Values Cut(const Values& in, const Shape& shape, int dim, int64_t first, int64_t length) {
@@ -103,7 +102,10 @@ class Reference {
   }
 
   TensorValues Run() {
-    for (int rank = 0; rank < world_; ++rank) OneRank(rank);
+    for (int rank = 0; rank < world_; ++rank) {
+      OneRank(rank);
+      Norm(rank);
+    }
     return std::move(out_);
   }
 
@@ -245,6 +247,26 @@ class Reference {
     out_[rank][SlotOf(request, Role::kC)] = std::move(sum);
   }
 
+  void Norm(int rank) {
+    const OpRequest& request = requests_[rank];
+    const int weight = SlotOf(request, Role::kNormWeight), residual = SlotOf(request, Role::kResidual);
+    if (weight < 0) return;
+    const int c = SlotOf(request, Role::kC);
+    Values& out = out_[rank][c >= 0 ? c : SlotOf(request, Role::kOutput)];
+    if (residual >= 0) {
+      for (size_t i = 0; i < out.size(); ++i) out[i] += inputs_[rank][residual][i];
+      out_[rank][SlotOf(request, Role::kResidualOutput)] = out;
+    }
+    const Values& weights = inputs_[rank][weight];
+    for (size_t row = 0; row < out.size(); row += weights.size()) {
+      double squares = 0;
+      for (size_t i = 0; i < weights.size(); ++i) squares += out[row + i] * out[row + i];
+      const double root = std::sqrt(squares / static_cast<double>(weights.size()) +
+                                    static_cast<double>(request.norm_epsilon));
+      for (size_t i = 0; i < weights.size(); ++i) out[row + i] *= weights[i] / root;
+    }
+  }
+
   void SendReceive(int rank) {
     // The i-th send from a to b meets the i-th receive on b from a.
     std::map<int, int> received;
@@ -359,7 +381,7 @@ TensorValues RandomInputs(std::span<const OpRequest> requests, uint64_t seed) {
     auto& rank = values.emplace_back();
     for (const Operand& operand : request.operands) {
       auto& slot = rank.emplace_back();
-      if (IsOutputRole(operand.role)) continue;
+      if (IsOutput(operand.role)) continue;
       // Rounded to the dtype, so that the reference computes with what the programs see.
       std::vector<uint8_t> element(8);
       for (int64_t i = 0; i < Count(operand.spec.shape); ++i) {

@@ -44,6 +44,7 @@ Result<OperationPlan> PlanBy(const std::vector<OpRequest>& requests, const Group
                            ? BuildMatmulReduceScatter(problem, plan.algorithm, collective, &plan)
                            : BuildMatmulAllReduce(problem, plan.algorithm, collective, &plan);
   if (!built.ok()) return built;
+  AppendNorm(problem, &plan);
   PlanKernels(&plan.programs, 0);
   return plan;
 }

@@ -1,0 +1,184 @@
+// RMSNorm of rows, with a residual added before it: see NormArgs. Sums of squares in fp32, in a fixed order.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cuda/device/dependent.cuh"
+#include "kernels/cuda/device/dependent_launch.h"
+#include "kernels/cuda/device/elements.cuh"
+#include "kernels/cuda/device/launch_status.h"
+
+namespace tandem::cuda {
+
+Status NormKernelsLoad();
+
+namespace {
+
+constexpr int kMaxThreads = 1024, kMaxWords = 8;
+// So few rows do not fill the GPU: each gets as many threads as it has words.
+constexpr int64_t kFewRows = 264;
+// Threads of a row of many.
+constexpr int64_t kManyRowsThreads = 256;
+
+// Sixteen bytes of a row.
+template <typename Element>
+union RowWord {
+  static constexpr int kCount = 16 / sizeof(Element);
+  uint4 word;
+  Element element[kCount];
+  __device__ RowWord() {}
+};
+
+// The sum of one value of each thread of the block, in all threads.
+__device__ inline float SumOfBlock(float value) {
+  __shared__ float of_warp[kMaxThreads / 32];
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) value += __shfl_xor_sync(0xFFFFFFFF, value, lanes);
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
+  __syncthreads();
+  const unsigned lane = threadIdx.x % 32;
+  value = lane < blockDim.x / 32 ? of_warp[lane] : 0.0f;
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) value += __shfl_xor_sync(0xFFFFFFFF, value, lanes);
+  return value;
+}
+
+__device__ inline float FactorOf(const NormLaunch& norm, float squares) {
+  return rsqrtf(SumOfBlock(squares) / static_cast<float>(norm.columns) + norm.epsilon);
+}
+
+// A block a row, which stays in registers: thread t has words t, t + threads, …
+template <typename Element, int kWords>
+__global__ void __launch_bounds__(kMaxThreads) NormWords(const __grid_constant__ NormLaunch norm) {
+  const auto words = static_cast<unsigned>(norm.columns / RowWord<Element>::kCount);
+  const int64_t row = int64_t{blockIdx.x} * words;
+  RowWord<Element> weight[kWords], residual[kWords], value[kWords];
+  // The kernel before this one has awaited what wrote these (LaunchNorm).
+#pragma unroll
+  for (int w = 0; w < kWords; ++w) {
+    const unsigned at = threadIdx.x + w * blockDim.x;
+    if (at >= words) continue;
+    weight[w].word = static_cast<const uint4*>(norm.weight)[at];
+    if (norm.residual != nullptr)
+      residual[w].word = __ldcg(static_cast<const uint4*>(norm.residual) + row + at);
+  }
+  AwaitEarlierWork();
+  LetNextBegin();
+  float squares = 0.0f;
+#pragma unroll
+  for (int w = 0; w < kWords; ++w) {
+    const unsigned at = threadIdx.x + w * blockDim.x;
+    if (at < words) value[w].word = __ldcg(static_cast<const uint4*>(norm.sum) + row + at);
+  }
+#pragma unroll
+  for (int w = 0; w < kWords; ++w) {
+    const unsigned at = threadIdx.x + w * blockDim.x;
+    if (at >= words) continue;
+#pragma unroll
+    for (int e = 0; e < RowWord<Element>::kCount; ++e) {
+      Element& element = value[w].element[e];
+      if (norm.residual != nullptr) FromFloat(ToFloat(element) + ToFloat(residual[w].element[e]), &element);
+      squares += ToFloat(element) * ToFloat(element);
+    }
+    if (norm.residual != nullptr) static_cast<uint4*>(norm.residual_out)[row + at] = value[w].word;
+  }
+  const float factor = FactorOf(norm, squares);
+#pragma unroll
+  for (int w = 0; w < kWords; ++w) {
+    const unsigned at = threadIdx.x + w * blockDim.x;
+    if (at >= words) continue;
+#pragma unroll
+    for (int e = 0; e < RowWord<Element>::kCount; ++e) {
+      const float normed = ToFloat(value[w].element[e]) * factor * ToFloat(weight[w].element[e]);
+      FromFloat(normed, &value[w].element[e]);
+    }
+    static_cast<uint4*>(norm.out)[row + at] = value[w].word;
+  }
+}
+
+// Rows of any length and place. A thread reads again only what it has written itself.
+template <typename Element>
+__global__ void __launch_bounds__(kMaxThreads) NormElements(const __grid_constant__ NormLaunch norm) {
+  AwaitEarlierWork();
+  LetNextBegin();
+  const int64_t row = int64_t{blockIdx.x} * norm.columns;
+  const auto* sum = static_cast<const Element*>(norm.sum) + row;
+  auto* out = static_cast<Element*>(norm.out) + row;
+  auto* residual_out = static_cast<Element*>(norm.residual_out) + row;
+  float squares = 0.0f;
+  for (int64_t i = threadIdx.x; i < norm.columns; i += blockDim.x) {
+    Element value = sum[i];
+    if (norm.residual != nullptr) {
+      FromFloat(ToFloat(value) + ToFloat(static_cast<const Element*>(norm.residual)[row + i]), &value);
+      residual_out[i] = value;
+    }
+    squares += ToFloat(value) * ToFloat(value);
+  }
+  const float factor = FactorOf(norm, squares);
+  for (int64_t i = threadIdx.x; i < norm.columns; i += blockDim.x) {
+    const Element value = norm.residual != nullptr ? residual_out[i] : sum[i];
+    FromFloat(ToFloat(value) * factor * ToFloat(static_cast<const Element*>(norm.weight)[i]), &out[i]);
+  }
+}
+
+template <typename Element>
+const void* WordsKernel(int words) {
+  switch (words) {
+    case 1: return reinterpret_cast<const void*>(&NormWords<Element, 1>);
+    case 2: return reinterpret_cast<const void*>(&NormWords<Element, 2>);
+    case 4: return reinterpret_cast<const void*>(&NormWords<Element, 4>);
+    default: return reinterpret_cast<const void*>(&NormWords<Element, kMaxWords>);
+  }
+}
+
+// `words`: of a thread; 0: the kernel for rows of any length and place.
+const void* KernelOf(DType type, int words) {
+  switch (type) {
+    case DType::kF32:
+      return words > 0 ? WordsKernel<float>(words) : reinterpret_cast<const void*>(&NormElements<float>);
+    case DType::kF16:
+      return words > 0 ? WordsKernel<__half>(words) : reinterpret_cast<const void*>(&NormElements<__half>);
+    default:
+      return words > 0 ? WordsKernel<__nv_bfloat16>(words)
+                       : reinterpret_cast<const void*>(&NormElements<__nv_bfloat16>);
+  }
+}
+
+unsigned WholeWarps(int64_t threads) { return static_cast<unsigned>((threads + 31) / 32 * 32); }
+
+}  // namespace
+
+Status LaunchNorm(const NormLaunch& norm, CUstream_st* stream) {
+  if (norm.rows == 0 || norm.columns == 0) return Status::Ok();
+  if (norm.rows > INT32_MAX) return InvalidArgument("a norm of more than 2^31 rows");
+  const auto type = static_cast<DType>(norm.type);
+  const auto in_word = static_cast<int64_t>(16 / DTypeBytes(type));
+  uintptr_t addresses = 0;
+  for (const void* at : {norm.sum, norm.weight, norm.residual, static_cast<const void*>(norm.residual_out),
+                         static_cast<const void*>(norm.out)}) {
+    addresses |= reinterpret_cast<uintptr_t>(at);
+  }
+  const int64_t in_row = norm.columns / in_word;
+  const auto rows = static_cast<unsigned>(norm.rows);
+  if (addresses % 16 != 0 || norm.columns % in_word != 0 || in_row > int64_t{kMaxThreads} * kMaxWords) {
+    const unsigned threads = WholeWarps(std::min<int64_t>(norm.columns, kMaxThreads));
+    return LaunchDependent("NormElements", KernelOf(type, 0), rows, threads, 0, &norm, stream);
+  }
+  const int64_t most = norm.rows <= kFewRows ? kMaxThreads : kManyRowsThreads;
+  int words = 1;
+  while (words < kMaxWords && in_row > most * words) words *= 2;
+  return LaunchDependent("NormWords", KernelOf(type, words), rows, WholeWarps((in_row + words - 1) / words),
+                         0, &norm, stream);
+}
+
+Status NormKernelsLoad() {
+  for (DType type : {DType::kF32, DType::kF16, DType::kBf16}) {
+    for (int words : {0, 1, 2, 4, kMaxWords}) {
+      TANDEM_RETURN_IF_ERROR(LoadKernel(words > 0 ? "NormWords" : "NormElements", KernelOf(type, words)));
+    }
+  }
+  return Status::Ok();
+}
+
+}  // namespace tandem::cuda

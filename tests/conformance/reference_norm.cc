@@ -1,0 +1,59 @@
+#include "tests/conformance/reference_norm.h"
+
+#include <cmath>
+
+namespace tandem::conformance {
+namespace {
+
+std::vector<double> InputOf(const OpRequest& request, const std::vector<std::vector<std::byte>>& inputs,
+                            Role role) {
+  const int slot = FindSlot(request, role);
+  if (slot < 0) return {};
+  return ToDoubles(inputs[static_cast<size_t>(slot)], request.operands[static_cast<size_t>(slot)].spec.dtype);
+}
+
+double NormOf(const std::vector<double>& values, size_t first, size_t count) {
+  double squares = 0;
+  for (size_t i = first; i < first + count; ++i) squares += values[i] * values[i];
+  return std::sqrt(squares);
+}
+
+// The errors of a row's elements make an error of its root mean square, which all elements get. By
+// Cauchy-Schwarz it is at most the norm of the errors to that of the row.
+void NormMagnitudes(std::vector<double>* magnitudes, const std::vector<double>& row, size_t first,
+                    const std::vector<double>& weights, double root) {
+  const size_t columns = weights.size();
+  const double norm = NormOf(row, first, columns);
+  const double of_root = norm > 0 ? NormOf(*magnitudes, first, columns) / norm : 0;
+  for (size_t i = 0; i < columns; ++i) {
+    double& magnitude = (*magnitudes)[first + i];
+    magnitude = (magnitude + std::fabs(row[first + i]) * of_root) * std::fabs(weights[i]) / root;
+  }
+}
+
+}  // namespace
+
+Expected NormReference(const OpRequest& request, const std::vector<std::vector<std::byte>>& inputs, int slot,
+                       Expected sum) {
+  const std::vector<double> weights = InputOf(request, inputs, Role::kNormWeight),
+                            residual = InputOf(request, inputs, Role::kResidual);
+  for (size_t i = 0; i < sum.values.size() && !residual.empty(); ++i) {
+    const double added = residual[sum.elements.empty() ? i : static_cast<size_t>(sum.elements[i])];
+    sum.values[i] += added;
+    sum.parts[i] += std::fabs(added);
+    sum.terms[i] += std::fabs(added);
+  }
+  if (request.operands[static_cast<size_t>(slot)].role == Role::kResidualOutput) return sum;
+  const size_t columns = weights.size();
+  for (size_t first = 0; first < sum.values.size(); first += columns) {
+    const double norm = NormOf(sum.values, first, columns);
+    const double root =
+        std::sqrt(norm * norm / static_cast<double>(columns) + static_cast<double>(request.norm_epsilon));
+    NormMagnitudes(&sum.parts, sum.values, first, weights, root);
+    NormMagnitudes(&sum.terms, sum.values, first, weights, root);
+    for (size_t i = 0; i < columns; ++i) sum.values[first + i] *= weights[i] / root;
+  }
+  return sum;
+}
+
+}  // namespace tandem::conformance
