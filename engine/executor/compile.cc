@@ -25,7 +25,7 @@ class ProgramCompiler {
       : program_(program), limits_(limits), out_(out) {}
 
   Status Run() {
-    TANDEM_RETURN_IF_ERROR(CheckFrame());
+    TANDEM_RETURN_IF_ERROR(CheckFrame(program_, limits_));
     out_->rank_ = program_.rank;
     out_->world_size_ = program_.world_size;
     out_->lanes_ = program_.lanes;
@@ -51,28 +51,6 @@ class ProgramCompiler {
   std::string StepLabel(size_t i) const {
     const std::string& label = program_.steps[i].label;
     return label.empty() ? "" : " (" + label + ")";
-  }
-
-  Status CheckFrame() const {
-    if (program_.world_size != limits_.world_size || program_.rank != limits_.rank) {
-      return InvalidArgument("a program of rank " + std::to_string(program_.rank) + " of " +
-                             std::to_string(program_.world_size) + " for rank " +
-                             std::to_string(limits_.rank) + " of " + std::to_string(limits_.world_size));
-    }
-    if (limits_.world_size < 1 || limits_.world_size > plan::kMaxWorldSize || limits_.rank < 0 ||
-        limits_.rank >= limits_.world_size) {
-      return OutOfRange("rank " + std::to_string(limits_.rank) + " of " + std::to_string(limits_.world_size));
-    }
-    if (program_.lanes < 1 || program_.lanes > plan::kMaxLanes) {
-      return OutOfRange(std::to_string(program_.lanes) + " lanes");
-    }
-    if (program_.workspace_bytes > limits_.workspace_bytes || program_.bulk_bytes > limits_.bulk_bytes) {
-      return OutOfRange("the program needs " + std::to_string(program_.workspace_bytes) +
-                        " bytes of workspace and " + std::to_string(program_.bulk_bytes) +
-                        " of bulk; there are " + std::to_string(limits_.workspace_bytes) + " and " +
-                        std::to_string(limits_.bulk_bytes));
-    }
-    return Status::Ok();
   }
 
   // Only steps that another lane depends on need an event.

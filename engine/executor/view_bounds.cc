@@ -6,6 +6,28 @@ namespace tandem::engine {
 
 using plan::Space;
 
+Status CheckFrame(const plan::RankProgram& program, const ProgramLimits& limits) {
+  if (program.world_size != limits.world_size || program.rank != limits.rank) {
+    return InvalidArgument("a program of rank " + std::to_string(program.rank) + " of " +
+                           std::to_string(program.world_size) + " for rank " + std::to_string(limits.rank) +
+                           " of " + std::to_string(limits.world_size));
+  }
+  if (limits.world_size < 1 || limits.world_size > plan::kMaxWorldSize || limits.rank < 0 ||
+      limits.rank >= limits.world_size) {
+    return OutOfRange("rank " + std::to_string(limits.rank) + " of " + std::to_string(limits.world_size));
+  }
+  if (program.lanes < 1 || program.lanes > plan::kMaxLanes) {
+    return OutOfRange(std::to_string(program.lanes) + " lanes");
+  }
+  if (program.workspace_bytes > limits.workspace_bytes || program.bulk_bytes > limits.bulk_bytes) {
+    return OutOfRange("the program needs " + std::to_string(program.workspace_bytes) +
+                      " bytes of workspace and " + std::to_string(program.bulk_bytes) +
+                      " of bulk; there are " + std::to_string(limits.workspace_bytes) + " and " +
+                      std::to_string(limits.bulk_bytes));
+  }
+  return Status::Ok();
+}
+
 Result<uint64_t> LimitOf(const plan::View& view, const plan::RankProgram& program,
                          const ProgramLimits& limits, const char* name) {
   if (view.ref.rank >= program.world_size) {

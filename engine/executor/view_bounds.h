@@ -1,6 +1,6 @@
 // File: view_bounds.h
 //
-// Whether a program's view stays inside the memory it is of. Pure.
+// Whether a program is of its rank, and its views stay inside the memory they are of. Pure.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,10 @@
 #include "tandem/status.h"
 
 namespace tandem::engine {
+
+// INVALID_ARGUMENT or OUT_OF_RANGE: the program is of another rank or world, or needs more lanes or memory
+// than there is.
+Status CheckFrame(const plan::RankProgram& program, const ProgramLimits& limits);
 
 // The bytes of the memory that `view` is in, `name` in errors. OUT_OF_RANGE: no such rank or slot.
 // INVALID_ARGUMENT: no such space, or a peer's slot that is not symmetric.

@@ -56,6 +56,7 @@ def all_reduce_norm(context, case):
         return Arm(name, writing(out, call))
 
     arms = context.each_nccl("nccl", on_memory) + context.each_nccl("windows", on_windows)
+
     def operands(outputs):
         rest = {"norm_weight": gamma, "residual": residual, "residual_output": total}
         return {"input": inputs, "output": outputs, **rest}

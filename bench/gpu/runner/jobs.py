@@ -21,6 +21,7 @@ UNDER_MPS = (
     "test_late_rank",
     "test_sharing",
     "test_operations",
+    "test_autotune",
     "test_tune",
 )
 # Seconds, by suite; DEFAULT_SUITE for another.
@@ -41,6 +42,7 @@ SUITES = {
     "test_rounds": 160,
     "test_process_faults": 60,
     "test_conformance_faults": 50,
+    "test_autotune": 30,
     "test_tune": 60,
     "test_outcomes": 40,
     "test_fork": 15,

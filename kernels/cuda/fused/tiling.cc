@@ -56,8 +56,15 @@ int64_t Cluster(const FusedVariant& variant) { return int64_t{variant.cluster_m}
 int64_t Stages(const FusedMatmul& matmul, const FusedVariant& variant) {
   return Blocks(matmul.k, variant.k_block);
 }
-bool Splits(const FusedMatmul& matmul, const FusedVariant& variant) {
-  return matmul.memory.partials != nullptr && variant.splits;
+// Whether some CTAs of `sms` find no tile of the first piece, so that they wait for the second one's rows.
+bool StartsLate(const FusedMatmul& matmul, int tile_n, int sms) {
+  if (matmul.pieces.size() < 2 || matmul.pieces[1].ready == nullptr) return false;
+  return Blocks(RowsOf(matmul, matmul.pieces[0]), kTileRows) * Blocks(matmul.n, tile_n) < sms;
+}
+// Whether sharing the last wave saves time. CTAs that start late are late for it, and all that share wait for
+// them. Gathers of 2048 rows on four H200s took as long as without sharing (docs/performance-kernels.md).
+bool Splits(const FusedMatmul& matmul, const FusedVariant& variant, int sms) {
+  return matmul.memory.partials != nullptr && variant.splits && !StartsLate(matmul, variant.tile_n, sms);
 }
 
 struct Widths {
@@ -84,7 +91,7 @@ FusedTiling FastestWidth(const FusedMatmul& matmul, int sms) {
     if (variant == nullptr) continue;
     const double loss = width.loss * (variant->sums && !adds ? widths.idle_sums : 1.0);
     const double time = WavesOf(Tiles(matmul, width.tile_n) / Cluster(*variant), sms / Cluster(*variant),
-                                Stages(matmul, *variant), width.tile_n, Splits(matmul, *variant)) *
+                                Stages(matmul, *variant), width.tile_n, Splits(matmul, *variant, sms)) *
                         width.tile_n * loss;
     if (least != 0 && time >= least) continue;
     least = time;
@@ -142,7 +149,7 @@ FusedTiling ChooseTiling(const FusedMatmul& matmul, int sms) {
   // Tiles that are shared make use of all.
   const FusedVariant* variant = FusedVariantFor(matmul, tiling);
   const int64_t most = (sums_for_all ? sms : usable) / cluster;
-  if (variant != nullptr && Splits(matmul, *variant) &&
+  if (variant != nullptr && Splits(matmul, *variant, usable) &&
       SplitLastWave(Blocks(tiles, cluster), most, Stages(matmul, *variant), tiling.tile_n).units > 0) {
     tiling.ctas = static_cast<int>(most * cluster);
   }

@@ -83,6 +83,18 @@ TEST(ChooseTiling, SharesTheLastWaveAmongAllSms) {
   EXPECT_EQ(ChooseTiling(Sharing(shallow), kSms).ctas, ChooseTiling(shallow, kSms).ctas);
 }
 
+// The first piece has 112 tiles of 256 columns for 130 CTAs, or 128 of 224 for 128.
+TEST(ChooseTiling, FillsWholeWavesWhereCtasWaitForTheSecondPiece) {
+  static const uint64_t word = 0;
+  FusedMatmul gather = Sharing(Product(4, 512, 7168, false));
+  for (size_t i = 1; i < gather.pieces.size(); ++i) gather.pieces[i].ready = &word;
+  EXPECT_EQ(ChooseTiling(gather, kSms).tile_n, 224);
+  EXPECT_EQ(ChooseTiling(gather, kSms).ctas, 128);
+  // A first piece of 224 tiles keeps all busy until the second one is there.
+  gather.rows = 1024;
+  EXPECT_EQ(ChooseTiling(gather, kSms).ctas, ChooseTiling(Sharing(Product(4, 1024, 7168, false)), kSms).ctas);
+}
+
 TEST(ChooseTiling, KeepsWideTilesForSumsOddPiecesAndTypesWithoutOthers) {
   EXPECT_EQ(ChooseTiling(Product(4, 512, 7168, true), kSms).tile_n, 256);
   const FusedTiling odd = ChooseTiling(Product(4, 384, 7168, false), kSms);
