@@ -153,24 +153,32 @@ TEST_P(CudaPlacedProductTest, ReplayedFusedLaunchesAreRight) {
   for (const ProductCase& test : FusedCasesOf(GetParam())) LaunchInGraphs(test);
 }
 
+void GiveUp(const ProductCase& test) {
+  SCOPED_TRACE(test.name());
+  PlacedProductRanks ranks(&Machine(), test);
+  ASSERT_TRUE(ranks.status().ok()) << ranks.status().ToString();
+  for (int rank = 0; rank < test.world; ++rank) ASSERT_TRUE(ranks.Launch(rank, 0).ok());
+  ASSERT_TRUE(ranks.Finish());
+  ranks.SetLimit(100'000'000);
+  for (int set = 0; set < PlacedProductRanks::kSets; ++set) ASSERT_TRUE(ranks.Launch(0, set).ok());
+  ASSERT_TRUE(ranks.Finish(5));
+  const cuda::LaunchReport report = ranks.Report(0);
+  EXPECT_EQ(static_cast<GaveUp>(report.kind), GaveUp::kLate);
+  EXPECT_EQ(report.number, 2u);
+  EXPECT_EQ(ranks.Count(0), 1);
+}
+
 // A peer that does not come: the kernel gives up, the work around it and the launches behind it end.
 TEST_P(CudaPlacedProductTest, ALaunchThatGivesUpHoldsNothing) {
   for (const Op op : {kScatter, kReduce, kGather}) {
-    for (const Algorithm algorithm : {kUnfused, kLowLatency}) {
-      const ProductCase test{op, algorithm, GetParam(), 64, 256, 128};
-      SCOPED_TRACE(test.name());
-      PlacedProductRanks ranks(&Machine(), test);
-      ASSERT_TRUE(ranks.status().ok()) << ranks.status().ToString();
-      for (int rank = 0; rank < test.world; ++rank) ASSERT_TRUE(ranks.Launch(rank, 0).ok());
-      ASSERT_TRUE(ranks.Finish());
-      ranks.SetLimit(100'000'000);
-      for (int set = 0; set < PlacedProductRanks::kSets; ++set) ASSERT_TRUE(ranks.Launch(0, set).ok());
-      ASSERT_TRUE(ranks.Finish(5));
-      const cuda::LaunchReport report = ranks.Report(0);
-      EXPECT_EQ(static_cast<GaveUp>(report.kind), GaveUp::kLate);
-      EXPECT_EQ(report.number, 2u);
-      EXPECT_EQ(ranks.Count(0), 1);
-    }
+    for (const Algorithm algorithm : {kUnfused, kLowLatency})
+      GiveUp({op, algorithm, GetParam(), 64, 256, 128});
+  }
+  // By one kernel with its sum, and by one behind it.
+  for (const int64_t n : {256, 260}) {
+    ProductCase test{kReduce, kLowLatency, GetParam(), 64, n, 128};
+    test.norm = true;
+    GiveUp(test);
   }
 }
 

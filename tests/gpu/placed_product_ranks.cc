@@ -49,7 +49,7 @@ std::string ProductCase::name() const {
          " W=" + std::to_string(world) + " " + std::to_string(m) + "x" + std::to_string(n) + "x" +
          std::to_string(k) + " dim " + std::to_string(dim) + " " + std::string(DTypeName(type)) + " -> " +
          std::string(DTypeName(c_type)) + (bias ? " bias" : "") + (gathered_a ? " gathered A" : "") +
-         (b_columns ? "" : " B by rows");
+         (b_columns ? "" : " B by rows") + (norm ? " normed" : "");
 }
 
 PlacedProductRanks::PlacedProductRanks(TestMachine* machine, const ProductCase& test)
@@ -106,6 +106,12 @@ OpRequest PlacedProductRanks::RequestOf() const {
     request.operands.push_back(std::move(bias));
   }
   if (t.gathered_a) request.operands.push_back(Matrix(Role::kGatheredA, t.type, t.m, t.k));
+  if (t.norm) {
+    request.norm_epsilon = 1;
+    Operand weight = Matrix(Role::kNormWeight, t.c_type, 1, t.n);
+    weight.spec.shape = {t.n};
+    request.operands.push_back(std::move(weight));
+  }
   return request;
 }
 

@@ -31,6 +31,7 @@ struct ProductCase {
   bool bias = false;
   bool gathered_a = false;  // is wanted back
   bool b_columns = true;    // B lies column by column, as a layer's weight does
+  bool norm = false;        // of a matmul_all_reduce: C is normed, and not compared
 
   std::string name() const;
 };

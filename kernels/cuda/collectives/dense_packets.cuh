@@ -73,7 +73,7 @@ class DenseExchange {
     return Sum(first, step) && (kShape != PacketShape::kTwoShot || TakeSums(first, step, longest));
   }
 
- private:
+ protected:
   // Packets of a thread, for each peer, that are in flight together.
   static constexpr int kSendUnroll = 4, kSumUnroll = kMax <= 2 ? 2 : 1;
 

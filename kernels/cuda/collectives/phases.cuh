@@ -210,6 +210,10 @@ __device__ __forceinline__ bool WorkPhases(const PhasesLaunch& launch, const Ren
   const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   const int64_t shift = int64_t{block} * launch.word_stride;
   const uint64_t value = rendezvous.value();
+  int last_wait = 0;
+  for (int p = 0; p < launch.phases; ++p) {
+    if (launch.phase[p].waits > 0) last_wait = p;
+  }
   for (int p = 0; p < launch.phases; ++p) {
     const Phase& phase = launch.phase[p];
     if (phase.waits > 0) {
@@ -217,6 +221,8 @@ __device__ __forceinline__ bool WorkPhases(const PhasesLaunch& launch, const Ren
                          !rendezvous.template Await<Probe>(launch.word[phase.first_wait + thread] + shift);
       // A block that ends by abort or time-out publishes nothing more.
       if (__syncthreads_or(ended)) return false;
+      // The same block of every peer that this one waits for has begun.
+      if (p == last_wait) LetNextBegin();
     }
     auto signal = [&] {
       if (phase.signals == 0) return;

@@ -1,6 +1,7 @@
 #include "kernels/cuda/collectives/placed_plan.h"
 
 #include "kernels/cuda/collectives/collective_plan.h"
+#include "kernels/cuda/lane/norm_launch.h"
 #include "program/packet_layout.h"
 #include "program/program.h"
 
@@ -59,11 +60,13 @@ Result<PlacedKernelLaunch> MakeSkinny(const CollectiveArgs& args, const PlacedHa
 
 void SetOne(PlacedPhasesLaunch& kernel, const LaunchFrame& frame) { kernel.frame = frame; }
 void SetOne(PlacedPacketsLaunch& kernel, const LaunchFrame& frame) { kernel.frame = frame; }
+void SetOne(PlacedNormLaunch& kernel, const LaunchFrame& frame) { kernel.sum.frame = frame; }
 void SetOne(PlacedSkinnyKernel& kernel, const LaunchFrame& frame) { kernel.launch.frame = frame; }
 void SetOne(PlacedFusedKernel& kernel, const LaunchFrame& frame) { SetFrame(kernel, frame); }
 
 Status LoadOne(const PlacedPhasesLaunch& kernel) { return LoadPlacedPhases(kernel); }
 Status LoadOne(const PlacedPacketsLaunch& kernel) { return LoadPlacedPackets(kernel); }
+Status LoadOne(const PlacedNormLaunch& kernel) { return LoadPlacedNorm(kernel); }
 Status LoadOne(const PlacedSkinnyKernel& kernel) { return LoadPlacedSkinny(kernel); }
 Status LoadOne(const PlacedFusedKernel& kernel) { return LoadPlacedFused(kernel); }
 
@@ -72,6 +75,9 @@ Status LaunchOne(const PlacedPhasesLaunch& kernel, CUstream_st* stream) {
 }
 Status LaunchOne(const PlacedPacketsLaunch& kernel, CUstream_st* stream) {
   return LaunchPlacedPackets(kernel, stream);
+}
+Status LaunchOne(const PlacedNormLaunch& kernel, CUstream_st* stream) {
+  return LaunchPlacedNorm(kernel, stream);
 }
 Status LaunchOne(const PlacedSkinnyKernel& kernel, CUstream_st* stream) {
   return LaunchPlacedSkinny(kernel, stream);
@@ -96,6 +102,13 @@ Result<PlacedKernelLaunch> MakePlacedLaunch(const CollectiveArgs& args, const Pl
   if (args.blocks > kLaunchCounters) return Unimplemented("a client-placed kernel of too many blocks");
   if (halves.half_bytes % 16 != 0) return InvalidArgument("halves that are no multiple of 16 bytes");
   return args.exchange == PacketExchange::kNone ? MakePhases(args, halves) : MakePackets(args, halves);
+}
+
+std::optional<PlacedKernelLaunch> WithNorm(const PlacedKernelLaunch& kernel, const NormArgs& norm) {
+  const auto* sum = std::get_if<PlacedPacketsLaunch>(&kernel);
+  PlacedNormLaunch both;
+  if (sum == nullptr || !MakePlacedNorm(*sum, NormLaunchOf(norm), &both)) return std::nullopt;
+  return PlacedKernelLaunch(both);
 }
 
 void SetFrame(PlacedKernelLaunch& launch, const LaunchFrame& frame) {

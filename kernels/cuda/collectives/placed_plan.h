@@ -6,10 +6,12 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <variant>
 
 #include "kernels/backend.h"
 #include "kernels/cuda/collectives/placed.h"
+#include "kernels/cuda/collectives/placed_norm.h"
 #include "kernels/cuda/fused/placed_fused.h"
 #include "kernels/cuda/skinny/placed_skinny.h"
 #include "tandem/status.h"
@@ -31,14 +33,17 @@ struct PlacedFusedPlaces {
   PlacedFusedMemory memory;
 };
 
-using PlacedKernelLaunch =
-    std::variant<PlacedPhasesLaunch, PlacedPacketsLaunch, PlacedSkinnyKernel, PlacedFusedKernel>;
+using PlacedKernelLaunch = std::variant<PlacedPhasesLaunch, PlacedPacketsLaunch, PlacedNormLaunch,
+                                        PlacedSkinnyKernel, PlacedFusedKernel>;
 
 // The parameters, without the frame, of a kernel for `args`, whose addresses are those of an even launch.
 // `fused`: for `args` with parts. UNIMPLEMENTED for what no client-placed kernel takes. INVALID_ARGUMENT for
 // views that are no runs.
 Result<PlacedKernelLaunch> MakePlacedLaunch(const CollectiveArgs& args, const PlacedHalves& halves,
                                             const PlacedFusedPlaces* fused = nullptr);
+
+// `kernel` and the norm of what it writes as one launch, if there is a kernel for that.
+std::optional<PlacedKernelLaunch> WithNorm(const PlacedKernelLaunch& kernel, const NormArgs& norm);
 
 // Sets what the launches of a group have in common.
 void SetFrame(PlacedKernelLaunch& launch, const LaunchFrame& frame);

@@ -1,6 +1,7 @@
 #include "client/lib/cuda/placed/cuda_placed_work.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -10,6 +11,19 @@ namespace {
 
 // Sets of operands that parameters are kept for: some kilobytes each.
 constexpr size_t kMaxKept = 64;
+
+// A kernel and the norm behind it as one kernel, where there is one for these addresses.
+void MergeNorm(std::vector<CudaPlacedStep>* steps) {
+  for (size_t i = 0; i + 1 < steps->size(); ++i) {
+    const auto* kernel = std::get_if<cuda::PlacedKernelLaunch>(&(*steps)[i]);
+    const auto* norm = std::get_if<NormArgs>(&(*steps)[i + 1]);
+    if (kernel == nullptr || norm == nullptr) continue;
+    std::optional<cuda::PlacedKernelLaunch> both = cuda::WithNorm(*kernel, *norm);
+    if (!both.has_value()) continue;
+    (*steps)[i] = *std::move(both);
+    steps->erase(steps->begin() + static_cast<ptrdiff_t>(i) + 1);
+  }
+}
 
 }  // namespace
 
@@ -65,7 +79,11 @@ Result<std::vector<CudaPlacedStep>> CudaPlacedWork::Build(std::span<const engine
 }
 
 Result<std::vector<CudaPlacedStep>> CudaPlacedWork::BuildStaged(std::span<const engine::SlotAddress> slots) {
-  if (staging_ == nullptr) return Build(slots);
+  if (staging_ == nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(std::vector<CudaPlacedStep> steps, Build(slots));
+    MergeNorm(&steps);
+    return steps;
+  }
   TANDEM_ASSIGN_OR_RETURN(const PlacedStaging::Staged staged,
                           staging_->For(slots, [this](size_t bytes) -> Result<std::shared_ptr<std::byte>> {
                             if (fused_ == nullptr) return FailedPrecondition("the work has not been loaded");
@@ -117,10 +135,14 @@ Status CudaPlacedWork::Load(const GetLocalWork& local, const GetFusedState& fuse
     for (size_t rank = 0; rank < slots[slot].peer.size(); ++rank)
       slots[slot].peer[rank] += (slot * plan::kMaxWorldSize + rank) * kApart;
   }
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<CudaPlacedStep> steps, Build(slots));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<CudaPlacedStep> steps, Build(slots));
   if (steps.size() > 1) {
     TANDEM_ASSIGN_OR_RETURN(local_, local());
   }
+  // Addresses decide whether a norm is merged: both ways are loaded.
+  std::vector<CudaPlacedStep> merged = steps;
+  MergeNorm(&merged);
+  if (merged.size() < steps.size()) steps.insert(steps.end(), merged.begin(), merged.end());
   for (const CudaPlacedStep& step : steps) {
     if (const auto* product = std::get_if<MatmulArgs>(&step))
       TANDEM_RETURN_IF_ERROR(local_->Prepare(*product));

@@ -53,7 +53,7 @@ class CudaPlacedWork final : public PlacedWork {
   std::array<Word*, plan::kMaxWorldSize> FusedWords() const;
   cuda::PlacedFusedPlaces FusedPlaces() const;
   Result<std::vector<CudaPlacedStep>> Build(std::span<const engine::SlotAddress> slots);
-  // The same, with copies of operands that the kernels cannot address.
+  // The same, with norms merged where that goes, or with copies of operands that the kernels cannot address.
   Result<std::vector<CudaPlacedStep>> BuildStaged(std::span<const engine::SlotAddress> slots);
   Status CheckReachable(std::span<const engine::SlotAddress> slots, cuda::CudaDriver& driver) const;
 

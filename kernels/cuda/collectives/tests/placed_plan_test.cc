@@ -96,6 +96,74 @@ TEST(PlacedPlan, DensePacketsLieBehindTheOthers) {
   EXPECT_EQ(MakePlacedLaunch(args, Halves()).status().code(), Code::kInvalidArgument) << "no NaN to mark";
 }
 
+// A sum by dense packets, two rows of 32 floats, and the norm of it with a residual.
+struct NormedSum {
+  CollectiveArgs sum;
+  NormArgs norm;
+};
+NormedSum MakeNormedSum(uintptr_t residual = 0x92000) {
+  NormedSum made;
+  CollectiveArgs& args = made.sum;
+  args.dtype = DType::kF32;
+  args.rank = 1;
+  args.world_size = 2;
+  args.blocks = 4;
+  args.exchange = PacketExchange::kSum;
+  args.pieces = {64, 64};
+  args.source = {Floats(0x90000, 64), Floats(0x90000, 64)};
+  args.destination = {Floats(0x91000, 64), Floats(0x91000, 64)};
+  args.packets = {At(0x40000), At(0x50000)};
+  args.packet_bytes = plan::kPacketHalfBytes;
+  args.dense = true;
+  const auto rows = [](uintptr_t address) {
+    return DeviceView{.data = At(address), .dtype = DType::kF32, .extent = {2, 32}, .stride = {32, 1}};
+  };
+  made.norm.sum = made.norm.out = rows(0x91000);
+  made.norm.weight = Floats(0x93000, 32);
+  made.norm.has_residual = true;
+  made.norm.residual = made.norm.residual_out = rows(residual);
+  made.norm.epsilon = 0.5f;
+  return made;
+}
+
+TEST(PlacedPlan, ANormIsMergedIntoTheKernelOfItsSum) {
+  const auto merged = [](const NormedSum& made) {
+    const auto launch = MakePlacedLaunch(made.sum, Halves());
+    EXPECT_TRUE(launch.ok()) << launch.status().ToString();
+    return WithNorm(*launch, made.norm);
+  };
+  const auto both = merged(MakeNormedSum());
+  ASSERT_TRUE(both.has_value());
+  const auto& launch = std::get<PlacedNormLaunch>(*both);
+  EXPECT_EQ(launch.norm.rows, 2);
+  EXPECT_EQ(launch.norm.columns, 32);
+  EXPECT_EQ(launch.norm.epsilon, 0.5f);
+  EXPECT_EQ(launch.words, 1);
+  EXPECT_EQ(launch.sum.packets.blocks, 4);
+  // What it does not take stays two kernels: other addresses, another sum's norm, other packets.
+  EXPECT_FALSE(merged(MakeNormedSum(0x92004)).has_value());
+  NormedSum other = MakeNormedSum();
+  other.norm.sum.data = At(0x91010);
+  EXPECT_FALSE(merged(other).has_value());
+  other = MakeNormedSum();
+  other.sum.dense = false;
+  EXPECT_FALSE(merged(other).has_value());
+  other = MakeNormedSum();
+  other.norm.sum.extent = other.norm.out.extent = {1, 32};
+  EXPECT_FALSE(merged(other).has_value()) << "a part of the sum";
+  other = MakeNormedSum();
+  for (DeviceView* view :
+       {&other.norm.sum, &other.norm.out, &other.norm.residual, &other.norm.residual_out}) {
+    view->extent = {32, 2};
+    view->stride = {2, 1};
+  }
+  other.norm.weight = Floats(0x93000, 2);
+  EXPECT_FALSE(merged(other).has_value()) << "rows of eight bytes";
+  const auto phases = MakePlacedLaunch(Copy(0x90000, 0x91000), Halves());
+  ASSERT_TRUE(phases.ok());
+  EXPECT_FALSE(WithNorm(*phases, MakeNormedSum().norm).has_value());
+}
+
 // A product of few rows of two ranks, its exchange areas `area` bytes into each half. Operands lie an element
 // off 16 bytes, so that no tensor map is made of them.
 CollectiveArgs SkinnyProduct(SkinnyKind kind, DType type, uintptr_t area = 0) {

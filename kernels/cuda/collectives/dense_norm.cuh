@@ -1,0 +1,175 @@
+// File: dense_norm.cuh
+//
+// The kernel of a sum by dense packets with an RMSNorm behind it. A block has whole rows: it sends them, adds
+// what comes from the peers, and norms a row once its threads have added up their squares. (TensorRT-LLM's
+// fused all-reduce gives each row to a cluster of blocks.)
+#pragma once
+
+#include "kernels/cuda/collectives/dense_packets.cuh"
+#include "kernels/cuda/collectives/placed_norm.h"
+
+namespace tandem::cuda {
+
+// Of all threads of the block that move data: the sum of `squares`, and whether any of them `gives_up`. The
+// block's last warp takes no part, so the barrier is one of its own. `of_warp`: another one for each of two
+// calls that follow one another.
+__device__ inline float SumOfMovers(unsigned movers, float squares, bool gives_up, float* of_warp,
+                                    bool* any_gives_up) {
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) squares += __shfl_xor_sync(0xFFFFFFFF, squares, lanes);
+  const unsigned lane = threadIdx.x % 32;
+  if (lane == 0) of_warp[threadIdx.x / 32] = squares;
+  uint32_t any = 0;
+  asm volatile(
+      "{ .reg .pred mine, all; setp.ne.u32 mine, %1, 0; barrier.cta.red.or.pred all, 1, %2, mine; "
+      "selp.u32 %0, 1, 0, all; }"
+      : "=r"(any)
+      : "r"(gives_up ? 1u : 0u), "r"(movers)
+      : "memory");
+  *any_gives_up = any != 0;
+  float sum = lane < movers / 32 ? of_warp[lane] : 0.0f;
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(0xFFFFFFFF, sum, lanes);
+  return sum;
+}
+
+template <typename Element, int kMax, int kWords, typename Probe>
+class DenseNorm : private DenseExchange<Element, kMax, PacketShape::kSum, Probe> {
+  using Base = DenseExchange<Element, kMax, PacketShape::kSum, Probe>;
+  using Word = Word16<Element>;
+
+ public:
+  __device__ DenseNorm(const PlacedNormLaunch& launch, const PlacedRendezvous& rendezvous)
+      : Base(launch.sum, rendezvous),
+        norm_(launch.norm),
+        movers_(blockDim.x - kMeetingThreads),
+        row_words_(static_cast<unsigned>(launch.norm.columns / Word::kCount)) {}
+
+  // Returns false in a thread that has given up. The last warp of each block moves no data.
+  __device__ bool Run(float (*of_warp)[kCollectiveThreads / 32]) const {
+    if (threadIdx.x >= movers_) return blockIdx.x != 0 || this->Meet(static_cast<int>(threadIdx.x - movers_));
+    Probe::BeforeSignal(this->rendezvous_.value(), 0);
+    Word weight[kWords];
+    ForEachWord([&](int w, unsigned at) { weight[w].word = static_cast<const uint4*>(norm_.weight)[at]; });
+    for (int64_t row = blockIdx.x; row < norm_.rows; row += gridDim.x) SendRow(row);
+    int turn = 0;
+    for (int64_t row = blockIdx.x; row < norm_.rows; row += gridDim.x, turn ^= 1) {
+      if (!NormRow(row, weight, of_warp[turn])) return false;
+    }
+    return true;
+  }
+
+ private:
+  // Calls visit(w, index) for the words of a row that this thread has.
+  template <typename Visit>
+  __device__ void ForEachWord(const Visit& visit) const {
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) {
+      const unsigned at = threadIdx.x + w * movers_;
+      if (at < row_words_) visit(w, at);
+    }
+  }
+
+  __device__ void SendRow(int64_t row) const {
+    const auto& launch = this->launch_;
+    const int64_t first = row * row_words_;
+    ForEachWord([&](int, unsigned at) {
+      const uint4 word = static_cast<const uint4*>(launch.source[launch.rank])[first + at];
+      for (int j = 1; j < launch.world; ++j)
+        this->Send(this->Slot(this->Peer(j), launch.rank, 0) + first + at, word);
+    });
+  }
+
+  __device__ bool NormRow(int64_t row, const Word (&weight)[kWords], float* of_warp) const {
+    const auto& launch = this->launch_;
+    const int rank = launch.rank;
+    const int64_t first = row * row_words_;
+    Word mine[kWords], residual[kWords], value[kWords];
+    ForEachWord([&](int w, unsigned at) {
+      mine[w].word = static_cast<const uint4*>(launch.source[rank])[first + at];
+      if (norm_.residual != nullptr) residual[w].word = static_cast<const uint4*>(norm_.residual)[first + at];
+    });
+    Packet packets[kWords][kMax];
+    const auto wanted = [&](int w, int s) {
+      return s < launch.world && s != rank && threadIdx.x + w * movers_ < row_words_;
+    };
+    const bool come = this->template Take<kWords>(0, first + threadIdx.x, movers_, wanted, packets);
+    // All that is sent here has been sent, by kernels that have all begun.
+    if (row + gridDim.x >= norm_.rows) LetNextBegin();
+    float squares = 0.0f;
+    ForEachWord([&](int w, unsigned at) {
+      Word terms[kMax];
+#pragma unroll
+      for (int s = 0; s < kMax; ++s) terms[s].word = s == rank ? mine[w].word : Base::DataOf(packets[w][s]);
+      value[w] = this->SumOf(terms);
+#pragma unroll
+      for (int e = 0; e < Word::kCount; ++e) {
+        Element& element = value[w].element[e];
+        if (norm_.residual != nullptr)
+          FromFloat(ToFloat(element) + ToFloat(residual[w].element[e]), &element);
+        squares += ToFloat(element) * ToFloat(element);
+      }
+      if (come && norm_.residual != nullptr)
+        static_cast<uint4*>(norm_.residual_out)[first + at] = value[w].word;
+    });
+    bool given_up = false;
+    const float sum = SumOfMovers(movers_, squares, !come, of_warp, &given_up);
+    if (given_up) return false;
+    const float factor = rsqrtf(sum / static_cast<float>(norm_.columns) + norm_.epsilon);
+    ForEachWord([&](int w, unsigned at) {
+#pragma unroll
+      for (int e = 0; e < Word::kCount; ++e) {
+        const float normed = ToFloat(value[w].element[e]) * factor * ToFloat(weight[w].element[e]);
+        FromFloat(normed, &value[w].element[e]);
+      }
+      static_cast<uint4*>(norm_.out)[first + at] = value[w].word;
+    });
+    return true;
+  }
+
+  const NormLaunch& norm_;
+  const unsigned movers_, row_words_;
+};
+
+template <typename Element, int kMax, int kWords, typename Probe>
+__global__ void __launch_bounds__(kCollectiveThreads + kMeetingThreads)
+    RunPlacedNorm(const __grid_constant__ PlacedNormLaunch launch) {
+  __shared__ float of_warp[2][kCollectiveThreads / 32];
+  AwaitEarlierWork();
+  const PlacedRendezvous rendezvous(launch.sum.frame);
+  const DenseNorm<Element, kMax, kWords, Probe> norm(launch, rendezvous);
+  if (__syncthreads_or(rendezvous.HasFailed() || !norm.Run(of_warp))) return;
+  LetNextBegin();
+  rendezvous.Count();
+}
+
+// The kernel for a launch's type, words and world size; null where there is none.
+template <typename Probe>
+struct DenseNormKernels {
+  using Kernel = void (*)(const PlacedNormLaunch);
+  template <typename Element, int kWords>
+  static Kernel OfWorld(int world) {
+    if (world <= 2) return &RunPlacedNorm<Element, 2, kWords, Probe>;
+    if (world <= 4) return &RunPlacedNorm<Element, 4, kWords, Probe>;
+    if constexpr (kWords > 2) {
+      return nullptr;  // their packets do not fit the registers
+    } else {
+      return &RunPlacedNorm<Element, 8, kWords, Probe>;
+    }
+  }
+  template <typename Element>
+  static Kernel OfWords(int words, int world) {
+    if (words == 1) return OfWorld<Element, 1>(world);
+    return words == 2 ? OfWorld<Element, 2>(world) : OfWorld<Element, 4>(world);
+  }
+  static Kernel Of(DType type, int words, int world) {
+    switch (type) {
+      case DType::kF32: return OfWords<float>(words, world);
+      case DType::kF16: return OfWords<__half>(words, world);
+      case DType::kBf16: return OfWords<__nv_bfloat16>(words, world);
+      default: return nullptr;
+    }
+  }
+};
+
+}  // namespace tandem::cuda
