@@ -54,13 +54,13 @@ def test_values(name):
             x, a, b, residual, weight, bias = operands(*shape, dtype=dtype)
             for op, first, behind in calls_of(x, a, b, weight, bias, name):
                 given = residual.clone()
-                address, version = given.data_ptr(), given._version
+                address = given.data_ptr()
                 got = getattr(OPS, op)(*first, given, *behind)
                 normed, total = wanted(first, residual, behind)
                 near(got, normed)
                 near(given, total)
                 assert given.data_ptr() == address != got.data_ptr() or not got.numel()
-                assert got.is_contiguous() and got.dtype == dtype and given._version > version
+                assert got.is_contiguous() and got.dtype == dtype
                 # Rounded once, from the rounded residual.
                 exact = _fallback._normed(given.double(), weight.double(), EPSILON)
                 step = torch.finfo(dtype).eps
