@@ -36,20 +36,20 @@ __device__ inline float SumOfMovers(unsigned movers, float squares, bool gives_u
 template <typename Element, int kMax, int kWords, typename Probe>
 class DenseNorm : private DenseExchange<Element, kMax, PacketShape::kSum, Probe> {
   using Base = DenseExchange<Element, kMax, PacketShape::kSum, Probe>;
-  using Word = Word16<Element>;
+  using Elements = Word16<Element>;
 
  public:
   __device__ DenseNorm(const PlacedNormLaunch& launch, const PlacedRendezvous& rendezvous)
       : Base(launch.sum, rendezvous),
         norm_(launch.norm),
         movers_(blockDim.x - kMeetingThreads),
-        row_words_(static_cast<unsigned>(launch.norm.columns / Word::kCount)) {}
+        row_words_(static_cast<unsigned>(launch.norm.columns / Elements::kCount)) {}
 
   // Returns false in a thread that has given up. The last warp of each block moves no data.
   __device__ bool Run(float (*of_warp)[kCollectiveThreads / 32]) const {
     if (threadIdx.x >= movers_) return blockIdx.x != 0 || this->Meet(static_cast<int>(threadIdx.x - movers_));
     Probe::BeforeSignal(this->rendezvous_.value(), 0);
-    Word weight[kWords];
+    Elements weight[kWords];
     ForEachWord([&](int w, unsigned at) { weight[w].word = static_cast<const uint4*>(norm_.weight)[at]; });
     for (int64_t row = blockIdx.x; row < norm_.rows; row += gridDim.x) SendRow(row);
     int turn = 0;
@@ -80,11 +80,11 @@ class DenseNorm : private DenseExchange<Element, kMax, PacketShape::kSum, Probe>
     });
   }
 
-  __device__ bool NormRow(int64_t row, const Word (&weight)[kWords], float* of_warp) const {
+  __device__ bool NormRow(int64_t row, const Elements (&weight)[kWords], float* of_warp) const {
     const auto& launch = this->launch_;
     const int rank = launch.rank;
     const int64_t first = row * row_words_;
-    Word mine[kWords], residual[kWords], value[kWords];
+    Elements mine[kWords], residual[kWords], value[kWords];
     ForEachWord([&](int w, unsigned at) {
       mine[w].word = static_cast<const uint4*>(launch.source[rank])[first + at];
       if (norm_.residual != nullptr) residual[w].word = static_cast<const uint4*>(norm_.residual)[first + at];
@@ -98,12 +98,12 @@ class DenseNorm : private DenseExchange<Element, kMax, PacketShape::kSum, Probe>
     if (row + gridDim.x >= norm_.rows) LetNextBegin();
     float squares = 0.0f;
     ForEachWord([&](int w, unsigned at) {
-      Word terms[kMax];
+      Elements terms[kMax];
 #pragma unroll
       for (int s = 0; s < kMax; ++s) terms[s].word = s == rank ? mine[w].word : Base::DataOf(packets[w][s]);
       value[w] = this->SumOf(terms);
 #pragma unroll
-      for (int e = 0; e < Word::kCount; ++e) {
+      for (int e = 0; e < Elements::kCount; ++e) {
         Element& element = value[w].element[e];
         if (norm_.residual != nullptr)
           FromFloat(ToFloat(element) + ToFloat(residual[w].element[e]), &element);
@@ -118,7 +118,7 @@ class DenseNorm : private DenseExchange<Element, kMax, PacketShape::kSum, Probe>
     const float factor = rsqrtf(sum / static_cast<float>(norm_.columns) + norm_.epsilon);
     ForEachWord([&](int w, unsigned at) {
 #pragma unroll
-      for (int e = 0; e < Word::kCount; ++e) {
+      for (int e = 0; e < Elements::kCount; ++e) {
         const float normed = ToFloat(value[w].element[e]) * factor * ToFloat(weight[w].element[e]);
         FromFloat(normed, &value[w].element[e]);
       }

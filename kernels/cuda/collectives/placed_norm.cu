@@ -12,7 +12,7 @@
 namespace tandem::cuda {
 namespace {
 
-constexpr int kMostWords = 4;
+constexpr int kMaxWords = 4;
 
 int64_t RowWords(const NormLaunch& norm) {
   return norm.columns * static_cast<int64_t>(DTypeBytes(static_cast<DType>(norm.type))) / 16;
@@ -34,7 +34,7 @@ bool MakePlacedNorm(const PlacedPacketsLaunch& sum, const NormLaunch& norm, Plac
   if (norm.sum != packets.destination[rank] || norm.rows * norm.columns != packets.count[rank]) return false;
   const int64_t words = RowWords(norm);
   const auto in_word = static_cast<int64_t>(16 / DTypeBytes(static_cast<DType>(norm.type)));
-  if (norm.columns % in_word != 0 || words == 0 || words > int64_t{kCollectiveThreads} * kMostWords)
+  if (norm.columns % in_word != 0 || words == 0 || words > int64_t{kCollectiveThreads} * kMaxWords)
     return false;
   const void* const addresses[] = {packets.source[rank], norm.weight, norm.residual, norm.residual_out,
                                    norm.out};
