@@ -111,13 +111,13 @@ void Matrix::AddEvery(OpRequest request, const Extras& extras) {
 std::vector<Case> MakeMatrix(int world, uint64_t seed) {
   Matrix matrix(world, seed);
   AddReductions(&matrix);
-  AddNorms(&matrix);
   AddExchanges(&matrix);
   AddTransfers(&matrix);
   AddGatherMatmuls(&matrix);
   AddReducedMatmuls(&matrix);
   AddFusedMatmuls(&matrix);
   AddBlockScaledMatmuls(&matrix);
+  AddNorms(&matrix);
   std::vector<Case> cases = matrix.Take();
   // The same case may have been drawn twice.
   std::set<std::string> seen;
