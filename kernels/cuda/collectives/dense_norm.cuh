@@ -34,8 +34,8 @@ __device__ inline float SumOfMovers(unsigned movers, float squares, bool gives_u
 }
 
 template <typename Element, int kMax, int kWords, typename Probe>
-class DenseNorm : private DenseExchange<Element, kMax, PacketShape::kSum, Probe> {
-  using Base = DenseExchange<Element, kMax, PacketShape::kSum, Probe>;
+class DenseNorm : private DenseExchange<Element, kMax, PacketShape::kSum, Probe, DenseFit::kWords> {
+  using Base = DenseExchange<Element, kMax, PacketShape::kSum, Probe, DenseFit::kWords>;
   using Elements = Word16<Element>;
 
  public:
@@ -45,13 +45,24 @@ class DenseNorm : private DenseExchange<Element, kMax, PacketShape::kSum, Probe>
         movers_(blockDim.x - kMeetingThreads),
         row_words_(static_cast<unsigned>(launch.norm.columns / Elements::kCount)) {}
 
-  // Returns false in a thread that has given up. The last warp of each block moves no data.
-  __device__ bool Run(float (*of_warp)[kCollectiveThreads / 32]) const {
-    if (threadIdx.x >= movers_) return blockIdx.x != 0 || this->Meet(static_cast<int>(threadIdx.x - movers_));
-    Probe::BeforeSignal(this->rendezvous_.value(), 0);
+  // Returns false in a thread that has given up. The last warp of each block moves no data. `failed`: as in
+  // ExchangePackets. Threads that disagree about it would miss one another at a barrier, so all look at it
+  // together.
+  __device__ bool Run(float (*of_warp)[kCollectiveThreads / 32], bool failed) const {
+    const bool moves = threadIdx.x < movers_;
     Elements weight[kWords];
-    ForEachWord([&](int w, unsigned at) { weight[w].word = static_cast<const uint4*>(norm_.weight)[at]; });
-    for (int64_t row = blockIdx.x; row < norm_.rows; row += gridDim.x) SendRow(row);
+    uint4 words[kWords];
+    if (moves) {
+      LoadRow(blockIdx.x, words);
+      ForEachWord([&](int w, unsigned at) { weight[w].word = static_cast<const uint4*>(norm_.weight)[at]; });
+    }
+    if (__syncthreads_or(failed)) return false;
+    if (!moves) return blockIdx.x != 0 || this->Meet(static_cast<int>(threadIdx.x - movers_));
+    Probe::BeforeSignal(this->rendezvous_.value(), 0);
+    for (int64_t row = blockIdx.x; row < norm_.rows; row += gridDim.x) {
+      if (row != blockIdx.x) LoadRow(row, words);
+      SendRow(row, words);
+    }
     int turn = 0;
     for (int64_t row = blockIdx.x; row < norm_.rows; row += gridDim.x, turn ^= 1) {
       if (!NormRow(row, weight, of_warp[turn])) return false;
@@ -70,13 +81,17 @@ class DenseNorm : private DenseExchange<Element, kMax, PacketShape::kSum, Probe>
     }
   }
 
-  __device__ void SendRow(int64_t row) const {
+  __device__ void LoadRow(int64_t row, uint4 (&words)[kWords]) const {
+    const auto* source =
+        static_cast<const uint4*>(this->launch_.source[this->launch_.rank]) + row * row_words_;
+    ForEachWord([&](int w, unsigned at) { words[w] = source[at]; });
+  }
+  __device__ void SendRow(int64_t row, const uint4 (&words)[kWords]) const {
     const auto& launch = this->launch_;
     const int64_t first = row * row_words_;
-    ForEachWord([&](int, unsigned at) {
-      const uint4 word = static_cast<const uint4*>(launch.source[launch.rank])[first + at];
+    ForEachWord([&](int w, unsigned at) {
       for (int j = 1; j < launch.world; ++j)
-        this->Send(this->Slot(this->Peer(j), launch.rank, 0) + first + at, word);
+        this->Send(this->Slot(this->Peer(j), launch.rank, 0) + first + at, words[w]);
     });
   }
 
@@ -138,7 +153,7 @@ __global__ void __launch_bounds__(kCollectiveThreads + kMeetingThreads)
   AwaitEarlierWork();
   const PlacedRendezvous rendezvous(launch.sum.frame);
   const DenseNorm<Element, kMax, kWords, Probe> norm(launch, rendezvous);
-  if (__syncthreads_or(rendezvous.HasFailed() || !norm.Run(of_warp))) return;
+  if (__syncthreads_or(!norm.Run(of_warp, rendezvous.HasFailed()))) return;
   LetNextBegin();
   rendezvous.Count();
 }

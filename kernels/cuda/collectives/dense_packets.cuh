@@ -11,6 +11,8 @@
 // which begins after this rank's launch e has ended (docs/client-placement.md).
 #pragma once
 
+#include <cstdint>
+
 #include "kernels/cuda/collectives/packet_grid.h"
 #include "kernels/cuda/collectives/packets.cuh"
 
@@ -20,37 +22,53 @@ namespace tandem::cuda {
 template <typename Element>
 inline constexpr uint32_t kOtherNan = sizeof(Element) == 4 ? 0xFFFFFFFE : 0xFFFEFFFE;
 
-// Sixteen bytes of a piece: `index` counts them; the last ones may be fewer, and the address may be any.
-template <typename Element>
+// What a kernel takes for granted of a launch. A kernel runs for a few microseconds, so that fetching its
+// code takes a good part of them: kernels for less are shorter.
+enum class DenseFit : uint8_t {
+  kAny,
+  kWords,    // addresses are multiples of 16 bytes, and pieces whole words of 16 bytes
+  kOneWord,  // moreover a thread has at most one word of each piece
+};
+
+// Sixteen bytes of a piece: `index` counts them. Unless kWhole, the last ones may be fewer, and the address
+// may be any.
+template <typename Element, bool kWhole>
 __device__ inline uint4 LoadWord16(const void* piece, int64_t index, int64_t count) {
-  constexpr int kCount = Word16<Element>::kCount;
-  const int64_t first = index * kCount;
-  if (reinterpret_cast<uintptr_t>(piece) % 16 == 0 && first + kCount <= count) {
+  if constexpr (kWhole) {
     return static_cast<const uint4*>(piece)[index];
-  }
-  Word16<Element> loaded;
-  loaded.word = {};
+  } else {
+    constexpr int kCount = Word16<Element>::kCount;
+    const int64_t first = index * kCount;
+    if (reinterpret_cast<uintptr_t>(piece) % 16 == 0 && first + kCount <= count)
+      return static_cast<const uint4*>(piece)[index];
+    Word16<Element> loaded;
+    loaded.word = {};
 #pragma unroll
-  for (int e = 0; e < kCount; ++e) {
-    if (first + e < count) loaded.element[e] = static_cast<const Element*>(piece)[first + e];
+    for (int e = 0; e < kCount; ++e) {
+      if (first + e < count) loaded.element[e] = static_cast<const Element*>(piece)[first + e];
+    }
+    return loaded.word;
   }
-  return loaded.word;
 }
-template <typename Element>
+template <typename Element, bool kWhole>
 __device__ inline void StoreWord16(void* piece, int64_t index, int64_t count, const Word16<Element>& word) {
-  constexpr int kCount = Word16<Element>::kCount;
-  const int64_t first = index * kCount;
-  if (reinterpret_cast<uintptr_t>(piece) % 16 == 0 && first + kCount <= count) {
+  if constexpr (kWhole) {
     static_cast<uint4*>(piece)[index] = word.word;
-    return;
-  }
+  } else {
+    constexpr int kCount = Word16<Element>::kCount;
+    const int64_t first = index * kCount;
+    if (reinterpret_cast<uintptr_t>(piece) % 16 == 0 && first + kCount <= count) {
+      static_cast<uint4*>(piece)[index] = word.word;
+      return;
+    }
 #pragma unroll
-  for (int e = 0; e < kCount; ++e) {
-    if (first + e < count) static_cast<Element*>(piece)[first + e] = word.element[e];
+    for (int e = 0; e < kCount; ++e) {
+      if (first + e < count) static_cast<Element*>(piece)[first + e] = word.element[e];
+    }
   }
 }
 
-template <typename Element, int kMax, PacketShape kShape, typename Probe>
+template <typename Element, int kMax, PacketShape kShape, typename Probe, DenseFit kFit = DenseFit::kAny>
 class DenseExchange {
  public:
   __device__ DenseExchange(const PlacedPacketsLaunch& launch, const PlacedRendezvous& rendezvous)
@@ -67,6 +85,7 @@ class DenseExchange {
     const int64_t first = int64_t{blockIdx.x} * movers + threadIdx.x;
     const int64_t step = int64_t{gridDim.x} * movers;
     int64_t longest = 0;
+#pragma unroll 1
     for (int p = 0; p < launch_.world; ++p) longest = max(longest, Packets(launch_.count[p]));
     Probe::BeforeSignal(rendezvous_.value(), 0);
     SendPieces(first, step, longest);
@@ -74,8 +93,9 @@ class DenseExchange {
   }
 
  protected:
+  static constexpr bool kWhole = kFit != DenseFit::kAny, kOneWord = kFit == DenseFit::kOneWord;
   // Packets of a thread, for each peer, that are in flight together.
-  static constexpr int kSendUnroll = 4, kSumUnroll = kMax <= 2 ? 2 : 1;
+  static constexpr int kSendUnroll = kOneWord ? 1 : 4, kSumUnroll = kMax <= 2 && !kOneWord ? 2 : 1;
 
   static __device__ int64_t Packets(int64_t count) {
     return (count + Word16<Element>::kCount - 1) / Word16<Element>::kCount;
@@ -170,25 +190,33 @@ class DenseExchange {
   }
 
   __device__ void SendPieces(int64_t first, int64_t step, int64_t longest) const {
-    for (int64_t i = first; i < longest; i += kSendUnroll * step) {
-      uint4 words[kSendUnroll];
-      const void* loaded = nullptr;  // one piece goes to all peers, or each gets its own
-      for (int j = 1; j < launch_.world; ++j) {
-        const int peer = Peer(j);
-        const int64_t packets = Packets(launch_.count[peer]);
-        if (launch_.source[peer] != loaded) {
-          loaded = launch_.source[peer];
-#pragma unroll
-          for (int u = 0; u < kSendUnroll; ++u) {
-            if (i + u * step < packets)
-              words[u] = LoadWord16<Element>(loaded, i + u * step, launch_.count[peer]);
-          }
-        }
-        Packet* slot = Slot(peer, launch_.rank, 0);
+    if constexpr (kOneWord) {
+      SendSome(first, step);
+    } else {
+#pragma unroll 1
+      for (int64_t i = first; i < longest; i += kSendUnroll * step) SendSome(i, step);
+    }
+  }
+  // Packets i, i + step, … of each.
+  __device__ void SendSome(int64_t i, int64_t step) const {
+    uint4 words[kSendUnroll];
+    const void* loaded = nullptr;  // one piece goes to all peers, or each gets its own
+#pragma unroll 1
+    for (int j = 1; j < launch_.world; ++j) {
+      const int peer = Peer(j);
+      const int64_t packets = Packets(launch_.count[peer]);
+      if (launch_.source[peer] != loaded) {
+        loaded = launch_.source[peer];
 #pragma unroll
         for (int u = 0; u < kSendUnroll; ++u) {
-          if (i + u * step < packets) Send(slot + i + u * step, words[u]);
+          if (i + u * step < packets)
+            words[u] = LoadWord16<Element, kWhole>(loaded, i + u * step, launch_.count[peer]);
         }
+      }
+      Packet* slot = Slot(peer, launch_.rank, 0);
+#pragma unroll
+      for (int u = 0; u < kSendUnroll; ++u) {
+        if (i + u * step < packets) Send(slot + i + u * step, words[u]);
       }
     }
   }
@@ -196,14 +224,20 @@ class DenseExchange {
   // The sum of the piece that this rank gets; two shots send it on.
   __device__ bool Sum(int64_t first, int64_t step) const {
     const int64_t own = Packets(launch_.count[launch_.rank]);
-    int64_t i = first;
-    for (; FirstOfWarp(i + (kSumUnroll - 1) * step) < own; i += kSumUnroll * step) {
-      if (!SumSome<kSumUnroll>(i, step, i == first)) return false;
+    if constexpr (kOneWord) {
+      return FirstOfWarp(first) >= own || SumSome<1>(first, step, true);
+    } else {
+      int64_t i = first;
+#pragma unroll 1
+      for (; kSumUnroll > 1 && FirstOfWarp(i + (kSumUnroll - 1) * step) < own; i += kSumUnroll * step) {
+        if (!SumSome<kSumUnroll>(i, step, i == first)) return false;
+      }
+#pragma unroll 1
+      for (; FirstOfWarp(i) < own; i += step) {
+        if (!SumSome<1>(i, step, i == first)) return false;
+      }
+      return true;
     }
-    for (; FirstOfWarp(i) < own; i += step) {
-      if (!SumSome<1>(i, step, i == first)) return false;
-    }
-    return true;
   }
   // Packets i, i + step, … of it.
   template <int kUnroll>
@@ -213,7 +247,8 @@ class DenseExchange {
     uint4 mine[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      if (i + u * step < own) mine[u] = LoadWord16<Element>(launch_.source[rank], i + u * step, count);
+      if (i + u * step < own)
+        mine[u] = LoadWord16<Element, kWhole>(launch_.source[rank], i + u * step, count);
     }
     Packet packets[kUnroll][kMax];
     const auto wanted = [&](int u, int s) { return s < world && s != rank && i + u * step < own; };
@@ -228,9 +263,10 @@ class DenseExchange {
 #pragma unroll
       for (int s = 0; s < kMax; ++s) terms[s].word = s == rank ? mine[u] : DataOf(packets[u][s]);
       const Word16<Element> sum = SumOf(terms);
-      StoreWord16<Element>(launch_.destination[rank], at, count, sum);
+      StoreWord16<Element, kWhole>(launch_.destination[rank], at, count, sum);
       if constexpr (kShape == PacketShape::kTwoShot) {
         Probe::BeforeSignal(rendezvous_.value(), 1);
+#pragma unroll 1
         for (int j = 1; j < world; ++j) Send(Slot(Peer(j), rank, 1) + at, sum.word);
       }
     }
@@ -257,6 +293,7 @@ class DenseExchange {
   // The sums of the other owners. Parts differ in length by their last packets.
   __device__ bool TakeSums(int64_t first, int64_t step, int64_t longest) const {
     const int rank = launch_.rank, world = launch_.world;
+#pragma unroll 1
     for (int64_t i = first; FirstOfWarp(i) < longest; i += kSumUnroll * step) {
       Packet packets[kSumUnroll][kMax];
       const auto wanted = [&](int u, int s) {
@@ -270,7 +307,7 @@ class DenseExchange {
           if (!wanted(u, s)) continue;
           Word16<Element> sum;
           sum.word = DataOf(packets[u][s]);
-          StoreWord16<Element>(launch_.destination[s], i + u * step, launch_.count[s], sum);
+          StoreWord16<Element, kWhole>(launch_.destination[s], i + u * step, launch_.count[s], sum);
         }
       }
     }
@@ -296,30 +333,33 @@ class DenseExchange {
   const int64_t half_offset_, dense_offset_, dense_slot_;  // packets
 };
 
-template <typename Element, int kMax, PacketShape kShape, typename Probe>
+template <typename Element, int kMax, PacketShape kShape, typename Probe, DenseFit kFit>
 __global__ void __launch_bounds__(kCollectiveThreads + kMeetingThreads)
     RunPlacedDense(const __grid_constant__ PlacedPacketsLaunch launch) {
   AwaitEarlierWork();
   const PlacedRendezvous rendezvous(launch.frame);
-  const DenseExchange<Element, kMax, kShape, Probe> exchange(launch, rendezvous);
+  const DenseExchange<Element, kMax, kShape, Probe, kFit> exchange(launch, rendezvous);
   if (__syncthreads_or(rendezvous.HasFailed() || !exchange.Run())) return;
   LetNextBegin();
   rendezvous.Count();
 }
 
-// The kernel for a launch's type, shape and world size; null for a type or shape that has none.
-template <typename Probe>
+// The kernel for a launch's type, shape and world size; null for a type or shape that has none. Two shots
+// have kernels for any launch only.
+template <typename Probe, DenseFit kFit = DenseFit::kAny>
 struct DenseKernels {
   using Kernel = void (*)(const PlacedPacketsLaunch);
   template <typename Element, PacketShape kShape>
   static Kernel OfWorld(int world) {
-    if (world <= 2) return &RunPlacedDense<Element, 2, kShape, Probe>;
-    if (world <= 4) return &RunPlacedDense<Element, 4, kShape, Probe>;
-    return &RunPlacedDense<Element, 8, kShape, Probe>;
+    if (world <= 2) return &RunPlacedDense<Element, 2, kShape, Probe, kFit>;
+    if (world <= 4) return &RunPlacedDense<Element, 4, kShape, Probe, kFit>;
+    return &RunPlacedDense<Element, 8, kShape, Probe, kFit>;
   }
   template <typename Element>
   static Kernel OfShape(PacketShape shape, int world) {
-    if (shape == PacketShape::kTwoShot) return OfWorld<Element, PacketShape::kTwoShot>(world);
+    if constexpr (kFit == DenseFit::kAny) {
+      if (shape == PacketShape::kTwoShot) return OfWorld<Element, PacketShape::kTwoShot>(world);
+    }
     return shape == PacketShape::kSum ? OfWorld<Element, PacketShape::kSum>(world) : nullptr;
   }
   static Kernel Of(DType type, PacketShape shape, int world) {

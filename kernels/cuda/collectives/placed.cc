@@ -43,6 +43,7 @@ Status LoadPlacedPhases(const PlacedPhasesLaunch& launch) {
 }
 
 Status LoadPlacedPackets(const PlacedPacketsLaunch& launch) {
+  if (launch.dense) return LoadPlacedDense(launch);
   return LoadKernel("RunPlacedPackets", KernelOf(launch));
 }
 

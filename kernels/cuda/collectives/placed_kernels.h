@@ -10,6 +10,9 @@ namespace tandem::cuda {
 
 const void* PlacedPhasesKernel(const PlacedPhasesLaunch& launch);
 const void* PlacedPacketsKernel(const PlacedPacketsLaunch& launch);
+// Addresses and sizes decide which of several it is.
 const void* PlacedDenseKernel(const PlacedPacketsLaunch& launch);
+// Loads all of these into the current context.
+Status LoadPlacedDense(const PlacedPacketsLaunch& launch);
 
 }  // namespace tandem::cuda
