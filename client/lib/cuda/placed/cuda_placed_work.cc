@@ -18,9 +18,9 @@ void MergeNorm(std::vector<CudaPlacedStep>* steps) {
     const auto* kernel = std::get_if<cuda::PlacedKernelLaunch>(&(*steps)[i]);
     const auto* norm = std::get_if<NormArgs>(&(*steps)[i + 1]);
     if (kernel == nullptr || norm == nullptr) continue;
-    std::optional<cuda::PlacedKernelLaunch> both = cuda::WithNorm(*kernel, *norm);
+    const std::optional<cuda::PlacedKernelLaunch> both = cuda::WithNorm(*kernel, *norm);
     if (!both.has_value()) continue;
-    (*steps)[i] = *std::move(both);
+    (*steps)[i] = *both;
     steps->erase(steps->begin() + static_cast<ptrdiff_t>(i) + 1);
   }
 }
