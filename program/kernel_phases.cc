@@ -246,7 +246,7 @@ std::optional<PacketPlan> PlanPackets(const CollectiveStep& step, int world_size
   if (gathers) plan.shape = PacketPlan::Shape::kGather;
   if (two_shot) plan.shape = PacketPlan::Shape::kTwoShot;
   const bool summable = IsFloating(in.dtype) && !IsFloat8(in.dtype);
-  if (step.dense && (gathers || !summable || world_size < 2)) return std::nullopt;
+  if (step.dense && ((!gathers && !summable) || world_size < 2)) return std::nullopt;
   const uint64_t most = MaxPacketPieceBytes(plan.shape, world_size, step.dense);
   for (int p = 0; p < world_size; ++p) {
     Range sent{0, Elements(in)}, received{0, Elements(out)};

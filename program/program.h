@@ -36,7 +36,9 @@ inline constexpr uint64_t kSignalWordBytes = uint64_t{kMaxWorldSize} * kSignalsP
 inline constexpr uint64_t kPacketHalfBytes = uint64_t{2} << 20;
 inline constexpr uint64_t kSignalAreaBytes = kSignalWordBytes + 2 * kPacketHalfBytes;
 // Behind these, of clients on GPUs only: the dense packets, two halves by the parity of the launch's number.
-inline constexpr uint64_t kDensePacketHalfBytes = uint64_t{4} << 20;
+// Libraries of other versions tell by the area's size whether they lay it out alike: another layout, another
+// size.
+inline constexpr uint64_t kDensePacketHalfBytes = uint64_t{16} << 20;
 // Then the words of clients' fused matmuls, as many as there are signal words: a kernel waits for the value 1
 // in every launch, and the launch zeroes its rank's words before it meets the peers.
 inline constexpr uint64_t kClientFusedWordsOffset = kSignalAreaBytes + 2 * kDensePacketHalfBytes;

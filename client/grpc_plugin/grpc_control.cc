@@ -158,8 +158,7 @@ Result<JoinInfo> GrpcControl::JoinGroup(const JoinOptions& options, const std::s
   request.set_gpu_uuid(gpu_uuid);
   request.mutable_options()->insert(options.options.begin(), options.options.end());
   request.set_client_products(products);
-  request.set_client_dense_packets(true);
-  request.set_client_fused(true);
+  request.set_client_signal_bytes(plan::kClientSignalAreaBytes);
   request.set_deadline_ms(DeadlineMs(options.deadline));
   request.set_launch_deadline_ms(
       static_cast<uint64_t>(std::max<int64_t>(options.launch_deadline.count(), 0)));

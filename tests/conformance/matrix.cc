@@ -118,6 +118,7 @@ std::vector<Case> MakeMatrix(int world, uint64_t seed) {
   AddFusedMatmuls(&matrix);
   AddBlockScaledMatmuls(&matrix);
   AddNorms(&matrix);
+  AddLongExchanges(&matrix);
   std::vector<Case> cases = matrix.Take();
   // The same case may have been drawn twice.
   std::set<std::string> seen;

@@ -53,6 +53,7 @@ Shape TransposedStrides(const Shape& shape);
 void AddReductions(Matrix* matrix);          // all-reduce, reduce
 void AddNorms(Matrix* matrix);               // the RMSNorm behind an all-reduce
 void AddExchanges(Matrix* matrix);           // all-gather, reduce-scatter, all-to-all, broadcast
+void AddLongExchanges(Matrix* matrix);       // pieces that dense packets carry
 void AddTransfers(Matrix* matrix);           // send and receive, barrier, empty
 void AddGatherMatmuls(Matrix* matrix);       // all-gather→matmul, async-input matmul
 void AddReducedMatmuls(Matrix* matrix);      // matmul→reduce-scatter, matmul→all-reduce

@@ -120,6 +120,14 @@ void AddExchanges(Matrix* matrix) {
   AddBroadcasts(matrix);
 }
 
+void AddLongExchanges(Matrix* matrix) {
+  for (Op op : {Op::kAllGather, Op::kReduceScatter}) {
+    for (DType dtype : kAllDTypes) {
+      for (int64_t count : {16384, 20011}) AddExchange(matrix, op, dtype, {count}, 0);
+    }
+  }
+}
+
 void AddTransfers(Matrix* matrix) {
   const int world = matrix->world();
   for (Op op : {Op::kBarrier, Op::kEmpty}) {

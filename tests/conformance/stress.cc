@@ -331,6 +331,7 @@ std::vector<Case> StressCases(int world, bool in_client) {
     // Products before and behind the kernel. Packets where there are any.
     add(Op::kMatmulReduceScatter, kUnfused, product(16 * world, 24, 40, 16), Values::kExact);
     add(Op::kAllGatherMatmul, kLowLatency, product(16, 32, 24, 16 * world), Values::kExact);
+    add(Op::kAllGather, kLowLatency, pair(DType::kU8, 20011, 20011 * world, false), Values::kBits);
     add(Op::kMatmulAllReduce, kUnfused, product(10, 24, 40, 10), Values::kExact);
     // The last two: in the graph.
     add(Op::kAllReduce, kOneShot, pair(DType::kF16, 500, 500, true), Values::kExact);

@@ -61,11 +61,11 @@ __device__ float FloatValue(int rank, uint64_t epoch, int64_t i) {
   return value % 1021 == 0 ? __uint_as_float(0xFFFFFFFF) : static_cast<float>(value & 0xFFFF) - 1000;
 }
 
-__global__ void FillNext(uint32_t* data, int64_t count, int rank, const uint64_t* counter, bool floats) {
+__global__ void FillNext(uint32_t* data, int64_t count, int rank, const uint64_t* counter, Moved moved) {
   const uint64_t epoch = *counter + 1;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * blockDim.x) {
-    data[i] = floats ? __float_as_uint(FloatValue(rank, epoch, i)) : Value(rank, epoch, i);
+    data[i] = moved == Moved::kSumOfF32 ? __float_as_uint(FloatValue(rank, epoch, i)) : Value(rank, epoch, i);
   }
 }
 
@@ -87,14 +87,25 @@ __global__ void CheckSum(const uint32_t* data, int64_t count, int64_t first, int
   }
 }
 
+__device__ bool IsRight(const uint32_t* data, int64_t i, int64_t count, int world, uint64_t epoch,
+                        Moved moved) {
+  if (moved == Moved::kSumOfF32) return IsFloatSum(data[i], i, world, epoch);
+  bool gathered = true;
+  uint32_t sum = 0;
+  for (int rank = 0; rank < world; ++rank) {
+    const uint32_t value = Value(rank, epoch, i);
+    sum += value;
+    if (moved == Moved::kGathered) gathered = gathered && data[rank * count + i] == value;
+  }
+  return moved == Moved::kGathered ? gathered : data[i] == sum;
+}
+
 __global__ void CheckLast(const uint32_t* data, int64_t count, int world, const uint64_t* counter,
-                          bool floats, uint64_t* errors) {
+                          Moved moved, uint64_t* errors) {
   const uint64_t epoch = *counter;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * blockDim.x) {
-    uint32_t sum = 0;
-    for (int rank = 0; rank < world; ++rank) sum += Value(rank, epoch, i);
-    if (floats ? !IsFloatSum(data[i], i, world, epoch) : data[i] != sum)
+    if (!IsRight(data, i, count, world, epoch, moved))
       atomicAdd(reinterpret_cast<unsigned long long*>(errors), 1ull);
   }
 }
@@ -150,7 +161,7 @@ Status LoadPlacedProbes() {
       LoadKernel("a probe", reinterpret_cast<const void*>(&RunPlacedPhases<uint32_t, 8, Probe>)));
   TANDEM_RETURN_IF_ERROR(LoadKernel(
       "a probe", reinterpret_cast<const void*>(&RunPlacedPackets<uint32_t, 8, PacketShape::kSum, Probe>)));
-  for (const PacketShape shape : {PacketShape::kSum, PacketShape::kTwoShot}) {
+  for (const PacketShape shape : {PacketShape::kSum, PacketShape::kGather, PacketShape::kTwoShot}) {
     for (const int world : {2, 4, 8}) {
       TANDEM_RETURN_IF_ERROR(LoadKernel(
           "a probe", reinterpret_cast<const void*>(DenseKernels<Probe>::Of(DType::kF32, shape, world))));
@@ -191,15 +202,15 @@ Status LaunchPlacedWithDelays(const PlacedKernelLaunch& launch, Fault fault, CUs
   return InvalidArgument("fault");
 }
 
-Status LaunchFillNext(uint32_t* data, int64_t count, int rank, const uint64_t* counter, bool floats,
+Status LaunchFillNext(uint32_t* data, int64_t count, int rank, const uint64_t* counter, Moved moved,
                       CUstream_st* stream) {
-  FillNext<<<32, 256, 0, stream>>>(data, count, rank, counter, floats);
+  FillNext<<<32, 256, 0, stream>>>(data, count, rank, counter, moved);
   return LaunchStatus("FillNext");
 }
 
-Status LaunchCheckLast(const uint32_t* data, int64_t count, int world, const uint64_t* counter, bool floats,
+Status LaunchCheckLast(const uint32_t* data, int64_t count, int world, const uint64_t* counter, Moved moved,
                        uint64_t* errors, CUstream_st* stream) {
-  CheckLast<<<32, 256, 0, stream>>>(data, count, world, counter, floats, errors);
+  CheckLast<<<32, 256, 0, stream>>>(data, count, world, counter, moved, errors);
   return LaunchStatus("CheckLast");
 }
 

@@ -12,9 +12,10 @@
 namespace tandem::cuda {
 
 enum class Fault { kNone, kFlagBeforeData, kStaleEpoch };
+// What the client-placed kernels move. By dense packets travel fp32 sums and gathers.
+enum class Moved { kSumOfU32, kSumOfF32, kGathered };
 
-// The launch with random pauses before its signals, of up to 20 us, on some blocks; u32 sums, or fp32 sums by
-// dense packets.
+// The launch with random pauses before its signals, of up to 20 us, on some blocks; u32 sums.
 Status LaunchPhasesWithDelays(const PhasesLaunch& launch, Fault fault, CUstream_st* stream);
 Status LaunchPacketsWithDelays(const PacketsLaunch& launch, Fault fault, CUstream_st* stream);
 
@@ -23,15 +24,15 @@ Status LaunchPlacedWithDelays(const PlacedKernelLaunch& launch, Fault fault, CUs
 
 // data[i] = a hash of rank, epoch and i.
 Status LaunchFill(uint32_t* data, int64_t count, int rank, uint64_t epoch, CUstream_st* stream);
-// The same for launch `*counter` + 1, so that a graph makes new data at each replay. `floats`: whole numbers,
-// whose sums are exact, as fp32; some are the NaN of all ones.
-Status LaunchFillNext(uint32_t* data, int64_t count, int rank, const uint64_t* counter, bool floats,
+// The same for launch `*counter` + 1, so that a graph makes new data at each replay. kSumOfF32: whole
+// numbers, whose sums are exact, as fp32; some are the NaN of all ones.
+Status LaunchFillNext(uint32_t* data, int64_t count, int rank, const uint64_t* counter, Moved moved,
                       CUstream_st* stream);
 // Adds to *errors the i for which data[i] is not the sum of all ranks' fills; `first` is added to i.
 Status LaunchCheckSum(const uint32_t* data, int64_t count, int64_t first, int world, uint64_t epoch,
                       uint64_t* errors, CUstream_st* stream);
-// The same for launch `*counter`, which has just ended.
-Status LaunchCheckLast(const uint32_t* data, int64_t count, int world, const uint64_t* counter, bool floats,
+// The same for launch `*counter`, which has just ended. kGathered: `count` elements of each rank, by rank.
+Status LaunchCheckLast(const uint32_t* data, int64_t count, int world, const uint64_t* counter, Moved moved,
                        uint64_t* errors, CUstream_st* stream);
 
 // Loads them all: the first launch of a kernel may wait for the whole context.

@@ -21,6 +21,7 @@ namespace tandem::engine {
 namespace {
 
 using cuda::GaveUp;
+using cuda::Moved;
 
 constexpr int kBlocksPerGpu = 120;
 constexpr uint64_t kSecond = 1'000'000'000;
@@ -34,7 +35,9 @@ struct PlacedCase {
   Algorithm algorithm = Algorithm::kOneShot;
   int64_t count = 0;
   int world = 2;
-  bool dense = false;  // an all-reduce of fp32 by dense packets; else of i32
+  Moved moved = Moved::kSumOfU32;
+
+  bool dense() const { return moved != Moved::kSumOfU32; }
 };
 
 // The ranks of one all-reduce, each with its counters and its report.
@@ -43,7 +46,7 @@ class PlacedRanks {
   explicit PlacedRanks(const PlacedCase& test)
       : test_(test), group_(&Machine(), RequestsOf(test), OptionsOf(test), ContextOf(test)) {
     EXPECT_TRUE(group_.status().ok()) << group_.status().ToString();
-    EXPECT_EQ(group_.Args(0, 0, 0).dense, test.dense);
+    EXPECT_EQ(group_.Args(0, 0, 0).dense, test.dense());
     for (int rank = 0; rank < test.world; ++rank) {
       Current(rank);
       EXPECT_TRUE(cuda::LoadProbes().ok());
@@ -78,11 +81,11 @@ class PlacedRanks {
     const auto r = static_cast<size_t>(rank);
     CUstream stream = group_.stream(rank);
     const uint64_t* counter = frames_[r].counters;
-    Status status = cuda::LaunchFillNext(Data(rank, 0), test_.count, rank, counter, test_.dense, stream);
+    Status status = cuda::LaunchFillNext(Data(rank, 0), test_.count, rank, counter, test_.moved, stream);
     cuda::SetFrame(launches_[r], frames_[r]);
     if (status.ok()) status = cuda::LaunchPlacedWithDelays(launches_[r], fault, stream);
     if (status.ok()) {
-      status = cuda::LaunchCheckLast(Data(rank, 1), test_.count, test_.world, counter, test_.dense,
+      status = cuda::LaunchCheckLast(Data(rank, 1), test_.count, test_.world, counter, test_.moved,
                                      reinterpret_cast<uint64_t*>(errors_[r]), stream);
     }
     ASSERT_TRUE(status.ok()) << status.ToString();
@@ -111,9 +114,11 @@ class PlacedRanks {
   };
 
   static std::vector<OpRequest> RequestsOf(const PlacedCase& test) {
-    const CollectiveCase all_reduce{
-        .algorithm = test.algorithm, .dtype = test.dense ? DType::kF32 : DType::kI32, .piece = {test.count}};
-    return Requests(all_reduce, test.world);
+    const CollectiveCase collective{.op = test.moved == Moved::kGathered ? Op::kAllGather : Op::kAllReduce,
+                                    .algorithm = test.algorithm,
+                                    .dtype = test.moved == Moved::kSumOfF32 ? DType::kF32 : DType::kI32,
+                                    .piece = {test.count}};
+    return Requests(collective, test.world);
   }
   static KernelGroupOptions OptionsOf(const PlacedCase& test) {
     const int gpus = CudaDeviceCount();
@@ -124,7 +129,7 @@ class PlacedRanks {
     context.topology = EmulatedTopology(test.world);
     context.packet_kernels = true;
     context.client_kernels = plan::ClientKernels::kProducts;
-    if (test.dense) context.placement = plan::PlanPlacement::kClient;
+    if (test.dense()) context.placement = plan::PlanPlacement::kClient;
     return context;
   }
   void Current(int rank) { (void)Machine().backend(rank).MakeEvent(); }
@@ -168,22 +173,31 @@ constexpr PlacedCase kCases[] = {
     {Algorithm::kLowLatency, 30000, 2},
     {Algorithm::kLowLatency, 100003, 2},
     {Algorithm::kLowLatency, 100003, 4},
-    {Algorithm::kLowLatency, 4100, 2, true},
-    {Algorithm::kLowLatency, 16384, 4, true},
-    {Algorithm::kLowLatency, 100003, 2, true},
-    {Algorithm::kLowLatency, 100003, 4, true},
-    {Algorithm::kLowLatency, 1 << 20, 2, true},
-    {Algorithm::kLowLatency, 500001, 4, true},
-    {Algorithm::kLowLatency, 5003, 8, true},
-    {Algorithm::kLowLatency, 200003, 8, true},
+    {Algorithm::kLowLatency, 4100, 2, Moved::kSumOfF32},
+    {Algorithm::kLowLatency, 16384, 4, Moved::kSumOfF32},
+    {Algorithm::kLowLatency, 100003, 2, Moved::kSumOfF32},
+    {Algorithm::kLowLatency, 100003, 4, Moved::kSumOfF32},
+    {Algorithm::kLowLatency, 1 << 20, 2, Moved::kSumOfF32},
+    {Algorithm::kLowLatency, 500001, 4, Moved::kSumOfF32},
+    {Algorithm::kLowLatency, 5003, 8, Moved::kSumOfF32},
+    {Algorithm::kLowLatency, 200003, 8, Moved::kSumOfF32},
+    {Algorithm::kLowLatency, 4100, 2, Moved::kGathered},
+    {Algorithm::kLowLatency, 16384, 4, Moved::kGathered},
+    {Algorithm::kLowLatency, 100003, 3, Moved::kGathered},
+    {Algorithm::kLowLatency, 1 << 20, 2, Moved::kGathered},
+    {Algorithm::kLowLatency, 500001, 4, Moved::kGathered},
+    {Algorithm::kLowLatency, 5003, 8, Moved::kGathered},
 };
 
 constexpr PlacedCase kWaits[] = {
     {Algorithm::kOneShot},
     {Algorithm::kTwoShot},
     {Algorithm::kLowLatency},
-    {Algorithm::kLowLatency, 0, 2, true},
+    {Algorithm::kLowLatency, 0, 2, Moved::kSumOfF32},
+    {Algorithm::kLowLatency, 0, 2, Moved::kGathered},
 };
+
+constexpr const char* kNames[] = {" ", " dense ", " gathered "};  // by Moved
 
 // Wrong elements of `rounds` launches, and ranks that have not counted all of them; -1: blocked.
 int64_t ErrorsOf(const PlacedCase& test, int rounds, cuda::Fault fault) {
@@ -206,7 +220,7 @@ int64_t ErrorsOf(const PlacedCase& test, int rounds, cuda::Fault fault) {
 TEST(CudaPlacedTest, LaunchesHoldUnderRandomDelays) {
   for (const PlacedCase& test : kCases) {
     EXPECT_EQ(ErrorsOf(test, 1000, cuda::Fault::kNone), 0)
-        << AlgorithmName(test.algorithm) << (test.dense ? " dense " : " ") << test.count
+        << AlgorithmName(test.algorithm) << kNames[static_cast<size_t>(test.moved)] << test.count
         << " W=" << test.world;
   }
 }
@@ -215,8 +229,10 @@ TEST(CudaPlacedTest, PlantedFaultsAreFound) {
   EXPECT_NE(ErrorsOf({Algorithm::kOneShot, 30000, 4}, 200, cuda::Fault::kFlagBeforeData), 0);
   EXPECT_NE(ErrorsOf({Algorithm::kTwoShot, 30000, 4}, 200, cuda::Fault::kStaleEpoch), 0);
   EXPECT_NE(ErrorsOf({Algorithm::kLowLatency, 4100, 4}, 200, cuda::Fault::kStaleEpoch), 0);
-  EXPECT_NE(ErrorsOf({Algorithm::kLowLatency, 4100, 4, true}, 200, cuda::Fault::kStaleEpoch), 0);
-  EXPECT_NE(ErrorsOf({Algorithm::kLowLatency, 410000, 4, true}, 200, cuda::Fault::kStaleEpoch), 0);
+  EXPECT_NE(ErrorsOf({Algorithm::kLowLatency, 4100, 4, Moved::kSumOfF32}, 200, cuda::Fault::kStaleEpoch), 0);
+  EXPECT_NE(ErrorsOf({Algorithm::kLowLatency, 410000, 4, Moved::kSumOfF32}, 200, cuda::Fault::kStaleEpoch),
+            0);
+  EXPECT_NE(ErrorsOf({Algorithm::kLowLatency, 4100, 4, Moved::kGathered}, 200, cuda::Fault::kStaleEpoch), 0);
 }
 
 // Grids of different sizes share the counters.
@@ -234,8 +250,10 @@ TEST(CudaPlacedTest, AllCountersAreEqualBehindEachLaunch) {
 TEST(CudaPlacedTest, AVerdictEndsALaunchAndAllBehindIt) {
   for (PlacedCase test :
        {PlacedCase{Algorithm::kOneShot, 100000, 4}, PlacedCase{Algorithm::kTwoShot, 100000, 4},
-        PlacedCase{Algorithm::kLowLatency, 4100, 4}, PlacedCase{Algorithm::kLowLatency, 4100, 4, true},
-        PlacedCase{Algorithm::kLowLatency, 410000, 4, true}}) {
+        PlacedCase{Algorithm::kLowLatency, 4100, 4},
+        PlacedCase{Algorithm::kLowLatency, 4100, 4, Moved::kSumOfF32},
+        PlacedCase{Algorithm::kLowLatency, 410000, 4, Moved::kSumOfF32},
+        PlacedCase{Algorithm::kLowLatency, 4100, 4, Moved::kGathered}}) {
     PlacedRanks ranks(test);
     for (int rank = 0; rank < 4; ++rank) ranks.Launch(rank);
     ASSERT_TRUE(ranks.group().Finish());
@@ -275,8 +293,8 @@ TEST(CudaPlacedTest, AVerdictIsFromALaunchOn) {
 // Every thread of rank 0 waits when rank 1 comes. If each looked at the verdict in host memory, the reads
 // would go one after another, for most of a millisecond.
 TEST(CudaPlacedTest, APeerThatIsLateIsFollowedAtOnce) {
-  for (const bool dense : {false, true}) {
-    PlacedRanks ranks({Algorithm::kLowLatency, 100003, 2, dense});
+  for (const Moved moved : {Moved::kSumOfU32, Moved::kSumOfF32, Moved::kGathered}) {
+    PlacedRanks ranks({Algorithm::kLowLatency, 100003, 2, moved});
     std::vector<double> took_us;
     for (int round = 0; round < 11; ++round) {
       ranks.Launch(0);
@@ -289,14 +307,14 @@ TEST(CudaPlacedTest, APeerThatIsLateIsFollowedAtOnce) {
     }
     std::sort(took_us.begin(), took_us.end());
     std::printf("[ late     ] followed in %.0f us\n", took_us[5]);
-    EXPECT_LT(took_us[5], 150) << (dense ? "dense" : "epochs");
+    EXPECT_LT(took_us[5], 150) << kNames[static_cast<size_t>(moved)];
   }
 }
 
 TEST(CudaPlacedTest, ADeadlineNamesTheRankThatIsLate) {
   for (const PlacedCase& test : kWaits) {
     const Algorithm algorithm = test.algorithm;
-    PlacedRanks ranks({algorithm, 4100, 4, test.dense});
+    PlacedRanks ranks({algorithm, 4100, 4, test.moved});
     ranks.SetLimit(kSecond / 10);
     for (int rank : {0, 1, 3}) ranks.Launch(rank);
     ASSERT_TRUE(ranks.group().Finish(5));
@@ -312,7 +330,7 @@ TEST(CudaPlacedTest, ADeadlineNamesTheRankThatIsLate) {
 TEST(CudaPlacedTest, AnotherTagIsAMismatch) {
   for (const PlacedCase& test : kWaits) {
     const Algorithm algorithm = test.algorithm;
-    PlacedRanks ranks({algorithm, 4100, 2, test.dense});
+    PlacedRanks ranks({algorithm, 4100, 2, test.moved});
     ranks.SetLimit(2 * kSecond);
     ranks.SetTag(1, 8);
     for (int rank = 0; rank < 2; ++rank) ranks.Launch(rank);

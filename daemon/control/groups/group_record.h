@@ -35,11 +35,10 @@ struct MemberRecord {
   uint64_t session_id = 0;
   int pid = 0;
   int gpu = 0;
-  bool left = false;                  // cleanly or not
-  uint64_t rendezvous = 0;            // of unnamed tensors, so far
-  bool client_products = false;       // its process has what client-placed products need
-  bool client_dense_packets = false;  // its library has the kernels of dense packets
-  bool client_fused = false;          // and those of fused matmuls of many rows
+  bool left = false;                 // cleanly or not
+  uint64_t rendezvous = 0;           // of unnamed tensors, so far
+  bool client_products = false;      // its process has what client-placed products need
+  uint64_t client_signal_bytes = 0;  // of a signal area as its library lays it out
 };
 
 // A renewal goes on so far behind the last number that a rank has finished. The next one may be in words

@@ -261,8 +261,7 @@ Result<std::shared_ptr<GroupRecord>> JoinService::MakeGroup(const std::string& s
     member.pid = party.session->peer.pid;
     member.gpu = party.gpu;
     member.client_products = party.request.client_products();
-    member.client_dense_packets = party.request.client_dense_packets();
-    member.client_fused = party.request.client_fused();
+    member.client_signal_bytes = party.request.client_signal_bytes();
     group->gpus.push_back(party.gpu);
     group->members.push_back(std::move(member));
   }
@@ -295,13 +294,13 @@ void JoinService::FillContext(GroupRecord& group) const {
     context.no_client_plans = "the client of rank " + std::to_string(rank) + " speaks protocol " +
                               std::to_string(protocol) + ", which has no plans in clients";
   }
-  const auto all_have = [&group](bool MemberRecord::*capability) TANDEM_REQUIRES(registry_mutex) {
-    return std::all_of(group.members.begin(), group.members.end(),
-                       [&](const MemberRecord& member) { return member.*capability; });
-  };
-  const bool products = all_have(&MemberRecord::client_products);
-  context.dense_packets = context.packet_kernels && all_have(&MemberRecord::client_dense_packets);
-  const bool fused = products && all_have(&MemberRecord::client_fused);
+  bool products = true, laid_out_alike = true;
+  for (const MemberRecord& member : group.members) {
+    products = products && member.client_products;
+    laid_out_alike = laid_out_alike && member.client_signal_bytes == plan::kClientSignalAreaBytes;
+  }
+  context.dense_packets = context.packet_kernels && laid_out_alike;
+  const bool fused = products && laid_out_alike;
   context.client_kernels = core_.options.backend != "cuda" ? plan::ClientKernels::kAll
                            : fused                         ? plan::ClientKernels::kFused
                            : products                      ? plan::ClientKernels::kProducts

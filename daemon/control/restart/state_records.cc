@@ -194,8 +194,7 @@ state::v1::Group StateOf(const GroupRecord& group) {
     kept.set_left(member.left);
     kept.set_rendezvous(EndedRendezvous(group, rank));
     kept.set_client_products(member.client_products);
-    kept.set_client_dense_packets(member.client_dense_packets);
-    kept.set_client_fused(member.client_fused);
+    kept.set_client_signal_bytes(member.client_signal_bytes);
   }
   to.set_next_plan_index(group.next_plan_index);
   to.set_next_epoch(group.next_epoch);

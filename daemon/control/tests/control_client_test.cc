@@ -66,7 +66,7 @@ TEST_F(ClientPlacementTest, SumsTravelInDensePacketsIfAllRanksKnowThem) {
   for (const bool all : {false, true}) {
     const auto joined = Together(kWorld, [&](int rank) {
       v1::JoinGroupRequest request = JoinRequest(kWorld, rank, all ? "all" : "one");
-      request.set_client_dense_packets(all || rank == 0);
+      request.set_client_signal_bytes(all || rank == 0 ? plan::kClientSignalAreaBytes : 0);
       return control->JoinGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
     });
     ASSERT_TRUE(joined[0].ok()) << joined[0].status().ToString();

@@ -17,17 +17,18 @@ Bounds BoundsOf(Op op, int world, TopologyClass topology, bool packet_kernels, b
   bounds.measured = true;
   if (op == Op::kAllReduce) {
     // Packets win by 1 to 3 us up to the largest that fits: on four ranks it takes 10.4 us, by one shot 12.1.
-    // Dense ones too: 4 MiB of two ranks takes 15.7 us, by one shot 20.6.
-    // NCCL was behind two-shot at the largest size tried: of two ranks at 256 MiB by 832 us to 939, on four
-    // at 16 MiB.
-    bounds.low_latency = !dense ? 512 * kKiB : world == 2 ? 4 * kMiB : 2 * kMiB;
+    // Dense ones: 8 MiB takes 29.9 us on two H100s, by two shots 33.1, on four 40.2 and 45.1. On two 16 MiB
+    // takes 61.9 and 55.9. NCCL was behind two-shot at the largest size tried: of two ranks at 256 MiB by 832
+    // us to 939, on four at 16 MiB.
+    bounds.low_latency = !dense ? 512 * kKiB : 8 * kMiB;
     // Two ranks took 13.5 us for 2 MiB, and 15.0 by two shots; 21.2 and 21.1 for 4 MiB.
     bounds.one_shot = world == 2 ? 2 * kMiB : 256 * kKiB;
     bounds.two_shot = (world == 2 ? 256 : 16) * kMiB;
   } else {
     // The largest that fits: all-gather of two ranks 7.5 us and 9.4 by phases, of four 9.3 and 10.3;
-    // reduce-scatter 7.5 and 8.5, 9.1 and 9.5.
-    bounds.low_latency = !dense ? kMiB : (world == 2 ? 8 : 4) * kMiB;
+    // reduce-scatter 7.5 and 8.5, 9.1 and 9.5. Dense ones take 30.2 us for 16 MiB on two H100s, by
+    // phases 33.5, on four 46.8 and 46.2; reduce-scatter 31.5 and 40.4, 45.3 and 49.8.
+    bounds.low_latency = !dense ? kMiB : 16 * kMiB;
     // By SMs and by copy engine, two GPUs: all-gather of 64 MiB 124 us and 143, of 256 MiB, the largest
     // tried, 417 and 459; reduce-scatter of 16 MiB 52.7 and 55.0, of 64 MiB 157 and 145. Four at 64 MiB:
     // all-gather 215 and 244, reduce-scatter 221 and 214.

@@ -9,6 +9,7 @@
 #include "daemon/planner/choice/choice.h"
 #include "daemon/planner/families/families.h"
 #include "daemon/planner/families/fused_entry.h"
+#include "daemon/planner/families/low_latency.h"
 #include "daemon/planner/families/matmul_parts.h"
 #include "daemon/planner/families/row_products.h"
 #include "daemon/planner/families/skinny.h"
@@ -406,7 +407,7 @@ bool UnfusedGather(const Problem& problem, Algorithm collective, Gather* gather,
     if (scales_travel) tensors.push_back(GatherViews(own_scale, all_scale, as_bytes));
     for (int r = 0; r < world && !copy_engine; ++r) {
       builder->BeginCollective(r, 0, collective, Op::kAllGather, tensors[0].sent[static_cast<size_t>(r)][0],
-                               all[r], ReduceOp::kSum);
+                               all[r], ReduceOp::kSum, 1, SendsDensePackets(problem));
     }
     const bool enters = direct && (in_slot || builder->SteadyInBulk());
     exchange.Write(tensors, {.copy_engine = copy_engine, .enters = enters, .own_lane = own_lane});

@@ -13,9 +13,6 @@ namespace {
 constexpr uint64_t kOneShotSentBytes = 384 << 10;
 // The same of dense packets. It was not measured apart: 768 KiB on four ranks.
 constexpr uint64_t kOneShotSentDenseBytes = 2304 << 10;
-// From here on dense packets are as fast or faster: two ranks took 2.8 us for 16 KiB, and 2.9 by epochs; 2.9
-// and 2.7 for 4 KiB.
-constexpr uint64_t kLeastDenseBytes = 16 << 10;
 
 // Pieces along `dim` are contiguous when nothing lies outside of them.
 bool HasContiguousPieces(const View& view, int dim) {
@@ -26,13 +23,18 @@ bool HasContiguousPieces(const View& view, int dim) {
 }  // namespace
 
 bool SendsDensePackets(const Problem& problem) {
-  const Op op = problem.request->op;
-  const bool beside_product = op == Op::kMatmulAllReduce || op == Op::kMatmulReduceScatter;
-  if (!beside_product && op != Op::kAllReduce && op != Op::kReduceScatter) return false;
-  const DType type = beside_product ? problem.wire : problem.operand(problem.slots.input).spec.dtype;
-  return problem.in_client() && problem.group->packet_kernels && problem.group->dense_packets &&
-         problem.world_size > 1 && IsFloating(type) && !IsFloat8(type) &&
-         problem.message_bytes >= kLeastDenseBytes;
+  if (!problem.in_client() || !problem.group->packet_kernels || !problem.group->dense_packets) return false;
+  if (problem.world_size < 2) return false;
+  const auto sums_in = [](DType type) { return IsFloating(type) && !IsFloat8(type); };
+  switch (problem.request->op) {
+    case Op::kAllGather:
+    case Op::kAllGatherMatmul: return true;
+    case Op::kAllReduce:
+    case Op::kReduceScatter: return sums_in(problem.operand(problem.slots.input).spec.dtype);
+    case Op::kMatmulAllReduce:
+    case Op::kMatmulReduceScatter: return sums_in(problem.wire);
+    default: return false;
+  }
 }
 
 int LowLatencyShots(const Problem& problem) {

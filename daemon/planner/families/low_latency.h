@@ -10,8 +10,8 @@
 
 namespace tandem::plan {
 
-// Whether the terms of the sum travel in dense packets: those of clients, of floating-point types of 16 and
-// 32 bits, save the smallest.
+// Whether what is sent travels in dense packets: gathers of clients, and their sums of floating-point types
+// of 16 and 32 bits.
 bool SendsDensePackets(const Problem& problem);
 // Empty, or why packets cannot carry the request.
 std::string WhyNoPackets(const Problem& problem);

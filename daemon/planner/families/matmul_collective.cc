@@ -20,7 +20,10 @@ constexpr uint64_t kMaxPacketBytes = uint64_t{256} << 10;
 
 // The bounds of the collective beside the product.
 Bounds CollectiveBounds(const Problem& problem) {
-  const Op op = problem.request->op == Op::kMatmulReduceScatter ? Op::kReduceScatter : Op::kAllReduce;
+  const Op fused = problem.request->op;
+  const Op op = fused == Op::kAllGatherMatmul       ? Op::kAllGather
+                : fused == Op::kMatmulReduceScatter ? Op::kReduceScatter
+                                                    : Op::kAllReduce;
   return BoundsOf(op, problem.world_size, problem.topology_class, problem.group->packet_kernels,
                   SendsDensePackets(problem));
 }

@@ -286,8 +286,8 @@ TEST(Placement, ClientsOfCudaRunSumsAndCopiesBehindTheKernel) {
   auto plan = PlanOf(scatter, group);
   ASSERT_TRUE(plan.ok()) << plan.status().ToString();
   EXPECT_EQ(StepsOf<ReduceStep>(plan->programs[0]).size(), 1u);
-  OpRequest gather = GatherMatmul(2, 4096, 96, 128, 0, DType::kBf16);
-  gather.operands.push_back(Tensor(Role::kGatheredA, DType::kBf16, {8192, 128}));
+  OpRequest gather = GatherMatmul(2, 65536, 96, 128, 0, DType::kBf16);
+  gather.operands.push_back(Tensor(Role::kGatheredA, DType::kBf16, {131072, 128}));
   gather.algorithm = Algorithm::kUnfused;
   plan = PlanOf(gather, group);
   ASSERT_TRUE(plan.ok()) << plan.status().ToString();

@@ -134,7 +134,8 @@ Result<PacketsLaunch> MakePacketsLaunch(const CollectiveArgs& args) {
   launch.type = static_cast<uint8_t>(args.dtype);
   launch.scale = args.scale;
   const bool summable = IsFloating(args.dtype) && !IsFloat8(args.dtype);
-  if (args.dense && (args.exchange == PacketExchange::kGather || !summable || args.world_size < 2))
+  const bool gathers = args.exchange == PacketExchange::kGather;
+  if (args.dense && ((!gathers && !summable) || args.world_size < 2))
     return InvalidArgument("dense packets carry terms of sums in 16 or 32 bits");
   int shots = 1;
   int64_t unit = 1;

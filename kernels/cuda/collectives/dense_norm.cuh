@@ -115,7 +115,7 @@ class DenseNorm : private DenseExchange<Element, kMax, PacketShape::kSum, Probe,
     ForEachWord([&](int w, unsigned at) {
       Elements terms[kMax];
 #pragma unroll
-      for (int s = 0; s < kMax; ++s) terms[s].word = s == rank ? mine[w].word : Base::DataOf(packets[w][s]);
+      for (int s = 0; s < kMax; ++s) terms[s].word = s == rank ? mine[w].word : this->DataOf(packets[w][s]);
       value[w] = this->SumOf(terms);
 #pragma unroll
       for (int e = 0; e < Elements::kCount; ++e) {

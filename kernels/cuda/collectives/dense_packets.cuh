@@ -1,11 +1,15 @@
 // File: dense_packets.cuh
 //
-// The kernel of dense packets: sums of floating-point pieces, with all of the link for data. A slot that
-// holds zeros is empty. A 16-byte store fills it whole, and its reader empties it again. (TensorRT-LLM's
-// "Lamport" all-reduce marks empty slots too, by negative zeros and in three buffers.)
+// The kernel of dense packets: sums of floating-point pieces, and gathers, with all of the link for data. A
+// slot that holds zeros is empty. A 16-byte store fills it whole, and its reader empties it again.
+// (TensorRT-LLM's "Lamport" all-reduce marks empty slots too, by negative zeros and in three buffers.)
 //
-// The first 32 bits of a packet travel inverted, so that only the word of all ones would look empty. In each
-// type that is a NaN, and another NaN goes in its place.
+// The first 32 bits of a sum's packet travel inverted, so that only the word of all ones would look empty. In
+// each type that is a NaN, and another NaN goes in its place.
+//
+// Gathered bits arrive as they are. They travel combined with a key of 128 bits, which each launch has of its
+// own: only 16 bytes that are the key would look empty. That is as likely as two equal random UUIDs, and the
+// launch would then end at its deadline.
 //
 // Why two halves suffice: a slot of launch e is emptied in launch e. The peer fills it again in launch e + 2,
 // which begins after this rank's launch e has ended (docs/client-placement.md).
@@ -21,6 +25,15 @@ namespace tandem::cuda {
 // A NaN of the type in all of 32 bits, not all ones.
 template <typename Element>
 inline constexpr uint32_t kOtherNan = sizeof(Element) == 4 ? 0xFFFFFFFE : 0xFFFEFFFE;
+
+// The key of a launch's gathered packets, by the finalizer of SplitMix64 (Steele, Lea, Flood: Fast splittable
+// pseudorandom number generators).
+__device__ inline uint64_t MixedBits(uint64_t x) {
+  x += 0x9E3779B97F4A7C15;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
+  return x ^ (x >> 31);
+}
 
 // What a kernel takes for granted of a launch. A kernel runs for a few microseconds, so that fetching its
 // code takes a good part of them: kernels for less are shorter.
@@ -76,10 +89,25 @@ class DenseExchange {
         rendezvous_(rendezvous),
         half_offset_(rendezvous.half() * launch.half_packets),
         dense_offset_(launch.dense_offset + rendezvous.half() * launch.dense_half),
-        dense_slot_(launch.dense_slot) {}
+        dense_slot_(launch.dense_slot) {
+    if constexpr (kGathers) {
+      key_[0] = MixedBits(rendezvous.value());
+      key_[1] = MixedBits(key_[0]);
+    }
+  }
 
-  // Returns false in a thread that has given up. The last warp of each block moves no data.
-  __device__ bool Run() const {
+  // kOneWord: where this thread's word of what the next rank gets lies; null if it has none.
+  static __device__ const uint4* FirstWord(const PacketsLaunch& launch) {
+    const int peer = launch.rank + 1 == launch.world ? 0 : launch.rank + 1;
+    const unsigned movers = blockDim.x - kMeetingThreads;
+    const int64_t at = int64_t{blockIdx.x} * movers + threadIdx.x;
+    if (threadIdx.x >= movers || at >= Packets(launch.count[peer])) return nullptr;
+    return static_cast<const uint4*>(launch.source[peer]) + at;
+  }
+
+  // Returns false in a thread that has given up. The last warp of each block moves no data. `first_word`:
+  // kOneWord's.
+  __device__ bool Run(const uint4& first_word) const {
     const unsigned movers = blockDim.x - kMeetingThreads;
     if (threadIdx.x >= movers) return blockIdx.x != 0 || Meet(static_cast<int>(threadIdx.x - movers));
     const int64_t first = int64_t{blockIdx.x} * movers + threadIdx.x;
@@ -88,11 +116,16 @@ class DenseExchange {
 #pragma unroll 1
     for (int p = 0; p < launch_.world; ++p) longest = max(longest, Packets(launch_.count[p]));
     Probe::BeforeSignal(rendezvous_.value(), 0);
-    SendPieces(first, step, longest);
-    return Sum(first, step) && (kShape != PacketShape::kTwoShot || TakeSums(first, step, longest));
+    SendPieces(first, step, longest, first_word);
+    if constexpr (kGathers) {
+      return TakePieces(0, first, step, longest);
+    } else {
+      return Sum(first, step) && (kShape != PacketShape::kTwoShot || TakePieces(1, first, step, longest));
+    }
   }
 
  protected:
+  static constexpr bool kGathers = kShape == PacketShape::kGather;
   static constexpr bool kWhole = kFit != DenseFit::kAny, kOneWord = kFit == DenseFit::kOneWord;
   // Packets of a thread, for each peer, that are in flight together.
   static constexpr int kSendUnroll = kOneWord ? 1 : 4, kSumUnroll = kMax <= 2 && !kOneWord ? 2 : 1;
@@ -114,21 +147,29 @@ class DenseExchange {
            (int64_t{shot} * (launch_.world - 1) + distance - 1) * dense_slot_;
   }
 
-  static __device__ void Send(Packet* to, const uint4& word) {
-    uint32_t mark = ~word.x;
-    if (mark == 0) mark = ~kOtherNan<Element>;
-    StorePacket(to, mark | uint64_t{word.y} << 32, word.z | uint64_t{word.w} << 32);
+  __device__ void Send(Packet* to, const uint4& word) const {
+    const uint64_t high = word.z | uint64_t{word.w} << 32;
+    if constexpr (kGathers) {
+      StorePacket(to, (word.x | uint64_t{word.y} << 32) ^ key_[0], high ^ key_[1]);
+    } else {
+      uint32_t mark = ~word.x;
+      if (mark == 0) mark = ~kOtherNan<Element>;
+      StorePacket(to, mark | uint64_t{word.y} << 32, high);
+    }
   }
   // Whether a packet of this launch is in `packet`. An empty one is what the launch before of the same half
   // has left: a probe may take it.
   __device__ bool HasCome(const Packet& packet) const {
     const uint64_t value = rendezvous_.value();
-    const bool filled = static_cast<uint32_t>(packet.data) != 0;
+    const bool filled =
+        kGathers ? (packet.data | packet.epoch) != 0 : static_cast<uint32_t>(packet.data) != 0;
     return Probe::IsOf(value, filled ? value : value - (uint64_t{2} << kLaunchTagBits));
   }
-  static __device__ uint4 DataOf(const Packet& packet) {
-    return {~static_cast<uint32_t>(packet.data), static_cast<uint32_t>(packet.data >> 32),
-            static_cast<uint32_t>(packet.epoch), static_cast<uint32_t>(packet.epoch >> 32)};
+  __device__ uint4 DataOf(const Packet& packet) const {
+    const uint64_t low = kGathers ? packet.data ^ key_[0] : packet.data ^ 0xFFFFFFFF;
+    const uint64_t high = kGathers ? packet.epoch ^ key_[1] : packet.epoch;
+    return {static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), static_cast<uint32_t>(high),
+            static_cast<uint32_t>(high >> 32)};
   }
 
   // The slow side of a wait: what the peer has written last is in the packet with its number.
@@ -189,18 +230,19 @@ class DenseExchange {
     return goes_on;
   }
 
-  __device__ void SendPieces(int64_t first, int64_t step, int64_t longest) const {
+  __device__ void SendPieces(int64_t first, int64_t step, int64_t longest, const uint4& first_word) const {
+    uint4 words[kSendUnroll];
     if constexpr (kOneWord) {
-      SendSome(first, step);
+      words[0] = first_word;
+      SendSome(first, step, words, launch_.source[Peer(1)]);
     } else {
 #pragma unroll 1
-      for (int64_t i = first; i < longest; i += kSendUnroll * step) SendSome(i, step);
+      for (int64_t i = first; i < longest; i += kSendUnroll * step) SendSome(i, step, words, nullptr);
     }
   }
-  // Packets i, i + step, … of each.
-  __device__ void SendSome(int64_t i, int64_t step) const {
-    uint4 words[kSendUnroll];
-    const void* loaded = nullptr;  // one piece goes to all peers, or each gets its own
+  // Packets i, i + step, … of each: one piece goes to all peers, or each gets its own. `loaded`: of which
+  // piece `words` are. A gather's own piece stays here.
+  __device__ void SendSome(int64_t i, int64_t step, uint4 (&words)[kSendUnroll], const void* loaded) const {
 #pragma unroll 1
     for (int j = 1; j < launch_.world; ++j) {
       const int peer = Peer(j);
@@ -217,6 +259,16 @@ class DenseExchange {
 #pragma unroll
       for (int u = 0; u < kSendUnroll; ++u) {
         if (i + u * step < packets) Send(slot + i + u * step, words[u]);
+      }
+    }
+    if constexpr (kGathers) {
+      const int rank = launch_.rank;
+#pragma unroll
+      for (int u = 0; u < kSendUnroll; ++u) {
+        if (i + u * step >= Packets(launch_.count[rank])) continue;
+        Word16<Element> own;
+        own.word = words[u];
+        StoreWord16<Element, kWhole>(launch_.destination[rank], i + u * step, launch_.count[rank], own);
       }
     }
   }
@@ -290,25 +342,35 @@ class DenseExchange {
     return out;
   }
 
-  // The sums of the other owners. Parts differ in length by their last packets.
-  __device__ bool TakeSums(int64_t first, int64_t step, int64_t longest) const {
-    const int rank = launch_.rank, world = launch_.world;
+  // The pieces of the others: sums, or what is gathered. Parts differ in length by their last packets.
+  __device__ bool TakePieces(int shot, int64_t first, int64_t step, int64_t longest) const {
+    if constexpr (kOneWord) {
+      return FirstOfWarp(first) >= longest || TakeSome(shot, first, step, true);
+    } else {
 #pragma unroll 1
-    for (int64_t i = first; FirstOfWarp(i) < longest; i += kSumUnroll * step) {
-      Packet packets[kSumUnroll][kMax];
-      const auto wanted = [&](int u, int s) {
-        return s < world && s != rank && i + u * step < Packets(launch_.count[s]);
-      };
-      if (!Take(1, i, step, wanted, packets)) return false;
+      for (int64_t i = first; FirstOfWarp(i) < longest; i += kSumUnroll * step) {
+        if (!TakeSome(shot, i, step, i == first)) return false;
+      }
+      return true;
+    }
+  }
+  // Packets i, i + step, … of each.
+  __device__ bool TakeSome(int shot, int64_t i, int64_t step, bool is_first) const {
+    const int rank = launch_.rank, world = launch_.world;
+    Packet packets[kSumUnroll][kMax];
+    const auto wanted = [&](int u, int s) {
+      return s < world && s != rank && i + u * step < Packets(launch_.count[s]);
+    };
+    if (!Take(shot, i, step, wanted, packets)) return false;
+    if (kGathers && is_first) LetNextBegin();  // as in SumSome
 #pragma unroll
-      for (int u = 0; u < kSumUnroll; ++u) {
+    for (int u = 0; u < kSumUnroll; ++u) {
 #pragma unroll
-        for (int s = 0; s < kMax; ++s) {
-          if (!wanted(u, s)) continue;
-          Word16<Element> sum;
-          sum.word = DataOf(packets[u][s]);
-          StoreWord16<Element, kWhole>(launch_.destination[s], i + u * step, launch_.count[s], sum);
-        }
+      for (int s = 0; s < kMax; ++s) {
+        if (!wanted(u, s)) continue;
+        Word16<Element> word;
+        word.word = DataOf(packets[u][s]);
+        StoreWord16<Element, kWhole>(launch_.destination[s], i + u * step, launch_.count[s], word);
       }
     }
     return true;
@@ -331,38 +393,48 @@ class DenseExchange {
   const PacketsLaunch& launch_;
   const PlacedRendezvous& rendezvous_;
   const int64_t half_offset_, dense_offset_, dense_slot_;  // packets
+  uint64_t key_[kGathers ? 2 : 1];                         // of gathers
 };
 
 template <typename Element, int kMax, PacketShape kShape, typename Probe, DenseFit kFit>
 __global__ void __launch_bounds__(kCollectiveThreads + kMeetingThreads)
     RunPlacedDense(const __grid_constant__ PlacedPacketsLaunch launch) {
+  using Exchange = DenseExchange<Element, kMax, kShape, Probe, kFit>;
+  uint64_t first = 0;
+  if constexpr (kFit == DenseFit::kOneWord) {
+    first = reinterpret_cast<uint64_t>(Exchange::FirstWord(launch.packets));
+    asm volatile("" : "+l"(first));  // found while earlier work ends
+  }
   AwaitEarlierWork();
+  uint4 first_word = {};  // loaded while the launch's number is
+  if (first != 0) first_word = *reinterpret_cast<const uint4*>(first);
   const PlacedRendezvous rendezvous(launch.frame);
-  const DenseExchange<Element, kMax, kShape, Probe, kFit> exchange(launch, rendezvous);
-  if (__syncthreads_or(rendezvous.HasFailed() || !exchange.Run())) return;
+  const Exchange exchange(launch, rendezvous);
+  if (__syncthreads_or(rendezvous.HasFailed() || !exchange.Run(first_word))) return;
   LetNextBegin();
   rendezvous.Count();
 }
 
-// The kernel for a launch's type, shape and world size; null for a type or shape that has none. Two shots
-// have kernels for any launch only.
+// The kernel for a launch's type, shape and world size; null for a type that has none.
 template <typename Probe, DenseFit kFit = DenseFit::kAny>
 struct DenseKernels {
   using Kernel = void (*)(const PlacedPacketsLaunch);
   template <typename Element, PacketShape kShape>
   static Kernel OfWorld(int world) {
-    if (world <= 2) return &RunPlacedDense<Element, 2, kShape, Probe, kFit>;
+    if constexpr (kShape != PacketShape::kTwoShot) {  // two ranks send as much by one shot
+      if (world <= 2) return &RunPlacedDense<Element, 2, kShape, Probe, kFit>;
+    }
     if (world <= 4) return &RunPlacedDense<Element, 4, kShape, Probe, kFit>;
     return &RunPlacedDense<Element, 8, kShape, Probe, kFit>;
   }
   template <typename Element>
   static Kernel OfShape(PacketShape shape, int world) {
-    if constexpr (kFit == DenseFit::kAny) {
-      if (shape == PacketShape::kTwoShot) return OfWorld<Element, PacketShape::kTwoShot>(world);
-    }
-    return shape == PacketShape::kSum ? OfWorld<Element, PacketShape::kSum>(world) : nullptr;
+    if (shape == PacketShape::kTwoShot) return OfWorld<Element, PacketShape::kTwoShot>(world);
+    return OfWorld<Element, PacketShape::kSum>(world);
   }
   static Kernel Of(DType type, PacketShape shape, int world) {
+    if (shape == PacketShape::kGather)
+      return OfWorld<uint8_t, PacketShape::kGather>(world);  // bytes of any type
     switch (type) {
       case DType::kF32: return OfShape<float>(shape, world);
       case DType::kF16: return OfShape<__half>(shape, world);

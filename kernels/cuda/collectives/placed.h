@@ -73,7 +73,7 @@ struct PlacedPacketsLaunch {
   PacketsLaunch packets;  // `epoch`, `limits` and `guard` are not read; `area` is that of even numbers
   LaunchFrame frame;
   int64_t half_packets;
-  bool dense;  // a sum by dense packets; these, in packets: from `area` to their even half, and of one
+  bool dense;  // by dense packets; these, in packets: from `area` to their even half, and of one
   int64_t dense_offset, dense_half, dense_slot;
 };
 

@@ -18,8 +18,8 @@ const void* KernelOf(const PacketsLaunch& packets) {
 }
 
 DenseFit FitOf(const PacketsLaunch& packets) {
-  if (packets.shape != PacketShape::kSum) return DenseFit::kAny;
-  const auto element = static_cast<int64_t>(DTypeBytes(static_cast<DType>(packets.type)));
+  const bool gathers = packets.shape == PacketShape::kGather;
+  const int64_t element = gathers ? 1 : static_cast<int64_t>(DTypeBytes(static_cast<DType>(packets.type)));
   int64_t most = 0;
   for (int p = 0; p < packets.world; ++p) {
     const auto addresses =
