@@ -115,7 +115,7 @@ class CudaPlacedWorkTest : public testing::Test {
 
 // The half of a launch is known on the device alone: what the product writes has one address.
 TEST_F(CudaPlacedWorkTest, AProductStandsBeforeAReduceScatter) {
-  Make(Request(Op::kMatmulReduceScatter, Algorithm::kUnfused, 131072));
+  Make(Request(Op::kMatmulReduceScatter, Algorithm::kUnfused, 262144));
   ASSERT_THAT(Order(), ElementsAre("product", "phases"));
   EXPECT_EQ(Product(0).a.data, SlotAt(0));
   EXPECT_EQ(Product(0).c.data, BulkOf(kRank));
@@ -143,7 +143,7 @@ TEST_F(CudaPlacedWorkTest, AProductIsSummedWhereItLies) {
 
 // Peers write the gathered rows where the product reads them.
 TEST_F(CudaPlacedWorkTest, AProductStandsBehindAGather) {
-  Make(Request(Op::kAllGatherMatmul, Algorithm::kUnfused, 32768));
+  Make(Request(Op::kAllGatherMatmul, Algorithm::kUnfused, 131072));
   ASSERT_THAT(Order(), ElementsAre("phases", "product"));
   EXPECT_EQ(Product(1).a.data, BulkOf(kRank));
   EXPECT_EQ(Product(1).c.data, SlotAt(2));
@@ -165,8 +165,8 @@ TEST_F(CudaPlacedWorkTest, SumsAndCopiesStandBehindTheKernel) {
   scatter.operands.push_back({Role::kBias, {DType::kBf16, {64}, {}}, false, -1});
   Make(scatter);
   EXPECT_THAT(Order(), ElementsAre("product", testing::AnyOf("phases", "packets"), "sum"));
-  OpRequest gather = Request(Op::kAllGatherMatmul, Algorithm::kUnfused, 32768);
-  gather.operands.push_back(Matrix(Role::kGatheredA, 32768, 128));
+  OpRequest gather = Request(Op::kAllGatherMatmul, Algorithm::kUnfused, 131072);
+  gather.operands.push_back(Matrix(Role::kGatheredA, 131072, 128));
   Make(gather);
   ASSERT_THAT(Order(), ElementsAre("phases", "product", "copy"));
   EXPECT_FALSE(std::get<CopyArgs>(steps_[2]).copy_engine) << "a capture may not record its calls";

@@ -1,5 +1,6 @@
 #include "drivers/cublaslt/cublas_lt.h"
 
+#include <cstddef>
 #include <string>
 #include <utility>
 
@@ -112,6 +113,8 @@ class Descriptors {
   const CublasFunctions& f_;
 };
 
+constexpr size_t kVectorAlignment = 16;
+
 class LoadedCublasLt : public CublasLt {
  public:
   LoadedCublasLt(const CublasFunctions& functions, cublasLtHandle_t handle)
@@ -120,10 +123,12 @@ class LoadedCublasLt : public CublasLt {
   Result<std::vector<cublasLtMatmulAlgo_t>> Candidates(const LtProduct& product, size_t workspace_bytes,
                                                        int most) override {
     Descriptors descriptors(f_);
-    // Scales and bias are described by their modes; the addresses matter at the run only, but must be set.
-    static const float kPlaceholder = 1.0f;
+    // Scales and bias are described by their modes, but addresses must be set. They are not read. cuBLASLt
+    // looks at their alignment: for an fp8 product with a bias at no multiple of 16 it has no candidates.
+    alignas(kVectorAlignment) static const std::byte kPlaceholder[2 * kVectorAlignment] = {};
     LtOperands operands;
-    operands.x_scale = operands.y_scale = operands.bias = &kPlaceholder;
+    operands.x_scale = operands.y_scale = kPlaceholder;
+    operands.bias = kPlaceholder + product.alignment % kVectorAlignment;
     TANDEM_RETURN_IF_ERROR(descriptors.Make(product, operands));
     cublasLtMatmulPreference_t preference = nullptr;
     TANDEM_RETURN_IF_ERROR(

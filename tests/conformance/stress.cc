@@ -333,6 +333,17 @@ std::vector<Case> StressCases(int world, bool in_client) {
     add(Op::kAllGatherMatmul, kLowLatency, product(16, 32, 24, 16 * world), Values::kExact);
     add(Op::kAllGather, kLowLatency, pair(DType::kU8, 20011, 20011 * world, false), Values::kBits);
     add(Op::kMatmulAllReduce, kUnfused, product(10, 24, 40, 10), Values::kExact);
+    // Rows that several blocks share, and rows of one block each.
+    for (const int64_t rows : {3, 131}) {
+      OpRequest normed;
+      normed.op = Op::kAllReduce;
+      normed.norm_epsilon = 1e-5f;
+      for (const Role role :
+           {Role::kInput, Role::kOutput, Role::kNormWeight, Role::kResidual, Role::kResidualOutput})
+        normed.operands.push_back(
+            MakeOperand(role, DType::kBf16, role == Role::kNormWeight ? Shape{2048} : Shape{rows, 2048}));
+      matrix.Add(normed, {.values = Values::kRandom});
+    }
     // The last two: in the graph.
     add(Op::kAllReduce, kOneShot, pair(DType::kF16, 500, 500, true), Values::kExact);
     add(Op::kAllGatherMatmul, kUnfused, product(8, 16, 24, 8 * world), Values::kExact);

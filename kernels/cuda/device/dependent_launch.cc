@@ -10,8 +10,8 @@
 namespace tandem::cuda {
 namespace {
 
-// Before sm_90 a launch with the attribute is not allowed. The runtime is asked once for each GPU.
-bool TakesDependents() {
+// Before sm_90 a launch with these attributes is not allowed. The runtime is asked once for each GPU.
+bool TakesAttributes() {
   enum : int { kUnknown, kNo, kYes };
   constexpr size_t kMaxGpus = 64;
   static std::array<std::atomic<int>, kMaxGpus> known;
@@ -30,20 +30,46 @@ bool TakesDependents() {
   return value == kYes;
 }
 
+cudaLaunchAttribute ClusterAttribute(unsigned blocks) {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = blocks;
+  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  return attribute;
+}
+
 }  // namespace
 
+unsigned MaxClusterOf(const void* kernel, unsigned threads, unsigned most) {
+  if (!TakesAttributes()) return 1;
+  for (unsigned blocks = most; blocks > 1; blocks /= 2) {
+    cudaLaunchAttribute attribute = ClusterAttribute(blocks);
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(blocks);
+    config.blockDim = dim3(threads);
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    int clusters = 0;
+    if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) == cudaSuccess && clusters > 0)
+      return blocks;
+    (void)cudaGetLastError();
+  }
+  return 1;
+}
+
 Status LaunchDependent(const char* name, const void* kernel, unsigned blocks, unsigned threads,
-                       size_t shared_bytes, const void* parameter, CUstream_st* stream) {
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+                       size_t shared_bytes, const void* parameter, CUstream_st* stream, unsigned cluster) {
+  std::array<cudaLaunchAttribute, 2> attributes = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1] = ClusterAttribute(cluster);
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(blocks);
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = TakesDependents() ? 1 : 0;
+  config.attrs = attributes.data();
+  config.numAttrs = !TakesAttributes() ? 0 : cluster > 1 ? 2 : 1;
   void* parameters[] = {const_cast<void*>(parameter)};
   (void)cudaLaunchKernelExC(&config, kernel, parameters);
   return LaunchStatus(name);

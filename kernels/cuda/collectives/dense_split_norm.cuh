@@ -1,0 +1,181 @@
+// File: dense_split_norm.cuh
+//
+// The same as dense_norm.cuh for few rows: the blocks of a cluster share one. More blocks send a row than
+// one, which takes less time than what they tell one another of its squares.
+#pragma once
+
+#include "kernels/cuda/collectives/dense_packets.cuh"
+#include "kernels/cuda/collectives/placed_norm.h"
+#include "kernels/cuda/device/cluster.cuh"
+
+namespace tandem::cuda {
+
+// The largest cluster that every GPU allows.
+inline constexpr unsigned kMaxNormCluster = 8;
+inline constexpr unsigned kMaxNormWarps = kCollectiveThreads / 32;
+
+// What a thread has of a row: one word of 16 bytes, or none.
+template <typename Element>
+struct NormWord {
+  bool has;
+  unsigned in_row;
+  int64_t at;  // among all words of the sum
+  Word16<Element> mine, weight, residual;
+};
+
+template <typename Element, int kMax, typename Probe>
+class DenseSplitNorm : private DenseExchange<Element, kMax, PacketShape::kSum, Probe, DenseFit::kWords> {
+  using Base = DenseExchange<Element, kMax, PacketShape::kSum, Probe, DenseFit::kWords>;
+  using Word = NormWord<Element>;
+
+ public:
+  __device__ DenseSplitNorm(const PlacedNormLaunch& launch, const PlacedRendezvous& rendezvous)
+      : Base(launch.sum, rendezvous), norm_(launch.norm), movers_(blockDim.x - kMeetingThreads) {}
+
+  // Where this thread's word lies. Parameters and the thread's place tell it.
+  static __device__ Word Place(const NormLaunch& norm) {
+    const auto row_words = static_cast<unsigned>(norm.columns / Word16<Element>::kCount);
+    const unsigned cluster = ClusterBlocks(), part = (row_words + cluster - 1) / cluster;
+    const unsigned in_row = ClusterRank() * part + threadIdx.x;
+    Word word;
+    word.has = threadIdx.x < part && in_row < row_words;
+    word.in_row = in_row;
+    word.at = static_cast<int64_t>(blockIdx.x / cluster) * row_words + in_row;
+    return word;
+  }
+
+  // Loads the words while the launch's number is.
+  static __device__ void Load(const PlacedNormLaunch& launch, Word* word) {
+    if (!word->has) return;
+    const PacketsLaunch& sum = launch.sum.packets;
+    word->mine.word = static_cast<const uint4*>(sum.source[sum.rank])[word->at];
+    if (launch.norm.residual != nullptr)
+      word->residual.word = static_cast<const uint4*>(launch.norm.residual)[word->at];
+    word->weight.word = static_cast<const uint4*>(launch.norm.weight)[word->in_row];
+  }
+
+  // Returns false in a thread that has given up. All threads have arrived at the cluster's barrier once. No
+  // block may end before the others have written to it, so that all pass the barrier even if the launch
+  // `failed`.
+  __device__ bool Run(Word word, float (&partial)[kMaxNormCluster * kMaxNormWarps], bool failed) const {
+    const bool ends = __syncthreads_or(failed);
+    if (threadIdx.x >= movers_) {
+      AwaitCluster();
+      ArriveCluster();
+      const bool met = ends || blockIdx.x != 0 || this->Meet(static_cast<int>(threadIdx.x - movers_));
+      AwaitCluster();
+      return met && !ends;
+    }
+    Word16<Element> value;
+    const float squares = ends ? kGivenUp : SumUp(word, &value);
+    const float sum = SumOfCluster(squares, partial);
+    if (sum < 0) return false;
+    if (!word.has) return true;
+    const float factor = rsqrtf(sum / static_cast<float>(norm_.columns) + norm_.epsilon);
+#pragma unroll
+    for (int e = 0; e < Word16<Element>::kCount; ++e) {
+      const float normed = ToFloat(value.element[e]) * factor * ToFloat(word.weight.element[e]);
+      FromFloat(normed, &value.element[e]);
+    }
+    static_cast<uint4*>(norm_.out)[word.at] = value.word;
+    return true;
+  }
+
+ private:
+  static constexpr float kGivenUp = -1.0f;  // squares are no less than 0, or not a number
+
+  // Exchanges the thread's word. Returns the sum of the warp's squares, or kGivenUp.
+  __device__ float SumUp(const Word& word, Word16<Element>* value) const {
+    const auto& launch = this->launch_;
+    Probe::BeforeSignal(this->rendezvous_.value(), 0);
+    if (word.has) {
+#pragma unroll 1
+      for (int j = 1; j < launch.world; ++j)
+        this->Send(this->Slot(this->Peer(j), launch.rank, 0) + word.at, word.mine.word);
+    }
+    Packet packets[1][kMax];
+    const auto wanted = [&](int, int s) { return word.has && s < launch.world && s != launch.rank; };
+    const bool come = this->template Take<1>(0, word.at, 0, wanted, packets);
+    LetNextBegin();  // all that is sent here has been sent, by kernels that have all begun
+    float squares = 0.0f;
+    if (word.has) {
+      Word16<Element> terms[kMax];
+#pragma unroll
+      for (int s = 0; s < kMax; ++s)
+        terms[s].word = s == launch.rank ? word.mine.word : this->DataOf(packets[0][s]);
+      *value = this->SumOf(terms);
+#pragma unroll
+      for (int e = 0; e < Word16<Element>::kCount; ++e) {
+        Element& element = value->element[e];
+        if (norm_.residual != nullptr)
+          FromFloat(ToFloat(element) + ToFloat(word.residual.element[e]), &element);
+        squares += ToFloat(element) * ToFloat(element);
+      }
+      if (come && norm_.residual != nullptr) static_cast<uint4*>(norm_.residual_out)[word.at] = value->word;
+    }
+#pragma unroll
+    for (int lanes = 16; lanes > 0; lanes /= 2) squares += __shfl_xor_sync(0xFFFFFFFF, squares, lanes);
+    return come ? squares : kGivenUp;
+  }
+
+  // Of all warps of the cluster, by threads that move data; kGivenUp if any has given up.
+  __device__ float SumOfCluster(float squares, float (&partial)[kMaxNormCluster * kMaxNormWarps]) const {
+    const unsigned cluster = ClusterBlocks(), warps = movers_ / 32, lane = threadIdx.x % 32;
+    AwaitCluster();
+    if (lane < cluster) StoreToBlock(&partial[ClusterRank() * warps + threadIdx.x / 32], lane, squares);
+    ArriveCluster();
+    AwaitCluster();
+    float sum = 0.0f;
+    bool given_up = false;
+    for (unsigned i = lane; i < cluster * warps; i += 32) {
+      given_up = given_up || partial[i] < 0;
+      sum += partial[i];
+    }
+#pragma unroll
+    for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(0xFFFFFFFF, sum, lanes);
+    return __any_sync(0xFFFFFFFF, given_up) ? kGivenUp : sum;
+  }
+
+  const NormLaunch& norm_;
+  const unsigned movers_;
+};
+
+template <typename Element, int kMax, typename Probe>
+__global__ void __launch_bounds__(kCollectiveThreads + kMeetingThreads)
+    RunPlacedSplitNorm(const __grid_constant__ PlacedNormLaunch launch) {
+#if __CUDA_ARCH__ >= 900
+  using Norm = DenseSplitNorm<Element, kMax, Probe>;
+  __shared__ float partial[kMaxNormCluster * kMaxNormWarps];
+  ArriveCluster();  // this block has begun
+  NormWord<Element> word = Norm::Place(launch.norm);
+  AwaitEarlierWork();
+  Norm::Load(launch, &word);
+  const PlacedRendezvous rendezvous(launch.sum.frame);
+  const Norm norm(launch, rendezvous);
+  if (__syncthreads_or(!norm.Run(word, partial, rendezvous.HasFailed()))) return;
+  LetNextBegin();
+  rendezvous.Count();
+#endif
+}
+
+// The kernel for a launch's type and world size; null for a type that has none.
+template <typename Probe>
+struct DenseSplitNormKernels {
+  using Kernel = void (*)(const PlacedNormLaunch);
+  template <typename Element>
+  static Kernel OfWorld(int world) {
+    if (world <= 2) return &RunPlacedSplitNorm<Element, 2, Probe>;
+    if (world <= 4) return &RunPlacedSplitNorm<Element, 4, Probe>;
+    return &RunPlacedSplitNorm<Element, 8, Probe>;
+  }
+  static Kernel Of(DType type, int world) {
+    switch (type) {
+      case DType::kF32: return OfWorld<float>(world);
+      case DType::kF16: return OfWorld<__half>(world);
+      case DType::kBf16: return OfWorld<__nv_bfloat16>(world);
+      default: return nullptr;
+    }
+  }
+};
+
+}  // namespace tandem::cuda
