@@ -7,7 +7,7 @@ import tandem.torch
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from checks import DEVICE, check, main
+from checks import DEVICE, SHARED_GPUS, check, main
 from rank_lowered import lowered
 from rank_pass_norms import EPSILON, PLAIN, PRODUCT, by_hugging_face, by_meta, by_torch, operands, summed
 from reference_ops import near, rand
@@ -66,16 +66,16 @@ def test_residuals_are_written_in_place_where_nobody_else_has_them(name):
         return h, normed
 
     x, _, _, residual, weight = operands(8, 8)
-    for function, count, most in (
-        (given, 1, 2),  # the copy is the new residual
-        (own, 1, 2),
-        (used_again, 1, 4),
-        (aliased, 1, 3),
-        (turned, 1, 3),
-        (expanded, 1, 2),  # made as a whole at once
-        (copied, 1, 2),
-        (viewed, 1, 2),
-        (stream, 3, 5),  # one residual and three results, and what the ranks sum in turns
+    for function, count, made in (
+        (given, 1, {2}),  # the copy is the new residual
+        (own, 1, {2}),
+        (used_again, 1, {4}),
+        (aliased, 1, {3}),
+        (turned, 1, {3, 4}),  # torch 2.15 keeps both layouts
+        (expanded, 1, {2}),  # made as a whole at once
+        (copied, 1, {2}),
+        (viewed, 1, {2}),
+        (stream, 3, {5}),  # one residual and three results, and what the ranks sum in turns
     ):
         before = residual.clone()
         want = function(x.cpu(), residual.cpu(), weight.cpu())
@@ -88,7 +88,31 @@ def test_residuals_are_written_in_place_where_nobody_else_has_them(name):
         for got, same, one in zip(results, again, want, strict=True):
             near(got.cpu(), one)
             near(same.cpu(), one)
-        assert buffers(code) == most, (function, buffers(code), code)
+        assert buffers(code) in made, (function, buffers(code), code)
+
+
+@check
+def test_a_residual_that_torch_has_summed(name):
+    """The first sum stays torch's own, being large and without a norm behind it."""
+    if SHARED_GPUS:
+        return  # torch's own has no backend for ranks that share a GPU
+
+    def function(x, residual, weight):
+        h = summed(x * residual)
+        for _ in range(2):
+            h = h + summed(by_torch(h, weight) * x)
+        return h, by_torch(h, weight)
+
+    x, _, _, residual, weight = operands(128, 512)
+    want = function(x.cpu(), residual.cpu(), weight.cpu())
+    with tandem.torch.compile_config():
+        compiled, results, _, fused = lowered(function, x, residual, weight)
+    with torch.no_grad():
+        again = compiled(x, residual, weight)
+    assert fused == ["", PLAIN, PLAIN], fused
+    for got, same, one in zip(results, again, want, strict=True):
+        near(got.cpu(), one)
+        near(same.cpu(), one)
 
 
 class Layer(nn.Module):

@@ -228,6 +228,10 @@ def test_what_has_no_norm_fused_has_its_reason(name):
         squares = h.pow(2)
         return h * torch.rsqrt(squares.mean(-1, keepdim=True) + EPSILON) * weight, squares
 
+    def factors_alone(x, a, b, residual, weight):
+        h = residual + summed(a @ b)
+        return h * weight, torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + EPSILON)
+
     def with_the_sum(x, a, b, residual, weight):
         y = summed(a @ b)
         return by_meta(residual + y, weight), torch.relu(y)
@@ -268,6 +272,7 @@ def test_what_has_no_norm_fused_has_its_reason(name):
     for function, given, reason, eager in (
         (with_factors, None, "used outside it", None),
         (with_squares, None, "used outside it", None),
+        (factors_alone, None, "no RMSNorm that the pass knows", None),
         (with_the_sum, None, "several uses", None),
         (doubled, None, "depends on the sum", None),
         (scaled, None, "no residual is added", None),

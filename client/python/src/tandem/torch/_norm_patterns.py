@@ -13,14 +13,12 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ._graphs import RESHAPES, aten, calls, depends, equal, only_user, rows_of, shape
+from ._graphs import RESHAPES, aten, calls, depends, equal, only_user, rows_of, same_last, shape
 from ._writer import tensor
 
-prims: Any = torch.ops.prims
-
-_CONVERT = prims.convert_element_type.default
+_CONVERT: Any = torch.ops.prims.convert_element_type.default
 _ADDS = (aten.add.Tensor, aten.add.Scalar)
-# A clone is memory of its own.
+# A clone shares no memory.
 _VIEWS = tuple(op for op in RESHAPES if op is not aten.clone.default)
 _UNKNOWN = "what is computed of the residual is no RMSNorm that the pass knows"
 
@@ -52,8 +50,7 @@ def norm_behind(wait: Node, reduce: Node) -> Norm:
         raise NoNorm("the residual is of another shape")
     if depends(residual, reduce):
         raise NoNorm("the residual depends on the sum")
-    norm = _norm_of(total)
-    norm.residual = residual
+    norm = _norm_of(total, residual)
     if depends(norm.weight, reduce):
         raise NoNorm("the norm's weight depends on the sum")
     norm.nodes += [total, *reversed(views)]
@@ -125,8 +122,8 @@ def _within(node: Node) -> Node:
     return user
 
 
-def _norm_of(total: Node) -> Norm:
-    """The first norm of the total; its residual is not known yet."""
+def _norm_of(total: Node, residual: Node) -> Norm:
+    """The first norm of the total that can be fused."""
     wide, refused = list(_wide(total)), []
     for value in wide:
         for square in list(value.users):
@@ -135,7 +132,7 @@ def _norm_of(total: Node) -> Norm:
             for mean in list(square.users):
                 if calls(mean, aten.mean.dim, aten.mean.default):
                     try:
-                        return _norm_by(mean, [mean, square], total, wide)
+                        return _norm_by(mean, square, total, residual, wide)
                     except NoNorm as reason:
                         refused.append(reason)
     raise refused[0] if refused else NoNorm("no RMSNorm follows the residual")
@@ -156,21 +153,25 @@ def _squares(node: Node, value: Node) -> bool:
     return calls(node, aten.pow.Tensor_Scalar) and node.args == (value, 2)
 
 
-def _norm_by(mean: Node, nodes: list[Node], total: Node, wide: list[Node]) -> Norm:
-    """The norm by this mean of squares."""
-    _within(nodes[-1])
+def _norm_by(mean: Node, square: Node, total: Node, residual: Node, wide: list[Node]) -> Norm:
+    """The norm by this mean of squares. wide: the forms of the total that it may take."""
+    nodes = [square, mean]
+    _within(square)
     _check_mean(mean)
     epsilon, node = _epsilon(mean, nodes)
     factor, divides = _root(node, nodes)
     scaled = _within(factor)
-    by = aten.div.Tensor if divides else aten.mul.Tensor
+    if not calls(scaled, aten.div.Tensor if divides else aten.mul.Tensor) or (divides and scaled.args[1] is not factor):
+        raise NoNorm(_UNKNOWN)
     value = _other(scaled, factor)
-    if not calls(scaled, by) or value not in wide or (divides and scaled.args[1] is not factor) or not _same_shape(scaled, value):
+    if value not in wide or not _same_shape(scaled, value):
         raise NoNorm(_UNKNOWN)
     nodes += [scaled, *(node for node in wide if node is not total)]
     weighed, value = _skip(scaled, total, nodes)
     if not calls(weighed, aten.mul.Tensor):
         raise NoNorm("the norm has no weight")
+    if not same_last(tensor(value).shape, tensor(total).shape):
+        raise NoNorm(_UNKNOWN)
     weight = _weight(_other(weighed, value), total, nodes)
     nodes.append(weighed)
     normed = weighed
@@ -179,9 +180,7 @@ def _norm_by(mean: Node, nodes: list[Node], total: Node, wide: list[Node]) -> No
         if not calls(normed, _CONVERT) or tensor(normed).dtype != tensor(total).dtype:
             raise NoNorm("the norm's result is of another type")
         nodes.append(normed)
-    if not equal((shape(normed) or [0])[-1], (shape(total) or [1])[-1]):
-        raise NoNorm(_UNKNOWN)
-    return Norm(total, total, weight, epsilon, normed, nodes)
+    return Norm(total, residual, weight, epsilon, normed, nodes)
 
 
 def _check_mean(mean: Node) -> None:
