@@ -7,6 +7,9 @@ in eager mode, and Inductor's _micro_pipeline_tp compiled; `nccl+cublas` is DTen
 All arms have the same weights and must give the same output within the type's bound. Printed are milliseconds, medians over
 rounds of the slowest rank; arms alternate within a round. An arm that cannot run here prints the reason.
 
+--inference ROWS measures a block's forward of so many sequences' next tokens, with an embedding before it and a norm behind
+it. The sequence is not sharded: all-reduces follow wo and w2, and norms follow these. GPUs run it as a captured graph.
+
 --device cpu measures nothing of interest: it is for a trial, with --scale 64 or so.
 """
 
@@ -32,6 +35,7 @@ SIZES = {  # hidden size, feed-forward width, heads, heads of keys and values
 }
 BOUND = 3e-2  # of an output, relative norm, bfloat16
 WARM_UP = 3
+REPLAYS = 50  # timed together, since one forward of few rows is short
 
 
 def load_example():
@@ -95,6 +99,28 @@ class AsyncFeedForward(llama.ShardedFeedForward):
         return _AsyncScatter.apply(nn.functional.silu(gate) * up, self.down.weight, self.down.group_name)
 
 
+class Decoder(nn.Module):
+    """A block whose residual is its own, and whose sums both have a norm behind them."""
+
+    def __init__(self, args):
+        super().__init__()
+        self.embedding, self.block, self.norm = nn.Embedding(64, args.dim), llama.Block(args), nn.RMSNorm(args.dim)
+
+    def forward(self, tokens):
+        return self.norm(self.block(self.embedding(tokens)))
+
+
+def shard_whole_rows(model, mesh):
+    """torch's own tensor-parallel plan of a decoder: every rank has all rows."""
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    plan = {f"attention.{name}": ColwiseParallel() for name in ("wq", "wk", "wv")}
+    plan |= {f"feed_forward.{name}": ColwiseParallel() for name in ("w1", "w3")}
+    plan |= {"attention.wo": RowwiseParallel(), "feed_forward.w2": RowwiseParallel()}
+    parallelize_module(model.block, mesh, plan, src_data_rank=None)
+    return model
+
+
 class Compiled(nn.Module):
     """A compiled block. Dynamo keeps compiled code by function, so each arm has a function of its own."""
 
@@ -151,9 +177,10 @@ class Arms:
 
     def __init__(self, block, group, device):
         self.block, self.group, self.device = block, group, device
+        self.infers = isinstance(block, Decoder)
 
     def copy(self):
-        made = llama.Block(self.block.args).to(self.device, torch.bfloat16)
+        made = type(self.block)(self.block.args).to(self.device, torch.bfloat16)
         made.load_state_dict(self.block.state_dict())
         return made
 
@@ -169,6 +196,8 @@ class Arms:
 
     def dtensor(self):
         mesh = torch.distributed.device_mesh.DeviceMesh.from_group(self.group, self.device.type)
+        if self.infers:
+            return shard_whole_rows(self.copy(), mesh)
         return llama.shard_dtensor(holder(self.copy()), mesh).blocks[0]
 
     def nccl_eager(self):
@@ -189,18 +218,33 @@ class Arms:
         return Compiled(self.dtensor()), fusing(settings, lambda: Fused.count)
 
     def all(self):
-        return {
-            "tandem eager": self.tandem_eager,
+        sharded = {"tandem eager": self.tandem_eager, "async-tp eager": self.async_tp_eager}  # the sequence
+        return ({} if self.infers else sharded) | {
             "tandem compiled": self.tandem_compiled,
-            "async-tp eager": self.async_tp_eager,
             "async-tp compiled": self.async_tp_compiled,
             "nccl+cublas eager": self.nccl_eager,
             "nccl+cublas compiled": self.nccl_compiled,
         }
 
 
+class Replayed:
+    """The forward of a module as a captured graph of its input."""
+
+    def __init__(self, module, x):
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.no_grad(), torch.cuda.graph(self.graph):
+            self.out = module(x)
+
+    def __call__(self, x):
+        self.graph.replay()
+        return self.out
+
+
 def step(module, x):
-    """Forward and backward; the output."""
+    """Forward and backward, of tokens forward alone; the output."""
+    if not x.is_floating_point():
+        with torch.no_grad():
+            return module(x)
     leaf = x.detach().requires_grad_()
     out = module(leaf)
     out.square().mean().backward()
@@ -218,11 +262,13 @@ def agreed(error):
 
 def milliseconds(module, x):
     """The slowest rank's time of a step."""
+    steps = REPLAYS if isinstance(module, Replayed) else 1
     dist.barrier()
     if x.is_cuda:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
-        step(module, x)
+        for _ in range(steps):
+            step(module, x)
         end.record()
         end.synchronize()
         took = begin.elapsed_time(end)
@@ -232,7 +278,7 @@ def milliseconds(module, x):
         took = 1000 * (time.perf_counter() - begun)
     told = [None] * dist.get_world_size()
     dist.all_gather_object(told, took)
-    return max(told)
+    return max(told) / steps
 
 
 def graphs_compiled():
@@ -260,12 +306,17 @@ def measure(name, args, group, device):
     scale = args.scale
     shape = types.SimpleNamespace(dim=dim // scale, hidden=hidden // scale, heads=heads, kv_heads=kv_heads)
     torch.manual_seed(1)
-    block = llama.Block(shape).to(device, torch.bfloat16)
-    block.args = shape
-    x = torch.randn(1, args.sequence, shape.dim, generator=torch.Generator().manual_seed(2)).to(device, torch.bfloat16)
-    with torch.no_grad():
-        wanted = block(x).chunk(group.size(), dim=1)[group.rank()]
-    mine = x.chunk(group.size(), dim=1)[group.rank()].contiguous()
+    block = (Decoder if args.inference else llama.Block)(shape).to(device, torch.bfloat16)
+    block.args, generator = shape, torch.Generator().manual_seed(2)
+    if args.inference:
+        mine = torch.randint(64, (args.inference, 1), generator=generator).to(device)
+        with torch.no_grad():
+            wanted = block(mine)
+    else:
+        x = torch.randn(1, args.sequence, shape.dim, generator=generator).to(device, torch.bfloat16)
+        with torch.no_grad():
+            wanted = block(x).chunk(group.size(), dim=1)[group.rank()]
+        mine = x.chunk(group.size(), dim=1)[group.rank()].contiguous()
     running, results = {}, {}
     for arm, make in Arms(block, group, device).all().items():
         if args.arms and arm not in args.arms.split(","):
@@ -276,6 +327,9 @@ def measure(name, args, group, device):
             with context:
                 for _ in range(WARM_UP):
                     out = step(module, mine)
+            if args.inference and mine.is_cuda:
+                module = Replayed(module, mine)
+                out = step(module, mine)
             out = out.to_local() if hasattr(out, "to_local") else out
             norm = ((out - wanted).float().norm() / wanted.float().norm()).item()
             if not norm <= BOUND:
@@ -306,6 +360,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="8b,70b")
     parser.add_argument("--sequence", type=int, default=4096)
+    parser.add_argument("--inference", type=int, default=0, metavar="ROWS", help="measures a forward, see above")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--arms", default="", help="names, by commas; default: all")
     parser.add_argument("--scale", type=int, default=1, help="divides the model's widths")
@@ -327,7 +382,9 @@ def main():
         print(f"torch's own pass: {Fused.count} ops", *tandem.torch.explain_graph(), sep="\n")
         print(*attached.plans.infos(), sep="\n", flush=True)
     if rank == 0:
-        print(f"{attached.group}, torch {torch.__version__}, sequence {args.sequence}, {args.rounds} rounds, ms")
+        rows = {"inference": args.inference} if args.inference else {"sequence": args.sequence}
+        shown = " ".join(f"{what} {count}" for what, count in rows.items())
+        print(f"{attached.group}, torch {torch.__version__}, {shown}, {args.rounds} rounds, ms")
         for name, results in tables.items():
             for arm, result in results.items():
                 shown = result if isinstance(result, str) else f"{result:10.3f}"
@@ -336,7 +393,7 @@ def main():
                     line = {"benchmark": "blocks", "world": group.size(), "model": name, "arm": arm}
                     line |= {"failed": result} if isinstance(result, str) else {"ms": result}
                     with open(args.json, "a") as file:
-                        file.write(json.dumps(line | {"sequence": args.sequence, "scale": args.scale}) + "\n")
+                        file.write(json.dumps(line | rows | {"scale": args.scale}) + "\n")
     dist.barrier()
     tandem.torch.detach(group)
     sys.stdout.flush()

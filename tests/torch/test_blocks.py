@@ -32,6 +32,17 @@ class Blocks(unittest.TestCase):
         self.assertRegex(compiled, r" 4\.0 x tandem::matmul_reduce_scatter\n")
         self.assertNotIn("wait_tensor", compiled)
 
+    @unittest.skipIf(CUDA, "measures there")
+    def test_trial_of_inference(self):
+        arms = "tandem compiled,nccl+cublas eager,nccl+cublas compiled"
+        text = self.table(2, (*TRIAL, "--arms", arms, "--profile", "--inference", "4"), 180)
+        for arm in arms.split(","):
+            (line,) = re.findall(rf"^8b +{re.escape(arm)} +\S+$", text, re.M)
+            self.assertGreater(float(line.split()[-1]), 0, line)
+        compiled = text.split("8b tandem compiled,")[1].split("in all")[0]
+        self.assertRegex(compiled, r" 2\.0 x tandem::matmul_all_reduce_rms_norm\n")
+        self.assertNotIn("wait_tensor", compiled)
+
     @unittest.skipUnless(CUDA and ENGINES_PER_GPU == 1 and GPUS > 1, "needs a GPU for each of several ranks")
     def test_measures_all_arms(self):
         text = self.table(min(GPUS, 8), shlex.split(os.environ.get("TANDEM_BLOCKS_OPTIONS", "")), 400)

@@ -24,8 +24,20 @@ class PassLayouts(Checks, unittest.TestCase):
     env = {"TANDEM_TEST_PATIENCE": "60"}
 
 
+class PassNorms(Checks, unittest.TestCase):
+    program = "rank_pass_norms.py"
+    timeout = 240
+    env = {"TANDEM_TEST_PATIENCE": "60"}
+
+
 class Lowered(Checks, unittest.TestCase):
     program = "rank_lowered.py"
+    timeout = 300
+    env = {"TANDEM_TEST_PATIENCE": "120"}
+
+
+class LoweredNorms(Checks, unittest.TestCase):
+    program = "rank_lowered_norms.py"
     timeout = 300
     env = {"TANDEM_TEST_PATIENCE": "120"}
 
@@ -53,7 +65,9 @@ add_tests(
     Pass,
     Patterns,
     PassLayouts,
+    PassNorms,
     Lowered,
+    LoweredNorms,
     Programs,
     Compiled,
     Captured,

@@ -4,7 +4,6 @@ became of it."""
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,12 +12,13 @@ from torch.fx import Graph, Node
 
 from . import _graphs as graphs, _layouts as layouts, _upstream as upstream
 from ._graphs import aten, c10d
+from ._norm_patterns import NoNorm, is_solid, norm_behind, shares_memory
 from ._reports import GraphRecord
+from ._writer import Writer, static, tensor
 
 __all__ = ["SMALL_ALL_REDUCE_BYTES", "Rewrite"]
 
 _ops: Any = torch.ops.tandem
-_getitem = operator.getitem
 # An all-reduce of no more bytes than this is Tandem's also without a product.
 SMALL_ALL_REDUCE_BYTES = 128 << 10
 
@@ -31,26 +31,12 @@ def _arguments(node: Node) -> tuple[Any, ...]:
     return node.args
 
 
-def _fresh(node: Any) -> Any:
-    """A tensor like the node's, or a list of these."""
-    return [_fresh(one) for one in node] if isinstance(node, list) else torch.empty_like(_tensor(node))
-
-
-def _static(extents: Sequence[Any]) -> bool:
-    return all(isinstance(extent, int) for extent in extents)
-
-
-def _tensor(node: Node) -> torch.Tensor:
-    value = node.meta["val"]
-    assert isinstance(value, torch.Tensor)
-    return value
-
-
-class Rewrite:
+class Rewrite(Writer):
     """One run over one graph."""
 
     def __init__(self, graph: Graph, enabled: Any, name: str = "") -> None:
-        self.graph, self.enabled, self.name = graph, enabled, name
+        super().__init__(graph, name)
+        self.enabled = enabled
         self._outcomes: dict[Node, GraphRecord] = {}
 
     @property
@@ -108,36 +94,6 @@ class Rewrite:
         except _Declined as declined:
             self._outcomes[node] = GraphRecord(name, group, "", str(declined))
 
-    def _emit(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], like: torch.Tensor, extents: Sequence[Any]) -> Node:
-        node: Node = self.graph.call_function(op, args, kwargs)
-        node.meta["val"] = like.new_empty(list(extents))
-        return node
-
-    # Buffers for results are nodes of their own, so that Inductor plans them, also where its version knows no such overloads. An
-    # op with results of symbolic extents allocates them itself: a graph has no nodes for these extents.
-
-    def _buffer(self, like: torch.Tensor, extents: Sequence[Any]) -> Node:
-        given = {"dtype": like.dtype, "layout": torch.strided, "device": like.device, "pin_memory": False}
-        return self._emit(aten.empty.memory_format, (list(extents),), given, like, extents)
-
-    def _fill(self, op: Any, args: tuple[Any, ...], outs: dict[str, Any]) -> list[Any]:
-        """Calls an overload that fills buffers, in the form that keeps a graph functional until Inductor has placed its buffers.
-        Returns what is filled: a node of each of the outputs, or a list of nodes."""
-        names = [argument.name for argument in op._schema.arguments]
-        given = {**dict(zip(names, args, strict=False)), "graph": self.name, **outs}
-        call = self.graph.call_function(torch.ops.higher_order.auto_functionalized, (op,), given)
-        call.meta["val"] = (None, *[_fresh(out) for out in outs.values()])
-        filled: list[Any] = []
-        for i, out in enumerate(outs.values()):
-            one = self._item(call, i + 1)
-            filled.append([self._item(one, j) for j in range(len(out))] if isinstance(out, list) else one)
-        return filled
-
-    def _item(self, node: Node, index: int) -> Node:
-        item: Node = self.graph.call_function(_getitem, (node, index))
-        item.meta["val"] = node.meta["val"][index]
-        return item
-
     # all-gather -> product
 
     def _gather(self, gather: Node, wait: Node, group: str) -> tuple[str, str]:
@@ -164,7 +120,7 @@ class Rewrite:
                 scales: tuple[Node | None, Node | None] = product.scales or (None, None)
                 if product.refused:
                     refused.append(product.refused)
-                elif trim is not None and scales[0] is not None and _tensor(scales[0]).numel() != 1:
+                elif trim is not None and scales[0] is not None and tensor(scales[0]).numel() != 1:
                     refused.append("the product has scales of gathered rows without the padded ones")
                 elif any(graphs.depends(one, gather) for one in (product.b, product.bias, *scales)):
                     refused.append("the product's other operand depends on the gathered tensor")
@@ -198,20 +154,20 @@ class Rewrite:
             scaled = found[0].scales is not None
             together = scaled or all(bias is not None for bias in biases)
             dead: list[Node] = []
-            shapes = [[*whole[:-1], _tensor(product.b).shape[1]] for product in found]
+            shapes = [[*whole[:-1], tensor(product.b).shape[1]] for product in found]
             args: tuple[Any, ...] = (a, [product.b for product in found], dim, group, biases if together else None)
             if scaled:
                 args = self._scaled_arguments(a, found, form, whole, dim, group, dead)
-            if not _static(whole):
+            if not static(whole):
                 op = _ops.all_gather_scaled_matmul if scaled else _ops.all_gather_matmul
                 fused = graph.call_function(op.noted, args, {"graph": self.name} | ({} if scaled else {"return_A": keep}))
-                results = [_tensor(product.node).new_empty(extents) for product, extents in zip(found, shapes, strict=True)]
-                fused.meta["val"] = (_tensor(shard).new_empty(whole), results)
+                results = [tensor(product.node).new_empty(extents) for product, extents in zip(found, shapes, strict=True)]
+                fused.meta["val"] = (tensor(shard).new_empty(whole), results)
                 gathered, outs = [self._item(fused, 0)] if keep else [], self._item(fused, 1)
                 parts = [self._item(outs, i) for i in range(len(found))]
             else:
-                buffers = [self._buffer(_tensor(product.node), extents) for product, extents in zip(found, shapes, strict=True)]
-                for_a = [self._buffer(_tensor(shard), whole)] if keep or scaled else []
+                buffers = [self._buffer(tensor(product.node), extents) for product, extents in zip(found, shapes, strict=True)]
+                for_a = [self._buffer(tensor(shard), whole)] if keep or scaled else []
                 if scaled:
                     into = {"gathered": for_a[0], "outs": buffers}
                     *gathered, parts = self._fill(_ops.all_gather_scaled_matmul.noted_out, args, into)
@@ -220,7 +176,7 @@ class Rewrite:
                     gathered, parts = self._fill(_ops.all_gather_matmul.noted_out, args, into)
             for part, product, extents in zip(parts, found, shapes, strict=True):
                 if product.bias is not None and not together:
-                    part = self._emit(aten.add.Tensor, (part, product.bias), {}, _tensor(product.node), extents)
+                    part = self._emit(aten.add.Tensor, (part, product.bias), {}, tensor(product.node), extents)
                 if product.trim is not None:
                     part = self._trimmed(part, product, form, extents)
                 result = graphs.reshaped(graph, part, graphs.shape(product.node) or [])
@@ -243,7 +199,7 @@ class Rewrite:
         left = graphs.shape(product.trim) or []
         dim, rows = (0, math.prod(left[:-1])) if form.rows else (form.dim, left[form.dim])
         shorter = [rows if i == dim else extent for i, extent in enumerate(extents)]
-        return self._emit(aten.slice.Tensor, (part, dim, 0, rows), {}, _tensor(product.node), shorter)
+        return self._emit(aten.slice.Tensor, (part, dim, 0, rows), {}, tensor(product.node), shorter)
 
     def _scaled_arguments(
         self, a: Node, found: list[graphs.Product], form: layouts.Gathered, whole: list[Any], dim: int, group: str, dead: list[Node]
@@ -251,7 +207,7 @@ class Rewrite:
         """Of the fused op for fp8 products. Scales of rows that are gathered for it travel with the rows; gathered otherwise, every
         rank has all of them."""
         scale = (found[0].scales or (a, a))[0]
-        if _tensor(scale).numel() != 1:
+        if tensor(scale).numel() != 1:
             own = self._scale_shard(scale, form, group, dead)
             if own is None:
                 scale = graphs.reshaped(self.graph, scale, [*whole[:-1], 1])
@@ -311,9 +267,9 @@ class Rewrite:
 
     def _side_by_side(self, nodes: list[Node], dim: int) -> Node:
         cat: Node = self.graph.call_function(aten.cat.default, (nodes, dim))
-        extents = list(_tensor(nodes[0]).shape)
-        extents[dim] = sum(_tensor(node).shape[dim] for node in nodes)
-        cat.meta["val"] = _tensor(nodes[0]).new_empty(extents)
+        extents = list(tensor(nodes[0]).shape)
+        extents[dim] = sum(tensor(node).shape[dim] for node in nodes)
+        cat.meta["val"] = tensor(nodes[0]).new_empty(extents)
         return cat
 
     def _summands(self, node: Node, by: Sequence[Node] = ()) -> tuple[list[graphs.Product], list[Node]]:
@@ -353,8 +309,8 @@ class Rewrite:
         extents: Sequence[Any],
         whole: list[Any] | None = None,
     ) -> Node:
-        value = _tensor(product.node)
-        if product.scales is None and not _static(extents):
+        value = tensor(product.node)
+        if product.scales is None and not static(extents):
             args = (a, product.b, *middle) + (() if bias is None else (bias,))
             return self._emit(getattr(_ops, name).noted, args, {"graph": self.name}, value, extents)
         if product.scales is None:
@@ -366,7 +322,7 @@ class Rewrite:
             reduce_op, dim, group = middle
             middle = (reduce_op, dim, dim, group, whole)
         args = (a, product.b, *product.scales, *middle, bias, None, product.out_dtype, product.fast)
-        if not _static((*extents, *(whole or []))):
+        if not static((*extents, *(whole or []))):
             return self._emit(op.noted, args, {"graph": self.name}, value, extents)
         result: Node = self._fill(op.noted_out, args, {"out": self._buffer(value, extents)})[0]
         return result
@@ -385,11 +341,11 @@ class Rewrite:
         cut = layouts.scattered_from(source, world, refused) or layouts.Cut(source, 0, [])
         if refused:
             raise _Declined(refused[0])
-        tensor, dim, between = cut.tensor, cut.dim, cut.between
-        product, chain = self._source(tensor, between)
+        parted, dim, between = cut.tensor, cut.dim, cut.between
+        product, chain = self._source(parted, between)
         bias = self._bias(product, reduce_op, world)
         rows = graphs.shape(product.node)
-        whole = graphs.shape(tensor)
+        whole = graphs.shape(parted)
         assert rows is not None and whole is not None
         extents = [extent // world if i == dim else extent for i, extent in enumerate(whole)]
         with self.graph.inserting_before(wait):
@@ -404,7 +360,7 @@ class Rewrite:
                     raise _Declined("the product's columns are viewed otherwise before the scatter")
                 a = product.a
                 if product.scales is None:  # the scaled op gets the product's shape instead
-                    a = graphs.reshaped(self.graph, a, [*whole[:-1], _tensor(a).shape[-1]])
+                    a = graphs.reshaped(self.graph, a, [*whole[:-1], tensor(a).shape[-1]])
                 fused = self._call("matmul_reduce_scatter", product, a, (reduce_op, dim, group), bias, extents, whole)
             if cut.order is not None:
                 fused = self._permuted(graphs.reshaped(self.graph, fused, extents), cut.order, wait)
@@ -415,11 +371,11 @@ class Rewrite:
     def _permuted(self, node: Node, order: list[int], wait: Node) -> Node:
         """The node with its dimensions in this order; in memory, too, unless all that use it permute it again."""
         extents = [(graphs.shape(node) or [])[dim] for dim in order]
-        moved = self._emit(aten.permute.default, (node, order), {}, _tensor(node), extents)
-        moved.meta["val"] = _tensor(node).permute(order)
+        moved = self._emit(aten.permute.default, (node, order), {}, tensor(node), extents)
+        moved.meta["val"] = tensor(node).permute(order)
         if all(graphs.calls(user, aten.permute.default) for user in wait.users):
             return moved
-        return self._emit(aten.clone.default, (moved,), {"memory_format": torch.contiguous_format}, _tensor(node), extents)
+        return self._emit(aten.clone.default, (moved,), {"memory_format": torch.contiguous_format}, tensor(node), extents)
 
     def _reduce(self, reduce: Node, wait: Node, group: str) -> tuple[str, str]:
         source, reduce_op, _ = _arguments(reduce)
@@ -430,26 +386,78 @@ class Rewrite:
         assert isinstance(source, Node)
         if reduce_op not in ("sum", "avg"):
             raise _Declined(f"it reduces by {reduce_op}")
+        product: graphs.Product | None = None
+        chain: list[Node] = []
+        bias, why = None, ""
         try:
             product, chain = self._source(source)
             from ._private import group_size
 
             bias = self._bias(product, reduce_op, group_size(group))
         except _Declined as declined:
-            return self._plain(reduce, wait, source, (reduce_op, group), most, str(declined))
+            product, why = None, str(declined)
+        try:
+            return self._normed(reduce, wait, source, (reduce_op, group), product, bias, chain)
+        except NoNorm as no_norm:
+            without = f"; no norm: {no_norm}"
+        if product is None:
+            return self._plain(reduce, wait, source, (reduce_op, group), most, why + without)
         with self.graph.inserting_before(wait):
             fused = self._call("matmul_all_reduce", product, product.a, (reduce_op, group), bias, graphs.shape(product.node) or [])
             result = graphs.reshaped(self.graph, fused, graphs.shape(wait) or [])
         self._replace(wait, result, [wait, reduce, *chain])
-        return ("scaled_" if product.scales else "") + "matmul_all_reduce", "reduces a product"
+        return ("scaled_" if product.scales else "") + "matmul_all_reduce", "reduces a product" + without
+
+    def _normed(
+        self,
+        reduce: Node,
+        wait: Node,
+        source: Node,
+        how: tuple[str, str],
+        product: graphs.Product | None,
+        bias: Node | None,
+        chain: list[Node],
+    ) -> tuple[str, str]:
+        norm = norm_behind(wait, reduce)
+        if how[0] != "sum":
+            raise NoNorm(f"its op does not reduce by {how[0]}")
+        if product is not None and product.scales is not None:
+            raise NoNorm("its op multiplies without scales")
+        like, extents = tensor(norm.total), graphs.shape(norm.total) or []
+        if product is not None and (len(extents) < 2 or not graphs.same_columns(product.node, norm.total)):
+            product = None  # its columns are no row of the norm
+        with self.graph.inserting_before(wait):
+            inputs = (source,) if product is None else (product.a, product.b)
+            residual = norm.residual
+            if not is_solid(residual) or shares_memory(residual, *inputs, norm.weight, bias):
+                given = {"memory_format": torch.contiguous_format}
+                residual = self._emit(aten.clone.default, (residual,), given, like, extents)
+            behind = (residual, norm.weight, norm.epsilon, how[1])
+            if product is None:
+                op: Any = _ops.all_reduce_rms_norm
+                args: tuple[Any, ...] = (graphs.reshaped(self.graph, source, extents), *behind)
+            else:
+                rows = graphs.reshaped(self.graph, product.a, [*extents[:-1], tensor(product.a).shape[-1]])
+                op, args = _ops.matmul_all_reduce_rms_norm, (rows, product.b, *behind, bias)
+            if static(extents):
+                out = self._buffer(like, extents)
+                total, normed = self._fill(op.noted_out, args, {"residual": residual, "out": out})
+            else:
+                total, normed = self._fill(op.noted, args, {"residual": residual}, like.new_empty(extents))
+            result = graphs.reshaped(self.graph, normed, graphs.shape(norm.normed) or [])
+        norm.normed.replace_all_uses_with(result)
+        norm.total.replace_all_uses_with(total)
+        graphs.erase_dead([*norm.nodes, reduce, *([] if product is None else chain)])
+        what = "its result" if product is None else "a product"
+        return op.__name__, f"adds {what} to a residual, whose norm follows"
 
     def _plain(self, reduce: Node, wait: Node, source: Node, how: tuple[str, str], most: int | None, why: str) -> tuple[str, str]:
-        value = _tensor(source)
+        value = tensor(source)
         size = value.numel() * value.element_size()
         if most is not None and not graphs.surely_within(size, 0, most):
             raise _Declined(why)
         with self.graph.inserting_before(wait):
-            if _static(value.shape):
+            if static(value.shape):
                 out = self._buffer(value, value.shape)
                 (lowered,) = self._fill(_ops.all_reduce.noted_out, (source, *how), {"out": out})
             else:

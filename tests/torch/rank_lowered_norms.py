@@ -1,0 +1,254 @@
+"""A rank that compiles sums with a residual and an RMSNorm behind them by Inductor: where residuals are written, and whole models for
+inference and for training."""
+
+import re
+
+import tandem.torch
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from checks import DEVICE, SHARED_GPUS, check, main
+from rank_lowered import lowered
+from rank_pass_norms import EPSILON, PLAIN, PRODUCT, by_hugging_face, by_meta, by_torch, operands, summed
+from reference_ops import near, rand
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+
+def buffers(code):
+    """How many buffers the code allocates."""
+    return len(re.findall(r"= empty_strided_(?:cpu|cuda)\(", code))
+
+
+@check
+def test_residuals_are_written_in_place_where_nobody_else_has_them(name):
+    """By Inductor: how many buffers hold the residual, the result, and a copy."""
+
+    def given(x, residual, weight):
+        h = residual + summed(x)
+        return h, by_torch(h, weight)
+
+    def own(x, residual, weight):
+        return given(x, residual * 2, weight)
+
+    def used_again(x, residual, weight):
+        own = residual * 2
+        h, normed = given(x, own, weight)
+        return h, normed, h @ own.t()
+
+    def aliased(x, residual, weight):
+        """The residual is what the ranks sum, too."""
+        own = residual * 2
+        return given(own, own, weight)
+
+    def turned(x, residual, weight):
+        """It lies otherwise than its extents say."""
+        return given(x, (residual.t().contiguous() * 2).t(), weight)
+
+    def expanded(x, residual, weight):
+        return given(x, (residual[:1] * 2).expand(x.shape), weight)
+
+    def copied(x, residual, weight):
+        """A view of it that is a copy already: its rows are cut and put together otherwise."""
+        own = (residual * 2).view(2, 4, 8).transpose(0, 1).reshape(8, 8)
+        return given(x, own, weight)
+
+    def viewed(x, residual, weight):
+        return given(x.view(2, 4, 8), (residual * 2).view(2, 4, 8), weight)
+
+    def stream(x, residual, weight):
+        h = residual * 2
+        normed = weight
+        for _ in range(3):
+            h = h + summed(x * normed)
+            normed = by_torch(h, weight)
+        return h, normed
+
+    x, _, _, residual, weight = operands(8, 8)
+    for function, count, made in (
+        (given, 1, {2}),  # the copy is the new residual
+        (own, 1, {2}),
+        (used_again, 1, {4}),
+        (aliased, 1, {3}),
+        (turned, 1, {3, 4}),  # torch 2.15 keeps both layouts
+        (expanded, 1, {2}),  # made as a whole at once
+        (copied, 1, {2}),
+        (viewed, 1, {2}),
+        (stream, 3, {5}),  # one residual and three results, and what the ranks sum in turns
+    ):
+        before = residual.clone()
+        want = function(x.cpu(), residual.cpu(), weight.cpu())
+        with tandem.torch.compile_config():
+            compiled, results, code, fused = lowered(function, x, residual, weight)
+        with torch.no_grad():
+            again = compiled(x, residual, weight)
+        assert fused == [PLAIN] * count, (function, fused)
+        assert torch.equal(residual, before), "the program's tensor was written"
+        for got, same, one in zip(results, again, want, strict=True):
+            near(got.cpu(), one)
+            near(same.cpu(), one)
+        assert buffers(code) in made, (function, buffers(code), code)
+
+
+@check
+def test_a_residual_that_torch_has_summed(name):
+    """The first sum stays torch's own, being large and without a norm behind it."""
+    if SHARED_GPUS:
+        return  # torch's own has no backend for ranks that share a GPU
+
+    def function(x, residual, weight):
+        h = summed(x * residual)
+        for _ in range(2):
+            h = h + summed(by_torch(h, weight) * x)
+        return h, by_torch(h, weight)
+
+    x, _, _, residual, weight = operands(128, 512)
+    want = function(x.cpu(), residual.cpu(), weight.cpu())
+    with tandem.torch.compile_config():
+        compiled, results, _, fused = lowered(function, x, residual, weight)
+    with torch.no_grad():
+        again = compiled(x, residual, weight)
+    assert fused == ["", PLAIN, PLAIN], fused
+    for got, same, one in zip(results, again, want, strict=True):
+        near(got.cpu(), one)
+        near(same.cpu(), one)
+
+
+class Layer(nn.Module):
+    """Of a decoder: this rank's heads, and its part of the hidden features."""
+
+    def __init__(self, norm, columns, hidden, dtype):
+        super().__init__()
+        self.norm = norm
+        for i, (label, shape) in enumerate(
+            (
+                ("qkv", (columns, 3 * hidden)),
+                ("out", (hidden, columns)),
+                ("up", (columns, 2 * hidden)),
+                ("down", (hidden, columns)),
+            )
+        ):
+            self.register_parameter(label, nn.Parameter((rand(*shape, seed=10 + i) / 4).to(dtype)))
+        for i, label in enumerate(("before", "behind")):
+            self.register_parameter(label, nn.Parameter((1 + rand(columns, seed=20 + i, same=True) / 4).to(dtype)))
+
+    def forward(self, h):
+        q, k, v = (self.norm(h, self.before) @ self.qkv).unflatten(-1, (3, 1, -1)).movedim(-3, 0).transpose(-2, -3)
+        attention = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        h = h + summed(attention.transpose(-2, -3).flatten(-2) @ self.out)
+        gate, up = (self.norm(h, self.behind) @ self.up).chunk(2, -1)
+        return h + summed((F.silu(gate) * up) @ self.down)
+
+
+class Decoder(nn.Module):
+    """Whose vocabulary is cut among the ranks, as its heads are."""
+
+    def __init__(self, norm, dtype, columns=16, hidden=8, words=12):
+        super().__init__()
+        self.norm = norm
+        self.layers = nn.ModuleList(Layer(norm, columns, hidden, dtype) for _ in range(2))
+        self.words = nn.Parameter(rand(words, columns, seed=30).to(dtype))
+        self.final = nn.Parameter((1 + rand(columns, seed=31, same=True) / 4).to(dtype))
+
+    def forward(self, tokens):
+        h = summed(F.embedding(tokens, self.words))
+        for layer in self.layers:
+            h = layer(h)
+        return self.norm(h, self.final) @ self.words.t()
+
+
+@check
+def test_whole_decoder(name):
+    """As it is compiled for inference: every sum but the embedding's has its norm, also under inference_mode."""
+    for norm in (by_torch, by_hugging_face, by_meta):
+        for dtype in (torch.float32, torch.bfloat16):
+            model = Decoder(norm, dtype).to(DEVICE)
+            for mode in (torch.no_grad, torch.inference_mode):
+                torch._dynamo.reset()
+                tokens = torch.arange(10 if mode is torch.no_grad else 12, device=DEVICE).view(2, -1)
+                known = len(tandem.torch.explain_graph())
+                with mode(), tandem.torch.compile_config():
+                    compiled = torch.compile(model, fullgraph=True)
+                    results = [compiled(tokens) for _ in range(2)]
+                with torch.no_grad():
+                    want = model.cpu()(tokens.cpu())
+                    model.to(DEVICE)
+                for got in results:
+                    near(got.cpu(), want)
+                records = tandem.torch.explain_graph()[known:]
+                assert [record.fused_into for record in records] == ["all_reduce", *4 * [PRODUCT]], (norm, records)
+                assert "the sum has several uses" in records[0].reason, records[0]
+
+
+class Block(nn.Module):
+    """For torch's own tensor parallelism."""
+
+    def __init__(self, bias):
+        super().__init__()
+        torch.manual_seed(3)
+        self.up, self.down = nn.Linear(8, 16, bias=bias), nn.Linear(16, 8, bias=bias)
+        self.norm = nn.RMSNorm(8, eps=EPSILON)
+
+    def forward(self, x):
+        h = x + self.down(F.silu(self.up(x)))
+        return h, self.norm(h)
+
+
+@check
+def test_dtensor_trains_without_and_infers_with_the_norm(name):
+    """The same model: gradients need what is inside the norm."""
+    for bias in (False, True):
+        outcomes, fused = [], []
+        for device, compiled in (("cpu", False), (DEVICE, True)):
+            mesh = DeviceMesh.from_group(dist.group.WORLD, device)
+            plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+            model = parallelize_module(Block(bias).to(device), mesh, plan, src_data_rank=None)
+            torch._dynamo.reset()
+            known = len(tandem.torch.explain_graph())
+            run = torch.compile(model, fullgraph=True) if compiled else model
+            x = rand(2, 3, 8, same=True).to(device).requires_grad_()
+            with tandem.torch.compile_config():
+                with torch.no_grad():
+                    inferred = run(x)
+                fused.append([record.fused_into for record in tandem.torch.explain_graph()[known:]])
+                h, normed = run(x)
+                (
+                    normed * torch.linspace(0.5, 1.5, normed.numel(), device=device).view(normed.shape) + h
+                ).sum().backward()
+            trained = tandem.torch.explain_graph()[known + len(fused[-1]) :]
+            grads = [one.grad.to_local() if hasattr(one.grad, "to_local") else one.grad for one in model.parameters()]
+            outcomes.append([*inferred, h, normed, x.grad, *grads])
+        for want, got in zip(*outcomes, strict=True):
+            near(got.detach().cpu(), want.detach())
+        assert fused == [[], [PRODUCT]], fused
+        assert [record.fused_into for record in trained] == 2 * ["matmul_all_reduce"], trained
+        assert "used outside it, as by gradients" in trained[0].reason, trained
+
+
+@check
+def test_dynamic_shapes(name):
+    """One graph for all numbers of rows, by Inductor; inputs stay."""
+
+    def function(x, a, b, residual, weight):
+        first = residual + summed(a @ b)
+        second = first + summed(x * by_torch(first, weight))
+        return first, second, by_hugging_face(second, weight)
+
+    for wide in (False, True):
+        torch._dynamo.reset()
+        known = len(tandem.torch.explain_graph())
+        with tandem.torch.compile_config(), torch.no_grad():
+            compiled = torch.compile(function, fullgraph=True, dynamic=True)
+            for rows in (4, 6, 7):
+                given = operands(*((3, rows, 8) if wide else (rows, 8)))
+                before = [one.clone() for one in given]
+                for got, want in zip(compiled(*given), function(*(one.cpu() for one in given)), strict=True):
+                    near(got.cpu(), want)
+                assert all(map(torch.equal, given, before)), "an input was written"
+        records = tandem.torch.explain_graph()[known:]
+        assert [record.fused_into for record in records] == [PRODUCT, PLAIN], [str(record) for record in records]
+
+
+if __name__ == "__main__":
+    main()
