@@ -26,18 +26,18 @@ struct NormWord {
 template <typename Element, int kMax, typename Probe>
 class DenseSplitNorm : private DenseExchange<Element, kMax, PacketShape::kSum, Probe, DenseFit::kWords> {
   using Base = DenseExchange<Element, kMax, PacketShape::kSum, Probe, DenseFit::kWords>;
-  using Word = NormWord<Element>;
+  using RowWord = NormWord<Element>;
 
  public:
   __device__ DenseSplitNorm(const PlacedNormLaunch& launch, const PlacedRendezvous& rendezvous)
       : Base(launch.sum, rendezvous), norm_(launch.norm), movers_(blockDim.x - kMeetingThreads) {}
 
   // Where this thread's word lies. Parameters and the thread's place tell it.
-  static __device__ Word Place(const NormLaunch& norm) {
+  static __device__ RowWord Place(const NormLaunch& norm) {
     const auto row_words = static_cast<unsigned>(norm.columns / Word16<Element>::kCount);
     const unsigned cluster = ClusterBlocks(), part = (row_words + cluster - 1) / cluster;
     const unsigned in_row = ClusterRank() * part + threadIdx.x;
-    Word word;
+    RowWord word;
     word.has = threadIdx.x < part && in_row < row_words;
     word.in_row = in_row;
     word.at = static_cast<int64_t>(blockIdx.x / cluster) * row_words + in_row;
@@ -45,7 +45,7 @@ class DenseSplitNorm : private DenseExchange<Element, kMax, PacketShape::kSum, P
   }
 
   // Loads the words while the launch's number is.
-  static __device__ void Load(const PlacedNormLaunch& launch, Word* word) {
+  static __device__ void Load(const PlacedNormLaunch& launch, RowWord* word) {
     if (!word->has) return;
     const PacketsLaunch& sum = launch.sum.packets;
     word->mine.word = static_cast<const uint4*>(sum.source[sum.rank])[word->at];
@@ -57,7 +57,7 @@ class DenseSplitNorm : private DenseExchange<Element, kMax, PacketShape::kSum, P
   // Returns false in a thread that has given up. All threads have arrived at the cluster's barrier once. No
   // block may end before the others have written to it, so that all pass the barrier even if the launch
   // `failed`.
-  __device__ bool Run(Word word, float (&partial)[kMaxNormCluster * kMaxNormWarps], bool failed) const {
+  __device__ bool Run(RowWord word, float (&partial)[kMaxNormCluster * kMaxNormWarps], bool failed) const {
     const bool ends = __syncthreads_or(failed);
     if (threadIdx.x >= movers_) {
       AwaitCluster();
@@ -85,7 +85,7 @@ class DenseSplitNorm : private DenseExchange<Element, kMax, PacketShape::kSum, P
   static constexpr float kGivenUp = -1.0f;  // squares are no less than 0, or not a number
 
   // Exchanges the thread's word. Returns the sum of the warp's squares, or kGivenUp.
-  __device__ float SumUp(const Word& word, Word16<Element>* value) const {
+  __device__ float SumUp(const RowWord& word, Word16<Element>* value) const {
     const auto& launch = this->launch_;
     Probe::BeforeSignal(this->rendezvous_.value(), 0);
     if (word.has) {

