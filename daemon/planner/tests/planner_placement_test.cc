@@ -61,8 +61,9 @@ TEST(Placement, TheClientRunsOneKernel) {
   }
 }
 
-// Sums of floating-point types in the client on CUDA. Engines, integers and gathers have packets with epochs.
-TEST(Placement, SumsOfTheClientTravelInDensePackets) {
+// Gathers, and sums of floating-point types, in the client on CUDA. Engines and integers have packets with
+// epochs.
+TEST(Placement, GathersAndSumsOfTheClientTravelInDensePackets) {
   GroupContext group = SwitchGroup(4);
   group.packet_kernels = true;
   group.client_kernels = ClientKernels::kProducts;
@@ -79,14 +80,15 @@ TEST(Placement, SumsOfTheClientTravelInDensePackets) {
   EXPECT_GT(in_client.blocks, 0);
   EXPECT_FALSE(collective(PlanPlacement::kEngine, small).dense);
   EXPECT_FALSE(collective(PlanPlacement::kClient, AllReduce(1024, DType::kI32)).dense);
-  const OpRequest gather = Request(
-      Op::kAllGather, {Tensor(Role::kInput, DType::kBf16, {64}), Tensor(Role::kOutput, DType::kBf16, {256})});
-  EXPECT_FALSE(collective(PlanPlacement::kClient, gather).dense);
+  for (const DType type : {DType::kBf16, DType::kI64, DType::kF8E4M3}) {
+    const OpRequest gather =
+        Request(Op::kAllGather, {Tensor(Role::kInput, type, {64}), Tensor(Role::kOutput, type, {256})});
+    EXPECT_TRUE(collective(PlanPlacement::kClient, gather).dense);
+    EXPECT_FALSE(collective(PlanPlacement::kEngine, gather).dense);
+  }
   const OpRequest scatter = Request(Op::kReduceScatter, {Tensor(Role::kInput, DType::kF16, {8192}),
                                                          Tensor(Role::kOutput, DType::kF16, {2048})});
   EXPECT_TRUE(collective(PlanPlacement::kClient, scatter).dense);
-  // The smallest gain nothing.
-  EXPECT_FALSE(collective(PlanPlacement::kClient, AllReduceBy(Algorithm::kLowLatency, 4095)).dense);
   // More fits than beside epochs. Two shots halve what a slot must hold.
   const OpRequest large = AllReduce(1 << 20, DType::kBf16);
   const CollectiveStep two = collective(PlanPlacement::kClient, large);
