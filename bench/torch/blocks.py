@@ -228,10 +228,10 @@ class Arms:
 
 
 class Replayed:
-    """The forward of a module as a captured graph of its input."""
+    """The forward of a module as a captured graph of its input. The graph reads the module's weights."""
 
     def __init__(self, module, x):
-        self.graph = torch.cuda.CUDAGraph()
+        self.module, self.graph = module, torch.cuda.CUDAGraph()
         with torch.no_grad(), torch.cuda.graph(self.graph):
             self.out = module(x)
 

@@ -45,9 +45,11 @@ class Blocks(unittest.TestCase):
 
     @unittest.skipUnless(CUDA and ENGINES_PER_GPU == 1 and GPUS > 1, "needs a GPU for each of several ranks")
     def test_measures_all_arms(self):
-        text = self.table(min(GPUS, 8), shlex.split(os.environ.get("TANDEM_BLOCKS_OPTIONS", "")), 400)
+        options = shlex.split(os.environ.get("TANDEM_BLOCKS_OPTIONS", ""))
+        text = self.table(min(GPUS, 8), options, 400)
         print("\n" + text, flush=True)
-        for arm in ("tandem eager", "tandem compiled", "nccl+cublas eager"):
+        eager = [] if "--inference" in options else ["tandem eager"]
+        for arm in (*eager, "tandem compiled", "nccl+cublas eager"):
             lines = re.findall(rf"^\w+ +{re.escape(arm)} +\S+$", text, re.M)
             self.assertEqual(len(lines), 2, text)
             for line in lines:
