@@ -7,9 +7,9 @@
 // The first 32 bits of a sum's packet travel inverted, so that only the word of all ones would look empty. In
 // each type that is a NaN, and another NaN goes in its place.
 //
-// Gathered bits arrive as they are. They travel combined with a key of 128 bits, which each launch has of its
-// own: only 16 bytes that are the key would look empty. That is as likely as two equal random UUIDs, and the
-// launch would then end at its deadline.
+// Gathered bits arrive as they are. They travel combined with a key of 128 bits, another one in each launch.
+// Only 16 bytes that equal the key would look empty, and the launch would end at its deadline. That is as
+// likely as two equal random UUIDs.
 //
 // Why two halves suffice: a slot of launch e is emptied in launch e. The peer fills it again in launch e + 2,
 // which begins after this rank's launch e has ended (docs/client-placement.md).

@@ -1,7 +1,7 @@
 // File: dense_split_norm.cuh
 //
-// The same as dense_norm.cuh for few rows: the blocks of a cluster share one. More blocks send a row than
-// one, which takes less time than what they tell one another of its squares.
+// The same as dense_norm.cuh for few rows: the blocks of a cluster share one. They send it sooner than one
+// block would. The sum of its squares goes through the blocks' shared memory.
 #pragma once
 
 #include "kernels/cuda/collectives/dense_packets.cuh"
@@ -14,7 +14,7 @@ namespace tandem::cuda {
 inline constexpr unsigned kMaxNormCluster = 8;
 inline constexpr unsigned kMaxNormWarps = kCollectiveThreads / 32;
 
-// What a thread has of a row: one word of 16 bytes, or none.
+// A thread's part of a row: one word of 16 bytes, or none.
 template <typename Element>
 struct NormWord {
   bool has;
