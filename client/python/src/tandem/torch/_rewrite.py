@@ -46,6 +46,7 @@ class Rewrite(Writer):
 
     def run(self) -> bool:
         """Rewrites what can be; returns whether anything was."""
+        graphs.split_waits(self.graph)
         graphs.drop_copies(self.graph)
         for node in list(self.graph.nodes):
             for target, name, method in (
