@@ -11,7 +11,7 @@ from ._graphs import CONVERT, RESHAPES, Product, aten, calls, equal, shape
 from ._norm_patterns import NoNorm, addition_behind, other_operand, same_shape
 from ._writer import tensor
 
-# What a parameter goes through on its way to the addition.
+# A parameter may go through these on its way to the addition.
 _AS_IT_IS = (*RESHAPES, CONVERT, aten.unsqueeze.default)
 
 

@@ -198,6 +198,9 @@ def _epsilon(mean: Node, nodes: list[Node]) -> tuple[float, Node]:
     if not calls(added, *_ADDS):
         return 0.0, mean
     epsilon = other_operand(added, mean)
+    source = epsilon.args[0] if calls(epsilon, CONVERT) else epsilon
+    if isinstance(source, Node) and source.op == "placeholder" and shape(source) == []:
+        raise NoNorm("epsilon is an input of the graph, as numbers are under dynamic=True")
     if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)) or not 0 <= epsilon < math.inf:
         raise NoNorm("epsilon is not a number that the graph has")
     if added.kwargs.get("alpha", 1) != 1:
