@@ -9,6 +9,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from checks import DEVICE, SHARED_GPUS, check, main
 from rank_lowered import lowered
+from rank_pass_biases import TOLD
 from rank_pass_norms import EPSILON, PLAIN, PRODUCT, by_hugging_face, by_meta, by_torch, operands, summed
 from reference_ops import near, rand
 from torch import nn
@@ -182,14 +183,26 @@ def test_whole_decoder(name):
                 assert "the sum has several uses" in records[0].reason, records[0]
 
 
+class Norm(nn.Module):
+    """As Hugging Face has it: epsilon is the module's attribute."""
+
+    def __init__(self, columns, eps):
+        super().__init__()
+        self.weight, self.epsilon = nn.Parameter(1 + rand(columns, seed=4, same=True) / 4), eps
+
+    def forward(self, h):
+        x = h.float()
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.epsilon)).to(h.dtype)
+
+
 class Block(nn.Module):
     """For torch's own tensor parallelism."""
 
-    def __init__(self, bias):
+    def __init__(self, bias, norm=nn.RMSNorm):
         super().__init__()
         torch.manual_seed(3)
         self.up, self.down = nn.Linear(8, 16, bias=bias), nn.Linear(16, 8, bias=bias)
-        self.norm = nn.RMSNorm(8, eps=EPSILON)
+        self.norm = norm(8, eps=EPSILON)
 
     def forward(self, x):
         h = x + self.down(F.silu(self.up(x)))
@@ -225,6 +238,76 @@ def test_dtensor_trains_without_and_infers_with_the_norm(name):
         assert fused == [[], [PRODUCT]], fused
         assert [record.fused_into for record in trained] == 2 * ["matmul_all_reduce"], trained
         assert "used outside it, as by gradients" in trained[0].reason, trained
+
+
+def inferred(shapes, *, bias, marked=None, dynamic=None):
+    """The records of a block under torch's tensor parallelism, of which one graph gets inputs of these shapes."""
+    plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+    whole, mesh = Block(bias, Norm), DeviceMesh.from_group(dist.group.WORLD, DEVICE)
+    parallel = parallelize_module(Block(bias, Norm).to(DEVICE), mesh, plan, src_data_rank=None)
+    torch._dynamo.reset()
+    known = len(tandem.torch.explain_graph())
+    with tandem.torch.compile_config(), torch.no_grad():
+        run = torch.compile(parallel, fullgraph=True, dynamic=dynamic)
+        for shape in shapes:
+            x = rand(*shape, same=True)
+            if marked is not None:
+                torch._dynamo.mark_dynamic(x, marked)
+            for got, want in zip(run(x), whole.cpu()(x.cpu()), strict=True):
+                near(got.cpu(), want)
+    return tandem.torch.explain_graph()[known:]
+
+
+@check
+def test_dtensor_infers_with_any_batch(name):
+    """And with any length: one graph, which has the norm."""
+    for bias in (False, True):
+        for marked, shapes in ((0, ((2, 3, 8), (4, 3, 8), (7, 3, 8))), (1, ((2, 3, 8), (2, 4, 8), (2, 7, 8)))):
+            records = inferred(shapes, bias=bias, marked=marked)
+            assert [record.fused_into for record in records] == [PRODUCT], [str(record) for record in records]
+
+
+@check
+def test_numbers_that_torch_makes_inputs(name):
+    """Under dynamic=True epsilon is one, and a number again where torch is told so."""
+    shapes = (2, 3, 8), (4, 5, 8)
+    (record,) = inferred(shapes, bias=False, dynamic=True)
+    assert record.fused_into == "matmul_all_reduce" and "epsilon is an input" in record.reason, str(record)
+    with torch._dynamo.config.patch(specialize_float=True):
+        (record,) = inferred(shapes, bias=False, dynamic=True)
+    assert record.fused_into == PRODUCT, str(record)
+
+
+@check
+def test_biases_behind_the_sums(name):
+    """As row-parallel layers of other libraries add them: with a norm behind, and without; for inference and for training."""
+
+    def function(x, a, b, residual, weight, bias):
+        h = residual + (summed(a @ b) + bias)
+        return h, by_torch(h, weight), summed(h @ b.t() @ b) + bias
+
+    for dynamic in (False, True):
+        for training in (False, True):
+            torch._dynamo.reset()
+            known = len(tandem.torch.explain_graph())
+            with tandem.torch.compile_config():
+                compiled = torch.compile(function, fullgraph=True, dynamic=dynamic)
+                for rows in (4, 6, 7)[: 3 if dynamic else 1]:
+                    tensors = [*operands(3, rows, 8), rand(8, seed=5, same=True)]
+                    outcomes = []
+                    for run, device in ((function, "cpu"), (compiled, DEVICE)):
+                        given = [one.detach().to(device, copy=True).requires_grad_(training) for one in tensors]
+                        results = run(*given)
+                        if training:
+                            sum((one * one).sum() for one in results).backward()
+                        grads = [one.grad for one in given[1:] if training]
+                        outcomes.append([one.detach() for one in (*results, *grads)])
+                    for want, got in zip(*outcomes, strict=True):
+                        near(got.cpu(), want)
+            records = tandem.torch.explain_graph()[known:]
+            told = [record.fused_into for record in records if TOLD in record.reason]
+            first = "matmul_all_reduce" if training else PRODUCT
+            assert told == [first, "matmul_all_reduce"], [str(record) for record in records]
 
 
 @check

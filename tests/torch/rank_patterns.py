@@ -228,6 +228,39 @@ def test_collectives_beside_products_stay_right(name):
     )
 
 
+def wait_for_all(tensors):
+    """By one op, where torch has it."""
+    ops = torch.ops._c10d_functional
+    return ops.wait_tensors(tensors) if hasattr(ops, "wait_tensors") else [ops.wait_tensor(one) for one in tensors]
+
+
+@check
+def test_one_wait_for_several_collectives(name):
+    """Each is fused as if it had a wait of its own; a tensor that no op reads is waited for as well."""
+    ops = torch.ops._c10d_functional
+
+    def function(x, w):
+        begun = [
+            ops.all_gather_into_tensor(x, world(), name),
+            ops.all_reduce(x @ w, "sum", name),
+            ops.all_reduce(x + 1, "sum", name),
+            ops.reduce_scatter_tensor(x @ w, "sum", world(), name),
+        ]
+        whole, total, _, part = wait_for_all(begun)
+        return torch.cat([whole @ w, total * 2, part])
+
+    compare(function, rand(2 * world(), 4), rand(4, 4, seed=1), fused=[AG, AR, "all_reduce", RS], grads=False)
+
+    def twice(x, w):
+        total = ops.all_reduce(x @ w, "sum", name)
+        one, other, _ = wait_for_all([total, total, w + 1])
+        return one * 2 + torch.relu(other)
+
+    if not hasattr(ops, "wait_tensors"):
+        return  # two waits for one tensor are two users
+    compare(twice, rand(4, 4), rand(4, 4, seed=1), fused=[AR], grads=False)
+
+
 @check
 def test_waits_on_either_side_of_a_graph(name):
     """A collective that begins in a compiled function and is waited for in eager mode, and the other way round."""

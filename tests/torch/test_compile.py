@@ -30,6 +30,12 @@ class PassNorms(Checks, unittest.TestCase):
     env = {"TANDEM_TEST_PATIENCE": "60"}
 
 
+class PassBiases(Checks, unittest.TestCase):
+    program = "rank_pass_biases.py"
+    timeout = 240
+    env = {"TANDEM_TEST_PATIENCE": "60"}
+
+
 class Lowered(Checks, unittest.TestCase):
     program = "rank_lowered.py"
     timeout = 300
@@ -66,6 +72,7 @@ add_tests(
     Patterns,
     PassLayouts,
     PassNorms,
+    PassBiases,
     Lowered,
     LoweredNorms,
     Programs,

@@ -5,6 +5,7 @@ The graph is Inductor's after the gradients are in it: collectives are functiona
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,8 @@ from torch.fx import Graph, Node
 
 aten: Any = torch.ops.aten
 c10d: Any = torch.ops._c10d_functional
+
+CONVERT: Any = torch.ops.prims.convert_element_type.default
 
 # torch.nn.functional.scaled_mm; torch 2.11 has the overload, but does not trace the function.
 V2: Any = getattr(getattr(aten, "_scaled_mm_v2", None), "default", None)
@@ -175,6 +178,34 @@ def _value(node: Any) -> torch.Tensor:
     value = node.meta["val"]
     assert isinstance(value, torch.Tensor)
     return value
+
+
+# torch 2.15 waits for several tensors by one op, as after coalesced collectives; torch 2.11 has no such op.
+WAIT_ALL: Any = getattr(getattr(c10d, "wait_tensors", None), "default", None)
+_REWRITTEN = (c10d.all_gather_into_tensor.default, c10d.reduce_scatter_tensor.default, c10d.all_reduce.default)
+
+
+def split_waits(graph: Graph) -> None:
+    """Gives each tensor a wait of its own where one wait is for several, among them the result of a collective that the pass may
+    rewrite. Other waits stay as they are."""
+    waits: list[Node] = [] if WAIT_ALL is None else list(graph.find_nodes(op="call_function", target=WAIT_ALL))
+    for wait in waits:
+        tensors: Any = wait.args[0]
+        if not any(calls(one, *_REWRITTEN) for one in tensors) or any(user.target is not operator.getitem for user in wait.users):
+            continue
+        with graph.inserting_before(wait):
+            singles = {one: _wait_for(graph, one) for one in dict.fromkeys(tensors)}
+        for item in list(wait.users):
+            index: Any = item.args[1]
+            item.replace_all_uses_with(singles[tensors[index]])
+            graph.erase_node(item)
+        graph.erase_node(wait)
+
+
+def _wait_for(graph: Graph, one: Node) -> Node:
+    wait: Node = graph.call_function(c10d.wait_tensor.default, (one,))
+    wait.meta["val"] = one.meta["val"]
+    return wait
 
 
 def drop_copies(graph: Graph) -> None:

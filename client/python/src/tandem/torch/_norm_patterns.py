@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ._graphs import RESHAPES, aten, calls, depends, equal, only_user, rows_of, same_last, shape
+from ._graphs import CONVERT, RESHAPES, aten, calls, depends, equal, only_user, rows_of, same_last, shape
 from ._writer import tensor
 
-_CONVERT: Any = torch.ops.prims.convert_element_type.default
 _ADDS = (aten.add.Tensor, aten.add.Scalar)
 # A clone shares no memory.
 _VIEWS = tuple(op for op in RESHAPES if op is not aten.clone.default)
@@ -41,12 +40,12 @@ class Norm:
 
 def norm_behind(wait: Node, reduce: Node) -> Norm:
     """The residual and the norm behind the sum `wait` of the collective `reduce`; raises NoNorm if there are none."""
-    total, views = _added(wait)
-    residual = _other(total, views[-1])
+    total, views = addition_behind(wait)
+    residual = other_operand(total, views[-1])
     ours, theirs = tensor(total), _residual_value(residual)
     if not ours.dtype.is_floating_point or theirs.dtype != ours.dtype or tensor(wait).dtype != ours.dtype:
         raise NoNorm("the residual is of another type")
-    if not _same_shape(residual, total) or not _same_shape(views[-1], total):
+    if not same_shape(residual, total) or not same_shape(views[-1], total):
         raise NoNorm("the residual is of another shape")
     if depends(residual, reduce):
         raise NoNorm("the residual depends on the sum")
@@ -89,12 +88,12 @@ def _residual_value(residual: Any) -> torch.Tensor:
     return value
 
 
-def _same_shape(node: Node, like: Node) -> bool:
+def same_shape(node: Node, like: Node) -> bool:
     ours, theirs = shape(node) or [], shape(like) or []
     return len(ours) == len(theirs) and all(map(equal, ours, theirs))
 
 
-def _added(wait: Node) -> tuple[Node, list[Node]]:
+def addition_behind(wait: Node) -> tuple[Node, list[Node]]:
     """The addition that is the sum's only use, and the sum and its views up to there."""
     views = [wait]
     while True:
@@ -108,7 +107,7 @@ def _added(wait: Node) -> tuple[Node, list[Node]]:
         views.append(user)
 
 
-def _other(node: Node, operand: Node) -> Any:
+def other_operand(node: Node, operand: Node) -> Any:
     """What the node has beside this operand."""
     left, right = node.args[:2]
     return right if left is operand else left
@@ -143,7 +142,7 @@ def _wide(total: Node) -> Iterator[Node]:
     for node in rows_of(total):
         yield node
         for user in list(node.users):
-            if calls(user, _CONVERT) and user.args[1] is torch.float32:
+            if calls(user, CONVERT) and user.args[1] is torch.float32:
                 yield from rows_of(user)
 
 
@@ -163,8 +162,8 @@ def _norm_by(mean: Node, square: Node, total: Node, residual: Node, wide: list[N
     scaled = _within(factor)
     if not calls(scaled, aten.div.Tensor if divides else aten.mul.Tensor) or (divides and scaled.args[1] is not factor):
         raise NoNorm(_UNKNOWN)
-    value = _other(scaled, factor)
-    if value not in wide or not _same_shape(scaled, value):
+    value = other_operand(scaled, factor)
+    if value not in wide or not same_shape(scaled, value):
         raise NoNorm(_UNKNOWN)
     nodes += [scaled, *(node for node in wide if node is not total)]
     weighed, value = _skip(scaled, total, nodes)
@@ -172,12 +171,12 @@ def _norm_by(mean: Node, square: Node, total: Node, residual: Node, wide: list[N
         raise NoNorm("the norm has no weight")
     if not same_last(tensor(value).shape, tensor(total).shape):
         raise NoNorm(_UNKNOWN)
-    weight = _weight(_other(weighed, value), total, nodes)
+    weight = _weight(other_operand(weighed, value), total, nodes)
     nodes.append(weighed)
     normed = weighed
     if tensor(normed).dtype != tensor(total).dtype:
         normed = _within(weighed)
-        if not calls(normed, _CONVERT) or tensor(normed).dtype != tensor(total).dtype:
+        if not calls(normed, CONVERT) or tensor(normed).dtype != tensor(total).dtype:
             raise NoNorm("the norm's result is of another type")
         nodes.append(normed)
     return Norm(total, residual, weight, epsilon, normed, nodes)
@@ -198,7 +197,10 @@ def _epsilon(mean: Node, nodes: list[Node]) -> tuple[float, Node]:
     added = _within(mean)
     if not calls(added, *_ADDS):
         return 0.0, mean
-    epsilon = _other(added, mean)
+    epsilon = other_operand(added, mean)
+    source = epsilon.args[0] if calls(epsilon, CONVERT) else epsilon
+    if isinstance(source, Node) and source.op == "placeholder" and shape(source) == []:
+        raise NoNorm("epsilon is an input of the graph, as numbers are under dynamic=True")
     if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)) or not 0 <= epsilon < math.inf:
         raise NoNorm("epsilon is not a number that the graph has")
     if added.kwargs.get("alpha", 1) != 1:
@@ -225,7 +227,7 @@ def _root(node: Node, nodes: list[Node]) -> tuple[Node, bool]:
 def _skip(scaled: Node, total: Node, nodes: list[Node]) -> tuple[Node, Node]:
     """What uses the scaled values, and these as it takes them: viewed otherwise, and rounded to the type or not."""
     value, user = scaled, _within(scaled)
-    while calls(user, *RESHAPES) or (calls(user, _CONVERT) and user.args[1] in (tensor(total).dtype, torch.float32)):
+    while calls(user, *RESHAPES) or (calls(user, CONVERT) and user.args[1] in (tensor(total).dtype, torch.float32)):
         nodes.append(user)
         value, user = user, _within(user)
     return user, value
@@ -240,7 +242,7 @@ def _weight(weight: Any, total: Node, nodes: list[Node]) -> Node:
             raise NoNorm("the norm's weight is no vector of a row's extent")
         if len(extents) == 1 and tensor(weight).dtype == kind:
             return weight  # type: ignore[no-any-return]
-        if not calls(weight, *RESHAPES) and not (calls(weight, _CONVERT) and weight.args[1] is torch.float32):
+        if not calls(weight, *RESHAPES) and not (calls(weight, CONVERT) and weight.args[1] is torch.float32):
             what = "of another type" if len(extents) == 1 else "no vector of a row's extent"
             raise NoNorm(f"the norm's weight is {what}")
         nodes.append(weight)

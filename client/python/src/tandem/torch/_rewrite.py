@@ -11,6 +11,7 @@ import torch
 from torch.fx import Graph, Node
 
 from . import _graphs as graphs, _layouts as layouts, _upstream as upstream
+from ._biases import Sum, with_bias
 from ._graphs import aten, c10d
 from ._norm_patterns import NoNorm, is_solid, norm_behind, shares_memory
 from ._reports import GraphRecord
@@ -46,6 +47,7 @@ class Rewrite(Writer):
 
     def run(self) -> bool:
         """Rewrites what can be; returns whether anything was."""
+        graphs.split_waits(self.graph)
         graphs.drop_copies(self.graph)
         for node in list(self.graph.nodes):
             for target, name, method in (
@@ -327,10 +329,13 @@ class Rewrite(Writer):
         result: Node = self._fill(op.noted_out, args, {"out": self._buffer(value, extents)})[0]
         return result
 
-    def _replace(self, wait: Node, result: Node, dead: Sequence[Node]) -> None:
-        result.meta["val"] = wait.meta["val"]
-        wait.replace_all_uses_with(result)
+    def _replace(self, total: Node, result: Node, dead: Sequence[Node]) -> None:
+        result.meta["val"] = total.meta["val"]
+        total.replace_all_uses_with(result)
         graphs.erase_dead(dead)
+
+    def _vector(self, summed: Sum) -> Node | None:
+        return None if summed.bias is None else graphs.reshaped(self.graph, summed.bias, [tensor(summed.bias).numel()])
 
     def _scatter(self, scatter: Node, wait: Node, group: str) -> tuple[str, str]:
         source, reduce_op, world, _ = _arguments(scatter)
@@ -343,12 +348,14 @@ class Rewrite(Writer):
             raise _Declined(refused[0])
         parted, dim, between = cut.tensor, cut.dim, cut.between
         product, chain = self._source(parted, between)
-        bias = self._bias(product, reduce_op, world)
+        own = self._bias(product, reduce_op, world)
         rows = graphs.shape(product.node)
         whole = graphs.shape(parted)
         assert rows is not None and whole is not None
+        summed = with_bias(wait, scatter, product, own, rows=dim < len(whole) - 1 or len(whole) == 1)
         extents = [extent // world if i == dim else extent for i, extent in enumerate(whole)]
         with self.graph.inserting_before(wait):
+            bias = self._vector(summed)
             if dim == 0:
                 if not graphs.divides(rows[0], world):
                     raise _Declined("its rows do not divide by the ranks")
@@ -363,17 +370,18 @@ class Rewrite(Writer):
                     a = graphs.reshaped(self.graph, a, [*whole[:-1], tensor(a).shape[-1]])
                 fused = self._call("matmul_reduce_scatter", product, a, (reduce_op, dim, group), bias, extents, whole)
             if cut.order is not None:
-                fused = self._permuted(graphs.reshaped(self.graph, fused, extents), cut.order, wait)
-            result = graphs.reshaped(self.graph, fused, graphs.shape(wait) or [])
-        self._replace(wait, result, [wait, scatter, source, *between, *chain])
-        return ("scaled_" if product.scales else "") + "matmul_reduce_scatter", f"scatters dimension {dim} of the product"
+                fused = self._permuted(graphs.reshaped(self.graph, fused, extents), cut.order, summed.total)
+            result = graphs.reshaped(self.graph, fused, graphs.shape(summed.total) or [])
+        self._replace(summed.total, result, [*summed.nodes, source, *between, *chain])
+        what = f"scatters dimension {dim} of the product" + summed.told()
+        return ("scaled_" if product.scales else "") + "matmul_reduce_scatter", what
 
-    def _permuted(self, node: Node, order: list[int], wait: Node) -> Node:
+    def _permuted(self, node: Node, order: list[int], total: Node) -> Node:
         """The node with its dimensions in this order; in memory, too, unless all that use it permute it again."""
         extents = [(graphs.shape(node) or [])[dim] for dim in order]
         moved = self._emit(aten.permute.default, (node, order), {}, tensor(node), extents)
         moved.meta["val"] = tensor(node).permute(order)
-        if all(graphs.calls(user, aten.permute.default) for user in wait.users):
+        if all(graphs.calls(user, aten.permute.default) for user in total.users):
             return moved
         return self._emit(aten.clone.default, (moved,), {"memory_format": torch.contiguous_format}, tensor(node), extents)
 
@@ -388,45 +396,49 @@ class Rewrite(Writer):
             raise _Declined(f"it reduces by {reduce_op}")
         product: graphs.Product | None = None
         chain: list[Node] = []
-        bias, why = None, ""
+        summed, why = Sum(wait, None, [wait, reduce]), ""
         try:
             product, chain = self._source(source)
             from ._private import group_size
 
-            bias = self._bias(product, reduce_op, group_size(group))
+            own = self._bias(product, reduce_op, group_size(group))
+            summed = with_bias(wait, reduce, product, own, alike=True)
         except _Declined as declined:
             product, why = None, str(declined)
         try:
-            return self._normed(reduce, wait, source, (reduce_op, group), product, bias, chain)
+            return self._normed(reduce, summed, source, (reduce_op, group), product, chain)
         except NoNorm as no_norm:
-            without = f"; no norm: {no_norm}"
+            without = f"{summed.told()}; no norm: {no_norm}"
         if product is None:
             return self._plain(reduce, wait, source, (reduce_op, group), most, why + without)
         with self.graph.inserting_before(wait):
-            fused = self._call("matmul_all_reduce", product, product.a, (reduce_op, group), bias, graphs.shape(product.node) or [])
-            result = graphs.reshaped(self.graph, fused, graphs.shape(wait) or [])
-        self._replace(wait, result, [wait, reduce, *chain])
+            bias, extents = self._vector(summed), graphs.shape(product.node) or []
+            fused = self._call("matmul_all_reduce", product, product.a, (reduce_op, group), bias, extents)
+            result = graphs.reshaped(self.graph, fused, graphs.shape(summed.total) or [])
+        self._replace(summed.total, result, [*summed.nodes, *chain])
         return ("scaled_" if product.scales else "") + "matmul_all_reduce", "reduces a product" + without
 
     def _normed(
         self,
         reduce: Node,
-        wait: Node,
+        summed: Sum,
         source: Node,
         how: tuple[str, str],
         product: graphs.Product | None,
-        bias: Node | None,
         chain: list[Node],
     ) -> tuple[str, str]:
-        norm = norm_behind(wait, reduce)
+        norm = norm_behind(summed.total, reduce)
         if how[0] != "sum":
             raise NoNorm(f"its op does not reduce by {how[0]}")
         if product is not None and product.scales is not None:
             raise NoNorm("its op multiplies without scales")
         like, extents = tensor(norm.total), graphs.shape(norm.total) or []
         if product is not None and (len(extents) < 2 or not graphs.same_columns(product.node, norm.total)):
-            product = None  # its columns are no row of the norm
-        with self.graph.inserting_before(wait):
+            if summed.behind:
+                raise NoNorm("its row is none of the product that the bias is added to")
+            product = None
+        with self.graph.inserting_before(summed.total):
+            bias = self._vector(summed)
             inputs = (source,) if product is None else (product.a, product.b)
             residual = norm.residual
             if not is_solid(residual) or shares_memory(residual, *inputs, norm.weight, bias):
@@ -447,9 +459,9 @@ class Rewrite(Writer):
             result = graphs.reshaped(self.graph, normed, graphs.shape(norm.normed) or [])
         norm.normed.replace_all_uses_with(result)
         norm.total.replace_all_uses_with(total)
-        graphs.erase_dead([*norm.nodes, reduce, *([] if product is None else chain)])
+        graphs.erase_dead([*norm.nodes, *summed.nodes, *([] if product is None else chain)])
         what = "its result" if product is None else "a product"
-        return op.__name__, f"adds {what} to a residual, whose norm follows"
+        return op.__name__, f"adds {what} to a residual, whose norm follows{summed.told()}"
 
     def _plain(self, reduce: Node, wait: Node, source: Node, how: tuple[str, str], most: int | None, why: str) -> tuple[str, str]:
         value = tensor(source)

@@ -31,7 +31,7 @@ def _name(node: Node) -> tuple[str, str]:
 def collective(node: Node) -> str:
     """The name of a collective that the pass has no rule of its own for; "" for other nodes."""
     namespace, name = _name(node)
-    if namespace not in _NAMESPACES or name == "wait_tensor":
+    if namespace not in _NAMESPACES or name in ("wait_tensor", "wait_tensors"):
         return ""
     return name if namespace != "symm_mem" or name in _OURS or name in _ALL_REDUCES else ""
 
