@@ -158,21 +158,17 @@ __global__ void __launch_bounds__(kCollectiveThreads + kMeetingThreads)
 #endif
 }
 
-// The kernel for a launch's type and world size; null for a type that has none.
+// The kernel for a launch's type and world size; null where there is none. More than two ranks have none,
+// since no node with more has run it.
 template <typename Probe>
 struct DenseSplitNormKernels {
   using Kernel = void (*)(const PlacedNormLaunch);
-  template <typename Element>
-  static Kernel OfWorld(int world) {
-    if (world <= 2) return &RunPlacedSplitNorm<Element, 2, Probe>;
-    if (world <= 4) return &RunPlacedSplitNorm<Element, 4, Probe>;
-    return &RunPlacedSplitNorm<Element, 8, Probe>;
-  }
   static Kernel Of(DType type, int world) {
+    if (world > 2) return nullptr;
     switch (type) {
-      case DType::kF32: return OfWorld<float>(world);
-      case DType::kF16: return OfWorld<__half>(world);
-      case DType::kBf16: return OfWorld<__nv_bfloat16>(world);
+      case DType::kF32: return &RunPlacedSplitNorm<float, 2, Probe>;
+      case DType::kF16: return &RunPlacedSplitNorm<__half, 2, Probe>;
+      case DType::kBf16: return &RunPlacedSplitNorm<__nv_bfloat16, 2, Probe>;
       default: return nullptr;
     }
   }
