@@ -94,10 +94,12 @@ Status LaunchPlacedNorm(const PlacedNormLaunch& launch, CUstream_st* stream) {
 }
 
 Status LoadPlacedNorm(const PlacedNormLaunch& launch) {
-  TANDEM_RETURN_IF_ERROR(LoadKernel("RunPlacedSplitNorm", SplitKernelOf(launch)));
-  if (std::atomic<unsigned>* largest = LargestCluster(); largest != nullptr && largest->load() == 0)
-    largest->store(
-        MaxClusterOf(SplitKernelOf(launch), kCollectiveThreads + kMeetingThreads, kMaxNormCluster));
+  if (const void* split = SplitKernelOf(launch); split != nullptr) {
+    TANDEM_RETURN_IF_ERROR(LoadKernel("RunPlacedSplitNorm", split));
+    std::atomic<unsigned>* largest = LargestCluster();
+    if (largest != nullptr && largest->load() == 0)
+      largest->store(MaxClusterOf(split, kCollectiveThreads + kMeetingThreads, kMaxNormCluster));
+  }
   return LoadKernel("RunPlacedNorm", KernelOf(launch));
 }
 
