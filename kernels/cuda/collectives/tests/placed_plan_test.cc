@@ -164,6 +164,24 @@ TEST(PlacedPlan, ANormIsMergedIntoTheKernelOfItsSum) {
   EXPECT_FALSE(WithNorm(*phases, MakeNormedSum().norm).has_value());
 }
 
+TEST(PlacedPlan, ManyRowsAloneAreNormedByTheSumsOfSeveralRanks) {
+  for (const int64_t rows : {int64_t{2}, int64_t{64}}) {
+    NormedSum made = MakeNormedSum();
+    CollectiveArgs& args = made.sum;
+    args.world_size = 4;
+    args.pieces.assign(4, 32 * rows);
+    args.source.assign(4, Floats(0x90000, 32 * rows));
+    args.destination.assign(4, Floats(0xA0000, 32 * rows));
+    args.packets = {At(0x40000), At(0x50000), At(0x60000), At(0x70000)};
+    for (DeviceView* view : {&made.norm.sum, &made.norm.out, &made.norm.residual, &made.norm.residual_out})
+      view->extent = {rows, 32};
+    made.norm.sum.data = made.norm.out.data = At(0xA0000);
+    const auto launch = MakePlacedLaunch(args, Halves());
+    ASSERT_TRUE(launch.ok()) << launch.status().ToString();
+    EXPECT_EQ(WithNorm(*launch, made.norm).has_value(), rows == 64);
+  }
+}
+
 // A product of few rows of two ranks, its exchange areas `area` bytes into each half. Operands lie an element
 // off 16 bytes, so that no tensor map is made of them.
 CollectiveArgs SkinnyProduct(SkinnyKind kind, DType type, uintptr_t area = 0) {
