@@ -128,6 +128,46 @@ TEST_F(ClientPlacementTest, ProductsNeedCublasltOnAllRanks) {
   }
 }
 
+// A library of another version may lay out the signal area otherwise: its words would lie elsewhere.
+TEST_F(ClientPlacementTest, FusedProductsNeedOneLayoutOfTheSignalArea) {
+  ControlOptions options;
+  options.backend = "cuda";
+  options.placement = plan::PlanPlacement::kClient;
+  Start(kWorld, options);
+  sessions = AttachAll(kWorld);
+  OpRequest product;
+  product.op = Op::kMatmulReduceScatter;
+  product.algorithm = Algorithm::kFused;
+  product.operands = {{Role::kA, {DType::kBf16, {4096, 1024}, {}}, false, -1},
+                      {Role::kB, {DType::kBf16, {1024, 2048}, {}}, false, -1},
+                      {Role::kC, {DType::kBf16, {4096 / kWorld, 2048}, {}}, false, -1}};
+  for (const bool alike : {false, true}) {
+    const auto joined = Together(kWorld, [&](int rank) {
+      v1::JoinGroupRequest request = JoinRequest(kWorld, rank, alike ? "alike" : "apart");
+      request.set_client_products(true);
+      request.set_client_signal_bytes(plan::kClientSignalAreaBytes - (alike || rank == 0 ? 0 : 4096));
+      return control->JoinGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
+    });
+    ASSERT_TRUE(joined[0].ok()) << joined[0].status().ToString();
+    const auto replies = Together(kWorld, [&](int rank) {
+      v1::PrepareRequest request;
+      request.set_group_id(joined[0]->group_id());
+      request.set_key("product");
+      *request.mutable_request() = OpRequestToProto(product);
+      return control->Prepare(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
+    });
+    for (const auto& reply : replies) {
+      if (alike) {
+        ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+        EXPECT_TRUE(reply->has_client());
+      } else {
+        EXPECT_EQ(reply.status().detail().reason, "NOT_ONE_KERNEL");
+        EXPECT_THAT(reply.status().message(), HasSubstr("older library on some rank"));
+      }
+    }
+  }
+}
+
 TEST_F(ClientPlacementTest, ARankThatCannotLaunchRefusesForAll) {
   Begin();
   const auto replies = PrepareAll("ar");
