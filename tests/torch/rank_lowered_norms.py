@@ -310,6 +310,34 @@ def test_biases_behind_the_sums(name):
             assert told == [first, "matmul_all_reduce"], [str(record) for record in records]
 
 
+class Late(nn.Module):
+    """Products whose sums get a vector of the module's own, and one of the call's."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = (nn.Parameter(rand(6, 8, seed=seed)) for seed in (6, 7))
+        self.bias = nn.Parameter(rand(8, seed=8, same=True))
+
+    def forward(self, x, vector):
+        return summed(x @ self.a) + self.bias, summed(x @ self.b) + vector
+
+
+@check
+def test_biases_are_parameters(name):
+    """A vector that a call brings may differ from rank to rank."""
+    x, vector = rand(4, 6), rand(8, seed=9)
+    module = Late()
+    for training in (False, True):
+        torch._dynamo.reset()
+        known = len(tandem.torch.explain_graph())
+        with tandem.torch.compile_config(), torch.set_grad_enabled(training):
+            results = torch.compile(module.to(DEVICE), fullgraph=True)(x.to(DEVICE), vector.to(DEVICE))
+        for got, want in zip(results, module.cpu()(x.cpu(), vector.cpu()), strict=True):
+            near(got.detach().cpu(), want.detach())
+        own, given = (record.reason for record in tandem.torch.explain_graph()[known:])
+        assert TOLD in own and "it is no parameter, so that ranks may differ in it" in given, (own, given)
+
+
 @check
 def test_dynamic_shapes(name):
     """One graph for all numbers of rows, by Inductor; inputs stay."""

@@ -199,7 +199,7 @@ def test_what_is_no_bias_has_its_reason(name):
         return (y + bias) * y
 
     for function, into, reason in (
-        (lambda a, b, bias: summed(a @ b) + bias * 2, AR, "it is computed"),
+        (lambda a, b, bias: summed(a @ b) + bias * 2, AR, "it is no parameter"),
         (lambda a, b, bias: summed(a @ b) + a.mean(0)[:1], AR, "no vector of the product's columns"),
         (lambda a, b, bias: summed(torch.addmm(bias / world(), a, b)) + bias, AR, "has one already"),
         (wider, AR, "of another type"),

@@ -9,6 +9,7 @@ from torch.fx import Node
 
 from ._graphs import CONVERT, RESHAPES, Product, aten, calls, equal, shape
 from ._norm_patterns import NoNorm, addition_behind, other_operand, same_shape
+from ._private import static_inputs
 from ._writer import tensor
 
 # A parameter may go through these on its way to the addition.
@@ -33,7 +34,7 @@ class Sum:
 
 def with_bias(wait: Node, collective: Node, product: Product, own: Node | None, *, rows: bool = True, alike: bool = False) -> Sum:
     """The sum of the product, with the vector that its only use adds to it. own: the product's bias. rows: the collective leaves
-    rows whole. alike: ranks must have equal biases. The pass takes them for equal if they are inputs of the graph."""
+    rows whole. alike: ranks must have equal biases. The pass takes a model's parameters and buffers for equal."""
     alone = Sum(wait, own, [wait, collective])
     try:
         total, views = addition_behind(wait)
@@ -48,8 +49,8 @@ def with_bias(wait: Node, collective: Node, product: Product, own: Node | None, 
         alone.reason = "it is no vector of the product's columns"
     elif tensor(vector).dtype != tensor(wait).dtype or tensor(total).dtype != tensor(wait).dtype:
         alone.reason = "it is of another type"
-    elif alike and not _is_input(vector):
-        alone.reason = "it is computed, so that ranks may differ in it"
+    elif alike and not _is_parameter(vector):
+        alone.reason = "it is no parameter, so that ranks may differ in it"
     else:
         return Sum(total, vector, [total, *reversed(views), collective], behind=True)
     return alone
@@ -61,7 +62,13 @@ def _is_vector(node: Any) -> bool:
     return bool(extents) and all(equal(extent, 1) for extent in (extents or [])[:-1])
 
 
-def _is_input(node: Any) -> bool:
+def _is_parameter(node: Any) -> bool:
+    """Whether it is a parameter or a buffer; of a graph without these, an input."""
     while calls(node, *_AS_IT_IS):
         node = node.args[0]
-    return isinstance(node, Node) and node.op in ("placeholder", "get_attr")
+    if not isinstance(node, Node) or node.op != "placeholder":
+        return isinstance(node, Node) and node.op == "get_attr"
+    inputs, static = node.graph.find_nodes(op="placeholder"), static_inputs()
+    if any(one.name.startswith("tangents") for one in inputs):
+        return False  # the numbers are those of the forward's inputs
+    return not static or list(inputs).index(node) in static

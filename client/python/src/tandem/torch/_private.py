@@ -46,6 +46,13 @@ def on_end(process_group: Any, function: Callable[[], None]) -> bool:
     return True
 
 
+def static_inputs() -> list[int]:
+    """Which inputs of the graph that Inductor compiles now are parameters and buffers. None are where the graph has no modules."""
+    context = torch._guards.TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    return [] if metadata is None else list(metadata.static_input_indices or [])
+
+
 def call_of(operation: Any) -> Callable[..., Any]:
     """The function that an op or one of its overloads calls."""
     return operation._op  # type: ignore[no-any-return]
