@@ -51,7 +51,8 @@ unsigned BlocksOfRow(const PlacedNormLaunch& launch) {
   constexpr unsigned kLeast = 4;
   const std::atomic<unsigned>* largest = LargestCluster();
   const int64_t words = RowWords(launch.norm), blocks = launch.sum.packets.blocks;
-  unsigned cluster = largest == nullptr ? 1 : largest->load(std::memory_order_relaxed);
+  if (largest == nullptr || SplitKernelOf(launch) == nullptr) return 1;
+  unsigned cluster = largest->load(std::memory_order_relaxed);
   while (cluster > 1 && (launch.norm.rows * cluster > blocks || words < int64_t{32} * cluster)) cluster /= 2;
   return cluster >= kLeast && words <= int64_t{kCollectiveThreads} * cluster ? cluster : 1;
 }
