@@ -23,11 +23,33 @@ class ClientPlacementTest : public ControlTest {
     sessions = AttachAll(kWorld);
     group = Join(sessions);
   }
-  std::vector<Result<v1::PrepareReply>> PrepareAll(const std::string& key, int64_t elements = 1024) {
-    return Together(kWorld, [&](int rank) {
-      return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, key, elements),
-                              Waiter::For(kPatience));
+  // On the CUDA backend, and no group yet.
+  void BeginOnCuda() {
+    ControlOptions options;
+    options.backend = "cuda";
+    options.placement = plan::PlanPlacement::kClient;
+    Start(kWorld, options);
+    sessions = AttachAll(kWorld);
+  }
+  // Joins `name` on all ranks, after say(rank, &request) has completed each rank's request. The group's id.
+  template <typename Say>
+  uint64_t JoinAs(const std::string& name, const Say& say) {
+    const auto joined = Together(kWorld, [&](int rank) {
+      v1::JoinGroupRequest request = JoinRequest(kWorld, rank, name);
+      say(rank, &request);
+      return control->JoinGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
     });
+    EXPECT_TRUE(joined[0].ok()) << joined[0].status().ToString();
+    return joined[0].ok() ? joined[0]->group_id() : 0;
+  }
+  // The same request on all ranks.
+  std::vector<Result<v1::PrepareReply>> PrepareOnAll(const v1::PrepareRequest& request) {
+    return Together(kWorld, [&](int rank) {
+      return control->Prepare(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
+    });
+  }
+  std::vector<Result<v1::PrepareReply>> PrepareAll(const std::string& key, int64_t elements = 1024) {
+    return PrepareOnAll(AllReduce(group, key, elements));
   }
   Status Arm(int rank, uint64_t plan, const Status& refusal = {},
              std::chrono::milliseconds patience = kPatience) {

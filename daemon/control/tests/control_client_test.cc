@@ -58,22 +58,13 @@ TEST_F(ClientPlacementTest, ALargerPlanGetsALargerWorkspaceAndTheSameWords) {
 
 // An older library runs sums whose packets have epochs, and so does the whole group then.
 TEST_F(ClientPlacementTest, SumsTravelInDensePacketsIfAllRanksKnowThem) {
-  ControlOptions options;
-  options.backend = "cuda";
-  options.placement = plan::PlanPlacement::kClient;
-  Start(kWorld, options);
-  sessions = AttachAll(kWorld);
+  BeginOnCuda();
   for (const bool all : {false, true}) {
-    const auto joined = Together(kWorld, [&](int rank) {
-      v1::JoinGroupRequest request = JoinRequest(kWorld, rank, all ? "all" : "one");
-      request.set_client_signal_bytes(all || rank == 0 ? plan::kClientSignalAreaBytes : 0);
-      return control->JoinGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
+    const uint64_t id = JoinAs(all ? "all" : "one", [&](int rank, v1::JoinGroupRequest* request) {
+      request->set_client_signal_bytes(all || rank == 0 ? plan::kClientSignalAreaBytes : 0);
     });
-    ASSERT_TRUE(joined[0].ok()) << joined[0].status().ToString();
-    const auto replies = Together(kWorld, [&](int rank) {
-      return control->Prepare(sessions[static_cast<size_t>(rank)],
-                              AllReduce(joined[0]->group_id(), "sum", 1 << 15), Waiter::For(kPatience));
-    });
+    ASSERT_NE(id, 0u);
+    const auto replies = PrepareOnAll(AllReduce(id, "sum", 1 << 15));
     for (const auto& reply : replies) {
       ASSERT_TRUE(reply.ok()) << reply.status().ToString();
       ASSERT_TRUE(reply->has_client());
@@ -90,11 +81,7 @@ TEST_F(ClientPlacementTest, SumsTravelInDensePacketsIfAllRanksKnowThem) {
 
 // A product of the group runs in the clients if the process of every rank has what that takes.
 TEST_F(ClientPlacementTest, ProductsNeedCublasltOnAllRanks) {
-  ControlOptions options;
-  options.backend = "cuda";
-  options.placement = plan::PlanPlacement::kClient;
-  Start(kWorld, options);
-  sessions = AttachAll(kWorld);
+  BeginOnCuda();
   OpRequest product;
   product.op = Op::kMatmulReduceScatter;
   product.algorithm = Algorithm::kUnfused;
@@ -102,19 +89,11 @@ TEST_F(ClientPlacementTest, ProductsNeedCublasltOnAllRanks) {
                       {Role::kB, {DType::kBf16, {128, 256}, {}}, false, -1},
                       {Role::kC, {DType::kBf16, {32, 256}, {}}, false, -1}};
   for (const bool all : {false, true}) {
-    const auto joined = Together(kWorld, [&](int rank) {
-      v1::JoinGroupRequest request = JoinRequest(kWorld, rank, all ? "all" : "one");
-      request.set_client_products(all || rank == 0);
-      return control->JoinGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
+    const uint64_t id = JoinAs(all ? "all" : "one", [&](int rank, v1::JoinGroupRequest* request) {
+      request->set_client_products(all || rank == 0);
     });
-    ASSERT_TRUE(joined[0].ok()) << joined[0].status().ToString();
-    const auto replies = Together(kWorld, [&](int rank) {
-      v1::PrepareRequest request;
-      request.set_group_id(joined[0]->group_id());
-      request.set_key("product");
-      *request.mutable_request() = OpRequestToProto(product);
-      return control->Prepare(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
-    });
+    ASSERT_NE(id, 0u);
+    const auto replies = PrepareOnAll(PrepareRequestOf(id, "product", product));
     for (const auto& reply : replies) {
       if (!all) {
         EXPECT_EQ(reply.status().detail().reason, "NOT_ONE_KERNEL");
@@ -130,11 +109,7 @@ TEST_F(ClientPlacementTest, ProductsNeedCublasltOnAllRanks) {
 
 // A library of another version may lay out the signal area otherwise: its words would lie elsewhere.
 TEST_F(ClientPlacementTest, FusedProductsNeedOneLayoutOfTheSignalArea) {
-  ControlOptions options;
-  options.backend = "cuda";
-  options.placement = plan::PlanPlacement::kClient;
-  Start(kWorld, options);
-  sessions = AttachAll(kWorld);
+  BeginOnCuda();
   OpRequest product;
   product.op = Op::kMatmulReduceScatter;
   product.algorithm = Algorithm::kFused;
@@ -142,20 +117,12 @@ TEST_F(ClientPlacementTest, FusedProductsNeedOneLayoutOfTheSignalArea) {
                       {Role::kB, {DType::kBf16, {1024, 2048}, {}}, false, -1},
                       {Role::kC, {DType::kBf16, {4096 / kWorld, 2048}, {}}, false, -1}};
   for (const bool alike : {false, true}) {
-    const auto joined = Together(kWorld, [&](int rank) {
-      v1::JoinGroupRequest request = JoinRequest(kWorld, rank, alike ? "alike" : "apart");
-      request.set_client_products(true);
-      request.set_client_signal_bytes(plan::kClientSignalAreaBytes - (alike || rank == 0 ? 0 : 4096));
-      return control->JoinGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
+    const uint64_t id = JoinAs(alike ? "alike" : "apart", [&](int rank, v1::JoinGroupRequest* request) {
+      request->set_client_products(true);
+      request->set_client_signal_bytes(plan::kClientSignalAreaBytes - (alike || rank == 0 ? 0 : 4096));
     });
-    ASSERT_TRUE(joined[0].ok()) << joined[0].status().ToString();
-    const auto replies = Together(kWorld, [&](int rank) {
-      v1::PrepareRequest request;
-      request.set_group_id(joined[0]->group_id());
-      request.set_key("product");
-      *request.mutable_request() = OpRequestToProto(product);
-      return control->Prepare(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
-    });
+    ASSERT_NE(id, 0u);
+    const auto replies = PrepareOnAll(PrepareRequestOf(id, "product", product));
     for (const auto& reply : replies) {
       if (alike) {
         ASSERT_TRUE(reply.ok()) << reply.status().ToString();

@@ -178,16 +178,20 @@ class ControlTest : public ::testing::Test {
     ADD_FAILURE() << "no offer";
     return v1::Offer();
   }
-  v1::PrepareRequest AllReduce(uint64_t group, const std::string& key, int64_t elements = 1024) {
-    OpRequest request;
-    request.op = Op::kAllReduce;
-    request.operands = {{Role::kInput, {DType::kF32, {elements}, {}}, false, -1},
-                        {Role::kOutput, {DType::kF32, {elements}, {}}, false, -1}};
+  static v1::PrepareRequest PrepareRequestOf(uint64_t group, const std::string& key,
+                                             const OpRequest& request) {
     v1::PrepareRequest proto;
     proto.set_group_id(group);
     proto.set_key(key);
     *proto.mutable_request() = OpRequestToProto(request);
     return proto;
+  }
+  v1::PrepareRequest AllReduce(uint64_t group, const std::string& key, int64_t elements = 1024) {
+    OpRequest request;
+    request.op = Op::kAllReduce;
+    request.operands = {{Role::kInput, {DType::kF32, {elements}, {}}, false, -1},
+                        {Role::kOutput, {DType::kF32, {elements}, {}}, false, -1}};
+    return PrepareRequestOf(group, key, request);
   }
   // A new tensor's id.
   uint64_t Empty(const SessionRef& session, int gpu, int64_t bytes = 4096, const std::string& name = {}) {
