@@ -12,7 +12,7 @@
 namespace tandem::cuda {
 
 enum class Fault { kNone, kFlagBeforeData, kStaleEpoch };
-// What the client-placed kernels move. By dense packets travel fp32 sums and gathers.
+// The data of a client-placed kernel. Dense packets carry fp32 sums and gathers.
 enum class Moved { kSumOfU32, kSumOfF32, kGathered };
 
 // The launch with random pauses before its signals, of up to 20 us, on some blocks; u32 sums.

@@ -1,7 +1,7 @@
 // File: dense_split_norm.cuh
 //
 // The same as dense_norm.cuh for few rows: the blocks of a cluster share one. They send it sooner than one
-// block would. The sum of its squares goes through the blocks' shared memory.
+// block would. They add up the row's squares through shared memory.
 #pragma once
 
 #include "kernels/cuda/collectives/dense_packets.cuh"
