@@ -49,9 +49,10 @@ std::atomic<unsigned>* LargestCluster() {
 // took 4.3 and 4.8.
 unsigned BlocksOfRow(const PlacedNormLaunch& launch) {
   constexpr unsigned kLeast = 4;
-  const std::atomic<unsigned>* largest = LargestCluster();
   const int64_t words = RowWords(launch.norm), blocks = launch.sum.packets.blocks;
-  if (largest == nullptr || SplitKernelOf(launch) == nullptr) return 1;
+  if (launch.norm.rows * kLeast > blocks || SplitKernelOf(launch) == nullptr) return 1;
+  const std::atomic<unsigned>* largest = LargestCluster();
+  if (largest == nullptr) return 1;
   unsigned cluster = largest->load(std::memory_order_relaxed);
   while (cluster > 1 && (launch.norm.rows * cluster > blocks || words < int64_t{32} * cluster)) cluster /= 2;
   return cluster >= kLeast && words <= int64_t{kCollectiveThreads} * cluster ? cluster : 1;
