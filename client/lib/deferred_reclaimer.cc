@@ -54,6 +54,13 @@ void DeferredReclaimer::Discard(std::shared_ptr<void> object) {
   WakeLocked();
 }
 
+void DeferredReclaimer::DiscardAfter(std::function<bool()> ended, std::shared_ptr<void> object) {
+  if (InChild()) return Leak(std::move(object));
+  std::lock_guard lock(mutex_);
+  waiting_.push_back({std::move(object), std::move(ended)});
+  WakeLocked();
+}
+
 void DeferredReclaimer::Watch(std::weak_ptr<StreamChannel> channel) {
   std::lock_guard lock(watched_mutex_);
   std::erase_if(watched_, [](const auto& weak) { return weak.expired(); });
@@ -62,7 +69,7 @@ void DeferredReclaimer::Watch(std::weak_ptr<StreamChannel> channel) {
 
 size_t DeferredReclaimer::kept() const {
   std::lock_guard lock(mutex_);
-  return retired_.size() + pages_.size() + in_hand_ + discarded_.size() + dropping_;
+  return retired_.size() + pages_.size() + waiting_.size() + in_hand_ + discarded_.size() + dropping_;
 }
 
 void DeferredReclaimer::SetGrace(std::chrono::milliseconds grace) {
@@ -84,8 +91,10 @@ void DeferredReclaimer::WakeLocked() {
 void DeferredReclaimer::Run() {
   std::unique_lock lock(mutex_);
   while (true) {
-    if (retired_.empty() && pages_.empty()) {
-      changed_.wait(lock, [this] { return !discarded_.empty() || !retired_.empty() || !pages_.empty(); });
+    if (retired_.empty() && pages_.empty() && waiting_.empty()) {
+      changed_.wait(lock, [this] {
+        return !discarded_.empty() || !retired_.empty() || !pages_.empty() || !waiting_.empty();
+      });
     } else {
       changed_.wait_for(lock, kLookEvery, [this] { return !discarded_.empty(); });
     }
@@ -96,9 +105,23 @@ void DeferredReclaimer::Run() {
     lock.lock();
     dropping_ = 0;
     lock.unlock();
+    SweepWaiting();
     Sweep();
     lock.lock();
   }
+}
+
+void DeferredReclaimer::SweepWaiting() {
+  std::vector<Waiting> waiting;
+  {
+    std::lock_guard lock(mutex_);
+    waiting.swap(waiting_);
+    in_hand_ = waiting.size();
+  }
+  std::erase_if(waiting, [](const Waiting& each) { return each.ended(); });
+  std::lock_guard lock(mutex_);
+  in_hand_ = 0;
+  for (Waiting& left : waiting) waiting_.push_back(std::move(left));
 }
 
 void DeferredReclaimer::Sweep() {

@@ -15,6 +15,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -33,10 +34,12 @@ class DeferredReclaimer {
   void Keep(std::shared_ptr<void> memory, std::shared_ptr<void> pin);
   // Drops `object` on the reclaimer's thread: for threads that must not wait.
   void Discard(std::shared_ptr<void> object);
+  // Drops `object` there once `ended`, which may use it, has returned true. Must not throw.
+  void DiscardAfter(std::function<bool()> ended, std::shared_ptr<void> object);
   // Registers a channel whose streams will wait on pinned words, before they do.
   void Watch(std::weak_ptr<StreamChannel> channel);
-  // For tests: ended channels, pinned pages and discarded objects that are still kept, and another grace time
-  // than 10 s.
+  // For tests: ended channels, pinned pages and objects to be dropped that are still kept, and another grace
+  // time than 10 s.
   size_t kept() const;
   void SetGrace(std::chrono::milliseconds grace);
 
@@ -44,6 +47,10 @@ class DeferredReclaimer {
   struct Retired {
     std::shared_ptr<StreamChannel> channel;
     std::chrono::steady_clock::time_point drained_at;  // epoch: not drained yet
+  };
+  struct Waiting {
+    std::shared_ptr<void> object;
+    std::function<bool()> ended;
   };
   struct Pages {
     std::shared_ptr<void> memory;
@@ -55,6 +62,8 @@ class DeferredReclaimer {
   void WakeLocked();
   void Run();
   void Sweep();
+  // Discards the objects whose work has ended.
+  void SweepWaiting();
   // Unpins `pages` if no watched channel has anything in flight; gives back those that must stay.
   std::vector<Pages> Unpin(std::vector<Pages> pages);
 
@@ -66,6 +75,7 @@ class DeferredReclaimer {
   std::vector<Retired> retired_;
   std::vector<Pages> pages_;
   size_t in_hand_ = 0;  // taken out of either for the moment
+  std::vector<Waiting> waiting_;
   std::vector<std::shared_ptr<void>> discarded_;
   size_t dropping_ = 0;       // of these, taken out to be dropped, which may retire channels here
   std::mutex watched_mutex_;  // held while pages are unpinned: a new channel's first launch comes after

@@ -1,4 +1,5 @@
 // In the place of cuda/: a library that was built without the CUDA headers.
+#include "client/lib/capture_holds.h"
 #include "client/lib/client_device.h"
 
 namespace tandem::client {
@@ -14,6 +15,7 @@ Status NotBuilt() {
 
 Result<std::shared_ptr<ClientDevice>> MakeCudaClientDevice() { return NotBuilt(); }
 Result<std::string> CudaDeviceUuid(int) { return NotBuilt(); }
+Result<uint64_t> CudaCaptureId(void*) { return NotBuilt(); }
 bool HasCudaProducts() { return false; }
 
 }  // namespace tandem::client

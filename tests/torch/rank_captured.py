@@ -112,6 +112,41 @@ def test_a_capture_that_is_not_replayed(name):
 
 
 @check
+def test_launches_run_ahead_of_the_peers(name):
+    """One rank enqueues all of its replays, and of its eager calls, before another rank begins."""
+    x = rand(64)
+    graph, (output,) = captured(lambda x: [OPS.all_reduce(x, "sum", name)], x)
+    store = dist.distributed_c10d._get_default_store()
+    for enqueue in (graph.replay, lambda: OPS.all_reduce(x, "sum", name)):
+        torch.cuda.synchronize()
+        round = store.add(f"rounds of {rank()}", 1)
+        if rank() > 0:
+            store.wait([f"round {round} is enqueued"])
+        for _ in range(100):
+            enqueue()
+        if rank() == 0:
+            store.set(f"round {round} is enqueued", "")
+        tandem.torch.synchronize()
+        torch.cuda.synchronize()
+    near(output, reference.all_reduce(x, "sum", name))
+
+
+@check
+def test_a_graph_that_is_reset_while_it_runs(name):
+    """Its launches end well, and so does a graph that is captured and dropped many times."""
+    x = rand(64)
+    want = reference.all_reduce(x, "sum", name)
+    for _ in range(10):
+        graph, (output,) = captured(lambda x: [OPS.all_reduce(x, "sum", name)], x)
+        for _ in range(20):
+            graph.replay()
+        graph.reset()
+        near(OPS.all_reduce(x, "sum", name), want)
+        del graph
+    tandem.torch.synchronize()
+
+
+@check
 def test_graph_trees_with_the_pass(name):
     """dist's own all-reduce in a compiled function, of several sizes."""
 

@@ -161,6 +161,7 @@ typedef struct tandem_plan tandem_plan;
 typedef struct tandem_memory tandem_memory; /* registered memory, or a symmetric tensor */
 typedef struct tandem_stream tandem_stream; /* a stream of the host backend */
 typedef struct tandem_graph tandem_graph;   /* an executable graph of the host backend */
+typedef struct tandem_capture_hold tandem_capture_hold;
 
 #ifdef __cplusplus
 }

@@ -3,6 +3,8 @@
 #include <array>
 #include <utility>
 
+#include "client/lib/capture_holds.h"
+
 namespace tandem::client {
 namespace {
 
@@ -30,6 +32,13 @@ CUstreamBatchMemOpParams WaitOp(Word* word, uint64_t value) {
 void CUDA_CB DropObject(void* object) { delete static_cast<std::shared_ptr<void>*>(object); }
 
 }  // namespace
+
+Result<uint64_t> CudaCaptureId(void* stream) {
+  TANDEM_ASSIGN_OR_RETURN(cuda::CudaDriver * driver, cuda::LoadCudaDriver());
+  TANDEM_ASSIGN_OR_RETURN(const cuda::CaptureInfo info,
+                          driver->StreamGetCaptureInfo(static_cast<CUstream>(stream)));
+  return info.id;
+}
 
 Status CudaLaunchStream::Enter(CUdevice device, const std::string& gpu_uuid) {
   if (!IsDefault()) {

@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "client/lib/capture_holds.h"
 #include "client/lib/cuda/context_scope.h"
 #include "client/lib/deferred_reclaimer.h"
 #include "client/lib/placed/placed_group.h"
@@ -24,6 +25,22 @@ struct GraphHold {
   std::shared_ptr<void> keep;
 
   ~GraphHold() { DeferredReclaimer::Get().Discard(std::move(keep)); }
+};
+
+// Held by a CaptureHold. Replays of the graph may still run when that ends.
+class HeldPlan {
+ public:
+  HeldPlan(CudaPlacedQueue& queue, std::shared_ptr<void> keep) : queue_(queue), keep_(std::move(keep)) {}
+  HeldPlan(const HeldPlan&) = delete;
+  HeldPlan& operator=(const HeldPlan&) = delete;
+  ~HeldPlan() {
+    DeferredReclaimer::Get().DiscardAfter([queue = &queue_] { return queue->HaveLaunchesEnded(); },
+                                          std::move(keep_));
+  }
+
+ private:
+  CudaPlacedQueue& queue_;  // lives as long as the plan
+  std::shared_ptr<void> keep_;
 };
 
 uint64_t LoadShared(const uint64_t& word) {
@@ -112,15 +129,30 @@ Status CudaPlacedQueue::LaunchEager(CudaLaunchStream& stream, CudaPlacedWork& wo
   return driver.EventRecord(pages_->order(), stream.stream());
 }
 
+Status CudaPlacedQueue::KeepForGraph(CudaLaunchStream& stream, uint64_t capture,
+                                     const std::shared_ptr<void>& keep) {
+  const bool is_held =
+      CaptureHolds::Get().Keep(capture, keep.get(), [&] { return std::make_shared<HeldPlan>(*this, keep); });
+  if (is_held) return Status::Ok();
+  auto hold = std::make_shared<GraphHold>();
+  hold->keep = keep;
+  return stream.RetainInCapture(std::move(hold));
+}
+
+bool CudaPlacedQueue::HaveLaunchesEnded() {
+  SlowCallScope scope(pages_->device().driver());
+  if (!pages_->device().Enter().ok()) return true;  // the context is gone, and all launches with it
+  const Result<bool> reached = pages_->device().driver().EventQuery(pages_->order());
+  return !reached.ok() || *reached;
+}
+
 Status CudaPlacedQueue::LaunchCaptured(CudaLaunchStream& stream, CudaPlacedWork& work,
                                        std::span<CudaPlacedStep> steps, const PlacedCall& call) {
   CudaDriver& driver = pages_->device().driver();
   const CUstream captured = stream.stream();
   TANDEM_ASSIGN_OR_RETURN(cuda::CaptureInfo info, driver.StreamGetCaptureInfo(captured));
   const bool first = info.id != capture_.id;
-  auto hold = std::make_shared<GraphHold>();
-  hold->keep = call.keep;
-  TANDEM_RETURN_IF_ERROR(stream.RetainInCapture(std::move(hold)));
+  TANDEM_RETURN_IF_ERROR(KeepForGraph(stream, info.id, call.keep));
   if (first) {
     TANDEM_RETURN_IF_ERROR(driver.StreamWaitExternalEvent(captured, pages_->order()));
   } else if (captured != capture_.stream) {

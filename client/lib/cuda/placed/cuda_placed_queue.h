@@ -50,6 +50,9 @@ class CudaPlacedQueue final : public PlacedQueue {
   Result<uint64_t> Stop(Clock::time_point deadline) override;
   Status Restart(uint64_t number) override;
 
+  // True if no launch or replay of the group is under way on the GPU, or the GPU is lost. From any thread.
+  bool HaveLaunchesEnded();
+
  private:
   // Eager launches of one plan on one stream that may not have ended.
   struct InFlight {
@@ -71,6 +74,8 @@ class CudaPlacedQueue final : public PlacedQueue {
                      const PlacedCall& call);
   Status LaunchCaptured(CudaLaunchStream& stream, CudaPlacedWork& work, std::span<CudaPlacedStep> steps,
                         const PlacedCall& call);
+  // Keeps a plan for the graph of a capture: by the capture's hold, else by the graph itself.
+  Status KeepForGraph(CudaLaunchStream& stream, uint64_t capture, const std::shared_ptr<void>& keep);
   // Whether a launch has failed, and whether tandemd's verdict, which names the cause, is known.
   Ending CheckEnding();
   // The report of the first failed kernel as a status; OK without one.

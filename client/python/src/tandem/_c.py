@@ -172,6 +172,8 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "stream_end_capture": (STATUS, [Pointer, _out]),
     "graph_launch": (STATUS, [Pointer, Pointer]),
     "graph_free": (None, [Pointer]),
+    "capture_hold_begin": (STATUS, [Pointer, _out]),
+    "capture_hold_free": (None, [Pointer]),
 }
 
 

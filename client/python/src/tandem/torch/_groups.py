@@ -19,7 +19,7 @@ import torch.distributed as dist
 from .. import _places, client as core, errors
 from ..client import Client
 from ..group import Group
-from . import _config, _native
+from . import _config, _graph_holds, _native
 from ._plans import PlanCache
 from ._private import backend_of, on_end, resolve, store_of
 from ._symmetric import Ranges
@@ -36,6 +36,8 @@ class Attachment:
         self.rank: int = process_group.rank()
         self.world_size: int = process_group.size()
         self.device_type = "" if group is None else {"host": "cpu", "cuda": "cuda"}[group.client.backend]
+        if self.device_type == "cuda":
+            _graph_holds.install()
         table = None
         if group is not None and _native.kernels is not None:
             table = _native.Table(name)
