@@ -1,4 +1,4 @@
-"""bench/torch/overhead.py runs and prints a figure for every case. The figures themselves are the machine's."""
+"""The benchmarks of bench/torch run and print a figure for every case. The figures themselves are the machine's."""
 
 import os
 import unittest
@@ -27,6 +27,17 @@ class Overhead(unittest.TestCase):
         for case in CASES:
             (figures,) = [line.split(" op ")[1] for line in text.splitlines() if line.split(" op ")[0].strip() == case]
             self.assertGreater(float(figures.split()[0]), 0, case)
+
+    @unittest.skipUnless(CUDA, "of CUDA graphs")
+    def test_every_arm_of_replays_has_a_figure(self):
+        daemon = Daemon(gpus=2)
+        self.addCleanup(daemon.stop)
+        script = os.path.join(HERE, "../../bench/torch/replays.py")
+        text, _ = Ranks(daemon, 2, script).outputs(timeout=120)
+        print("\n" + text, flush=True)
+        for arm in ("tandem", "one-shot", "no collective"):
+            (figures,) = [line for line in text.splitlines() if line.startswith(arm)]
+            self.assertEqual(figures.count(" us"), 3, figures)
 
 
 if __name__ == "__main__":
