@@ -79,6 +79,8 @@ def main():
     rank, gpus = int(os.environ["RANK"]), torch.cuda.device_count()
     own_gpus = gpus >= int(os.environ["WORLD_SIZE"])
     torch.cuda.set_device(rank % gpus)
+    if not own_gpus:
+        os.environ.setdefault("TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES", "1")
     dist.init_process_group("nccl" if own_gpus else "gloo")
     name = dist.group.WORLD.group_name
     tandem.torch.configure(on_unavailable="error", placement="client")
