@@ -8,12 +8,14 @@ import sys
 import threading
 import time
 
+import tandem
 import tandem.torch
 import torch
 import torch.distributed as dist
 from checks import PATIENCE, check, main
 from rank_plans import daemon_objects
 from reference_ops import OPS, rank, world
+from tandem import _c
 from tandem.torch import _groups, _meeting, _plans
 
 # Where a thread is that waits for other ranks.
@@ -21,6 +23,7 @@ WAITS = {
     "launch": _plans.Prepared.wait.__code__,
     "attach": _meeting.Meeting.receive.__code__,
     "prepare": tandem.Group.prepare.__code__,
+    "meet": _c._Call.run.__code__,
 }
 
 
@@ -55,8 +58,9 @@ class BrokenOff(BaseException):
     """As KeyboardInterrupt, which would end the test as well."""
 
 
-def broken_off(kind, call):
-    """Runs the call until it waits for other ranks; a signal's handler ends it there. Returns the seconds that this took."""
+def broken_off(kind, call, may_end=False):
+    """Runs the call until it waits for other ranks; a signal's handler ends it there. Returns the seconds that this took. may_end: the
+    call may end by itself before."""
     sent = []
 
     def handle(number, frame):
@@ -74,7 +78,8 @@ def broken_off(kind, call):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    raise AssertionError("the call has ended by itself")
+    assert may_end, "the call has ended by itself"
+    return 0.0
 
 
 def both_prepared(name):
@@ -120,6 +125,58 @@ def test_a_symmetric_output_outlives_a_call_that_is_broken_off(name):
     both_prepared(name)
     tandem.torch.synchronize()
     assert not tandem.torch.attach(name).symmetric._held or rank() != 0
+
+
+@check
+def test_a_prepare_that_is_broken_off_is_made_again(name):
+    def total(count):
+        return OPS.all_reduce(torch.full((count,), rank() + 1.0), "sum", name)
+
+    want = world() * (world() + 1) / 2
+    both_prepared(name)
+    for other in (33, 34):  # the same call again, and another one
+        reach(f"{other} begins")
+        if rank() == 0:
+            assert broken_off("meet", lambda: total(33 if other == 33 else 35)) < PATIENCE / 3
+        reach(f"{other} broken off")
+        assert (total(other) == want).all()
+        assert (total(other) == want).all()
+    # The others wait already.
+    if rank() == 0:
+        broken_off("meet", lambda: total(36))
+        reach("36")
+        assert (total(36) == want).all()
+    else:
+        reach("36")
+        assert (total(36) == want).all()
+
+
+@check
+def test_an_attach_that_is_broken_off_is_made_again(name):
+    group = dist.new_group()
+    if rank() == 0:
+        for _ in range(2):
+            assert broken_off("attach", lambda: tandem.torch.attach(group)) < PATIENCE / 3
+    reach("attach broken off")
+    assert tandem.torch.attach(group).reason == ""
+    assert (OPS.all_reduce(torch.ones(32), "sum", group.group_name) == world()).all()
+    dist.destroy_process_group(group)
+
+
+@check
+def test_a_join_that_is_broken_off_is_made_again(name):
+    """Before the other rank comes, and as it comes: then the first call may succeed all the same."""
+    client, joined = tandem.connect(), []
+    for step in range(6):
+        given = {"name": f"broken off {step}", "rank": rank(), "world_size": world(), "job_key": 16 * "k", "deadline": PATIENCE}
+        if rank() == 0:
+            broken_off("meet", lambda: joined.append(client.join(**given)), may_end=step > 0)
+        if step == 0:
+            reach("join broken off")
+        if len(joined) == step:
+            joined.append(client.join(**given))
+    dist.barrier()
+    client.close()
 
 
 @check

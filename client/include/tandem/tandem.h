@@ -18,6 +18,7 @@
  *   tandem/c_dlpack.h   memory handed on by DLPack, for bindings
  *   tandem/c_plan.h     requests, plans and launches
  *   tandem/c_stream.h   streams and graphs of the host backend
+ *   tandem/c_cancel.h   cancellation of calls that wait for other ranks
  *
  * Stability. This interface is ABI-stable; the C++ interface (tandem/client.h) is not. Within one
  * TANDEM_ABI_VERSION a program built against an older header runs with a newer library. Functions and
@@ -58,6 +59,7 @@
 #ifndef TANDEM_TANDEM_H_
 #define TANDEM_TANDEM_H_
 
+#include "tandem/c_cancel.h"
 #include "tandem/c_dlpack.h"
 #include "tandem/c_memory.h"
 #include "tandem/c_plan.h"

@@ -339,14 +339,24 @@ class PlanCache:
             operands.append(Operand(slot.role, dtype, tuple(slot.tensor.shape), strides, i in symmetric, slot.alias_of))
         # Ranks that disagree meet under one key all the same, and all get the field's name.
         name = f"torch.{self._made}"
+        options = {"placement": config.placement, "autotune": config.autotune, **call.options}
         self._made += 1
         try:
-            options = {"placement": config.placement, "autotune": config.autotune, **call.options}
             plan = group.prepare(name, call.op, operands, deadline=config.rendezvous_timeout, **options)
         except (errors.Unimplemented, errors.FailedPrecondition, errors.InvalidArgument) as error:
             if isinstance(error, errors.FieldMismatch) or error.reason == "KEY_REUSED":
                 raise
             return self._keep(key, Refusal(str(error)))
+        except errors.TandemError:
+            raise
+        except BaseException:
+            # Broken off. This rank comes again with the number that the others wait under, unless they have gone on.
+            made = group.unclaimed(name)
+            if made is None:
+                self._made -= 1
+            else:
+                self._keep(key, Prepared(made, call, symmetric, self.broken_off))
+            raise
         return self._keep(key, Prepared(plan, call, symmetric, self.broken_off))
 
     def _keep(self, key: Any, value: Prepared | Refusal) -> Prepared | Refusal:
