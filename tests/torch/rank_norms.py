@@ -276,7 +276,7 @@ def test_declined_types_fall_back_alike(name):
             assert_close(getattr(OPS, op)(*first, given, *behind), normed)
             assert_close(given, total)
     texts = [str(one.message) for one in seen]
-    assert len(texts) == 2 and all("float64" in text for text in texts), texts
+    assert len(texts) == (2 if rank() == 0 else 0) and all("float64" in text for text in texts), texts
 
 
 if __name__ == "__main__":

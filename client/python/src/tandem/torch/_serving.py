@@ -56,7 +56,7 @@ def run(op: str, group_name: str, device: torch.device, key: tuple[Any, ...], ma
     if group.config.on_unavailable == "error":
         raise errors.Unavailable(f"Tandem cannot serve {op} of group {group_name!r}: {reason}", reason="UNAVAILABLE")
     if getattr(_thread, "has_theirs", False):
-        _config.warn_once(group_name, op, reason, "symm_mem's own kernel")
+        _config.warn_once(group.rank, group_name, op, reason, "symm_mem's own kernel")
         raise CallDeclined(reason)
-    _config.warn_once(group_name, op, reason)
+    _config.warn_once(group.rank, group_name, op, reason)
     return None
