@@ -168,7 +168,13 @@ def test_a_join_that_is_broken_off_is_made_again(name):
     """Before the other rank comes, and as it comes: then the first call may succeed all the same."""
     client, joined = tandem.connect(), []
     for step in range(6):
-        given = {"name": f"broken off {step}", "rank": rank(), "world_size": world(), "job_key": 16 * "k", "deadline": PATIENCE}
+        given = {
+            "name": f"broken off {step}",
+            "rank": rank(),
+            "world_size": world(),
+            "job_key": 16 * "k",
+            "deadline": PATIENCE,
+        }
         if rank() == 0:
             broken_off("meet", lambda: joined.append(client.join(**given)), may_end=step > 0)
         if step == 0:
@@ -183,7 +189,9 @@ def test_a_join_that_is_broken_off_is_made_again(name):
 def test_threads_use_groups_in_opposite_orders(name):
     groups = [dist.new_group() for _ in range(2)]
     for kind, count in (("attach", 8), ("launch", 8), ("prepare", 16)):
-        opposite(groups, kind, lambda group, n=count: OPS.all_reduce(torch.full((n,), rank() + 1.0), "sum", group.group_name))
+        opposite(
+            groups, kind, lambda group, n=count: OPS.all_reduce(torch.full((n,), rank() + 1.0), "sum", group.group_name)
+        )
     for group in groups:
         dist.destroy_process_group(group)
 
@@ -311,7 +319,9 @@ def test_a_forked_child_is_refused(name):
         told = in_child(call)
         assert told == "FORKED", told
     assert in_child(lambda: float(ordinary.sum())) == "no error: 20.0"
-    loader = torch.utils.data.DataLoader(Rows(tensor), num_workers=1, multiprocessing_context=multiprocessing.get_context("fork"))
+    loader = torch.utils.data.DataLoader(
+        Rows(tensor), num_workers=1, multiprocessing_context=multiprocessing.get_context("fork")
+    )
     try:
         raise AssertionError(list(loader))
     except tandem.errors.FailedPrecondition as error:

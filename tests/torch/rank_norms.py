@@ -5,7 +5,7 @@ import warnings
 import tandem.torch
 import torch
 from checks import DEVICE, check, main, once
-from reference_ops import OPS, TOLERANCE, near, rand, reference, world
+from reference_ops import OPS, TOLERANCE, near, rand, rank, reference, world
 from tandem.torch import _fallback, _native
 from torch._inductor.utils import run_and_get_code
 from torch.testing import assert_close

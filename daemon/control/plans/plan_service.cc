@@ -343,7 +343,8 @@ void PlanService::ReportWarnings(GroupRecord& group, const Draft& draft, uint64_
   // Plans of ever new shapes would fill the log with the same line.
   std::string kind = text;
   std::erase_if(kind, [](char letter) { return letter >= '0' && letter <= '9'; });
-  if (group.logged_warnings.size() >= kMaxLoggedWarnings || !group.logged_warnings.insert(kind).second) return;
+  if (group.logged_warnings.size() >= kMaxLoggedWarnings || !group.logged_warnings.insert(kind).second)
+    return;
   core_.Log(LogSeverity::kWarning, "group=" + std::to_string(group.id) + " plan=" + std::to_string(plan_id) +
                                        " " + status.message());
 }

@@ -162,8 +162,7 @@ TEST_F(ControlWaitsTest, ACancelledPrepareIsForgottenAtOnce) {
       return control->Prepare(sessions[rank], AllReduce(group, key, elements), waiter).status();
     };
     std::atomic<bool> gone = false, waits = false;
-    auto first =
-        std::async(std::launch::async, [&] { return prepare(0, 7, Until(gone, &waits)); });
+    auto first = std::async(std::launch::async, [&] { return prepare(0, 7, Until(gone, &waits)); });
     ASSERT_TRUE(Eventually([&] { return waits.load(); }));
     gone = true;
     auto soon = std::async(std::launch::async, [&] { return prepare(next, 8, Waiter::For(kPatience)); });

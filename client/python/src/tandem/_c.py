@@ -228,8 +228,8 @@ class Library:
         raise error
 
     def wait_in_slices(self, timeout: float | None, call: Callable[[int], int]) -> None:
-        """`call(deadline_ms)`, which waits and can be made again, until it ends otherwise than by its own deadline, or the timeout is
-        over. Python sees signals between the calls."""
+        """`call(deadline_ms)`, which waits and can be made again, until it ends otherwise than by its own deadline, or the timeout
+        is over. Python sees signals between the calls."""
         end = math.inf if timeout is None else time.monotonic() + timeout
         left = milliseconds(timeout)
         while True:

@@ -82,8 +82,8 @@ def _callers_level() -> int:
 
 
 def warn_once(rank: int, group: str, what: str, reason: str, by: str = "torch's own collectives") -> None:
-    """One warning for each (op, reason), at the line that calls the op, by the rank 0 of a group: the ranks decline alike. Others log
-    it. `by`: what runs instead."""
+    """One warning for each (op, reason), at the line that calls the op, by the rank 0 of a group: the ranks decline alike. Others
+    log it. `by`: what runs instead."""
     if (what, reason, by) in _warned:
         return
     _warned.add((what, reason, by))

@@ -197,7 +197,7 @@ def hidden(kernel: Callable[..., Any], nothing: Callable[[], Any]) -> Callable[.
 
 
 # Adds to a failure which processes its ranks are, of the group with this name; _groups.py sets it.
-name_ranks: Callable[[errors.TandemError, str], None] = lambda error, name: None
+name_ranks: Callable[[errors.TandemError, str], None] | None = None
 
 
 def _raise_meant(error: RuntimeError, given: Iterable[Any]) -> NoReturn:
@@ -210,7 +210,7 @@ def _raise_meant(error: RuntimeError, given: Iterable[Any]) -> NoReturn:
             meant = _c.library().take(status.value)
         # A failure that a caller in C++ has dropped is not this one.
         if meant is not None and (text.value or b"").decode(errors="replace") in str(error):
-            if isinstance(meant, errors.TandemError):
+            if isinstance(meant, errors.TandemError) and name_ranks is not None:
                 for one in given:
                     if isinstance(one, str):
                         name_ranks(meant, one)
@@ -275,8 +275,8 @@ class Table:
         return max((int(self._kernels.last_use(self.number, number)) for number in prepared.numbers.values()), default=0)
 
     def set_staging(self, memory: Any) -> None:
-        """Registered memory that operands on the CPU are copied to and from; for None calls come to Python. Waits for calls that use
-        the memory before, unless they are of this thread."""
+        """Registered memory that operands on the CPU are copied to and from; for None calls come to Python. Waits for calls that
+        use the memory before, unless they are of this thread."""
         if memory is None:
             self._kernels.set_staging(self.number, None, None, 0)
         else:

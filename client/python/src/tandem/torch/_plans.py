@@ -139,8 +139,8 @@ class Prepared:
         self._staged = memory
 
     def run_on_host(self, slots: Sequence[Slot], staging: _Staging, stream: Stream, deadline_ms: int) -> None:
-        """Runs the launch to its end, of which a TandemError tells as well. Any other exception leaves the launch in flight, perhaps:
-        its memory is not to be used again."""
+        """Runs the launch to its end, of which a TandemError tells as well. Any other exception leaves the launch in flight,
+        perhaps: its memory is not to be used again."""
         if self._kept:
             self._end_broken_off()
         self._stage(staging)
@@ -284,8 +284,8 @@ class PlanCache:
         return self._stream
 
     def broken_off(self, prepared: Prepared) -> None:
-        """An exception has ended a kernel's wait for the plan on this thread: the launch may be in flight still. Takes no turn, since
-        the kernel has its own, for which another call of Python's may wait."""
+        """An exception has ended a kernel's wait for the plan on this thread: the launch may be in flight still. Takes no turn,
+        since the kernel has its own, for which another call of Python's may wait."""
         assert self._table is not None
         staging = self._kernels_staging.pop(self._table.staging(), None)
         self._table.set_staging(None)
