@@ -37,6 +37,15 @@ std::shared_ptr<DaemonCalls::Stub> DaemonCalls::MakeStub() const {
       grpc::CreateCustomChannel("unix:" + grpc_socket_, grpc::InsecureChannelCredentials(), arguments));
 }
 
+void DaemonCalls::AwaitAnswer(Stub& stub) const {
+  grpc::ClientContext context;
+  context.AddMetadata("tandem-token", token_);
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(1));
+  v1::CloseChannelRequest nobodys;  // id 0: an answer about it is an answer
+  v1::CloseChannelReply reply;
+  (void)stub.CloseChannel(&context, nobodys, &reply);
+}
+
 std::shared_ptr<DaemonCalls::Stub> DaemonCalls::StubOf(uint64_t daemon) {
   std::lock_guard lock(stub_mutex_);
   if (stub_ != nullptr && daemon != stub_daemon_) {

@@ -8,9 +8,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <type_traits>
+#include <utility>
 
 #include "client/grpc_plugin/convert.h"
 #include "client/grpc_plugin/lease.h"
@@ -36,6 +39,10 @@ class DaemonCalls {
 
   // The session's token (its bytes), the lease's path, which errors name, and the socket for calls.
   void Open(const std::string& token, const std::string& address, const std::string& grpc_socket);
+  // As ControlCallbacks::cancellation. Before any call that waits for ranks.
+  void CancelBy(std::function<std::shared_ptr<Cancellation>()> cancellation) {
+    cancellation_ = std::move(cancellation);
+  }
   // In hexadecimal digits, as calls carry it.
   const std::string& token() const { return token_; }
   // The stub for a daemon by its number; null before Open. Each daemon gets a new channel: an old channel may
@@ -72,14 +79,23 @@ class DaemonCalls {
     grpc::ClientContext context;
     context.AddMetadata("tandem-token", token_);
     context.set_deadline(std::chrono::system_clock::now() + left);
-    if (!attempt.again) return FromGrpc((stub.get()->*method)(&context, request, reply), context, address_);
+    const CancelScope scope(kWaitsForRanks<Request> && cancellation_ ? cancellation_() : nullptr,
+                            [&context] { context.TryCancel(); });
+    const auto told = [&](const grpc::Status& status) {
+      if (!status.ok() && scope.Cancelled()) {
+        AwaitAnswer(*stub);
+        return Status(Code::kCancelled, "the call was cancelled");
+      }
+      return FromGrpc(status, context, address_);
+    };
+    if (!attempt.again) return told((stub.get()->*method)(&context, request, reply));
     Request repeated = request;
     reply->Clear();
     if constexpr (requires { repeated.set_again(true); }) repeated.set_again(true);
     if constexpr (requires { repeated.set_deadline_ms(1); })
       repeated.set_deadline_ms(
           static_cast<uint32_t>(std::min<uint64_t>(repeated.deadline_ms(), DeadlineMs(left - kAnswerTime))));
-    return FromGrpc((stub.get()->*method)(&context, repeated, reply), context, address_);
+    return told((stub.get()->*method)(&context, repeated, reply));
   }
   // The call alone.
   template <typename Request, typename Reply>
@@ -104,8 +120,17 @@ class DaemonCalls {
     return result.status();
   }
   std::shared_ptr<Stub> MakeStub() const;
+  // Returns once the daemon has taken note of what was sent before, a cancellation too, or does not answer.
+  void AwaitAnswer(Stub& stub) const;
+
+  // Requests whose calls can be cancelled: what they have begun is taken up again.
+  template <typename Request>
+  static constexpr bool kWaitsForRanks =
+      std::is_same_v<Request, v1::JoinGroupRequest> || std::is_same_v<Request, v1::PrepareRequest> ||
+      std::is_same_v<Request, v1::RenewGroupRequest>;
 
   Lease& lease_;
+  std::function<std::shared_ptr<Cancellation>()> cancellation_;
   std::string token_, address_, grpc_socket_;
   std::mutex stub_mutex_;
   std::shared_ptr<Stub> stub_;  // guarded; null before Open

@@ -6,7 +6,9 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <set>
 #include <thread>
+#include <tuple>
 
 #include "client/grpc_plugin/convert.h"
 #include "client/grpc_plugin/daemon_calls.h"
@@ -84,6 +86,8 @@ class GrpcControl final : public ClientControl {
   std::mutex events_mutex_;
   grpc::ClientContext* events_context_ = nullptr;  // guarded: of the stream that is read
   std::thread events_;
+  std::mutex cancelled_mutex_;
+  std::set<std::tuple<std::string, std::string, int>> cancelled_joins_;  // guarded: job key, name, rank
   std::atomic<bool> stopping_{false};
 };
 
@@ -97,6 +101,7 @@ Result<AttachInfo> GrpcControl::Attach(const ConnectOptions& options, const std:
   const std::string socket = std::filesystem::path(reply.grpc_socket()).filename().string();
   calls_.Open(reply.token(), lease, directory + "/" + socket);
   callbacks_ = std::move(callbacks);
+  calls_.CancelBy(callbacks_.cancellation);
   lease_.Start(callbacks_.on_lost);
   events_ = std::thread([this] { ReadEvents(); });
 
@@ -163,8 +168,19 @@ Result<JoinInfo> GrpcControl::JoinGroup(const JoinOptions& options, const std::s
   request.set_launch_deadline_ms(
       static_cast<uint64_t>(std::max<int64_t>(options.launch_deadline.count(), 0)));
   request.set_on_slow_placement(static_cast<uint32_t>(options.on_slow_placement));
-  TANDEM_RETURN_IF_ERROR(calls_.CallAgain(&v1::Tandem::StubInterface::JoinGroup, request, &reply,
-                                          options.deadline + kAnswerTime));
+  const auto place = std::make_tuple(options.job_key, options.name, options.rank);
+  {
+    // All ranks may have come before the daemon heard of the cancellation.
+    std::lock_guard lock(cancelled_mutex_);
+    request.set_again(cancelled_joins_.erase(place) != 0);
+  }
+  const Status joined = calls_.CallAgain(&v1::Tandem::StubInterface::JoinGroup, request, &reply,
+                                         options.deadline + kAnswerTime);
+  if (joined.code() == Code::kCancelled) {
+    std::lock_guard lock(cancelled_mutex_);
+    cancelled_joins_.insert(place);
+  }
+  TANDEM_RETURN_IF_ERROR(joined);
   JoinInfo info;
   info.group_id = reply.group_id();
   info.incarnation = reply.incarnation();

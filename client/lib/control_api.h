@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "client/lib/cancellation.h"
 #include "common/unique_fd.h"
 #include "program/program.h"
 #include "tandem/client.h"
@@ -23,7 +24,7 @@
 namespace tandem::client {
 
 // Grows with every change of this header: core and gRPC plugin must be of one build.
-inline constexpr int kControlApiVersion = 4;
+inline constexpr int kControlApiVersion = 5;
 
 struct AttachInfo {
   uint64_t session_id = 0;
@@ -127,6 +128,9 @@ struct ControlEvent {
 struct ControlCallbacks {
   std::function<void(const ControlEvent&)> on_event;
   std::function<void(const Status&)> on_lost;  // the lease has ended: at most once
+  // What can cancel calls of this thread that wait for other ranks. Unlike the others, called by these calls;
+  // may be empty.
+  std::function<std::shared_ptr<Cancellation>()> cancellation = {};
 };
 
 // All deadlines are for the whole call. Failures carry the daemon's code, message and detail.

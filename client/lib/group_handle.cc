@@ -83,7 +83,8 @@ Result<std::shared_ptr<Plan>> GroupHandle::PrepareTuned(const std::string& key, 
   PrepareTuning tuning;
   Status status;
   // On a thread of its own: the caller's current CUDA context stays what it is.
-  std::thread measurement([&] {
+  std::thread measurement([&, cancellation = ThisThreadsCancellation()] {
+    ThisThreadsCancellation() = cancellation;
     const std::string probe_key = key.substr(0, kMaxProbeKey) + kProbe;
     const OpRequest measured = WithoutNorm(request);
     Autotune autotune(*this, measured, end);

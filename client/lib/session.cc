@@ -33,7 +33,8 @@ Result<std::shared_ptr<ClientSession>> ClientSession::Attach(std::unique_ptr<Cli
   session->registrations_.BeforeSweep([raw] { raw->ReapAll(); });
   // Shutdown, before the session ends, outlives every callback: the raw pointer stays good.
   ControlCallbacks callbacks{[raw](const ControlEvent& event) { raw->HandleEvent(event); },
-                             [raw](const Status& why) { raw->HandleLost(why); }};
+                             [raw](const Status& why) { raw->HandleLost(why); },
+                             [] { return ThisThreadsCancellation(); }};
   Result<AttachInfo> info = session->control_->Attach(options, RuntimeDir(options), std::move(callbacks));
   if (!info.ok()) return info.status();
   session->info_ = *std::move(info);

@@ -1,13 +1,30 @@
 #include "client/torch/kernel_state.h"
 
+#include <pthread.h>
+
+#include <atomic>
+
 #include "client/torch/plan_launch.h"
 
 namespace tandem::torch_ops {
 
+namespace {
+
+std::atomic<PlanTable*> the_plan_table;
+
+// The plans, their memory and the streams' threads are the parent's, and another thread may have held a lock
+// at the fork. So the child begins with no plans.
+void BeginInForkedChild() { the_plan_table.store(new PlanTable); }
+
+}  // namespace
+
 // Never destroyed: threads may run ops while the process ends.
 PlanTable& ThePlanTable() {
-  static auto* const table = new PlanTable;
-  return *table;
+  [[maybe_unused]] static const int registered = [] {
+    the_plan_table.store(new PlanTable);
+    return ::pthread_atfork(nullptr, nullptr, &BeginInForkedChild);
+  }();
+  return *the_plan_table.load(std::memory_order_acquire);
 }
 MemoryPool& TheMemoryPool() {
   static auto* const pool = new MemoryPool;
@@ -37,6 +54,8 @@ void tandem_torch_close_group(uint64_t group) { ThePlanTable().CloseGroup(group)
 void tandem_torch_set_staging(uint64_t group, const tandem_memory* memory, void* data, size_t bytes) {
   ThePlanTable().SetStaging(group, {memory, static_cast<std::byte*>(data), bytes});
 }
+
+const tandem_memory* tandem_torch_staging(uint64_t group) { return ThePlanTable().Staging(group); }
 
 void tandem_torch_add_symmetric(uint64_t group, const void* address, size_t bytes) {
   const auto begin = reinterpret_cast<uintptr_t>(address);

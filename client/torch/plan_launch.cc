@@ -94,16 +94,33 @@ void* SlotData(const tandem_torch_slot& slot, std::span<const CallTensor> argume
   return slot.source == TANDEM_TORCH_ARGUMENT ? arguments[slot.index].data : DataOf(results[slot.index]);
 }
 
-tandem_status* LaunchAndWait(const TablePlan& plan, std::span<const tandem_binding> bindings) {
-  const LibraryTime time;
-  tandem_status* failed =
-      library.launch(plan.plan, plan.stream, bindings.data(), bindings.size(), plan.deadline_ms, nullptr);
-  return failed != nullptr ? failed : library.plan_wait(plan.plan, kFirstWaitMs);
-}
-
 // Whether the wait's own time is over. A launch that misses its deadline has a reason.
 bool GoesOn(const tandem_status* status) {
   return library.status_code(status) == TANDEM_DEADLINE_EXCEEDED && *library.status_reason(status) == '\0';
+}
+
+// Returns once the plan's launches have ended, so that their memory is free again. A launch that returns an
+// error may be in flight all the same.
+RunOutcome LaunchAndWait(const TablePlan& plan, std::span<const tandem_binding> bindings,
+                         bool (*wait_on)(uint64_t plan)) {
+  tandem_status *failed = nullptr, *waited = nullptr;
+  {
+    const LibraryTime time;
+    failed =
+        library.launch(plan.plan, plan.stream, bindings.data(), bindings.size(), plan.deadline_ms, nullptr);
+    waited = library.plan_wait(plan.plan, kFirstWaitMs);
+  }
+  if (waited != nullptr && GoesOn(waited)) {
+    library.status_free(waited);
+    waited = nullptr;
+    if (!wait_on(plan.id)) {
+      if (failed != nullptr) library.status_free(failed);
+      return {RunState::kFailed, nullptr, {}};
+    }
+  }
+  if (failed != nullptr && waited != nullptr) library.status_free(waited);
+  if (failed == nullptr) failed = waited;
+  return failed == nullptr ? RunOutcome{} : Failure(failed);
 }
 
 RunOutcome RunOnHost(GroupTable& group, TablePlan& plan, std::span<const CallTensor> arguments,
@@ -120,11 +137,8 @@ RunOutcome RunOnHost(GroupTable& group, TablePlan& plan, std::span<const CallTen
     if (slot.bytes != 0) bindings[i] = {staging.memory, slot.offset, nullptr};
     if (!slot.written) CopyArgument(arguments[slot.index], staging.data + slot.offset, slot.bytes, false);
   }
-  if (tandem_status* failed = LaunchAndWait(plan, {bindings.data(), plan.slots.size()}); failed != nullptr) {
-    if (!GoesOn(failed)) return Failure(failed);
-    library.status_free(failed);
-    if (!wait_on(plan.id)) return {RunState::kFailed, nullptr, {}};
-  }
+  RunOutcome outcome = LaunchAndWait(plan, {bindings.data(), plan.slots.size()}, wait_on);
+  if (outcome.state != RunState::kRan) return outcome;
   for (const tandem_torch_slot& slot : plan.slots) {
     if (!slot.written || slot.symmetric == TANDEM_TORCH_SYMMETRIC) continue;
     if (slot.source == TANDEM_TORCH_ARGUMENT) {

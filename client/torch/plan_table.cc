@@ -107,6 +107,13 @@ void PlanTable::SetStaging(uint64_t group, const StagingMemory& staging) {
   found->staging = staging;
 }
 
+const tandem_memory* PlanTable::Staging(uint64_t group) const {
+  const std::shared_ptr<GroupTable> found = GroupOf(group);
+  if (found == nullptr) return nullptr;
+  std::lock_guard running(found->running);
+  return found->staging.memory;
+}
+
 void PlanTable::AddSymmetric(uint64_t group, SymmetricRange range) {
   const std::shared_ptr<GroupTable> found = GroupOf(group);
   if (found == nullptr) return;

@@ -83,6 +83,7 @@ class PlanTable {
   void HideGroup(uint64_t group);
   void CloseGroup(uint64_t group);
   void SetStaging(uint64_t group, const StagingMemory& staging);
+  const tandem_memory* Staging(uint64_t group) const;
   void AddSymmetric(uint64_t group, SymmetricRange range);
   void RemoveSymmetric(uint64_t group, uintptr_t begin);
 

@@ -23,7 +23,7 @@ extern "C" {
 
 #define TANDEM_TORCH_API __attribute__((visibility("default")))
 /* Grows with every change of these functions. The package refuses a library of another version. */
-#define TANDEM_TORCH_VERSION 4
+#define TANDEM_TORCH_VERSION 5
 
 TANDEM_TORCH_API int tandem_torch_version(void);
 
@@ -48,9 +48,13 @@ TANDEM_TORCH_API void tandem_torch_hide_group(uint64_t group);
 /* Forgets the table. Waits for calls that run its plans. */
 TANDEM_TORCH_API void tandem_torch_close_group(uint64_t group);
 /* The group's registered memory on the host backend, which operands are copied to and from: `memory`, at the
- * address `data`. The memory before is used no more when this returns. */
+ * address `data`. NULL: there is none, and calls go to Python. The memory before is used no more when this
+ * returns, except by a call of this thread that waits in Python. */
 TANDEM_TORCH_API void tandem_torch_set_staging(uint64_t group, const tandem_memory* memory, void* data,
                                                size_t bytes);
+/* Returns that memory; NULL if there is none. A call of this thread that waits in Python uses it. Waits for
+ * calls of other threads. */
+TANDEM_TORCH_API const tandem_memory* tandem_torch_staging(uint64_t group);
 
 /* [address, address + bytes) of this process is in a symmetric tensor of the group, the same on all ranks.
  * Calls whose outputs lie there use plans whose peers write these outputs in place. */

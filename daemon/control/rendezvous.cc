@@ -72,20 +72,17 @@ Status Rendezvous::LateStatus(size_t rank) const {
 
 Status Rendezvous::Await(RegistryLock& lock, size_t rank, const Waiter& waiter) {
   const auto is_over = [this]() TANDEM_REQUIRES(registry_mutex) { return phase_ == Phase::kOver; };
-  ++slots_[rank].waiting;
+  slots_[rank].waiting.push_back(&waiter);
   bool done = waiter.Wait(lock, changed_, is_over);
   if (!done && phase_ == Phase::kWorking && while_working_ == WhileWorking::kAwaitsTheVerdict) {
     changed_.wait(lock.fused(), is_over);
     done = true;
   }
-  --slots_[rank].waiting;
+  std::erase(slots_[rank].waiting, &waiter);
   if (done) return Status::Ok();
   if (waiter.Cancelled()) {
     // The call is gone, not the rank: it may ask again, and the others go on waiting for it.
-    if (phase_ == Phase::kGathering && slots_[rank].waiting == 0) {
-      slots_[rank].taken = false;
-      slots_[rank].gave_up = true;
-    }
+    if (phase_ == Phase::kGathering && slots_[rank].waiting.empty()) GiveUp(slots_[rank]);
     return Status(Code::kCancelled, "the caller went away");
   }
   if (phase_ == Phase::kWorking) {
@@ -95,6 +92,20 @@ Status Rendezvous::Await(RegistryLock& lock, size_t rank, const Waiter& waiter) 
   }
   End(LateStatus(rank));
   return Status::Ok();
+}
+
+void Rendezvous::GiveUp(Slot& slot) {
+  slot.taken = false;
+  slot.gave_up = true;
+}
+
+void Rendezvous::DropCancelled() {
+  if (phase_ != Phase::kGathering) return;
+  for (Slot& slot : slots_) {
+    const bool cancelled = std::all_of(slot.waiting.begin(), slot.waiting.end(),
+                                       [](const Waiter* call) { return call->Cancelled(); });
+    if (slot.taken && !slot.waiting.empty() && cancelled) GiveUp(slot);
+  }
 }
 
 }  // namespace tandem::daemon

@@ -45,6 +45,9 @@ class Rendezvous {
   bool Taken(size_t rank) const TANDEM_REQUIRES(registry_mutex) { return slots_[rank].taken; }
   // The rank's call was cancelled, and the rank has not come again.
   bool GaveUp(size_t rank) const TANDEM_REQUIRES(registry_mutex) { return slots_[rank].gave_up; }
+  // Gives up the slots whose calls have been cancelled and do not know it yet: to be called before slots are
+  // looked at, so that whoever cancels a call can rely on it.
+  void DropCancelled() TANDEM_REQUIRES(registry_mutex);
   // A rank that gave its slot up is of no concern to the others any more.
   void Forget(size_t rank) TANDEM_REQUIRES(registry_mutex) { slots_[rank].gave_up = false; }
   bool Complete() const TANDEM_REQUIRES(registry_mutex);  // all slots are taken
@@ -77,9 +80,10 @@ class Rendezvous {
     bool taken = false;
     bool acknowledged = false;
     bool gave_up = false;
-    int waiting = 0;  // calls in Await: a retry may come while the first call waits
+    std::vector<const Waiter*> waiting;  // calls in Await: a retry may come while the first call waits
     Waiter::Clock::time_point since, deadline;
   };
+  void GiveUp(Slot& slot) TANDEM_REQUIRES(registry_mutex);
   Status LateStatus(size_t rank) const TANDEM_REQUIRES(registry_mutex);
 
   const std::string what_, verb_;

@@ -188,8 +188,9 @@ class Warnings(TandemTest):
                     wait_until(lambda: self.events(client, key), 20, "no event")
                 self.assertEqual(len(self.events(client, key)), expected)
             with open(self.daemon.log_path, errors="replace") as log:
-                lines = [line for line in log if f"key '{key}'" in line and "runs unfused" in line]
-            self.assertEqual(len(lines), expected, lines)
+                lines = [line for line in log if "runs unfused" in line]
+            # The log has one line for plans that differ in their numbers alone.
+            self.assertEqual(["key 'default'" in line for line in lines], [True], lines)
 
     @staticmethod
     def events(client, key):

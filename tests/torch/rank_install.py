@@ -282,7 +282,7 @@ def test_what_tandem_declines_runs_on_their_own_kernel(name):
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
             wide = OPS.fused_matmul_reduce_scatter(a.double(), b.double(), "sum", 0, name)
-        assert ["symm_mem's own kernel" in str(one.message) for one in seen] == [True], seen
+        assert ["symm_mem's own kernel" in str(one.message) for one in seen] == ([True] if rank() == 0 else []), seen
         assert calls == [(torch.float64, "sum", 0, name)], calls
         assert torch.equal(wide, (a.double() @ b.double()).chunk(world(), 0)[rank()] + 100)
         near(OPS.fused_matmul_reduce_scatter(a, b, "sum", 0, name), reference.reduce_scatter(a @ b, "sum", 0, name))

@@ -5,7 +5,7 @@ import warnings
 import tandem.torch
 import torch
 from checks import DEVICE, check, main, once
-from reference_ops import OPS, TOLERANCE, near, rand, reference, world
+from reference_ops import OPS, TOLERANCE, near, rand, rank, reference, world
 from tandem.torch import _fallback, _native
 from torch._inductor.utils import run_and_get_code
 from torch.testing import assert_close
@@ -276,7 +276,7 @@ def test_declined_types_fall_back_alike(name):
             assert_close(getattr(OPS, op)(*first, given, *behind), normed)
             assert_close(given, total)
     texts = [str(one.message) for one in seen]
-    assert len(texts) == 2 and all("float64" in text for text in texts), texts
+    assert len(texts) == (2 if rank() == 0 else 0) and all("float64" in text for text in texts), texts
 
 
 if __name__ == "__main__":

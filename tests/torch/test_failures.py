@@ -71,13 +71,13 @@ class Unavailable(unittest.TestCase):
             self.assertEqual(result["residual"][0], [2.0, 4.0])
             for got, want in zip(result["normed"][0], (2 / 10**0.5, 8 / 10**0.5)):
                 self.assertAlmostEqual(got, want, 5)
-            self.assertEqual(len(result["warnings"]), 4, result["warnings"])
+            self.assertEqual(len(result["warnings"]), 4 if rank == 0 else 0, result["warnings"])
             for text in (*result["warnings"], *result["their warnings"]):
                 self.assertIn(reason, text)
             # Behind install() what symm_mem had before goes on.
             self.assertEqual(result["theirs"], [[rank + 100.0, rank + 101.0], [rank + 102.0, rank + 103.0]])
             self.assertEqual(result["no theirs"], result["product"])
-            self.assertEqual(len(result["their warnings"]), 1)
+            self.assertEqual(len(result["their warnings"]), 1 if rank == 0 else 0)
             for fused_into, declined, text in result.get("records", ()):
                 self.assertEqual(fused_into, "matmul_all_reduce")
                 self.assertIn(reason, declined)

@@ -159,6 +159,7 @@ typedef struct tandem_client tandem_client;
 typedef struct tandem_group tandem_group;
 typedef struct tandem_plan tandem_plan;
 typedef struct tandem_memory tandem_memory; /* registered memory, or a symmetric tensor */
+typedef struct tandem_cancellation tandem_cancellation;
 typedef struct tandem_stream tandem_stream; /* a stream of the host backend */
 typedef struct tandem_graph tandem_graph;   /* an executable graph of the host backend */
 typedef struct tandem_capture_hold tandem_capture_hold;

@@ -18,6 +18,7 @@
  *   tandem/c_dlpack.h   memory handed on by DLPack, for bindings
  *   tandem/c_plan.h     requests, plans and launches
  *   tandem/c_stream.h   streams and graphs of the host backend
+ *   tandem/c_cancel.h   cancellation of calls that wait for other ranks
  *   tandem/c_capture.h  holds for CUDA graphs
  *
  * Stability. This interface is ABI-stable; the C++ interface (tandem/client.h) is not. Within one
@@ -59,6 +60,7 @@
 #ifndef TANDEM_TANDEM_H_
 #define TANDEM_TANDEM_H_
 
+#include "tandem/c_cancel.h"
 #include "tandem/c_capture.h"
 #include "tandem/c_dlpack.h"
 #include "tandem/c_memory.h"

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -83,6 +84,8 @@ struct GroupRecord {
   std::map<uint64_t, PlanRecord> plans TANDEM_GUARDED_BY(registry_mutex);
   // The last launch of each plan that was reported as waiting for a rank.
   std::map<uint64_t, uint64_t> late_launches TANDEM_GUARDED_BY(registry_mutex);
+  // The kinds of plans' warnings that have been logged.
+  std::set<std::string> logged_warnings TANDEM_GUARDED_BY(registry_mutex);
   uint32_t next_plan_index TANDEM_GUARDED_BY(registry_mutex) = 0;
   uint64_t next_epoch TANDEM_GUARDED_BY(registry_mutex) = 1;
   // Whether the engines have made a communicator for it. Guarded by `work`, which the analysis cannot follow.

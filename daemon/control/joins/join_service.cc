@@ -67,6 +67,18 @@ Status JoinService::AwaitNameFree(RegistryLock& lock, const std::string& scope, 
   }
 }
 
+void JoinService::AwaitMade(RegistryLock& lock, const std::string& scope, const Waiter& waiter) {
+  Registry& registry = core_.registry;
+  const auto name = registry.names.find(scope);
+  if (name == registry.names.end()) return;
+  const std::shared_ptr<std::condition_variable> freed = name->second.freed;
+  (void)waiter.Wait(lock, *freed, [&]() TANDEM_REQUIRES(registry_mutex) {
+    const auto now = registry.names.find(scope);
+    return now == registry.names.end() || !now->second.current || registry.stopping ||
+           now->second.current->state() != GroupState::kInstalling;
+  });
+}
+
 Status JoinService::TakeVerdict(NameRecord& name, const SessionRecord& session, int rank) {
   if (!name.verdict) return Status::Ok();
   JoinVerdict& verdict = *name.verdict;
@@ -164,6 +176,7 @@ Result<v1::JoinGroupReply> JoinService::Join(const SessionRef& session, const v1
   RegistryLock lock(registry);
   TANDEM_RETURN_IF_ERROR(registry.SessionAlive(*session));
   if (request.again()) {
+    AwaitMade(lock, scope, waiter);
     if (const GroupRecord* const made = MadeFor(scope, *session, request)) {
       v1::JoinGroupReply reply;
       FillReply(*made, &reply);
@@ -176,6 +189,7 @@ Result<v1::JoinGroupReply> JoinService::Join(const SessionRef& session, const v1
   TANDEM_RETURN_IF_ERROR(TakeVerdict(registry.names[scope], *session, rank));
   if (wrong.ok()) wrong = registry.ledger.Check(session->payer(), Resource::kGroups, 1);
   std::shared_ptr<JoinRendezvous> rendezvous = registry.names[scope].joining;
+  if (rendezvous) rendezvous->DropCancelled();
   if (wrong.ok() && !rendezvous) {
     const size_t world = static_cast<size_t>(request.world_size());
     rendezvous = std::make_shared<JoinRendezvous>(world, "group '" + request.name() + "'", "join",

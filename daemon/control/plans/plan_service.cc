@@ -29,6 +29,9 @@ uint64_t KeptBytes(const std::string& key, const std::vector<engine::v1::Command
   return bytes;
 }
 
+// Kinds of warnings of plans, for a group, that are logged.
+constexpr size_t kMaxLoggedWarnings = 32;
+
 std::string NameOf(const GroupRecord& group, const std::string& key) {
   return "key '" + key + "' of group '" + group.name + "'";
 }
@@ -88,6 +91,8 @@ Result<v1::PrepareReply> PlanService::Prepare(const SessionRef& session, const v
                           ParseOpRequest(request.request(), static_cast<int>(group->world())));
   TANDEM_RETURN_IF_ERROR(installer_.AwaitInstalled(lock, *group, waiter));
   const std::string text = OpRequestToProto(parsed).SerializeAsString();
+  if (const auto before = group->prepares.find(key); before != group->prepares.end())
+    before->second->DropCancelled();
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<PrepareRendezvous> rendezvous,
                           Enter(*group, r, key, text, waiter));
   if (rendezvous->phase() == Rendezvous::Phase::kGathering) {
@@ -335,6 +340,11 @@ void PlanService::ReportWarnings(GroupRecord& group, const Draft& draft, uint64_
   const Status status(Code::kFailedPrecondition, draft.context + ": " + text, {.reason = "PLAN_WARNING"});
   group.PostEvent(GroupService::EventOf(group, v1::Event::PLAN_WARNING, -1, status), -1,
                   core_.options.limits.events_per_session);
+  // Plans of ever new shapes would fill the log with the same line.
+  std::string kind = text;
+  std::erase_if(kind, [](char letter) { return letter >= '0' && letter <= '9'; });
+  if (group.logged_warnings.size() >= kMaxLoggedWarnings || !group.logged_warnings.insert(kind).second)
+    return;
   core_.Log(LogSeverity::kWarning, "group=" + std::to_string(group.id) + " plan=" + std::to_string(plan_id) +
                                        " " + status.message());
 }

@@ -151,6 +151,29 @@ TEST_F(ControlWaitsTest, ACancelledRendezvousIsTakenUpAgain) {
   }
 }
 
+// Whoever cancels a call may at once make another one: nobody meets the first one any more.
+TEST_F(ControlWaitsTest, ACancelledPrepareIsForgottenAtOnce) {
+  Start(2);
+  const auto sessions = AttachAll(2);
+  const uint64_t group = Join(sessions);
+  for (const size_t next : {size_t{0}, size_t{1}}) {  // the rank that comes first with another request
+    const std::string key = "k" + std::to_string(next);
+    const auto prepare = [&](size_t rank, int64_t elements, const Waiter& waiter) {
+      return control->Prepare(sessions[rank], AllReduce(group, key, elements), waiter).status();
+    };
+    std::atomic<bool> gone = false, waits = false;
+    auto first = std::async(std::launch::async, [&] { return prepare(0, 7, Until(gone, &waits)); });
+    ASSERT_TRUE(Eventually([&] { return waits.load(); }));
+    gone = true;
+    auto soon = std::async(std::launch::async, [&] { return prepare(next, 8, Waiter::For(kPatience)); });
+    EXPECT_EQ(first.get().code(), Code::kCancelled);
+    const Status last = prepare(1 - next, 8, Waiter::For(kPatience));
+    EXPECT_TRUE(last.ok()) << last.ToString();
+    const Status other = soon.get();
+    EXPECT_TRUE(other.ok()) << other.ToString();
+  }
+}
+
 TEST_F(ControlWaitsTest, ACancelledRendezvousThatStaysAwayIsNamed) {
   Start(3);
   const auto sessions = AttachAll(3);

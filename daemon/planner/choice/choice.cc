@@ -1,5 +1,6 @@
 #include "daemon/planner/choice/choice.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -389,7 +390,13 @@ Result<Choice> Choose(const Problem& problem, const Measured* measured) {
     choice.refused.push_back({candidate.algorithm, WhyNotThis(problem, candidate, *chosen, asked, measured),
                               candidate.predicted_us, time == nullptr ? 0 : time->median_us});
   }
-  if (IsFusedOp(request.op) && !Overlaps(chosen->algorithm) && request.on_unfused == OnUnfused::kWarn) {
+  // Nothing is lost where an overlapping algorithm could run and is slower.
+  const bool by_time =
+      !asked && std::any_of(candidates.begin(), candidates.end(), [](const Candidate& candidate) {
+        return Overlaps(candidate.algorithm) && candidate.impossible.empty() && candidate.only_asked.empty();
+      });
+  if (IsFusedOp(request.op) && !Overlaps(chosen->algorithm) && !by_time &&
+      request.on_unfused == OnUnfused::kWarn) {
     std::string warning = Text(OpName(request.op), " runs unfused");
     for (const RefusedAlgorithm& refused : choice.refused) {
       warning += Text("; ", AlgorithmName(refused.algorithm), ": ", refused.reason);

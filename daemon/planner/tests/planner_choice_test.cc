@@ -168,8 +168,12 @@ TEST(FusedChoice, TakesTheUnfusedOneWhereItIsFasterAndSaysSo) {
   EXPECT_TRUE(plan.warnings.empty());
   small.on_unfused = OnUnfused::kWarn;
   plan = MustPlan(small, SwitchGroup(8));
+  EXPECT_THAT(ReasonAgainst(plan, Algorithm::kPipeline), HasSubstr("unfused is preferred: predicted"));
+  EXPECT_TRUE(plan.warnings.empty()) << "nothing is lost";
+  small.algorithm = Algorithm::kUnfused;
+  plan = MustPlan(small, SwitchGroup(8));
   ASSERT_EQ(plan.warnings.size(), 1u);
-  EXPECT_THAT(plan.warnings[0], HasSubstr("pipeline: unfused is preferred: predicted"));
+  EXPECT_THAT(plan.warnings[0], HasSubstr("runs unfused; pipeline: "));
   const OperationPlan large = MustPlan(GatherMatmul(8, 1024, 7168, 8192, 0, DType::kBf16), SwitchGroup(8));
   EXPECT_TRUE(large.fused);
   EXPECT_EQ(large.algorithm, Algorithm::kPipeline);

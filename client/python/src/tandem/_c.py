@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import math
 import os
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from . import errors
+from .enums import Code
 
 ABI_VERSION = 3
 YEAR_MS = 365 * 24 * 3600 * 1000  # the longest deadline
 MAX_RANKS = 8
+SLICE_MS = 200  # the longest wait in the library where signals are to be seen meanwhile
+_CANCELLED_WITHIN = 5.0  # seconds
 
 Pointer = ctypes.c_void_p
 _int, _u32, _u64, _i64 = ctypes.c_int, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64
@@ -174,6 +179,10 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "graph_free": (None, [Pointer]),
     "capture_hold_begin": (STATUS, [Pointer, _out]),
     "capture_hold_free": (None, [Pointer]),
+    "cancellation_create": (STATUS, [_out]),
+    "cancellation_free": (None, [Pointer]),
+    "cancellation_use": (None, [Pointer]),
+    "cancellation_cancel": (None, [Pointer]),
 }
 
 
@@ -202,6 +211,39 @@ class Library:
         if status:
             raise self.take(status)
 
+    def wait(self, function: Any, *arguments: Any, made: Callable[[], None] | None = None) -> None:
+        """A call that waits for other ranks; raises the exception for its status. On the main thread an exception of a signal's
+        handler ends it at once. The rank may then make it again, unless it has succeeded all the same: then `made` is called before
+        the exception goes on."""
+        if threading.current_thread() is not threading.main_thread():
+            self.raise_status(function(*arguments))
+            return
+        call = _Call(self, function, arguments)
+        error = call.run()
+        if error is None:
+            self.raise_status(call.status)
+            return
+        if call.status:
+            self.status_free(call.status)
+        elif made is not None:
+            made()
+        raise error
+
+    def wait_in_slices(self, timeout: float | None, call: Callable[[int], int]) -> None:
+        """`call(deadline_ms)`, which waits and can be made again, until it ends otherwise than by its own deadline, or the timeout
+        is over. Python sees signals between the calls."""
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        left = milliseconds(timeout)
+        while True:
+            status = call(min(left, SLICE_MS))
+            left = max(1, min(YEAR_MS, math.ceil(1000 * min(end - time.monotonic(), YEAR_MS / 1000))))
+            if not status:
+                return
+            slice_over = self.status_code(status) == Code.DEADLINE_EXCEEDED and not self.status_reason(status)
+            if not slice_over or time.monotonic() >= end:
+                self.raise_status(status)
+            self.status_free(status)
+
     def take(self, status: int, *, free: bool = True) -> errors.TandemError:
         """The exception for a tandem_status* that is not NULL."""
         texts = (self.status_message, self.status_reason, self.status_who, self.status_field)
@@ -224,6 +266,52 @@ class Library:
             limit=limit,
             usage=usage,
         )
+
+
+class _Call:
+    """A call on a thread of its own, for a thread that must hear signals meanwhile."""
+
+    def __init__(self, library: Library, function: Any, arguments: tuple[Any, ...]) -> None:
+        self.status = 0
+        self._library, self._function, self._arguments = library, function, arguments
+        self._cancellation = Pointer()
+        self._begun, self._ended = False, threading.Lock()
+
+    def _work(self) -> None:
+        self._begun = True
+        try:
+            self._library.cancellation_use(self._cancellation)
+            self.status = self._function(*self._arguments) or 0
+            self._library.cancellation_use(None)
+        finally:
+            self._ended.release()
+
+    def run(self) -> BaseException | None:
+        """Makes the call. Returns the exception that has broken off the wait for it; the call has ended all the same."""
+        self._library.raise_status(self._library.cancellation_create(ctypes.byref(self._cancellation)))
+        first: BaseException | None = None
+        started = False
+        self._ended.acquire()
+        while True:
+            try:
+                if not started:
+                    started = True
+                    self._start()
+                while not self._ended.acquire(timeout=-1 if first is None else _CANCELLED_WITHIN):
+                    if not self._begun:  # the exception came before the thread
+                        break
+                break
+            except BaseException as error:
+                first = first or error
+                self._library.cancellation_cancel(self._cancellation)
+        self._library.cancellation_free(self._cancellation)
+        return first
+
+    def _start(self) -> None:
+        try:
+            _thread.start_new_thread(self._work, ())
+        except RuntimeError:  # no more threads: the signal waits
+            self._work()
 
 
 def bundle_folder() -> Path:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
 from . import _c, _places, enums, errors
 from .bootstrap import Job
@@ -40,6 +41,7 @@ class Client:
         self._stream: Stream | None = None
         self._lock = threading.Lock()
         self._ordinals: dict[str, int] = {}
+        self._unclaimed: dict[Any, Group] = {}
         self.session_id: int = library.client_session_id(handle)
         self.backend: str = library.client_backend(handle).decode()
         self.daemon_version: str = library.client_daemon_version(handle).decode()
@@ -90,7 +92,16 @@ class Client:
         given.deadline_ms, given.launch_deadline_ms = _c.milliseconds(deadline), _c.milliseconds(launch_deadline, 0)
         given.option_names, given.option_count = texts(*[item[0].encode() for item in items]), len(items)
         given.option_values = texts(*[item[1].encode() for item in items])
-        library.raise_status(library.join_group(self._open(), ctypes.byref(given), ctypes.byref(group)))
+        # A call before may have been broken off as it succeeded.
+        place = (name, key, rank)
+        joined = self._unclaimed.pop(place, None)
+        if joined is not None:
+            return joined
+
+        def made() -> None:
+            self._unclaimed[place] = Group(self, group.value or 0, name)
+
+        library.wait(library.join_group, self._open(), ctypes.byref(given), ctypes.byref(group), made=made)
         return Group(self, group.value or 0, name)
 
     def registered(self, shape: Sequence[int] | int, dtype: DType | str = DType.f32, *, gpu_uuid: str) -> Memory:

@@ -40,7 +40,8 @@ class TandemError(RuntimeError):
     """A status of Tandem that is not OK.
 
     code: the canonical code. reason: a stable upper-case word, or "". message: for people. who: the rank, session or GPU at
-    fault, or "". field: the request's field that is wrong, or "". ranks: the ranks at fault. pid: the process at fault, or
+    fault, or "". field: the request's field that is wrong, or "". ranks: the ranks at fault, numbered within their group.
+    global_ranks: the same among all processes, where torch knows them. pid: the process at fault, or
     None. limit, usage: of a ResourceExhausted, else 0. started: of a failed launch, whether an engine had begun it (outputs may
     be written in part); None if not known.
     """
@@ -69,6 +70,12 @@ class TandemError(RuntimeError):
         self.pid = pid
         self.started = started
         self.limit, self.usage = limit, usage
+        self.global_ranks: tuple[int, ...] = ()
+
+    def add(self, text: str) -> None:
+        """Adds to the message, behind "; "."""
+        self.message += f"; {text}"
+        self.args = (f"{self.code.name}: {self.message}" + (f" [{self.reason}]" if self.reason else ""),)
 
     @property
     def rank(self) -> int | None:

@@ -25,6 +25,7 @@ class Group:
         library = _c.library()
         self.client, self.name = client, name
         self._owns_client = False  # of init(): the client ends with the group
+        self._unclaimed: dict[str, Plan] = {}  # of prepare() calls that were broken off as they succeeded
         self._handle = _c.Handle(handle, library.group_free)
         self.id: int = library.group_id(handle)
         self.rank: int = library.group_rank(handle)
@@ -67,10 +68,25 @@ class Group:
         request = Request(op, slots, **options)
         library, plan = _c.library(), _c.Pointer()
         structure = request.to_c()
-        library.raise_status(
-            library.prepare(self._open(), key.encode(), ctypes.byref(structure), _c.milliseconds(deadline), ctypes.byref(plan))
+
+        def made() -> None:
+            self._unclaimed[key] = Plan(self, plan.value or 0)
+
+        library.wait(
+            library.prepare,
+            self._open(),
+            key.encode(),
+            ctypes.byref(structure),
+            _c.milliseconds(deadline),
+            ctypes.byref(plan),
+            made=made,
         )
+        self._unclaimed.pop(key, None)  # the same plan: a key that is prepared again has one
         return Plan(self, plan.value or 0)
+
+    def unclaimed(self, key: str) -> Plan | None:
+        """The plan of a prepare() that was broken off as it succeeded; the caller's from now on. None if there is none."""
+        return self._unclaimed.pop(key, None)
 
     def empty(
         self, shape: Sequence[int] | int, dtype: DType | str = DType.f32, *, name: str | None = None, deadline: float | None = 30
@@ -103,6 +119,7 @@ class Group:
         """Leaves after this rank's own launches. Later launches of the others fail with RankLeft."""
         if self._handle.value:
             library = _c.library()
+            self._unclaimed.clear()
             status = library.group_leave(self._handle.value, _c.milliseconds(deadline))
             self._handle.close()
             if self._owns_client:
@@ -117,7 +134,7 @@ class Group:
         again. RankLost: the group is broken.
         """
         library = _c.library()
-        library.raise_status(library.group_renew(self._open(), _c.milliseconds(deadline)))
+        library.wait(library.group_renew, self._open(), _c.milliseconds(deadline))
 
     def __enter__(self) -> Group:
         return self

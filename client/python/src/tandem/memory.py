@@ -149,12 +149,12 @@ class Tensor(Memory):
     def put_signal(self, peer: int, channel: int = 0, timeout: float | None = 30) -> None:
         """Sets the peer's word for (this rank, channel). DeadlineExceeded if it has not taken the last signal."""
         library = _c.library()
-        library.raise_status(library.tensor_put_signal(self._open(), peer, channel, _c.milliseconds(timeout)))
+        library.wait_in_slices(timeout, lambda wait: library.tensor_put_signal(self._open(), peer, channel, wait))
 
     def wait_signal(self, peer: int, channel: int = 0, timeout: float | None = 30) -> None:
         """Waits for the peer's signal and takes it. DeadlineExceeded names the peer."""
         library = _c.library()
-        library.raise_status(library.tensor_wait_signal(self._open(), peer, channel, _c.milliseconds(timeout)))
+        library.wait_in_slices(timeout, lambda wait: library.tensor_wait_signal(self._open(), peer, channel, wait))
 
     def barrier(self, channel: int = 0, timeout: float | None = 30) -> None:
         """Waits for all ranks. DeadlineExceeded names the ranks that did not come."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from . import _c, enums
+from . import _c, enums, errors
 from .enums import Algorithm, DType, OnUnfused, Op, Placement, ReduceOp, Role, WireType
 from .memory import Memory
 
@@ -213,7 +214,7 @@ class Plan:
     def wait(self, timeout: float | None = 600) -> None:
         """Waits until every launch of the plan by this client has ended, and raises the first failure not yet raised."""
         library = _c.library()
-        library.raise_status(library.plan_wait(self._open(), _c.milliseconds(timeout)))
+        library.wait_in_slices(timeout, lambda wait: library.plan_wait(self._open(), wait))
 
     def done(self) -> bool:
         """Whether all launches have ended; raises a failure not yet raised."""
@@ -225,6 +226,8 @@ class Plan:
         """Releases the plan; launches on streams end first. Does nothing the second time."""
         if self._handle.value:
             library = _c.library()
+            with contextlib.suppress(errors.TandemError):  # whose failure it is, nobody asks any more
+                self.wait(60)
             status = library.plan_release(self._handle.value)
             self._handle.close()
             library.raise_status(status)
@@ -255,7 +258,7 @@ class Stream:
     def synchronize(self, timeout: float | None = 600) -> None:
         """Waits for all work that was enqueued so far. DeadlineExceeded after `timeout` seconds."""
         library = _c.library()
-        library.raise_status(library.stream_synchronize(self._open(), _c.milliseconds(timeout)))
+        library.wait_in_slices(timeout, lambda wait: library.stream_synchronize(self._open(), wait))
 
     def begin_capture(self) -> None:
         """From here to end_capture() the stream's calls are recorded and nothing runs."""

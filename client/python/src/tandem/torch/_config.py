@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
 import warnings
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import torch
+
+_log = logging.getLogger("tandem.torch")
 OnUnavailable = Literal["fallback", "error"]
 PlacedOn = Literal["auto", "engine", "client"]
 
@@ -63,11 +69,26 @@ def configure(**changes: Any) -> Config:
     return changed
 
 
-_warned: set[tuple[str, str, str, str]] = set()
+_warned: set[tuple[str, str, str]] = set()
+_PACKAGES = tuple(os.path.dirname(package.__file__) + os.sep for package in (torch, sys.modules[__package__.partition(".")[0]]))
 
 
-def warn_once(group: str, what: str, reason: str, by: str = "torch's own collectives") -> None:
-    """One warning for each (group, op, reason) of this process. `by`: what runs instead."""
-    if (group, what, reason, by) not in _warned:
-        _warned.add((group, what, reason, by))
-        warnings.warn(f"tandem: {what} of group {group!r} runs on {by}: {reason}", RuntimeWarning, stacklevel=3)
+def _callers_level() -> int:
+    """The stacklevel, for warn_once(), of the nearest line that is neither torch's nor this package's."""
+    frame, level = sys._getframe(2), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGES):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def warn_once(rank: int, group: str, what: str, reason: str, by: str = "torch's own collectives") -> None:
+    """One warning for each (op, reason), at the line that calls the op, by the rank 0 of a group: the ranks decline alike. Others
+    log it. `by`: what runs instead."""
+    if (what, reason, by) in _warned:
+        return
+    _warned.add((what, reason, by))
+    text = f"tandem: {what} of group {group!r} runs on {by}: {reason}"
+    if rank == 0:
+        warnings.warn(text, RuntimeWarning, stacklevel=_callers_level())
+    else:
+        _log.info("%s", text)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
+import functools
 import os
 import secrets
 import threading
+import time
 import weakref
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -20,8 +21,9 @@ from .. import _places, client as core, errors
 from ..client import Client
 from ..group import Group
 from . import _config, _graph_holds, _native
+from ._meeting import Meeting, rank_late
 from ._plans import PlanCache
-from ._private import backend_of, on_end, resolve, store_of
+from ._private import backend_of, global_ranks, on_end, process_groups, resolve
 from ._symmetric import Ranges
 
 __all__ = ["Attachment", "attach", "attachment", "detach", "synchronize"]
@@ -30,22 +32,28 @@ __all__ = ["Attachment", "attach", "attachment", "detach", "synchronize"]
 class Attachment:
     """A process group's Tandem group. `group` is None where there is none, and `reason` says why; both are alike on all ranks."""
 
-    def __init__(self, process_group: Any, name: str, group: Group | None, reason: str, config: _config.Config) -> None:
+    def __init__(
+        self, process_group: Any, name: str, group: Group | None, reason: str, config: _config.Config, pids: Sequence[int]
+    ) -> None:
+        """pids: of the ranks' processes; of none where they have not told."""
         self._process_group = weakref.ref(process_group)
+        self._process = os.getpid()
         self.name, self.group, self.reason, self.config = name, group, reason, config
         self.rank: int = process_group.rank()
         self.world_size: int = process_group.size()
+        self.global_ranks = global_ranks(process_group)
+        self._pids = list(pids)
         self.device_type = "" if group is None else {"host": "cpu", "cuda": "cuda"}[group.client.backend]
         if self.device_type == "cuda":
             _graph_holds.install()
-        table = None
+        self._table: _native.Table | None = None
         if group is not None and _native.kernels is not None:
-            table = _native.Table(name)
-            # Without notice of the group's end a plan might serve a later group of this name.
-            if not on_end(process_group, table.hide):
-                table.hide()
-        self.symmetric = Ranges(table, config.write_in_place)
-        self.plans = PlanCache(self, table)
+            self._table = _native.Table(name)
+        self.symmetric = Ranges(self._table, config.write_in_place)
+        self.plans = PlanCache(self, self._table)
+        # Without notice of the group's end a plan might serve a later group of this name.
+        if not on_end(process_group, functools.partial(_group_ended, weakref.ref(self))) and self._table is not None:
+            self._table.hide()
 
     def __repr__(self) -> str:
         return f"<tandem.torch.Attachment {self.name!r}: {self.group or self.reason}>"
@@ -62,24 +70,111 @@ class Attachment:
             return f"the node's daemon runs the {self.group.client.backend} backend, which does not serve {device} tensors"
         return ""
 
+    def name_ranks(self, error: errors.TandemError) -> None:
+        """Adds to an error's text which processes its ranks are: it numbers them within the group."""
+        known = [rank for rank in error.ranks if rank < self.world_size]
+        if not known or error.global_ranks:
+            return
+        error.global_ranks = tuple(self.global_ranks[rank] for rank in known)
+        told = []
+        for rank in known:
+            pid = f", pid {self._pids[rank]}" if rank < len(self._pids) else ""
+            told.append(f"rank {rank} is global rank {self.global_ranks[rank]}{pid}")
+        error.add(f"in group {self.name!r} " + ", ".join(told))
+
+    def hide(self) -> None:
+        """Ops find its plans no more: its name may be another process group's now."""
+        if self._table is not None:
+            self._table.hide()
+
     def close(self) -> None:
-        """Releases the plans and leaves the group."""
+        """Releases the plans and leaves the group. Does nothing in a forked child, where they are the parent's."""
+        if self._process != os.getpid():
+            return
         group, self.group, self.reason = self.group, None, "the group has been detached"
         self.plans.close()
         if group is not None:
             group.leave()
 
 
-_attachments: dict[str, Attachment] = {}
-_clients: dict[str, Client] = {}
-_lock = threading.RLock()
+class _Turn:
+    """Threads that attach one group do so one after another."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.users = 0
+
+
+class _State:
+    """What this process has of Tandem. No lock is held while another rank is awaited: groups are independent."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # of all that follows
+        self.attachments: dict[str, Attachment] = {}
+        self.meetings: dict[str, Meeting] = {}
+        self.turns: dict[str, _Turn] = {}
+        self.connecting = threading.Lock()
+        self.clients: dict[str, Client] = {}
+        # Process groups that a forked child has from its parent, whose sockets they use.
+        self.inherited: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.parent: Any = None  # its state, which must not end here
+
+
+_state = _State()
+
+
+def _after_fork() -> None:
+    global _state
+    parent, _state = _state, _State()
+    _state.parent = parent
+    _state.inherited.update(process_groups())
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _check_not_forked(process_group: Any) -> None:
+    if _state.inherited and process_group in _state.inherited:
+        raise errors.FailedPrecondition(
+            f"group {process_group.group_name!r} was made before a fork, in the parent; start the child by exec or spawn",
+            reason="FORKED",
+        )
+
+
+@contextlib.contextmanager
+def _turn_of(name: str) -> Iterator[None]:
+    state = _state
+    with state.lock:
+        turn = state.turns.setdefault(name, _Turn())
+        turn.users += 1
+    try:
+        with turn.lock:
+            yield
+    finally:
+        with state.lock:
+            turn.users -= 1
+            if turn.users == 0:
+                del state.turns[name]
+
+
+def _group_ended(ended: weakref.ref[Attachment]) -> None:
+    """torch has destroyed the process group, or the attachment has a successor."""
+    found = ended()
+    if found is None:
+        return
+    found.hide()
+    with _state.lock:
+        if _state.attachments.get(found.name) is found:
+            del _state.attachments[found.name]
+    _close(found)
 
 
 def _client(config: _config.Config) -> Client:
     where = config.runtime_dir or _places.runtime_dir()
-    if where not in _clients:
-        _clients[where] = core.connect(where, timeout=10)
-    return _clients[where]
+    with _state.connecting:
+        if where not in _state.clients:
+            _state.clients[where] = core.connect(where, timeout=10)
+        return _state.clients[where]
 
 
 def _daemon_identity(config: _config.Config) -> str:
@@ -91,45 +186,23 @@ def _daemon_identity(config: _config.Config) -> str:
     return f"{boot}:{socket.st_dev}:{socket.st_ino}"
 
 
-class _Exchange:
-    """Small messages of all ranks to all, over the process group's store."""
-
-    def __init__(self, process_group: Any, timeout: float) -> None:
-        self._store = store_of(process_group)
-        self._rank, self._size, self._timeout = process_group.rank(), process_group.size(), timeout
-        # The n-th attachment of a group under one store, though names of groups are used again.
-        arrivals = self._store.add("tandem/arrivals", 1)
-        self._prefix = f"tandem/{(arrivals - 1) // self._size}"
-
-    def all(self, topic: str, message: dict[str, Any]) -> list[dict[str, Any]]:
-        """Every rank's message, in rank order. RankLate names the ranks that have not sent one in time."""
-        keys = [f"{self._prefix}/{topic}/{rank}" for rank in range(self._size)]
-        self._store.set(keys[self._rank], json.dumps(message))
-        try:
-            self._store.wait(keys, timedelta(seconds=self._timeout))
-        except RuntimeError as error:
-            late = tuple(rank for rank, key in enumerate(keys) if not self._store.check([key]))
-            if not late:
-                raise
-            names = ", ".join(map(str, late))
-            raise errors.RankLate(
-                f"attaching: rank {names} has not come within {self._timeout:g} s",
-                reason="RANK_LATE",
-                who=f"rank {names}",
-                ranks=late,
-            ) from error
-        return [json.loads(self._store.get(key)) for key in keys]
+def _local_rank() -> int:
+    text = os.environ.get("LOCAL_RANK", "")
+    if not text:
+        return dist.get_rank()
+    if not text.isdecimal():
+        raise RuntimeError(f"LOCAL_RANK is {text!r}, not a number")
+    return int(text)
 
 
-def _offer(config: _config.Config, process_group: Any) -> dict[str, Any]:
+def _offer(config: _config.Config) -> dict[str, Any]:
     """This rank's side of the decision: its daemon and GPU, or why there is none."""
     try:
         client = _client(config)
         if client.backend == "cuda":
             gpu = core.cuda_device_uuid(torch.cuda.current_device())
         else:
-            ordinal = int(os.environ.get("LOCAL_RANK", dist.get_rank()))
-            gpu = client.gpus[ordinal % len(client.gpus)]
+            gpu = client.gpus[_local_rank() % len(client.gpus)]
         return {"daemon": _daemon_identity(config), "backend": client.backend, "gpu": gpu, "gpus": list(client.gpus)}
     except (errors.TandemError, ImportError, OSError, RuntimeError) as error:
         return {"refused": str(error)}
@@ -165,37 +238,80 @@ def _gpus(offers: list[dict[str, Any]]) -> list[str]:
     return found
 
 
-def _join(process_group: Any, name: str, config: _config.Config) -> tuple[Group | None, str]:
-    if backend_of(process_group) == "fake":
-        return None, "the process group is a fake one"
-    exchange = _Exchange(process_group, config.rendezvous_timeout)
-    rank, size = process_group.rank(), process_group.size()
-    key = {"key": secrets.token_hex(16)} if rank == 0 else {}
-    offers = exchange.all("offer", _offer(config, process_group) | key)
-    refusal = _refusal(offers)
-    if refusal:
-        return None, refusal
-    group: Group | None = None
-    outcome: dict[str, Any] = {}
+def _meeting_of(process_group: Any, name: str) -> Meeting:
+    """The group's meeting: that of a call before which has given up, or a new one."""
+    with _state.lock:
+        found = _state.meetings.get(name)
+    if found is None or not found.of(process_group):
+        found = Meeting(process_group)
+        with _state.lock:
+            _state.meetings[name] = found
+    return found
+
+
+def _outcome(meeting: Meeting, name: str, config: _config.Config, offers: list[dict[str, Any]]) -> dict[str, Any]:
+    """Joins the Tandem group, for which all ranks have made offers; {} once it is joined, else why not."""
+    before = [outcome for outcome in meeting.seen("outcome") if outcome]
+    if before:  # others have given up
+        return before[0]
     try:
-        group = _client(config).join(
+        meeting.joined = _client(config).join(
             f"torch.{name}",
-            world_size=size,
-            rank=rank,
+            world_size=meeting.size,
+            rank=meeting.rank,
             job_key=offers[0]["key"],
-            gpu_uuid=_gpus(offers)[rank],
+            gpu_uuid=_gpus(offers)[meeting.rank],
             deadline=config.rendezvous_timeout,
             launch_deadline=config.launch_deadline,
         )
+    except errors.DeadlineExceeded as error:
+        meeting.late = error
+        return {"late": str(error)}
     except errors.TandemError as error:
-        outcome = {"refused": str(error)}
-    outcomes = exchange.all("outcome", outcome)
-    for other, told in enumerate(outcomes):
-        if "refused" in told:
-            if group is not None:
+        return {"refused": f"rank {meeting.rank} could not join: {error}"}
+    return {}
+
+
+def _join(process_group: Any, name: str, config: _config.Config) -> tuple[Group | None, str, list[int]]:
+    """The group, or why there is none, and the pids of its ranks."""
+    if backend_of(process_group) == "fake":
+        return None, "the process group is a fake one", []
+    meeting = _meeting_of(process_group, name)
+    timeout = config.rendezvous_timeout
+    end = time.monotonic() + timeout
+    while True:
+        if not meeting.has_sent("offer"):
+            key = {"key": secrets.token_hex(16)} if meeting.rank == 0 else {}
+            meeting.send("offer", {**_offer(config), **key, "pid": os.getpid()})
+        offers = meeting.receive("offer", timeout)
+        pids = [int(offer["pid"]) for offer in offers]
+        refusal = _refusal(offers)
+        if refusal:
+            meeting.end_round()
+            return None, refusal, pids
+        came_late = not meeting.has_sent("outcome")
+        if came_late:
+            meeting.send("outcome", _outcome(meeting, name, config, offers))
+        try:
+            # A rank that could not join has waited for the others already.
+            outcomes = meeting.receive("outcome", 0.0 if came_late and meeting.late else timeout)
+        except errors.RankLate as error:
+            raise meeting.late or error from None
+        group, late = meeting.joined, meeting.late
+        meeting.end_round()
+        failed = [outcome for outcome in outcomes if outcome]
+        if not failed:
+            return group, "", pids
+        if group is not None:
+            with contextlib.suppress(errors.TandemError):
                 group.leave()
-            return None, f"rank {other} could not join: {told['refused']}"
-    return group, ""
+        refused = [outcome["refused"] for outcome in failed if "refused" in outcome]
+        if refused:
+            return None, refused[0], pids
+        # Somebody gave up in the middle of the round. All are here for the next one, or come to it.
+        if time.monotonic() >= end:
+            late_ranks = [rank for rank, outcome in enumerate(outcomes) if outcome]
+            raise late or rank_late(process_group, late_ranks, "attaching: {} has given up; attach again")
 
 
 def attach(group: Any = None, *, on_unavailable: _config.OnUnavailable | None = None) -> Attachment:
@@ -209,19 +325,26 @@ def attach(group: Any = None, *, on_unavailable: _config.OnUnavailable | None = 
     not come.
     """
     process_group = resolve(group)
+    _check_not_forked(process_group)
     name = str(process_group.group_name)
-    with _lock:
-        found = _attachments.get(name)
+    with _turn_of(name):
+        with _state.lock:
+            found = _state.attachments.get(name)
+            if found is not None and not found.of(process_group):  # the name is used again
+                del _state.attachments[name]
         if found is not None and found.of(process_group):
             return found
-        if found is not None:  # the name is used again
+        if found is not None:
+            found.hide()
             _close(found)
         config = _config.current()
         if on_unavailable is not None:
             config = replace(config, on_unavailable=on_unavailable)
-        joined, reason = _join(process_group, name, config)
-        made = Attachment(process_group, name, joined, reason, config)
-        _attachments[name] = made
+        joined, reason, pids = _join(process_group, name, config)
+        made = Attachment(process_group, name, joined, reason, config, pids)
+        with _state.lock:
+            _state.attachments[name] = made
+            _state.meetings.pop(name, None)
     if joined is None and config.on_unavailable == "error":
         raise errors.Unavailable(f"Tandem cannot serve group {name!r}: {reason}", reason="UNAVAILABLE")
     return made
@@ -230,7 +353,7 @@ def attach(group: Any = None, *, on_unavailable: _config.OnUnavailable | None = 
 def attachment(name: str) -> Attachment:
     """The attachment of the process group with this name; attaches it if it has none."""
     process_group = resolve(name)
-    found = _attachments.get(name)
+    found = _state.attachments.get(name)
     if found is not None and found.of(process_group):
         return found
     return attach(process_group)
@@ -238,7 +361,7 @@ def attachment(name: str) -> Attachment:
 
 def declined(name: str) -> str:
     """Why the attached group with this name is not served; "" if it is, or none is attached."""
-    found = _attachments.get(name)
+    found = _state.attachments.get(name)
     return found.reason if found is not None and found.group is None else ""
 
 
@@ -246,10 +369,12 @@ def detach(group: Any = None) -> None:
     """Leaves the Tandem group of a process group; its plans end. The next op attaches anew. After RankLost, call it before new
     process groups are made. Does nothing if the group is not attached."""
     name = group if isinstance(group, str) else str(resolve(group).group_name)
-    with _lock:
-        found = _attachments.pop(name, None)
-    if found is not None:
-        _close(found)
+    with _turn_of(name):
+        with _state.lock:
+            found = _state.attachments.pop(name, None)
+        if found is not None:
+            found.hide()
+            _close(found)
 
 
 def _close(found: Attachment) -> None:
@@ -258,12 +383,25 @@ def _close(found: Attachment) -> None:
         found.close()
 
 
+@contextlib.contextmanager
+def naming_ranks(found: Attachment) -> Iterator[None]:
+    """Failures within name the processes of their ranks."""
+    try:
+        yield
+    except errors.TandemError as error:
+        found.name_ranks(error)
+        raise
+
+
 def synchronize(group: Any = None) -> None:
     """Waits for all launches of a group, or of all groups for None, and raises the first failure that no op has raised yet."""
-    with _lock:
-        chosen = list(_attachments.values()) if group is None else [attachment(str(resolve(group).group_name))]
+    with _state.lock:
+        chosen = list(_state.attachments.values())
+    if group is not None:
+        chosen = [attachment(str(resolve(group).group_name))]
     for one in chosen:
-        one.plans.wait()
+        with naming_ranks(one):
+            one.plans.wait()
 
 
 def renew(group: Any = None, *, timeout: float | None = None) -> None:
@@ -276,16 +414,26 @@ def renew(group: Any = None, *, timeout: float | None = None) -> None:
     """
     found = attachment(str(resolve(group).group_name))
     if found.group is not None:
-        found.group.renew(found.config.rendezvous_timeout if timeout is None else timeout)
+        with naming_ranks(found):
+            found.group.renew(found.config.rendezvous_timeout if timeout is None else timeout)
+
+
+def _name_ranks(error: errors.TandemError, name: str) -> None:
+    found = _state.attachments.get(name)
+    if found is not None:
+        found.name_ranks(error)
+
+
+_native.name_ranks = _name_ranks
 
 
 @atexit.register
 def _shutdown() -> None:
     # A rank that ends without leaving counts as lost.
-    for found in list(_attachments.values()):
+    for found in list(_state.attachments.values()):
         _close(found)
-    _attachments.clear()
-    for client in _clients.values():
+    _state.attachments.clear()
+    for client in _state.clients.values():
         with contextlib.suppress(errors.TandemError):
             client.close()
-    _clients.clear()
+    _state.clients.clear()

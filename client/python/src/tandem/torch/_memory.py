@@ -11,8 +11,11 @@ wait for torch's current stream, and block the caller.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import gc
 import math
+import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -57,28 +60,31 @@ class _Allocation:
 
     def __init__(self, reservation: Reservation, first: Attachment, deadline: float) -> None:
         assert first.group is not None
-        self._reservation = reservation
+        self._reservation, self._process = reservation, os.getpid()
         self._lock = threading.Lock()
         core = reservation.rendezvous(first.group, deadline)
         self.address, self.device, self.nbytes = core.data, core.__dlpack_device__(), math.prod(reservation.shape)
         self._places: dict[int, tuple[Attachment, CoreTensor]] = {id(first): (first, core)}
-        first.symmetric.add(self.address, self.nbytes)
+        first.symmetric.add(self.address, self.nbytes, self)
 
     def place(self, attachment: Attachment, deadline: float) -> CoreTensor:
         """The symmetric tensor in this group; the ranks meet the first time."""
+        found = self._places.get(id(attachment))
+        if found is not None:
+            return found[1]
+        assert attachment.group is not None
+        core = self._reservation.rendezvous(attachment.group, deadline)  # no lock is held: another thread may be in another group
+        if core.data != self.address:
+            raise errors.Internal(f"a tensor lies at {self.address:#x} in one group and at {core.data:#x} in another")
         with self._lock:
-            found = self._places.get(id(attachment))
-            if found is not None:
-                return found[1]
-            assert attachment.group is not None
-            core = self._reservation.rendezvous(attachment.group, deadline)
-            if core.data != self.address:
-                raise errors.Internal(f"a tensor lies at {self.address:#x} in one group and at {core.data:#x} in another")
-            self._places[id(attachment)] = (attachment, core)
-            attachment.symmetric.add(self.address, self.nbytes)
-            return core
+            if id(attachment) not in self._places:
+                self._places[id(attachment)] = (attachment, core)
+                attachment.symmetric.add(self.address, self.nbytes, self)
+            return self._places[id(attachment)][1]
 
     def __del__(self) -> None:
+        if getattr(self, "_process", 0) != os.getpid():  # of a forked child's parent
+            return
         _finish_work(getattr(self, "device", (_dlpack.CPU, 0)))
         for attachment, _ in getattr(self, "_places", {}).values():
             attachment.symmetric.remove(self.address)
@@ -261,3 +267,41 @@ def memset32(tensor: torch.Tensor, offset: int, value: int, count: int = 1) -> N
 def stream_write_value32(tensor: torch.Tensor, offset: int, value: int) -> None:
     """Sets one element, as memset32()."""
     memset32(tensor, offset, value, 1)
+
+
+class _ParentsTensor(torch.Tensor):
+    """A tensor whose memory a forked child does not have."""
+
+    @classmethod
+    def __torch_function__(cls, *_call: Any, **_more: Any) -> Any:
+        raise errors.FailedPrecondition(
+            "this tensor lies in symmetric memory of the parent, which a forked child does not have; copy it before the fork, or "
+            "start the child by exec or spawn",
+            reason="FORKED",
+        )
+
+
+def _mapped() -> list[tuple[int, int]]:
+    """The address ranges that this process has, in order."""
+    with open("/proc/self/maps") as file:
+        ranges = [line.split(maxsplit=1)[0].split("-") for line in file]
+    return [(int(begin, 16), int(end, 16)) for begin, end in ranges]
+
+
+def _after_fork() -> None:
+    """Makes tensors in memory that was not inherited raise, where a read of them would end the child."""
+    if not _allocations and not _arenas:
+        return
+    ranges = _mapped()
+    begins = [begin for begin, _ in ranges]
+    for tensor in [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]:
+        with contextlib.suppress(RuntimeError, TypeError):  # one without storage, or of another layout
+            if tensor.device.type != "cpu" or tensor.untyped_storage().nbytes() == 0:
+                continue
+            address = tensor.untyped_storage().data_ptr()
+            at = bisect.bisect_right(begins, address) - 1
+            if address and (at < 0 or address >= ranges[at][1]):
+                tensor.__class__ = _ParentsTensor
+
+
+os.register_at_fork(after_in_child=_after_fork)

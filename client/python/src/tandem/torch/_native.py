@@ -11,13 +11,13 @@ import ctypes
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from .. import _c
+from .. import _c, errors
 from ._plans import DTYPES
 from ._private import any_requires_grad, below_autograd, is_traced
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tandem.torch")
 
-VERSION = 4
+VERSION = 5
 _ARGUMENT, _RESULT = 0, 1
 _NEVER, _ELSEWHERE, _SYMMETRIC = 0, 1, 2
 
@@ -74,6 +74,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hide_group": (None, [_u64]),
     "close_group": (None, [_u64]),
     "set_staging": (None, [_u64, _c.Pointer, _c.Pointer, ctypes.c_size_t]),
+    "staging": (_c.Pointer, [_u64]),
     "add_symmetric": (None, [_u64, _c.Pointer, ctypes.c_size_t]),
     "remove_symmetric": (None, [_u64, _c.Pointer]),
     "add_arena": (None, [_int, _c.Pointer, ctypes.c_size_t]),
@@ -195,8 +196,12 @@ def hidden(kernel: Callable[..., Any], nothing: Callable[[], Any]) -> Callable[.
     return run
 
 
-def _raise_meant(error: RuntimeError) -> NoReturn:
-    """Raises the exception that a kernel's RuntimeError stands for, or this one."""
+# Adds to a failure which processes its ranks are, of the group with this name; _groups.py sets it.
+name_ranks: Callable[[errors.TandemError, str], None] | None = None
+
+
+def _raise_meant(error: RuntimeError, given: Iterable[Any]) -> NoReturn:
+    """Raises the exception that a kernel's RuntimeError stands for, or this one. given: the call's arguments."""
     assert kernels is not None
     text, status = ctypes.c_char_p(), _c.Pointer()
     if kernels.take_failure(ctypes.byref(text), ctypes.byref(status)):
@@ -205,6 +210,10 @@ def _raise_meant(error: RuntimeError) -> NoReturn:
             meant = _c.library().take(status.value)
         # A failure that a caller in C++ has dropped is not this one.
         if meant is not None and (text.value or b"").decode(errors="replace") in str(error):
+            if isinstance(meant, errors.TandemError) and name_ranks is not None:
+                for one in given:
+                    if isinstance(one, str):
+                        name_ranks(meant, one)
             raise meant from None
     raise error
 
@@ -244,7 +253,7 @@ def guarded(operation: Callable[..., Any], with_more: Callable[..., Any] | None 
             finally:
                 del below
         except RuntimeError as error:
-            _raise_meant(error)
+            _raise_meant(error, (*given, *named.values()))
 
     return call
 
@@ -266,8 +275,16 @@ class Table:
         return max((int(self._kernels.last_use(self.number, number)) for number in prepared.numbers.values()), default=0)
 
     def set_staging(self, memory: Any) -> None:
-        """Registered memory that operands on the CPU are copied to and from."""
-        self._kernels.set_staging(self.number, memory._open(), memory.data, memory.nbytes)
+        """Registered memory that operands on the CPU are copied to and from; for None calls come to Python. Waits for calls that
+        use the memory before, unless they are of this thread."""
+        if memory is None:
+            self._kernels.set_staging(self.number, None, None, 0)
+        else:
+            self._kernels.set_staging(self.number, memory._open(), memory.data, memory.nbytes)
+
+    def staging(self) -> int:
+        """The handle of that memory; 0 if there is none. Waits likewise."""
+        return self._kernels.staging(self.number) or 0
 
     def add(self, prepared: Prepared, slots: Sequence[Slot], stream: int | None, deadline_ms: int) -> None:
         """Lets calls like the one that this thread's hidden op runs go past Python. Does nothing if the plan's slots are others
@@ -288,8 +305,9 @@ class Table:
             _prepared[number] = prepared
 
     def remove(self, prepared: Prepared) -> None:
-        """Calls run this plan no more when it returns."""
-        for number in prepared.numbers.values():
+        """Calls run this plan no more when it returns, unless they are of this thread."""
+        while prepared.numbers:
+            number = prepared.numbers.popitem()[1]
             self._kernels.remove_plan(self.number, number)
             _prepared.pop(number, None)
 
@@ -317,8 +335,15 @@ _prepared: dict[int, Prepared] = {}
 def wait_on(number: int) -> None:
     """Goes on with a kernel's wait for a plan."""
     prepared = _prepared.get(number)
-    if prepared is not None:
+    if prepared is None:
+        return
+    try:
         prepared.wait()
+    except errors.TandemError:
+        raise
+    except BaseException:
+        prepared.broken_off(prepared)
+        raise
 
 
 def _describe(prepared: Prepared, slots: Sequence[Slot], tensors: list[torch.Tensor]) -> tuple[Any, Any, Any, Any] | None:

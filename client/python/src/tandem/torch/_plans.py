@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +14,7 @@ import torch
 from .. import _c, errors
 from ..enums import DType
 from ..memory import Memory
-from ..plan import Operand, Plan
+from ..plan import Operand, Plan, Stream
 from ._private import raw_stream
 from ._symmetric import IN_PLACE
 
@@ -31,6 +32,7 @@ DTYPES = {
     torch.int64: DType.i64,
     torch.uint8: DType.u8,
 }
+_log = logging.getLogger("tandem.torch")
 # How long one call into the library waits, so that signals are seen meanwhile.
 _SLICE_MS = 500
 _ALIGNMENT = 256
@@ -58,22 +60,23 @@ class Call(NamedTuple):
 
 
 class _Staging:
-    """Registered memory of the host backend that CPU tensors are copied to and from. Grows, and is shared by all plans: a call
-    has it for as long as it runs."""
+    """Registered memory of the host backend that CPU tensors are copied to and from. Shared by all plans: a call has it until its
+    launch has ended."""
 
-    def __init__(self) -> None:
-        self.memory: Memory | None = None
-        self.bytes = torch.empty(0, dtype=torch.uint8)
-
-    def reserve(self, attachment: Attachment, size: int) -> None:
-        if self.memory is not None and self.memory.nbytes >= size:
-            return
+    def __init__(self, attachment: Attachment, size: int) -> None:
         assert attachment.group is not None
         capacity = max(1 << 16, 1 << (size - 1).bit_length())
-        memory = attachment.group.registered(capacity, DType.u8)
-        whole = (ctypes.c_uint8 * capacity).from_address(memory.data)
-        whole._owner = memory  # type: ignore[attr-defined]  # the tensor keeps the array, the array the memory
-        self.memory, self.bytes = memory, torch.frombuffer(whole, dtype=torch.uint8)
+        self.memory: Memory = attachment.group.registered(capacity, DType.u8)
+        whole = (ctypes.c_uint8 * capacity).from_address(self.memory.data)
+        whole._owner = self.memory  # type: ignore[attr-defined]  # the tensor keeps the array, the array the memory
+        self.bytes = torch.frombuffer(whole, dtype=torch.uint8)
+
+
+class _Kept:
+    """Memory that a launch still has, of a call that was broken off."""
+
+    def __init__(self, memory: Any) -> None:
+        self.memory = memory
 
 
 class Refusal:
@@ -89,9 +92,10 @@ class Prepared:
     table, one for each order of a call's tensors (an output may be given or made). used: the group's count at the last call that
     Python ran."""
 
-    def __init__(self, plan: Plan, call: Call, symmetric: Sequence[int]) -> None:
+    def __init__(self, plan: Plan, call: Call, symmetric: Sequence[int], broken_off: Callable[[Prepared], None]) -> None:
+        """broken_off: called where an exception has ended a kernel's wait for the plan."""
         slots = call.slots
-        self.plan = plan
+        self.plan, self.broken_off = plan, broken_off
         self.symmetric = frozenset(symmetric)
         self._in_place = IN_PLACE.get(call.op, ())
         self.numbers: dict[Any, int] = {}
@@ -108,6 +112,7 @@ class Prepared:
             self.offsets.append(self.staging_bytes)
             self.staging_bytes += -(-size // _ALIGNMENT) * _ALIGNMENT
         self._captured = False
+        self._kept: list[_Kept] = []
         self._staged: Memory | None = None
         self._views: list[torch.Tensor] = []
         self._bindings: Any = None
@@ -116,10 +121,13 @@ class Prepared:
         """Whether this slot is used in place where it lies in symmetric memory."""
         return slot.role in self._in_place
 
-    def _stage(self, staging: _Staging, attachment: Attachment) -> None:
-        staging.reserve(attachment, self.staging_bytes)
+    def keep(self, memory: Any) -> None:
+        """A call of the plan was broken off: its launch has this memory until it has ended."""
+        self._kept.append(_Kept(memory))
+
+    def _stage(self, staging: _Staging) -> None:
         memory = staging.memory
-        if self._staged is memory or memory is None:
+        if self._staged is memory:
             return
         self._views = []
         self._bindings = (_c.Binding * max(1, self._count))()
@@ -130,21 +138,38 @@ class Prepared:
                 self._bindings[i] = _c.Binding(memory._open(), offset)
         self._staged = memory
 
-    def run_on_host(self, slots: Sequence[Slot], staging: _Staging, attachment: Attachment, deadline_ms: int) -> None:
-        """Runs the launch to its end. The caller holds the group's lock."""
-        self._stage(staging, attachment)
+    def run_on_host(self, slots: Sequence[Slot], staging: _Staging, stream: Stream, deadline_ms: int) -> None:
+        """Runs the launch to its end, of which a TandemError tells as well. Any other exception leaves the launch in flight,
+        perhaps: its memory is not to be used again."""
+        if self._kept:
+            self._end_broken_off()
+        self._stage(staging)
         for i, (slot, view) in enumerate(zip(slots, self._views, strict=True)):
             if i in self.symmetric:
                 self._bindings[i] = _c.Binding(None, 0, slot.tensor.data_ptr())
             elif not slot.written:
                 view.copy_(slot.tensor)
         library, plan = _c.library(), self.plan._open()
-        stream = self.plan.group.client.host_stream()._open()
-        library.raise_status(library.launch(plan, stream, self._bindings, self._count, deadline_ms, None))
+        status = library.launch(plan, stream._open(), self._bindings, self._count, deadline_ms, None)
+        if status:
+            error = library.take(status)
+            with contextlib.suppress(errors.TandemError):
+                self.wait()  # it may have been enqueued all the same
+            raise error
         self.wait()
         for i, (slot, view) in enumerate(zip(slots, self._views, strict=True)):
             if slot.written and i not in self.symmetric:
                 slot.tensor.copy_(view)
+
+    def _end_broken_off(self) -> None:
+        """Waits for launches whose calls were broken off. Nobody is told how they end: a call that raised an earlier one's failure
+        would end otherwise than on the other ranks."""
+        try:
+            self.wait()
+        except errors.TandemError as error:
+            if isinstance(error, errors.Unavailable):
+                raise
+            _log.warning("a launch whose call was broken off has failed: %s", error)
 
     def run_on_cuda(self, slots: Sequence[Slot], deadline_ms: int) -> None:
         """Enqueues the launch on torch's current stream."""
@@ -168,13 +193,17 @@ class Prepared:
     def wait(self) -> None:
         """Waits until the plan's launches have ended; raises the first failure not yet raised."""
         library, plan = _c.library(), self.plan._open()
+        kept = list(self._kept)
+        error: errors.TandemError | None = None
         while True:
             status = library.plan_wait(plan, _SLICE_MS)
-            if not status:
-                return
-            error = library.take(status)
-            if isinstance(error, errors.DeadlineExceeded) and not error.reason:
-                continue  # the slice's end; a launch's own deadline has a reason
+            error = library.take(status) if status else None
+            if not isinstance(error, errors.DeadlineExceeded) or error.reason:
+                break  # not the slice's end: a launch's own deadline has a reason
+        for one in kept:
+            with contextlib.suppress(ValueError):  # another wait has seen the end, too
+                self._kept.remove(one)
+        if error is not None:
             raise error
 
 
@@ -186,15 +215,19 @@ class PlanCache:
         self._attachment = attachment
         self._table = table
         self._plans: dict[Any, Prepared | Refusal] = {}
-        self._lock = threading.RLock()
-        self._staging = _Staging()
-        self._kernels_staging = _Staging()  # a kernel copies while Python runs another call
+        # Calls from Python run one after another. Whoever has the turn may wait for other ranks, so nothing else waits for it.
+        self._turn = threading.RLock()
+        # Of the group alone: a launch of another group waits for other ranks.
+        self._stream: Stream | None = None
+        self._staging: _Staging | None = None
+        # Of the kernels, which copy while Python runs another call. By the handles; all but the last are about to go.
+        self._kernels_staging: dict[int, _Staging] = {}
         self._made = 0
         self._calls = 0  # counted here where there is no table
         self._deadline_ms = _c.milliseconds(attachment.config.launch_deadline, 0)
 
     def __len__(self) -> int:
-        return sum(isinstance(plan, Prepared) for plan in self._plans.values())
+        return len(self.prepared())
 
     def run(self, key: Any, make: Callable[[], Call]) -> Call:
         """Runs one call. `key`: all that its plan depends on, but strides; `make` gives it tensors.
@@ -208,7 +241,7 @@ class PlanCache:
         symmetric = self._symmetric_slots(call)
         if symmetric:
             key = (key, "symmetric", symmetric)
-        with self._lock:
+        with self._turn:
             prepared = self._plans.get(key)
             if prepared is None:
                 prepared = self._prepare(key, call, symmetric, on_host)
@@ -216,7 +249,7 @@ class PlanCache:
             if isinstance(prepared, Refusal):
                 raise Declined(prepared.reason)
             if on_host:
-                prepared.run_on_host(call.slots, self._staging, self._attachment, self._deadline_ms)
+                self._run_on_host(prepared, call.slots)
             else:
                 prepared.run_on_cuda(call.slots, self._deadline_ms)
             if self._table is not None:
@@ -231,15 +264,52 @@ class PlanCache:
                 found += [i] if slot.alias_of is None else [slot.alias_of, i]
         return tuple(found)
 
+    def _run_on_host(self, prepared: Prepared, slots: Sequence[Slot]) -> None:
+        if self._staging is None or self._staging.memory.nbytes < prepared.staging_bytes:
+            self._staging = _Staging(self._attachment, prepared.staging_bytes)
+        staging = self._staging
+        try:
+            prepared.run_on_host(slots, staging, self.stream(), self._deadline_ms)
+        except errors.TandemError:
+            raise
+        except BaseException:
+            self._staging = None
+            self._keep_memory(prepared, [staging, slots])
+            raise
+
+    def stream(self) -> Stream:
+        """The group's stream on the host backend."""
+        if self._stream is None:
+            self._stream = Stream()
+        return self._stream
+
+    def broken_off(self, prepared: Prepared) -> None:
+        """An exception has ended a kernel's wait for the plan on this thread: the launch may be in flight still. Takes no turn,
+        since the kernel has its own, for which another call of Python's may wait."""
+        assert self._table is not None
+        staging = self._kernels_staging.pop(self._table.staging(), None)
+        self._table.set_staging(None)
+        self._keep_memory(prepared, [staging])
+
+    def _keep_memory(self, prepared: Prepared, memory: list[Any]) -> None:
+        """The launch in flight keeps this memory, and symmetric tensors: any of them may be its operand."""
+        prepared.keep([*memory, *self._attachment.symmetric.owners()])
+        if self._table is not None:  # the next call waits for the launch, which kernels do not
+            prepared.used = max(prepared.used, self._table.last_use(prepared))
+            self._table.remove(prepared)
+
     def _offer(self, table: Table, prepared: Prepared, slots: Sequence[Slot], on_host: bool) -> None:
         """Lets the kernels launch the plan in calls like the one that has just run."""
         stream = None
         if on_host:
-            memory = self._kernels_staging.memory
-            self._kernels_staging.reserve(self._attachment, prepared.staging_bytes)
-            if self._kernels_staging.memory is not memory:
-                table.set_staging(self._kernels_staging.memory)
-            stream = prepared.plan.group.client.host_stream()._open()
+            stream = self.stream()._open()
+            current = self._kernels_staging.get(table.staging())
+            if current is None or current.memory.nbytes < prepared.staging_bytes:
+                larger = _Staging(self._attachment, prepared.staging_bytes)
+                self._kernels_staging[larger.memory._open()] = larger
+                table.set_staging(larger.memory)  # waits for calls that use the one before
+                for handle in [handle for handle, one in self._kernels_staging.items() if one is not larger]:
+                    self._kernels_staging.pop(handle, None)
         table.add(prepared, slots, stream, self._deadline_ms)
 
     def _tick(self) -> int:
@@ -269,15 +339,25 @@ class PlanCache:
             operands.append(Operand(slot.role, dtype, tuple(slot.tensor.shape), strides, i in symmetric, slot.alias_of))
         # Ranks that disagree meet under one key all the same, and all get the field's name.
         name = f"torch.{self._made}"
+        options = {"placement": config.placement, "autotune": config.autotune, **call.options}
         self._made += 1
         try:
-            options = {"placement": config.placement, "autotune": config.autotune, **call.options}
             plan = group.prepare(name, call.op, operands, deadline=config.rendezvous_timeout, **options)
         except (errors.Unimplemented, errors.FailedPrecondition, errors.InvalidArgument) as error:
             if isinstance(error, errors.FieldMismatch) or error.reason == "KEY_REUSED":
                 raise
             return self._keep(key, Refusal(str(error)))
-        return self._keep(key, Prepared(plan, call, symmetric))
+        except errors.TandemError:
+            raise
+        except BaseException:
+            # Broken off. This rank comes again with the number that the others wait under, unless they have gone on.
+            made = group.unclaimed(name)
+            if made is None:
+                self._made -= 1
+            else:
+                self._keep(key, Prepared(made, call, symmetric, self.broken_off))
+            raise
+        return self._keep(key, Prepared(plan, call, symmetric, self.broken_off))
 
     def _keep(self, key: Any, value: Prepared | Refusal) -> Prepared | Refusal:
         while len(self._plans) >= self._attachment.config.max_plans:
@@ -294,9 +374,8 @@ class PlanCache:
 
     def prepared(self) -> list[Prepared]:
         """The live plans, the least recently used first."""
-        with self._lock:
-            plans = [plan for plan in self._plans.values() if isinstance(plan, Prepared)]
-            return sorted(plans, key=self._last_use)
+        plans = [plan for plan in list(self._plans.values()) if isinstance(plan, Prepared)]
+        return sorted(plans, key=self._last_use)
 
     def infos(self) -> list[Any]:
         """PlanInfo of the live plans, the least recently used first."""
@@ -309,7 +388,7 @@ class PlanCache:
 
     def close(self) -> None:
         """Releases all plans."""
-        with self._lock:
+        with self._turn:
             for plan in self._plans.values():
                 with contextlib.suppress(errors.TandemError):
                     self._close(plan)
@@ -317,4 +396,5 @@ class PlanCache:
             if self._table is not None:
                 self._table.close()
                 self._table = None
-            self._staging = self._kernels_staging = _Staging()
+            self._staging, self._stream = None, None
+            self._kernels_staging.clear()

@@ -38,15 +38,18 @@ def arenas(size: int, group: Any, device: int) -> _Pool:
         raise ValueError(f"a pool of {size} bytes")
     with _lock:
         pool = _pools.setdefault(device, _Pool())
-        for arena in pool.arenas:  # of another group, perhaps
-            rendezvous(arena, group)
-        missing = size - sum(arena.numel() for arena in pool.arenas)
-        if missing > 0:
-            arena = empty(-(-missing // _UNIT) * _UNIT, dtype=torch.uint8, group=group)
+        arenas_now = list(pool.arenas)
+    # The ranks meet without the lock: another thread may enlarge the pool for another group.
+    for arena in arenas_now:
+        rendezvous(arena, group)
+    missing = size - sum(arena.numel() for arena in arenas_now)
+    if missing > 0:
+        arena = empty(-(-missing // _UNIT) * _UNIT, dtype=torch.uint8, group=group)
+        with _lock:
             keep_arena(arena)
             kernels.add_arena(device, arena.data_ptr(), arena.numel())
             pool.arenas.append(arena)
-        return pool
+    return pool
 
 
 def mem_pool(size: int, group: Any = None) -> Any:

@@ -65,6 +65,17 @@ def set_call(operation: Any, function: Callable[..., Any]) -> None:
     operation._op = function
 
 
+def global_ranks(process_group: Any) -> list[int]:
+    """The numbers of the group's ranks among all processes; their own where torch does not know them."""
+    ranks = _c10d._world.pg_group_ranks.get(process_group)
+    return list(range(process_group.size())) if ranks is None else sorted(ranks, key=ranks.__getitem__)
+
+
+def process_groups() -> list[Any]:
+    """The process groups of this process."""
+    return list(_c10d._world.pg_map)
+
+
 def store_of(process_group: Any) -> Any:
     """The key-value store that the process group was made over."""
     return _c10d._get_process_group_store(process_group)

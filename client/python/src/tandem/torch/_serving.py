@@ -10,7 +10,7 @@ import torch
 
 from .. import errors
 from . import _config
-from ._groups import Attachment, attachment
+from ._groups import Attachment, attachment, naming_ranks
 from ._plans import Call, Declined
 
 __all__ = ["CallDeclined", "run", "with_theirs"]
@@ -49,13 +49,14 @@ def run(op: str, group_name: str, device: torch.device, key: tuple[Any, ...], ma
     reason = group.unserved(device.type)
     if not reason:
         try:
-            return group.plans.run((op, *key), make)
+            with naming_ranks(group):
+                return group.plans.run((op, *key), make)
         except Declined as declined:
             reason = str(declined)
     if group.config.on_unavailable == "error":
         raise errors.Unavailable(f"Tandem cannot serve {op} of group {group_name!r}: {reason}", reason="UNAVAILABLE")
     if getattr(_thread, "has_theirs", False):
-        _config.warn_once(group_name, op, reason, "symm_mem's own kernel")
+        _config.warn_once(group.rank, group_name, op, reason, "symm_mem's own kernel")
         raise CallDeclined(reason)
-    _config.warn_once(group_name, op, reason)
+    _config.warn_once(group.rank, group_name, op, reason)
     return None

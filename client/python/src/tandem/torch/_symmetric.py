@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+import weakref
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -32,12 +33,18 @@ class Ranges:
         self._table, self._enabled = table, enabled
         self._lock = threading.RLock()
         self._held: dict[int, tuple[int, int]] = {}  # size and holders, by address
+        self._owners: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def add(self, address: int, size: int) -> None:
-        """Another holder of the range."""
+    def owners(self) -> list[Any]:
+        """What keeps the ranges alive."""
+        return list(self._owners)
+
+    def add(self, address: int, size: int, owner: Any) -> None:
+        """Another holder of the range, which lives as long as `owner`."""
         if not self._enabled:
             return
         with self._lock:
+            self._owners.add(owner)
             known, holders = self._held.get(address, (size, 0))
             self._held[address] = (known, holders + 1)
             if holders == 0 and self._table is not None:

@@ -1,0 +1,31 @@
+"""What outlives what: launches whose calls are broken off, groups that end, forks, and threads of several groups (rank_lifetimes.py)."""
+
+import unittest
+
+from check_programs import Checks, add_tests
+from node import CUDA
+
+
+@unittest.skipIf(CUDA, "of the host backend, whose calls wait for their launches")
+class TwoRanks(Checks, unittest.TestCase):
+    program = "rank_lifetimes.py"
+
+
+@unittest.skipIf(CUDA, "of the host backend, whose calls wait for their launches")
+class OnTheirStreams(TwoRanks):
+    """The same where the ranks' own streams run the launches."""
+
+    extra = ("--placement", "client")
+
+
+@unittest.skipIf(CUDA, "of the host backend, whose calls wait for their launches")
+class PythonsKernels(TwoRanks):
+    """What serves where libtandem_torch.so is missing."""
+
+    env = {"TANDEM_TORCH_KERNELS": "python"}
+
+
+add_tests(TwoRanks, OnTheirStreams, PythonsKernels)
+
+if __name__ == "__main__":
+    unittest.main()
