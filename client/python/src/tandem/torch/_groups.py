@@ -35,6 +35,7 @@ class Attachment:
         self.name, self.group, self.reason, self.config = name, group, reason, config
         self.rank: int = process_group.rank()
         self.world_size: int = process_group.size()
+        self.disagreement = ""  # why nothing that the compile pass fused is served any more; on all ranks or none
         self.device_type = "" if group is None else {"host": "cpu", "cuda": "cuda"}[group.client.backend]
         table = None
         if group is not None and _native.kernels is not None:

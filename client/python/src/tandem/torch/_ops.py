@@ -11,7 +11,7 @@ from . import _buckets as buckets, _fallback as fallback, _native
 from ._plans import Call, Slot
 from ._private import below_autograd, group_size, plan_output
 from ._schemas import LIB
-from ._serving import run
+from ._serving import of_the_pass, run
 from ._shapes import check_product, check_reduce_op, dim_of, gathered, scattered
 
 Tensor = torch.Tensor
@@ -390,7 +390,8 @@ def _noted(kernel: Callable[..., Any]) -> Callable[..., Any]:
             _ran.add(graph)
             for function in _on_first_run:
                 function(graph)
-        return kernel(*given, **named)
+        with of_the_pass():
+            return kernel(*given, **named)
 
     return run_noted
 

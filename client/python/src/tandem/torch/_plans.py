@@ -190,6 +190,7 @@ class PlanCache:
         self._staging = _Staging()
         self._kernels_staging = _Staging()  # a kernel copies while Python runs another call
         self._made = 0
+        self._offers = True  # whether the kernels get plans
         self._calls = 0  # counted here where there is no table
         self._deadline_ms = _c.milliseconds(attachment.config.launch_deadline, 0)
 
@@ -219,7 +220,7 @@ class PlanCache:
                 prepared.run_on_host(call.slots, self._staging, self._attachment, self._deadline_ms)
             else:
                 prepared.run_on_cuda(call.slots, self._deadline_ms)
-            if self._table is not None:
+            if self._table is not None and self._offers:
                 self._offer(self._table, prepared, call.slots, on_host)
         return call
 
@@ -307,13 +308,19 @@ class PlanCache:
         for plan in self.prepared():
             plan.wait()
 
-    def close(self) -> None:
-        """Releases all plans."""
+    def drop(self) -> None:
+        """Releases all plans. Later calls prepare theirs anew, and Python launches them."""
         with self._lock:
+            self._offers = False
             for plan in self._plans.values():
                 with contextlib.suppress(errors.TandemError):
                     self._close(plan)
             self._plans.clear()
+
+    def close(self) -> None:
+        """Releases all plans, for good."""
+        with self._lock:
+            self.drop()
             if self._table is not None:
                 self._table.close()
                 self._table = None
