@@ -46,11 +46,24 @@ def on_end(process_group: Any, function: Callable[[], None]) -> bool:
     return True
 
 
-def static_inputs() -> list[int]:
-    """Which inputs of the graph that Inductor compiles now are parameters and buffers. None are where the graph has no modules."""
-    context = torch._guards.TracingContext.try_get()
-    metadata = None if context is None else context.fw_metadata
-    return [] if metadata is None else list(metadata.static_input_indices or [])
+def tracing_context() -> Any:
+    """What torch.compile knows of the frame that it compiles now, or None. A backward has its forward's."""
+    return torch._guards.TracingContext.try_get()
+
+
+def dtensor_inputs(context: Any) -> list[Any]:
+    """The DTensors among the inputs of the frame, without their elements, in the program's order. None while a backward is
+    compiled."""
+    from torch.distributed.tensor import DTensor
+
+    return [one for one in list(context.tensor_to_context) if isinstance(one, DTensor)]
+
+
+def input_number(node: Any) -> int | None:
+    """The number of the program's input whose local tensor the node is; None if it is no DTensor's."""
+    inner = node.meta.get("desc") if node.op == "placeholder" else None
+    number = getattr(getattr(inner, "base", None), "idx", None)
+    return number if getattr(inner, "attr", "") == "_local_tensor" else None
 
 
 def call_of(operation: Any) -> Callable[..., Any]:
