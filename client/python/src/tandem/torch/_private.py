@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -127,6 +127,22 @@ class _AtEnd:
 below_autograd: Callable[[], Any] = torch._C._AutoDispatchBelowAutograd
 # Whether one of the arguments, or a tensor in a list among them, requires a gradient.
 any_requires_grad: Callable[..., bool] = torch._C._any_requires_grad
+
+
+# below_autocast(): while the object lives, torch.autocast does nothing in this thread; it is a context manager, too.
+below_autocast: Callable[[], Any] = torch._C._DisableAutocast
+any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
+
+
+# Its _current_level is 0 or more inside torch.autograd.forward_ad.dual_level(), and inside torch.func.jvp.
+forward_level: Any = torch.autograd.forward_ad
+
+
+def refuse_tangents(name: str, arguments: Sequence[Any]) -> None:
+    """Raises where an argument has a tangent of forward-mode gradients, which the result would not have."""
+    tensors = [one for value in arguments for one in (value if isinstance(value, (list, tuple)) else (value,))]
+    if any(isinstance(one, torch.Tensor) and forward_level.unpack_dual(one).tangent is not None for one in tensors):
+        raise NotImplementedError(f"tandem::{name or '…'} has no forward-mode gradients: use those of the backward")
 
 
 register_out_variant: Any = getattr(_out_variant, "register_out_variant", None)
