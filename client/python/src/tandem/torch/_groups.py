@@ -127,10 +127,10 @@ def _offer(config: _config.Config, process_group: Any) -> dict[str, Any]:
         if client.backend == "cuda":
             gpu = core.cuda_device_uuid(torch.cuda.current_device())
         else:
-            ordinal = int(os.environ.get("LOCAL_RANK", dist.get_rank()))
+            ordinal = int(os.environ.get("LOCAL_RANK") or dist.get_rank())
             gpu = client.gpus[ordinal % len(client.gpus)]
         return {"daemon": _daemon_identity(config), "backend": client.backend, "gpu": gpu, "gpus": list(client.gpus)}
-    except (errors.TandemError, ImportError, OSError, RuntimeError) as error:
+    except (errors.TandemError, ImportError, OSError, RuntimeError, ValueError) as error:  # ValueError: of LOCAL_RANK
         return {"refused": str(error)}
 
 
