@@ -13,6 +13,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph
 
 from ._placements import Placements
+from ._private import trace_inner_gathers
 from ._reports import GraphRecord, explain_graph, reports
 from ._rewrite import SMALL_ALL_REDUCE_BYTES, Rewrite
 
@@ -33,6 +34,7 @@ class TandemPass(CustomGraphPass):
     def __init__(self, groups: Sequence[str] | None = None, previous: Any = None) -> None:
         self.groups = None if groups is None else tuple(sorted(groups))
         self.previous = previous
+        trace_inner_gathers()
 
     def __call__(self, graph: Graph) -> None:
         if self.previous is not None:

@@ -46,6 +46,24 @@ def on_end(process_group: Any, function: Callable[[], None]) -> bool:
     return True
 
 
+def trace_inner_gathers() -> None:
+    """Lets torch.compile trace functional gathers along an inner dimension. torch 2.11 ends the graph there, and such a gather runs
+    eagerly. Eager calls stay torch's."""
+    from torch.distributed import _functional_collectives as functional
+
+    rearranged: Any = getattr(functional, "_maybe_view_chunk_cat", None)
+    if rearranged is None or hasattr(rearranged, "of_tandem"):
+        return
+
+    def traced(whole: torch.Tensor, group_size: int, gather_dim: int) -> torch.Tensor:
+        if torch.compiler.is_compiling():
+            return torch.cat(torch.chunk(whole, group_size, dim=0), dim=gather_dim)
+        return rearranged(whole, group_size, gather_dim)  # type: ignore[no-any-return]
+
+    traced.of_tandem = True  # type: ignore[attr-defined]
+    functional._maybe_view_chunk_cat = traced
+
+
 def tracing_context() -> Any:
     """What torch.compile knows of the frame that it compiles now, or None. A backward has its forward's."""
     return torch._guards.TracingContext.try_get()
