@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from checks import DEVICE, SHARED_GPUS, check, main
 from rank_pass import AG, AR, RS, Compiler, compare
+from rank_pass_norms import by_torch, compared, operands
 from reference_ops import near, rand, rank, world
 from tandem.torch import _rewrite
 from torch import nn
@@ -128,6 +129,25 @@ def test_sums_of_several_types(name):
     for function, reason in ((adapted, "several types"), (rounded, "no matrix product")):
         (record,) = compare(function, x, w, a, b, fused=["all_reduce"], grads=False).records
         assert reason in record.reason, str(record)
+
+
+@check
+def test_residuals_and_weights_of_each_rank(name):
+    """A norm behind a sum takes this rank's own residual, bias and weight."""
+    x, a, b, residual, weight = operands(3, 4, 8)
+    residual, weight, bias = rand(*residual.shape, seed=6), rand(8, seed=7), rand(8, seed=8)
+
+    def plain(x, a, b, residual, weight, bias):
+        h = residual + funcol.all_reduce(x, "sum", dist.group.WORLD)
+        return h, by_torch(h, weight)
+
+    def behind(x, a, b, residual, weight, bias):
+        h = residual + (funcol.all_reduce(a @ b, "sum", dist.group.WORLD) + bias)
+        return h, by_torch(h, weight)
+
+    for function, op in ((plain, "all_reduce_rms_norm"), (behind, "matmul_all_reduce_rms_norm")):
+        (record,) = compared(function, x, a, b, residual, weight, bias).records
+        assert record.fused_into == op, str(record)
 
 
 @check
