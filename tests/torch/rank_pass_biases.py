@@ -1,27 +1,29 @@
-"""A rank that compiles biases that are added behind a collective, as row-parallel layers of other libraries do: with and without a
-residual and a norm, what is scattered, and what is no bias."""
+"""A rank that compiles biases that are added before or behind a collective, as row-parallel layers do: with and without a residual
+and a norm, what is scattered, what is no bias, and biases that differ from rank to rank."""
 
 import torch
 import torch.distributed as dist
 from checks import DEVICE, SHARED_GPUS, check, main
-from rank_pass import AR, RS, compare
+from rank_pass import AR, RS, Compiler, compare
 from rank_pass_norms import PRODUCT, by_hugging_face, by_torch, compared, operands, summed
-from reference_ops import rand, world
+from reference_ops import near, rand, world
 from torch.distributed import _functional_collectives as funcol
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
-TOLD, SCALED = "with the bias that is added behind it", "scaled_"
+TOLD, OWN, SCALED = "with the bias that is added behind it", "no bias: each rank adds its own", "scaled_"
 
 
 def factors(*shape, columns=4):
-    """Of a product, and the bias of its columns."""
-    return rand(*shape), rand(shape[-1], columns, seed=1), rand(columns, seed=2, same=True)
+    """Of a product, and a bias of its columns, another on each rank."""
+    return rand(*shape), rand(shape[-1], columns, seed=1), rand(columns, seed=2)
 
 
-def fused(function, *tensors, ops, **options):
-    """The function's collectives become these ops, each with its bias."""
+def fused(function, *tensors, ops, told=TOLD, **options):
+    """The function's collectives become these ops, each with its bias: of the op, or added behind the op."""
     compiler = compare(function, *tensors, fused=ops, **options)
     taken = [record for record in compiler.records if record.fused_into]
-    assert all(TOLD in record.reason for record in taken), [str(record) for record in compiler.records]
+    assert all(told in record.reason for record in taken), [str(record) for record in compiler.records]
 
 
 @check
@@ -37,7 +39,7 @@ def test_behind_an_all_reduce(name):
         for grads in (False, True):
             compiler = compare(function, *factors(*shape), fused=None, grads=grads)
             record = compiler.records[0]
-            assert record.fused_into == AR and TOLD in record.reason, str(record)
+            assert record.fused_into == AR and OWN in record.reason, str(record)
 
 
 @check
@@ -63,25 +65,25 @@ def test_other_all_reduces(name):
         (adding_in_place, eager),
         (lambda a, b, bias: torch.ops.symm_mem.one_shot_all_reduce(a @ b, "sum", name) + bias, eager),
     ):
-        fused(function, *factors(4, 6), ops=[AR], grads=False, eager=want)
+        fused(function, *factors(4, 6), ops=[AR], told=OWN, grads=False, eager=want)
 
 
 @check
 def test_dynamic_shapes(name):
     tensors = factors(2 * world(), 6)
-    for function, op in (
-        (lambda a, b, bias: summed(a @ b) + bias, AR),
-        (lambda a, b, bias: bias + funcol.reduce_scatter_tensor(a @ b, "sum", 0, dist.group.WORLD), RS),
+    for function, op, told in (
+        (lambda a, b, bias: summed(a @ b) + bias, AR, OWN),
+        (lambda a, b, bias: bias + funcol.reduce_scatter_tensor(a @ b, "sum", 0, dist.group.WORLD), RS, TOLD),
     ):
         for grads in (False, True):
             compiler = compare(function, *tensors, fused=None, left=None, grads=grads, dynamic=True)
-            assert TOLD in compiler.records[0].reason, str(compiler.records[0])
+            assert told in compiler.records[0].reason, str(compiler.records[0])
             assert compiler.records[0].fused_into == op, str(compiler.records[0])
 
 
 @check
 def test_behind_a_scatter(name):
-    """Of any dimension but the columns, as each rank adds the same bias to its rows."""
+    """Of any dimension but the columns, as each rank adds its bias to its rows."""
     rows = 2 * world()
     for shape, dims in (((rows, 6), (0,)), ((world(), rows, 6), (0, 1))):
         for dim in dims:
@@ -112,12 +114,18 @@ def test_behind_a_scatter(name):
 def test_of_fp8_products(name):
     one = torch.tensor(0.5, device=DEVICE)
     a, b = rand(16 * world(), 16).to(torch.float8_e4m3fn), rand(16, 16, seed=1).to(torch.float8_e4m3fn).t()
-    bias = rand(16, seed=2, same=True)
+    bias = rand(16, seed=2)
 
     def product(a, b, one):
         return torch._scaled_mm(a, b, one, one, out_dtype=torch.float32)
 
-    fused(lambda a, b, one, bias: summed(product(a, b, one)) + bias, a, b, one, bias, ops=[SCALED + AR], grads=False)
+    fused(
+        lambda a, b, one, bias: summed(product(a, b, one)) + bias,
+        *(a, b, one, bias),
+        ops=[SCALED + AR],
+        told=OWN,
+        grads=False,
+    )
 
     def scattered(a, b, one, bias):
         return funcol.reduce_scatter_tensor(product(a, b, one), "sum", 0, dist.group.WORLD) + bias
@@ -141,7 +149,7 @@ def test_with_a_residual_and_a_norm(name):
 
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         for function in (behind, before, viewed):
-            given = [*operands(2, 3, 8, dtype=dtype), rand(8, dtype=dtype, seed=5, same=True)]
+            given = [*operands(2, 3, 8, dtype=dtype), rand(8, dtype=dtype, seed=5)]
             (record,) = compared(function, *given).records
             assert record.fused_into == PRODUCT and TOLD in record.reason, str(record)
 
@@ -155,13 +163,13 @@ def test_with_a_residual_and_a_norm(name):
         h = (summed(a @ b) + bias).view(2, 3, 2, 4) + residual.view(2, 3, 2, 4)
         return (by_torch(h, weight[:4]),)
 
-    given = [*operands(2, 3, 8), rand(8, seed=5, same=True)]
+    given = [*operands(2, 3, 8), rand(8, seed=5)]
     for function, eager, reason in (
         (averaged, halved, "does not reduce by avg"),
         (by_other_rows, None, "its row is none of the product"),
     ):
         (record,) = compared(function, *given, eager=eager).records
-        assert record.fused_into == AR and f"{TOLD}; no norm: " in record.reason, str(record)
+        assert record.fused_into == AR and f"{OWN}; no norm: " in record.reason, str(record)
         assert reason in record.reason, str(record)
 
 
@@ -199,9 +207,8 @@ def test_what_is_no_bias_has_its_reason(name):
         return (y + bias) * y
 
     for function, into, reason in (
-        (lambda a, b, bias: summed(a @ b) + bias * 2, AR, "it is no parameter"),
+        (lambda a, b, bias: summed(a @ b) + bias * 2, AR, "each rank adds its own"),
         (lambda a, b, bias: summed(a @ b) + a.mean(0)[:1], AR, "no vector of the product's columns"),
-        (lambda a, b, bias: summed(torch.addmm(bias / world(), a, b)) + bias, AR, "has one already"),
         (wider, AR, "of another type"),
         (
             lambda a, b, bias: summed(a @ b).view(-1, world()) + bias[: world()],
@@ -218,6 +225,57 @@ def test_what_is_no_bias_has_its_reason(name):
         (record,) = compare(function, a, b, bias, fused=[into], grads=False).records
         assert reason in record.reason and ("; no bias: " in record.reason) == bool(reason), str(record)
 
+
+@check
+def test_divided_by_the_ranks(name):
+    """A vector over their number is added by each rank: the sum has the mean of all, which is none of them."""
+    group = dist.group.WORLD
+
+    def scattered(a, b, bias):
+        return funcol.reduce_scatter_tensor(torch.addmm(bias / world(), a, b), "sum", 0, group)
+
+    def computed(a, b, bias):
+        return summed(torch.addmm(a.mean(0)[0] * bias / world(), a, b))
+
+    for function, left in ((scattered, 1), (lambda a, b, bias: summed(torch.addmm(bias / world(), a, b)), 0), (computed, 0)):
+        compiler = compare(function, *factors(2 * world(), 6), fused=None, left=left, grads=False)
+        (record,) = compiler.records
+        assert "bias of its own" in record.reason, str(record)
+        assert record.fused_into == ("" if left else "all_reduce"), str(record)
+
+
+@check
+def test_replicated_by_the_program(name):
+    """A DTensor's placements say that ranks have equal biases: these are the op's. A sharded one of the same shape is not taken for
+    it, also where a backward is compiled."""
+
+    def function(a, b, bias, other):
+        before = funcol.reduce_scatter_tensor(torch.addmm(bias.to_local() / world(), a, b), "sum", 0, dist.group.WORLD)
+        behind = summed(a @ b) + bias.to_local()
+        return before, behind, summed(a @ b) + other.to_local(), summed(torch.addmm(other.to_local() / world(), a, b))
+
+    a, b, bias = rand(2 * world(), 6), rand(6, 4, seed=1), rand(4, seed=2, same=True)
+    own = rand(4, seed=3)
+    for grads in (False, True):
+        torch._dynamo.reset()
+        compiler = Compiler()
+        outcomes = []
+        for run, device in ((function, "cpu"), (torch.compile(function, backend=compiler, fullgraph=True), DEVICE)):
+            placed = DeviceMesh.from_group(dist.group.WORLD, device)
+            leaves = [one.to(device, copy=True).requires_grad_(grads) for one in (a, b, bias, own)]
+            shared = DTensor.from_local(leaves[2], placed, [Replicate()], run_check=False)
+            apart = DTensor.from_local(leaves[3], placed, [Shard(0)], run_check=False)
+            results = run(leaves[0], leaves[1], shared, apart)
+            if grads:
+                sum((one * one).sum() for one in results).backward()
+            outcomes.append([*(one.detach() for one in results), *(leaf.grad for leaf in leaves if grads)])
+        for want, got in zip(*outcomes, strict=True):
+            near(got, want)
+        records = [(record.fused_into, record.reason) for record in compiler.records[:4]]
+        for (op, reason), (fused_into, told) in zip(
+            records, ((RS, "of the product"), (AR, TOLD), (AR, OWN), ("all_reduce", "bias of its own")), strict=True
+        ):
+            assert op == fused_into and told in reason, records
 
 @check
 def test_without_a_product(name):

@@ -3,7 +3,7 @@
 import tandem.torch
 import torch
 from checks import CUDA, DEVICE, check, main
-from reference_ops import OPS, near, rand, reference, world
+from reference_ops import OPS, near, rand, rank, reference, world
 from tandem.torch import _fallback
 
 
@@ -57,6 +57,27 @@ def test_scaled_products(name):
         raise AssertionError("gradients got lost in silence")
     except RuntimeError as error:
         assert "no gradients" in str(error)
+
+
+@check
+def test_a_scale_of_each_rank(name):
+    """One factor for all of a rank's A, as of dynamic quantisation: it goes with the rank's rows, or its part of K."""
+    fp8 = torch.float8_e4m3fn
+    mine, one = torch.tensor(0.5 + rank(), device=DEVICE), torch.tensor([[0.25]], device=DEVICE)
+    for shape in ((4, 16), (2, 3, 16), (1, 16)):
+        for dim in range(len(shape)):
+            along_k = dim == len(shape) - 1
+            a, depth = rand(*shape).to(fp8), shape[-1] * (world() if along_k else 1)
+            bs = [rand(depth, 16, seed=1, same=True).to(fp8), rand(depth, 32, seed=2, same=True).to(fp8)]
+            columns = rand(1, 32, seed=3, same=True).abs() + 0.1
+            left = reference.all_gather(a.float() * mine, dim, name)
+            for scale in (mine, mine.view(1), mine.view(1, 1)):
+                _, products = OPS.all_gather_scaled_matmul(
+                    *(a, bs, scale, [one, columns], dim, name),
+                    *([None, None], [None, None], [torch.float32, torch.bfloat16], [False, False]),
+                )
+                near(products[0], left @ (bs[0].float() * one))
+                near(products[1], (left @ (bs[1].float() * columns)).bfloat16())
 
 
 @check

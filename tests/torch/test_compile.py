@@ -36,6 +36,12 @@ class PassBiases(Checks, unittest.TestCase):
     env = {"TANDEM_TEST_PATIENCE": "60"}
 
 
+class PassRanks(Checks, unittest.TestCase):
+    program = "rank_pass_ranks.py"
+    timeout = 240
+    env = {"TANDEM_TEST_PATIENCE": "60"}
+
+
 class Lowered(Checks, unittest.TestCase):
     program = "rank_lowered.py"
     timeout = 300
@@ -73,6 +79,7 @@ add_tests(
     PassLayouts,
     PassNorms,
     PassBiases,
+    PassRanks,
     Lowered,
     LoweredNorms,
     Programs,

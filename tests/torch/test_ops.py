@@ -66,6 +66,15 @@ class PythonsNorms(Checks, unittest.TestCase):
     env = {"TANDEM_TORCH_KERNELS": "python", "TANDEM_TEST_PATIENCE": "120"}
 
 
+class Modes(Checks, unittest.TestCase):
+    program = "rank_modes.py"
+
+
+@unittest.skipIf(CUDA, "differs on the host backend")
+class PythonsModes(Modes):
+    env = {"TANDEM_TORCH_KERNELS": "python"}
+
+
 class FourRanks(Checks, unittest.TestCase):
     program = "rank_ops.py"
     world = 4
@@ -144,6 +153,8 @@ add_tests(
     Norms,
     NormsOfFourRanks,
     Kernels,
+    Modes,
+    PythonsModes,
     PythonsKernels,
     PythonsNorms,
     FourRanks,

@@ -14,19 +14,15 @@ import torch
 from . import _native
 from ._private import apply_of, group_size, resolve
 from ._schemas import LIB
+from ._shapes import as_rows
 
 Tensor = torch.Tensor
 _ops = torch.ops.tandem
 
 
-def _rows(tensor: Tensor) -> Tensor:
-    """The tensor as a matrix: leading dimensions are rows."""
-    return tensor.reshape(-1, tensor.shape[-1])
-
-
 def _rows_from(tensor: Tensor, dim: int) -> Tensor:
     """The same with dimension `dim` outermost, so that gathering along it gathers rows."""
-    return _rows(tensor.movedim(dim, 0))
+    return as_rows(tensor.movedim(dim, 0))
 
 
 def _bias_grad(grad: Tensor, dtype: torch.dtype | None) -> Tensor | None:
@@ -155,11 +151,11 @@ def _all_gather_matmul_grads(
     wanted = [i for i, grad in enumerate(grads) if grad is not None and need_bs[i]]
     if wanted and ctx.gathered:
         for i in wanted:
-            grad_bs[i] = _weight_grad(_rows(a), _rows(grads[i]), bs[i])  # type: ignore[arg-type]
+            grad_bs[i] = _weight_grad(as_rows(a), as_rows(grads[i]), bs[i])  # type: ignore[arg-type]
     elif wanted:
         # Gathering along K of the weights' product: its chunks are multiplied as they come.
         if ctx.dim == a.dim() - 1:
-            shard, along, by_rows = _rows(a).t(), 0, [_rows(grads[i]) for i in wanted]  # type: ignore[arg-type]
+            shard, along, by_rows = as_rows(a).t(), 0, [as_rows(grads[i]) for i in wanted]  # type: ignore[arg-type]
         else:
             shard, along = _rows_from(a, ctx.dim).t(), 1
             by_rows = [_rows_from(grads[i], ctx.dim) for i in wanted]  # type: ignore[arg-type]
@@ -193,7 +189,7 @@ def _matmul_reduce_scatter_backward(ctx: Any, grad: Tensor) -> Any:
         whole, (grad_a,) = _ops.all_gather_matmul(mean, [b.t()], ctx.dim, ctx.group_name, return_A=need_b)
     elif need_b:
         whole = _ops.all_gather(mean, ctx.dim, ctx.group_name)
-    grad_b = None if whole is None else _weight_grad(_rows(a), _rows(whole), b)
+    grad_b = None if whole is None else _weight_grad(as_rows(a), as_rows(whole), b)
     return _given(ctx, grad_a, grad_b, None, None, None, grad_bias)
 
 
@@ -210,7 +206,7 @@ def _matmul_all_reduce_backward(ctx: Any, grad: Tensor) -> Any:
     if not (need_a or need_b):
         return _given(ctx, None, None, None, None, grad_bias)
     total = _ops.all_reduce(grad, ctx.reduce_op, ctx.group_name)
-    grad_b = _weight_grad(_rows(a), _rows(total), b) if need_b else None
+    grad_b = _weight_grad(as_rows(a), as_rows(total), b) if need_b else None
     return _given(ctx, total @ b.t() if need_a else None, grad_b, None, None, grad_bias)
 
 

@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from torch.fx import Node
 
-from ._graphs import CONVERT, RESHAPES, Product, aten, calls, equal, shape
+from ._graphs import Product, equal, shape
 from ._norm_patterns import NoNorm, addition_behind, other_operand, same_shape
-from ._private import static_inputs
 from ._writer import tensor
-
-# A parameter may go through these on its way to the addition.
-_AS_IT_IS = (*RESHAPES, CONVERT, aten.unsqueeze.default)
 
 
 @dataclass
 class Sum:
     """A collective's sum with its bias: `total`. `nodes`: all from the collective to the total. `behind`: whether the bias is added
-    behind the collective. `reason`: why a vector that is added there is no bias; "" if there is none."""
+    behind the collective. `reason`: why a vector that is added there is no bias; "" if there is none. `alone`: the sum without a
+    bias in which ranks may differ, for an op that takes one rank's for all."""
 
     total: Node
     bias: Node | None
     nodes: list[Node]
     behind: bool = False
     reason: str = ""
+    alone: Sum | None = None
 
     def told(self) -> str:
         """What a record says of it."""
         return ", with the bias that is added behind it" if self.behind else self.reason and f"; no bias: {self.reason}"
 
 
-def with_bias(wait: Node, collective: Node, product: Product, own: Node | None, *, rows: bool = True, alike: bool = False) -> Sum:
+def with_bias(
+    wait: Node, collective: Node, product: Product, own: Node | None, *, rows: bool = True, alike: Callable[[Node], bool] | None = None
+) -> Sum:
     """The sum of the product, with the vector that its only use adds to it. own: the product's bias. rows: the collective leaves
-    rows whole. alike: ranks must have equal biases. The pass takes a model's parameters and buffers for equal."""
+    rows whole. alike: whether ranks have equal values of a vector, for an op that needs these; None: the op takes each rank's."""
     alone = Sum(wait, own, [wait, collective])
     try:
         total, views = addition_behind(wait)
@@ -49,10 +50,12 @@ def with_bias(wait: Node, collective: Node, product: Product, own: Node | None, 
         alone.reason = "it is no vector of the product's columns"
     elif tensor(vector).dtype != tensor(wait).dtype or tensor(total).dtype != tensor(wait).dtype:
         alone.reason = "it is of another type"
-    elif alike and not _is_parameter(vector):
-        alone.reason = "it is no parameter, so that ranks may differ in it"
     else:
-        return Sum(total, vector, [total, *reversed(views), collective], behind=True)
+        found = Sum(total, vector, [total, *reversed(views), collective], behind=True)
+        if alike is not None and not alike(vector):
+            alone.reason = "each rank adds its own"
+            found.alone = alone
+        return found
     return alone
 
 
@@ -60,15 +63,3 @@ def _is_vector(node: Any) -> bool:
     """Whether the node is a tensor of one row, which is added to each row of another."""
     extents = shape(node) if isinstance(node, Node) else None
     return bool(extents) and all(equal(extent, 1) for extent in (extents or [])[:-1])
-
-
-def _is_parameter(node: Any) -> bool:
-    """Whether it is a parameter or a buffer; of a graph without these, an input."""
-    while calls(node, *_AS_IT_IS):
-        node = node.args[0]
-    if not isinstance(node, Node) or node.op != "placeholder":
-        return isinstance(node, Node) and node.op == "get_attr"
-    inputs, static = node.graph.find_nodes(op="placeholder"), static_inputs()
-    if any(one.name.startswith("tangents") for one in inputs):
-        return False  # the numbers are those of the forward's inputs
-    return not static or list(inputs).index(node) in static

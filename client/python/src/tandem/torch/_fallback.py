@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ._private import group_size, resolve
+from ._shapes import as_rows
 
 _c10d = torch.ops._c10d_functional
 
@@ -149,7 +150,7 @@ def _has_fp8(device: torch.device) -> bool:
 
 def _scaled_product(a: torch.Tensor, b: torch.Tensor, a_scale: torch.Tensor, b_scale: torch.Tensor) -> torch.Tensor:
     """(A · scales) @ (B · scales) in f32. On GPUs with products of fp8 by these, where the scales' form allows it."""
-    matrix = a.reshape(-1, a.shape[-1])
+    matrix = as_rows(a)
     if _has_fp8(a.device) and fits_scaled_mm(matrix, b, a_scale, b_scale):
         product = fp8_product(matrix, b, a_scale, b_scale)
     else:

@@ -116,7 +116,21 @@ def _given(node: Node) -> dict[str, Any]:
 
 def _scaled(node: Node, given: dict[str, Any], scale_a: Node, scale_b: Node) -> Product:
     fast = bool(given.get("use_fast_accum", False))
-    return Product(node, given["self"], given["mat2"], given.get("bias"), (scale_a, scale_b), given.get("out_dtype"), fast)
+    found = Product(node, given["self"], given["mat2"], given.get("bias"), (scale_a, scale_b), given.get("out_dtype"), fast)
+    rows, columns = (shape(found.a) or [0])[0], (shape(found.b) or [0])[-1]
+    if any(_value(one).dtype != torch.float32 for one in (scale_a, scale_b)):
+        found.refused = "its scales are not of fp32"
+    elif not _has_form(scale_a, [rows, 1], [rows]) or not _has_form(scale_b, [1, columns], [columns]):
+        found.refused = "its scales are not of the tensor, of rows or of columns"
+    return found
+
+
+def _has_form(scale: Node, *forms: Sequence[Any]) -> bool:
+    """Whether the scale has one element, or the extents of one of these forms."""
+    ours = shape(scale) or []
+    if all(equal(extent, 1) for extent in ours):
+        return True
+    return any(len(ours) == len(form) and all(map(equal, ours, form)) for form in forms)
 
 
 def same_columns(node: Node, like: Node) -> bool:

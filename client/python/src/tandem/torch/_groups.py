@@ -43,6 +43,7 @@ class Attachment:
         self.world_size: int = process_group.size()
         self.global_ranks = global_ranks(process_group)
         self._pids = list(pids)
+        self.disagreement = ""  # why nothing that the compile pass fused is served any more; on all ranks or none
         self.device_type = "" if group is None else {"host": "cpu", "cuda": "cuda"}[group.client.backend]
         if self.device_type == "cuda":
             _graph_holds.install()

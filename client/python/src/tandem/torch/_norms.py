@@ -16,7 +16,7 @@ from ._ops import check_out, refuse_gradients, register_op, solid
 from ._plans import Call, Slot
 from ._private import below_autograd
 from ._serving import run
-from ._shapes import check_product
+from ._shapes import as_rows, check_product
 
 Tensor = torch.Tensor
 _tandem: Any = torch.ops.tandem
@@ -111,7 +111,7 @@ def matmul_all_reduce_rms_norm(
     group_name: str,
     bias: Tensor | None = None,
 ) -> Tensor:
-    flat = A.reshape(-1, A.shape[-1])
+    flat = as_rows(A)
     rows, own = buckets.larger(group_name, flat.shape[0]), flat.shape[0]
     if rows:
         padded, total = buckets.padded(flat, 0, 1, rows), buckets.padded(residual.reshape(own, B.shape[1]), 0, 1, rows)

@@ -11,8 +11,8 @@ from . import _buckets as buckets, _fallback as fallback, _native
 from ._plans import Call, Slot
 from ._private import below_autograd, group_size, plan_output
 from ._schemas import LIB
-from ._serving import run
-from ._shapes import check_product, check_reduce_op, dim_of, gathered, scattered
+from ._serving import of_the_pass, run
+from ._shapes import as_rows, check_product, check_reduce_op, dim_of, gathered, scattered
 
 Tensor = torch.Tensor
 _tandem: Any = torch.ops.tandem
@@ -58,7 +58,7 @@ def run_collective(
 
 
 def all_reduce_shape(input: Tensor, reduce_op: str, group_name: str) -> list[int]:
-    check_reduce_op(reduce_op)
+    check_reduce_op(reduce_op, input)
     return list(input.shape)
 
 
@@ -76,7 +76,7 @@ def all_reduce(out: Tensor, input: Tensor, reduce_op: str, group_name: str) -> T
 
 def all_reduce_in_place(input: Tensor, reduce_op: str, group_name: str) -> Tensor:
     """The same into `input`, without memory of its own."""
-    check_reduce_op(reduce_op)
+    check_reduce_op(reduce_op, input)
     if not input.is_contiguous():
         return input.copy_(all_reduce(new_like(input, input.shape), input, reduce_op, group_name))
 
@@ -100,7 +100,7 @@ def all_gather(out: Tensor, input: Tensor, gather_dim: int, group_name: str) -> 
 
 
 def reduce_scatter_shape(input: Tensor, reduce_op: str, scatter_dim: int, group_name: str) -> list[int]:
-    check_reduce_op(reduce_op)
+    check_reduce_op(reduce_op, input)
     return scattered(input.shape, dim_of(scatter_dim, input, "scatter_dim"), group_size(group_name))
 
 
@@ -144,7 +144,7 @@ def broadcast(out: Tensor, input: Tensor, root: int, group_name: str) -> Tensor:
 def matmul_reduce_scatter_shape(
     A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group_name: str, bias: Tensor | None = None
 ) -> list[int]:
-    check_reduce_op(reduce_op)
+    check_reduce_op(reduce_op, A)
     dim = dim_of(scatter_dim, A, "scatter_dim")
     if B.dim() != 2:
         raise ValueError(f"B has {B.dim()} dimensions, not 2")
@@ -179,13 +179,13 @@ def matmul_reduce_scatter(
 
 
 def matmul_all_reduce_shape(A: Tensor, B: Tensor, reduce_op: str, group_name: str, bias: Tensor | None = None) -> list[int]:
-    check_reduce_op(reduce_op)
+    check_reduce_op(reduce_op, A)
     check_product(A, B, A.shape[-1], bias)
     return [*A.shape[:-1], B.shape[1]]
 
 
 def matmul_all_reduce(out: Tensor, A: Tensor, B: Tensor, reduce_op: str, group_name: str, bias: Tensor | None = None) -> Tensor:
-    flat = A.reshape(-1, A.shape[-1])
+    flat = as_rows(A)
     rows = buckets.larger(group_name, flat.shape[0])
     if rows:
         whole = new_like(A, [rows, B.shape[1]])
@@ -390,7 +390,8 @@ def _noted(kernel: Callable[..., Any]) -> Callable[..., Any]:
             _ran.add(graph)
             for function in _on_first_run:
                 function(graph)
-        return kernel(*given, **named)
+        with of_the_pass():
+            return kernel(*given, **named)
 
     return run_noted
 

@@ -38,7 +38,7 @@ def low_contention_all_gather(out: Tensor, input: Tensor, group_name: str) -> Te
 
 
 def low_contention_reduce_scatter_shape(input: Tensor, reduce_op: str, group_name: str) -> list[int]:
-    check_reduce_op(reduce_op)
+    check_reduce_op(reduce_op, input)
     return scattered(input.shape, 0, group_size(group_name))
 
 

@@ -12,6 +12,8 @@ import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph
 
+from ._placements import Placements
+from ._private import trace_inner_gathers
 from ._reports import GraphRecord, explain_graph, reports
 from ._rewrite import SMALL_ALL_REDUCE_BYTES, Rewrite
 
@@ -32,6 +34,7 @@ class TandemPass(CustomGraphPass):
     def __init__(self, groups: Sequence[str] | None = None, previous: Any = None) -> None:
         self.groups = None if groups is None else tuple(sorted(groups))
         self.previous = previous
+        trace_inner_gathers()
 
     def __call__(self, graph: Graph) -> None:
         if self.previous is not None:
@@ -43,12 +46,14 @@ class TandemPass(CustomGraphPass):
         reports.add(self.digest(), name, rewrite.records)
 
     def uuid(self) -> Any:
-        """Covers this package's sources, torch, the groups, and the previous pass; None (no caching) if that one has none."""
+        """Covers this package's sources, torch, the groups, the placements of the program's DTensors, and the previous pass; None (no
+        caching) if that one has none."""
         before = None if self.previous is None else self.previous.uuid()
         if self.previous is not None and not before:
             return None
         reports.asked(self.digest())
-        return f"tandem:{self.digest()}:{before!r}"
+        placed = hashlib.sha256(Placements().text().encode()).hexdigest()[:16]  # no part of a graph, but what it becomes depends on it
+        return f"tandem:{self.digest()}:{placed}:{before!r}"
 
     def digest(self) -> str:
         """The same as one text, of this pass alone."""

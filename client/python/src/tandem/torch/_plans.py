@@ -223,6 +223,7 @@ class PlanCache:
         # Of the kernels, which copy while Python runs another call. By the handles; all but the last are about to go.
         self._kernels_staging: dict[int, _Staging] = {}
         self._made = 0
+        self._offers = True  # whether the kernels get plans
         self._calls = 0  # counted here where there is no table
         self._deadline_ms = _c.milliseconds(attachment.config.launch_deadline, 0)
 
@@ -252,7 +253,7 @@ class PlanCache:
                 self._run_on_host(prepared, call.slots)
             else:
                 prepared.run_on_cuda(call.slots, self._deadline_ms)
-            if self._table is not None:
+            if self._table is not None and self._offers:
                 self._offer(self._table, prepared, call.slots, on_host)
         return call
 
@@ -386,13 +387,19 @@ class PlanCache:
         for plan in self.prepared():
             plan.wait()
 
-    def close(self) -> None:
-        """Releases all plans."""
+    def drop(self) -> None:
+        """Releases all plans. Later calls prepare theirs anew, and Python launches them."""
         with self._turn:
+            self._offers = False
             for plan in self._plans.values():
                 with contextlib.suppress(errors.TandemError):
                     self._close(plan)
             self._plans.clear()
+
+    def close(self) -> None:
+        """Releases all plans, for good."""
+        with self._turn:
+            self.drop()
             if self._table is not None:
                 self._table.close()
                 self._table = None

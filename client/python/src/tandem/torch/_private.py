@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -46,11 +46,42 @@ def on_end(process_group: Any, function: Callable[[], None]) -> bool:
     return True
 
 
-def static_inputs() -> list[int]:
-    """Which inputs of the graph that Inductor compiles now are parameters and buffers. None are where the graph has no modules."""
-    context = torch._guards.TracingContext.try_get()
-    metadata = None if context is None else context.fw_metadata
-    return [] if metadata is None else list(metadata.static_input_indices or [])
+def trace_inner_gathers() -> None:
+    """Lets torch.compile trace functional gathers along an inner dimension. torch 2.11 ends the graph there, and such a gather runs
+    eagerly. Eager calls stay torch's."""
+    from torch.distributed import _functional_collectives as functional
+
+    rearranged: Any = getattr(functional, "_maybe_view_chunk_cat", None)
+    if rearranged is None or hasattr(rearranged, "of_tandem"):
+        return
+
+    def traced(whole: torch.Tensor, group_size: int, gather_dim: int) -> torch.Tensor:
+        if torch.compiler.is_compiling():
+            return torch.cat(torch.chunk(whole, group_size, dim=0), dim=gather_dim)
+        return rearranged(whole, group_size, gather_dim)  # type: ignore[no-any-return]
+
+    traced.of_tandem = True  # type: ignore[attr-defined]
+    functional._maybe_view_chunk_cat = traced
+
+
+def tracing_context() -> Any:
+    """What torch.compile knows of the frame that it compiles now, or None. A backward has its forward's."""
+    return torch._guards.TracingContext.try_get()
+
+
+def dtensor_inputs(context: Any) -> list[Any]:
+    """The DTensors among the inputs of the frame, without their elements, in the program's order. None while a backward is
+    compiled."""
+    from torch.distributed.tensor import DTensor
+
+    return [one for one in list(context.tensor_to_context) if isinstance(one, DTensor)]
+
+
+def input_number(node: Any) -> int | None:
+    """The number of the program's input whose local tensor the node is; None if it is no DTensor's."""
+    inner = node.meta.get("desc") if node.op == "placeholder" else None
+    number = getattr(getattr(inner, "base", None), "idx", None)
+    return number if getattr(inner, "attr", "") == "_local_tensor" else None
 
 
 def call_of(operation: Any) -> Callable[..., Any]:
@@ -125,6 +156,22 @@ class _AtEnd:
 below_autograd: Callable[[], Any] = torch._C._AutoDispatchBelowAutograd
 # Whether one of the arguments, or a tensor in a list among them, requires a gradient.
 any_requires_grad: Callable[..., bool] = torch._C._any_requires_grad
+
+
+# below_autocast(): while the object lives, torch.autocast does nothing in this thread; it is a context manager, too.
+below_autocast: Callable[[], Any] = torch._C._DisableAutocast
+any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
+
+
+# Its _current_level is 0 or more inside torch.autograd.forward_ad.dual_level(), and inside torch.func.jvp.
+forward_level: Any = torch.autograd.forward_ad
+
+
+def refuse_tangents(name: str, arguments: Sequence[Any]) -> None:
+    """Raises where an argument has a tangent of forward-mode gradients, which the result would not have."""
+    tensors = [one for value in arguments for one in (value if isinstance(value, (list, tuple)) else (value,))]
+    if any(isinstance(one, torch.Tensor) and forward_level.unpack_dual(one).tangent is not None for one in tensors):
+        raise NotImplementedError(f"tandem::{name or '…'} has no forward-mode gradients: use those of the backward")
 
 
 register_out_variant: Any = getattr(_out_variant, "register_out_variant", None)

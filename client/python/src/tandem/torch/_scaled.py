@@ -27,7 +27,7 @@ from ._plans import Call, Slot
 from ._private import below_autograd, group_size
 from ._schemas import LIB, TAGS, define_noted, hide_behind_kernels
 from ._serving import run
-from ._shapes import check_product, check_reduce_op, dim_of, gathered, scattered
+from ._shapes import as_rows, check_product, check_reduce_op, dim_of, gathered, scattered
 
 Tensor = torch.Tensor
 _tandem: Any = torch.ops.tandem
@@ -85,6 +85,16 @@ def _a_scale(scale: Tensor, a: Tensor) -> Tensor:
     # Shaped as one row's scale it is one: of a row of one rank. Else one element is for the whole of A.
     by_row = list(scale.shape[:-1]) == list(a.shape[:-1]) and scale.dim() > 0 and scale.shape[-1] == 1
     return solid(scale) if by_row else _scale(scale)
+
+
+def _gathered_scales(a_scale: Tensor, a: Tensor, b_scales: Sequence[Tensor], bs: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Scales of a gather. One for all of a rank's A goes with its rows, since ranks may have other ones. Kernels take scales by rows
+    and by columns, or neither."""
+    scale, others = _a_scale(a_scale, a), [_scale(one) for one in b_scales]
+    if list(scale.shape) != [1] or a.dim() < 2:
+        return scale, others
+    rows = scale.expand([*a.shape[:-1], 1]).contiguous()
+    return rows, [one.expand(1, b.shape[1]).contiguous() if one.numel() == 1 else one for one, b in zip(others, bs, strict=True)]
 
 
 def _one_each(values: Sequence[Tensor | None], default: float, like: Sequence[Tensor]) -> list[Tensor]:
@@ -176,7 +186,7 @@ def run_all_gather_scaled_matmul(
         for c, result in zip(products, results, strict=True):
             c.copy_(buckets.cut(result, dim, world, own))
         return
-    a_scale, b_scales = _a_scale(A_scale, A), [_scale(scale) for scale in B_scales]
+    a_scale, b_scales = _gathered_scales(A_scale, A, B_scales, Bs)
     ones = [new_like(A, [1], torch.float32) for _ in Bs]
     rows = [c.new_empty(c.shape[-1:]) for c in products]
     given_biases, given_scales = _one_each(biases, 0.0, rows), _one_each(result_scales, 1.0, ones)
@@ -284,7 +294,7 @@ def _scatter_form(
     out_dtype: Any = None,
     use_fast_accum: bool = False,
 ) -> tuple[list[int], torch.dtype]:
-    check_reduce_op(reduce_op)
+    check_reduce_op(reduce_op, A)
     return _scatter_shape(A, B, orig_scatter_dim, group_name, output_shape), dtype_of(out_dtype, A.dtype)
 
 
@@ -349,7 +359,7 @@ def _reduce_form(
     out_dtype: Any = None,
     use_fast_accum: bool = False,
 ) -> tuple[list[int], torch.dtype]:
-    check_reduce_op(reduce_op)
+    check_reduce_op(reduce_op, A)
     check_product(A, B, A.shape[-1], bias)
     return [*A.shape[:-1], B.shape[1]], dtype_of(out_dtype, A.dtype)
 
@@ -368,11 +378,11 @@ def scaled_matmul_all_reduce(
     use_fast_accum: bool = False,
 ) -> Tensor:
     """The sum of all ranks' products; bias and result scale are equal on all ranks and applied once."""
-    flat = A.reshape(-1, A.shape[-1])
+    flat = as_rows(A)
     rows = buckets.larger(group_name, flat.shape[0])
     if rows:
         by_row = A_scale.dim() > 0 and A_scale.shape[:-1] == A.shape[:-1]
-        scale = A_scale.reshape(-1, A_scale.shape[-1]) if by_row else A_scale
+        scale = as_rows(A_scale) if by_row else A_scale
         padded, scale = buckets.padded(flat, 0, 1, rows), buckets.padded_scale(scale, flat, 0, 1, rows)
         whole = new_like(out, [rows, B.shape[1]])
         middle = (reduce_op, group_name, bias, result_scale, out.dtype, use_fast_accum)

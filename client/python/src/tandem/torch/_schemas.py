@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from . import _native
-from ._private import call_of, new_library, set_call
+from ._private import call_of, forward_level, new_library, refuse_tangents, set_call
 
 LIB: Any = new_library("tandem", "DEF")
 TAGS = (torch.Tag.needs_fixed_stride_order, torch.Tag.pt2_compliant_tag)
@@ -70,13 +70,24 @@ for _name, (_arguments, _outs) in SEVERAL_OUT.items():
     LIB.define(f"{_name}.noted_out({_arguments}str graph, {_outs}) -> ()", tags=TAGS)
 
 
+def _without_tangents(operation: Any, name: str) -> Any:
+    def call(*given: Any, **named: Any) -> Any:
+        if forward_level._current_level >= 0:
+            refuse_tangents(name, (*given, *named.values()))
+        return operation(*given, **named)
+
+    return call
+
+
 def hide_behind_kernels(names: Iterable[str]) -> None:
-    """Of each op with kernels in C++ one more, "_" before its name, for the calls that these hand to Python. Does nothing where
-    Python's kernels serve alone."""
-    if _native.kernels is None:
-        return
+    """Of each op with kernels in C++ one more, "_" before its name, for the calls that these hand to Python. Where Python's kernels
+    serve alone, calls are only looked at for tangents."""
     for name in names:
         operation = getattr(torch.ops.tandem, name)
+        if _native.kernels is None:
+            for one in (operation, *(getattr(operation, overload) for overload in operation.overloads())):
+                set_call(one, _without_tangents(call_of(one), name))
+            continue
         # torch tries the overloads one after the other, which takes longer than the call.
         set_call(operation, _native.guarded(call_of(operation.default), call_of(operation), name))
         for overload in operation.overloads():

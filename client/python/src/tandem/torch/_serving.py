@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -13,21 +14,38 @@ from . import _config
 from ._groups import Attachment, attachment, naming_ranks
 from ._plans import Call, Declined
 
-__all__ = ["CallDeclined", "run", "with_theirs"]
+__all__ = ["CallDeclined", "of_the_pass", "run", "with_theirs"]
 
 
 class CallDeclined(Exception):
     """Tandem cannot serve the call, for whose op there is a kernel of another's."""
 
 
-_thread = threading.local()
+class _Thread(threading.local):
+    """has_theirs: the op that runs has a kernel of another's. of_the_pass: the compile pass has put the op into its graph."""
+
+    has_theirs = False
+    of_the_pass = False
+
+
+_thread = _Thread()
+
+
+@contextlib.contextmanager
+def of_the_pass() -> Iterator[None]:
+    """Ops of this thread stand for a graph's own collectives and products: these run instead where ranks' shapes disagree."""
+    outer, _thread.of_the_pass = _thread.of_the_pass, True
+    try:
+        yield
+    finally:
+        _thread.of_the_pass = outer
 
 
 def with_theirs(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
     """A kernel that runs `ours`, and `theirs` where Tandem declines the call: on all ranks alike, and a warning says why."""
 
     def kernel(*given: Any, **named: Any) -> Any:
-        outer = getattr(_thread, "has_theirs", False)
+        outer = _thread.has_theirs
         _thread.has_theirs = True
         try:
             return ours(*given, **named)
@@ -47,15 +65,25 @@ def run(op: str, group_name: str, device: torch.device, key: tuple[Any, ...], ma
     """
     group: Attachment = attachment(group_name)
     reason = group.unserved(device.type)
+    if not reason and _thread.of_the_pass and group.disagreement:
+        return None  # a warning has told of it
     if not reason:
         try:
             with naming_ranks(group):
                 return group.plans.run((op, *key), make)
         except Declined as declined:
             reason = str(declined)
+        except errors.FieldMismatch as mismatch:
+            if not _thread.of_the_pass:
+                raise
+            # All ranks get this failure, in the same call, and do the same. A plan that only this rank knows for its shapes would
+            # serve later calls of its, but not of the others: no plan stays.
+            group.disagreement = reason = f"ranks compiled graphs of other shapes: {mismatch}"
+            group.plans.drop()
+            op = "what the compile pass fused"
     if group.config.on_unavailable == "error":
         raise errors.Unavailable(f"Tandem cannot serve {op} of group {group_name!r}: {reason}", reason="UNAVAILABLE")
-    if getattr(_thread, "has_theirs", False):
+    if _thread.has_theirs:
         _config.warn_once(group.rank, group_name, op, reason, "symm_mem's own kernel")
         raise CallDeclined(reason)
     _config.warn_once(group.rank, group_name, op, reason)

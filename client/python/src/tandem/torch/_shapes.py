@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -26,11 +27,18 @@ def scattered(shape: Sequence[int], dim: int, world: int) -> list[int]:
     return [extent // world if i == dim else extent for i, extent in enumerate(shape)]
 
 
-def check_reduce_op(reduce_op: str) -> str:
-    """ "sum" or "avg"."""
+def check_reduce_op(reduce_op: str, tensor: torch.Tensor) -> str:
+    """ "sum" or "avg", as torch's own averages of floating-point elements only."""
     if reduce_op not in ("sum", "avg"):
         raise ValueError(f"reduce_op is 'sum' or 'avg', not {reduce_op!r}")
+    if reduce_op == "avg" and not tensor.dtype.is_floating_point:
+        raise ValueError(f"reduce_op 'avg' needs floating-point elements, not {tensor.dtype}")
     return reduce_op
+
+
+def as_rows(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as a matrix, leading dimensions being rows; also one without elements."""
+    return tensor.reshape(math.prod(tensor.shape[:-1]), tensor.shape[-1])
 
 
 def check_product(a: torch.Tensor, b: torch.Tensor, depth: int, bias: torch.Tensor | None) -> None:
