@@ -267,16 +267,18 @@ class PlanCache:
                 return self._keep(key, Refusal(f"Tandem has no tensors of {slot.tensor.dtype}"))
             strides = None if on_host else slot.tensor.stride()
             operands.append(Operand(slot.role, dtype, tuple(slot.tensor.shape), strides, i in symmetric, slot.alias_of))
-        # Ranks that disagree meet under one key all the same, and all get the field's name.
+        # Ranks that disagree meet under one key all the same, and all get the field's name. A key whose call fails is used again:
+        # a rank that has made another call instead has not used it.
         name = f"torch.{self._made}"
-        self._made += 1
         try:
             options = {"placement": config.placement, "autotune": config.autotune, **call.options}
             plan = group.prepare(name, call.op, operands, deadline=config.rendezvous_timeout, **options)
         except (errors.Unimplemented, errors.FailedPrecondition, errors.InvalidArgument) as error:
             if isinstance(error, errors.FieldMismatch) or error.reason == "KEY_REUSED":
                 raise
+            self._made += 1
             return self._keep(key, Refusal(str(error)))
+        self._made += 1
         return self._keep(key, Prepared(plan, call, symmetric))
 
     def _keep(self, key: Any, value: Prepared | Refusal) -> Prepared | Refusal:
