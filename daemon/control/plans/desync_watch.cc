@@ -25,9 +25,11 @@ std::optional<DesyncWatch::Found> DesyncWatch::Find(const GroupRecord& group,
   const auto waits = [&](size_t peer) TANDEM_REQUIRES(registry_mutex) {
     return peer != rank && !rendezvous.Taken(peer) && !group.members[peer].left;
   };
+  const uint64_t renewed = group.client.renewal == nullptr ? 0 : group.client.renewal->number;
   for (size_t peer = 0; peer < group.client.pages.size() && next_client_launch != 0; ++peer) {
     const VerdictPage& page = group.client.pages[peer];
-    const uint64_t launch = page.Finished() + 1;
+    // Behind a renewal nobody has finished a launch with the numbers that it has left out.
+    const uint64_t launch = std::max(page.Finished(), renewed) + 1;
     if (waits(peer) && page.WaitsSince() != 0 && next_client_launch <= launch)
       return Found{.plan_id = page.WaitsPlan(), .launch = launch, .peer = peer, .in_client = true};
   }
