@@ -30,8 +30,8 @@ enum class LogKind : uint8_t {
   kFailMismatch = 3,  // digests differ: mask is the ranks that differ from the lowest
   kFailRefused = 4,   // mask is the rank whose launch was refused
   kFailOverlap = 5,   // mask is the rank that launched again before the plan's previous launch was done
-  kFailDesync = 7,   // mask is the ranks that have made another call instead
-  kStall = 8,        // as kBreak, but until a renewal; mask is the rank that renews
+  kFailDesync = 7,    // mask is the ranks that have made another call instead
+  kStall = 8,         // as kBreak, but until a renewal; mask is the rank that renews
   kBreak = 6,  // the group `plan` (low 24 bits of its id) of generation `count` starts nothing any more
 };
 

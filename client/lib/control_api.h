@@ -87,7 +87,7 @@ struct PrepareTuning {
   bool can_measure = false;                          // asks what to time first
   PlanPlacement placement = PlanPlacement::kEngine;  // of `times`
   std::vector<MeasuredTime> times;
-  std::string cannot_measure;  // why this rank cannot, though it was asked to; empty: it can
+  std::string cannot_measure;       // why this rank cannot, though it was asked to; empty: it can
   uint64_t next_client_launch = 0;  // the number of its next client-placed launch; 0: not known
 };
 

@@ -235,8 +235,7 @@ std::string PlanText(const admin::v1::PlanEntry& plan, const std::string& predic
 }
 
 std::string QueueText(const admin::v1::GetQueueReply& reply) {
-  Table table(
-      {"gpu", "state", ">since", "group", ">plan", ">launch", "operation", ">session", "waits for"});
+  Table table({"gpu", "state", ">since", "group", ">plan", ">launch", "operation", ">session", "waits for"});
   for (const auto& e : reply.entries()) {
     table.Add({e.gpu_uuid(), e.state(), Micros(e.since_seconds() * 1e6), e.group_name(),
                std::to_string(e.plan_id()), std::to_string(e.launch()), e.summary(),

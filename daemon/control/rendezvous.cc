@@ -72,8 +72,8 @@ Status Rendezvous::LateStatus(size_t rank) const {
 
 bool Rendezvous::AwaitEnd(RegistryLock& lock, size_t rank, const Waiter& waiter) {
   ++slots_[rank].waiting;
-  const bool done = waiter.Wait(
-      lock, changed_, [this]() TANDEM_REQUIRES(registry_mutex) { return phase_ == Phase::kOver; });
+  const bool done = waiter.Wait(lock, changed_,
+                                [this]() TANDEM_REQUIRES(registry_mutex) { return phase_ == Phase::kOver; });
   --slots_[rank].waiting;
   return done;
 }

@@ -109,7 +109,7 @@ struct Launch {
   uint64_t next_order_ns = 0;  // the next look for a rank that has made another call
   Suspicion suspicion;
   uint64_t start_ns = 0;
-  uint64_t run_limit_ns = 0;  // how long it may run: see RunLimitNs
+  uint64_t run_limit_ns = 0;                // how long it may run: see RunLimitNs
   uint64_t held_ns = 0, next_chunk_ns = 0;  // of a launch that is kHeld: since when, and its next look
   int chunk = 0;                            // the first one that is not known to be there
   uint64_t digest = 0;
@@ -177,8 +177,8 @@ struct EngineGroup {
   int in_flight = 0;             // of them, on lanes
   GroupBreak breaking;
 
-  bool stalls = false;   // a launch that a rank misses ends the later ones, too, until a renewal
-  bool ordered = false;  // all ranks make all calls of the group in one order (launch_desync.cc)
+  bool stalls = false;             // a launch that a rank misses ends the later ones, too, until a renewal
+  bool ordered = false;            // all ranks make all calls of the group in one order (launch_desync.cc)
   std::optional<Failure> stalled;  // what launches end with until a renewal; none: they run
   // Why a launch fails that the log will name, as tandemd has told it.
   struct ToldFailure {
@@ -211,8 +211,8 @@ struct EnginePlan {
   uint64_t arrivals = 0;     // launches that this rank has made: the number of the last
   uint64_t first_count = 0;  // its value when the plan was added
   std::string name;          // operation, first operand and key, for messages
-  uint64_t queued = 0;       // launches in channels that this rank's streams have not reached; of ordered groups
-  bool in_graphs = false;    // a graph may launch it; of ordered groups
+  uint64_t queued = 0;  // launches in channels that this rank's streams have not reached; of ordered groups
+  bool in_graphs = false;  // a graph may launch it; of ordered groups
   uint64_t Launched() const { return in_graphs ? kUnknownLaunches : arrivals + queued; }
   LaunchLags lags;
   // Events around each step, made for the first sampled launch: start and end of step i at 2i and 2i + 1.

@@ -1,9 +1,9 @@
 // The launch queue: ranks that make calls in different orders, and how a stalled group goes on.
 //
-// In an ordered group all ranks make all calls in one order. Say this rank has launched plan P, but not plan Q,
-// while another rank has launched Q, but not P. Then one of the two has made another call than its peers, and
-// neither launch will ever have all ranks. "Has not launched" is certain only after the engine has looked at all
-// channels twice: the first look may have passed a channel just before the launch came there.
+// In an ordered group all ranks make all calls in one order. Say this rank has launched plan P, but not plan
+// Q, while another rank has launched Q, but not P. Then one of the two has made another call than its peers,
+// and neither launch will ever have all ranks. "Has not launched" is certain only after the engine has looked
+// at all channels twice: the first look may have passed a channel just before the launch came there.
 #include <algorithm>
 #include <bit>
 #include <utility>

@@ -11,8 +11,8 @@ namespace {
 
 // A look at a word on a GPU takes ten microseconds or more of this thread. A launch that has waited for long
 // is looked at less often.
-constexpr uint64_t kLeastChunkPauseNs = 20'000;
-constexpr uint64_t kMostChunkPauseNs = 1'000'000;
+constexpr uint64_t kMinChunkPauseNs = 20'000;
+constexpr uint64_t kMaxChunkPauseNs = 1'000'000;
 
 std::string ChunkText(int chunk, size_t chunks) {
   return "chunk " + std::to_string(chunk) + " of " + std::to_string(chunks);
@@ -51,7 +51,7 @@ bool LaunchQueue::ServeHeld() {
     const bool is_late = now - launch.held_ns >= launch.run_limit_ns;
     if (word.ok() && *word == 0 && !is_late) {
       launch.next_chunk_ns =
-          now + std::clamp((now - launch.held_ns) / 8, kLeastChunkPauseNs, kMostChunkPauseNs);
+          now + std::clamp((now - launch.held_ns) / 8, kMinChunkPauseNs, kMaxChunkPauseNs);
       ++i;
       continue;
     }
@@ -62,14 +62,15 @@ bool LaunchQueue::ServeHeld() {
       continue;
     }
     const Failure failure =
-        word.ok() ? MakeFailure("CHUNKS_LATE",
-                                DeadlineExceeded(LaunchName(*plan, launch.count) + " ended by its deadline: " +
-                                                 ChunkText(launch.chunk, words.size()) + " of rank " +
-                                                 std::to_string(plan->group->rank) + "'s input had not come"),
-                                plan->group->rank)
-                  : MakeFailure("LAUNCH_REFUSED",
-                                word.status().WithContext(LaunchName(*plan, launch.count) + ": chunk signals"),
-                                plan->group->rank);
+        word.ok()
+            ? MakeFailure("CHUNKS_LATE",
+                          DeadlineExceeded(LaunchName(*plan, launch.count) + " ended by its deadline: " +
+                                           ChunkText(launch.chunk, words.size()) + " of rank " +
+                                           std::to_string(plan->group->rank) + "'s input had not come"),
+                          plan->group->rank)
+            : MakeFailure("LAUNCH_REFUSED",
+                          word.status().WithContext(LaunchName(*plan, launch.count) + ": chunk signals"),
+                          plan->group->rank);
     listener_->OnLaunchFailed(*plan, launch.count, failure.status);
     RefuseHeld(plan, failure);
   }

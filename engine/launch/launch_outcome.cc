@@ -54,7 +54,8 @@ Failure FailureOf(const EnginePlan& plan, uint64_t count, const LogEntry& entry)
           FailedPrecondition(name + ": " + ranks + " launched it before the plan's previous launch was done"),
           who);
     case LogKind::kFailDesync:
-      return MakeFailure("DESYNC", FailedPrecondition(name + ": " + ranks + " made another call instead"), who);
+      return MakeFailure("DESYNC", FailedPrecondition(name + ": " + ranks + " made another call instead"),
+                         who);
     case LogKind::kStart:
     case LogKind::kStall:
     case LogKind::kBreak: break;

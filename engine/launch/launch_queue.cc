@@ -205,9 +205,9 @@ void LaunchQueue::ArriveAt(EnginePlan* plan, const LaunchRequest& request) {
   }
   if (group.stalled) {
     Failure stalled = *group.stalled;
-    stalled.status = Status(stalled.status.code(),
-                            stalled.status.message() + "; the group is stalled until it is renewed",
-                            stalled.status.detail());
+    stalled.status =
+        Status(stalled.status.code(), stalled.status.message() + "; the group is stalled until it is renewed",
+               stalled.status.detail());
     RejectArrival(request, group.generation, std::move(stalled));
     return;
   }

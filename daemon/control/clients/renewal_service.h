@@ -1,9 +1,9 @@
 // File: renewal_service.h
 //
-// `RenewalService`: launches of a stalled group go on, client-placed ones (docs/client-placement.md) and those
-// of engines. Its ranks meet twice. First no launch is under way on any rank, and the engines set the counts of
-// all plans behind every rank's. Then all counters of client-placed launches stand behind every number that a
-// word can hold, and no packet of an earlier launch is left.
+// `RenewalService`: launches of a stalled group go on, client-placed ones (docs/client-placement.md) and
+// those of engines. Its ranks meet twice. First no launch is under way on any rank, and the engines set the
+// counts of all plans behind every rank's. Then all counters of client-placed launches stand behind every
+// number that a word can hold, and no packet of an earlier launch is left.
 #pragma once
 
 #include "daemon/control/groups/group_installer.h"

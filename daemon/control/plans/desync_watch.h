@@ -1,8 +1,8 @@
 // File: desync_watch.h
 //
-// `DesyncWatch`: in an ordered group, a rank that prepares a plan while another one waits in a launch that the
-// first has not made. All ranks make all calls in one order, so one of the two has made another call than its
-// peers, and neither would ever end.
+// `DesyncWatch`: in an ordered group, a rank that prepares a plan while another one waits in a launch that
+// the first has not made. All ranks make all calls in one order, so one of the two has made another call than
+// its peers, and neither would ever end.
 #pragma once
 
 #include <memory>
@@ -23,8 +23,8 @@ class DesyncWatch {
   DesyncWatch(ControlCore& core, GroupService& groups) : core_(core), groups_(groups) {}
 
   // Waits until the rendezvous is over or `waiter` is, as Rendezvous::AwaitEnd. Meanwhile it looks for a rank
-  // that waits in a launch. If there is one, the rendezvous ends for all ranks and the group stalls. Both carry
-  // FIELD_MISMATCH with the first field that differs, or DESYNC where none does. `next_client_launch`:
+  // that waits in a launch. If there is one, the rendezvous ends for all ranks and the group stalls. Both
+  // carry FIELD_MISMATCH with the first field that differs, or DESYNC where none does. `next_client_launch`:
   // PrepareRequest's.
   void Await(RegistryLock& lock, const std::shared_ptr<GroupRecord>& group, PrepareRendezvous& rendezvous,
              const std::string& key, size_t rank, uint64_t next_client_launch, const Waiter& waiter)

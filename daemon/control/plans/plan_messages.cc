@@ -8,7 +8,7 @@
 namespace tandem::daemon {
 
 std::string CallName(const OpRequest& request, const std::string& key) {
-  constexpr size_t kMostKey = 40;
+  constexpr size_t kMaxKeyBytes = 40;
   std::string name(OpName(request.op));
   if (!request.operands.empty()) {
     const TensorSpec& spec = request.operands[0].spec;
@@ -17,7 +17,7 @@ std::string CallName(const OpRequest& request, const std::string& key) {
       name += (i == 0 ? "" : ",") + std::to_string(spec.shape[i]);
     name += "]";
   }
-  return name + " ('" + (key.size() > kMostKey ? key.substr(0, kMostKey) + "..." : key) + "')";
+  return name + " ('" + (key.size() > kMaxKeyBytes ? key.substr(0, kMaxKeyBytes) + "..." : key) + "')";
 }
 
 namespace {

@@ -1,5 +1,5 @@
-// Ranks that make other calls than their peers, in the control plane: renewals of groups whose launches engines
-// run, and prepares beside launches.
+// Ranks that make other calls than their peers, in the control plane: renewals of groups whose launches
+// engines run, and prepares beside launches.
 #include <gmock/gmock.h>
 
 #include <mutex>
@@ -62,7 +62,8 @@ class SlipTest : public ClientPlacementTest {
 TEST_F(SlipTest, EnginesGoOnOnceAllHaveStopped) {
   BeginOnEngines();
   for (int gpu = 0; gpu < kWorld; ++gpu) EXPECT_TRUE(engines->HoldingsOf(gpu)->groups.contains(group));
-  const auto stopped = Together(kWorld, [&](int rank) { return Renew(rank, v1::RenewGroupRequest::STOPPED); });
+  const auto stopped =
+      Together(kWorld, [&](int rank) { return Renew(rank, v1::RenewGroupRequest::STOPPED); });
   for (const auto& reply : stopped) ASSERT_TRUE(reply.ok()) << reply.status().ToString();
   const auto seen = Renewals();
   int stalls = 0, stops = 0, resumes = 0;
@@ -85,8 +86,10 @@ TEST_F(SlipTest, AnEngineThatFailsHasAllRanksBeginAgain) {
   engines->fail = [](int gpu, const engine::v1::Command& command) {
     return gpu == 1 && command.has_renew_group() ? NotFound("no group") : Status::Ok();
   };
-  const auto stopped = Together(kWorld, [&](int rank) { return Renew(rank, v1::RenewGroupRequest::STOPPED); });
-  for (const auto& reply : stopped) EXPECT_EQ(reply.status().code(), Code::kAborted) << reply.status().ToString();
+  const auto stopped =
+      Together(kWorld, [&](int rank) { return Renew(rank, v1::RenewGroupRequest::STOPPED); });
+  for (const auto& reply : stopped)
+    EXPECT_EQ(reply.status().code(), Code::kAborted) << reply.status().ToString();
 }
 
 TEST_F(SlipTest, AGroupWithAnOlderLibraryDoesNotStall) {
@@ -128,7 +131,8 @@ TEST_F(SlipTest, APrepareGoesOnBesideALaunchThatItsRankHasMade) {
     return decides ? FailedPrecondition("it has been made") : Status::Ok();
   };
   Arrivals().Arrive(0, 0, 0, 1);
-  auto waits = std::async(std::launch::async, [&] { return Prepare(1, AllReduce(group, "another", 64)).status(); });
+  auto waits =
+      std::async(std::launch::async, [&] { return Prepare(1, AllReduce(group, "another", 64)).status(); });
   const auto end = Waiter::Clock::now() + kPatience;
   const auto refused = [&] {
     std::lock_guard lock(mutex_);

@@ -1,6 +1,6 @@
 // A job whose ranks slip: at random a rank skips a call, makes another one, prepares a plan that nobody else
-// does, or goes to the renewal alone. Each slip must end in a failure on all ranks within the limit, a renewal
-// must mend it, and no sum may be wrong.
+// does, or goes to the renewal alone. Each slip must end in a failure on all ranks within the limit, a
+// renewal must mend it, and no sum may be wrong.
 //
 //   tandem-test-slips CALLS PLACEMENT SEED
 //
@@ -33,7 +33,7 @@ constexpr int kWorld = 3;
 constexpr int kPlans = 3;
 constexpr int64_t kCount = 16;
 constexpr double kSlipRate = 0.01;
-constexpr auto kPatience = 120s;       // of launches: no slip may wait for so long
+constexpr auto kPatience = 120s;  // of launches: no slip may wait for so long
 constexpr size_t kSlotBytes = 4096;
 
 enum class Slip { kNone, kSkip, kOtherCall, kPrepare, kRenew };
@@ -53,14 +53,16 @@ struct Job {
 
 class Rank {
  public:
-  Rank(Job& job, int rank) : job_(job), rank_(rank), random_(job.seed * kWorld + static_cast<uint64_t>(rank)) {}
+  Rank(Job& job, int rank)
+      : job_(job), rank_(rank), random_(job.seed * kWorld + static_cast<uint64_t>(rank)) {}
 
   void Run() {
     const Status status = Calls();
     if (status.ok()) return;
     std::lock_guard lock(job_.mutex);
     if (!job_.failed.exchange(true))
-      job_.error = "rank " + std::to_string(rank_) + ", step " + std::to_string(step_) + ": " + status.ToString();
+      job_.error =
+          "rank " + std::to_string(rank_) + ", step " + std::to_string(step_) + ": " + status.ToString();
   }
 
  private:
@@ -83,7 +85,8 @@ class Rank {
     join.options = {{"order", "same"}, {"placement", job_.placement}};
     join.launch_deadline = kPatience;
     TANDEM_ASSIGN_OR_RETURN(group_, client_->JoinGroup(join));
-    TANDEM_ASSIGN_OR_RETURN(memory_, client_->AllocateRegistered(2 * kPlans * kSlotBytes, group_->gpu_uuid()));
+    TANDEM_ASSIGN_OR_RETURN(memory_,
+                            client_->AllocateRegistered(2 * kPlans * kSlotBytes, group_->gpu_uuid()));
     TANDEM_ASSIGN_OR_RETURN(stream_, HostStream::Create());
     for (int i = 0; i < kPlans; ++i) {
       TANDEM_ASSIGN_OR_RETURN(plans_[static_cast<size_t>(i)],
@@ -187,8 +190,7 @@ int Main(char** arguments) {
   job.placement = arguments[2];
   job.seed = std::strtoull(arguments[3], nullptr, 10);
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < kWorld; ++rank)
-    threads.emplace_back([&job, rank] { Rank(job, rank).Run(); });
+  for (int rank = 0; rank < kWorld; ++rank) threads.emplace_back([&job, rank] { Rank(job, rank).Run(); });
   for (std::thread& thread : threads) thread.join();
   std::printf("{\"slowest\": %.3f, \"error\": \"%s\", \"reasons\": {", job.slowest, job.error.c_str());
   const char* comma = "";
