@@ -36,6 +36,7 @@ Status ChannelServer::Close(uint64_t id) {
   if (found == channels_.end()) return NotFound("no channel " + std::to_string(id));
   captured_ -= (*found)->captured_live;
   queue_->ChannelEnded(**found);
+  for (const LaunchEntry& entry : (*found)->waiting) queue_->NoteDropped(entry, (*found)->session_id);
   // Launches that have arrived hold the channel by shared_ptr until they have ended.
   (*found)->ended = true;
   channels_.erase(found);
@@ -46,6 +47,7 @@ void ChannelServer::EndChannel(const std::shared_ptr<Channel>& channel, const st
   channel->ended = true;
   captured_ -= channel->captured_live;
   queue_->ChannelEnded(*channel);
+  for (const LaunchEntry& entry : channel->waiting) queue_->NoteDropped(entry, channel->session_id);
   channel->waiting.clear();
   channel->captured = {};
   channel->captured_live = 0;
@@ -65,6 +67,7 @@ void ChannelServer::TakeCapturedEntry(const std::shared_ptr<Channel>& channel, c
   if (entry.kind == EntryKind::kArm) {
     slot = std::make_unique<CapturedLaunch>();
     slot->entry = entry;
+    queue_->NoteCaptured(entry, channel->session_id);
   } else {
     slot.reset();
   }
@@ -100,6 +103,7 @@ bool ChannelServer::PollRing(const std::shared_ptr<Channel>& channel) {
     } else {
       channel->last_sequence = entry.sequence;
       channel->waiting.push_back(entry);
+      queue_->NoteQueued(entry, channel->session_id);
     }
   }
   return any;
@@ -201,6 +205,13 @@ bool ChannelServer::Poll() {
     if (channel->captured_live > 0) any |= PollDoorbells(channel);
   }
   return any;
+}
+
+void ChannelServer::TakeAll() {
+  for (size_t i = 0; i < channels_.size(); ++i) {
+    const std::shared_ptr<Channel> channel = channels_[i];
+    if (!channel->ended) PollRing(channel);
+  }
 }
 
 bool ChannelServer::PrepareSleep(std::vector<FutexWaiter>* waiters, bool* news) {

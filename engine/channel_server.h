@@ -37,6 +37,8 @@ class ChannelServer {
 
   // One look at every channel. True if anything was taken or has arrived.
   bool Poll();
+  // Takes all entries off the rings; nothing arrives.
+  void TakeAll();
   // Puts the first kernel of the launch that is expected next onto the lanes, where that can be
   // (speculative_launch.h). True if it did.
   bool SpeculateNext();

@@ -84,6 +84,8 @@ class Engine : private LaunchListener {
   Status AddRegistration(const v1::Command& command, std::vector<UniqueFd> fds);
   Status AllocateSegment(const v1::Command& command);
   Status Launch(const v1::Command& command);
+  Status FailLaunch(const v1::FailLaunch& from);
+  Status RenewGroup(const v1::Command& command, bool* deferred);
   void SendQueueSnapshot();
   void SendAck(uint64_t id, const Status& status, const std::string& payload = {});
   void Defer(uint64_t id, Finished finished, std::string payload = "") {

@@ -163,8 +163,40 @@ Status Engine::Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, b
       return Status::Ok();
     }
     case Case::kQueueSnapshot: SendQueueSnapshot(); return Status::Ok();
+    case Case::kFailLaunch: return FailLaunch(command.fail_launch());
+    case Case::kRenewGroup: return RenewGroup(command, deferred);
     case Case::kKeepPages: return Status::Ok();  // Holdings has them
     default: return Unimplemented("an unknown command");
+  }
+}
+
+Status Engine::FailLaunch(const v1::FailLaunch& from) {
+  if (from.decides()) {
+    channels_->TakeAll();
+    return queue_->FailUnmade(from.plan_id(), from.launch());
+  }
+  if (from.code() == 0) return InvalidArgument("a launch does not fail with OK");
+  const Status status(static_cast<Code>(from.code()), from.message());
+  return queue_->NoteReason(from.plan_id(), from.launch(),
+                            MakeFailure(from.reason(), status, static_cast<int>(from.rank())));
+}
+
+Status Engine::RenewGroup(const v1::Command& command, bool* deferred) {
+  const uint64_t id = command.renew_group().group_id();
+  EngineGroup* group = queue_->FindGroup(id);
+  if (group == nullptr) return NoGroup(id);
+  switch (command.renew_group().step()) {
+    case v1::RenewGroup::STOP:
+      *deferred = true;
+      Defer(command.id(), [this, id]() -> Result<bool> {
+        EngineGroup* stopping = queue_->FindGroup(id);
+        if (stopping == nullptr) return NoGroup(id);
+        return queue_->StopForRenewal(stopping);
+      });
+      return Status::Ok();
+    case v1::RenewGroup::STALL: queue_->StallForRenewal(group); return Status::Ok();
+    case v1::RenewGroup::RESUME: queue_->Resume(group); return Status::Ok();
+    default: return InvalidArgument("a renewal has no such step");
   }
 }
 
@@ -264,6 +296,8 @@ Status Engine::AddGroup(const v1::Command& command, const std::vector<UniqueFd>&
   group->id = from.group_id();
   group->session_id = from.session_id();
   group->generation = from.generation();
+  group->stalls = from.stalls();
+  group->ordered = from.ordered();
   group->rank = static_cast<int>(from.rank());
   group->world_size = world;
   group->deadline_ns = from.deadline_ms() == 0 ? kDefaultDeadlineNs : SaturatingMs(from.deadline_ms());
@@ -396,6 +430,7 @@ Status Engine::AddPlan(const v1::Command& command, bool* deferred) {
   plan->algorithm = from.algorithm();
   plan->arrivals = from.next_count();
   plan->first_count = from.next_count();
+  plan->name = from.name();
   for (const plan::Step& step : program.steps) plan->step_lanes.push_back(step.lane);
   TANDEM_RETURN_IF_ERROR(queue_->AddPlan(std::move(plan)));
   *deferred = true;

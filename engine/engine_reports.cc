@@ -34,6 +34,7 @@ void Engine::SendQueueSnapshot() {
     item->set_since_seconds(static_cast<double>(now - std::min(now, since)) / 1e9);
     item->set_session_id(plan.active.origin.session_id);
     if (started) return;
+    item->set_awaits(LaunchQueue::AwaitedInput(plan));
     for (int rank : queue_->MissingRanks(plan)) item->add_missing_ranks(rank);
   });
   link_.Send(message);

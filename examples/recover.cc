@@ -67,7 +67,7 @@ int main(int argc, char** argv) {
   for (Status status; !(status = train()).ok();) {
     const auto is = [&](auto... reasons) { return (... || (status.detail().reason == reasons)); };
     std::fprintf(stderr, "%s, reason %s\n", status.ToString().c_str(), status.detail().reason.c_str());
-    if (average && (is("ENGINE_RESTARTED") || (is("RANK_LATE") && group->Renew().ok()))) continue;
+    if (average && (is("ENGINE_RESTARTED") || (is("RANK_LATE", "RENEWING") && group->Renew().ok()))) continue;
     average = gather = nullptr, group = nullptr;  // the plans are no good any more: leave the group
     const Code code = status.code();
     const bool is_over = is("RANK_LOST", "RANK_LEFT", "GROUP_BROKEN");

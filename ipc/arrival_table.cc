@@ -3,7 +3,7 @@
 namespace tandem {
 namespace {
 
-constexpr uint64_t kArrivalMagic = 0x54444d4152525633;  // "TDMARRV3"
+constexpr uint64_t kArrivalMagic = 0x54444d4152525634;  // "TDMARRV4"
 
 }  // namespace
 
@@ -51,6 +51,23 @@ uint64_t ArrivalTable::Count(uint32_t plan_index, int rank) const {
 
 uint64_t ArrivalTable::Digest(uint32_t plan_index, int rank) const {
   return cell(plan_index, rank)->digest.load(std::memory_order_relaxed);
+}
+
+void ArrivalTable::SetLaunched(uint32_t plan_index, int rank, uint64_t launches) {
+  cell(plan_index, rank)->launched.store(launches, std::memory_order_release);
+}
+
+uint64_t ArrivalTable::Launched(uint32_t plan_index, int rank) const {
+  return cell(plan_index, rank)->launched.load(std::memory_order_acquire);
+}
+
+void ArrivalTable::CountLook(int rank) {
+  std::atomic<uint64_t>& looks = mapping_.As<Header>()->ranks[rank].looks;
+  looks.store(looks.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+}
+
+uint64_t ArrivalTable::Looks(int rank) const {
+  return mapping_.As<Header>()->ranks[rank].looks.load(std::memory_order_acquire);
 }
 
 void ArrivalTable::SetOwner(int rank, const ProcessIdentity& process) {

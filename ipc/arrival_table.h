@@ -20,6 +20,9 @@ namespace tandem {
 // used. INVALID_ARGUMENT unless 1 <= world_size <= 8 and 1 <= max_plans <= 2^20.
 Result<UniqueFd> CreateArrivalTable(int world_size, uint32_t max_plans);
 
+// See ArrivalTable::Launched.
+inline constexpr uint64_t kUnknownLaunches = ~uint64_t{0};
+
 class ArrivalTable {
  public:
   ArrivalTable() = default;
@@ -33,6 +36,14 @@ class ArrivalTable {
   uint64_t Count(uint32_t plan_index, int rank) const;
   // Valid for the launch that Count() named before the call, until it is decided.
   uint64_t Digest(uint32_t plan_index, int rank) const;
+
+  // Launches of the plan that the rank has made: those that arrived, and those whose stream has not reached
+  // them yet. kUnknownLaunches once a graph may launch it. Kept for ordered groups only.
+  void SetLaunched(uint32_t plan_index, int rank, uint64_t launches);
+  uint64_t Launched(uint32_t plan_index, int rank) const;
+  // Counts how often the rank's engine has looked at all of its channels.
+  void CountLook(int rank);
+  uint64_t Looks(int rank) const;
 
   // The process that is rank `rank`'s engine; pid 0 before it has the group.
   void SetOwner(int rank, const ProcessIdentity& process);
@@ -50,11 +61,13 @@ class ArrivalTable {
   struct alignas(64) Cell {
     std::atomic<uint64_t> digest;
     std::atomic<uint64_t> count;
+    std::atomic<uint64_t> launched;
   };
   struct alignas(64) RankWords {
     std::atomic<uint64_t> bulk_ended;
     std::atomic<uint64_t> broken;
     std::atomic<uint64_t> owner_start, owner_pid;  // the pid is written last
+    std::atomic<uint64_t> looks;
   };
   struct Header {
     std::atomic<uint64_t> magic;

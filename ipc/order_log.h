@@ -30,14 +30,16 @@ enum class LogKind : uint8_t {
   kFailMismatch = 3,  // digests differ: mask is the ranks that differ from the lowest
   kFailRefused = 4,   // mask is the rank whose launch was refused
   kFailOverlap = 5,   // mask is the rank that launched again before the plan's previous launch was done
+  kFailDesync = 7,    // mask is the ranks that have made another call instead
+  kStall = 8,         // as kBreak, but until a renewal; mask is the rank that renews
   kBreak = 6,  // the group `plan` (low 24 bits of its id) of generation `count` starts nothing any more
 };
 
 struct LogEntry {
   LogKind kind = LogKind::kStart;
   uint8_t mask = 0;    // GPUs or ranks, by kind
-  uint32_t plan = 0;   // low 24 bits of the plan's id, or of the group's (kBreak)
-  uint16_t count = 0;  // low 16 bits of the plan's launch number, or of the group's generation (kBreak)
+  uint32_t plan = 0;   // low 24 bits of the plan's id, or of the group's (kBreak, kStall)
+  uint16_t count = 0;  // low 16 bits of the plan's launch number, or of the group's generation
   bool operator==(const LogEntry&) const = default;
 };
 

@@ -28,6 +28,8 @@ struct VerdictPageLayout {
   Word waits_since_ns;
   // Why. Written before `abort_from`.
   StatusRecord reason;
+  // Written by the member: the plan of the launch that it waits in; 0: not known.
+  Word waits_plan;
 };
 inline constexpr size_t kVerdictPageBytes = 4096;
 static_assert(sizeof(VerdictPageLayout) <= kVerdictPageBytes);
@@ -64,6 +66,8 @@ class VerdictPage {
   void SetWaitsSince(uint64_t monotonic_ns) {
     layout()->waits_since_ns.store(monotonic_ns, std::memory_order_relaxed);
   }
+  void SetWaitsPlan(uint64_t plan_id) { layout()->waits_plan.store(plan_id, std::memory_order_relaxed); }
+  uint64_t WaitsPlan() const { return layout()->waits_plan.load(std::memory_order_relaxed); }
   uint64_t WaitsSince() const { return layout()->waits_since_ns.load(std::memory_order_relaxed); }
   VerdictPageLayout* layout() const { return mapping_->As<VerdictPageLayout>(); }
 

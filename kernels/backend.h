@@ -359,6 +359,10 @@ class Backend {
   // Reads a word from the CPU, to report what a lane waits for. UNIMPLEMENTED where words may lie out of the
   // CPU's reach.
   virtual Result<uint64_t> LoadWord(const Word* word) { return word->load(std::memory_order_acquire); }
+  // The same for a client's word of 32 bits: a chunk signal.
+  virtual Result<uint32_t> LoadWord32(const uint32_t* word) {
+    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+  }
   // Zeroes memory of a segment and waits until that is done. No lane may be using it.
   virtual Status ClearMemory(std::byte* data, size_t bytes) {
     std::memset(data, 0, bytes);

@@ -163,6 +163,7 @@ Result<JoinInfo> GrpcControl::JoinGroup(const JoinOptions& options, const std::s
   request.set_gpu_uuid(gpu_uuid);
   request.mutable_options()->insert(options.options.begin(), options.options.end());
   request.set_client_products(products);
+  request.set_renews_engines(true);
   request.set_client_signal_bytes(plan::kClientSignalAreaBytes);
   request.set_deadline_ms(DeadlineMs(options.deadline));
   request.set_launch_deadline_ms(
@@ -187,6 +188,7 @@ Result<JoinInfo> GrpcControl::JoinGroup(const JoinOptions& options, const std::s
   info.generation = reply.generation();
   info.topology_class = reply.topology_class();
   info.placement = reply.placement();
+  info.renews_engines = reply.renews_engines();
   info.gpu_uuids.assign(reply.gpu_uuids().begin(), reply.gpu_uuids().end());
   info.link_counts.assign(reply.link_counts().begin(), reply.link_counts().end());
   for (const v1::Offer& offer : reply.offers()) {
@@ -355,6 +357,7 @@ Result<PreparedPlan> GrpcControl::Prepare(uint64_t group_id, const std::string& 
   request.set_deadline_ms(DeadlineMs(deadline));
   request.set_can_measure(tuning.can_measure);
   request.set_cannot_measure(tuning.cannot_measure);
+  request.set_next_client_launch(tuning.next_client_launch);
   request.set_times_placement(static_cast<uint32_t>(tuning.placement));
   for (const MeasuredTime& time : tuning.times) {
     v1::MeasuredTime* to = request.add_times();

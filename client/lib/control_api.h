@@ -36,6 +36,7 @@ struct AttachInfo {
 struct JoinInfo {
   uint64_t group_id = 0, incarnation = 0, generation = 1;
   std::string topology_class, placement;
+  bool renews_engines = false;  // a launch that a rank misses stalls the group on engines, too
   std::vector<std::string> gpu_uuids;
   std::vector<int> link_counts;  // world_size x world_size, row-major
   std::vector<Group::Offer> offers;
@@ -82,12 +83,13 @@ struct MeasuredTime {
   double median_us = 0, p10_us = 0, p90_us = 0;
 };
 
-// What a rank tells of times when it prepares (autotune.h).
+// What a rank tells beside its request when it prepares: of times (autotune.h), and of its launches.
 struct PrepareTuning {
   bool can_measure = false;                          // asks what to time first
   PlanPlacement placement = PlanPlacement::kEngine;  // of `times`
   std::vector<MeasuredTime> times;
-  std::string cannot_measure;  // why this rank cannot, though it was asked to; empty: it can
+  std::string cannot_measure;       // why this rank cannot, though it was asked to; empty: it can
+  uint64_t next_client_launch = 0;  // the number of its next client-placed launch; 0: not known
 };
 
 struct PreparedPlan {

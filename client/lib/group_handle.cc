@@ -117,8 +117,12 @@ Result<std::shared_ptr<Plan>> GroupHandle::PrepareTuned(const std::string& key, 
 Result<std::shared_ptr<Plan>> GroupHandle::PrepareOnce(const std::string& key, const OpRequest& request,
                                                        const PrepareTuning& tuning, Milliseconds deadline,
                                                        PreparedPlan* told) {
+  PrepareTuning told_of = tuning;
+  session_->ReapAll();
+  if (const auto group = placed(); group != nullptr && !group->in_graphs() && state_->pending == 0)
+    told_of.next_client_launch = group->queue().NextLaunch();
   TANDEM_ASSIGN_OR_RETURN(PreparedPlan prepared,
-                          session_->control().Prepare(id(), key, request, tuning, deadline));
+                          session_->control().Prepare(id(), key, request, told_of, deadline));
   PlanInfo& info = prepared.info;
   if (info.slot_bytes.size() > static_cast<size_t>(kMaxBindings)) {
     return InvalidArgument("a plan has at most " + std::to_string(kMaxBindings) + " slots, not " +
@@ -212,18 +216,22 @@ Result<std::shared_ptr<SymmetricTensor>> GroupHandle::Allocate(const std::vector
   return TensorHandle::Make(shared_from_this(), *info, owned ? tensor : 0);
 }
 
-Status GroupHandle::Leave(Milliseconds deadline) {
-  TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
-  auto end = std::chrono::steady_clock::now() + Bounded(deadline);
+Status GroupHandle::AwaitLaunches(std::chrono::steady_clock::time_point end) {
   PollBackoff backoff;
   while (state_->pending.load(std::memory_order_acquire) != 0) {
     session_->ReapAll();
     if (state_->pending.load(std::memory_order_acquire) == 0) break;
-    if (std::chrono::steady_clock::now() >= end) {
-      return DeadlineExceeded("launches of this rank have not ended: the group is not left");
-    }
+    if (std::chrono::steady_clock::now() >= end)
+      return DeadlineExceeded("launches of this rank have not ended");
     backoff.Pause();
   }
+  return Status::Ok();
+}
+
+Status GroupHandle::Leave(Milliseconds deadline) {
+  TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
+  auto end = std::chrono::steady_clock::now() + Bounded(deadline);
+  TANDEM_RETURN_IF_ERROR(AwaitLaunches(end).WithContext("the group is not left"));
   SettlePlaced();
   Status status = session_->control().LeaveGroup(id(), TimeLeft(end));
   if (status.ok()) {
@@ -233,13 +241,17 @@ Status GroupHandle::Leave(Milliseconds deadline) {
   return status;
 }
 
-Result<RenewalInfo> GroupHandle::MeetForRenewal(PlacedQueue& queue,
+Result<RenewalInfo> GroupHandle::MeetForRenewal(PlacedQueue* queue,
                                                 std::chrono::steady_clock::time_point end) {
-  TANDEM_ASSIGN_OR_RETURN(const uint64_t finished, queue.Stop(end));
+  uint64_t finished = 0;
+  if (queue != nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(finished, queue->Stop(end));
+  }
+  if (info_.renews_engines) TANDEM_RETURN_IF_ERROR(AwaitLaunches(end));
   // The report of a failure goes before the renewal that it is about.
   PollBackoff backoff;
   session_->ReapAll();
-  while (queue.AwaitsVerdict()) {
+  while (queue != nullptr && queue->AwaitsVerdict()) {
     if (std::chrono::steady_clock::now() >= end)
       return DeadlineExceeded("the daemon has not judged a failure");
     backoff.Pause();
@@ -247,7 +259,7 @@ Result<RenewalInfo> GroupHandle::MeetForRenewal(PlacedQueue& queue,
   }
   TANDEM_ASSIGN_OR_RETURN(const RenewalInfo stopped,
                           session_->control().StopForRenewal(id(), finished, TimeLeft(end)));
-  TANDEM_RETURN_IF_ERROR(queue.Restart(stopped.number));
+  if (queue != nullptr) TANDEM_RETURN_IF_ERROR(queue->Restart(stopped.number));
   return session_->control().EndRenewal(id(), TimeLeft(end));
 }
 
@@ -255,15 +267,15 @@ Status GroupHandle::Renew(Milliseconds deadline) {
   TANDEM_RETURN_IF_ERROR(session_->CheckLaunchable());
   TANDEM_RETURN_IF_ERROR(state_->Broken());
   const std::shared_ptr<PlacedGroup> group = placed();
-  if (group == nullptr) return Status::Ok();
+  if (group == nullptr && !info_.renews_engines) return Status::Ok();
   const auto end = std::chrono::steady_clock::now() + Bounded(deadline);
-  PlacedQueue& queue = group->queue();
+  PlacedQueue* queue = group == nullptr ? nullptr : &group->queue();
   Result<RenewalInfo> renewed = MeetForRenewal(queue, end);
   // A peer has begun again, or the daemon: so do all.
   while (renewed.status().code() == Code::kAborted && std::chrono::steady_clock::now() < end)
     renewed = MeetForRenewal(queue, end);
   if (!renewed.ok()) return renewed.status();
-  group->Renew(renewed->renewals);
+  if (group != nullptr) group->Renew(renewed->renewals);
   std::vector<std::shared_ptr<Plan>> plans;
   {
     std::lock_guard lock(plans_mutex_);
@@ -271,7 +283,7 @@ Status GroupHandle::Renew(Milliseconds deadline) {
       if (auto plan = known.lock()) plans.push_back(std::move(plan));
     }
   }
-  for (const auto& plan : plans) static_cast<PlanHandle&>(*plan).DropPlacedFailures();
+  for (const auto& plan : plans) static_cast<PlanHandle&>(*plan).DropFailures();
   return Status::Ok();
 }
 

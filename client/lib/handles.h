@@ -38,8 +38,8 @@ class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> 
   Status Wait(Milliseconds deadline) override;
   Result<bool> Query() override;
   Status Release() override;
-  // After a renewal: nobody hears any more how client-placed launches before it have ended.
-  void DropPlacedFailures();
+  // After a renewal: nobody hears any more how launches before it have ended, but of engines' restarts.
+  void DropFailures();
 
  private:
   ClientSession& session() const;
@@ -126,7 +126,10 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
   // Of client-placed launches; null before the first such plan.
   std::shared_ptr<PlacedGroup> placed();
   // Both steps of a renewal. ABORTED: another rank has begun again.
-  Result<RenewalInfo> MeetForRenewal(PlacedQueue& queue, std::chrono::steady_clock::time_point end);
+  // `queue`: of client-placed launches; null: there are none.
+  Result<RenewalInfo> MeetForRenewal(PlacedQueue* queue, std::chrono::steady_clock::time_point end);
+  // Waits until no launch of this rank's is in flight. DEADLINE_EXCEEDED.
+  Status AwaitLaunches(std::chrono::steady_clock::time_point end);
   // Before this rank leaves: tandemd learns how many client-placed launches have ended here.
   void SettlePlaced();
 

@@ -130,7 +130,9 @@ Status PlanHandle::LaunchPlaced(StreamRef ref, std::span<const Binding> bindings
   TANDEM_ASSIGN_OR_RETURN(LaunchStream * stream, device->Open(ref, group_->gpu_uuid(), &storage));
   TANDEM_ASSIGN_OR_RETURN(const bool capturing, stream->IsCapturing());
   uint64_t stream_id = kReplays;
-  if (!capturing) {
+  if (capturing) {
+    placed_->group().NoteCaptured();
+  } else {
     TANDEM_ASSIGN_OR_RETURN(stream_id, stream->Id());
   }
   Result<PlacedBindings> bound = BindPlaced(bindings, options);
@@ -266,9 +268,11 @@ Result<bool> PlanHandle::Query() {
   return true;
 }
 
-void PlanHandle::DropPlacedFailures() {
-  if (placed_ == nullptr) return;
-  while (state_->TakeFailure(kAnyStream)) continue;
+void PlanHandle::DropFailures() {
+  const auto take = [this] {
+    return placed_ != nullptr ? state_->TakeFailure(kAnyStream) : state_->TakeOther(kAnyStream);
+  };
+  while (take()) continue;
 }
 
 Status PlanHandle::Release() {

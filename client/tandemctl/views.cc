@@ -235,12 +235,12 @@ std::string PlanText(const admin::v1::PlanEntry& plan, const std::string& predic
 }
 
 std::string QueueText(const admin::v1::GetQueueReply& reply) {
-  Table table(
-      {"gpu", "state", ">since", "group", ">plan", ">launch", "operation", ">session", "waits for rank"});
+  Table table({"gpu", "state", ">since", "group", ">plan", ">launch", "operation", ">session", "waits for"});
   for (const auto& e : reply.entries()) {
     table.Add({e.gpu_uuid(), e.state(), Micros(e.since_seconds() * 1e6), e.group_name(),
                std::to_string(e.plan_id()), std::to_string(e.launch()), e.summary(),
-               std::to_string(e.session_id()), Join(e.late_ranks())});
+               std::to_string(e.session_id()),
+               e.late_ranks().empty() ? e.awaits() : "rank " + Join(e.late_ranks())});
   }
   std::string silent;
   for (const auto& engine : reply.silent()) silent += "no queue: " + engine.reason() + "\n";

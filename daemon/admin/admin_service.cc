@@ -228,6 +228,7 @@ grpc::Status AdminService::GetQueue(grpc::ServerContext* context, const admin::v
       out.set_state(item.started() ? "started" : "waiting");
       out.set_since_seconds(item.since_seconds());
       *out.mutable_late_ranks() = item.missing_ranks();
+      out.set_awaits(item.awaits());
       out.set_session_id(item.session_id());
       if (!AddWithin(budget, reply->mutable_entries(), std::move(out))) break;
     }

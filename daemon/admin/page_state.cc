@@ -196,6 +196,7 @@ json QueueOf(const std::vector<EngineQueue>& queues, std::map<uint64_t, PlanName
                    {"launch", item.launch()},
                    {"state", item.started() ? "started" : "waiting"},
                    {"since_seconds", item.since_seconds()},
+                   {"awaits", item.awaits()},
                    {"missing_ranks", item.missing_ranks()}});
     }
   }

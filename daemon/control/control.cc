@@ -79,14 +79,14 @@ struct Control::Services {
   ClientMemoryService client_memory{core, segments};
   GroupService groups{core, segments, installer, client_memory};
   FailureService failures{core, groups};
-  RenewalService renewals{core};
+  RenewalService renewals{core, installer};
   GroupRestorer restorer{core, installer, groups};
   JoinService joins{core, installer, groups, restorer};
   TensorService tensors{core, segments, installer};
   RegistrationService registrations{core};
   WorkspaceService workspace{core, segments, installer};
   TuningService tuning{core};
-  PlanService plans{core, installer, workspace, client_memory, tuning};
+  PlanService plans{core, installer, workspace, client_memory, tuning, groups};
   ChannelService channels{core};
   LaunchService launches{core, installer};
   EngineService engines{

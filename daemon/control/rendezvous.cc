@@ -70,6 +70,14 @@ Status Rendezvous::LateStatus(size_t rank) const {
   return Status(Code::kDeadlineExceeded, text, BlameRanks("RANK_LATE", missing));
 }
 
+bool Rendezvous::AwaitEnd(RegistryLock& lock, size_t rank, const Waiter& waiter) {
+  ++slots_[rank].waiting;
+  const bool done = waiter.Wait(lock, changed_,
+                                [this]() TANDEM_REQUIRES(registry_mutex) { return phase_ == Phase::kOver; });
+  --slots_[rank].waiting;
+  return done;
+}
+
 Status Rendezvous::Await(RegistryLock& lock, size_t rank, const Waiter& waiter) {
   const auto is_over = [this]() TANDEM_REQUIRES(registry_mutex) { return phase_ == Phase::kOver; };
   slots_[rank].waiting.push_back(&waiter);

@@ -69,6 +69,10 @@ class Rendezvous {
   // all.
   Status Await(RegistryLock& lock, size_t rank, const Waiter& waiter) TANDEM_REQUIRES(registry_mutex);
 
+  // Waits until it is over, and changes nothing else: false if it is not, by `waiter`'s deadline or once the
+  // caller has gone.
+  bool AwaitEnd(RegistryLock& lock, size_t rank, const Waiter& waiter) TANDEM_REQUIRES(registry_mutex);
+
   // The rank has the verdict. A late rank gets the verdict of a failed rendezvous once, and may then open
   // another.
   void Acknowledge(size_t rank) TANDEM_REQUIRES(registry_mutex) { slots_[rank].acknowledged = true; }

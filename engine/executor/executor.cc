@@ -45,6 +45,21 @@ uint8_t CompiledProgram::AwaitedRanks(const std::function<bool(uint32_t word)>& 
   return mask & static_cast<uint8_t>(~(1u << rank_));
 }
 
+std::span<const uint32_t> CompiledProgram::ChunkSignals(std::span<const SlotAddress> slots) const {
+  for (const Operation& operation : operations_) {
+    if (operation.chunk_signals == nullptr) continue;
+    for (const Patch& patch : operation.patches) {
+      const bool words = patch.target == operation.chunk_signals.get();
+      if (!words || patch.space != plan::Space::kOperand || patch.slot >= slots.size()) continue;
+      const std::byte* base = slots[patch.slot].own;
+      if (patch.rank != rank_ || base == nullptr) return {};
+      return {reinterpret_cast<const uint32_t*>(base + patch.offset),
+              static_cast<size_t>(operation.matmul->chunks)};
+    }
+  }
+  return {};
+}
+
 bool CompiledProgram::AwaitsPackets() const {
   return std::any_of(operations_.begin(), operations_.end(), [](const Operation& operation) {
     return operation.collective != nullptr && operation.uses_kernel && !operation.collective->packets.empty();

@@ -103,6 +103,9 @@ class CompiledProgram {
   bool has_first_kernel() const { return first_kernel_ >= 0; }
   // True if it uses other lanes than lane 0.
   bool forks() const;
+  // The client's words that a launch with these slots waits for, each until it is not 0; empty if it waits
+  // for none, or they are not bound.
+  std::span<const uint32_t> ChunkSignals(std::span<const SlotAddress> slots) const;
   // The ranks (a bit each) that a launch waits for: writers of words of the own signal area for which
   // `arrived` is false. Of a kernel its own words, once it is known (Prepare) that it runs.
   uint8_t AwaitedRanks(const std::function<bool(uint32_t word)>& arrived) const;

@@ -91,6 +91,14 @@ struct Failure {
 // A failure whose detail has this reason, and names the rank that caused it (-1: none in particular).
 Failure MakeFailure(std::string reason, const Status& status, int who_rank);
 
+// A rank that seems to have made another call instead of a launch: launch_desync.cc.
+struct Suspicion {
+  int rank = -1;       // none
+  uint64_t looks = 0;  // of the rank's engine then
+  uint64_t own_looks = 0;
+  uint64_t plan_id = 0;  // that it has made
+};
+
 // A plan's launch on this rank, from its arrival to its end. Its vectors keep their memory for the plan's
 // next launch.
 struct Launch {
@@ -98,8 +106,12 @@ struct Launch {
   Origin origin;
   uint64_t count = 0;  // of the plan on this rank, from 1; equal on all ranks
   uint64_t arrive_ns = 0, deadline_ns = 0, next_late_ns = 0;
+  uint64_t next_order_ns = 0;  // the next look for a rank that has made another call
+  Suspicion suspicion;
   uint64_t start_ns = 0;
-  uint64_t run_limit_ns = 0;  // how long it may run: see RunLimitNs
+  uint64_t run_limit_ns = 0;                // how long it may run: see RunLimitNs
+  uint64_t held_ns = 0, next_chunk_ns = 0;  // of a launch that is kHeld: since when, and its next look
+  int chunk = 0;                            // the first one that is not known to be there
   uint64_t digest = 0;
   Failure failure;  // of a launch that is kFailing
   uint64_t epoch = 0;
@@ -165,10 +177,20 @@ struct EngineGroup {
   int in_flight = 0;             // of them, on lanes
   GroupBreak breaking;
 
+  bool stalls = false;             // a launch that a rank misses ends the later ones, too, until a renewal
+  bool ordered = false;            // all ranks make all calls of the group in one order (launch_desync.cc)
+  std::optional<Failure> stalled;  // what launches end with until a renewal; none: they run
+  // Why a launch fails that the log will name, as tandemd has told it.
+  struct ToldFailure {
+    uint64_t plan_id = 0, count = 0;
+    Failure failure;
+  };
+  std::optional<ToldFailure> told;
+
   // Its launches end with breaking.failure.
   bool Broken() const { return breaking.failure.has_value(); }
   // Its launches may start.
-  bool MayStart() const { return !Broken() && breaking.state == BreakState::kWhole; }
+  bool MayStart() const { return !Broken() && !stalled && breaking.state == BreakState::kWhole; }
 };
 
 struct EnginePlan {
@@ -188,6 +210,10 @@ struct EnginePlan {
   StatsRow stats_row;
   uint64_t arrivals = 0;     // launches that this rank has made: the number of the last
   uint64_t first_count = 0;  // its value when the plan was added
+  std::string name;          // operation, first operand and key, for messages
+  uint64_t queued = 0;  // launches in channels that this rank's streams have not reached; of ordered groups
+  bool in_graphs = false;  // a graph may launch it; of ordered groups
+  uint64_t Launched() const { return in_graphs ? kUnknownLaunches : arrivals + queued; }
   LaunchLags lags;
   // Events around each step, made for the first sampled launch: start and end of step i at 2i and 2i + 1.
   std::vector<std::unique_ptr<Event>> step_events;
@@ -205,6 +231,10 @@ inline constexpr int kFirstCancelSignal = plan::kSignalsPerWriter - kCancelSigna
 
 // A launch that has waited for so long is late: its missing ranks are reported.
 inline constexpr uint64_t kLateAfterNs = 1'000'000'000;
+// In an ordered group a launch that has waited for so long looks, so often, for a rank that has made another
+// call.
+inline constexpr uint64_t kDesyncAfterNs = 100'000'000;
+inline constexpr uint64_t kDesyncEveryNs = 50'000'000;
 
 // How long a launch may run that asks for one deadline and whose group has another: the longer of them, but
 // what it asks for counts up to an hour only. All groups share the lanes, and a client may write anything

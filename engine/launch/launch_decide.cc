@@ -44,11 +44,16 @@ uint64_t LaunchQueue::FullCount(const EnginePlan& plan, uint16_t low) const {
 }
 
 void LaunchQueue::Apply(const LogEntry& entry, uint64_t position) {
-  if (entry.kind == LogKind::kBreak) {
+  if (entry.kind == LogKind::kBreak || entry.kind == LogKind::kStall) {
     for (auto& [id, group] : groups_) {
       const bool named =
           ((id ^ entry.plan) & kLogIdMask) == 0 && static_cast<uint16_t>(group->generation) == entry.count;
-      if (named) breaker_.NoteAnnounced(group.get(), NowNs());
+      if (!named) continue;
+      if (entry.kind == LogKind::kBreak) {
+        breaker_.NoteAnnounced(group.get(), NowNs());
+      } else {
+        Stall(group.get(), RenewingFailure(entry.mask));
+      }
     }
     return;
   }
@@ -61,9 +66,12 @@ void LaunchQueue::Apply(const LogEntry& entry, uint64_t position) {
   if (found == plans_.end()) return;
   EnginePlan* plan = found->second.get();
   uint64_t count = FullCount(*plan, entry.count);
+  const bool stalls =
+      plan->group->stalls && (entry.kind == LogKind::kFailDeadline || entry.kind == LogKind::kFailDesync);
+  if (stalls) return Stall(plan->group, FailureByLog(*plan, count, entry));
   if (plan->active.Is(LaunchState::kArrived) && plan->active.count == count) {
     if (!starts) {
-      const Failure failure = FailureOf(*plan, count, entry);
+      const Failure failure = FailureByLog(*plan, count, entry);
       listener_->OnLaunchFailed(*plan, count, failure.status);
       Refuse(plan, failure);
     } else if (plan->group->MayStart()) {
@@ -76,6 +84,20 @@ void LaunchQueue::Apply(const LogEntry& entry, uint64_t position) {
     if (known.first == count) return;  // the first entry for a launch decides
   }
   plan->early.emplace_back(count, entry);
+}
+
+void LaunchQueue::Stall(EngineGroup* group, const Failure& why) {
+  if (group->stalled) return;
+  group->stalled = why;
+  CancelSpeculation();
+  std::vector<EnginePlan*> waiting;
+  for (EnginePlan* plan : undecided_) {
+    if (plan->group == group) waiting.push_back(plan);
+  }
+  for (EnginePlan* plan : waiting) {
+    listener_->OnLaunchFailed(*plan, plan->active.count, why.status);
+    Refuse(plan, why);
+  }
 }
 
 void LaunchQueue::AppendFailure(EnginePlan* plan, uint64_t count, LogKind kind, uint8_t ranks) {
@@ -192,6 +214,10 @@ bool LaunchQueue::DecideOne(EnginePlan* plan, uint64_t now) {
                              rank));
     return true;
   }
+  if (const uint8_t elsewhere = FindDesync(plan, missing, now); elsewhere != 0) {
+    AppendFailure(plan, plan->active.count, LogKind::kFailDesync, elsewhere);
+    return true;
+  }
   if (now >= plan->active.deadline_ns) {
     AppendFailure(plan, plan->active.count, LogKind::kFailDeadline, missing);
     return true;
@@ -251,12 +277,14 @@ bool LaunchQueue::DecideAll() {
 bool LaunchQueue::Poll() {
   if (lanes_.WantsOtherStream() && LanesDrained()) lanes_.ChangeStream();
   bool any = DrainLog();
+  CountLooks();
   if (!fatal_.ok()) return true;  // the log's decisions are not known any more: no launch may end by them
   if (!released_.empty()) any |= ServeReleased();
   if (!undecided_.empty()) {
     any |= DecideAll();
     if (!fatal_.ok()) return true;
   }
+  if (!held_.empty()) any |= ServeHeld();
   PublishWaiting();
   PublishProgress();
   any |= EndOverdue();

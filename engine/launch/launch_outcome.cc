@@ -53,10 +53,19 @@ Failure FailureOf(const EnginePlan& plan, uint64_t count, const LogEntry& entry)
           "LAUNCH_OVERLAP",
           FailedPrecondition(name + ": " + ranks + " launched it before the plan's previous launch was done"),
           who);
+    case LogKind::kFailDesync:
+      return MakeFailure("DESYNC", FailedPrecondition(name + ": " + ranks + " made another call instead"),
+                         who);
     case LogKind::kStart:
+    case LogKind::kStall:
     case LogKind::kBreak: break;
   }
   return {Internal(name + ": unknown entry in the order log"), -1};
+}
+
+Failure RenewingFailure(uint8_t mask) {
+  return MakeFailure("RENEWING", FailedPrecondition(RankList(mask) + " has begun to renew the group"),
+                     mask == 0 ? -1 : std::countr_zero(mask));
 }
 
 void PublishOutcome(const Origin& origin, uint64_t generation, const Failure& failure) {

@@ -20,6 +20,9 @@ std::string LaunchName(const EnginePlan& plan, uint64_t count);
 // How launch `count` ends by this entry of the log.
 Failure FailureOf(const EnginePlan& plan, uint64_t count, const LogEntry& entry);
 
+// Why launches end that the ranks of this mask, which renew their group, have not arrived at.
+Failure RenewingFailure(uint8_t mask);
+
 // Writes the status record; nothing for a launch by message. Always before the done value: a client that sees
 // done reads the record.
 void PublishOutcome(const Origin& origin, uint64_t generation, const Failure& failure);

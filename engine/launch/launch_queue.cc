@@ -73,6 +73,7 @@ Status LaunchQueue::AddPlan(std::unique_ptr<EnginePlan> plan) {
   plan->stats_row = stats_.ClaimRow(plan->id, plan->group->id, plan->op, plan->algorithm);
   // The plan's tombstone stays: if this generation is taken back because another engine has ended, launches
   // still get the reason.
+  PublishLaunched(*plan);
   plans_.emplace(key, std::move(plan));
   return Status::Ok();
 }
@@ -95,6 +96,12 @@ bool LaunchQueue::RemovePlan(uint64_t id) {
              MakeFailure("RELEASED", Aborted(LaunchName(*plan, count) + " ended: the plan was released"),
                          plan->group->rank));
     }
+  }
+  if (plan->active.Is(LaunchState::kHeld)) {
+    RefuseHeld(plan, MakeFailure("RELEASED",
+                                 Aborted(LaunchName(*plan, plan->active.count) +
+                                         " ended: the plan was released before its input had come"),
+                                 plan->group->rank));
   }
   if (!plan->active.Is(LaunchState::kNone)) return false;
   timing_.ReadAll(*plan);
@@ -172,6 +179,14 @@ void LaunchQueue::Arrive(const LaunchRequest& request) {
     RejectArrival(request, request.group_generation, UnknownPlan(request, foreign));
     return;
   }
+  const bool from_ring =
+      request.origin.kind == Origin::Kind::kChannel && request.group_generation == plan->group->generation;
+  if (plan->group->ordered && from_ring && plan->queued > 0) --plan->queued;
+  ArriveAt(plan, request);
+  PublishLaunched(*plan);
+}
+
+void LaunchQueue::ArriveAt(EnginePlan* plan, const LaunchRequest& request) {
   EngineGroup& group = *plan->group;
   if (request.group_generation < group.generation) {
     // Not counted: it belongs to launches that ended with the old generation.
@@ -186,6 +201,14 @@ void LaunchQueue::Arrive(const LaunchRequest& request) {
   }
   if (group.Broken()) {
     RejectArrival(request, group.generation, *group.breaking.failure);
+    return;
+  }
+  if (group.stalled) {
+    Failure stalled = *group.stalled;
+    stalled.status =
+        Status(stalled.status.code(), stalled.status.message() + "; the group is stalled until it is renewed",
+               stalled.status.detail());
+    RejectArrival(request, group.generation, std::move(stalled));
     return;
   }
   Launch& launch = plan->active;
@@ -209,7 +232,7 @@ void LaunchQueue::Arrive(const LaunchRequest& request) {
   auto early =
       std::find_if(plan->early.begin(), plan->early.end(), [&](auto& e) { return e.first == count; });
   if (early != plan->early.end()) {
-    const Failure failure = FailureOf(*plan, count, early->second);
+    const Failure failure = FailureByLog(*plan, count, early->second);
     plan->early.erase(early);
     group.arrivals.Arrive(plan->index, group.rank, 0, count);
     RejectCounted(request, *plan, count, failure);
@@ -239,6 +262,8 @@ void LaunchQueue::Activate(EnginePlan* plan, const LaunchRequest& request, uint6
   launch.deadline_ns =
       Saturating(now, request.deadline_ns != 0 ? request.deadline_ns : plan->group->deadline_ns);
   launch.next_late_ns = now + kLateAfterNs;
+  launch.next_order_ns = now + kDesyncAfterNs;
+  launch.suspicion = {};
   launch.start_ns = 0;
   launch.failure = {};
   launch.epoch = 0;
@@ -320,6 +345,7 @@ bool LaunchQueue::ServeReleased() {
 
 void LaunchQueue::ForEachActive(const std::function<void(const EnginePlan&)>& visit) const {
   for (const EnginePlan* plan : undecided_) visit(*plan);
+  for (const EnginePlan* plan : held_) visit(*plan);
   for (const EnginePlan* plan : in_flight_) visit(*plan);
 }
 

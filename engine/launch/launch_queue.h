@@ -76,6 +76,26 @@ class LaunchQueue {
   // A rank's stream has reached a launch, or a launch came by message. It ends with a status in any case.
   void Arrive(const LaunchRequest& request);
 
+  // Of ordered groups the queue knows all launches that a rank has made: an entry that a channel has taken
+  // off its ring and whose stream has not reached it, one that never will, and a graph's.
+  void NoteQueued(const LaunchEntry& entry, uint64_t session_id) { CountQueued(entry, session_id, true); }
+  void NoteDropped(const LaunchEntry& entry, uint64_t session_id) { CountQueued(entry, session_id, false); }
+  void NoteCaptured(const LaunchEntry& entry, uint64_t session_id);
+  // Why the launch will fail, should the log name it. NOT_FOUND without the plan.
+  Status NoteReason(uint64_t plan_id, uint64_t count, Failure failure);
+  // The rank makes another call instead of this launch of its own: the launch fails on all ranks, and stalls
+  // the group. All entries must have been taken off the rings. FAILED_PRECONDITION if this rank has made the
+  // launch or a graph may make it, or the group is not ordered. NOT_FOUND.
+  Status FailUnmade(uint64_t plan_id, uint64_t count);
+  // This rank renews the group, and makes no launch before: launches that it has not arrived at end on all
+  // ranks.
+  void StallForRenewal(EngineGroup* group);
+  // A renewal's first step: no launch of the group begins until Resume. True once none is under way and the
+  // arrival table has this rank's counts.
+  bool StopForRenewal(EngineGroup* group);
+  // Its second step, after the first one on all ranks: counts go on behind those of all ranks.
+  void Resume(EngineGroup* group);
+
   // A channel ends: what is expected of it is forgotten.
   void ChannelEnded(const Channel& channel) {
     if (started_ && started_->channel.get() == &channel) ForgetStarted();
@@ -110,7 +130,9 @@ class LaunchQueue {
   bool Poll();
 
   // True if anything has arrived and not ended: the engine must poll.
-  bool Pending() const { return !undecided_.empty() || !in_flight_.empty() || !released_.empty(); }
+  bool Pending() const {
+    return !undecided_.empty() || !held_.empty() || !in_flight_.empty() || !released_.empty();
+  }
   // True if no lane holds a program, or a part of one. Lane 0 may still be writing the done word of the last
   // program.
   bool LanesIdle() { return in_flight_.empty() && speculation_.None(); }
@@ -124,6 +146,8 @@ class LaunchQueue {
   // Every plan that has a launch arrived and not ended.
   void ForEachActive(const std::function<void(const EnginePlan&)>& visit) const;
   std::vector<int> MissingRanks(const EnginePlan& plan) const;
+  // What a launch that all ranks have arrived at waits for before it goes onto lanes; empty: nothing.
+  static std::string AwaitedInput(const EnginePlan& plan);
   std::vector<uint64_t> GroupIds() const;
 
  private:
@@ -141,6 +165,8 @@ class LaunchQueue {
   // The same for a launch that counts: it is reported, too.
   void RejectCounted(const LaunchRequest& request, const EnginePlan& plan, uint64_t count,
                      const Failure& failure);
+  // Makes the launch arrive; its plan is there and its session's.
+  void ArriveAt(EnginePlan* plan, const LaunchRequest& request);
   // The turn of this origin's channel ends with an arrival.
   void NoteTurn(const Origin& origin, uint64_t now);
 
@@ -156,6 +182,20 @@ class LaunchQueue {
   bool Admissible(uint8_t gpu_mask) const;
   bool AppendStarts();
   void ReportLate(EnginePlan* plan, uint64_t now);
+  // Ends the launches that wait in the group, and later ones until a renewal.
+  void Stall(EngineGroup* group, const Failure& why);
+
+  // Calls in another order (launch_desync.cc).
+  EnginePlan* CountedPlan(const LaunchEntry& entry, uint64_t session_id);
+  void CountQueued(const LaunchEntry& entry, uint64_t session_id, bool more);
+  void PublishLaunched(const EnginePlan& plan);
+  void CountLooks();
+  // A plan that `rank` has launched instead of the plan's launch, if that is certain of ranks that make all
+  // calls in one order; else null.
+  const EnginePlan* LaunchedInstead(const EnginePlan& plan, int rank) const;
+  // The rank, as a bit, that is certain to have made another call; 0: none is.
+  uint8_t FindDesync(EnginePlan* plan, uint8_t missing, uint64_t now);
+  Failure FailureByLog(const EnginePlan& plan, uint64_t count, const LogEntry& entry) const;
   uint8_t MissingMask(const EnginePlan& plan) const;  // the ranks of MissingRanks
   uint8_t MismatchedRanks(const EnginePlan& plan) const;
   // Ends a launch that has arrived and not started. `started`: whether a peer may have started it; none:
@@ -168,6 +208,11 @@ class LaunchQueue {
 
   // Starting and ending (launch_start.cc).
   void Start(EnginePlan* plan);
+  void StartOnLanes(EnginePlan* plan);
+  // Starts held launches whose chunks have all come; ends those whose time is up.
+  bool ServeHeld();
+  // Ends a held launch without running it.
+  void RefuseHeld(EnginePlan* plan, const Failure& failure);
   Status EnqueueOnLanes(EnginePlan* plan);
   // Marks a launch on lanes as failed: status record first, before any lane is released.
   void MarkFailed(EnginePlan* plan, Failure failure);
@@ -211,6 +256,7 @@ class LaunchQueue {
   };
   std::deque<RecentStart> recent_starts_;
   std::vector<EnginePlan*> undecided_;  // their launches are kArrived
+  std::vector<EnginePlan*> held_;       // their launches are kHeld
   std::deque<EnginePlan*>
       in_flight_;                // their launches are kStarted or kFailing, in the order of their tickets
   uint64_t front_since_ns_ = 0;  // when the first in flight became that; 0: it started as such

@@ -32,6 +32,16 @@ std::pair<Word*, uint64_t> DoneWordOf(const Origin& origin) {
 void LaunchQueue::Start(EnginePlan* plan) {
   RemoveFromUndecided(plan);
   Launch& launch = plan->active;
+  // Such a program meets no peer: it may go onto the lanes at any time, and in any order.
+  if (plan->takes_epoch || plan->program->ChunkSignals(launch.slots).empty()) return StartOnLanes(plan);
+  launch.progress.Advance(LaunchEvent::kHold);
+  launch.held_ns = launch.next_chunk_ns = NowNs();
+  launch.chunk = 0;
+  held_.push_back(plan);
+}
+
+void LaunchQueue::StartOnLanes(EnginePlan* plan) {
+  Launch& launch = plan->active;
   EngineGroup& group = *plan->group;
   launch.progress.Advance(LaunchEvent::kStart);
   if (plan->takes_epoch) {
@@ -160,6 +170,11 @@ void LaunchQueue::Break(EngineGroup* group, Failure failure) {
   std::vector<EnginePlan*> waiting;
   for (EnginePlan* plan : undecided_) {
     if (plan->group == group) waiting.push_back(plan);
+  }
+  for (EnginePlan* plan : std::vector<EnginePlan*>(held_)) {
+    if (plan->group != group) continue;
+    listener_->OnLaunchFailed(*plan, plan->active.count, why.status);
+    RefuseHeld(plan, why);
   }
   // The log first: a launch for which a rank is missing then cannot start on any rank any more. Of the others
   // a peer may have read the START. Peers that get no command also read it: tandemd may be gone, or not know

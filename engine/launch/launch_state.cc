@@ -9,6 +9,7 @@ const char* NameOf(LaunchState state) {
   switch (state) {
     case LaunchState::kNone: return "none";
     case LaunchState::kArrived: return "arrived";
+    case LaunchState::kHeld: return "held";
     case LaunchState::kStarted: return "started";
     case LaunchState::kFailing: return "failing";
   }
@@ -19,6 +20,7 @@ const char* NameOf(LaunchEvent event) {
   switch (event) {
     case LaunchEvent::kArrive: return "arrive";
     case LaunchEvent::kRefuse: return "refuse";
+    case LaunchEvent::kHold: return "hold";
     case LaunchEvent::kStart: return "start";
     case LaunchEvent::kFail: return "fail";
     case LaunchEvent::kComplete: return "complete";

@@ -6,7 +6,8 @@
 //   state    | meaning                                          | left by
 //   ---------|--------------------------------------------------|-------------------------------------
 //   kNone    | the plan has no launch on this rank              | arrive: kArrived
-//   kArrived | this rank's stream is there, nothing is on lanes | start: kStarted, refuse: kNone
+//   kArrived | this rank's stream is there, nothing is on lanes | start: kStarted, hold: kHeld, refuse: kNone
+//   kHeld    | START is in the log, its chunks are awaited      | start: kStarted, refuse: kNone
 //   kStarted | START is in the log, the program is on lanes     | complete: kNone, fail: kFailing
 //   kFailing | the program is on lanes, the launch has failed   | complete: kNone
 //
@@ -25,6 +26,9 @@ enum class LaunchState : uint8_t {
   // alone. Nothing of a launch goes onto lanes in this state: a lane must never wait for a rank that may
   // not come. (A speculative launch waits for this engine's own CPU.)
   kArrived,
+  // Only a program that meets no peer and reads a client's words. It goes onto lanes once all words are
+  // written: no lane ever waits for a client. Until then the CPU can end it alone.
+  kHeld,
   // The status record says OK. The peers' programs may wait for this one, so only the lanes can end it, and
   // a failure must break the whole group.
   kStarted,
@@ -40,6 +44,8 @@ enum class LaunchEvent : uint8_t {
   // The log ends the launch before its START, or a break, a rank that left or the plan's removal does.
   // Nothing has run.
   kRefuse,
+  // The log says START, and the client has not announced all chunks of an operand.
+  kHold,
   // The log says START: all engines of the group start this launch, in the same order.
   kStart,
   // The group breaks while the program is on lanes, or the program could not be enqueued whole.
@@ -60,7 +66,9 @@ constexpr bool NextState(LaunchState from, LaunchEvent event, LaunchState* next)
   };
   switch (from) {
     case S::kNone: return leads(E::kArrive, S::kArrived);
-    case S::kArrived: return leads(E::kStart, S::kStarted) || leads(E::kRefuse, S::kNone);
+    case S::kArrived:
+      return leads(E::kStart, S::kStarted) || leads(E::kHold, S::kHeld) || leads(E::kRefuse, S::kNone);
+    case S::kHeld: return leads(E::kStart, S::kStarted) || leads(E::kRefuse, S::kNone);
     case S::kStarted: return leads(E::kComplete, S::kNone) || leads(E::kFail, S::kFailing);
     case S::kFailing: return leads(E::kComplete, S::kNone);
   }

@@ -235,6 +235,8 @@ TestGroup EngineNode::AddGroup(uint64_t id, const std::vector<int>& gpus, uint64
     add->set_world_size(static_cast<uint32_t>(gpus.size()));
     add->set_deadline_ms(deadline_ms);
     add->set_generation(generation);
+    add->set_stalls(ordered_);
+    add->set_ordered(ordered_);
     add->set_scratch_bytes(kScratchBytes);
     add->set_abort_segment(group.segments[rank]);
     add->set_abort_offset(kAbortOffset);
@@ -281,6 +283,7 @@ uint64_t EngineNode::AddPlan(TestGroup* group, const std::vector<plan::RankProgr
     add->set_plan_index(group->next_plan_index);
     add->set_next_count(next_count);
     add->set_latency_class(latency_class);
+    add->set_name("call " + std::to_string(id));
     for (const v1::PlanSlot& slot : slots) *add->add_slots() = slot;
     plan::EncodeProgram(programs[rank], add->mutable_program());
     Status added = Call(group->gpus[rank], command);

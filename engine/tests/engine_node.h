@@ -84,6 +84,9 @@ class EngineNode {
   // The engine of `rank` is not told of groups and plans that are added from now on: the test plays it by
   // their arrival tables.
   void Impersonate(int rank) { impersonated_ = rank; }
+  // Groups that are added from now on stall until a renewal once a rank misses a launch, and their ranks make
+  // all calls in one order.
+  void SetOrdered() { ordered_ = true; }
   ArrivalTable& Arrivals(const TestGroup& group) { return tables_.at(group.id); }
   // A group over `gpus` (rank order) with signals, scratch, workspace, and a symmetric registration.
   TestGroup AddGroup(uint64_t id, const std::vector<int>& gpus, uint64_t deadline_ms = 10000,
@@ -135,6 +138,7 @@ class EngineNode {
   std::map<uint64_t, Segment> segments_;     // by id
   std::map<uint64_t, ArrivalTable> tables_;  // by group
   int impersonated_ = -1;
+  bool ordered_ = false;
   uint64_t next_id_ = 1;
 };
 

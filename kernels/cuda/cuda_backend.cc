@@ -131,6 +131,11 @@ class CudaBackend : public Backend {
   }
 
   Result<uint64_t> LoadWord(const Word* word) override { return words_->Load(word); }
+  Result<uint32_t> LoadWord32(const uint32_t* word) override {
+    const auto address = reinterpret_cast<uintptr_t>(word);
+    TANDEM_ASSIGN_OR_RETURN(const uint64_t both, words_->Load(reinterpret_cast<const Word*>(address & ~7ul)));
+    return static_cast<uint32_t>((address & 4) != 0 ? both >> 32 : both);
+  }
 
   Status ClearMemory(std::byte* data, size_t bytes) override {
     TANDEM_RETURN_IF_ERROR(device_->Enter());

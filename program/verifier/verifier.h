@@ -37,7 +37,8 @@ struct VerifyOptions {
   // The ranks' own streams run the launches, and no engine starts them (docs/client-placement.md). Bulk
   // programs then have no turn. A program must let a peer's launch begin by a word before it touches that
   // peer's bulk area or symmetric operands: else "NO_ENTRY". A word that a fused kernel writes at a peer must
-  // be awaited there in the same launch: else "UNAWAITED". A program without steps does not close.
+  // be awaited there in the same launch: else "UNAWAITED". Programs
+  // that meet no peer do not close.
   bool client_placed = false;
 };
 

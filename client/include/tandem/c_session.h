@@ -109,7 +109,7 @@ TANDEM_C_API int tandem_group_links(const tandem_group* group, int from, int to)
  * rank's name. Default deadline: TANDEM_DEFAULT_DEADLINE_MS. DEADLINE_EXCEEDED: launches have not ended, and
  * the group goes on. */
 TANDEM_C_API tandem_status* tandem_group_leave(tandem_group* group, int64_t deadline_ms);
-/* Lets client-placed launches go on after one of them has failed, with the same plans, memory and graphs. All
+/* Lets launches go on after one of them has stalled the group, with the same plans, memory and graphs. All
  * ranks call it; it waits for them. Until it returns, this rank launches no plan of the group and replays no
  * graph with one. All ranks agree first on the launch to go on with. Failures that no call has returned yet
  * are dropped. Default deadline: TANDEM_DEFAULT_DEADLINE_MS. DEADLINE_EXCEEDED: ranks did not call it

@@ -145,7 +145,7 @@ struct ClientEvent {
     kLate,             // ranks have not arrived at a launch for a second
     kDaemonLost,       // this session is over: the daemon is gone, or has evicted it
     kPlanWarning,      // a plan was made that does less than was asked; once a plan
-    kGroupStalled,     // a client-placed launch has failed: these fail until the ranks have renewed the group
+    kGroupStalled,     // a launch has failed, and later ones fail until the ranks have renewed the group
   };
   Kind kind = Kind::kLate;
   uint64_t group_id = 0;  // 0: no group
@@ -321,11 +321,12 @@ class TANDEM_API Group {
   // Leaves cleanly, after this rank's launches. Later launches of the other ranks fail with this rank's name.
   // DEADLINE_EXCEEDED: launches have not ended, and the group goes on.
   virtual Status Leave(Milliseconds deadline = kDefaultDeadline) = 0;
-  // Lets client-placed launches go on after one of them has failed, with the same plans, memory and graphs
-  // (docs/client-placement.md). Waits until all ranks have called it. Until it returns, this rank launches
+  // Lets launches go on after one of them has stalled the group, with the same plans, memory and graphs
+  // (docs/recovery.md). Waits until all ranks have called it. Until it returns, this rank launches
   // no plan of the group and replays no graph with one. Launches may have ended well on some ranks and failed
   // on others: all ranks agree first on the launch to go on with. Failures that no call has returned yet are
-  // dropped. Does nothing for a group without client-placed plans.
+  // dropped. With a daemon that cannot renew engines it does nothing for a group without
+  // client-placed plans.
   //
   // DEADLINE_EXCEEDED: `ranks` did not call it, or launches of this rank's have not ended; all ranks may call
   // it again. UNAVAILABLE: the group is broken.

@@ -42,8 +42,9 @@ void PlacedGroup::Report(uint64_t launch, uint64_t plan_id, const Status& why) {
   report_(std::move(report));
 }
 
-void PlacedGroup::ShowWaiting(bool is_under_way) {
+void PlacedGroup::ShowWaiting(bool is_under_way, uint64_t plan_id) {
   const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch());
+  page_.SetWaitsPlan(plan_id);
   page_.SetWaitsSince(is_under_way ? static_cast<uint64_t>(now.count()) : 0);
 }
 
@@ -57,7 +58,7 @@ Status PlacedGroup::Run(PlacedProgram& program, uint64_t plan_id, uint16_t tag,
   launch.rank = rank_;
   launch.deadline = Clock::now() + Bounded(deadline);
   launch.page = &page_;
-  ShowWaiting(true);
+  ShowWaiting(true, plan_id);
   Status status = program.Run(launch, slots);
   ShowWaiting(false);
   if (status.ok()) {

@@ -60,10 +60,14 @@ class PlacedGroup {
   void CutOff(const Status& why);
 
   // Tells operators that a launch has been under way since now, or that none is.
-  void ShowWaiting(bool is_under_way);
+  // `plan_id`: its plan, 0 where it is not known.
+  void ShowWaiting(bool is_under_way, uint64_t plan_id = 0);
 
   // Launches that have ended well.
   uint64_t finished() const { return counter_.load(std::memory_order_acquire); }
+  // Graphs may launch plans of the group.
+  void NoteCaptured() { in_graphs_.store(true, std::memory_order_relaxed); }
+  bool in_graphs() const { return in_graphs_.load(std::memory_order_relaxed); }
   // On the host, for a renewal: the next launch is `number` + 1.
   void SetFinished(uint64_t number) { counter_.store(number, std::memory_order_release); }
 
@@ -74,6 +78,7 @@ class PlacedGroup {
   const std::function<void(FailureReport)> report_;
   std::mutex run_mutex_;
   std::atomic<uint64_t> counter_{0};
+  std::atomic<bool> in_graphs_{false};
   std::atomic<bool> has_failed_{false};
   std::atomic<uint64_t> renewals_{0};
   mutable std::mutex failure_mutex_;  // also of writes of the page

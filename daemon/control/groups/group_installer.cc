@@ -113,6 +113,8 @@ engine::v1::Command GroupInstaller::AddGroupCommand(const GroupRecord& group, co
   add.set_abort_offset(kAbortOffset);
   add.set_generation(group.generation);
   add.set_session_id(group.members[rank].session_id);
+  add.set_stalls(group.RenewsEngines());
+  add.set_ordered(group.IsOrdered());
   return command;
 }
 

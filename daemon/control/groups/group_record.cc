@@ -23,6 +23,16 @@ uint64_t GroupRecord::UnsharedWorkspaceBytes() const {
   return bytes;
 }
 
+bool GroupRecord::RenewsEngines() const {
+  return std::all_of(members.begin(), members.end(),
+                     [](const MemberRecord& member) { return member.renews_engines; });
+}
+
+bool GroupRecord::IsOrdered() const {
+  const auto order = options.find("order");
+  return order != options.end() && order->second == "same" && RenewsEngines();
+}
+
 bool GroupRecord::UsesGpu(int gpu) const { return std::find(gpus.begin(), gpus.end(), gpu) != gpus.end(); }
 
 void GroupRecord::EndGatherings(const Status& why) {

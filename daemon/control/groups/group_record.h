@@ -40,6 +40,7 @@ struct MemberRecord {
   uint64_t rendezvous = 0;           // of unnamed tensors, so far
   bool client_products = false;      // its process has what client-placed products need
   uint64_t client_signal_bytes = 0;  // of a signal area as its library lays it out
+  bool renews_engines = false;       // its library renews groups whose launches engines run
 };
 
 // A renewal goes on so far behind the last number that a rank has finished. The next one may be in words
@@ -140,6 +141,10 @@ struct GroupRecord {
   uint64_t WorkspaceBytes() const TANDEM_REQUIRES(registry_mutex) { return 2 * half_bytes; }
   uint64_t UnsharedWorkspaceBytes() const TANDEM_REQUIRES(registry_mutex);
   bool UsesGpu(int gpu) const;
+  // A launch that a rank misses stalls the group on engines, too: all members know how to renew it.
+  bool RenewsEngines() const TANDEM_REQUIRES(registry_mutex);
+  // All ranks make all calls in one order, so that a rank that makes another one is noticed.
+  bool IsOrdered() const TANDEM_REQUIRES(registry_mutex);
   // Ends every rendezvous that still waits for ranks.
   void EndGatherings(const Status& why) TANDEM_REQUIRES(registry_mutex);
   // Ends the client-placed launches of all ranks for `why`, which is not OK, until a renewal.

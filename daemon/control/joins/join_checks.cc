@@ -65,6 +65,12 @@ Status CheckJoinRequest(const v1::JoinGroupRequest& request, int pid) {
           .WithDetail(BlameRank("JOIN_MISMATCH", request.rank(), "options", pid));
     }
   }
+  if (const auto order = request.options().find("order"); order != request.options().end()) {
+    if (order->second != "any" && order->second != "same") {
+      return InvalidArgument(who + ": option 'order' is any or same, not '" + order->second + "'")
+          .WithDetail(BlameRank("JOIN_MISMATCH", request.rank(), "options", pid));
+    }
+  }
   if (const auto autotune = request.options().find("autotune"); autotune != request.options().end()) {
     if (autotune->second != "off" && autotune->second != "prepare") {
       return InvalidArgument(who + ": option 'autotune' is off or prepare, not '" + autotune->second + "'")

@@ -276,6 +276,7 @@ Result<std::shared_ptr<GroupRecord>> JoinService::MakeGroup(const std::string& s
     member.gpu = party.gpu;
     member.client_products = party.request.client_products();
     member.client_signal_bytes = party.request.client_signal_bytes();
+    member.renews_engines = party.request.renews_engines();
     group->gpus.push_back(party.gpu);
     group->members.push_back(std::move(member));
   }
@@ -346,6 +347,7 @@ void JoinService::FillReply(const GroupRecord& group, v1::JoinGroupReply* reply)
   reply->set_placement(placement.text);
   reply->set_slow_placement(placement.slow);
   reply->set_generation(group.generation);
+  reply->set_renews_engines(group.RenewsEngines());
   const int world = context.topology.size();
   for (int i = 0; i < world; ++i) {
     reply->add_gpu_uuids(context.topology.gpus[static_cast<size_t>(i)].uuid);

@@ -6,6 +6,20 @@
 #include "program/program_codec.h"
 
 namespace tandem::daemon {
+
+std::string CallName(const OpRequest& request, const std::string& key) {
+  constexpr size_t kMaxKeyBytes = 40;
+  std::string name(OpName(request.op));
+  if (!request.operands.empty()) {
+    const TensorSpec& spec = request.operands[0].spec;
+    name += " " + std::string(DTypeName(spec.dtype)) + "[";
+    for (size_t i = 0; i < spec.shape.size(); ++i)
+      name += (i == 0 ? "" : ",") + std::to_string(spec.shape[i]);
+    name += "]";
+  }
+  return name + " ('" + (key.size() > kMaxKeyBytes ? key.substr(0, kMaxKeyBytes) + "..." : key) + "')";
+}
+
 namespace {
 
 // Plans below this enter their GPUs' queues before longer ones.
@@ -13,7 +27,7 @@ constexpr double kLatencyClassUs = 50;
 constexpr uint64_t kLatencyClassBytes = 256 * 1024;
 
 engine::v1::Command AddPlanCommand(const plan::OperationPlan& plan, const OpRequest& request, size_t rank,
-                                   uint64_t group_id) {
+                                   uint64_t group_id, const std::string& key) {
   engine::v1::Command command;
   engine::v1::AddPlan& add = *command.mutable_add_plan();
   add.set_group_id(group_id);
@@ -32,6 +46,7 @@ engine::v1::Command AddPlanCommand(const plan::OperationPlan& plan, const OpRequ
   add.set_bytes_moved(plan.bytes_moved);
   add.set_op(static_cast<uint32_t>(plan.op));
   add.set_algorithm(static_cast<uint32_t>(plan.algorithm));
+  add.set_name(CallName(request, key));
   return command;
 }
 
@@ -79,10 +94,11 @@ void FillOperands(const OpRequest& request, v1::PlanInfo* info) {
 }
 
 std::vector<engine::v1::Command> AddPlanCommands(const plan::OperationPlan& plan,
-                                                 const std::vector<OpRequest>& requests, uint64_t group_id) {
+                                                 const std::vector<OpRequest>& requests, uint64_t group_id,
+                                                 const std::string& key) {
   std::vector<engine::v1::Command> commands;
   for (size_t rank = 0; rank < requests.size(); ++rank) {
-    commands.push_back(AddPlanCommand(plan, requests[rank], rank, group_id));
+    commands.push_back(AddPlanCommand(plan, requests[rank], rank, group_id, key));
   }
   return commands;
 }

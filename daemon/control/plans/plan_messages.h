@@ -21,7 +21,10 @@ void FillOperands(const OpRequest& request, v1::PlanInfo* info);
 
 // By rank: the command that adds the plan. Its id and its index are still to be set.
 std::vector<engine::v1::Command> AddPlanCommands(const plan::OperationPlan& plan,
-                                                 const std::vector<OpRequest>& requests, uint64_t group_id);
+                                                 const std::vector<OpRequest>& requests, uint64_t group_id,
+                                                 const std::string& key);
+// "all_reduce f32[8,16] ('sum')": a plan for messages.
+std::string CallName(const OpRequest& request, const std::string& key);
 
 // Whether a program has a step that needs the engines' communicator.
 bool NeedsCommunicator(const std::vector<plan::Step>& steps);

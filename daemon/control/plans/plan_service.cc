@@ -108,6 +108,8 @@ Result<v1::PrepareReply> PlanService::Prepare(const SessionRef& session, const v
     if (!status.ok() && !group->lifecycle.why().ok()) status = group->lifecycle.why();
     rendezvous->End(status);
   }
+  if (group->IsOrdered())
+    desync_.Await(lock, group, *rendezvous, key, r, request.next_client_launch(), waiter);
   const Status own = rendezvous->Await(lock, r, waiter);
   const auto mine = group->prepares.find(key);
   const bool is_mine = mine != group->prepares.end() && mine->second == rendezvous;
@@ -185,7 +187,7 @@ Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group, Prep
     TANDEM_RETURN_IF_ERROR(
         plan::VerifyPrograms(draft.plan.programs, sizes).WithContext(draft.context + ": verifier"));
   }
-  draft.commands = AddPlanCommands(draft.plan, draft.requests, group.id);
+  draft.commands = AddPlanCommands(draft.plan, draft.requests, group.id, key);
   draft.kept_bytes = KeptBytes(key, draft.commands);
   if (draft.plan.placement == plan::PlanPlacement::kClient) {
     draft.client = std::make_shared<PlanRecord::InClient>(group.world(), draft.context);

@@ -10,6 +10,7 @@
 
 #include "daemon/control/clients/client_memory.h"
 #include "daemon/control/groups/group_installer.h"
+#include "daemon/control/plans/desync_watch.h"
 #include "daemon/control/plans/tuning_service.h"
 #include "daemon/control/plans/workspace.h"
 #include "daemon/control/store/control_core.h"
@@ -23,12 +24,13 @@ namespace tandem::daemon {
 class PlanService {
  public:
   PlanService(ControlCore& core, GroupInstaller& installer, WorkspaceService& workspace,
-              ClientMemoryService& client_memory, TuningService& tuning)
+              ClientMemoryService& client_memory, TuningService& tuning, GroupService& groups)
       : core_(core),
         installer_(installer),
         workspace_(workspace),
         client_memory_(client_memory),
-        tuning_(tuning) {}
+        tuning_(tuning),
+        desync_(core, groups) {}
 
   // Waits for all ranks. The same key with the same request returns the same plan again.
   Result<v1::PrepareReply> Prepare(const SessionRef& session, const v1::PrepareRequest& request,
@@ -84,6 +86,7 @@ class PlanService {
   WorkspaceService& workspace_;
   ClientMemoryService& client_memory_;
   TuningService& tuning_;
+  DesyncWatch desync_;
 };
 
 }  // namespace tandem::daemon

@@ -191,6 +191,7 @@ void RegistryRestorer::RestoreGroup(const state::v1::Group& from) {
     member.rendezvous = saved.rendezvous();
     member.client_products = saved.client_products();
     member.client_signal_bytes = saved.client_signal_bytes();
+    member.renews_engines = saved.renews_engines();
     if (there) session->second->groups.insert(group->id);
     // tandemd ended while it wrote of the session's end: the session's record goes first.
     if (!there && !saved.left()) orphans_.emplace_back(group->id, static_cast<int>(group->members.size()));

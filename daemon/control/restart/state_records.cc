@@ -195,6 +195,7 @@ state::v1::Group StateOf(const GroupRecord& group) {
     kept.set_rendezvous(EndedRendezvous(group, rank));
     kept.set_client_products(member.client_products);
     kept.set_client_signal_bytes(member.client_signal_bytes);
+    kept.set_renews_engines(member.renews_engines);
   }
   to.set_next_plan_index(group.next_plan_index);
   to.set_next_epoch(group.next_epoch);

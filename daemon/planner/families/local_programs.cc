@@ -30,14 +30,13 @@ Status BuildBarrier(const Problem& problem, OperationPlan* plan) {
 Status BuildAsyncInputMatmul(const Problem& problem, OperationPlan* plan) {
   Builder builder(problem.world_size, 1);
   for (int r = 0; r < problem.world_size; ++r) {
-    // Others wait only at their ends, so a rank whose chunks come late delays nobody's matmul.
-    builder.AnnounceStart(r, 0);
+    // Ranks do not meet, not even at the end: a rank whose chunks come late delays nobody. Peers touch no
+    // operand of this rank, so that nothing needs the program to close.
     MatmulStep matmul = WholeMatmul(problem, r, 0);
     matmul.has_chunk_signals = true;
     matmul.chunk_signals = problem.Slot(r, problem.slots.chunk_signals);
     matmul.chunk_pivot = problem.requests[r].chunk_pivot;
-    if (Elements(matmul.c) > 0) builder.Add(r, 0, std::move(matmul), "gemm as chunks arrive");
-    builder.AwaitStarts(r, 0);
+    if (Elements(matmul.c) > 0) builder.Add(r, 0, std::move(matmul), "gemm of chunks");
   }
   plan->roundings = 1;
   plan->steps = static_cast<int>(Elements(problem.Slot(0, problem.slots.chunk_signals)));

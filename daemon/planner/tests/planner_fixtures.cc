@@ -61,9 +61,12 @@ class Simulation {
       }
     }
     const uint32_t all = (1u << runners_.size()) - 1;
-    // Without a step on any rank it takes no epoch: the start is the meeting, and there is nothing to close.
-    const bool meets = std::any_of(runners_.begin(), runners_.end(),
-                                   [](const Runner& runner) { return !runner.steps.empty(); });
+    // Without a word and without workspace it takes no epoch: the start is the meeting, and there is nothing
+    // to close.
+    const bool meets =
+        std::any_of(plan_.programs.begin(), plan_.programs.end(), [](const RankProgram& program) {
+          return program.signal_count > 0 || program.workspace_bytes > 0 || program.bulk_bytes > 0;
+        });
     for (size_t rank = 0; rank < runners_.size(); ++rank) {
       const Runner& runner = runners_[rank];
       if (runner.next < runner.steps.size()) {

@@ -127,7 +127,7 @@ class Group:
             library.raise_status(status)
 
     def renew(self, deadline: float | None = 30) -> None:
-        """Lets plans that are placed in the client go on after one of their launches has failed, with the same plans and memory.
+        """Lets plans go on after one of their launches has stalled the group, with the same plans and memory.
 
         All ranks call it; it waits for them. Until it returns, launch no plan of the group. All ranks agree first on the launch to
         go on with. Failures that no call has raised yet are dropped. RankLate names who is missing; then all ranks may call it

@@ -264,6 +264,7 @@ def _outcome(meeting: Meeting, name: str, config: _config.Config, offers: list[d
             gpu_uuid=_gpus(offers)[meeting.rank],
             deadline=config.rendezvous_timeout,
             launch_deadline=config.launch_deadline,
+            options={"order": "same"},  # a rank that makes another call is named at once
         )
     except errors.DeadlineExceeded as error:
         meeting.late = error
@@ -406,12 +407,11 @@ def synchronize(group: Any = None) -> None:
 
 
 def renew(group: Any = None, *, timeout: float | None = None) -> None:
-    """Lets ops of a process group go on after RankLate or another failure of a launch on torch's streams: same plans, same graphs.
+    """Lets ops of a process group go on after RankLate or another failure that stalls it: same plans, same graphs.
 
     Collective: all ranks call it, and agree first on the step to go on with, since a launch may have ended well on some of them.
     Until it returns, call no op of the group and replay no graph with one. timeout: seconds; None: the configuration's
-    rendezvous_timeout. RankLate names ranks that do not come. RankLost: detach(), and attach a new group. Does nothing where
-    engines run the launches.
+    rendezvous_timeout. RankLate names ranks that do not come. RankLost: detach(), and attach a new group.
     """
     found = attachment(str(resolve(group).group_name))
     if found.group is not None:

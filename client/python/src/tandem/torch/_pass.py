@@ -52,7 +52,9 @@ class TandemPass(CustomGraphPass):
         if self.previous is not None and not before:
             return None
         reports.asked(self.digest())
-        placed = hashlib.sha256(Placements().text().encode()).hexdigest()[:16]  # no part of a graph, but what it becomes depends on it
+        placed = hashlib.sha256(Placements().text().encode()).hexdigest()[
+            :16
+        ]  # no part of a graph, but what it becomes depends on it
         return f"tandem:{self.digest()}:{placed}:{before!r}"
 
     def digest(self) -> str:

@@ -36,6 +36,8 @@ _log = logging.getLogger("tandem.torch")
 # How long one call into the library waits, so that signals are seen meanwhile.
 _SLICE_MS = 500
 _ALIGNMENT = 256
+# Reasons of a prepare that are no answer about the request: ranks have parted, and no fallback of one rank would meet the others.
+_SLIPS = frozenset(("KEY_REUSED", "DESYNC", "RENEWING"))
 
 
 class Declined(Exception):
@@ -338,26 +340,27 @@ class PlanCache:
                 return self._keep(key, Refusal(f"Tandem has no tensors of {slot.tensor.dtype}"))
             strides = None if on_host else slot.tensor.stride()
             operands.append(Operand(slot.role, dtype, tuple(slot.tensor.shape), strides, i in symmetric, slot.alias_of))
-        # Ranks that disagree meet under one key all the same, and all get the field's name.
+        # Ranks that disagree meet under one key all the same, and all get the field's name. A key whose call fails is used again:
+        # a rank that has made another call instead has not used it.
         name = f"torch.{self._made}"
         options = {"placement": config.placement, "autotune": config.autotune, **call.options}
-        self._made += 1
         try:
             plan = group.prepare(name, call.op, operands, deadline=config.rendezvous_timeout, **options)
         except (errors.Unimplemented, errors.FailedPrecondition, errors.InvalidArgument) as error:
-            if isinstance(error, errors.FieldMismatch) or error.reason == "KEY_REUSED":
+            if isinstance(error, errors.FieldMismatch) or error.reason in _SLIPS:
                 raise
+            self._made += 1
             return self._keep(key, Refusal(str(error)))
         except errors.TandemError:
             raise
         except BaseException:
             # Broken off. This rank comes again with the number that the others wait under, unless they have gone on.
             made = group.unclaimed(name)
-            if made is None:
-                self._made -= 1
-            else:
+            if made is not None:
+                self._made += 1
                 self._keep(key, Prepared(made, call, symmetric, self.broken_off))
             raise
+        self._made += 1
         return self._keep(key, Prepared(plan, call, symmetric, self.broken_off))
 
     def _keep(self, key: Any, value: Prepared | Refusal) -> Prepared | Refusal:

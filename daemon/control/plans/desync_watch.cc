@@ -1,0 +1,130 @@
+#include "daemon/control/plans/desync_watch.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "daemon/control/blame.h"
+#include "daemon/control/validate.h"
+#include "daemon/planner/planner.h"
+#include "ipc/arrival_table.h"
+
+namespace tandem::daemon {
+namespace {
+
+constexpr std::chrono::milliseconds kLookEvery{100};
+// Engines answer at once, or are about to be replaced.
+constexpr std::chrono::milliseconds kEngineAnswer{2000};
+
+}  // namespace
+
+std::optional<DesyncWatch::Found> DesyncWatch::Find(const GroupRecord& group,
+                                                    const PrepareRendezvous& rendezvous, size_t rank,
+                                                    uint64_t next_client_launch) {
+  const auto waits = [&](size_t peer) TANDEM_REQUIRES(registry_mutex) {
+    return peer != rank && !rendezvous.Taken(peer) && !group.members[peer].left;
+  };
+  const uint64_t renewed = group.client.renewal == nullptr ? 0 : group.client.renewal->number;
+  for (size_t peer = 0; peer < group.client.pages.size() && next_client_launch != 0; ++peer) {
+    const VerdictPage& page = group.client.pages[peer];
+    // Behind a renewal nobody has finished a launch with the numbers that it has left out.
+    const uint64_t launch = std::max(page.Finished(), renewed) + 1;
+    if (waits(peer) && page.WaitsSince() != 0 && next_client_launch <= launch)
+      return Found{.plan_id = page.WaitsPlan(), .launch = launch, .peer = peer, .in_client = true};
+  }
+  if (!group.arrivals) return std::nullopt;
+  const auto table = ArrivalTable::Map(group.arrivals->get(), static_cast<int>(group.world()));
+  if (!table.ok()) return std::nullopt;
+  for (const auto& [id, plan] : group.plans) {
+    if (plan.client) continue;
+    const uint64_t own = table->Launched(plan.index, static_cast<int>(rank));
+    for (size_t peer = 0; peer < group.world(); ++peer) {
+      const uint64_t launch = table->Count(plan.index, static_cast<int>(peer));
+      if (waits(peer) && launch > own) return Found{.plan_id = id, .launch = launch, .peer = peer};
+    }
+  }
+  return std::nullopt;
+}
+
+Status DesyncWatch::Describe(const GroupRecord& group, const PrepareRendezvous& rendezvous,
+                             const std::string& key, size_t rank, const Found& found) {
+  const auto plan = group.plans.find(found.plan_id);
+  const std::string launch = "launch " + std::to_string(found.launch);
+  const std::string what = "rank " + std::to_string(rank) + " prepares '" + key + "' while rank " +
+                           std::to_string(found.peer) + " waits in " + launch;
+  StatusDetail detail = BlameRank("DESYNC", static_cast<int>(rank), {}, group.members[rank].pid);
+  if (plan == group.plans.end()) return Status(Code::kFailedPrecondition, what, std::move(detail));
+  std::vector<OpRequest> requests;
+  for (size_t each = 0; each < group.world(); ++each) {
+    v1::OpRequest proto;
+    const std::string& text = each == rank ? rendezvous.requests[rank] : plan->second.requests[each];
+    Result<OpRequest> request = proto.ParseFromString(text)
+                                    ? ParseOpRequest(proto, static_cast<int>(group.world()))
+                                    : Internal("a stored request does not parse");
+    if (!request.ok()) return request.status();
+    requests.push_back(*std::move(request));
+  }
+  const std::string full = what + " of '" + plan->second.key + "'";
+  const Status differs = plan::CompareRequests(requests);
+  if (differs.ok()) return Status(Code::kFailedPrecondition, full, std::move(detail));
+  StatusDetail of_field = BlameRank(differs.detail().reason, static_cast<int>(rank), differs.detail().field,
+                                    group.members[rank].pid);
+  return Status(differs.code(), differs.message() + "; " + full, std::move(of_field));
+}
+
+bool DesyncWatch::FailLaunch(RegistryLock& lock, GroupRecord& group, size_t rank, const Found& found,
+                             const Status& why) {
+  Registry& registry = core_.registry;
+  const int gpu = group.gpus[rank];
+  engine::v1::Command command;
+  engine::v1::FailLaunch& fail = *command.mutable_fail_launch();
+  fail.set_plan_id(found.plan_id);
+  fail.set_launch(found.launch);
+  fail.set_code(static_cast<int>(why.code()));
+  fail.set_message(why.message());
+  fail.set_reason(why.detail().reason);
+  fail.set_rank(static_cast<uint32_t>(rank));
+  // All engines know the reason before the log has the failure.
+  auto told = std::make_shared<CommandBatch>();
+  registry.PostToAll(group, command, told);
+  if (!lock.Outside([&] { return told->Wait(Waiter::For(kEngineAnswer)); }).ok()) return false;
+  fail.set_decides(true);
+  auto decided = std::make_shared<CommandBatch>();
+  registry.MailboxOf(gpu).Post(std::move(command), {}, decided);
+  return lock.Outside([&] { return decided->Wait(Waiter::For(kEngineAnswer)); }).ok();
+}
+
+void DesyncWatch::Await(RegistryLock& lock, const std::shared_ptr<GroupRecord>& group,
+                        PrepareRendezvous& rendezvous, const std::string& key, size_t rank,
+                        uint64_t next_client_launch, const Waiter& waiter) {
+  while (rendezvous.phase() == Rendezvous::Phase::kGathering) {
+    const Waiter slice{std::min(waiter.deadline, Waiter::Clock::now() + kLookEvery), waiter.cancelled};
+    if (rendezvous.AwaitEnd(lock, rank, slice) || waiter.Expired() || waiter.Cancelled()) return;
+    if (rendezvous.phase() != Rendezvous::Phase::kGathering || !group->Lives()) return;
+    const std::optional<Found> found = Find(*group, rendezvous, rank, next_client_launch);
+    if (!found || (found->in_client && !group->client.stalled.ok())) continue;
+    const Status why = Describe(*group, rendezvous, key, rank, *found);
+    const Status named = why.WithContext("group '" + group->name + "'");
+    // Ranks that have not come hear of it by their launches.
+    const auto end = [&]() TANDEM_REQUIRES(registry_mutex) {
+      for (size_t peer = 0; peer < group->world(); ++peer) {
+        if (!rendezvous.Taken(peer)) rendezvous.Acknowledge(peer);
+      }
+      rendezvous.EndGathering(named);
+    };
+    if (found->in_client) {
+      end();
+      groups_.Stall(*group, named);
+      return;
+    }
+    if (!FailLaunch(lock, *group, rank, *found, why)) continue;
+    if (rendezvous.phase() == Rendezvous::Phase::kGathering) end();
+    core_.Log(LogSeverity::kWarning, "group=" + std::to_string(group->id) + " stalled: " + why.message());
+    groups_.PostEvent(
+        *group, GroupService::EventOf(*group, v1::Event::GROUP_STALLED, static_cast<int>(rank), named), -1);
+    return;
+  }
+}
+
+}  // namespace tandem::daemon

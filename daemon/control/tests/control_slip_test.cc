@@ -1,0 +1,148 @@
+// Ranks that make other calls than their peers, in the control plane: renewals of groups whose launches
+// engines run, and prepares beside launches.
+#include <gmock/gmock.h>
+
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "daemon/control/tests/client_fixture.h"
+#include "ipc/arrival_table.h"
+
+namespace tandem::daemon {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Step = engine::v1::RenewGroup;
+
+class SlipTest : public ClientPlacementTest {
+ protected:
+  // Both ranks' libraries renew engines, but for rank 1's if it is `older`.
+  void BeginOnEngines(bool older = false) {
+    Start(kWorld);
+    engines->keeps = true;
+    engines->before = [this](int gpu, const engine::v1::Command& command) {
+      std::lock_guard lock(mutex_);
+      if (command.has_renew_group()) renewals_.emplace_back(gpu, command.renew_group().step());
+      if (command.has_fail_launch()) failures_.emplace_back(gpu, command.fail_launch());
+    };
+    sessions = AttachAll(kWorld);
+    group = JoinAs("slips", [&](int rank, v1::JoinGroupRequest* request) {
+      request->set_renews_engines(!older || rank == 0);
+      (*request->mutable_options())["order"] = "same";
+    });
+  }
+  Result<v1::RenewGroupReply> Renew(int rank, v1::RenewGroupRequest::Step step,
+                                    milliseconds patience = kPatience) {
+    v1::RenewGroupRequest request;
+    request.set_group_id(group);
+    request.set_step(step);
+    return control->RenewGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(patience));
+  }
+  std::vector<std::pair<int, int>> Renewals() {
+    std::lock_guard lock(mutex_);
+    return renewals_;
+  }
+  ArrivalTable Arrivals() {
+    const auto holdings = engines->HoldingsOf(0);
+    const auto& fds = holdings->fds.at({engine::v1::Held::ARRIVALS, group});
+    return std::move(*ArrivalTable::Map(fds.at(0)->get(), kWorld));
+  }
+  Result<v1::PrepareReply> Prepare(int rank, const v1::PrepareRequest& request) {
+    return control->Prepare(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
+  }
+
+  std::mutex mutex_;
+  std::vector<std::pair<int, int>> renewals_;
+  std::vector<std::pair<int, engine::v1::FailLaunch>> failures_;
+};
+
+TEST_F(SlipTest, EnginesGoOnOnceAllHaveStopped) {
+  BeginOnEngines();
+  for (int gpu = 0; gpu < kWorld; ++gpu) EXPECT_TRUE(engines->HoldingsOf(gpu)->groups.contains(group));
+  const auto stopped =
+      Together(kWorld, [&](int rank) { return Renew(rank, v1::RenewGroupRequest::STOPPED); });
+  for (const auto& reply : stopped) ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+  const auto seen = Renewals();
+  int stalls = 0, stops = 0, resumes = 0;
+  for (const auto& [gpu, step] : seen) {
+    stalls += step == Step::STALL;
+    stops += step == Step::STOP;
+    resumes += step == Step::RESUME;
+    EXPECT_TRUE(step != Step::RESUME || stops == kWorld) << "no engine goes on before all have stopped";
+    EXPECT_TRUE(step != Step::STOP || resumes == 0);
+  }
+  EXPECT_EQ(stalls, kWorld);
+  EXPECT_EQ(stops, kWorld);
+  EXPECT_EQ(resumes, kWorld);
+  const auto ready = Together(kWorld, [&](int rank) { return Renew(rank, v1::RenewGroupRequest::READY); });
+  for (const auto& reply : ready) EXPECT_TRUE(reply.ok()) << reply.status().ToString();
+}
+
+TEST_F(SlipTest, AnEngineThatFailsHasAllRanksBeginAgain) {
+  BeginOnEngines();
+  engines->fail = [](int gpu, const engine::v1::Command& command) {
+    return gpu == 1 && command.has_renew_group() ? NotFound("no group") : Status::Ok();
+  };
+  const auto stopped =
+      Together(kWorld, [&](int rank) { return Renew(rank, v1::RenewGroupRequest::STOPPED); });
+  for (const auto& reply : stopped)
+    EXPECT_EQ(reply.status().code(), Code::kAborted) << reply.status().ToString();
+}
+
+TEST_F(SlipTest, AGroupWithAnOlderLibraryDoesNotStall) {
+  BeginOnEngines(/*older=*/true);
+  EXPECT_EQ(Renew(0, v1::RenewGroupRequest::STOPPED).status().code(), Code::kFailedPrecondition);
+  EXPECT_TRUE(Renewals().empty());
+}
+
+TEST_F(SlipTest, APrepareBesideALaunchFailsForWhatDiffers) {
+  BeginOnEngines();
+  const auto plans = PrepareAll("sum");
+  ASSERT_TRUE(plans[0].ok()) << plans[0].status().ToString();
+  const uint64_t plan = plans[0]->plan().plan_id();
+  Arrivals().Arrive(0, 0, 0, 1);
+  const auto told = Prepare(1, AllReduce(group, "another", 64));
+  EXPECT_EQ(told.status().detail().reason, "FIELD_MISMATCH") << told.status().ToString();
+  EXPECT_THAT(told.status().detail().ranks, ElementsAre(1));
+  EXPECT_THAT(told.status().message(),
+              HasSubstr("rank 1 prepares 'another' while rank 0 waits in launch 1 of 'sum'"));
+  const auto event = NextOfKind(sessions[0], v1::Event::GROUP_STALLED);
+  EXPECT_TRUE(event.ok()) << event.status().ToString();
+  // All engines know why before the engine of the rank that does not come decides.
+  ASSERT_EQ(failures_.size(), 3u);
+  for (size_t i = 0; i < failures_.size(); ++i) {
+    EXPECT_EQ(failures_[i].second.plan_id(), plan);
+    EXPECT_EQ(failures_[i].second.launch(), 1u);
+    EXPECT_EQ(failures_[i].second.decides(), i == 2);
+  }
+  EXPECT_EQ(failures_[2].first, 1);
+  // The key is free again, for the rank that has not come as well.
+  for (const auto& reply : PrepareAll("another", 64)) EXPECT_TRUE(reply.ok()) << reply.status().ToString();
+}
+
+TEST_F(SlipTest, APrepareGoesOnBesideALaunchThatItsRankHasMade) {
+  BeginOnEngines();
+  ASSERT_TRUE(PrepareAll("sum")[0].ok());
+  engines->fail = [](int, const engine::v1::Command& command) {
+    const bool decides = command.has_fail_launch() && command.fail_launch().decides();
+    return decides ? FailedPrecondition("it has been made") : Status::Ok();
+  };
+  Arrivals().Arrive(0, 0, 0, 1);
+  auto waits =
+      std::async(std::launch::async, [&] { return Prepare(1, AllReduce(group, "another", 64)).status(); });
+  const auto end = Waiter::Clock::now() + kPatience;
+  const auto refused = [&] {
+    std::lock_guard lock(mutex_);
+    return failures_.size() >= 3;
+  };
+  while (!refused() && Waiter::Clock::now() < end) std::this_thread::yield();
+  ASSERT_TRUE(refused());
+  EXPECT_TRUE(Prepare(0, AllReduce(group, "another", 64)).ok());
+  EXPECT_TRUE(waits.get().ok());
+}
+
+}  // namespace
+}  // namespace tandem::daemon
