@@ -105,7 +105,10 @@ Status CheckLimit(const std::string& name, const std::string& who, uint64_t limi
                  .usage = static_cast<long long>(usage)});
 }
 
-std::string OwnerOf(const std::string& cgroup) {
+namespace {
+
+// The length of the path up to the pod or the job; npos for a path of neither.
+size_t JobEnd(const std::string& cgroup) {
   bool kubepods = false;
   for (size_t begin = 0; begin < cgroup.size();) {
     size_t end = cgroup.find('/', begin);
@@ -116,12 +119,18 @@ std::string OwnerOf(const std::string& cgroup) {
                      (name.starts_with("kubepods") && name.find("-pod") != std::string_view::npos);
     const bool job = name.size() > 4 && name.starts_with("job_") &&
                      name.find_first_not_of("0123456789", 4) == std::string_view::npos;
-    if (pod || job) return cgroup.substr(0, end);
+    if (pod || job) return end;
     kubepods |= name.starts_with("kubepods");
     begin = end + 1;
   }
-  return cgroup;
+  return std::string::npos;
 }
+
+}  // namespace
+
+std::string OwnerOf(const std::string& cgroup) { return cgroup.substr(0, JobEnd(cgroup)); }
+
+bool IsOfJob(const std::string& cgroup) { return JobEnd(cgroup) != std::string::npos; }
 
 const ControlLimits& Ledger::LimitsOf(const Payer& payer) const {
   for (const AllowRule& rule : rules_) {

@@ -39,6 +39,9 @@ inline constexpr size_t kResources = 9;
 // containers of one job have cgroups of their own below the job's.
 std::string OwnerOf(const std::string& cgroup);
 
+// Whether the path is that of a pod or of a job in Slurm, or lies below one.
+bool IsOfJob(const std::string& cgroup);
+
 // Whom something is charged to. A group, its plans and its segments are charged to its rank 0, all else to
 // the session that asked. An empty cgroup (the kernel did not tell) is not accounted for; the uid is.
 struct Payer {

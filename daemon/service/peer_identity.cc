@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/process_identity.h"
+#include "daemon/control/ledger.h"
 
 // Debian 12's headers know neither.
 #ifndef SO_PEERPIDFD
@@ -33,7 +34,7 @@ std::string CgroupOf(int pid, const UniqueFd& pidfd) {
   std::stringstream text;
   text << file.rdbuf();
   pollfd ended{pidfd.get(), POLLIN, 0};
-  return ::poll(&ended, 1, 0) == 0 ? MemoryCgroup(text.str()) : std::string();
+  return ::poll(&ended, 1, 0) == 0 ? AccountedCgroup(text.str()) : std::string();
 }
 
 // Positions in StatFields of fields of /proc/<pid>/stat: the 3rd, the 9th and the 22nd.
@@ -83,19 +84,28 @@ bool ProcessLives(int pid, const UniqueFd& pidfd) {
          (std::strtoull((*fields)[kFlags].c_str(), nullptr, 10) & kExiting) == 0;
 }
 
-std::string MemoryCgroup(const std::string& proc_text) {
+std::string AccountedCgroup(const std::string& proc_text) {
+  // Slurm without limits of memory has its jobs in the freezer's hierarchy only.
   std::istringstream lines(proc_text);
-  std::string unified;
+  std::string memory, unified, job;
   for (std::string line; std::getline(lines, line);) {
     // hierarchy:controllers:path
     const size_t first = line.find(':');
     const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
     if (second == std::string::npos) continue;
     const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    if (controllers.find(",memory,") != std::string::npos) return line.substr(second + 1);
-    if (line.substr(0, first) == "0" && controllers == ",,") unified = line.substr(second + 1);
+    const std::string path = line.substr(second + 1);
+    if (controllers == ",,") {
+      if (line.substr(0, first) == "0") unified = path;
+      continue;
+    }
+    if (controllers.starts_with(",name=")) continue;
+    const bool of_memory = controllers.find(",memory,") != std::string::npos;
+    if (of_memory) memory = path;
+    if (IsOfJob(path) && (of_memory || job.empty())) job = path;
   }
-  return unified;
+  if (!job.empty()) return job;
+  return memory.empty() ? unified : memory;
 }
 
 Result<std::pair<PeerIdentity, UniqueFd>> IdentifyPeer(int socket, PidfdSource source) {

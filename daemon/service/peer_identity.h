@@ -24,10 +24,12 @@ Result<std::pair<PeerIdentity, UniqueFd>> IdentifyPeer(int socket,
 // A pidfd of the process that was known by these. Not valid if it has ended.
 UniqueFd OpenProcess(int pid, uint64_t start_ticks);
 
-// The path of a process in the cgroup hierarchy that accounts for memory, from the text of
-// /proc/<pid>/cgroup. A path of version 1's memory controller comes before the path of version 2. Empty if
-// the text names neither.
-std::string MemoryCgroup(const std::string& proc_text);
+// The cgroup that a process is accounted by, from the text of /proc/<pid>/cgroup. A pod's or a Slurm job's
+// path in any hierarchy of a version 1 controller comes first, memory's before others'. Then the path of
+// version 1's memory controller, then the path of version 2. Empty if the text names none of these. Named
+// hierarchies
+// ("name=systemd") do not count: users may own parts of these.
+std::string AccountedCgroup(const std::string& proc_text);
 
 // Whether the process behind `pidfd` goes on. A process that ends closes its sockets before its pidfd becomes
 // readable; then the kernel has marked it as exiting already.

@@ -262,6 +262,26 @@ def check(container, packages, work):
     expect("it launches", job.launches() > launches or not job.runs())
     expect("and is right in the end", job.wait() == 0)
 
+    step("twenty restarts and five crashes in a row, with a job running")
+    job = Job(container, "restarted-job", 100000)
+    for _ in range(20):
+        container.run("systemctl restart tandemd")
+    for _ in range(5):
+        crashed = main_pid()
+        container.run("systemctl kill --kill-who=main --signal=KILL tandemd")
+        deadline = time.monotonic() + 60
+        while active() != "active" or main_pid() in ("0", crashed):
+            if time.monotonic() > deadline:
+                raise AssertionError(container.run("systemctl status --no-pager tandemd", check=False).stdout)
+            time.sleep(0.2)
+    expect("the job goes on", job.runs())
+    expect("by the same engines", container.output("pgrep -x tandem-engine") == engines)
+    launches, deadline = job.launches(), time.monotonic() + 60
+    while job.launches() <= launches and time.monotonic() < deadline:
+        time.sleep(0.2)
+    expect("it launches", job.launches() > launches)
+    container.run("systemctl stop restarted-job")
+
     step("upgrade to another build, with a job running")
     before = main_pid()
     install_release(container, packages, work, 99, other_build=True)

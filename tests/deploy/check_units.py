@@ -40,6 +40,14 @@ def start_server(command, starts):
         return done.returncode, pathlib.Path(f"{control}.log").read_text().split("\n")[:-1]
 
 
+def check_start_limit(tandemd):
+    """Twenty restarts by hand within twenty seconds leave room for five crashes; a tandemd that never comes up is given up."""
+    interval, burst = (int(values(tandemd, f"StartLimit{key}")[0]) for key in ("IntervalSec", "Burst"))
+    assert burst >= 1 + 20 + 5, "restarts by hand end in start-limit-hit, and the jobs with them"
+    pause = int(values(tandemd, "RestartSec")[0])
+    assert burst * pause < interval, "a tandemd that ends at each start would be started for ever"
+
+
 def check_server(mps):
     assert len(values(mps, "ExecStartPost")) == 2, "the control daemon, then its server"
     command = values(mps, "ExecStartPost")[1]
@@ -122,6 +130,7 @@ def main():
     assert "get_server_list" in values(mps, "ExecStartPost")[0], "started must mean answering"
     assert values(tandemd, "RuntimeDirectory") == ["tandem tandem-admin"], "the sockets' directories are not the unit's"
     assert values(tandemd, "RuntimeDirectoryPreserve") == ["yes"], "a stop takes the directory from under containers"
+    check_start_limit(tandemd)
     check_server(mps)
     check_spare(tandemd, mps, spare)
     check_modules(tandemd, nvidia, (mps, spare))

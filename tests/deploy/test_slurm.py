@@ -75,12 +75,15 @@ class Slurm(unittest.TestCase):
         self.daemon.stop()
         self.assertEqual(self.run_script("epilog", SLURM_JOB_ID="4711").returncode, 0)
 
-    def attach(self, cgroup):
-        """A client that is attached, in the cgroup of that name."""
-        folder = memory_cgroups() / cgroup
-        folder.mkdir(parents=True)
+    def attach(self, cgroup=None):
+        """A client that is attached, in the cgroup of that name, else in this process's."""
+        command = [CLIENT]
+        if cgroup:
+            folder = memory_cgroups() / cgroup
+            folder.mkdir(parents=True)
+            command = ["/bin/sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$1"', folder, CLIENT]
         client = subprocess.Popen(
-            ["/bin/sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$1"', folder, CLIENT],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -91,6 +94,8 @@ class Slurm(unittest.TestCase):
             client.wait()
             client.stdin.close()
             client.stdout.close()
+            if not cgroup:
+                return
             for path in (folder, *folder.parents[: len(pathlib.Path(cgroup).parts) - 1]):
                 with contextlib.suppress(OSError):
                     path.rmdir()
@@ -114,6 +119,16 @@ class Slurm(unittest.TestCase):
         done = self.run_script("epilog", SLURM_JOB_ID="4711")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(self.pids(), {other})
+
+    @unittest.skipUnless(CLIENT.exists(), "needs tandem-test-client")
+    def test_the_epilog_fails_where_it_cannot_say_whose_a_session_is(self):
+        client = self.attach()
+        done = self.run_script("epilog", SLURM_JOB_ID="4711", SLURM_JOB_UID=str(os.geteuid()))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("in no cgroup of Slurm", done.stderr)
+        done = self.run_script("epilog", SLURM_JOB_ID="4711", SLURM_JOB_UID=str(os.geteuid() + 1))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.pids(), {client})
 
 
 if __name__ == "__main__":

@@ -5,28 +5,33 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import unittest
 
 from harness import BACKEND, BIN, IN_BUNDLE, Daemon, TandemTest, everybody, host_only, wait_until
 from test_restart import RestartTest
 
+# The programs and their libraries.
+BUILD = os.path.dirname(os.path.abspath(BIN))
 # Root in its own user, mount, pid, IPC, network and UTS namespaces. /tmp, which has the daemon's folders, is hidden. The folders of "$1"
-# are there, read-only. Colons separate them, and FOLDER=AT is mounted at another path.
-ENTER = """
+# are there, read-only. Colons separate them, and FOLDER=AT is mounted at another path. A descriptor leads to a folder that is hidden.
+ENTER = r"""
 set -e
-mount -t tmpfs none /mnt
 IFS=:
+opened=3
 for each in $1; do
-  folder=${each%%=*}
-  mkdir -p "/mnt$folder"
-  mount --bind "$folder" "/mnt$folder"
-  mount -o remount,bind,ro,nosuid,nodev "/mnt$folder"
+  eval "exec $opened<\"\${each%%=*}\""
+  opened=$((opened + 1))
 done
 mount -t tmpfs none /tmp
+opened=3
 for each in $1; do
   mkdir -p "${each##*=}"
-  mount --bind "/mnt${each%%=*}" "${each##*=}"
+  mount --no-canonicalize --bind "/proc/self/fd/$opened" "${each##*=}"
+  mount -o remount,bind,ro,nosuid,nodev "${each##*=}"
+  eval "exec $opened<&-"
+  opened=$((opened + 1))
 done
 unset IFS
 shift
@@ -43,12 +48,11 @@ def namespaces_may_be_made():
 
 
 def in_container(folders):
-    """What stands before a command line that is to run in a container with these folders."""
-    return ["unshare", *NAMESPACES, "--kill-child", "/bin/sh", "-c", ENTER, "sh", ":".join(folders)]
+    """What stands before a command line that is to run in a container with the build and these folders."""
+    return ["unshare", *NAMESPACES, "--kill-child", "/bin/sh", "-c", ENTER, "sh", ":".join([BUILD, *folders])]
 
 
 @host_only("a container with GPUs needs their device files")
-@unittest.skipIf(IN_BUNDLE, "a bundle lies in a folder that is hidden")
 @unittest.skipUnless(namespaces_may_be_made(), "namespaces may not be made here")
 class Containers(TandemTest):
     gpus = 2
@@ -57,7 +61,7 @@ class Containers(TandemTest):
         """The command line of one of this build's programs in a container that has these folders."""
         return [
             *in_container(folders or [self.daemon.runtime_dir]),
-            os.path.join(BIN, program),
+            os.path.join(BUILD, "bin", program),
             "--runtime-dir",
             self.daemon.runtime_dir,
             *arguments,
@@ -129,7 +133,6 @@ class Containers(TandemTest):
 
 
 @host_only("a container with GPUs needs their device files")
-@unittest.skipIf(IN_BUNDLE, "a bundle lies in a folder that is hidden")
 @unittest.skipUnless(namespaces_may_be_made(), "namespaces may not be made here")
 class MountedElsewhere(RestartTest):
     """The clients' directory has another path in the container than on the node."""
@@ -200,6 +203,34 @@ class DaemonInAContainer(unittest.TestCase):
         # Until it listens there is no daemon.
         wait_until(lambda: refused() != "NO_DAEMON", 30, "no client hears the reason")
         self.assertEqual([refused() for _ in range(5)], ["PID_NAMESPACE"] * 5)
+
+
+@host_only("a container with GPUs needs their device files")
+@unittest.skipIf(IN_BUNDLE or BUILD.startswith("/tmp/"), "the build lies below /tmp already")
+@unittest.skipUnless(namespaces_may_be_made(), "namespaces may not be made here")
+class BuildBelowTmp(unittest.TestCase):
+    """The tests above with a build below /tmp, which containers hide."""
+
+    tests = ("Containers.test_a_job_in_namespaces_of_its_own", "MountedElsewhere")
+
+    def test_containers_see_a_build_below_tmp(self):
+        with tempfile.TemporaryDirectory(dir="/tmp") as build:
+            done = subprocess.run(
+                [
+                    *("unshare", "--user", "--map-root-user", "--mount", "/bin/sh", "-ec"),
+                    'mount --bind "$1" "$2"; shift 2; exec "$@"',
+                    *("sh", BUILD, build, sys.executable, "-B", "-m", "unittest"),
+                    *(f"test_containers.{test}" for test in self.tests),
+                ],
+                env={**os.environ, "TANDEM_BIN_DIR": os.path.join(build, "bin")},
+                cwd=os.path.dirname(os.path.abspath(__file__)),
+                capture_output=True,
+                text=True,
+                timeout=240,
+                check=False,
+            )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotIn("skipped", done.stderr)
 
 
 if __name__ == "__main__":

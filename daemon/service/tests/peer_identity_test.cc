@@ -27,7 +27,7 @@ TEST(PeerIdentity, BothWaysNameThisProcess) {
     std::ifstream file("/proc/self/cgroup");
     std::stringstream text;
     text << file.rdbuf();
-    EXPECT_EQ(peer->first.cgroup, MemoryCgroup(text.str()));
+    EXPECT_EQ(peer->first.cgroup, AccountedCgroup(text.str()));
   }
   EXPECT_GT(*ProcessStartTicks(::getpid()), 0u);
   const auto age = Waiter::Clock::now() - IdentifyPeer(pair->first.get())->first.started;
@@ -52,12 +52,23 @@ TEST(PeerIdentity, AProcessThatHasEndedDoesNotLive) {
 }
 
 TEST(PeerIdentity, TheMemoryControllersCgroupCounts) {
-  EXPECT_EQ(MemoryCgroup("0::/user.slice/session-1.scope\n"), "/user.slice/session-1.scope");
-  EXPECT_EQ(MemoryCgroup("9:name=systemd:/s\n4:cpu,memory:/docker/a:b\n0::/\n"), "/docker/a:b");
-  EXPECT_EQ(MemoryCgroup("4:pids:/p\n0::/unified\n"), "/unified");
-  EXPECT_EQ(MemoryCgroup("4:pids:/p\n"), "");
-  EXPECT_EQ(MemoryCgroup("malformed\n"), "");
-  EXPECT_EQ(MemoryCgroup(""), "");
+  EXPECT_EQ(AccountedCgroup("0::/user.slice/session-1.scope\n"), "/user.slice/session-1.scope");
+  EXPECT_EQ(AccountedCgroup("9:name=systemd:/s\n4:cpu,memory:/docker/a:b\n0::/\n"), "/docker/a:b");
+  EXPECT_EQ(AccountedCgroup("4:pids:/p\n0::/unified\n"), "/unified");
+  EXPECT_EQ(AccountedCgroup("4:pids:/p\n"), "");
+  EXPECT_EQ(AccountedCgroup("malformed\n"), "");
+  EXPECT_EQ(AccountedCgroup(""), "");
+}
+
+TEST(PeerIdentity, AJobsCgroupCountsInEveryController) {
+  const std::string slurm = "/slurm/uid_1000/job_17/step_0";
+  EXPECT_EQ(AccountedCgroup("9:memory:/system.slice/slurmd.service\n6:freezer:" + slurm + "\n0::/\n"), slurm);
+  EXPECT_EQ(AccountedCgroup("6:freezer:" + slurm + "\n9:cpuset:/a/job_18\n4:memory:/\n"), slurm);
+  EXPECT_EQ(AccountedCgroup("6:freezer:" + slurm + "\n9:memory:" + slurm + "/task_0\n"), slurm + "/task_0");
+  EXPECT_EQ(AccountedCgroup("5:devices:/kubepods/podabc/1\n4:memory:/m\n"), "/kubepods/podabc/1");
+  EXPECT_EQ(AccountedCgroup("6:freezer:/slurm/job_x\n4:memory:/m\n"), "/m");
+  EXPECT_EQ(AccountedCgroup("1:name=systemd:/user/job_99\n4:memory:/m\n"), "/m");
+  EXPECT_EQ(AccountedCgroup("0::/user/job_99\n4:memory:/m\n"), "/m");
 }
 
 }  // namespace
