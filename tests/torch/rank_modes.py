@@ -105,6 +105,7 @@ def test_forward_mode_gradients_raise(name):
         lambda x: OPS.all_reduce.out(x, "sum", name, out=torch.empty_like(residual)),
         lambda x: OPS.all_reduce_rms_norm(x, residual.clone(), weight, 1e-5, name),
     )
+
     def by_dual(call, needs):
         with forward_ad.dual_level():
             return call(forward_ad.make_dual(x.clone().requires_grad_(needs), torch.ones_like(x)))

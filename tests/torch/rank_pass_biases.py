@@ -237,7 +237,11 @@ def test_divided_by_the_ranks(name):
     def computed(a, b, bias):
         return summed(torch.addmm(a.mean(0)[0] * bias / world(), a, b))
 
-    for function, left in ((scattered, 1), (lambda a, b, bias: summed(torch.addmm(bias / world(), a, b)), 0), (computed, 0)):
+    for function, left in (
+        (scattered, 1),
+        (lambda a, b, bias: summed(torch.addmm(bias / world(), a, b)), 0),
+        (computed, 0),
+    ):
         compiler = compare(function, *factors(2 * world(), 6), fused=None, left=left, grads=False)
         (record,) = compiler.records
         assert "bias of its own" in record.reason, str(record)
@@ -276,6 +280,7 @@ def test_replicated_by_the_program(name):
             records, ((RS, "of the product"), (AR, TOLD), (AR, OWN), ("all_reduce", "bias of its own")), strict=True
         ):
             assert op == fused_into and told in reason, records
+
 
 @check
 def test_without_a_product(name):

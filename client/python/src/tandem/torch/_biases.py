@@ -32,7 +32,13 @@ class Sum:
 
 
 def with_bias(
-    wait: Node, collective: Node, product: Product, own: Node | None, *, rows: bool = True, alike: Callable[[Node], bool] | None = None
+    wait: Node,
+    collective: Node,
+    product: Product,
+    own: Node | None,
+    *,
+    rows: bool = True,
+    alike: Callable[[Node], bool] | None = None,
 ) -> Sum:
     """The sum of the product, with the vector that its only use adds to it. own: the product's bias. rows: the collective leaves
     rows whole. alike: whether ranks have equal values of a vector, for an op that needs these; None: the op takes each rank's."""
