@@ -152,8 +152,8 @@ class Gathers(Writer):
     def _scaled_arguments(
         self, a: Node, found: list[graphs.Product], form: layouts.Gathered, whole: list[Any], dim: int, group: str, dead: list[Node]
     ) -> tuple[Any, ...]:
-        """Of the fused op for fp8 products. Scales of rows that are gathered for it travel with the rows. Of all rows' scales a rank
-        takes its own, and so of the one scale of all that it has gathered: as a factor of B's."""
+        """Of the fused op for fp8 products. Scales of rows that are gathered for it travel with the rows. Of all rows' scales a
+        rank takes its own, and so of the one scale of all that it has gathered: as a factor of B's."""
         scale, scales_b = (found[0].scales or (a, a))[0], [(product.scales or (a, a))[1] for product in found]
         rows = [*(graphs.shape(a) or [])[:-1], 1]
         if tensor(scale).numel() == 1:

@@ -46,15 +46,14 @@ class TandemPass(CustomGraphPass):
         reports.add(self.digest(), name, rewrite.records)
 
     def uuid(self) -> Any:
-        """Covers this package's sources, torch, the groups, the placements of the program's DTensors, and the previous pass; None (no
-        caching) if that one has none."""
+        """Covers this package's sources, torch, the groups, the placements of the program's DTensors, and the previous pass; None
+        (no caching) if that one has none."""
         before = None if self.previous is None else self.previous.uuid()
         if self.previous is not None and not before:
             return None
         reports.asked(self.digest())
-        placed = hashlib.sha256(Placements().text().encode()).hexdigest()[
-            :16
-        ]  # no part of a graph, but what it becomes depends on it
+        # A graph has no placements, but what becomes of it depends on them.
+        placed = hashlib.sha256(Placements().text().encode()).hexdigest()[:16]
         return f"tandem:{self.digest()}:{placed}:{before!r}"
 
     def digest(self) -> str:

@@ -41,7 +41,9 @@ class _Input:
 def _input_of(tensor: Any) -> _Input:
     """Of a DTensor. A mesh without groups says nothing."""
     spec, local = tensor._spec, tensor._local_tensor
-    alike, even, uneven = set(), set(), set()
+    alike: set[str] = set()
+    even: set[str] = set()
+    uneven: set[str] = set()
     for i, placement in enumerate(spec.placements):
         try:
             name = str(spec.mesh.get_group(i).group_name)

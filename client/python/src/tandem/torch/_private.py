@@ -49,8 +49,9 @@ def on_end(process_group: Any, function: Callable[[], None]) -> bool:
 def trace_inner_gathers() -> None:
     """Lets torch.compile trace functional gathers along an inner dimension. torch 2.11 ends the graph there, and such a gather runs
     eagerly. Eager calls stay torch's."""
-    from torch.distributed import _functional_collectives as functional
+    from torch.distributed import _functional_collectives
 
+    functional: Any = _functional_collectives
     rearranged: Any = getattr(functional, "_maybe_view_chunk_cat", None)
     if rearranged is None or hasattr(rearranged, "of_tandem"):
         return

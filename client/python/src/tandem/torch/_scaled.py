@@ -88,8 +88,8 @@ def _a_scale(scale: Tensor, a: Tensor) -> Tensor:
 
 
 def _gathered_scales(a_scale: Tensor, a: Tensor, b_scales: Sequence[Tensor], bs: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """Scales of a gather. One for all of a rank's A goes with its rows, since ranks may have other ones. Kernels take scales by rows
-    and by columns, or neither."""
+    """Scales of a gather. One for all of a rank's A goes with its rows, since ranks may have other ones. Kernels take scales by
+    rows and by columns, or neither."""
     scale, others = _a_scale(a_scale, a), [_scale(one) for one in b_scales]
     if list(scale.shape) != [1] or a.dim() < 2:
         return scale, others
