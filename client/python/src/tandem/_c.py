@@ -275,15 +275,19 @@ class _Call:
         self.status = 0
         self._library, self._function, self._arguments = library, function, arguments
         self._cancellation = Pointer()
-        self._begun, self._ended = False, threading.Lock()
+        self._begun, self._done, self._given_up = False, False, False
+        self._ended = threading.Lock()
 
     def _work(self) -> None:
         self._begun = True
+        if self._given_up:
+            return
         try:
             self._library.cancellation_use(self._cancellation)
             self.status = self._function(*self._arguments) or 0
             self._library.cancellation_use(None)
         finally:
+            self._done = True  # an exception may come when the lock is taken, and before that is known
             self._ended.release()
 
     def run(self) -> BaseException | None:
@@ -297,15 +301,19 @@ class _Call:
                 if not started:
                     started = True
                     self._start()
-                while not self._ended.acquire(timeout=-1 if first is None else _CANCELLED_WITHIN):
-                    if not self._begun:  # the exception came before the thread
+                while not self._done:
+                    there = self._ended.acquire(timeout=-1 if first is None else _CANCELLED_WITHIN)
+                    if not there and not self._begun:  # the exception came before the thread
+                        self._given_up = True
                         break
                 break
             except BaseException as error:
                 first = first or error
                 self._library.cancellation_cancel(self._cancellation)
-        self._library.cancellation_free(self._cancellation)
         return first
+
+    def __del__(self) -> None:
+        self._library.cancellation_free(self._cancellation)
 
     def _start(self) -> None:
         try:

@@ -70,7 +70,7 @@ def configure(**changes: Any) -> Config:
 
 
 _warned: set[tuple[str, str, str]] = set()
-_PACKAGES = tuple(os.path.dirname(package.__file__) + os.sep for package in (torch, sys.modules[__package__.partition(".")[0]]))
+_PACKAGES = tuple(os.path.dirname(path) + os.sep for path in (torch.__file__, os.path.dirname(__file__)))
 
 
 def _callers_level() -> int:
