@@ -98,10 +98,10 @@ class Client:
         if joined is not None:
             return joined
 
-        def made() -> None:
+        def _made() -> None:
             self._unclaimed[place] = Group(self, group.value or 0, name)
 
-        library.wait(library.join_group, self._open(), ctypes.byref(given), ctypes.byref(group), made=made)
+        library.wait(library.join_group, self._open(), ctypes.byref(given), ctypes.byref(group), made=_made)
         return Group(self, group.value or 0, name)
 
     def registered(self, shape: Sequence[int] | int, dtype: DType | str = DType.f32, *, gpu_uuid: str) -> Memory:

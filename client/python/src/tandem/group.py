@@ -69,7 +69,7 @@ class Group:
         library, plan = _c.library(), _c.Pointer()
         structure = request.to_c()
 
-        def made() -> None:
+        def _made() -> None:
             self._unclaimed[key] = Plan(self, plan.value or 0)
 
         library.wait(
@@ -79,7 +79,7 @@ class Group:
             ctypes.byref(structure),
             _c.milliseconds(deadline),
             ctypes.byref(plan),
-            made=made,
+            made=_made,
         )
         self._unclaimed.pop(key, None)  # the same plan: a key that is prepared again has one
         return Plan(self, plan.value or 0)
