@@ -172,6 +172,21 @@ static int NullStreams(void) {
   return 0;
 }
 
+static int Cancellations(void) {
+  tandem_cancellation* cancellation = NULL;
+  REFUSES("cancellation", tandem_cancellation_create(NULL));
+  tandem_cancellation_use(NULL);
+  tandem_cancellation_cancel(NULL);
+  tandem_cancellation_free(NULL);
+  CHECK(tandem_cancellation_create(&cancellation) == NULL);
+  tandem_cancellation_use(cancellation);
+  tandem_cancellation_cancel(cancellation);
+  tandem_cancellation_cancel(cancellation);
+  tandem_cancellation_free(cancellation); /* while it is in use */
+  tandem_cancellation_use(NULL);
+  return 0;
+}
+
 int main(void) {
   tandem_client* client = (tandem_client*)&client;
   tandem_stream* stream = NULL;
@@ -180,7 +195,8 @@ int main(void) {
   int count = 0;
 
   CHECK(tandem_abi_version() == TANDEM_ABI_VERSION);
-  if (NullStatuses() || NullSessions() || NullMemory() || NullPlans() || NullStreams() || DlpackOwners())
+  if (NullStatuses() || NullSessions() || NullMemory() || NullPlans() || NullStreams() || DlpackOwners() ||
+      Cancellations())
     return 1;
 
   tandem_status* status = tandem_connect("/nonexistent", "c-test", 1000, &client);

@@ -71,10 +71,10 @@ Status Rendezvous::LateStatus(size_t rank) const {
 }
 
 bool Rendezvous::AwaitEnd(RegistryLock& lock, size_t rank, const Waiter& waiter) {
-  ++slots_[rank].waiting;
+  slots_[rank].waiting.push_back(&waiter);
   const bool done = waiter.Wait(lock, changed_,
                                 [this]() TANDEM_REQUIRES(registry_mutex) { return phase_ == Phase::kOver; });
-  --slots_[rank].waiting;
+  std::erase(slots_[rank].waiting, &waiter);
   return done;
 }
 

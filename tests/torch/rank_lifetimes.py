@@ -270,7 +270,7 @@ def in_child(call):
             text = f"no error: {call()}"
         except tandem.TandemError as error:
             text = error.reason
-        except BaseException as error:  # noqa: B036
+        except BaseException as error:
             text = repr(error)
         os.write(writer, text.encode())
         os._exit(0)
