@@ -148,7 +148,7 @@ def test_all_reduces_of_any_size(name):
 
 @check
 def test_other_all_reduces(name):
-    """In place, of symm_mem, with a bias as DTensor writes it, and of a product that has other users."""
+    """In place, of symm_mem, with each rank's part of a bias, and of a product that has other users."""
 
     def function(x, a, b, residual, weight):
         y = a @ b
@@ -171,7 +171,7 @@ def test_other_all_reduces(name):
         return [by_torch(one, weight) for one in (first, second, third, fourth, fifth)] + [own]
 
     compiler = compared(function, *operands(4, 8), eager=eager)
-    assert compiler.fused() == [PLAIN, PLAIN, PRODUCT, PRODUCT, PRODUCT], [str(one) for one in compiler.records]
+    assert compiler.fused() == [PLAIN, PLAIN, PLAIN, PRODUCT, PRODUCT], [str(one) for one in compiler.records]
 
 
 def two_results(norm):
@@ -277,7 +277,7 @@ def test_what_has_no_norm_fused_has_its_reason(name):
         (doubled, None, "depends on the sum", None),
         (scaled, None, "no residual is added", None),
         (averaged, None, "does not reduce by avg", averaged_in_eager_mode),
-        (broadcast, None, "residual is of another shape", None),
+        (broadcast, None, "each rank adds its own", None),
         (widened, None, "residual is of another shape", None),
         (numbered, None, "but a number", None),
         (of_fp32, half, "residual is of another type", None),
