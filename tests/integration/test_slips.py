@@ -7,12 +7,11 @@ import random
 import subprocess
 import unittest
 
-from harness import BIN, TandemTest, everybody, host_only, wait_until
+from harness import BIN, TandemTest, everybody, host_only
 
 CALLS = int(os.environ.get("TANDEM_TEST_SLIP_CALLS", "600"))
 DEADLINE_MS = 120000
 AR = [["ar.in", 0], ["ar.out", 0]]
-OTHER = [["other.in", 0], ["other.out", 0]]
 
 
 @host_only("its program has streams of the host backend")
