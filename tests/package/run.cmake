@@ -33,7 +33,7 @@ set(first "${WORK}/first")
 file(MAKE_DIRECTORY "${first}")
 file(COPY "${root}/examples/all_reduce.cc" "${root}/examples/all_reduce.c" DESTINATION "${first}")
 function(run_line line)
-  string(REPLACE "PREFIX" "${WORK}/prefix" line "${line}")
+  string(REGEX REPLACE "([ =])PREFIX" "\\1${WORK}/prefix" line "${line}")
   file(GLOB_RECURSE pc "${WORK}/prefix/*/tandem.pc")
   get_filename_component(directory "${pc}" DIRECTORY)
   execute_process(COMMAND ${CMAKE_COMMAND} -E env --unset=LD_LIBRARY_PATH "PKG_CONFIG_PATH=${directory}" sh -e -c "${line}"
