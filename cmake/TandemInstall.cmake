@@ -76,6 +76,16 @@ install(FILES "${TANDEM_PACKAGE_FILES}/TandemConfig.cmake" "${TANDEM_PACKAGE_FIL
 if(NOT IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}")
   file(RELATIVE_PATH TANDEM_PC_PREFIX "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
   string(REGEX REPLACE "/$" "" TANDEM_PC_PREFIX "${TANDEM_PC_PREFIX}")
+  set(TANDEM_PC_RPATH "")
+  if(NOT TANDEM_SYSTEM_FILES)  # where the loader does not look by itself
+    set(TANDEM_PC_RPATH "-Wl,-rpath,\${libdir} ")
+  endif()
   configure_file("${CMAKE_SOURCE_DIR}/cmake/tandem.pc.in" "${TANDEM_PACKAGE_FILES}/tandem.pc" @ONLY)
   install(FILES "${TANDEM_PACKAGE_FILES}/tandem.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT client_dev)
 endif()
+
+# All that compiling and running a client needs, by one command: --component sdk.
+install(CODE "foreach(part client client_dev)
+  execute_process(COMMAND \"${CMAKE_COMMAND}\" --install \"${CMAKE_BINARY_DIR}\" --prefix \"\${CMAKE_INSTALL_PREFIX}\"
+    --component \${part} COMMAND_ERROR_IS_FATAL ANY)
+endforeach()" COMPONENT sdk EXCLUDE_FROM_ALL)

@@ -1,5 +1,7 @@
 #include "client/grpc_plugin/convert.h"
 
+#include "common/utf8.h"
+
 namespace tandem::client {
 
 Status FromProto(const v1::StatusDetail& detail) {
@@ -47,6 +49,21 @@ bool IsRestart(const Status& status) {
   return status.code() == Code::kUnavailable && (reason == "DAEMON_LOST" || reason == "RESTARTING");
 }
 
+Status CheckText(const std::string& field, const std::string& text) {
+  if (IsUtf8(text)) return Status::Ok();
+  return InvalidArgument(field + " is not UTF-8").WithDetail({.reason = "BAD_FIELD", .field = field});
+}
+
+Status CheckTexts(const JoinOptions& options, const std::string& gpu_uuid) {
+  TANDEM_RETURN_IF_ERROR(CheckText("name", options.name));
+  TANDEM_RETURN_IF_ERROR(CheckText("gpu_uuid", gpu_uuid));
+  for (const auto& [name, value] : options.options) {
+    TANDEM_RETURN_IF_ERROR(CheckText("options", name));
+    TANDEM_RETURN_IF_ERROR(CheckText("options[" + name + "]", value));
+  }
+  return Status::Ok();
+}
+
 void ToProto(const TensorSpec& spec, v1::TensorSpec* proto) {
   proto->set_dtype(static_cast<uint32_t>(spec.dtype));
   proto->mutable_shape()->Add(spec.shape.begin(), spec.shape.end());
@@ -86,7 +103,7 @@ void ToProto(const OpRequest& request, v1::OpRequest* proto) {
 
 void ToProto(const Status& status, v1::StatusDetail* proto) {
   proto->set_code(static_cast<int>(status.code()));
-  proto->set_message(status.message());
+  proto->set_message(AsUtf8(status.message()));
   proto->set_reason(status.detail().reason);
   proto->set_field(status.detail().field);
 }

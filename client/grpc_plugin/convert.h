@@ -23,6 +23,10 @@ bool IsRestart(const Status& status);
 // address in the message.
 Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context, const std::string& address);
 
+// INVALID_ARGUMENT, reason BAD_FIELD, with the field, for a text that is not UTF-8: protobuf takes no other.
+Status CheckText(const std::string& field, const std::string& text);
+// The same of a join's texts. The job key is no text.
+Status CheckTexts(const JoinOptions& options, const std::string& gpu_uuid);
 void ToProto(const TensorSpec& spec, v1::TensorSpec* proto);
 void ToProto(const OpRequest& request, v1::OpRequest* proto);
 PlanInfo FromProto(const v1::PlanInfo& proto);

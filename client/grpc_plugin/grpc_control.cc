@@ -14,6 +14,8 @@
 #include "client/grpc_plugin/daemon_calls.h"
 #include "client/grpc_plugin/lease.h"
 #include "client/lib/control_api.h"
+#include "common/exceptions.h"
+#include "common/utf8.h"
 #include "program/program_codec.h"
 #include "tandem/engine/v1/program.pb.h"
 #include "tandem/v1/tandem.grpc.pb.h"
@@ -32,7 +34,7 @@ std::string ProgramName() {
   std::string name;
   std::ifstream file("/proc/self/comm");
   std::getline(file, name);
-  return name;
+  return AsUtf8(std::move(name));
 }
 
 // The clients' directory as it is named here, absolute: it is opened again whenever the daemon has ended.
@@ -93,6 +95,7 @@ class GrpcControl final : public ClientControl {
 
 Result<AttachInfo> GrpcControl::Attach(const ConnectOptions& options, const std::string& runtime_dir,
                                        ControlCallbacks callbacks) {
+  TANDEM_RETURN_IF_ERROR(CheckText("name", options.name));
   const std::string directory = AbsoluteDirectory(runtime_dir), lease = directory + "/lease.sock";
   TANDEM_ASSIGN_OR_RETURN(
       v1::AttachReply reply,
@@ -102,8 +105,8 @@ Result<AttachInfo> GrpcControl::Attach(const ConnectOptions& options, const std:
   calls_.Open(reply.token(), lease, directory + "/" + socket);
   callbacks_ = std::move(callbacks);
   calls_.CancelBy(callbacks_.cancellation);
-  lease_.Start(callbacks_.on_lost);
-  events_ = std::thread([this] { ReadEvents(); });
+  TANDEM_RETURN_IF_ERROR(lease_.Start(callbacks_.on_lost));
+  TANDEM_ASSIGN_OR_RETURN(events_, StartThread("the daemon's events", [this] { ReadEvents(); }));
 
   AttachInfo info;
   info.session_id = reply.session_id();
@@ -154,6 +157,7 @@ void GrpcControl::Shutdown() {
 
 Result<JoinInfo> GrpcControl::JoinGroup(const JoinOptions& options, const std::string& gpu_uuid,
                                         bool products) {
+  TANDEM_RETURN_IF_ERROR(CheckTexts(options, gpu_uuid));
   v1::JoinGroupRequest request;
   v1::JoinGroupReply reply;
   request.set_job_key(options.job_key);
@@ -208,6 +212,8 @@ Status GrpcControl::LeaveGroup(uint64_t group_id, Milliseconds deadline) {
 
 Result<uint64_t> GrpcControl::Empty(const TensorSpec& spec, const std::string& gpu_uuid,
                                     const std::string& name) {
+  TANDEM_RETURN_IF_ERROR(CheckText("gpu_uuid", gpu_uuid));
+  TANDEM_RETURN_IF_ERROR(CheckText("persistent_name", name));
   v1::EmptyRequest request;
   v1::EmptyReply reply;
   ToProto(spec, request.mutable_spec());
@@ -248,6 +254,7 @@ Status GrpcControl::Free(uint64_t tensor_id) {
 }
 
 Result<uint64_t> GrpcControl::Register(const RegisterInfo& memory) {
+  TANDEM_RETURN_IF_ERROR(CheckText("gpu_uuid", memory.gpu_uuid));
   v1::RegisterTensorRequest request;
   request.set_gpu_uuid(memory.gpu_uuid);
   request.set_bytes(memory.bytes);
@@ -350,13 +357,14 @@ Result<RenewalInfo> GrpcControl::EndRenewal(uint64_t group_id, Milliseconds dead
 
 Result<PreparedPlan> GrpcControl::Prepare(uint64_t group_id, const std::string& key, const OpRequest& op,
                                           const PrepareTuning& tuning, Milliseconds deadline) {
+  TANDEM_RETURN_IF_ERROR(CheckText("key", key));
   v1::PrepareRequest request;
   request.set_group_id(group_id);
   request.set_key(key);
   ToProto(op, request.mutable_request());
   request.set_deadline_ms(DeadlineMs(deadline));
   request.set_can_measure(tuning.can_measure);
-  request.set_cannot_measure(tuning.cannot_measure);
+  request.set_cannot_measure(AsUtf8(tuning.cannot_measure));
   request.set_next_client_launch(tuning.next_client_launch);
   request.set_times_placement(static_cast<uint32_t>(tuning.placement));
   for (const MeasuredTime& time : tuning.times) {
@@ -395,6 +403,7 @@ Status GrpcControl::ReleasePlan(uint64_t plan_id) {
 }
 
 Result<ChannelInfo> GrpcControl::OpenChannel(const std::string& gpu_uuid, uint32_t entries) {
+  TANDEM_RETURN_IF_ERROR(CheckText("gpu_uuid", gpu_uuid));
   v1::OpenChannelRequest request;
   request.set_gpu_uuid(gpu_uuid);
   request.set_entries(entries);
@@ -425,6 +434,7 @@ Status GrpcControl::CloseChannel(uint64_t channel_id) {
 }
 
 Result<uint64_t> GrpcControl::Launch(const DirectLaunch& launch) {
+  TANDEM_RETURN_IF_ERROR(CheckText("tag", launch.tag));
   v1::LaunchRequest request;
   v1::LaunchReply reply;
   request.set_plan_id(launch.plan_id);

@@ -7,11 +7,16 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <latch>
+#include <thread>
+#include <vector>
 
 #include "client/grpc_plugin/convert.h"
+#include "common/exceptions.h"
 #include "common/fd_socket.h"
 #include "common/mps_endpoint.h"
 #include "common/protocol.h"
+#include "common/utf8.h"
 
 namespace tandem::client {
 namespace {
@@ -27,6 +32,23 @@ constexpr auto kReattachTime = std::chrono::milliseconds(2000);
 constexpr auto kNoticeTime = std::chrono::milliseconds(2000);
 
 Status NoDaemon(const std::string& text) { return Unavailable(text).WithDetail({.reason = "NO_DAEMON"}); }
+
+// gRPC ends the process where it cannot make its threads. As many are made and ended here first.
+Status CheckRoomForThreads() {
+  constexpr size_t kThreads = 10;
+  std::latch tried(1);
+  std::vector<std::thread> threads;
+  threads.reserve(kThreads);
+  Status status;
+  while (status.ok() && threads.size() < kThreads) {
+    Result<std::thread> thread = StartThread("a call", [&tried] { tried.wait(); });
+    status = thread.status();
+    if (thread.ok()) threads.push_back(*std::move(thread));
+  }
+  tried.count_down();
+  for (std::thread& thread : threads) thread.join();
+  return status;
+}
 
 // A daemon that refuses a client may close its end before it has read what the client sends. The first
 // receive reports that, and the refusal waits behind.
@@ -44,6 +66,7 @@ Lease::~Lease() { Stop(); }
 
 Result<v1::AttachReply> Lease::Attach(const std::string& path, const std::string& name,
                                       Milliseconds deadline) {
+  TANDEM_RETURN_IF_ERROR(CheckRoomForThreads());
   path_ = path;
   auto end = Clock::now() + deadline;
   Result<UniqueFd> socket = ConnectSeqpacket(path);
@@ -59,7 +82,7 @@ Result<v1::AttachReply> Lease::Attach(const std::string& path, const std::string
   request.set_client_version(TANDEM_VERSION);
   request.set_name(name);
   const MpsEndpoint mps = ProbeMps(MpsPipeDirectory());
-  request.set_mps_pipe_directory(mps.directory);
+  request.set_mps_pipe_directory(AsUtf8(mps.directory));
   request.set_mps_answers(mps.answers);
   request.set_mps_device(mps.device);
   request.set_mps_inode(mps.inode);
@@ -101,14 +124,16 @@ Result<v1::AttachReply> Lease::AwaitReply(int socket, Clock::time_point end) con
   return reply.attached();
 }
 
-void Lease::Start(std::function<void(const Status&)> on_lost) {
+Status Lease::Start(std::function<void(const Status&)> on_lost) {
   on_lost_ = std::move(on_lost);
-  reader_ = std::thread([this] { Read(); });
+  TANDEM_ASSIGN_OR_RETURN(reader_, StartThread("the lease", [this] { Read(); }));
+  return Status::Ok();
 }
 
-Status Lease::ReadToEnd() {
+Status Lease::ReadToEnd() try {
   while (true) {
     Result<FdMessage> message = ReceiveMessage(socket_.get(), kMaxLeaseMessage);
+    if (message.status().code() == Code::kResourceExhausted) return message.status();
     if (!message.ok()) return DaemonLost(path_);
     v1::LeaseMessage parsed;
     Status filed =
@@ -122,6 +147,7 @@ Status Lease::ReadToEnd() {
       return Unavailable("the daemon at " + path_ + " sent a malformed message: " + filed.message());
   }
 }
+TANDEM_CATCH_TO_STATUS
 
 void Lease::Read() {
   Status end;

@@ -30,7 +30,7 @@ class Lease {
   Result<v1::AttachReply> Attach(const std::string& path, const std::string& name, Milliseconds deadline);
   // Starts the reader. `on_lost` is called once, from it: at the end of file, or, for a session that waits
   // for daemons, once none has come in time or the next one does not know the session.
-  void Start(std::function<void(const Status&)> on_lost);
+  Status Start(std::function<void(const Status&)> on_lost);
   // Sends `fds` as a transfer, in parts; they stay the caller's. Returns the transfer's id.
   Result<uint64_t> Send(const std::vector<int>& fds);
   // Waits for all descriptors of a transfer, of daemon number `daemon`. UNAVAILABLE, reason RESTARTING, once

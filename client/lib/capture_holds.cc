@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/exceptions.h"
 #include "tandem/host_stream.h"
 
 namespace tandem {
@@ -11,7 +12,7 @@ class HostCaptureHold final : public CaptureHold {};
 
 }  // namespace
 
-Result<std::unique_ptr<CaptureHold>> CaptureHold::Begin(StreamRef stream) {
+Result<std::unique_ptr<CaptureHold>> CaptureHold::Begin(StreamRef stream) try {
   if (!stream.is_cuda) {
     if (stream.host == nullptr) return InvalidArgument("no stream").WithDetail({.field = "stream"});
     if (!stream.host->IsCapturing()) return FailedPrecondition("the stream does not capture");
@@ -20,6 +21,7 @@ Result<std::unique_ptr<CaptureHold>> CaptureHold::Begin(StreamRef stream) {
   TANDEM_ASSIGN_OR_RETURN(const uint64_t capture, client::CudaCaptureId(stream.cuda));
   return client::CaptureHolds::Get().Add(capture);
 }
+TANDEM_CATCH_TO_STATUS
 
 }  // namespace tandem
 

@@ -1,19 +1,25 @@
 // Client: connecting, joining, registering.
+#include <algorithm>
+#include <limits>
+
 #include "client/lib/fork_guard.h"
 #include "client/lib/handles.h"
 #include "client/lib/plugin_loader.h"
 #include "common/deadline.h"
+#include "common/exceptions.h"
 
 namespace tandem {
 
-Result<std::shared_ptr<Client>> Client::Connect(const ConnectOptions& options) {
+Result<std::shared_ptr<Client>> Client::Connect(const ConnectOptions& options) try {
   client::ConnectAttempt attempt;  // loading the gRPC plugin takes a lock
   TANDEM_RETURN_IF_ERROR(attempt.Check());
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<client::ClientControl> control, client::MakeControl());
   return client::ConnectThrough(std::move(control), options);
 }
+TANDEM_CATCH_TO_STATUS
 
-Result<std::string> Client::CudaDeviceUuid(int ordinal) { return client::CudaDeviceUuid(ordinal); }
+Result<std::string> Client::CudaDeviceUuid(int ordinal) try { return client::CudaDeviceUuid(ordinal); }
+TANDEM_CATCH_TO_STATUS
 
 namespace client {
 namespace {
@@ -36,7 +42,7 @@ Result<std::shared_ptr<Memory>> RegisterMapped(const std::shared_ptr<ClientSessi
 
 Result<std::shared_ptr<Client>> ConnectThrough(std::unique_ptr<ClientControl> control,
                                                const ConnectOptions& given,
-                                               std::shared_ptr<ClientDevice> device) {
+                                               std::shared_ptr<ClientDevice> device) try {
   ConnectAttempt attempt;
   TANDEM_RETURN_IF_ERROR(attempt.Check());
   ConnectOptions options = given;
@@ -46,9 +52,16 @@ Result<std::shared_ptr<Client>> ConnectThrough(std::unique_ptr<ClientControl> co
   attempt.Keep();
   return std::shared_ptr<Client>(std::make_shared<ClientHandle>(std::move(session)));
 }
+TANDEM_CATCH_TO_STATUS
 
-Result<std::shared_ptr<Group>> ClientHandle::JoinGroup(const JoinOptions& given) {
+Result<std::shared_ptr<Group>> ClientHandle::JoinGroup(const JoinOptions& given) try {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
+  const auto bad = [](const std::string& field, const std::string& text) {
+    return InvalidArgument(field + " " + text).WithDetail({.reason = "BAD_FIELD", .field = field});
+  };
+  if (given.rank < 0) return bad("rank", "is " + std::to_string(given.rank) + "; the first is 0");
+  if (given.launch_deadline.count() < 0)
+    return bad("launch_deadline", "is negative; 0 is the daemon's default");
   JoinOptions options = given;
   options.deadline = Bounded(given.deadline);
   options.launch_deadline = Bounded(given.launch_deadline);
@@ -73,16 +86,18 @@ Result<std::shared_ptr<Group>> ClientHandle::JoinGroup(const JoinOptions& given)
   }
   return std::shared_ptr<Group>(std::make_shared<GroupHandle>(session_, options, std::move(info)));
 }
+TANDEM_CATCH_TO_STATUS
 
 Result<uint64_t> ClientHandle::Empty(const std::vector<int64_t>& shape, DType dtype,
-                                     const std::string& gpu_uuid, const std::string& persistent_name) {
+                                     const std::string& gpu_uuid, const std::string& persistent_name) try {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
   return session_->control().Empty({dtype, shape, {}}, gpu_uuid, persistent_name);
 }
+TANDEM_CATCH_TO_STATUS
 
 Result<std::shared_ptr<SymmetricTensor>> ClientHandle::Rendezvous(uint64_t tensor,
                                                                   const std::shared_ptr<Group>& group,
-                                                                  Milliseconds deadline) {
+                                                                  Milliseconds deadline) try {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
   auto handle = std::dynamic_pointer_cast<GroupHandle>(group);
   if (handle == nullptr || handle->session() != session_)
@@ -91,26 +106,38 @@ Result<std::shared_ptr<SymmetricTensor>> ClientHandle::Rendezvous(uint64_t tenso
                           session_->control().Rendezvous(tensor, group->id(), Bounded(deadline)));
   return TensorHandle::Make(std::move(handle), info, 0);
 }
+TANDEM_CATCH_TO_STATUS
 
-Status ClientHandle::Free(uint64_t tensor) {
+Status ClientHandle::Free(uint64_t tensor) try {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
   return session_->control().Free(tensor);
 }
+TANDEM_CATCH_TO_STATUS
 
-Result<std::shared_ptr<Memory>> ClientHandle::RegisterFd(int fd, size_t bytes, const std::string& gpu_uuid) {
+Result<std::shared_ptr<Memory>> ClientHandle::RegisterFd(int fd, size_t bytes,
+                                                         const std::string& gpu_uuid) try {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
   TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session_->device());
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<DeviceMapping> mapping, device->MapForeign(gpu_uuid, fd, bytes));
   return RegisterMapped(session_, fd, std::move(mapping), bytes, bytes, gpu_uuid);
 }
+TANDEM_CATCH_TO_STATUS
 
-Result<std::shared_ptr<Memory>> ClientHandle::AllocateRegistered(size_t bytes, const std::string& gpu_uuid) {
+Result<std::shared_ptr<Memory>> ClientHandle::AllocateRegistered(size_t bytes,
+                                                                 const std::string& gpu_uuid) try {
   return client::AllocateRegistered(session_, bytes, gpu_uuid);
 }
+TANDEM_CATCH_TO_STATUS
 
 Result<std::shared_ptr<Memory>> AllocateRegistered(const std::shared_ptr<ClientSession>& session,
                                                    size_t bytes, const std::string& gpu_uuid) {
   TANDEM_RETURN_IF_ERROR(session->CheckUsable());
+  // As symmetric tensors: memory without elements is one byte.
+  bytes = std::max<size_t>(bytes, 1);
+  if (bytes > static_cast<size_t>(std::numeric_limits<int64_t>::max())) {
+    return InvalidArgument("bytes is " + std::to_string(bytes) + ", more than any memory has")
+        .WithDetail({.reason = "BAD_FIELD", .field = "bytes"});
+  }
   TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session->device());
   size_t allocated = 0;
   TANDEM_ASSIGN_OR_RETURN(UniqueFd fd, device->Allocate(gpu_uuid, bytes, &allocated));
@@ -118,7 +145,7 @@ Result<std::shared_ptr<Memory>> AllocateRegistered(const std::shared_ptr<ClientS
   return RegisterMapped(session, fd.get(), std::move(mapping), allocated, bytes, gpu_uuid);
 }
 
-Result<std::shared_ptr<Memory>> ClientHandle::RegisterCuda(const void* device_pointer, size_t bytes) {
+Result<std::shared_ptr<Memory>> ClientHandle::RegisterCuda(const void* device_pointer, size_t bytes) try {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
   TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session_->device());
   TANDEM_ASSIGN_OR_RETURN(
@@ -129,6 +156,7 @@ Result<std::shared_ptr<Memory>> ClientHandle::RegisterCuda(const void* device_po
   return std::shared_ptr<Memory>(
       std::make_shared<ForeignClientMemory>(session_, std::move(registration), data, bytes));
 }
+TANDEM_CATCH_TO_STATUS
 
 RegisteredMemory::RegisteredMemory(std::shared_ptr<ClientSession> session, uint64_t registration_id,
                                    std::shared_ptr<DeviceMapping> mapping, size_t bytes, std::string gpu_uuid)
@@ -141,31 +169,37 @@ RegisteredMemory::RegisteredMemory(std::shared_ptr<ClientSession> session, uint6
 }
 
 RegisteredMemory::~RegisteredMemory() {
-  session_->registrations().Remove(data(), registration_id_);
-  if (session_->CanCallDaemon()) (void)session_->control().Deregister(registration_id_);
+  IgnoreExceptions([&] {
+    session_->registrations().Remove(data(), registration_id_);
+    if (session_->CanCallDaemon()) (void)session_->control().Deregister(registration_id_);
+  });
 }
 
 ForeignClientMemory::~ForeignClientMemory() {
   registration_.reset();
-  if (session_->CanCallDaemon()) session_->registrations().Deregister(session_->control());
+  IgnoreExceptions([&] {
+    if (session_->CanCallDaemon()) session_->registrations().Deregister(session_->control());
+  });
 }
 
-Status ForeignClientMemory::Check() const {
+Status ForeignClientMemory::Check() const try {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
   TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session_->device());
   return registration_->Check(*device, reinterpret_cast<uintptr_t>(data_), bytes_);
 }
+TANDEM_CATCH_TO_STATUS
 
 void ClientHandle::OnEvent(std::function<void(const ClientEvent&)> callback) {
-  session_->OnEvent(std::move(callback));
+  IgnoreExceptions([&] { session_->OnEvent(std::move(callback)); });
 }
 
-Status ClientHandle::Check() {
+Status ClientHandle::Check() try {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
   return session_->control().Check();
 }
+TANDEM_CATCH_TO_STATUS
 
-Status ClientHandle::Detach() {
+Status ClientHandle::Detach() try {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
   // The lease may end before the answer is here.
   session_->SetDetaching(true);
@@ -174,6 +208,7 @@ Status ClientHandle::Detach() {
   session_->Close(Unavailable(kDetached));
   return status;
 }
+TANDEM_CATCH_TO_STATUS
 
 }  // namespace client
 }  // namespace tandem

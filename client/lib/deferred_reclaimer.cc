@@ -7,6 +7,7 @@
 
 #include "client/lib/fork_guard.h"
 #include "client/lib/stream_channel.h"
+#include "common/exceptions.h"
 
 namespace tandem::client {
 namespace {
@@ -79,16 +80,25 @@ void DeferredReclaimer::SetGrace(std::chrono::milliseconds grace) {
 
 void DeferredReclaimer::WakeLocked() {
   if (!running_) {
-    running_ = true;
-    std::thread([this] {
-      ::pthread_setname_np(::pthread_self(), "tandem-reclaim");
-      Run();
-    }).detach();
+    IgnoreExceptions([this] {  // without a thread for now, the next object asks again
+      std::thread([this] {
+        ::pthread_setname_np(::pthread_self(), "tandem-reclaim");
+        Run();
+      }).detach();
+      running_ = true;
+    });
   }
   changed_.notify_one();
 }
 
 void DeferredReclaimer::Run() {
+  while (true) {
+    IgnoreExceptions([this] { RunOn(); });
+    std::this_thread::sleep_for(kLookEvery);  // without memory for now
+  }
+}
+
+void DeferredReclaimer::RunOn() {
   std::unique_lock lock(mutex_);
   while (true) {
     if (retired_.empty() && pages_.empty() && waiting_.empty()) {

@@ -61,6 +61,7 @@ class DeferredReclaimer {
   bool InChild() const;
   void WakeLocked();
   void Run();
+  void RunOn();
   void Sweep();
   // Discards the objects whose work has ended.
   void SweepWaiting();

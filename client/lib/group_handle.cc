@@ -6,6 +6,7 @@
 #include "client/lib/backoff.h"
 #include "client/lib/handles.h"
 #include "common/deadline.h"
+#include "common/exceptions.h"
 
 namespace tandem::client {
 namespace {
@@ -25,6 +26,7 @@ constexpr size_t kMaxProbeKey = 200;
 GroupHandle::GroupHandle(std::shared_ptr<ClientSession> session, const JoinOptions& options, JoinInfo info)
     : session_(std::move(session)),
       info_(std::move(info)),
+      name_(options.name),
       rank_(options.rank),
       world_size_(options.world_size),
       launch_deadline_(options.launch_deadline),
@@ -43,9 +45,11 @@ GroupHandle::GroupHandle(std::shared_ptr<ClientSession> session, const JoinOptio
 GroupHandle::~GroupHandle() {
   // A handle that goes is a clean leave: the daemon need not wait for anything, since no plan can be launched
   // any more.
-  if (left_.load() || !session_->CanCallDaemon()) return;
-  SettlePlaced();
-  (void)session_->control().LeaveGroup(id(), Milliseconds(5000));
+  IgnoreExceptions([&] {
+    if (left_.load() || !session_->CanCallDaemon()) return;
+    SettlePlaced();
+    (void)session_->control().LeaveGroup(id(), Milliseconds(5000));
+  });
 }
 
 std::shared_ptr<PlacedGroup> GroupHandle::placed() {
@@ -59,13 +63,14 @@ void GroupHandle::SettlePlaced() {
 }
 
 Result<std::shared_ptr<Plan>> GroupHandle::Prepare(const std::string& key, const OpRequest& request,
-                                                   Milliseconds deadline) {
+                                                   Milliseconds deadline) try {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
   const bool tuned =
       (request.autotune || autotune_) && request.algorithm == Algorithm::kAuto && !HasPlan(key);
   return tuned ? PrepareTuned(key, request, Bounded(deadline))
                : PrepareOnce(key, request, {}, Bounded(deadline));
 }
+TANDEM_CATCH_TO_STATUS
 
 bool GroupHandle::HasPlan(const std::string& key) {
   std::lock_guard lock(plans_mutex_);
@@ -83,7 +88,7 @@ Result<std::shared_ptr<Plan>> GroupHandle::PrepareTuned(const std::string& key, 
   PrepareTuning tuning;
   Status status;
   // On a thread of its own: the caller's current CUDA context stays what it is.
-  std::thread measurement([&, cancellation = ThisThreadsCancellation()] {
+  const auto measure = [&, cancellation = ThisThreadsCancellation()] {
     ThisThreadsCancellation() = cancellation;
     const std::string probe_key = key.substr(0, kMaxProbeKey) + kProbe;
     const OpRequest measured = WithoutNorm(request);
@@ -108,7 +113,14 @@ Result<std::shared_ptr<Plan>> GroupHandle::PrepareTuned(const std::string& key, 
         autotune.Measure(probe_key, *std::move(probe), told.measure, tuning.placement, prepare);
     status = times.status();
     if (times.ok()) tuning.times = *std::move(times);
-  });
+  };
+  TANDEM_ASSIGN_OR_RETURN(std::thread measurement, StartThread("the measurement", [&] {
+                            try {
+                              measure();
+                            } catch (...) {
+                              status = StatusOfException();
+                            }
+                          }));
   measurement.join();
   TANDEM_RETURN_IF_ERROR(status.WithContext("autotune"));
   return PrepareOnce(key, request, tuning, left());
@@ -161,8 +173,9 @@ Result<std::shared_ptr<PlacedPlan>> GroupHandle::MakePlaced(const PreparedPlan& 
   {
     std::lock_guard lock(plans_mutex_);
     if (placed_ == nullptr) {
+      TANDEM_ASSIGN_OR_RETURN(auto reports, session_->FailureReports());
       TANDEM_ASSIGN_OR_RETURN(VerdictPage page, VerdictPage::Map(prepared.client->verdict_page.get()));
-      auto made = std::make_shared<PlacedGroup>(id(), rank_, std::move(page), session_->FailureReports());
+      auto made = std::make_shared<PlacedGroup>(id(), rank_, std::move(page), std::move(reports));
       TANDEM_ASSIGN_OR_RETURN(auto queue, device->MakePlacedQueue(gpu_uuid_, *made));
       made->SetQueue(std::move(queue));
       placed_ = std::move(made);
@@ -203,7 +216,7 @@ std::shared_ptr<TensorHandle> GroupHandle::FindTensor(const std::byte* data, siz
 
 Result<std::shared_ptr<SymmetricTensor>> GroupHandle::Allocate(const std::vector<int64_t>& shape, DType dtype,
                                                                const std::string& persistent_name,
-                                                               Milliseconds deadline) {
+                                                               Milliseconds deadline) try {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
   TANDEM_ASSIGN_OR_RETURN(uint64_t tensor,
                           session_->control().Empty({dtype, shape, {}}, gpu_uuid_, persistent_name));
@@ -215,6 +228,7 @@ Result<std::shared_ptr<SymmetricTensor>> GroupHandle::Allocate(const std::vector
   }
   return TensorHandle::Make(shared_from_this(), *info, owned ? tensor : 0);
 }
+TANDEM_CATCH_TO_STATUS
 
 Status GroupHandle::AwaitLaunches(std::chrono::steady_clock::time_point end) {
   PollBackoff backoff;
@@ -228,7 +242,7 @@ Status GroupHandle::AwaitLaunches(std::chrono::steady_clock::time_point end) {
   return Status::Ok();
 }
 
-Status GroupHandle::Leave(Milliseconds deadline) {
+Status GroupHandle::Leave(Milliseconds deadline) try {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
   auto end = std::chrono::steady_clock::now() + Bounded(deadline);
   TANDEM_RETURN_IF_ERROR(AwaitLaunches(end).WithContext("the group is not left"));
@@ -240,6 +254,7 @@ Status GroupHandle::Leave(Milliseconds deadline) {
   }
   return status;
 }
+TANDEM_CATCH_TO_STATUS
 
 Result<RenewalInfo> GroupHandle::MeetForRenewal(PlacedQueue* queue,
                                                 std::chrono::steady_clock::time_point end) {
@@ -263,7 +278,7 @@ Result<RenewalInfo> GroupHandle::MeetForRenewal(PlacedQueue* queue,
   return session_->control().EndRenewal(id(), TimeLeft(end));
 }
 
-Status GroupHandle::Renew(Milliseconds deadline) {
+Status GroupHandle::Renew(Milliseconds deadline) try {
   TANDEM_RETURN_IF_ERROR(session_->CheckLaunchable());
   TANDEM_RETURN_IF_ERROR(state_->Broken());
   const std::shared_ptr<PlacedGroup> group = placed();
@@ -286,5 +301,6 @@ Status GroupHandle::Renew(Milliseconds deadline) {
   for (const auto& plan : plans) static_cast<PlanHandle&>(*plan).DropFailures();
   return Status::Ok();
 }
+TANDEM_CATCH_TO_STATUS
 
 }  // namespace tandem::client

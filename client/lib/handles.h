@@ -55,6 +55,10 @@ class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> 
   Result<LaunchBinding> Resolve(ClientDevice& device, size_t i, const Binding& binding,
                                 BoundRegistrations* bound) const;
   Status CheckDevice(const Memory& memory) const;
+  // FAILED_PRECONDITION, reason OTHER_GROUP or OTHER_CLIENT: engines know no such memory in this group. `i`:
+  // the slot.
+  Status CheckOwner(size_t i, const Memory& memory) const;
+  Status CheckAlignment(size_t i, const std::byte* start) const;
   Status CheckCount(size_t bindings) const;
   // An error of slot `i`'s binding, with the slot's name and field.
   Status OfSlot(size_t i, const Status& error) const;
@@ -69,6 +73,13 @@ class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> 
 
   const std::shared_ptr<GroupHandle> group_;
   const PlanInfo info_;
+  // What a slot's memory must be, as the request has it.
+  struct SlotRule {
+    size_t alignment = 1;
+    bool symmetric = false;
+  };
+  static std::vector<SlotRule> RulesOf(const OpRequest& request);
+  const std::vector<SlotRule> rules_;  // by slot
   const SlotOverlap overlap_;
   const std::shared_ptr<PlacedPlan> placed_;
   const std::shared_ptr<ClientPlanState> state_;
@@ -103,6 +114,7 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
   Status Renew(Milliseconds deadline) override;
 
   const std::shared_ptr<ClientSession>& session() const { return session_; }
+  const std::string& name() const { return name_; }
   const std::shared_ptr<ClientGroupState>& state() const { return state_; }
   Milliseconds launch_deadline() const { return launch_deadline_; }
   // The group's symmetric tensor that [data, data + bytes) lies in; null: none.
@@ -135,6 +147,7 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
 
   const std::shared_ptr<ClientSession> session_;
   const JoinInfo info_;
+  const std::string name_;
   const int rank_, world_size_;
   const Milliseconds launch_deadline_;
   const bool autotune_;  // the group's option
@@ -150,13 +163,14 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
 };
 
 // Memory of the client's own, made or given as a descriptor.
-class RegisteredMemory : public Memory {
+class RegisteredMemory final : public Memory {
  public:
   RegisteredMemory(std::shared_ptr<ClientSession> session, uint64_t registration_id,
                    std::shared_ptr<DeviceMapping> mapping, size_t bytes, std::string gpu_uuid);
   ~RegisteredMemory() override;
   uint64_t registration_id() const override { return registration_id_; }
   std::byte* data() const override { return mapping_->data(); }
+  const std::shared_ptr<ClientSession>& session() const { return session_; }
   size_t bytes() const override { return bytes_; }
   const std::string& gpu_uuid() const override { return gpu_uuid_; }
 
@@ -183,6 +197,7 @@ class ForeignClientMemory final : public Memory {
   }
   Status Check() const override;
   const std::string& gpu_uuid() const override { return registration_->range().gpu_uuid; }
+  const std::shared_ptr<ClientSession>& session() const { return session_; }
   const std::shared_ptr<ForeignRegistration>& registration() const { return registration_; }
 
  private:
@@ -192,7 +207,7 @@ class ForeignClientMemory final : public Memory {
   const size_t bytes_;
 };
 
-class TensorHandle : public SymmetricTensor, public std::enable_shared_from_this<TensorHandle> {
+class TensorHandle final : public SymmetricTensor, public std::enable_shared_from_this<TensorHandle> {
  public:
   // `owned_tensor`: freed with the handle; 0: not.
   static Result<std::shared_ptr<SymmetricTensor>> Make(std::shared_ptr<GroupHandle> group,
@@ -212,6 +227,7 @@ class TensorHandle : public SymmetricTensor, public std::enable_shared_from_this
   Status WaitSignal(int peer, int channel, Milliseconds timeout) override;
   Status Barrier(int channel, Milliseconds timeout) override;
   int channels() const override;
+  const GroupHandle& group() const { return *group_; }
   // `peer`'s tensor at the place of [data, …) in this rank's.
   std::byte* PeerOf(const std::byte* data, int peer) const { return Buffer(peer) + (data - this->data()); }
   Status StreamWriteValue32(StreamRef stream, int peer, size_t offset_bytes, uint32_t value) override;

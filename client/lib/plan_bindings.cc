@@ -1,5 +1,6 @@
 // Plan: the memory that a launch's slots are bound to.
 #include <algorithm>
+#include <typeinfo>
 
 #include "client/lib/handles.h"
 #include "common/deadline.h"
@@ -28,6 +29,15 @@ Status Overlaps(int first_slot) {
                       "SLOTS_OVERLAP");
 }
 
+// `group`: the symmetric tensor's, `own`: the plan's.
+Status OfOtherGroup(const std::string& group, const std::string& own) {
+  return BindingError(
+      FailedPrecondition("the memory is a symmetric tensor of group '" + group + "', the plan is of group '" +
+                         own +
+                         "': make it by Empty and Rendezvous it with both groups, or use registered memory"),
+      "OTHER_GROUP");
+}
+
 std::string FieldOf(size_t slot) { return "bindings[" + std::to_string(slot) + "]"; }
 
 }  // namespace
@@ -48,6 +58,38 @@ Status PlanHandle::CheckDevice(const Memory& memory) const {
                       "WRONG_DEVICE");
 }
 
+Status PlanHandle::CheckOwner(size_t i, const Memory& memory) const {
+  const ClientSession* owner = nullptr;
+  const bool tensor = typeid(memory) == typeid(TensorHandle);
+  const bool registered = typeid(memory) == typeid(RegisteredMemory);
+  const bool foreign = typeid(memory) == typeid(ForeignClientMemory);
+  if (tensor) owner = static_cast<const TensorHandle&>(memory).group().session().get();
+  if (registered) owner = static_cast<const RegisteredMemory&>(memory).session().get();
+  if (foreign) owner = static_cast<const ForeignClientMemory&>(memory).session().get();
+  if (owner != nullptr && owner != &session()) {
+    return BindingError(
+        FailedPrecondition(
+            "the memory is of another client of this process, which the engine does not open to "
+            "this one: allocate or register it by the client that launches"),
+        "OTHER_CLIENT");
+  }
+  if (tensor && static_cast<const TensorHandle&>(memory).group().id() != group_->id())
+    return OfOtherGroup(static_cast<const TensorHandle&>(memory).group().name(), group_->name());
+  if ((registered || foreign) && i < rules_.size() && rules_[i].symmetric) {
+    return BindingError(InvalidArgument("is symmetric, and bound to no symmetric tensor of the group"),
+                        "NOT_SYMMETRIC");
+  }
+  return Status::Ok();
+}
+
+Status PlanHandle::CheckAlignment(size_t i, const std::byte* start) const {
+  const size_t alignment = i < rules_.size() ? rules_[i].alignment : 1;
+  if (reinterpret_cast<uintptr_t>(start) % alignment == 0) return Status::Ok();
+  return BindingError(InvalidArgument("begins at an address that is no multiple of the " +
+                                      std::to_string(alignment) + " bytes of an element"),
+                      "NOT_ALIGNED");
+}
+
 Status PlanHandle::CheckCount(size_t bindings) const {
   if (bindings == info_.slot_bytes.size()) return Status::Ok();
   return InvalidArgument("plan '" + info_.key + "' has " + std::to_string(info_.slot_bytes.size()) +
@@ -60,13 +102,21 @@ Result<LaunchBinding> PlanHandle::Resolve(ClientDevice& device, size_t i, const 
   uint64_t needed = info_.slot_bytes[i];
   if (binding.memory == nullptr) {
     if (binding.pointer == nullptr) return BindingError(InvalidArgument("is not bound"), "NOT_BOUND");
-    return session().registrations().Resolve(session().control(), device, group_->id(), group_->gpu_uuid(),
-                                             static_cast<const std::byte*>(binding.pointer) + binding.offset,
-                                             needed, bound);
+    const auto* start = static_cast<const std::byte*>(binding.pointer) + binding.offset;
+    Result<LaunchBinding> found = session().registrations().Resolve(session().control(), device, group_->id(),
+                                                                    group_->gpu_uuid(), start, needed, bound);
+    if (found.ok()) {
+      TANDEM_RETURN_IF_ERROR(CheckAlignment(i, start));
+      return found;
+    }
+    const std::optional<std::string> other = session().registrations().OtherGroup(start, group_->id());
+    return other.has_value() ? OfOtherGroup(*other, group_->name()) : found.status();
   }
   const Memory& memory = *binding.memory;
   TANDEM_RETURN_IF_ERROR(CheckRoom(memory, binding.offset, needed));
   TANDEM_RETURN_IF_ERROR(CheckDevice(memory));
+  TANDEM_RETURN_IF_ERROR(CheckOwner(i, memory));
+  TANDEM_RETURN_IF_ERROR(CheckAlignment(i, memory.data() + binding.offset));
   // Such a handle only names the memory: the user may drop it at once.
   if (auto* foreign = dynamic_cast<const ForeignClientMemory*>(&memory)) bound->Add(foreign->registration());
   return LaunchBinding{memory.registration_id(), memory.registration_offset() + binding.offset};
@@ -84,6 +134,7 @@ Result<engine::SlotAddress> PlanHandle::ResolvePlaced(size_t i, const Binding& b
     TANDEM_RETURN_IF_ERROR(CheckDevice(*binding.memory));
     start = binding.memory->data() + binding.offset;
   }
+  TANDEM_RETURN_IF_ERROR(CheckAlignment(i, start));
   engine::SlotAddress address;
   address.own = start;
   if (!placed_->symmetric(i)) return address;

@@ -5,6 +5,7 @@
 #include "client/lib/handles.h"
 #include "common/deadline.h"
 #include "common/digest.h"
+#include "common/exceptions.h"
 
 namespace tandem::client {
 namespace {
@@ -21,6 +22,10 @@ Milliseconds Until(Clock::time_point deadline) {
   return std::max(std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()), Milliseconds(1));
 }
 
+Status HasBeenReleased(const std::string& key) {
+  return FailedPrecondition("plan '" + key + "' has been released").WithDetail({.reason = "PLAN_RELEASED"});
+}
+
 // The outcome to return of two that a call has waited for: the first failure, but a restart before any other,
 // since each rank must hear of it before it launches on. Its `started` is about both.
 Status MoreSevere(Status first, Status second) {
@@ -33,23 +38,34 @@ Status MoreSevere(Status first, Status second) {
 
 }  // namespace
 
+std::vector<PlanHandle::SlotRule> PlanHandle::RulesOf(const OpRequest& request) {
+  std::vector<SlotRule> rules;
+  for (const Operand& operand : request.operands)
+    rules.push_back({std::max<size_t>(1, DTypeBytes(operand.spec.dtype)), operand.symmetric});
+  return rules;
+}
+
 PlanHandle::PlanHandle(std::shared_ptr<GroupHandle> group, PlanInfo info, const OpRequest& request,
                        std::shared_ptr<PlacedPlan> placed)
     : group_(std::move(group)),
       info_(std::move(info)),
+      rules_(RulesOf(request)),
       overlap_(request),
       placed_(std::move(placed)),
       state_(std::make_shared<ClientPlanState>(info_.plan_id, group_->state())) {}
 
 PlanHandle::~PlanHandle() {
-  if (!state_->Released() && session().CanCallDaemon()) (void)session().control().ReleasePlan(info_.plan_id);
+  IgnoreExceptions([&] {
+    if (!state_->Released() && session().CanCallDaemon())
+      (void)session().control().ReleasePlan(info_.plan_id);
+  });
 }
 
 ClientSession& PlanHandle::session() const { return *group_->session(); }
 
 Status PlanHandle::BeforeLaunch() {
   TANDEM_RETURN_IF_ERROR(session().CheckLaunchable());
-  if (state_->Released()) return FailedPrecondition("the plan has been released");
+  if (state_->Released()) return HasBeenReleased(info_.key);
   ClientGroupState& group = *group_->state();
   Status broken = group.Broken();
   if (!broken.ok()) return broken;
@@ -66,7 +82,8 @@ Status PlanHandle::BeforeLaunch() {
       .WithDetail({.reason = "ENGINE_RESTARTED", .started = false});
 }
 
-Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, const LaunchOptions& options) {
+Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings,
+                          const LaunchOptions& options) try {
   if (placed_ != nullptr) return LaunchPlaced(ref, bindings, options);
   TANDEM_RETURN_IF_ERROR(BeforeLaunch());
   TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session().device());
@@ -118,11 +135,12 @@ Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings, cons
     backoff.Pause();
   }
 }
+TANDEM_CATCH_TO_STATUS
 
 Status PlanHandle::LaunchPlaced(StreamRef ref, std::span<const Binding> bindings,
                                 const LaunchOptions& options) {
   TANDEM_RETURN_IF_ERROR(session().CheckLaunchable());
-  if (state_->Released()) return FailedPrecondition("the plan has been released");
+  if (state_->Released()) return HasBeenReleased(info_.key);
   TANDEM_RETURN_IF_ERROR(placed_->group().queue().Failed());
   TANDEM_RETURN_IF_ERROR(group_->state()->Broken());
   TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session().device());
@@ -145,7 +163,7 @@ Status PlanHandle::LaunchPlaced(StreamRef ref, std::span<const Binding> bindings
 }
 
 Result<uint64_t> PlanHandle::LaunchWithoutStream(std::span<const Binding> bindings,
-                                                 const LaunchOptions& options) {
+                                                 const LaunchOptions& options) try {
   if (placed_ != nullptr) {
     return FailedPrecondition("plan '" + info_.key + "' is placed in the client: launch it on a stream")
         .WithDetail({.reason = "CLIENT_PLACED"});
@@ -171,8 +189,9 @@ Result<uint64_t> PlanHandle::LaunchWithoutStream(std::span<const Binding> bindin
   direct_.emplace(id, std::move(direct));
   return id;
 }
+TANDEM_CATCH_TO_STATUS
 
-Status PlanHandle::WaitLaunch(uint64_t launch, Milliseconds deadline) {
+Status PlanHandle::WaitLaunch(uint64_t launch, Milliseconds deadline) try {
   TANDEM_RETURN_IF_ERROR(session().CheckUsable());
   // Another plan's is that one's to tell.
   if (!IsUnderWay(launch)) {
@@ -201,6 +220,7 @@ Status PlanHandle::WaitLaunch(uint64_t launch, Milliseconds deadline) {
   state_->Told(generation, status);
   return status;
 }
+TANDEM_CATCH_TO_STATUS
 
 bool PlanHandle::IsUnderWay(uint64_t launch) {
   std::lock_guard lock(direct_mutex_);
@@ -240,7 +260,7 @@ Status PlanHandle::WaitDirect(Clock::time_point deadline) {
   return told;
 }
 
-Status PlanHandle::Wait(Milliseconds wait) {
+Status PlanHandle::Wait(Milliseconds wait) try {
   TANDEM_RETURN_IF_ERROR(session().CheckUsable());
   Clock::time_point deadline = Clock::now() + Bounded(wait);
   TANDEM_RETURN_IF_ERROR(WaitPending(deadline));
@@ -253,8 +273,9 @@ Status PlanHandle::Wait(Milliseconds wait) {
   }
   return WaitDirect(deadline);
 }
+TANDEM_CATCH_TO_STATUS
 
-Result<bool> PlanHandle::Query() {
+Result<bool> PlanHandle::Query() try {
   TANDEM_RETURN_IF_ERROR(session().CheckUsable());
   session().ReapAll();
   if (std::optional<Status> failure = state_->TakeFailure(kAnyStream)) return *failure;
@@ -267,6 +288,7 @@ Result<bool> PlanHandle::Query() {
   }
   return true;
 }
+TANDEM_CATCH_TO_STATUS
 
 void PlanHandle::DropFailures() {
   const auto take = [this] {
@@ -275,9 +297,9 @@ void PlanHandle::DropFailures() {
   while (take()) continue;
 }
 
-Status PlanHandle::Release() {
+Status PlanHandle::Release() try {
   TANDEM_RETURN_IF_ERROR(session().CheckUsable());
-  if (state_->SetReleased(true)) return FailedPrecondition("the plan has been released already");
+  if (state_->SetReleased(true)) return HasBeenReleased(info_.key);
   Status ended = WaitPending(Clock::now() + kReleaseDeadline);
   if (!ended.ok()) {
     state_->SetReleased(false);
@@ -287,5 +309,6 @@ Status PlanHandle::Release() {
   if (!released.ok() && released.code() != Code::kNotFound) state_->SetReleased(false);
   return released;
 }
+TANDEM_CATCH_TO_STATUS
 
 }  // namespace tandem::client

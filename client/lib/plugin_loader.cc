@@ -55,8 +55,18 @@ Result<TandemGrpcCreate> LoadControl() {
   if (!SharesGrpc(path)) flags |= RTLD_DEEPBIND;
 #endif
   void* library = ::dlopen(path.c_str(), flags);
-  if (library == nullptr)
-    return FailedPrecondition(std::string("cannot load Tandem's gRPC plugin: ") + ::dlerror());
+  if (library == nullptr) {
+    const char* error = ::dlerror();
+    const std::string why = error == nullptr ? path : error;
+    // The loader has no code: these are its texts for the two limits.
+    const bool full = why.find("Cannot allocate memory") != std::string::npos ||
+                      why.find("failed to map segment") != std::string::npos ||
+                      why.find("Too many open files") != std::string::npos;
+    if (full)
+      return ResourceExhausted("no room for Tandem's gRPC plugin: " + why)
+          .WithDetail({.reason = "NO_MEMORY"});
+    return FailedPrecondition("cannot load Tandem's gRPC plugin: " + why);
+  }
   void* symbol = ::dlsym(library, "tandem_grpc_create");
   if (symbol == nullptr) return FailedPrecondition(path + " is not Tandem's gRPC plugin");
   create = reinterpret_cast<TandemGrpcCreate>(symbol);

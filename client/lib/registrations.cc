@@ -24,9 +24,20 @@ Status ForeignRegistration::Check(ClientDevice& device, uintptr_t address, size_
 }
 
 void Registrations::Add(const std::byte* data, size_t bytes, const std::string& gpu_uuid, uint64_t group_id,
-                        uint64_t registration_id) {
+                        uint64_t registration_id, const std::string& group_name) {
   std::unique_lock lock(mutex_);
-  own_.emplace(reinterpret_cast<uintptr_t>(data), Own{bytes, gpu_uuid, group_id, registration_id});
+  own_.emplace(reinterpret_cast<uintptr_t>(data),
+               Own{bytes, gpu_uuid, group_id, registration_id, group_name});
+}
+
+std::optional<std::string> Registrations::OtherGroup(const std::byte* address, uint64_t group_id) const {
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  std::shared_lock lock(mutex_);
+  for (const auto& [begin, own] : own_) {
+    if (own.group_id != 0 && own.group_id != group_id && at >= begin && at - begin < own.bytes)
+      return own.group_name;
+  }
+  return std::nullopt;
 }
 
 void Registrations::Remove(const std::byte* data, uint64_t registration_id) {

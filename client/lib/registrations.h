@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
 #include <string>
 #include <string_view>
@@ -91,7 +92,9 @@ class Registrations {
   // Memories of the session's own, by address: `group_id` is that of a symmetric tensor, 0 for memory that
   // any group takes.
   void Add(const std::byte* data, size_t bytes, const std::string& gpu_uuid, uint64_t group_id,
-           uint64_t registration_id);
+           uint64_t registration_id, const std::string& group_name = {});
+  // The name of another group than `group_id`, if the address lies in a symmetric tensor of that one.
+  std::optional<std::string> OtherGroup(const std::byte* address, uint64_t group_id) const;
   // Does nothing in a forked child.
   void Remove(const std::byte* data, uint64_t registration_id);
 
@@ -127,6 +130,7 @@ class Registrations {
     size_t bytes = 0;
     std::string gpu_uuid;
     uint64_t group_id = 0, registration_id = 0;
+    std::string group_name;
   };
   using ForeignMap = std::multimap<uintptr_t, std::shared_ptr<ForeignRegistration>>;
 

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "client/lib/deferred_reclaimer.h"
+#include "common/exceptions.h"
 
 namespace tandem::client {
 namespace {
@@ -40,7 +41,9 @@ Result<std::shared_ptr<ClientSession>> ClientSession::Attach(std::unique_ptr<Cli
   session->info_ = *std::move(info);
   session->registrations_.SetGpus(session->info_.gpus);
   session->fork_guard_.SetFd(session->control_->LeaseFd());
-  session->watchdog_ = new std::thread([raw] { raw->Watch(); });
+  session->watchdog_ = new std::thread;
+  TANDEM_ASSIGN_OR_RETURN(*session->watchdog_,
+                          StartThread("the session's watchdog", [raw] { raw->Watch(); }));
   return session;
 }
 
@@ -53,7 +56,7 @@ ClientSession::~ClientSession() {
     (void)new std::shared_ptr<FailureReporter>(std::move(reporter_));
     return;
   }
-  Close(Unavailable("the client has been destroyed"));
+  IgnoreExceptions([this] { Close(Unavailable("the client has been destroyed")); });
   fork_guard_.SetFd(-1);
   {
     std::lock_guard lock(state_mutex_);
@@ -61,12 +64,14 @@ ClientSession::~ClientSession() {
   }
   state_changed_->notify_all();
   if (watchdog_ != nullptr) {
-    watchdog_->join();
+    if (watchdog_->joinable()) watchdog_->join();
     delete watchdog_;
   }
   if (reporter_ != nullptr) reporter_->Stop();
-  for (auto& [key, channel] : channels_) DeferredReclaimer::Get().Retire(std::move(channel));
-  if (control_ != nullptr) control_->Shutdown();
+  IgnoreExceptions([this] {
+    for (auto& [key, channel] : channels_) DeferredReclaimer::Get().Retire(std::move(channel));
+  });
+  if (control_ != nullptr) IgnoreExceptions([this] { control_->Shutdown(); });
   delete state_changed_;
 }
 
@@ -215,10 +220,15 @@ void ClientSession::AddPlaced(const std::shared_ptr<PlacedGroup>& group) {
   if (const Status over = CheckLaunchable(); !over.ok()) group->CutOff(over);
 }
 
-std::function<void(FailureReport)> ClientSession::FailureReports() {
+Result<std::function<void(FailureReport)>> ClientSession::FailureReports() {
   std::lock_guard lock(placed_mutex_);
-  if (reporter_ == nullptr) reporter_ = std::make_shared<FailureReporter>(control_.get());
-  return [reporter = reporter_](FailureReport report) { reporter->Post(std::move(report)); };
+  if (reporter_ == nullptr) {
+    auto reporter = std::make_shared<FailureReporter>(control_.get());
+    TANDEM_RETURN_IF_ERROR(reporter->Start());
+    reporter_ = std::move(reporter);
+  }
+  return std::function<void(FailureReport)>(
+      [reporter = reporter_](FailureReport report) { reporter->Post(std::move(report)); });
 }
 
 std::vector<std::shared_ptr<PlacedGroup>> ClientSession::PlacedGroups() {
@@ -354,6 +364,18 @@ void ClientSession::SweepRegistrations() {
 }
 
 void ClientSession::Watch() {
+  while (true) {
+    try {
+      return WatchUntilStopped();
+    } catch (...) {  // without memory for now
+      std::unique_lock lock(state_mutex_);
+      if (stopping_) return;
+      state_changed_->wait_for(lock, kServeRest);
+    }
+  }
+}
+
+void ClientSession::WatchUntilStopped() {
   std::unique_lock lock(state_mutex_);
   while (!stopping_) {
     if (is_lost_.load()) {

@@ -72,7 +72,8 @@ class ClientSession : public std::enable_shared_from_this<ClientSession> {
   // Ends the launches of `group` once the session is over, when nobody else writes verdicts.
   void AddPlaced(const std::shared_ptr<PlacedGroup>& group);
   // Where groups report failures to; any thread, also after the session's end.
-  std::function<void(FailureReport)> FailureReports();
+  // RESOURCE_EXHAUSTED: the thread that reports cannot be started.
+  Result<std::function<void(FailureReport)>> FailureReports();
   // The callback before is not called any more after this, and has returned, unless it is it that calls.
   void OnEvent(std::function<void(const ClientEvent&)> callback);
 
@@ -106,7 +107,9 @@ class ClientSession : public std::enable_shared_from_this<ClientSession> {
   void Tell(const ClientEvent& event);
   void HandleEvent(const ControlEvent& event);
   void HandleLost(const Status& why);
+  // The watchdog's thread.
   void Watch();
+  void WatchUntilStopped();
   // The library's end of a channel that the daemon has just opened. It stays open there on an error.
   Result<std::shared_ptr<StreamChannel>> UseChannel(const ChannelInfo& opened, uint64_t stream,
                                                     const std::string& gpu_uuid);

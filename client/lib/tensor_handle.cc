@@ -4,6 +4,7 @@
 #include "client/lib/backoff.h"
 #include "client/lib/handles.h"
 #include "common/deadline.h"
+#include "common/exceptions.h"
 
 namespace tandem::client {
 
@@ -38,15 +39,17 @@ Result<std::shared_ptr<SymmetricTensor>> TensorHandle::Make(std::shared_ptr<Grou
   tensor->pad_offset_ = info.pad_offset;
   tensor->pad_bytes_ = info.pad_bytes;
   session->registrations().Add(tensor->data(), tensor->bytes_, tensor->gpu_uuid(), tensor->group_->id(),
-                               tensor->registration_id_);
+                               tensor->registration_id_, tensor->group_->name());
   tensor->group_->AddTensor(tensor);
   return std::shared_ptr<SymmetricTensor>(std::move(tensor));
 }
 
 TensorHandle::~TensorHandle() {
-  if (registration_id_ != 0) group_->session()->registrations().Remove(data(), registration_id_);
-  if (owned_tensor_ != 0 && group_->session()->CanCallDaemon())
-    (void)group_->session()->control().Free(owned_tensor_);
+  IgnoreExceptions([&] {
+    if (registration_id_ != 0) group_->session()->registrations().Remove(data(), registration_id_);
+    if (owned_tensor_ != 0 && group_->session()->CanCallDaemon())
+      (void)group_->session()->control().Free(owned_tensor_);
+  });
 }
 
 Status TensorHandle::CheckPeer(int peer) const {
@@ -57,7 +60,7 @@ Status TensorHandle::CheckPeer(int peer) const {
 }
 
 Result<std::byte*> TensorHandle::GetBuffer(int peer, const std::vector<int64_t>& shape, DType dtype,
-                                           size_t offset_bytes) const {
+                                           size_t offset_bytes) const try {
   TANDEM_RETURN_IF_ERROR(CheckPeer(peer));
   TANDEM_ASSIGN_OR_RETURN(int64_t elements, ElementCount(shape));
   size_t bytes = static_cast<size_t>(elements) * DTypeBytes(dtype);
@@ -67,9 +70,12 @@ Result<std::byte*> TensorHandle::GetBuffer(int peer, const std::vector<int64_t>&
   }
   return Buffer(peer) + offset_bytes;
 }
+TANDEM_CATCH_TO_STATUS
 
 std::span<uint32_t> TensorHandle::SignalPad(int peer) const {
-  if (!CheckPeer(peer).ok()) return {};
+  bool exists = false;
+  IgnoreExceptions([&] { exists = CheckPeer(peer).ok(); });
+  if (!exists) return {};
   return {reinterpret_cast<uint32_t*>(segments_[static_cast<size_t>(peer)]->data() + pad_offset_),
           pad_bytes_ / sizeof(uint32_t)};
 }
@@ -99,7 +105,7 @@ Result<bool> TensorHandle::Exchange(uint32_t* word, uint32_t from, uint32_t to,
   }
 }
 
-Status TensorHandle::PutSignal(int peer, int channel, Milliseconds timeout) {
+Status TensorHandle::PutSignal(int peer, int channel, Milliseconds timeout) try {
   TANDEM_RETURN_IF_ERROR(CheckSignal(peer, channel));
   TANDEM_ASSIGN_OR_RETURN(bool put,
                           Exchange(SignalWord(peer, rank_, channel), 0, 1, Clock::now() + Bounded(timeout)));
@@ -108,8 +114,9 @@ Status TensorHandle::PutSignal(int peer, int channel, Milliseconds timeout) {
                           std::to_string(channel))
       .WithDetail({.who = "rank " + std::to_string(peer), .ranks = {static_cast<uint32_t>(peer)}});
 }
+TANDEM_CATCH_TO_STATUS
 
-Status TensorHandle::WaitSignal(int peer, int channel, Milliseconds timeout) {
+Status TensorHandle::WaitSignal(int peer, int channel, Milliseconds timeout) try {
   TANDEM_RETURN_IF_ERROR(CheckSignal(peer, channel));
   TANDEM_ASSIGN_OR_RETURN(bool got,
                           Exchange(SignalWord(rank_, peer, channel), 1, 0, Clock::now() + Bounded(timeout)));
@@ -118,8 +125,9 @@ Status TensorHandle::WaitSignal(int peer, int channel, Milliseconds timeout) {
                           std::to_string(channel))
       .WithDetail({.who = "rank " + std::to_string(peer), .ranks = {static_cast<uint32_t>(peer)}});
 }
+TANDEM_CATCH_TO_STATUS
 
-Status TensorHandle::Barrier(int channel, Milliseconds timeout) {
+Status TensorHandle::Barrier(int channel, Milliseconds timeout) try {
   TANDEM_RETURN_IF_ERROR(CheckSignal(rank_, channel));
   Clock::time_point deadline = Clock::now() + Bounded(timeout);
   std::vector<int> missing;
@@ -141,6 +149,7 @@ Status TensorHandle::Barrier(int channel, Milliseconds timeout) {
   return DeadlineExceeded("did not come to the barrier on channel " + std::to_string(channel) + ": " + names)
       .WithDetail({.who = names, .ranks = std::vector<uint32_t>(missing.begin(), missing.end())});
 }
+TANDEM_CATCH_TO_STATUS
 
 Result<uint32_t*> TensorHandle::Words(int peer, size_t offset_bytes, size_t count) const {
   TANDEM_RETURN_IF_ERROR(CheckPeer(peer));
@@ -152,14 +161,16 @@ Result<uint32_t*> TensorHandle::Words(int peer, size_t offset_bytes, size_t coun
   return reinterpret_cast<uint32_t*>(Buffer(peer) + offset_bytes);
 }
 
-Status TensorHandle::StreamWriteValue32(StreamRef ref, int peer, size_t offset_bytes, uint32_t value) {
+Status TensorHandle::StreamWriteValue32(StreamRef ref, int peer, size_t offset_bytes, uint32_t value) try {
   TANDEM_ASSIGN_OR_RETURN(uint32_t * word, Words(peer, offset_bytes, 1));
   LaunchStreamStorage storage;
   TANDEM_ASSIGN_OR_RETURN(LaunchStream * stream, device().Open(ref, group_->gpu_uuid(), &storage));
   return stream->Write32(segments_[static_cast<size_t>(peer)], word, value);
 }
+TANDEM_CATCH_TO_STATUS
 
-Status TensorHandle::Memset32(StreamRef ref, int peer, size_t offset_bytes, uint32_t value, size_t count) {
+Status TensorHandle::Memset32(StreamRef ref, int peer, size_t offset_bytes, uint32_t value,
+                              size_t count) try {
   TANDEM_ASSIGN_OR_RETURN(uint32_t * words, Words(peer, offset_bytes, count));
   LaunchStreamStorage storage;
   TANDEM_ASSIGN_OR_RETURN(LaunchStream * stream, device().Open(ref, group_->gpu_uuid(), &storage));
@@ -167,5 +178,6 @@ Status TensorHandle::Memset32(StreamRef ref, int peer, size_t offset_bytes, uint
   // for.
   return stream->Memset32(segments_[static_cast<size_t>(peer)], words, value, count);
 }
+TANDEM_CATCH_TO_STATUS
 
 }  // namespace tandem::client

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "client/tests/fake_daemon_test.h"
@@ -48,6 +49,64 @@ TEST_F(ArgumentsTest, ATensorMeetsInAGroupOfItsClientOnly) {
   EXPECT_TRUE(client_->Rendezvous(tensor, group_).ok());
   EXPECT_EQ(other->Rendezvous(tensor, group_).status().code(), Code::kInvalidArgument);
   EXPECT_EQ(client_->Rendezvous(tensor, nullptr).status().code(), Code::kInvalidArgument);
+}
+
+TEST_F(ArgumentsTest, ALaunchRefusesMemoryOfAnotherGroupOrClient) {
+  auto plan = Bound(group_);
+  daemon_->group_id = 12;
+  JoinOptions join;
+  join.job_key = "0123456789abcdef";
+  join.name = "stages";
+  join.world_size = 2;
+  auto stages = client_->JoinGroup(join).value();
+  auto tensor = stages->Allocate({1024}, DType::kF32).value();
+  auto another = std::make_shared<FakeDaemon>();
+  auto other = ConnectThrough(std::make_unique<FakeControl>(another), {}).value();
+  auto others = other->AllocateRegistered(2048, "GPU-0").value();
+  LaunchBinding sent;
+  for (const Binding& binding : {Binding{.memory = tensor.get()}, Binding{.pointer = tensor->data() + 64}}) {
+    const Status status = Launch(*plan, binding, &sent);
+    EXPECT_EQ(status.code(), Code::kFailedPrecondition) << status.ToString();
+    EXPECT_EQ(status.detail().reason, "OTHER_GROUP");
+    EXPECT_EQ(status.detail().field, "bindings[0]");
+    EXPECT_NE(status.message().find("'stages'"), std::string::npos) << status.message();
+    EXPECT_NE(status.message().find("Rendezvous"), std::string::npos) << status.message();
+    EXPECT_EQ(sent.registration_id, 0u) << "the engine refuses it on all ranks";
+  }
+  const Status status = Launch(*plan, {.memory = others.get()}, &sent);
+  EXPECT_EQ(status.detail().reason, "OTHER_CLIENT") << status.ToString();
+  EXPECT_EQ(status.detail().field, "bindings[0]");
+}
+
+TEST_F(ArgumentsTest, ALaunchRefusesAnOffsetWithinAnElement) {
+  auto plan = Bound(group_);
+  auto memory = client_->AllocateRegistered(2048, "GPU-0").value();
+  LaunchBinding sent;
+  for (const Binding& binding :
+       {Binding{.memory = memory.get(), .offset = 6}, Binding{.offset = 2, .pointer = memory->data()}}) {
+    const Status status = Launch(*plan, binding, &sent);
+    EXPECT_EQ(status.detail().reason, "NOT_ALIGNED") << status.ToString();
+    EXPECT_EQ(status.detail().field, "bindings[0]");
+  }
+  EXPECT_TRUE(Launch(*plan, {.memory = memory.get(), .offset = 8}, &sent).ok());
+}
+
+TEST_F(ArgumentsTest, AJoinNamesTheFieldThatIsWrong) {
+  JoinOptions join;
+  join.job_key = "0123456789abcdef";
+  join.rank = -1;
+  EXPECT_EQ(client_->JoinGroup(join).status().detail().field, "rank");
+  join.rank = 0;
+  join.launch_deadline = Milliseconds(-1);
+  EXPECT_EQ(client_->JoinGroup(join).status().detail().field, "launch_deadline");
+}
+
+TEST_F(ArgumentsTest, MemoryOfNoBytesIsMadeAndOfTooManyRefused) {
+  auto none = client_->AllocateRegistered(0, "GPU-0");
+  EXPECT_TRUE(none.ok()) << none.status().ToString();
+  const Status status = client_->AllocateRegistered(std::numeric_limits<size_t>::max(), "GPU-0").status();
+  EXPECT_EQ(status.code(), Code::kInvalidArgument) << status.ToString();
+  EXPECT_EQ(status.detail().field, "bytes");
 }
 
 TEST_F(ArgumentsTest, AddressesOfTheSessionsMemoryAreBindings) {

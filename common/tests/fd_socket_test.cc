@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -41,6 +43,23 @@ TEST(FdSocket, RefusesTooManyDescriptorsAndNamesEof) {
   EXPECT_EQ(SendMessage(pair->first.get(), "x", many).code(), Code::kInvalidArgument);
   pair->first.Reset();
   EXPECT_EQ(ReceiveMessage(pair->second.get()).status().detail().reason, "EOF");
+}
+
+TEST(FdSocket, ALimitOfDescriptorsIsNamed) {
+  auto pair = SeqpacketPair();
+  ASSERT_TRUE(pair.ok());
+  ASSERT_TRUE(SendMessage(pair->first.get(), "x", std::vector<int>(16, pair->first.get())).ok());
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int next = ::dup(pair->first.get());
+  ::close(next);
+  const rlimit few{static_cast<rlim_t>(next) + 4, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  const Status status = ReceiveMessage(pair->second.get()).status();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(status.code(), Code::kResourceExhausted) << status.ToString();
+  EXPECT_EQ(status.detail().reason, "FD_LIMIT");
+  EXPECT_EQ(status.detail().limit, next + 4);
 }
 
 TEST(FdSocket, MalformedMessagesLeakNoDescriptor) {

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "common/exceptions.h"
 #include "kernels/host/word_wait.h"
 
 namespace tandem::host {
@@ -152,7 +153,7 @@ void HostQueue::Shutdown() {
 }
 
 Result<std::shared_ptr<HostQueueSet>> HostQueueSet::Create(int count, int visibility_delay_us,
-                                                           uint64_t seed) {
+                                                           uint64_t seed) try {
   if (count < 1 || count > kMaxHostQueues) {
     return InvalidArgument("hardware queues: " + std::to_string(count) + " is not in 1.." +
                            std::to_string(kMaxHostQueues));
@@ -165,10 +166,15 @@ Result<std::shared_ptr<HostQueueSet>> HostQueueSet::Create(int count, int visibi
       delay = std::make_unique<RandomDelay>(visibility_delay_us,
                                             seed * kMaxHostQueues + static_cast<uint64_t>(i));
     }
-    set->queues_.push_back(std::make_unique<HostQueue>(std::move(delay)));
+    try {
+      set->queues_.push_back(std::make_unique<HostQueue>(std::move(delay)));
+    } catch (const std::system_error& error) {
+      return NoThread("a host queue", error.code().message());
+    }
   }
   return set;
 }
+TANDEM_CATCH_TO_STATUS
 
 HostQueue* HostQueueSet::Next(int priority) {
   uint64_t count = queues_.size();

@@ -45,7 +45,7 @@ typedef struct tandem_transfer {
 } tandem_transfer;
 
 /* A request for one operation. Set up by tandem_request_init. Arrays stay the caller's. Fields must agree on
- * all ranks, except `transfers` and the operands' strides.
+ * all ranks, except `transfers` and the operands of send_receive.
  *
  * `restartable` guarantees that a launch that failed with ABORTED may be made again with the same operands,
  * on all ranks. tandem_prepare fails with FAILED_PRECONDITION, reason NOT_RESTARTABLE, for operands in place:
@@ -140,7 +140,9 @@ typedef struct tandem_binding {
  * Errors of bindings, with tandem_status_field "bindings[i]":
  * - INVALID_ARGUMENT, reason NOT_BOUND, BINDING_COUNT, SLOTS_OVERLAP, WRONG_DEVICE or NOT_REGISTRABLE.
  * - OUT_OF_RANGE, reason BINDING_TOO_SMALL.
- * - FAILED_PRECONDITION, reason MEMORY_FREED.
+ * - INVALID_ARGUMENT, reason NOT_ALIGNED or NOT_SYMMETRIC.
+ * - FAILED_PRECONDITION, reason MEMORY_FREED, OTHER_GROUP (a symmetric tensor of another group) or
+ *   OTHER_CLIENT.
  *
  * After ABORTED the plan, its memory and the group are still good, but operands that the cut-off launch
  * writes are undefined unless tandem_status_started is 0. All ranks must agree on the launch that is made

@@ -84,7 +84,7 @@ TANDEM_C_API void tandem_join_options_init(tandem_join_options* options, size_t 
 
 /* Joins the group of this job and name, and waits for all ranks. The caller owns *group.
  * DEADLINE_EXCEEDED: ranks did not join; tandem_status_ranks returns them. INVALID_ARGUMENT: a field is
- * wrong, or differs between ranks (reason FIELD_MISMATCH). ALREADY_EXISTS: the rank is taken.
+ * wrong, or differs between ranks (reason JOIN_MISMATCH). ALREADY_EXISTS: the rank is taken.
  * RESOURCE_EXHAUSTED: a quota. FAILED_PRECONDITION, reason SLOW_PLACEMENT: as on_slow_placement asks.
  * UNAVAILABLE: the daemon drains, or an engine does not run. */
 TANDEM_C_API tandem_status* tandem_join_group(tandem_client* client, const tandem_join_options* options,

@@ -252,7 +252,9 @@ class TANDEM_API Plan {
   // Errors of bindings, with `field` "bindings[i]":
   // - INVALID_ARGUMENT, reason NOT_BOUND, BINDING_COUNT, SLOTS_OVERLAP, WRONG_DEVICE or NOT_REGISTRABLE.
   // - OUT_OF_RANGE, reason BINDING_TOO_SMALL.
-  // - FAILED_PRECONDITION, reason MEMORY_FREED.
+  // - INVALID_ARGUMENT, reason NOT_ALIGNED or NOT_SYMMETRIC.
+  // - FAILED_PRECONDITION, reason MEMORY_FREED, OTHER_GROUP (a symmetric tensor of another group) or
+  // OTHER_CLIENT.
   //
   // In a capture the launch becomes part of the graph and is made at each replay. A replay's failure is
   // returned by the next call of the plan, whatever its stream; of several, the latest.

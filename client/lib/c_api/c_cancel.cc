@@ -21,12 +21,13 @@ std::shared_ptr<Cancellation>& ThisThreadsCancellation() {
 
 extern "C" {
 
-tandem_status* tandem_cancellation_create(tandem_cancellation** cancellation) {
+tandem_status* tandem_cancellation_create(tandem_cancellation** cancellation) try {
   Clear(cancellation);
   TANDEM_C_RETURN_IF_NULL({"cancellation", cancellation});
   *cancellation = new tandem_cancellation{std::make_shared<Cancellation>()};
   return nullptr;
 }
+TANDEM_C_CATCH
 void tandem_cancellation_free(tandem_cancellation* cancellation) { delete cancellation; }
 void tandem_cancellation_use(tandem_cancellation* cancellation) {
   ThisThreadsCancellation() = cancellation == nullptr ? nullptr : cancellation->cancellation;

@@ -11,7 +11,7 @@ struct tandem_capture_hold {
 
 extern "C" {
 
-tandem_status* tandem_capture_hold_begin(void* cuda_stream, tandem_capture_hold** hold) {
+tandem_status* tandem_capture_hold_begin(void* cuda_stream, tandem_capture_hold** hold) try {
   Clear(hold);
   TANDEM_C_RETURN_IF_NULL({"hold", hold});
   auto made = CaptureHold::Begin(StreamRef::Cuda(cuda_stream));
@@ -19,6 +19,7 @@ tandem_status* tandem_capture_hold_begin(void* cuda_stream, tandem_capture_hold*
   *hold = new tandem_capture_hold{*std::move(made)};
   return nullptr;
 }
+TANDEM_C_CATCH
 void tandem_capture_hold_free(tandem_capture_hold* hold) { delete hold; }
 
 }  // extern "C"

@@ -9,7 +9,7 @@ using namespace tandem::c;  // NOLINT
 extern "C" {
 
 tandem_status* tandem_connect(const char* runtime_dir, const char* name, int64_t deadline_ms,
-                              tandem_client** client) {
+                              tandem_client** client) try {
   Clear(client);
   TANDEM_C_RETURN_IF_NULL({"client", client});
   ConnectOptions options;
@@ -21,6 +21,7 @@ tandem_status* tandem_connect(const char* runtime_dir, const char* name, int64_t
   *client = new tandem_client{.client = *std::move(connected)};
   return nullptr;
 }
+TANDEM_C_CATCH
 void tandem_client_free(tandem_client* client) {
   // Other handles may keep the session alive, longer than the callback's `user`.
   if (client != nullptr && client->has_callback) client->client->OnEvent(nullptr);
@@ -42,7 +43,7 @@ const char* tandem_client_gpu_uuid(const tandem_client* client, int position) {
   if (position < 0 || position >= tandem_client_gpu_count(client)) return nullptr;
   return client->client->gpus()[static_cast<size_t>(position)].uuid.c_str();
 }
-tandem_status* tandem_cuda_device_uuid(int ordinal, char* uuid, size_t uuid_bytes) {
+tandem_status* tandem_cuda_device_uuid(int ordinal, char* uuid, size_t uuid_bytes) try {
   TANDEM_C_RETURN_IF_NULL({"uuid", uuid});
   auto found = Client::CudaDeviceUuid(ordinal);
   TANDEM_C_RETURN_IF_ERROR(found);
@@ -53,14 +54,17 @@ tandem_status* tandem_cuda_device_uuid(int ordinal, char* uuid, size_t uuid_byte
   std::memcpy(uuid, found->c_str(), found->size() + 1);
   return nullptr;
 }
-tandem_status* tandem_client_check(tandem_client* client) {
+TANDEM_C_CATCH
+tandem_status* tandem_client_check(tandem_client* client) try {
   TANDEM_C_RETURN_IF_NULL({"client", client});
   return ToC(client->client->Check());
 }
-tandem_status* tandem_client_detach(tandem_client* client) {
+TANDEM_C_CATCH
+tandem_status* tandem_client_detach(tandem_client* client) try {
   TANDEM_C_RETURN_IF_NULL({"client", client});
   return ToC(client->client->Detach());
 }
+TANDEM_C_CATCH
 void tandem_client_on_event(tandem_client* client, tandem_event_callback callback, void* user) {
   if (client == nullptr) return;
   client->has_callback = callback != nullptr;
@@ -73,7 +77,7 @@ void tandem_client_on_event(tandem_client* client, tandem_event_callback callbac
 }
 
 tandem_status* tandem_join_group(tandem_client* client, const tandem_join_options* options,
-                                 tandem_group** group) {
+                                 tandem_group** group) try {
   Clear(group);
   TANDEM_C_RETURN_IF_NULL({"client", client}, {"options", options}, {"group", group});
   auto join = ToJoinOptions(*options);
@@ -83,6 +87,7 @@ tandem_status* tandem_join_group(tandem_client* client, const tandem_join_option
   *group = new tandem_group{*std::move(joined)};
   return nullptr;
 }
+TANDEM_C_CATCH
 void tandem_group_free(tandem_group* group) { delete group; }
 uint64_t tandem_group_id(const tandem_group* group) { return group == nullptr ? 0 : group->group->id(); }
 int tandem_group_rank(const tandem_group* group) { return group == nullptr ? -1 : group->group->rank(); }
@@ -103,13 +108,15 @@ int tandem_group_links(const tandem_group* group, int from, int to) {
   if (from < 0 || to < 0 || from >= world || to >= world) return 0;
   return group->group->link_counts()[static_cast<size_t>(from)][static_cast<size_t>(to)];
 }
-tandem_status* tandem_group_leave(tandem_group* group, int64_t deadline_ms) {
+tandem_status* tandem_group_leave(tandem_group* group, int64_t deadline_ms) try {
   TANDEM_C_RETURN_IF_NULL({"group", group});
   return ToC(group->group->Leave(ToDeadline(deadline_ms, kDefaultDeadline)));
 }
-tandem_status* tandem_group_renew(tandem_group* group, int64_t deadline_ms) {
+TANDEM_C_CATCH
+tandem_status* tandem_group_renew(tandem_group* group, int64_t deadline_ms) try {
   TANDEM_C_RETURN_IF_NULL({"group", group});
   return ToC(group->group->Renew(ToDeadline(deadline_ms, kDefaultDeadline)));
 }
+TANDEM_C_CATCH
 
 }  // extern "C"

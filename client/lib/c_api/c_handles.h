@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/exceptions.h"
 #include "tandem/client.h"
 #include "tandem/host_stream.h"
 #include "tandem/tandem.h"
@@ -46,9 +47,17 @@ struct tandem_graph {
 
 namespace tandem::c {
 
+// The one status of calls that have no memory for a status of their own. Freeing it does nothing.
+inline tandem_status* NoMemoryStatus() {
+  static tandem_status status{OutOfMemory()};
+  return &status;
+}
+
 // Owned by the caller of the C interface; null for OK.
 inline tandem_status* ToC(Status status) {
-  return status.ok() ? nullptr : new tandem_status{std::move(status)};
+  if (status.ok()) return nullptr;
+  auto* made = new (std::nothrow) tandem_status{std::move(status)};
+  return made != nullptr ? made : NoMemoryStatus();
 }
 
 inline Status BadField(const std::string& field, const std::string& what) {
@@ -92,5 +101,10 @@ Result<JoinOptions> ToJoinOptions(const tandem_join_options& from);
 
 #define TANDEM_C_RETURN_IF_NULL(...) \
   if (tandem_status* wrong = tandem::c::NullAmong({__VA_ARGS__}); wrong != nullptr) return wrong
+// Behind the body of a function that returns a status: `tandem_status* f() try { … } TANDEM_C_CATCH`.
+#define TANDEM_C_CATCH                                    \
+  catch (...) {                                           \
+    return tandem::c::ToC(::tandem::StatusOfException()); \
+  }
 #define TANDEM_C_RETURN_IF_ERROR(result) \
   if (!(result).ok()) return tandem::c::ToC((result).status())

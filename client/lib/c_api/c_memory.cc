@@ -34,7 +34,7 @@ tandem_status* Give(Result<std::shared_ptr<SymmetricTensor>> made, tandem_memory
 extern "C" {
 
 tandem_status* tandem_allocate(tandem_group* group, const int64_t* shape, size_t dims, int dtype,
-                               const char* persistent_name, int64_t deadline_ms, tandem_memory** tensor) {
+                               const char* persistent_name, int64_t deadline_ms, tandem_memory** tensor) try {
   Clear(tensor);
   TANDEM_C_RETURN_IF_NULL({"group", group}, {"tensor", tensor});
   auto type = TypeOf(shape, dims, dtype);
@@ -43,8 +43,9 @@ tandem_status* tandem_allocate(tandem_group* group, const int64_t* shape, size_t
                                      ToDeadline(deadline_ms, kDefaultDeadline)),
               tensor);
 }
+TANDEM_C_CATCH
 tandem_status* tandem_empty(tandem_client* client, const int64_t* shape, size_t dims, int dtype,
-                            const char* gpu_uuid, const char* persistent_name, uint64_t* tensor) {
+                            const char* gpu_uuid, const char* persistent_name, uint64_t* tensor) try {
   TANDEM_C_RETURN_IF_NULL({"client", client}, {"gpu_uuid", gpu_uuid}, {"tensor", tensor});
   auto type = TypeOf(shape, dims, dtype);
   TANDEM_C_RETURN_IF_ERROR(type);
@@ -53,35 +54,41 @@ tandem_status* tandem_empty(tandem_client* client, const int64_t* shape, size_t 
   *tensor = *made;
   return nullptr;
 }
+TANDEM_C_CATCH
 tandem_status* tandem_rendezvous(tandem_client* client, uint64_t tensor, tandem_group* group,
-                                 int64_t deadline_ms, tandem_memory** memory) {
+                                 int64_t deadline_ms, tandem_memory** memory) try {
   Clear(memory);
   TANDEM_C_RETURN_IF_NULL({"client", client}, {"group", group}, {"memory", memory});
   return Give(client->client->Rendezvous(tensor, group->group, ToDeadline(deadline_ms, kDefaultDeadline)),
               memory);
 }
-tandem_status* tandem_free_tensor(tandem_client* client, uint64_t tensor) {
+TANDEM_C_CATCH
+tandem_status* tandem_free_tensor(tandem_client* client, uint64_t tensor) try {
   TANDEM_C_RETURN_IF_NULL({"client", client});
   return ToC(client->client->Free(tensor));
 }
+TANDEM_C_CATCH
 tandem_status* tandem_register_fd(tandem_client* client, int fd, size_t bytes, const char* gpu_uuid,
-                                  tandem_memory** memory) {
+                                  tandem_memory** memory) try {
   Clear(memory);
   TANDEM_C_RETURN_IF_NULL({"client", client}, {"gpu_uuid", gpu_uuid}, {"memory", memory});
   return Give(client->client->RegisterFd(fd, bytes, Text(gpu_uuid)), memory);
 }
+TANDEM_C_CATCH
 tandem_status* tandem_allocate_registered(tandem_client* client, size_t bytes, const char* gpu_uuid,
-                                          tandem_memory** memory) {
+                                          tandem_memory** memory) try {
   Clear(memory);
   TANDEM_C_RETURN_IF_NULL({"client", client}, {"gpu_uuid", gpu_uuid}, {"memory", memory});
   return Give(client->client->AllocateRegistered(bytes, Text(gpu_uuid)), memory);
 }
+TANDEM_C_CATCH
 tandem_status* tandem_register_cuda(tandem_client* client, const void* device_pointer, size_t bytes,
-                                    tandem_memory** memory) {
+                                    tandem_memory** memory) try {
   Clear(memory);
   TANDEM_C_RETURN_IF_NULL({"client", client}, {"device_pointer", device_pointer}, {"memory", memory});
   return Give(client->client->RegisterCuda(device_pointer, bytes), memory);
 }
+TANDEM_C_CATCH
 void tandem_memory_free(tandem_memory* memory) { delete memory; }
 void* tandem_memory_data(const tandem_memory* memory) {
   return memory == nullptr ? nullptr : memory->memory->data();
@@ -94,7 +101,7 @@ uint64_t tandem_memory_registration_id(const tandem_memory* memory) {
 }
 
 tandem_status* tandem_tensor_get_buffer(const tandem_memory* memory, int peer, const int64_t* shape,
-                                        size_t dims, int dtype, size_t offset_bytes, void** buffer) {
+                                        size_t dims, int dtype, size_t offset_bytes, void** buffer) try {
   TANDEM_C_RETURN_IF_NULL({"buffer", buffer});
   auto tensor = Tensor(memory);
   TANDEM_C_RETURN_IF_ERROR(tensor);
@@ -105,8 +112,9 @@ tandem_status* tandem_tensor_get_buffer(const tandem_memory* memory, int peer, c
   *buffer = *found;
   return nullptr;
 }
+TANDEM_C_CATCH
 tandem_status* tandem_tensor_signal_pad(const tandem_memory* memory, int peer, uint32_t** words,
-                                        size_t* count) {
+                                        size_t* count) try {
   TANDEM_C_RETURN_IF_NULL({"words", words}, {"count", count});
   auto tensor = Tensor(memory);
   TANDEM_C_RETURN_IF_ERROR(tensor);
@@ -116,43 +124,51 @@ tandem_status* tandem_tensor_signal_pad(const tandem_memory* memory, int peer, u
   *count = pad.size();
   return nullptr;
 }
+TANDEM_C_CATCH
 int tandem_tensor_channels(const tandem_memory* memory) {
-  auto tensor = Tensor(memory);
-  return tensor.ok() ? (*tensor)->channels() : 0;
+  return memory == nullptr || memory->tensor == nullptr ? 0 : memory->tensor->channels();
 }
-tandem_status* tandem_tensor_put_signal(tandem_memory* memory, int peer, int channel, int64_t deadline_ms) {
+tandem_status* tandem_tensor_put_signal(tandem_memory* memory, int peer, int channel,
+                                        int64_t deadline_ms) try {
   auto tensor = Tensor(memory);
   TANDEM_C_RETURN_IF_ERROR(tensor);
   return ToC((*tensor)->PutSignal(peer, channel, ToDeadline(deadline_ms, kDefaultDeadline)));
 }
-tandem_status* tandem_tensor_wait_signal(tandem_memory* memory, int peer, int channel, int64_t deadline_ms) {
+TANDEM_C_CATCH
+tandem_status* tandem_tensor_wait_signal(tandem_memory* memory, int peer, int channel,
+                                         int64_t deadline_ms) try {
   auto tensor = Tensor(memory);
   TANDEM_C_RETURN_IF_ERROR(tensor);
   return ToC((*tensor)->WaitSignal(peer, channel, ToDeadline(deadline_ms, kDefaultDeadline)));
 }
-tandem_status* tandem_tensor_barrier(tandem_memory* memory, int channel, int64_t deadline_ms) {
+TANDEM_C_CATCH
+tandem_status* tandem_tensor_barrier(tandem_memory* memory, int channel, int64_t deadline_ms) try {
   auto tensor = Tensor(memory);
   TANDEM_C_RETURN_IF_ERROR(tensor);
   return ToC((*tensor)->Barrier(channel, ToDeadline(deadline_ms, kDefaultDeadline)));
 }
+TANDEM_C_CATCH
 tandem_status* tandem_tensor_memset32(tandem_memory* memory, tandem_stream* stream, int peer,
-                                      size_t offset_bytes, uint32_t value, size_t count) {
+                                      size_t offset_bytes, uint32_t value, size_t count) try {
   TANDEM_C_RETURN_IF_NULL({"stream", stream});
   auto tensor = Tensor(memory);
   TANDEM_C_RETURN_IF_ERROR(tensor);
   return ToC((*tensor)->Memset32(stream->stream.get(), peer, offset_bytes, value, count));
 }
+TANDEM_C_CATCH
 tandem_status* tandem_tensor_memset32_cuda(tandem_memory* memory, void* cuda_stream, int peer,
-                                           size_t offset_bytes, uint32_t value, size_t count) {
+                                           size_t offset_bytes, uint32_t value, size_t count) try {
   auto tensor = Tensor(memory);
   TANDEM_C_RETURN_IF_ERROR(tensor);
   return ToC((*tensor)->Memset32(StreamRef::Cuda(cuda_stream), peer, offset_bytes, value, count));
 }
+TANDEM_C_CATCH
 tandem_status* tandem_tensor_write32_cuda(tandem_memory* memory, void* cuda_stream, int peer,
-                                          size_t offset_bytes, uint32_t value) {
+                                          size_t offset_bytes, uint32_t value) try {
   auto tensor = Tensor(memory);
   TANDEM_C_RETURN_IF_ERROR(tensor);
   return ToC((*tensor)->StreamWriteValue32(StreamRef::Cuda(cuda_stream), peer, offset_bytes, value));
 }
+TANDEM_C_CATCH
 
 }  // extern "C"

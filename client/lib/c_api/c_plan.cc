@@ -48,7 +48,7 @@ tandem_status* Launch(tandem_plan* plan, StreamRef stream, const Bindings& bindi
 extern "C" {
 
 tandem_status* tandem_prepare(tandem_group* group, const char* key, const tandem_request* request,
-                              int64_t deadline_ms, tandem_plan** plan) {
+                              int64_t deadline_ms, tandem_plan** plan) try {
   Clear(plan);
   TANDEM_C_RETURN_IF_NULL({"group", group}, {"key", key}, {"request", request}, {"plan", plan});
   auto op = ToRequest(*request);
@@ -58,6 +58,7 @@ tandem_status* tandem_prepare(tandem_group* group, const char* key, const tandem
   *plan = new tandem_plan{*std::move(prepared)};
   return nullptr;
 }
+TANDEM_C_CATCH
 void tandem_plan_free(tandem_plan* plan) { delete plan; }
 uint64_t tandem_plan_id(const tandem_plan* plan) { return plan == nullptr ? 0 : plan->plan->info().plan_id; }
 int tandem_plan_algorithm(const tandem_plan* plan) {
@@ -71,13 +72,17 @@ const char* tandem_plan_summary(const tandem_plan* plan) {
 }
 const char* tandem_plan_explanation(tandem_plan* plan) {
   if (plan == nullptr) return "";
-  std::call_once(plan->explanation_made, [plan] { plan->explanation = Explain(plan->plan->info()); });
+  IgnoreExceptions([plan] {
+    std::call_once(plan->explanation_made, [plan] { plan->explanation = Explain(plan->plan->info()); });
+  });
   return plan->explanation.c_str();
 }
 const char* tandem_plan_json(tandem_plan* plan) {
   if (plan == nullptr) return "{}";
-  std::call_once(plan->json_made, [plan] { plan->json = client::PlanJson(plan->plan->info()); });
-  return plan->json.c_str();
+  IgnoreExceptions([plan] {
+    std::call_once(plan->json_made, [plan] { plan->json = client::PlanJson(plan->plan->info()); });
+  });
+  return plan->json.empty() ? "{}" : plan->json.c_str();
 }
 size_t tandem_plan_slots(const tandem_plan* plan) {
   return plan == nullptr ? 0 : plan->plan->info().slot_bytes.size();
@@ -87,20 +92,23 @@ uint64_t tandem_plan_slot_bytes(const tandem_plan* plan, size_t slot) {
 }
 
 tandem_status* tandem_launch(tandem_plan* plan, tandem_stream* stream, const tandem_binding* bindings,
-                             size_t count, int64_t deadline_ms, const char* tag) {
+                             size_t count, int64_t deadline_ms, const char* tag) try {
   TANDEM_C_RETURN_IF_NULL({"stream", stream});
   return Launch(plan, stream->stream.get(), Bindings(bindings, count), deadline_ms, tag);
 }
+TANDEM_C_CATCH
 tandem_status* tandem_launch_cuda(tandem_plan* plan, void* cuda_stream, const tandem_binding* bindings,
-                                  size_t count, int64_t deadline_ms, const char* tag) {
+                                  size_t count, int64_t deadline_ms, const char* tag) try {
   return Launch(plan, StreamRef::Cuda(cuda_stream), Bindings(bindings, count), deadline_ms, tag);
 }
+TANDEM_C_CATCH
 tandem_status* tandem_launch_cuda_pointers(tandem_plan* plan, void* cuda_stream, void* const* pointers,
-                                           size_t count, int64_t deadline_ms, const char* tag) {
+                                           size_t count, int64_t deadline_ms, const char* tag) try {
   return Launch(plan, StreamRef::Cuda(cuda_stream), Bindings(pointers, count), deadline_ms, tag);
 }
+TANDEM_C_CATCH
 tandem_status* tandem_launch_without_stream(tandem_plan* plan, const tandem_binding* bindings, size_t count,
-                                            int64_t deadline_ms, const char* tag, uint64_t* launch) {
+                                            int64_t deadline_ms, const char* tag, uint64_t* launch) try {
   TANDEM_C_RETURN_IF_NULL({"plan", plan}, {"launch", launch});
   if (deadline_ms < 0) return ToC(BadField("deadline_ms", "is negative: a launch waits for the other ranks"));
   auto launched = plan->plan->LaunchWithoutStream(Bindings(bindings, count), Options(deadline_ms, tag));
@@ -108,24 +116,29 @@ tandem_status* tandem_launch_without_stream(tandem_plan* plan, const tandem_bind
   *launch = *launched;
   return nullptr;
 }
-tandem_status* tandem_wait_launch(tandem_plan* plan, uint64_t launch, int64_t deadline_ms) {
+TANDEM_C_CATCH
+tandem_status* tandem_wait_launch(tandem_plan* plan, uint64_t launch, int64_t deadline_ms) try {
   TANDEM_C_RETURN_IF_NULL({"plan", plan});
   return ToC(plan->plan->WaitLaunch(launch, ToDeadline(deadline_ms, kDefaultWaitDeadline)));
 }
-tandem_status* tandem_plan_wait(tandem_plan* plan, int64_t deadline_ms) {
+TANDEM_C_CATCH
+tandem_status* tandem_plan_wait(tandem_plan* plan, int64_t deadline_ms) try {
   TANDEM_C_RETURN_IF_NULL({"plan", plan});
   return ToC(plan->plan->Wait(ToDeadline(deadline_ms, kDefaultWaitDeadline)));
 }
-tandem_status* tandem_plan_query(tandem_plan* plan, int* ended) {
+TANDEM_C_CATCH
+tandem_status* tandem_plan_query(tandem_plan* plan, int* ended) try {
   TANDEM_C_RETURN_IF_NULL({"plan", plan}, {"ended", ended});
   auto result = plan->plan->Query();
   TANDEM_C_RETURN_IF_ERROR(result);
   *ended = *result ? 1 : 0;
   return nullptr;
 }
-tandem_status* tandem_plan_release(tandem_plan* plan) {
+TANDEM_C_CATCH
+tandem_status* tandem_plan_release(tandem_plan* plan) try {
   TANDEM_C_RETURN_IF_NULL({"plan", plan});
   return ToC(plan->plan->Release());
 }
+TANDEM_C_CATCH
 
 }  // extern "C"

@@ -37,6 +37,8 @@ int64_t tandem_status_pid(const tandem_status* status) { return Detail(status).p
 int tandem_status_gpu(const tandem_status* status) { return Detail(status).gpu; }
 int64_t tandem_status_limit(const tandem_status* status) { return Detail(status).limit; }
 int64_t tandem_status_usage(const tandem_status* status) { return Detail(status).usage; }
-void tandem_status_free(tandem_status* status) { delete status; }
+void tandem_status_free(tandem_status* status) {
+  if (status != tandem::c::NoMemoryStatus()) delete status;
+}
 
 }  // extern "C"

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "client/lib/host/stream_state.h"
+#include "common/exceptions.h"
 #include "kernels/host/word_wait.h"
 #include "tandem/host_stream.h"
 
@@ -24,7 +25,7 @@ void HostGraph::RetainUserObject(std::shared_ptr<void> object) {
 
 size_t HostGraph::node_count() const { return state_->nodes->size(); }
 
-Result<HostGraphExec> HostGraph::Instantiate() const {
+Result<HostGraphExec> HostGraph::Instantiate() const try {
   TANDEM_ASSIGN_OR_RETURN(host::HostQueueSet * queues, host::ProcessQueues());
   auto exec = std::make_shared<GraphExecState>(static_cast<size_t>(state_->records));
   exec->nodes = state_->nodes;
@@ -33,13 +34,14 @@ Result<HostGraphExec> HostGraph::Instantiate() const {
   for (int branch = 1; branch < state_->branches; ++branch) exec->branch_queues.push_back(queues->Next(1));
   return HostGraphExec(std::move(exec));
 }
+TANDEM_CATCH_TO_STATUS
 
 HostGraphExec::HostGraphExec(std::shared_ptr<GraphExecState> state) : state_(std::move(state)) {}
 HostGraphExec::HostGraphExec(HostGraphExec&&) noexcept = default;
 HostGraphExec& HostGraphExec::operator=(HostGraphExec&&) noexcept = default;
 HostGraphExec::~HostGraphExec() = default;
 
-Status HostGraphExec::Launch(HostStream& stream) {
+Status HostGraphExec::Launch(HostStream& stream) try {
   std::lock_guard stream_lock(stream.state_->mutex);
   if (stream.state_->ActiveCapture() != nullptr) return FailedPrecondition("a graph launched in a capture");
   std::lock_guard lock(state_->mutex);
@@ -89,5 +91,6 @@ Status HostGraphExec::Launch(HostStream& stream) {
   });
   return Status::Ok();
 }
+TANDEM_CATCH_TO_STATUS
 
 }  // namespace tandem

@@ -7,6 +7,7 @@
 
 #include "client/lib/host/stream_state.h"
 #include "common/deadline.h"
+#include "common/exceptions.h"
 #include "kernels/host/word_wait.h"
 
 namespace tandem {
@@ -92,7 +93,7 @@ using host::CaptureState;
 using host::EventState;
 using host::GraphNode;
 
-Status SetHostQueues(int count) {
+Status SetHostQueues(int count) try {
   if (count < 1 || count > host::kMaxHostQueues) {
     return InvalidArgument("hardware queues: " + std::to_string(count) + " is not in 1.." +
                            std::to_string(host::kMaxHostQueues));
@@ -104,6 +105,7 @@ Status SetHostQueues(int count) {
   process.asked = count;
   return Status::Ok();
 }
+TANDEM_CATCH_TO_STATUS
 
 int HostQueues() {
   auto& process = host::Process();
@@ -111,15 +113,19 @@ int HostQueues() {
   return process.queues != nullptr ? process.queues->size() : process.Count();
 }
 
-HostEvent::HostEvent() : state_(std::make_shared<EventState>()) {}
+HostEvent::HostEvent() {
+  IgnoreExceptions([this] { state_ = std::make_shared<EventState>(); });
+}
 HostEvent::~HostEvent() = default;
 
 bool HostEvent::Query() const {
+  if (state_ == nullptr) return true;
   return host::Reached(state_->reached.load(std::memory_order_acquire),
                        state_->recorded.load(std::memory_order_acquire));
 }
 
 Status HostEvent::Synchronize(std::chrono::nanoseconds timeout) const {
+  if (state_ == nullptr) return OutOfMemory();
   uint64_t record = state_->recorded.load(std::memory_order_acquire);
   auto deadline = std::chrono::steady_clock::now() + Bounded(timeout);
   host::Backoff backoff;
@@ -131,12 +137,14 @@ Status HostEvent::Synchronize(std::chrono::nanoseconds timeout) const {
   return Status::Ok();
 }
 
-int64_t HostEvent::TimeNs() const { return Query() ? state_->time_ns.load(std::memory_order_relaxed) : 0; }
+int64_t HostEvent::TimeNs() const {
+  return state_ != nullptr && Query() ? state_->time_ns.load(std::memory_order_relaxed) : 0;
+}
 
 HostStream::HostStream(std::shared_ptr<host::StreamState> state) : state_(std::move(state)) {}
 HostStream::~HostStream() = default;
 
-Result<std::unique_ptr<HostStream>> HostStream::Create(int priority) {
+Result<std::unique_ptr<HostStream>> HostStream::Create(int priority) try {
   TANDEM_ASSIGN_OR_RETURN(host::HostQueueSet * queues, host::ProcessQueues());
   static std::atomic<uint64_t> last_id{0};
   auto state = std::make_shared<host::StreamState>();
@@ -144,8 +152,9 @@ Result<std::unique_ptr<HostStream>> HostStream::Create(int priority) {
   state->queue = queues->Next(priority);
   return std::unique_ptr<HostStream>(new HostStream(std::move(state)));
 }
+TANDEM_CATCH_TO_STATUS
 
-Status HostStream::Enqueue(std::function<void()> function) {
+Status HostStream::Enqueue(std::function<void()> function) try {
   if (!function) return InvalidArgument("an empty function");
   std::lock_guard lock(state_->mutex);
   if (CaptureState* capture = state_->ActiveCapture()) {
@@ -157,8 +166,9 @@ Status HostStream::Enqueue(std::function<void()> function) {
       state_->queue->Submit([function = std::move(function)](const host::TaskContext&) { function(); });
   return Status::Ok();
 }
+TANDEM_CATCH_TO_STATUS
 
-Status HostStream::WriteWord(std::atomic<uint64_t>* word, uint64_t value) {
+Status HostStream::WriteWord(std::atomic<uint64_t>* word, uint64_t value) try {
   if (word == nullptr) return InvalidArgument("a write to no word");
   std::lock_guard lock(state_->mutex);
   if (CaptureState* capture = state_->ActiveCapture()) {
@@ -171,8 +181,9 @@ Status HostStream::WriteWord(std::atomic<uint64_t>* word, uint64_t value) {
   state_->last_ticket = state_->queue->SubmitWrite(word, value);
   return Status::Ok();
 }
+TANDEM_CATCH_TO_STATUS
 
-Status HostStream::WaitWord(const std::atomic<uint64_t>* word, uint64_t value) {
+Status HostStream::WaitWord(const std::atomic<uint64_t>* word, uint64_t value) try {
   if (word == nullptr) return InvalidArgument("a wait for no word");
   std::lock_guard lock(state_->mutex);
   if (CaptureState* capture = state_->ActiveCapture()) {
@@ -185,8 +196,10 @@ Status HostStream::WaitWord(const std::atomic<uint64_t>* word, uint64_t value) {
   state_->last_ticket = state_->queue->SubmitWait(word, value);
   return Status::Ok();
 }
+TANDEM_CATCH_TO_STATUS
 
-Status HostStream::Record(HostEvent& event) {
+Status HostStream::Record(HostEvent& event) try {
+  if (event.state_ == nullptr) return OutOfMemory();
   std::lock_guard lock(state_->mutex);
   std::lock_guard event_lock(event.state_->mutex);
   if (CaptureState* capture = state_->ActiveCapture()) {
@@ -206,8 +219,10 @@ Status HostStream::Record(HostEvent& event) {
   });
   return Status::Ok();
 }
+TANDEM_CATCH_TO_STATUS
 
-Status HostStream::Wait(HostEvent& event) {
+Status HostStream::Wait(HostEvent& event) try {
+  if (event.state_ == nullptr) return OutOfMemory();
   std::lock_guard lock(state_->mutex);
   std::shared_ptr<CaptureState> recorded_in;
   int record = 0;
@@ -234,6 +249,7 @@ Status HostStream::Wait(HostEvent& event) {
       &event.state_->reached, event.state_->recorded.load(std::memory_order_acquire), event.state_);
   return Status::Ok();
 }
+TANDEM_CATCH_TO_STATUS
 
 namespace {
 
@@ -250,15 +266,19 @@ bool Captured(host::StreamState& stream, GraphNode::Kind kind,
 
 }  // namespace
 
-Status HostStream::RecordExternal(HostEvent& event) {
+Status HostStream::RecordExternal(HostEvent& event) try {
+  if (event.state_ == nullptr) return OutOfMemory();
   if (Captured(*state_, GraphNode::Kind::kRecordExternal, event.state_)) return Status::Ok();
   return Record(event);
 }
+TANDEM_CATCH_TO_STATUS
 
-Status HostStream::WaitExternal(HostEvent& event) {
+Status HostStream::WaitExternal(HostEvent& event) try {
+  if (event.state_ == nullptr) return OutOfMemory();
   if (Captured(*state_, GraphNode::Kind::kWaitExternal, event.state_)) return Status::Ok();
   return Wait(event);
 }
+TANDEM_CATCH_TO_STATUS
 
 uint64_t HostStream::id() const { return state_->id; }
 
@@ -267,7 +287,7 @@ bool HostStream::Query() const {
   return state_->queue->Completed(state_->last_ticket);
 }
 
-Status HostStream::Synchronize(std::chrono::nanoseconds timeout) const {
+Status HostStream::Synchronize(std::chrono::nanoseconds timeout) const try {
   uint64_t ticket = 0;
   host::HostQueue* queue = nullptr;
   {
@@ -279,16 +299,18 @@ Status HostStream::Synchronize(std::chrono::nanoseconds timeout) const {
   if (queue->WaitCompleted(ticket, std::chrono::steady_clock::now() + Bounded(timeout))) return Status::Ok();
   return DeadlineExceeded("the stream's work did not end in time");
 }
+TANDEM_CATCH_TO_STATUS
 
-Status HostStream::BeginCapture() {
+Status HostStream::BeginCapture() try {
   std::lock_guard lock(state_->mutex);
   if (state_->ActiveCapture() != nullptr) return FailedPrecondition("the stream is capturing already");
   state_->capture = std::make_shared<CaptureState>();
   state_->branch = host::AddBranch(*state_->capture);
   return Status::Ok();
 }
+TANDEM_CATCH_TO_STATUS
 
-Result<HostGraph> HostStream::EndCapture() {
+Result<HostGraph> HostStream::EndCapture() try {
   std::lock_guard lock(state_->mutex);
   if (state_->ActiveCapture() == nullptr) return FailedPrecondition("the stream is not capturing");
   if (state_->branch != 0) return FailedPrecondition("the capture was begun on another stream");
@@ -310,13 +332,14 @@ Result<HostGraph> HostStream::EndCapture() {
   graph->user_objects = std::move(capture->user_objects);
   return HostGraph(std::move(graph));
 }
+TANDEM_CATCH_TO_STATUS
 
 bool HostStream::IsCapturing() const {
   std::lock_guard lock(state_->mutex);
   return state_->ActiveCapture() != nullptr;
 }
 
-Status HostStream::RetainInCapture(std::shared_ptr<void> object) {
+Status HostStream::RetainInCapture(std::shared_ptr<void> object) try {
   std::lock_guard lock(state_->mutex);
   CaptureState* capture = state_->ActiveCapture();
   if (capture == nullptr) return FailedPrecondition("the stream is not capturing");
@@ -324,5 +347,6 @@ Status HostStream::RetainInCapture(std::shared_ptr<void> object) {
   capture->user_objects.push_back(std::move(object));
   return Status::Ok();
 }
+TANDEM_CATCH_TO_STATUS
 
 }  // namespace tandem

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "client/lib/placed/placed_group.h"
+#include "common/exceptions.h"
 
 namespace tandem::client {
 namespace {
@@ -12,7 +13,10 @@ constexpr std::chrono::seconds kCountEvery{1};
 
 }  // namespace
 
-FailureReporter::FailureReporter(ClientControl* control) : control_(control), thread_([this] { Run(); }) {}
+Status FailureReporter::Start() {
+  TANDEM_ASSIGN_OR_RETURN(thread_, StartThread("reports of failures", [this] { Run(); }));
+  return Status::Ok();
+}
 
 FailureReporter::~FailureReporter() { Stop(); }
 
@@ -61,6 +65,17 @@ void FailureReporter::Stop() {
 }
 
 void FailureReporter::Run() {
+  while (true) {
+    try {
+      return RunUntilStopped();
+    } catch (...) {  // without memory for now
+      std::unique_lock lock(mutex_);
+      if (changed_.wait_for(lock, std::chrono::milliseconds(50), [this] { return stopping_; })) return;
+    }
+  }
+}
+
+void FailureReporter::RunUntilStopped() {
   std::unique_lock lock(mutex_);
   while (true) {
     const auto due = [&] { return stopping_ || !reports_.empty(); };

@@ -22,7 +22,9 @@ class PlacedGroup;
 class FailureReporter {
  public:
   // `control` outlives Stop().
-  explicit FailureReporter(ClientControl* control);
+  explicit FailureReporter(ClientControl* control) : control_(control) {}
+  // Starts the thread, once; RESOURCE_EXHAUSTED where none can be made.
+  Status Start();
   ~FailureReporter();
   FailureReporter(const FailureReporter&) = delete;
   FailureReporter& operator=(const FailureReporter&) = delete;
@@ -36,6 +38,7 @@ class FailureReporter {
 
  private:
   void Run();
+  void RunUntilStopped();
   void LookAtGroups();
 
   ClientControl* const control_;

@@ -2,8 +2,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <map>
+#include <numeric>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "daemon/control/blame.h"
 #include "daemon/planner/planner.h"
@@ -39,6 +45,29 @@ Status Differ(const JoinClaim& first, const JoinClaim& second, const std::string
   return InvalidArgument(Of(second.request) + text).WithDetail(std::move(detail));
 }
 
+constexpr std::string_view kOptions[] = {"autotune",      "nccl.blocking", "nccl.cga_cluster_size",
+                                         "nccl.max_ctas", "nccl.min_ctas", "placement"};
+
+// Insertions, removals and exchanges of letters between two names.
+size_t Distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({changed, row[j] + 1, row[j - 1] + 1}));
+    }
+  }
+  return row.back();
+}
+
+std::string Nearest(std::string_view name) {
+  return std::string(*std::min_element(std::begin(kOptions), std::end(kOptions), [&](auto a, auto b) {
+    return Distance(name, a) < Distance(name, b);
+  }));
+}
+
 }  // namespace
 
 Status CheckJoinRequest(const v1::JoinGroupRequest& request, int pid) {
@@ -57,6 +86,14 @@ Status CheckJoinRequest(const v1::JoinGroupRequest& request, int pid) {
     return FailedPrecondition(who + " is on another host, '" + request.host_id() +
                               "'; a group lives on one node")
         .WithDetail(BlameRank("OTHER_HOST", request.rank(), "host_id", pid));
+  }
+  for (const auto& [option, value] : request.options()) {
+    // Engines know NCCL's own.
+    if (option.starts_with("nccl.") || std::count(std::begin(kOptions), std::end(kOptions), option) > 0)
+      continue;
+    return InvalidArgument(who + ": there is no group option '" + option + "'; did you mean '" +
+                           Nearest(option) + "'?")
+        .WithDetail(BlameRank("BAD_FIELD", request.rank(), "options", pid));
   }
   if (const auto placement = request.options().find("placement"); placement != request.options().end()) {
     const Status known = plan::ParsePlacement(placement->second).status();

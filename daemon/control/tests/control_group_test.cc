@@ -61,8 +61,10 @@ TEST_F(ControlTest, AWrongSlotAnswersEveryRankAtOnce) {
       {[&](auto& r) { r.set_gpu_uuid(control->options().topology.gpus[0].uuid); }, Code::kInvalidArgument,
        "gpu_uuid", "both use GPU"},
       {[](auto& r) { r.set_host_id("elsewhere"); }, Code::kFailedPrecondition, "host_id", "another host"},
-      {[](auto& r) { (*r.mutable_options())["nccl"] = "x"; }, Code::kInvalidArgument, "options",
+      {[](auto& r) { (*r.mutable_options())["nccl.min_ctas"] = "x"; }, Code::kInvalidArgument, "options",
        "'x' on rank 1"},
+      {[](auto& r) { (*r.mutable_options())["placment"] = "client"; }, Code::kInvalidArgument, "options",
+       "no group option 'placment'; did you mean 'placement'?"},
       {[](auto& r) { r.set_gpu_uuid("GPU-unknown"); }, Code::kNotFound, "gpu_uuid", "rank 1"},
   };
   const auto sessions = AttachAll(2);

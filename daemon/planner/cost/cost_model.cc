@@ -336,7 +336,7 @@ double BesideUs(const Problem& problem, const MachineModel& machine, double whol
                 bool measured) {
   const double us = whole + CollectiveUs(problem, machine, collective);
   if (collective == Algorithm::kNccl) {
-    const double extra = ScalesTravel(problem.scale_mode) ? 60 : 30;  // two calls where scales travel
+    const double extra = problem.scales_travel() ? 60 : 30;  // two calls where scales travel
     return us + machine.launch_us + (measured ? extra : 0);
   }
   if (collective == Algorithm::kCopyEngine) {

@@ -29,7 +29,7 @@ class Gather {
     const View a = problem.Slot(0, problem.slots.a);
     shard_ = a.extent[dim_];
     direct_ = inbox && problem.symmetric(problem.slots.gathered_a);
-    scales_travel_ = ScalesTravel(problem.scale_mode);
+    scales_travel_ = problem.scales_travel();
     accumulates_ = problem.last_dim() && world_ * pieces > 1;
     for (int i = 0; inbox && i < pieces; ++i) {
       inbox_.emplace_back(builder, direct_ ? 0 : Bytes(Cut(a, i)));
@@ -146,8 +146,9 @@ class Gather {
     const Range part = Piece(i);
     return Slice(a, dim_, part.begin, part.length);
   }
-  // Scales of a piece: of its rows, or of all rows when the pieces are along K (by blocks: of its blocks).
+  // Of a piece: the shard's one scale, its rows', its blocks', or along K all rows'.
   View CutScale(const View& scale, int i) const {
+    if (problem_.one_scale_travels()) return scale;
     if (!problem_.last_dim()) return Cut(scale, i);
     if (!CutsBlocks()) return scale;
     const Range blocks = ScaleBlockRange(Piece(i));
@@ -261,8 +262,7 @@ void Fused(const Problem& problem, Gather* gather, Builder* builder) {
   }
 }
 
-// The same for clients: one launch meets the peers, pushes the shard and multiplies. A caller that wants A
-// back gets it by copies behind the kernel.
+// The same for clients: one launch meets the peers, pushes and multiplies. Copies behind it give A back.
 void FusedInClient(const Problem& problem, Gather* gather, Builder* builder) {
   const int world = problem.world_size;
   FusedEntry entry(builder, true);
@@ -367,7 +367,7 @@ bool UnfusedGather(const Problem& problem, Algorithm collective, Gather* gather,
   const int world = problem.world_size, dim = problem.dim;
   const bool by_nccl = collective == Algorithm::kNccl, copy_engine = collective == Algorithm::kCopyEngine;
   const int own_lane = builder->lanes() - 1;
-  const bool scales_travel = ScalesTravel(problem.scale_mode);
+  const bool scales_travel = problem.scales_travel();
   const View a = problem.Slot(0, problem.slots.a);
   const uint64_t slice_bytes = Bytes(a);
   const bool returns = problem.slots.gathered_a >= 0;
@@ -442,8 +442,8 @@ bool UnfusedGather(const Problem& problem, Algorithm collective, Gather* gather,
       }
       gather->Round(r, 0);
     };
-    // Behind several elements of an outer dimension the shards' rows lie at no common pitch.
-    if (problem.last_dim() || !IsOfMatrices(whole_product(0))) {
+    // One product has no scale for each shard. Behind an outer dimension the rows lie at no common pitch.
+    if (problem.one_scale_travels() || problem.last_dim() || !IsOfMatrices(whole_product(0))) {
       by_shards();
     } else {
       for (size_t c = 0; c < problem.slots.c.size(); ++c) builder->Multiply(r, 0, whole_product(c), "gemm");

@@ -139,7 +139,7 @@ MatmulCollective Best(const Problem& problem) {
                    no_nccl + ", and the hybrid cube mesh's kernel runs without a product beside it only",
                    no_nccl + ", and a hybrid cube mesh has no other all-reduce beside a product");
   }
-  if (choice->algorithm == Algorithm::kLowLatency && ScalesTravel(problem.scale_mode)) {
+  if (choice->algorithm == Algorithm::kLowLatency && problem.scales_travel()) {
     return instead(Algorithm::kSm, "A's scales travel too, and packets carry one tensor",
                    "A's scales travel too, packets carry one tensor, and no other kernel gathers here");
   }
@@ -157,7 +157,7 @@ std::string WhyNotSmall(const Problem& problem) {
     return Text(BytesText(problem.message_bytes), " is above its bound of ", BytesText(kMaxBytes));
   }
   if (problem.request->op != Op::kAllGatherMatmul) return {};
-  if (ScalesTravel(problem.scale_mode)) return "A's scales travel too: it gathers one tensor";
+  if (problem.scales_travel()) return "A's scales travel too: it gathers one tensor";
   for (int r = 0; r < problem.world_size; ++r) {
     if (!IsContiguous(problem.Slot(r, problem.slots.a))) return "A must be contiguous";
   }

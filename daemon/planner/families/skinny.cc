@@ -177,6 +177,7 @@ std::optional<SkinnyLayout> SkinnyFor(const Problem& problem, std::string* why) 
   if (slots.b.size() != 1) return none("several B");
   if (slots.gathered_a >= 0) return none("the gathered A is asked for");
   if (IsBlockWise(problem.scale_mode)) return none("no skinny kernel for factors by blocks");
+  if (problem.one_scale_travels()) return none("each shard of A has one scale of its own");
   const View a = problem.Slot(0, slots.a), b = problem.Slot(0, slots.b[0]), c = problem.Slot(0, slots.c[0]);
   if (std::string types = WhyNotTypes(a.dtype, b.dtype, c.dtype); !types.empty())
     return none(std::move(types));

@@ -222,6 +222,11 @@ View Problem::Slot(int rank, int slot) const {
   return view;
 }
 
+bool Problem::one_scale_travels() const {
+  return scale_mode == ScaleMode::kTensorWise && slots.scale_a >= 0 && world_size > 1 &&
+         request->op == Op::kAllGatherMatmul;
+}
+
 bool Problem::last_dim() const { return dim == static_cast<int>(operand(slots.a).spec.shape.size()) - 1; }
 
 bool Problem::first_dim() const {

@@ -30,7 +30,7 @@ enum class ScaleMode : uint8_t {
 std::string_view ScaleModeName(ScaleMode mode);
 // One factor for each row and kScaleBlock elements of K.
 bool IsBlockWise(ScaleMode mode);
-// Each rank has scales only for its shard of A: they are gathered with it.
+// Each rank has scales of rows or blocks only for its shard of A. See Problem::scales_travel, too.
 bool ScalesTravel(ScaleMode mode);
 // Each rank has the scales of the whole gathered A.
 bool AreScalesReplicated(ScaleMode mode);
@@ -69,6 +69,10 @@ struct Problem {
   // The operand of slot `slot` in `rank`'s memory; of an alias, the slot that it lies on; of a PartSlot, this
   // rank's part.
   View Slot(int rank, int slot) const;
+  // Each rank has scales only for its shard of A, one or several: they are gathered with it.
+  bool scales_travel() const { return ScalesTravel(scale_mode) || one_scale_travels(); }
+  // Each rank's shard of A has one scale of its own.
+  bool one_scale_travels() const;
   // The product's dimension `dim` is the last one of A (a gather along K) or of C (a scatter of B's columns).
   bool last_dim() const;
   // It cuts A into ranges of rows: no dimension before it has several elements, and it is not the last.

@@ -180,18 +180,19 @@ class Reference {
     for (size_t e = 0; e < c.size(); ++e) c[e] = (c[e] + Bias(rank, i, e % n)) * ResultScale(rank, i);
   }
 
-  // Gathering along K, each shard's rows have scales of their own: they cannot be taken out of the sum.
-  static Values ScaledAlongK(const std::vector<const Values*>& shards,
-                             const std::vector<const Values*>& scales, const Shape& shape) {
+  // Scales of a shard, which cannot be taken out of the sum: of its rows along K, or one for all of it.
+  static Values ScaledShards(const std::vector<const Values*>& shards,
+                             const std::vector<const Values*>& scales, const Shape& shape, int dim) {
     std::vector<Values> scaled;
     for (size_t peer = 0; peer < shards.size(); ++peer) {
       scaled.push_back(*shards[peer]);
       const auto k = static_cast<size_t>(shape.back());
-      for (size_t e = 0; e < scaled.back().size(); ++e) scaled.back()[e] *= (*scales[peer])[e / k];
+      for (size_t e = 0; e < scaled.back().size(); ++e)
+        scaled.back()[e] *= scales[peer]->size() == 1 ? scales[peer]->front() : (*scales[peer])[e / k];
     }
     std::vector<const Values*> parts;
     for (const Values& values : scaled) parts.push_back(&values);
-    return Join(parts, shape, static_cast<int>(shape.size()) - 1);
+    return Join(parts, shape, dim);
   }
 
   void GatherMatmul(int rank) {
@@ -209,8 +210,9 @@ class Reference {
     if (scale_slot >= 0) {
       const Shape sharded = ScaleShape(request, shape);
       const bool travels = ShapeOf(rank, scale_slot) == sharded;
-      if (travels && !HasBlocks(request, 0) && dim + 1 == static_cast<int>(shape.size())) {
-        factors = ScaledAlongK(shards, scales, shape);
+      const bool one = Count(ShapeOf(rank, scale_slot)) == 1;
+      if (!HasBlocks(request, 0) && (one || (travels && dim + 1 == static_cast<int>(shape.size())))) {
+        factors = ScaledShards(shards, scales, shape, dim);
       } else {
         scale = travels ? Join(scales, sharded, dim) : inputs_[rank][scale_slot];
       }
@@ -402,8 +404,8 @@ TensorValues RandomInputs(std::span<const OpRequest> requests, uint64_t seed) {
       }
       if (request.op == Op::kAllGatherMatmul && operand.role == Role::kScaleA) {
         const Shape sharded = ScaleShape(request, request.operands[SlotOf(request, Role::kA)].spec.shape);
-        // Replicated and tensor-wise scales are the same on all ranks by definition.
-        const bool travels = operand.spec.shape == sharded;
+        // Replicated scales are the same on all ranks by definition.
+        const bool travels = operand.spec.shape == sharded || Count(operand.spec.shape) == 1;
         if (!travels) slot = values[0][rank.size() - 1];
       }
     }

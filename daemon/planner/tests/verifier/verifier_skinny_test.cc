@@ -118,6 +118,10 @@ TEST_P(SkinnyRows, HasEveryEpilogue) {
       r.operands.push_back(MakeOperand(Role::kBias, DType::kF32, {16}));
       r.operands.push_back(MakeOperand(Role::kResultScale, DType::kF32, {1}));
       const auto layout = LayoutFor(r);
+      if (op == Op::kAllGatherMatmul && scaled == 0) {
+        EXPECT_FALSE(layout.has_value()) << "the kernel has one scale for all shards of A";
+        continue;
+      }
       ASSERT_TRUE(layout.has_value()) << why_;
       const OperationPlan plan = Check(r);
       ExpectOneKernel(plan, *layout);

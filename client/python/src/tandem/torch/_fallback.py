@@ -172,7 +172,9 @@ def all_gather_scaled_matmul(
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """The gathered A, and its scaled products in f32."""
     whole = all_gather(a.view(torch.uint8), gather_dim, group_name).view(a.dtype)  # not every backend sends fp8
-    if a_scale.numel() > 1 and list(a_scale.shape[:-1]) == list(a.shape[:-1]):
+    if a_scale.numel() == 1:  # each rank's own, for its rows
+        a_scale = a_scale.reshape(1).expand(*a.shape[:-1], 1)
+    if list(a_scale.shape[:-1]) == list(a.shape[:-1]):
         # Along K each rank's part of a row has factors of its own.
         along_k = gather_dim % a.dim() == a.dim() - 1
         a_scale = all_gather(_spread(a_scale, a.shape[-1]) if along_k else a_scale, gather_dim, group_name)

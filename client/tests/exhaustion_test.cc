@@ -1,0 +1,214 @@
+// Calls of the library where memory, threads, mappings or descriptors run out: each ends in a status.
+//
+// This program's allocator, pthread_create, mmap and memfd_create fail at a place that a test chooses, on the
+// test's thread. A test chooses one place after the other until a run meets none.
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <functional>
+#include <new>
+#include <optional>
+
+#include "client/lib/handles.h"
+#include "client/tests/fake_control.h"
+#include "tandem/host_stream.h"
+#include "tandem/tandem.h"
+
+namespace {
+
+// Whether this thread is in a call of the library: what the test itself needs does not fail.
+thread_local bool in_call = false;
+
+// How many more of a resource this thread gets before one request fails; negative: all.
+struct Budget {
+  long left = -1;
+  bool met = false;  // a request has failed
+
+  bool Spend() {
+    if (left < 0 || !in_call) return true;
+    if (left-- > 0) return true;
+    met = true;
+    return false;
+  }
+};
+thread_local Budget allocations, threads, mappings, descriptors;
+
+void* Allocate(size_t bytes) {
+  void* memory = allocations.Spend() ? std::malloc(bytes == 0 ? 1 : bytes) : nullptr;
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+void* operator new(size_t bytes) { return Allocate(bytes); }
+void* operator new[](size_t bytes) { return Allocate(bytes); }
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  return allocations.Spend() ? std::malloc(bytes == 0 ? 1 : bytes) : nullptr;
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
+
+extern "C" {
+int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*),
+                   void* argument) {
+  if (!threads.Spend()) return EAGAIN;
+  static const auto real = reinterpret_cast<decltype(&pthread_create)>(::dlsym(RTLD_NEXT, "pthread_create"));
+  return real(thread, attributes, start, argument);
+}
+void* mmap(void* address, size_t bytes, int protection, int flags, int fd, off_t offset) noexcept {
+  if (fd >= 0 && !mappings.Spend()) {
+    errno = ENOMEM;
+    return MAP_FAILED;
+  }
+  return reinterpret_cast<void*>(::syscall(SYS_mmap, address, bytes, protection, flags, fd, offset));
+}
+int memfd_create(const char* name, unsigned flags) noexcept {
+  if (!descriptors.Spend()) {
+    errno = EMFILE;
+    return -1;
+  }
+  return static_cast<int>(::syscall(SYS_memfd_create, name, flags));
+}
+}
+
+namespace tandem::client {
+namespace {
+
+// `call`, during which resources may run out.
+template <typename Call>
+auto InLibrary(Call call) noexcept {
+  in_call = true;
+  auto result = call();
+  in_call = false;
+  return result;
+}
+#define CALL(expression) InLibrary([&] { return expression; })
+
+// A handle's end.
+template <typename Handle>
+void Drop(Handle* handle) noexcept {
+  in_call = true;
+  handle->reset();
+  in_call = false;
+}
+
+// Every function of a session on the host backend. The first failure; OK if there is none.
+Status UseAll() {
+  const std::chrono::seconds patience(20);
+  const std::vector<int64_t> shape = {64};
+  const auto daemon = std::make_shared<FakeDaemon>();
+  daemon->lease = UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  auto control = std::make_unique<FakeControl>(daemon);
+  const ConnectOptions options;
+  JoinOptions join;
+  join.job_key = "0123456789abcdef";
+  join.name = "a group whose name is too long to lie in a string itself";
+  join.world_size = 2;
+  OpRequest request;
+  request.op = Op::kAllReduce;
+  request.operands = {{Role::kInput, {DType::kF32, {64}, {}}}, {Role::kOutput, {DType::kF32, {64}, {}}}};
+  const std::string key = "a key that is too long to lie in a string itself", gpu = "GPU-0", name;
+  std::function<void(const ClientEvent&)> callback = [](const ClientEvent&) {};
+  std::function<void()> work = [] {};
+
+  TANDEM_ASSIGN_OR_RETURN(auto client, CALL(ConnectThrough(std::move(control), options)));
+  CALL((client->OnEvent(std::move(callback)), 0));
+  TANDEM_ASSIGN_OR_RETURN(auto group, CALL(client->JoinGroup(join)));
+  TANDEM_ASSIGN_OR_RETURN(auto tensor, CALL(group->Allocate(shape, DType::kF32, name)));
+  TANDEM_ASSIGN_OR_RETURN(std::byte * buffer, CALL(tensor->GetBuffer(1, shape, DType::kF32)));
+  if (buffer == nullptr) return Internal("no buffer");
+  // Refusals too: their texts need memory.
+  if (CALL(tensor->GetBuffer(7, shape, DType::kF32)).ok()) return Internal("a buffer of no rank");
+  if (CALL(tensor->PutSignal(7, 0, Milliseconds(0))).ok()) return Internal("a signal to no rank");
+  TANDEM_ASSIGN_OR_RETURN(auto memory, CALL(client->AllocateRegistered(4096, gpu)));
+  TANDEM_ASSIGN_OR_RETURN(auto plan, CALL(group->Prepare(key, request)));
+  TANDEM_ASSIGN_OR_RETURN(auto stream, CALL(HostStream::Create()));
+  std::optional<HostEvent> event;
+  CALL((event.emplace(), 0));
+  TANDEM_RETURN_IF_ERROR(CALL(stream->Record(*event)));
+  TANDEM_RETURN_IF_ERROR(CALL(stream->Wait(*event)));
+  TANDEM_RETURN_IF_ERROR(CALL(stream->Synchronize(patience)));
+  TANDEM_RETURN_IF_ERROR(CALL(stream->BeginCapture()));
+  TANDEM_RETURN_IF_ERROR(CALL(stream->Enqueue(std::move(work))));
+  TANDEM_ASSIGN_OR_RETURN(HostGraph graph, CALL(stream->EndCapture()));
+  TANDEM_ASSIGN_OR_RETURN(HostGraphExec exec, CALL(graph.Instantiate()));
+  TANDEM_RETURN_IF_ERROR(CALL(exec.Launch(*stream)));
+  TANDEM_RETURN_IF_ERROR(CALL(stream->Synchronize(patience)));
+  const Binding bindings[] = {{.memory = memory.get()}, {.memory = memory.get(), .offset = 1024}};
+  const LaunchOptions plain;
+  TANDEM_ASSIGN_OR_RETURN(const uint64_t launch, CALL(plan->LaunchWithoutStream(bindings, plain)));
+  TANDEM_RETURN_IF_ERROR(CALL(plan->WaitLaunch(launch, patience)));
+  TANDEM_RETURN_IF_ERROR(CALL(plan->Wait(patience)));
+  Drop(&plan);
+  Drop(&memory);
+  Drop(&tensor);
+  Drop(&group);
+  const Status detached = CALL(client->Detach());
+  Drop(&client);
+  return detached;
+}
+
+class ExhaustionTest : public ::testing::Test {
+ protected:
+  // UseAll with one place after the other at which `budget` runs out; how many places there are.
+  static int FailEverywhere(Budget* budget) {
+    constexpr int kMost = 5000;
+    for (int place = 0; place < kMost; ++place) {
+      *budget = {place, false};
+      const Status status = UseAll();
+      const bool met = budget->met;
+      *budget = {};
+      if (!met) {
+        EXPECT_TRUE(status.ok()) << status.ToString();
+        return place;
+      }
+      // A step that nobody waits for may do without.
+      EXPECT_TRUE(status.ok() || status.code() == Code::kResourceExhausted)
+          << place << ": " << status.ToString();
+    }
+    ADD_FAILURE() << "more than " << kMost << " places";
+    return kMost;
+  }
+};
+
+// Before any other test: the process's queues are made once.
+TEST_F(ExhaustionTest, ThreadsRunOut) {
+  EXPECT_GE(FailEverywhere(&threads), 1 + 8) << "the watchdog and the host's queues";
+}
+
+TEST_F(ExhaustionTest, MappingsRunOut) { EXPECT_GE(FailEverywhere(&mappings), 3); }
+
+TEST_F(ExhaustionTest, DescriptorsRunOut) { EXPECT_GE(FailEverywhere(&descriptors), 3); }
+
+TEST_F(ExhaustionTest, MemoryRunsOut) { EXPECT_GE(FailEverywhere(&allocations), 50); }
+
+// The C functions, whose statuses need memory themselves.
+TEST_F(ExhaustionTest, AStatusOfCNeedsNoMemory) {
+  tandem_client* client = nullptr;
+  in_call = true;
+  allocations = {0, false};
+  tandem_status* status = tandem_connect("/nonexistent/directory/of/no/daemon", "a client", 1000, &client);
+  tandem_status* null = tandem_client_check(nullptr);
+  in_call = false;
+  allocations = {};
+  EXPECT_EQ(tandem_status_code(status), static_cast<int>(Code::kResourceExhausted));
+  EXPECT_STREQ(tandem_status_reason(status), "NO_MEMORY");
+  EXPECT_EQ(client, nullptr);
+  tandem_status_free(status);
+  EXPECT_NE(null, nullptr);
+  tandem_status_free(null);
+}
+
+}  // namespace
+}  // namespace tandem::client
