@@ -202,7 +202,8 @@ void PlanService::KeepTimes(const GroupRecord& group, const PrepareRendezvous& r
   std::vector<std::string> gpu_uuids;
   for (const GpuInfo& gpu : group.context.topology.gpus) gpu_uuids.push_back(gpu.uuid);
   const Status kept = tuning_.Put(OpRequestToProto(request), gpu_uuids, candidates).status();
-  if (!kept.ok()) core_.Log(LogSeverity::kWarning, draft.context + ": autotune: " + kept.message());
+  if (!kept.ok())
+    core_.LogOf(group.payer.uid, LogSeverity::kWarning, draft.context + ": autotune: " + kept.message());
 }
 
 Status PlanService::Admit(const GroupRecord& group, Draft& draft) {
@@ -335,8 +336,9 @@ void PlanService::ReportWarnings(GroupRecord& group, const Draft& draft, uint64_
   const Status status(Code::kFailedPrecondition, draft.context + ": " + text, {.reason = "PLAN_WARNING"});
   group.PostEvent(GroupService::EventOf(group, v1::Event::PLAN_WARNING, -1, status), -1,
                   core_.options.limits.events_per_session);
-  core_.Log(LogSeverity::kWarning, "group=" + std::to_string(group.id) + " plan=" + std::to_string(plan_id) +
-                                       " " + status.message());
+  core_.LogOf(
+      group.payer.uid, LogSeverity::kWarning,
+      "group=" + std::to_string(group.id) + " plan=" + std::to_string(plan_id) + " " + status.message());
 }
 
 void PlanService::Remove(GroupRecord& group, uint64_t plan_id) {
