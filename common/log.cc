@@ -106,7 +106,7 @@ void WriteJournal(Level severity, std::string_view text, const Line& line) {
 
 // `line`: null where the text has to be split.
 void WriteBy(Level severity, std::string_view text, const Line* line) {
-  if (severity < least_written.load(std::memory_order_relaxed)) return;
+  if (!Writes(severity)) return;
   const Way now = way.load(std::memory_order_relaxed);
   if (now == Way::kDated) return Dated().log(LevelOf(severity), OneLine(text));
   if (now == Way::kPrioritised) return WritePrioritised(severity, text);
@@ -143,6 +143,8 @@ bool RunsUnderJournal() {
   struct stat status;
   return ::fstat(2, &status) == 0 && status.st_dev == device && status.st_ino == inode;
 }
+
+bool Writes(Level severity) { return severity >= least_written.load(std::memory_order_relaxed); }
 
 void Write(Level severity, std::string_view text) { WriteBy(severity, text, nullptr); }
 

@@ -35,6 +35,9 @@ Status CheckFormat(Format format);
 // True if standard error is the journal's stream (JOURNAL_STREAM names its device and inode).
 bool RunsUnderJournal();
 
+// Whether events of this severity are written at all.
+bool Writes(Level severity);
+
 // Writes one event. Thread-safe. Control characters become spaces in texts, and are escaped elsewhere.
 void Write(Level severity, std::string_view text);
 // The same for a text whose parts the caller knows: the forms for programs take `line`.

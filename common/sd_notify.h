@@ -9,6 +9,9 @@
 
 namespace tandem {
 
+// Opens the socket that all reports use. Call it at the start: a process that has no descriptor left later
+// reports all the same. The first report calls it otherwise.
+void OpenNotifySocket();
 // READY=1 with a status line.
 void NotifyReady(const std::string& status);
 // RELOADING=1. NotifyReady ends it.

@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -161,6 +163,16 @@ TEST(SdNotifyTest, SpeaksToTheSocketThatSystemdNames) {
   EXPECT_EQ(std::string(buffer, length), "READY=1\nSTATUS=4 GPUs");
   length = ::recv(socket.get(), buffer, sizeof(buffer), 0);
   EXPECT_EQ(std::string(buffer, length), "WATCHDOG=1");
+  // A process whose clients have taken all descriptors is alive, and says so.
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none{0, limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  EXPECT_LT(::socket(AF_UNIX, SOCK_DGRAM, 0), 0);
+  NotifyAlive();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  length = ::recv(socket.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
+  EXPECT_EQ(std::string(buffer, std::max<ssize_t>(length, 0)), "WATCHDOG=1");
   ::unsetenv("NOTIFY_SOCKET");
   ::unlink(path.c_str());
 }

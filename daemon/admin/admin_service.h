@@ -54,6 +54,8 @@ struct AdminSources {
   std::function<bool()> alive;              // Daemon::Alive; empty: always
   // Why something is not served by HTTP that is wanted, by its table in the configuration ("metrics").
   std::function<std::map<std::string, std::string>()> listen_errors;
+  // Files of sockets that were removed; empty: nobody looks.
+  std::function<std::vector<SocketFinding>()> sockets;
 };
 
 // The canonical code and the message.

@@ -89,6 +89,7 @@ DoctorInput GatherDoctor(const AdminSources& sources, const Viewer& viewer) {
   input.socket_group_exists = input.socket_group.empty() || FindGroup(input.socket_group).ok();
   input.runtime_dir = sources.config->runtime_dir;
   if (sources.listen_errors) input.listen_errors = sources.listen_errors();
+  if (sources.sockets) input.sockets = sources.sockets();
   input.sessions = sources.control->SnapshotSessions();
   for (SessionSnapshot& session : input.sessions) {
     if (!viewer.Sees(session.uid)) session.command = "of another user";

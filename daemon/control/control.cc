@@ -173,6 +173,7 @@ Result<SessionRef> Control::Authenticate(std::string_view token) {
 Status Control::AddTransfer(uint64_t session_id, const v1::FdTransfer& part, ForeignFds fds) {
   return services_->sessions.AddTransfer(session_id, part, std::move(fds));
 }
+std::set<uint64_t> Control::SessionIds() { return services_->sessions.Ids(); }
 bool Control::ReapOrphans() { return services_->sessions.ReapOrphans(); }
 void Control::SessionLost(uint64_t session_id, const std::string& why) {
   services_->sessions.Lost(session_id, why);

@@ -21,6 +21,7 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -85,6 +86,8 @@ class Control final : public EngineListener {
   Status AddTransfer(uint64_t session_id, const v1::FdTransfer& part, ForeignFds fds);
   // Closes unclaimed descriptors that are too old; true while some are left.
   bool ReapOrphans();
+  // The sessions that there are.
+  std::set<uint64_t> SessionIds();
   // The process has ended: its groups break, and everything of it is freed.
   void SessionLost(uint64_t session_id, const std::string& why);
   // A process that lives on has closed its lease, as by dropping the last client without Detach: it leaves

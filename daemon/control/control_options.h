@@ -107,6 +107,9 @@ struct ControlOptions {
   std::function<void(const std::string&)> journal_difference;
   // Called with one line of text, from any thread, sometimes under the registry's lock: must not call back.
   std::function<void(LogSeverity, const std::string&)> log;
+  // The same for lines about what a user's programs do, which may be many; none: the user is not known.
+  // Empty: `log`.
+  std::function<void(std::optional<uint32_t> uid, LogSeverity, const std::string&)> log_of = nullptr;
 };
 
 }  // namespace tandem::daemon

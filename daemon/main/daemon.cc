@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/log.h"
+#include "common/log_share.h"
 #include "common/sd_notify.h"
 #include "common/unix_group.h"
 #include "daemon/config/config_keys.h"
@@ -143,6 +144,7 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, const std::s
   if (config.cordoned) daemon->control_->SetAdmission(Admission::kCordoned);
   sources.alive = [self = daemon.get()] { return self->Alive(); };
   daemon->listeners_ = std::make_unique<HttpListeners>(sources);
+  sources.sockets = [self = daemon.get()] { return self->socket_watch_.Findings(); };
   sources.listen_errors = [listeners = daemon->listeners_.get()] { return listeners->Errors(); };
   if (takeover.has_value()) {
     daemon->control_->BeginAdoption();
@@ -268,18 +270,34 @@ Status Daemon::StartSockets() {
   LeaseServerOptions options;
   options.path = LeaseSocketPath(config_);
   options.mode = 0660;
+  options.group = config_.socket_group;  // its absence is reported with the clients' socket
+  options.on_refused = [](uint32_t uid) { log::CountRefusal("uid=" + std::to_string(uid)); };
   options.restart_grace = std::chrono::milliseconds(config_.restart_grace_ms);
   TANDEM_ASSIGN_OR_RETURN(leases_, LeaseServer::Start(options, *control_));
   control_->SetLeasePort(leases_.get());
-  // The group's absence is reported with the clients' socket.
-  if (Status shared = ShareSocket(options.path, config_.socket_group, options.mode);
-      !shared.ok() && shared.code() != Code::kNotFound) {
-    return shared;
-  }
   TANDEM_RETURN_IF_ERROR(servers_->DialSelf());
   PublishHealth();
   listeners_->Apply(config_);
   return Status::Ok();
+}
+
+void Daemon::MendFiles() {
+  std::vector<FileRepair> repairs;
+  // The directory first; sockets are made in it.
+  if (!IsLockThere(lock_, config_.runtime_dir)) {
+    Result<UniqueFd> lock = LockRuntimeDirectory(config_.runtime_dir);
+    repairs.push_back({config_.runtime_dir + "/lock", lock.status()});
+    if (lock.ok()) lock_ = std::move(*lock);
+  }
+  const std::string administrators = AdminDirectory(config_);
+  if (::access(administrators.c_str(), F_OK) != 0) {
+    const Result<bool> made = PrepareAdminDirectory(administrators, config_.runtime_dir);
+    if (!made.ok()) repairs.push_back({administrators, made.status()});
+  }
+  for (FileRepair& repair : servers_->Mend()) repairs.push_back(std::move(repair));
+  const Result<bool> leases = leases_->Mend();
+  if (!leases.ok() || *leases) repairs.push_back({LeaseSocketPath(config_), leases.status()});
+  socket_watch_.Note(repairs);
 }
 
 void Daemon::PublishHealth() {

@@ -17,6 +17,7 @@
 #include "daemon/control/control.h"
 #include "daemon/main/http_listeners.h"
 #include "daemon/main/servers.h"
+#include "daemon/main/socket_watch.h"
 #include "daemon/observe/gpu_processes.h"
 #include "daemon/service/lease_server.h"
 #include "daemon/supervisor/engine_program.h"
@@ -48,6 +49,9 @@ class Daemon {
   // cordon, stop grace. Returns the other keys that have changed, which need a restart. Not thread-safe.
   std::vector<std::string> Reload(const Config& next);
   std::chrono::milliseconds stop_grace() const { return std::chrono::milliseconds(config_.stop_grace_ms); }
+  // Makes the files of sockets and the lock again that somebody has removed, and the directories. Not
+  // thread-safe.
+  void MendFiles();
   // Sets what the gRPC health service answers. Called whenever the node's health may have changed.
   // Thread-safe.
   void PublishHealth();
@@ -82,6 +86,7 @@ class Daemon {
   std::unique_ptr<Control> control_;
   std::unique_ptr<LeaseServer> leases_;
   std::unique_ptr<Servers> servers_;
+  SocketWatch socket_watch_;
   std::unique_ptr<HttpListeners> listeners_;
   bool made_admin_directory_ = false;
   bool leaves_jobs_ = false;

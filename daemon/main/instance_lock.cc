@@ -2,15 +2,11 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
-
-#include "common/unix_group.h"
 
 namespace tandem::daemon {
 
@@ -33,6 +29,12 @@ Result<UniqueFd> LockRuntimeDirectory(const std::string& directory) {
     return SystemError("write " + path, errno);
   }
   return lock;
+}
+
+bool IsLockThere(const UniqueFd& lock, const std::string& directory) {
+  struct stat own, there;
+  return ::fstat(lock.get(), &own) == 0 && ::lstat((directory + "/lock").c_str(), &there) == 0 &&
+         own.st_dev == there.st_dev && own.st_ino == there.st_ino;
 }
 
 Status CheckAdminDirectory(const std::string& directory, const std::string& clients) {
@@ -60,44 +62,6 @@ Result<bool> PrepareAdminDirectory(const std::string& directory, const std::stri
   if (error) return SystemError("make the administrators' directory " + directory, error.value());
   if (made && ::chmod(directory.c_str(), 0700) != 0) return SystemError("chmod " + directory, errno);
   return made;
-}
-
-Status RemoveStaleSocket(const std::string& path) {
-  struct stat status;
-  if (::lstat(path.c_str(), &status) != 0) {
-    return errno == ENOENT ? Status::Ok() : SystemError("stat " + path, errno);
-  }
-  if (!S_ISSOCK(status.st_mode)) return AlreadyExists(path + " exists and is no socket");
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof(address.sun_path))
-    return InvalidArgument("the socket path " + path + " is too long");
-  path.copy(address.sun_path, path.size());
-  for (int type : {SOCK_STREAM, SOCK_SEQPACKET}) {
-    UniqueFd probe(::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!probe.valid()) return SystemError("socket", errno);
-    // EAGAIN: a listener with a full backlog, alive all the same.
-    if (::connect(probe.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 ||
-        errno == EAGAIN) {
-      return AlreadyExists("another process answers at " + path);
-    }
-  }
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return SystemError("remove " + path, errno);
-  return Status::Ok();
-}
-
-Status ShareSocket(const std::string& path, const std::string& group, unsigned mode) {
-  Status outcome;
-  if (!group.empty()) {
-    Result<gid_t> gid = FindGroup(group);
-    if (!gid.ok()) {
-      outcome = gid.status();
-    } else if (::chown(path.c_str(), static_cast<uid_t>(-1), *gid) != 0) {
-      outcome = SystemError("give " + path + " to group " + group, errno);
-    }
-  }
-  if (::chmod(path.c_str(), mode) != 0) return SystemError("chmod " + path, errno);
-  return outcome;
 }
 
 }  // namespace tandem::daemon

@@ -19,10 +19,12 @@
 
 #include "common/build/build_version.h"
 #include "common/log.h"
+#include "common/log_share.h"
 #include "common/sd_notify.h"
 #include "daemon/config/command_line.h"
 #include "daemon/main/check_start.h"
 #include "daemon/main/daemon.h"
+#include "daemon/main/library_logs.h"
 #include "daemon/topology/topology_file.h"
 
 namespace {
@@ -79,6 +81,8 @@ int Serve(Daemon& daemon, const std::function<void()>& reload) {
     }
     if (daemon.Alive()) tandem::NotifyAlive();
     daemon.PublishHealth();
+    daemon.MendFiles();
+    tandem::log::WriteCounts();
     std::string summary = daemon.Summary();
     if (summary != last_summary) tandem::NotifyStatus(summary);
     last_summary = std::move(summary);
@@ -145,6 +149,8 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "tandemd: %s\n", set_up.message().c_str());
     return 2;
   }
+  tandem::OpenNotifySocket();
+  tandem::daemon::TakeLibraryLogs();
   tandem::log::Info(
       std::string("tandemd ") + tandem::BuildVersion() + " starts" +
       (line->config_path.empty() ? std::string() : " config=" + tandem::log::FieldValue(line->config_path)));

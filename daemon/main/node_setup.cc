@@ -4,8 +4,10 @@
 #include <chrono>
 #include <filesystem>
 
+#include "common/descriptor_reserve.h"
 #include "common/gpu_name.h"
 #include "common/log.h"
+#include "common/log_share.h"
 #include "common/mps_endpoint.h"
 #include "daemon/config/allow_rules.h"
 #include "daemon/supervisor/supervisor.h"
@@ -71,6 +73,16 @@ Result<NodeChoice> ChooseHost(const Config& config) {
                                      static_cast<uint64_t>(config.emulated_memory_bytes));
   }
   return node;
+}
+
+log::Level LevelOf(LogSeverity severity) {
+  switch (severity) {
+    case LogSeverity::kDebug: return log::Level::kDebug;
+    case LogSeverity::kInfo: return log::Level::kInfo;
+    case LogSeverity::kWarning: return log::Level::kWarning;
+    case LogSeverity::kError: return log::Level::kError;
+  }
+  return log::Level::kInfo;
 }
 
 }  // namespace
@@ -195,7 +207,7 @@ ControlLimits LimitsOf(const QuotaConfig& quotas) {
   limits.plans = quotas.plans;
   limits.plan_bytes = quotas.plan_bytes;
   limits.tensors = quotas.tensors;
-  limits.descriptors = quotas.descriptors;
+  limits.descriptors = std::min<uint64_t>(quotas.descriptors, DescriptorsOfOneUser());
   limits.segment_bytes = quotas.segment_bytes;
   limits.registered_bytes = quotas.registered_bytes;
   limits.calls_per_uid = quotas.calls_per_uid;
@@ -231,13 +243,9 @@ ControlOptions ControlOptionsOf(const Config& config, const NodeChoice& node, co
     case PlacementUse::kEngine: options.placement = plan::PlanPlacement::kEngine; break;
     case PlacementUse::kClient: options.placement = plan::PlanPlacement::kClient; break;
   }
-  options.log = [](LogSeverity severity, const std::string& text) {
-    switch (severity) {
-      case LogSeverity::kDebug: log::Debug(text); break;
-      case LogSeverity::kInfo: log::Info(text); break;
-      case LogSeverity::kWarning: log::Warning(text); break;
-      case LogSeverity::kError: log::Error(text); break;
-    }
+  options.log = [](LogSeverity severity, const std::string& text) { log::Write(LevelOf(severity), text); };
+  options.log_of = [](std::optional<uint32_t> uid, LogSeverity severity, const std::string& text) {
+    log::WriteOf(uid.has_value() ? "uid=" + std::to_string(*uid) : "uid=unknown", LevelOf(severity), text);
   };
   return options;
 }

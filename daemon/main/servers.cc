@@ -10,7 +10,6 @@
 
 #include "common/log.h"
 #include "daemon/admin/bounded_admin.h"
-#include "daemon/main/instance_lock.h"
 #include "daemon/main/peer_listener.h"
 #include "daemon/service/tandem_service.h"
 
@@ -20,6 +19,11 @@ namespace {
 // Threads of one server beside the threads of the sessions' calls. They serve operators' calls and calls that
 // are refused or answered at once, and wait for the next call.
 constexpr uint64_t kSpareThreads = 64 + kMaxAdminCalls;
+
+// A connection without a call under way is closed after this time. A session has its stream of events.
+constexpr int kIdleMs = 5000;
+// Calls under way on one connection: a session's, and some that are answered with a refusal.
+constexpr int kSpareStreams = 64;
 
 void Configure(grpc::ServerBuilder& builder, const ControlLimits& limits) {
   builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
@@ -47,17 +51,33 @@ Status AskStats(const std::string& socket) {
 
 }  // namespace
 
-// A server and its socket, whose file only the owner may use until ShareSocket opens it.
+static PeerListenerOptions ClientListenerOptions(const Config& config, Control& control) {
+  PeerListenerOptions options;
+  options.path = ClientSocketPath(config);
+  options.group = config.socket_group;
+  options.mode = 0660;
+  options.bounded = true;
+  // As many as may attach at the same moment.
+  options.limits.strangers_per_uid = control.options().limits.sessions_per_uid;
+  options.limits.strangers = control.options().limits.sessions;
+  options.use = DescriptorUse::kClient;
+  options.sessions = [&control] { return control.SessionIds(); };
+  return options;
+}
+
+// A server and its socket.
 struct Listening {
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<PeerListener> listener;
 };
 
-static Status StartAt(grpc::ServerBuilder& builder, const std::string& path, Listening& at) {
-  TANDEM_RETURN_IF_ERROR(RemoveStaleSocket(path));
+static Status StartAt(grpc::ServerBuilder& builder, PeerListenerOptions options, Listening& at,
+                      Status* group_missing = nullptr) {
   at.server = builder.BuildAndStart();
-  if (at.server == nullptr) return Unavailable("cannot serve " + path);
-  TANDEM_ASSIGN_OR_RETURN(at.listener, PeerListener::Start(path, at.server.get()));
+  if (at.server == nullptr) return Unavailable("cannot serve " + options.path);
+  TANDEM_ASSIGN_OR_RETURN(at.listener,
+                          PeerListener::Start(std::move(options), at.server.get(), group_missing));
+  at.listener->Begin();  // calls ask `at` whose they are
   return Status::Ok();
 }
 
@@ -65,14 +85,20 @@ struct Servers::Parts {
   Parts(const Config& config, Control& control, const AdminSources& sources)
       : client_path(ClientSocketPath(config)),
         admin_path(AdminSocketPath(config)),
-        tandem(control),
+        tandem(control, [this](const std::string& peer,
+                               uint64_t session) { client.listener->Authenticated(peer, session); }),
         tandem_for_admin(control),
         admin(sources, kMaxReplyBytes,
               [this, viewer = sources.viewer](const std::string& peer) {
                 const std::optional<Caller> caller = client.listener->CallerOf(peer);
                 return caller.has_value() && viewer ? viewer(*caller) : Viewer::OfNone();
               }),
-        bounded_admin(admin),
+        bounded_admin(admin,
+                      [this](const std::string& peer) -> std::optional<uint32_t> {
+                        const std::optional<Caller> caller = client.listener->CallerOf(peer);
+                        if (!caller.has_value()) return std::nullopt;
+                        return caller->uid;
+                      }),
         admin_for_admin(sources),
         admin_control(sources) {}
   const std::string client_path, admin_path;
@@ -105,9 +131,15 @@ Result<std::unique_ptr<Servers>> Servers::Start(const Config& config, Control& c
   {
     grpc::ServerBuilder builder;
     Configure(builder, control.options().limits);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
+                               static_cast<int>(control.options().limits.calls_per_session) + kSpareStreams);
     builder.RegisterService(&parts->tandem);
     builder.RegisterService(&parts->bounded_admin);
-    TANDEM_RETURN_IF_ERROR(StartAt(builder, parts->client_path, parts->client));
+    Status group_missing;
+    TANDEM_RETURN_IF_ERROR(
+        StartAt(builder, ClientListenerOptions(config, control), parts->client, &group_missing));
+    if (!group_missing.ok()) log::Warning(group_missing.message() + ": only tandemd's own group may connect");
   }
   // The plugin reaches every server that is built from here on: the administrators' only.
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -117,13 +149,9 @@ Result<std::unique_ptr<Servers>> Servers::Start(const Config& config, Control& c
     builder.RegisterService(&parts->tandem_for_admin);
     builder.RegisterService(&parts->admin_for_admin);
     builder.RegisterService(&parts->admin_control);
-    TANDEM_RETURN_IF_ERROR(StartAt(builder, parts->admin_path, parts->administrators));
-  }
-  Status shared = ShareSocket(parts->client_path, config.socket_group, 0660);
-  if (shared.code() == Code::kNotFound) {
-    log::Warning(shared.message() + ": only tandemd's own group may connect");
-  } else {
-    TANDEM_RETURN_IF_ERROR(shared);
+    PeerListenerOptions options;
+    options.path = parts->admin_path;
+    TANDEM_RETURN_IF_ERROR(StartAt(builder, std::move(options), parts->administrators));
   }
   return std::unique_ptr<Servers>(new Servers(std::move(parts)));
 }
@@ -142,6 +170,17 @@ void Servers::SetHealth(const Health& health) {
 std::string Servers::CallerOf(const std::string& peer) const {
   const std::optional<Caller> caller = parts_->administrators.listener->CallerOf(peer);
   return caller.has_value() ? CallerText(*caller) : "";
+}
+
+std::vector<FileRepair> Servers::Mend() {
+  std::vector<FileRepair> repairs;
+  const auto mend = [&repairs](const std::string& path, PeerListener& listener) {
+    const Result<bool> mended = listener.Mend();
+    if (!mended.ok() || *mended) repairs.push_back({path, mended.status()});
+  };
+  mend(parts_->client_path, *parts_->client.listener);
+  mend(parts_->admin_path, *parts_->administrators.listener);
+  return repairs;
 }
 
 Status Servers::DialSelf() const {

@@ -6,10 +6,12 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "daemon/admin/admin_service.h"
 #include "daemon/config/config.h"
 #include "daemon/control/control.h"
+#include "daemon/main/socket_watch.h"
 #include "daemon/observe/health.h"
 #include "tandem/status.h"
 
@@ -29,6 +31,8 @@ class Servers {
   void SetHealth(const Health& health);
   // The process that a call on the administrators' socket comes from, for the log (CallerText). Thread-safe.
   std::string CallerOf(const std::string& peer) const;
+  // Makes the sockets' files again that somebody has removed. Not thread-safe.
+  std::vector<FileRepair> Mend();
   // Makes one call over each socket; UNAVAILABLE names the one that does not answer in 10 s.
   Status DialSelf() const;
 

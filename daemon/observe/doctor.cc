@@ -202,6 +202,22 @@ void CheckListeners(const DoctorInput& input, Findings& findings) {
   }
 }
 
+void CheckSockets(const DoctorInput& input, Findings& findings) {
+  for (const SocketFinding& socket : input.sockets) {
+    if (!socket.error.empty()) {
+      findings.push_back(
+          {Severity::kFailure, "socket",
+           socket.path + " has been removed or replaced, and cannot be made again: " + socket.error,
+           "nobody can connect there; remove the cause, and tandemd makes it again by itself"});
+      continue;
+    }
+    findings.push_back({Severity::kWarning, "socket",
+                        socket.path + " was removed or replaced " + std::to_string(socket.repairs) +
+                            " times and made again: meanwhile nobody could connect",
+                        "exclude the directory from what cleans temporary files"});
+  }
+}
+
 void CheckTuning(const DoctorInput& input, Findings& findings) {
   for (const std::string& refused : input.refused_tuning) {
     findings.push_back({Severity::kWarning, "tuning", "a tuning file is not used: " + refused,
@@ -255,6 +271,7 @@ std::vector<DoctorFinding> Diagnose(const DoctorInput& input) {
   CheckEngines(input, findings);
   CheckLimits(input, findings);
   CheckListeners(input, findings);
+  CheckSockets(input, findings);
   CheckTuning(input, findings);
   CheckWork(input, findings);
   return findings;

@@ -35,6 +35,13 @@ struct LateLaunch {
   std::vector<int> ranks;  // not arrived
 };
 
+// A file of tandemd's, a socket or the lock, that somebody had removed or replaced.
+struct SocketFinding {
+  std::string path;
+  int repairs = 0;    // how often it has been made again
+  std::string error;  // why it cannot be made again; empty: it is there
+};
+
 struct DoctorInput {
   std::string backend;  // "host" or "cuda"
   Topology topology;
@@ -45,6 +52,7 @@ struct DoctorInput {
       silent;  // by GPU: why a ready engine did not answer when it was asked; empty: it answered
   // Why something is not served by HTTP although it is configured, by the name of its table ("metrics").
   std::map<std::string, std::string> listen_errors;
+  std::vector<SocketFinding> sockets;
   ControlSnapshot control;
   std::vector<GroupSnapshot> groups;
   std::vector<PoolSnapshot> pools;

@@ -1,6 +1,5 @@
 #include "daemon/service/lease_server.h"
 
-#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -10,7 +9,9 @@
 #include <array>
 #include <cerrno>
 
+#include "common/descriptor_reserve.h"
 #include "common/fd_socket.h"
+#include "daemon/control/ledger.h"
 #include "daemon/control/status_proto.h"
 #include "daemon/service/peer_identity.h"
 #include "tandem/v1/tandem.pb.h"
@@ -25,31 +26,38 @@ constexpr uint64_t Tag(uint64_t id, Kind kind) { return id << 2 | kind; }
 constexpr size_t kMaxLeaseMessage = 64 * 1024;
 // Packets taken from one client before the others get their turn.
 constexpr int kPacketsPerTurn = 16;
+// Connections accepted before those that are there get their turn.
+constexpr int kAcceptsPerTurn = 16;
+
+SocketFileOptions FileOf(const LeaseServerOptions& options) {
+  return {.path = options.path, .type = SOCK_SEQPACKET, .mode = options.mode, .group = options.group};
+}
 
 }  // namespace
 
 Result<std::unique_ptr<LeaseServer>> LeaseServer::Start(LeaseServerOptions options, Control& control) {
-  TANDEM_ASSIGN_OR_RETURN(UniqueFd listener, ListenSeqpacket(options.path, options.mode));
-  ::fcntl(listener.get(), F_SETFL, ::fcntl(listener.get(), F_GETFL) | O_NONBLOCK);
+  TANDEM_ASSIGN_OR_RETURN(SocketFile file, SocketFile::Listen(FileOf(options)));
   UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll.valid() || !wake.valid()) return SystemError("epoll_create1 or eventfd", errno);
   std::unique_ptr<LeaseServer> server(
-      new LeaseServer(std::move(options), control, std::move(listener), std::move(epoll), std::move(wake)));
+      new LeaseServer(std::move(options), control, std::move(file), std::move(epoll), std::move(wake)));
   control.SetLeasePort(server.get());
   for (const auto& [session_id, peer] : control.AwaySessions()) server->Await(session_id, peer);
   server->thread_ = std::thread([raw = server.get()] { raw->Run(); });
   return server;
 }
 
-LeaseServer::LeaseServer(LeaseServerOptions options, Control& control, UniqueFd listener, UniqueFd epoll,
+LeaseServer::LeaseServer(LeaseServerOptions options, Control& control, SocketFile file, UniqueFd epoll,
                          UniqueFd wake)
     : options_(std::move(options)),
       control_(control),
-      listener_(std::move(listener)),
       epoll_(std::move(epoll)),
-      wake_(std::move(wake)) {
-  Watch(listener_.get(), Tag(0, kListener), EPOLLIN, true);
+      wake_(std::move(wake)),
+      by_owner_(options_.owner_rate),
+      by_uid_(options_.uid_rate),
+      file_(std::move(file)) {
+  Watch(file_.fd(), Tag(0, kListener), EPOLLIN, true);
   Watch(wake_.get(), Tag(0, kWake), EPOLLIN, true);
 }
 
@@ -69,7 +77,7 @@ LeaseServer::~LeaseServer() {
   const uint64_t one = 1;
   [[maybe_unused]] ssize_t written = ::write(wake_.get(), &one, sizeof(one));
   if (thread_.joinable()) thread_.join();
-  ::unlink(options_.path.c_str());
+  file_.Unlink();
 }
 
 void LeaseServer::Watch(int fd, uint64_t tag, uint32_t events, bool add) {
@@ -155,32 +163,83 @@ void LeaseServer::MakeRoom() {
   Drop(oldest, "it did not attach, and other clients wait");
 }
 
-void LeaseServer::Accept() {
-  for (;;) {
-    UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket.valid()) {
-      // Out of descriptors: leave the connection in the queue, and do not spin on it.
-      if (errno == EMFILE || errno == ENFILE) ::usleep(10000);
-      return;
-    }
-    auto connection = std::make_shared<Connection>();
-    connection->socket = std::move(socket);
-    Result<std::pair<PeerIdentity, UniqueFd>> peer = IdentifyPeer(connection->socket.get());
-    if (!peer.ok()) {
-      Refuse(*connection, peer.status());
-      continue;
-    }
-    connection->peer = peer->first;
-    connection->pidfd = std::move(peer->second);
-    MakeRoom();
-    {
-      std::lock_guard lock(mutex_);
-      connection->id = next_connection_++;
-      connections_[connection->id] = connection;
-    }
-    Watch(connection->socket.get(), Tag(connection->id, kSocket), EPOLLIN | EPOLLRDHUP, true);
-    Watch(connection->pidfd.get(), Tag(connection->id, kPidfd), EPOLLIN, true);
+Result<bool> LeaseServer::Mend() {
+  {
+    std::lock_guard lock(mutex_);
+    if (file_.IsThere()) return false;
   }
+  TANDEM_ASSIGN_OR_RETURN(SocketFile file, SocketFile::Listen(FileOf(options_)));
+  std::lock_guard lock(mutex_);
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, file_.fd(), nullptr);
+  file_ = std::move(file);
+  Watch(file_.fd(), Tag(0, kListener), EPOLLIN, true);
+  return true;
+}
+
+void LeaseServer::Accept() {
+  for (int i = 0; i < kAcceptsPerTurn && AcceptOne(); ++i) {
+  }
+}
+
+Status LeaseServer::CheckRate(uint32_t uid, const std::optional<std::string>& owner) {
+  const std::string user = std::to_string(uid);
+  const bool may = owner.has_value() ? by_owner_.Take(user + " " + *owner) : by_uid_.Take(user);
+  if (may) return Status::Ok();
+  if (options_.on_refused) options_.on_refused(uid);
+  const RateLimiter::Limit& limit = owner.has_value() ? options_.owner_rate : options_.uid_rate;
+  const std::string who = owner.has_value() && !owner->empty() ? "cgroup " + *owner : "uid " + user;
+  return Status(Code::kResourceExhausted,
+                who + " attaches too often: over " + std::to_string(static_cast<int64_t>(limit.per_second)) +
+                    " times a second",
+                {.reason = "QUOTA_ATTACHES",
+                 .who = who,
+                 .field = {},
+                 .limit = static_cast<long long>(limit.per_second)});
+}
+
+bool LeaseServer::AcceptOne() {
+  UniqueFd socket;
+  {
+    std::lock_guard lock(mutex_);
+    socket = UniqueFd(::accept4(file_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  }
+  if (!socket.valid()) {
+    // Out of descriptors: leave the connection in the queue, and do not spin on it.
+    if (errno == EMFILE || errno == ENFILE) ::usleep(10000);
+    return false;
+  }
+  auto connection = std::make_shared<Connection>();
+  connection->socket = std::move(socket);
+  const auto refused = [&](const Status& why) {
+    if (!why.ok()) Refuse(*connection, why);
+    return !why.ok();
+  };
+  if (!LeavesReserve(connection->socket.get(), DescriptorUse::kLease)) {
+    refused(ResourceExhausted("tandemd has too few descriptors left: see its LimitNOFILE")
+                .WithDetail({.reason = "QUOTA_DESCRIPTORS", .who = "the node"}));
+    return true;
+  }
+  // Before anything that costs more: a user that attaches in a loop must not keep others waiting.
+  ucred credentials{};
+  socklen_t length = sizeof(credentials);
+  if (::getsockopt(connection->socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0 &&
+      refused(CheckRate(credentials.uid, std::nullopt))) {
+    return true;
+  }
+  Result<std::pair<PeerIdentity, UniqueFd>> peer = IdentifyPeer(connection->socket.get());
+  if (refused(peer.status())) return true;
+  connection->peer = peer->first;
+  connection->pidfd = std::move(peer->second);
+  if (refused(CheckRate(connection->peer.uid, OwnerOf(connection->peer.cgroup)))) return true;
+  MakeRoom();
+  {
+    std::lock_guard lock(mutex_);
+    connection->id = next_connection_++;
+    connections_[connection->id] = connection;
+  }
+  Watch(connection->socket.get(), Tag(connection->id, kSocket), EPOLLIN | EPOLLRDHUP, true);
+  Watch(connection->pidfd.get(), Tag(connection->id, kPidfd), EPOLLIN, true);
+  return true;
 }
 
 void LeaseServer::Readable(uint64_t connection_id) {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,6 +17,8 @@
 #include <thread>
 #include <vector>
 
+#include "common/rate_limiter.h"
+#include "common/socket_file.h"
 #include "common/unique_fd.h"
 #include "daemon/control/control.h"
 #include "tandem/status.h"
@@ -25,6 +28,12 @@ namespace tandem::daemon {
 struct LeaseServerOptions {
   std::string path;
   unsigned mode = 0660;
+  std::string group = {};  // of the socket's file: a name or a gid; empty: the process's own
+  // New connections of one owner (cgroup) and uid, and of one uid in all. More are refused.
+  RateLimiter::Limit owner_rate = {.per_second = 100, .burst = 256};
+  RateLimiter::Limit uid_rate = {.per_second = 200, .burst = 512};
+  // Called for each connection that is refused by these. From the server's thread.
+  std::function<void(uint32_t uid)> on_refused = nullptr;
   size_t max_unattached =
       256;  // connections that have not attached yet; beyond, the oldest of who has most goes
   std::chrono::milliseconds attach_deadline{5000};
@@ -47,6 +56,9 @@ class LeaseServer final : public LeasePort {
   const std::string& path() const { return options_.path; }
   // Open connections, attached or not.
   size_t connections();
+  // Makes the socket's file again if somebody has removed or replaced it; true if so. Not thread-safe, but
+  // beside everything else.
+  Result<bool> Mend();
 
  private:
   struct Packet {
@@ -74,9 +86,13 @@ class LeaseServer final : public LeasePort {
 
   using Connections = std::map<uint64_t, std::shared_ptr<Connection>>;
 
-  LeaseServer(LeaseServerOptions options, Control& control, UniqueFd listener, UniqueFd epoll, UniqueFd wake);
+  LeaseServer(LeaseServerOptions options, Control& control, SocketFile file, UniqueFd epoll, UniqueFd wake);
   void Run();
   void Accept();
+  // One connection of the queue; false if none waits.
+  bool AcceptOne();
+  // OK if the peer has not made too many connections of late. `owner`: none before it is known.
+  Status CheckRate(uint32_t uid, const std::optional<std::string>& owner);
   void Readable(uint64_t connection_id);
   Status Handle(Connection& connection, const std::string& body, ForeignFds fds);
   // Gives the connection the session of `reply`, and answers.
@@ -98,8 +114,10 @@ class LeaseServer final : public LeasePort {
 
   const LeaseServerOptions options_;
   Control& control_;
-  UniqueFd listener_, epoll_, wake_;
+  UniqueFd epoll_, wake_;
+  RateLimiter by_owner_, by_uid_;  // the thread's
   std::mutex mutex_;
+  SocketFile file_;
   Connections connections_;
   std::map<uint64_t, uint64_t> by_session_;
   uint64_t next_connection_ = 1;

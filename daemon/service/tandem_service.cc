@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "daemon/control/sessions/session_record.h"
 #include "daemon/service/status_codec.h"
 
 namespace tandem::daemon {
@@ -35,6 +36,12 @@ std::string FromHex(const std::string& text) {
 }  // namespace
 
 Result<SessionRef> TandemService::Authenticate(const grpc::ServerContext& context) const {
+  Result<SessionRef> session = SessionOf(context);
+  if (session.ok() && authenticated_) authenticated_(context.peer(), (*session)->id);
+  return session;
+}
+
+Result<SessionRef> TandemService::SessionOf(const grpc::ServerContext& context) const {
   const auto& metadata = context.client_metadata();
   if (auto it = metadata.find(kTokenBinaryKey); it != metadata.end()) {
     return control_.Authenticate(std::string_view(it->second.data(), it->second.size()));

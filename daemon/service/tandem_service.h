@@ -4,7 +4,10 @@
 // function here, waits no longer than its caller, and answers with Tandem's status.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "daemon/control/control.h"
 #include "tandem/v1/tandem.grpc.pb.h"
@@ -20,7 +23,11 @@ inline constexpr char kTokenBinaryKey[] = "tandem-token-bin";
 // Thread-safe. `control` outlives it.
 class TandemService final : public v1::Tandem::Service {
  public:
-  explicit TandemService(Control& control) : control_(control) {}
+  // `authenticated` is called with the connection, as grpc::ServerContext::peer() names it, and the session
+  // of each call that carries a session's token; empty: nobody asks.
+  using Authenticated = std::function<void(const std::string& peer, uint64_t session)>;
+  explicit TandemService(Control& control, Authenticated authenticated = nullptr)
+      : control_(control), authenticated_(std::move(authenticated)) {}
 
   grpc::Status JoinGroup(grpc::ServerContext* context, const v1::JoinGroupRequest* request,
                          v1::JoinGroupReply* reply) override;
@@ -62,12 +69,14 @@ class TandemService final : public v1::Tandem::Service {
  private:
   // The session of a call; the only place where tokens are looked at.
   Result<SessionRef> Authenticate(const grpc::ServerContext& context) const;
+  Result<SessionRef> SessionOf(const grpc::ServerContext& context) const;
 
   // Runs `work(session, waiter)`, which gives a Result<Reply> or a Status.
   template <typename Reply, typename Work>
   grpc::Status Answer(grpc::ServerContext* context, uint64_t deadline_ms, Reply* reply, Work work) const;
 
   Control& control_;
+  const Authenticated authenticated_;
 };
 
 }  // namespace tandem::daemon

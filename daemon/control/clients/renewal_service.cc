@@ -146,7 +146,7 @@ Result<v1::RenewGroupReply> RenewalService::Ready(RegistryLock& lock, GroupRecor
       if (!group.client.pages.empty()) ++group.client.renewals;
       core_.registry.Touch(group);
       renewal->ready.End(Status::Ok());
-      core_.Log(LogSeverity::kInfo, "group=" + std::to_string(group.id) + " renewed");
+      core_.LogOf(group.payer.uid, LogSeverity::kInfo, "group=" + std::to_string(group.id) + " renewed");
     }
   }
   return Await(lock, group, *renewal, renewal->ready, rank, waiter);

@@ -105,10 +105,10 @@ void EngineService::OnLaunchFailed(int gpu, const engine::v1::LaunchFailed& fail
                      -1);
     return;
   }
-  core_.Log(LogSeverity::kWarning,
-            "gpu=" + std::to_string(gpu) + " group=" + std::to_string(failed.group_id()) +
-                " plan=" + std::to_string(failed.plan_id()) + " launch=" + std::to_string(failed.launch()) +
-                " failed: " + failed.message());
+  core_.LogOf(std::nullopt, LogSeverity::kWarning,
+              "gpu=" + std::to_string(gpu) + " group=" + std::to_string(failed.group_id()) +
+                  " plan=" + std::to_string(failed.plan_id()) + " launch=" + std::to_string(failed.launch()) +
+                  " failed: " + failed.message());
 }
 
 void EngineService::OnLate(const engine::v1::Late& late) {
@@ -131,7 +131,8 @@ void EngineService::OnLate(const engine::v1::Late& late) {
       BlameRanks("RANK_LATE", ranks));
   const int first = ranks.empty() ? -1 : static_cast<int>(ranks[0]);
   to_.groups.PostEvent(group, GroupService::EventOf(group, v1::Event::LATE, first, status), -1);
-  core_.Log(LogSeverity::kWarning, "group=" + std::to_string(group.id) + " " + status.message());
+  core_.LogOf(group.payer.uid, LogSeverity::kWarning,
+              "group=" + std::to_string(group.id) + " " + status.message());
 }
 
 void EngineService::OnPeerSilent(int gpu, const engine::v1::PeerSilent& silent) {

@@ -88,7 +88,8 @@ void GroupService::Break(GroupRecord& group, const Status& why, int lost_rank) {
   PostEvent(group, EventOf(group, v1::Event::RANK_LOST, lost_rank, why), lost_rank);
   PostEvent(group, EventOf(group, v1::Event::GROUP_BROKEN, lost_rank, why), lost_rank);
   registry.names[group.scope].freed->notify_all();
-  core_.Log(LogSeverity::kWarning, "group=" + std::to_string(group.id) + " broken: " + why.message());
+  core_.LogOf(group.payer.uid, LogSeverity::kWarning,
+              "group=" + std::to_string(group.id) + " broken: " + why.message());
 }
 
 void GroupService::Stall(GroupRecord& group, const Status& why) {
@@ -99,7 +100,8 @@ void GroupService::Stall(GroupRecord& group, const Status& why) {
   const std::vector<uint32_t>& ranks = why.detail().ranks;
   const int rank = ranks.empty() ? -1 : static_cast<int>(ranks.front());
   PostEvent(group, EventOf(group, v1::Event::GROUP_STALLED, rank, why), -1);
-  core_.Log(LogSeverity::kWarning, "group=" + std::to_string(group.id) + " stalled: " + why.message());
+  core_.LogOf(group.payer.uid, LogSeverity::kWarning,
+              "group=" + std::to_string(group.id) + " stalled: " + why.message());
 }
 
 void GroupService::BreakClosing(GroupRecord& group) {
@@ -197,8 +199,8 @@ void GroupService::Destroy(const std::shared_ptr<GroupRecord>& group) {
     registry.ForgetName(group->scope);
   }
   registry.engines_changed.notify_all();
-  core_.Log(LogSeverity::kInfo,
-            "group=" + std::to_string(group->id) + " name=" + log::FieldValue(group->name) + " ended");
+  core_.LogOf(group->payer.uid, LogSeverity::kInfo,
+              "group=" + std::to_string(group->id) + " name=" + log::FieldValue(group->name) + " ended");
 }
 
 }  // namespace tandem::daemon

@@ -209,7 +209,8 @@ void PlanService::KeepTimes(const GroupRecord& group, const PrepareRendezvous& r
   std::vector<std::string> gpu_uuids;
   for (const GpuInfo& gpu : group.context.topology.gpus) gpu_uuids.push_back(gpu.uuid);
   const Status kept = tuning_.Put(OpRequestToProto(request), gpu_uuids, candidates).status();
-  if (!kept.ok()) core_.Log(LogSeverity::kWarning, draft.context + ": autotune: " + kept.message());
+  if (!kept.ok())
+    core_.LogOf(group.payer.uid, LogSeverity::kWarning, draft.context + ": autotune: " + kept.message());
 }
 
 Status PlanService::Admit(const GroupRecord& group, Draft& draft) {
@@ -347,8 +348,9 @@ void PlanService::ReportWarnings(GroupRecord& group, const Draft& draft, uint64_
   std::erase_if(kind, [](char letter) { return letter >= '0' && letter <= '9'; });
   if (group.logged_warnings.size() >= kMaxLoggedWarnings || !group.logged_warnings.insert(kind).second)
     return;
-  core_.Log(LogSeverity::kWarning, "group=" + std::to_string(group.id) + " plan=" + std::to_string(plan_id) +
-                                       " " + status.message());
+  core_.LogOf(
+      group.payer.uid, LogSeverity::kWarning,
+      "group=" + std::to_string(group.id) + " plan=" + std::to_string(plan_id) + " " + status.message());
 }
 
 void PlanService::Remove(GroupRecord& group, uint64_t plan_id) {

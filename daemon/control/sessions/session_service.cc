@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/descriptor_reserve.h"
 #include "common/log_field.h"
 #include "common/protocol.h"
 #include "daemon/control/blame.h"
@@ -94,11 +95,11 @@ Result<v1::AttachReply> SessionService::Attach(const PeerIdentity& peer, const v
     registry.Touch(*session);
     ++registry.sessions_total;
   }
-  core_.Log(LogSeverity::kInfo,
-            "session=" + std::to_string(session->id) + " attached pid=" + std::to_string(peer.pid) +
-                " uid=" + std::to_string(peer.uid) +
-                (session->owner.empty() ? std::string() : " owner=" + log::FieldValue(session->owner)) +
-                " name=" + log::FieldValue(session->name));
+  core_.LogOf(peer.uid, LogSeverity::kInfo,
+              "session=" + std::to_string(session->id) + " attached pid=" + std::to_string(peer.pid) +
+                  " uid=" + std::to_string(peer.uid) +
+                  (session->owner.empty() ? std::string() : " owner=" + log::FieldValue(session->owner)) +
+                  " name=" + log::FieldValue(session->name));
   return ReplyTo(*session);
 }
 
@@ -148,8 +149,8 @@ Result<v1::AttachReply> SessionService::Reattach(const PeerIdentity& peer,
     if (peer.uid != known.uid || peer.pid != known.pid || peer.start_ticks != known.start_ticks) return lost;
     session->away = false;
   }
-  core_.Log(LogSeverity::kInfo,
-            "session=" + std::to_string(session->id) + " resumed pid=" + std::to_string(peer.pid));
+  core_.LogOf(peer.uid, LogSeverity::kInfo,
+              "session=" + std::to_string(session->id) + " resumed pid=" + std::to_string(peer.pid));
   return ReplyTo(*session);
 }
 
@@ -208,11 +209,24 @@ Status SessionService::AddTransfer(uint64_t session_id, const v1::FdTransfer& pa
     }
     quota = core_.registry.ledger.Check(session->payer(), Resource::kDescriptors, fds.size(), unclaimed);
   }
+  // Whatever quotas allow, tandemd keeps some for everything else.
+  for (size_t i = 0; quota.ok() && i < fds.size(); ++i) {
+    if (LeavesReserve(fds[i].get(), DescriptorUse::kClient)) continue;
+    quota = ResourceExhausted("tandemd has too few descriptors left: see its LimitNOFILE")
+                .WithDetail({.reason = "QUOTA_DESCRIPTORS", .who = "the node", .field = {}});
+  }
   if (!quota.ok()) {
     session->transfers.Refuse(part.transfer_id(), quota);
     return quota;
   }
   return session->transfers.Add(part.transfer_id(), part.index(), part.total(), std::move(fds));
+}
+
+std::set<uint64_t> SessionService::Ids() {
+  std::set<uint64_t> ids;
+  RegistryLock lock(core_.registry);
+  for (const auto& [id, session] : core_.registry.sessions) ids.insert(id);
+  return ids;
 }
 
 bool SessionService::ReapOrphans() {
@@ -360,8 +374,13 @@ void SessionService::EndSession(uint64_t session_id, End end, const std::string&
   session->transfers.Close();
   if (LeasePort* const port = core_.lease_port.load(); port != nullptr) port->Close(session_id, told);
   const bool clean = end == End::kDetached || end == End::kClosed;
-  core_.Log(clean ? LogSeverity::kInfo : LogSeverity::kWarning,
-            "session=" + std::to_string(session_id) + " " + how);
+  const LogSeverity severity = clean ? LogSeverity::kInfo : LogSeverity::kWarning;
+  const std::string text = "session=" + std::to_string(session_id) + " " + how;
+  if (end == End::kEvicted) {
+    core_.Log(severity, text);  // an operator's act
+  } else {
+    core_.LogOf(session->peer.uid, severity, text);
+  }
 }
 
 }  // namespace tandem::daemon

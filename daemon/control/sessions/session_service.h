@@ -54,6 +54,8 @@ class SessionService {
   // A session's descriptors as they come over its lease.
   Status AddTransfer(uint64_t session_id, const v1::FdTransfer& part, ForeignFds fds)
       TANDEM_EXCLUDES(registry_mutex);
+  // The sessions that there are.
+  std::set<uint64_t> Ids() TANDEM_EXCLUDES(registry_mutex);
   // Closes unclaimed descriptors that are too old; true while some are left.
   bool ReapOrphans() TANDEM_EXCLUDES(registry_mutex);
   // A place for one call of the session, for as long as it is held; see Control::Admit.

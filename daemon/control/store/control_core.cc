@@ -7,6 +7,14 @@ void ControlCore::Log(LogSeverity severity, const std::string& text) const {
   if (options.log) options.log(severity, text);
 }
 
+void ControlCore::LogOf(std::optional<uint32_t> uid, LogSeverity severity, const std::string& text) const {
+  if (options.log_of) {
+    options.log_of(uid, severity, text);
+  } else {
+    Log(severity, text);
+  }
+}
+
 Result<int> ControlCore::FindGpu(const std::string& uuid) const {
   Result<int> gpu = options.topology.Find(uuid);
   if (!gpu.ok()) return gpu.status().WithDetail({.reason = "NO_GPU", .who = {}, .field = "gpu_uuid"});

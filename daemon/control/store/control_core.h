@@ -6,6 +6,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,9 @@ struct ControlCore {
 
   // Any thread.
   void Log(LogSeverity severity, const std::string& text) const;
+  // The same for what a user's programs do, however often they do it: ControlOptions::log_of. `uid`: none if
+  // nobody knows whose it is.
+  void LogOf(std::optional<uint32_t> uid, LogSeverity severity, const std::string& text) const;
   // The position of a GPU. NOT_FOUND, reason NO_GPU.
   Result<int> FindGpu(const std::string& uuid) const;
   // The same for a session's call. PERMISSION_DENIED, reason GPU_NOT_ALLOWED, if the session may not use it.

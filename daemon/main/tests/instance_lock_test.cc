@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "common/fd_socket.h"
+#include "common/socket_file.h"
 
 namespace tandem::daemon {
 namespace {

@@ -32,8 +32,10 @@ TuningStore::TuningStore(std::string state_file, const std::string& shipped_dir)
   if (own.ok()) {
     own_ = *std::move(own);
   } else if (own.status().code() != Code::kNotFound) {
-    refused_.push_back(own.status().message());
     own_refused_ = true;
+    const Status aside = SetAside();
+    refused_.push_back(own.status().message() +
+                       (aside.ok() ? "; it is " + state_file_ + ".refused now" : "; " + aside.message()));
   }
   TuningTable merged = shipped_;
   merged.Merge(own_);
@@ -50,13 +52,17 @@ std::vector<std::string> TuningStore::refused() const {
   return refused_;
 }
 
+Status TuningStore::SetAside() {
+  if (!own_refused_) return Status::Ok();
+  std::error_code error;
+  std::filesystem::rename(state_file_, state_file_ + ".refused", error);
+  if (error) return Unavailable("cannot set the refused " + state_file_ + " aside: " + error.message());
+  own_refused_ = false;
+  return Status::Ok();
+}
+
 Status TuningStore::ReplaceLocked(TuningTable own) {
-  if (own_refused_) {
-    std::error_code error;
-    std::filesystem::rename(state_file_, state_file_ + ".refused", error);
-    if (error) return Unavailable("cannot set the refused " + state_file_ + " aside: " + error.message());
-    own_refused_ = false;
-  }
+  TANDEM_RETURN_IF_ERROR(SetAside());
   TANDEM_RETURN_IF_ERROR(SaveTuning(state_file_, own));
   own_ = std::move(own);
   TuningTable merged = shipped_;

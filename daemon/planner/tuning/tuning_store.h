@@ -31,7 +31,8 @@ inline constexpr size_t kMaxWantedTuning = 256;
 class TuningStore {
  public:
   // Reads `state_file` and each *.toml of `shipped_dir` in the order of their names; either may be missing.
-  // A file that cannot be used is left out as a whole; refused() names it.
+  // A file that cannot be used is left out as a whole; refused() names it. The state file is set aside then,
+  // as "….refused".
   TuningStore(std::string state_file, const std::string& shipped_dir);
 
   std::shared_ptr<const plan::TuningTable> Snapshot() const;
@@ -39,8 +40,7 @@ class TuningStore {
   std::vector<std::string> refused() const;
   const std::string& state_file() const { return state_file_; }
 
-  // Takes a checked entry over the others and writes the state file; on failure the table is as before. A
-  // state file that was refused is kept as "….refused".
+  // Takes a checked entry over the others and writes the state file; on failure the table is as before.
   Status Put(plan::TuningEntry entry);
   // Takes an entry, or all, out of what was measured here; shipped ones appear again from under them. How
   // many. NOT_FOUND; FAILED_PRECONDITION for an entry that is only in a shipped file.
@@ -55,6 +55,8 @@ class TuningStore {
 
  private:
   Status ReplaceLocked(plan::TuningTable own);
+  // Renames the state file if it was refused and is there still.
+  Status SetAside();
 
   const std::string state_file_;
   mutable std::mutex mutex_;

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <thread>
 #include <vector>
 
@@ -92,7 +93,11 @@ TEST_F(TuningStoreTest, ARefusedFileIsNamedLeftOutAndKept) {
   WriteText(state_, "format = 1\n[[entry]]\ngpu = \"half an entr");
   auto store = Open();
   EXPECT_THAT(store->refused(), ElementsAre(HasSubstr("other.toml: format 7"), HasSubstr(state_)));
+  EXPECT_THAT(store->refused().back(), HasSubstr("tuning.toml.refused")) << "where it is now";
   EXPECT_EQ(Time(*store, 1024), 10);
+  EXPECT_THAT(ReadText(state_ + ".refused"), HasSubstr("half an entr")) << "set aside at once";
+  EXPECT_FALSE(std::filesystem::exists(state_));
+  EXPECT_THAT(Open()->refused(), ElementsAre(HasSubstr("other.toml"))) << "the next start is not told again";
   ASSERT_TRUE(store->Put(MakeEntry(65536, 5)).ok());
   EXPECT_THAT(ReadText(state_ + ".refused"), HasSubstr("half an entr"));
   EXPECT_EQ(Open()->Snapshot()->size(), 2u);

@@ -1,0 +1,197 @@
+"""A user who makes many of something starves nobody: beside the flood another user's job, an operator and a new client go on."""
+
+import contextlib
+import os
+import re
+import socket
+import struct
+import subprocess
+import sys
+import time
+import unittest
+
+from harness import Client, Daemon, TandemTest, host_only, wait_until
+
+FLOODER, USER = 4242, 4243  # uids without a name
+BESIDE = 1.0  # seconds that a job's step, an operator's call and an attach may take beside a flood
+BINDINGS = [["ar.in", 0], ["ar.out", 0]]
+
+# Flooders become another user themselves: that user may not be able to run the tests' interpreter, nor read its library.
+BECOME = f"""
+import os, socket, sys
+os.setgroups([])
+os.setgid({os.getgid()})
+os.setuid({FLOODER})
+"""
+
+# Idle connections to the clients' socket; each line of its output is how many it has opened so far.
+CONNECTIONS = """
+held, opened, told = [], 0, 0
+while True:
+    s = socket.socket(socket.AF_UNIX)
+    try:
+        s.connect(sys.argv[1] + "/client.sock")
+    except OSError:
+        continue
+    if len(sys.argv) > 2:  # the beginning of HTTP/2, so that gRPC takes the connection for a client's
+        try:
+            s.sendall(b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + bytes(3) + bytes([4]) + bytes(5))
+        except OSError:
+            pass
+    held.append(s)
+    held = held[-3000:]
+    opened += 1
+    if opened - told >= 200:
+        told = opened
+        print(opened, flush=True)
+"""
+
+# Attaches and closes in a loop; the same output.
+ATTACHES = """
+message = bytes.fromhex(sys.argv[2])
+opened = told = 0
+while True:
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        s.connect(sys.argv[1] + "/lease.sock")
+        s.send(message)
+        s.recv(65536)
+    except OSError:
+        pass
+    s.close()
+    opened += 1
+    if opened - told >= 200:
+        told = opened
+        print(opened, flush=True)
+"""
+
+
+def attach_message():
+    """A lease message that attaches: a header and two fields of the protocol's versions."""
+    body = bytes([0x0A, 0x04, 0x08, 0x02, 0x10, 0x02])
+    return struct.pack("<IIQ", 0x544E444D, 0, len(body)) + body
+
+
+@host_only("about tandemd's sockets")
+@unittest.skipUnless(os.getuid() == 0, "runs clients of several users")
+class Floods(TandemTest):
+    gpus = 2
+
+    def setUp(self):
+        self.job_key = "0123456789abcdef"
+        self.daemon = Daemon(self.gpus, ("--socket-group", str(os.getgid())))
+        self.addCleanup(self.finish, self.daemon.stop)
+        os.chmod(self.daemon.runtime_dir, 0o755)
+
+    @contextlib.contextmanager
+    def flood(self, program, *arguments):
+        """A process of another user that goes on until the end; begins once 600 of its tries are through."""
+        process = subprocess.Popen(
+            [sys.executable, "-c", BECOME + program, self.daemon.runtime_dir, *arguments],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            self.await_tries(process, 600)
+            yield process
+            self.assertIsNone(process.poll(), "the flood has ended before its time")
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+    def await_tries(self, flood, tries):
+        for line in flood.stdout:
+            if int(line) >= tries:
+                return
+        self.fail(f"the flood has ended before {tries} tries")
+
+    def job(self):
+        """A user's job that has run a step."""
+        clients = [Client(self.daemon, f"rank{rank}", user=USER) for rank in range(2)]
+        for client in clients:
+            client.connect()
+        self.join(clients)
+        self.all_reduce_plan(clients)
+        self.check_all_reduce(clients)
+        return clients
+
+    def shortest(self, act):
+        """Seconds of the best of three: the machine may be busy with other things."""
+        times = []
+        for _ in range(3):
+            began = time.monotonic()
+            act()
+            times.append(time.monotonic() - began)
+            if times[-1] < BESIDE:
+                break
+        return min(times)
+
+    def check_others(self, clients):
+        """A step, an eviction and a new client of other users, each within a second."""
+        self.assertLess(self.shortest(lambda: self.check_all_reduce(clients)), BESIDE, "a job's step")
+
+        def attach():
+            client = Client(self.daemon, "new", user=USER)
+            began = time.monotonic()
+            session = client.connect()
+            attaches.append(time.monotonic() - began)
+            sessions.append(session)
+
+        attaches, sessions = [], []
+        for _ in range(3):
+            attach()
+        self.assertLess(min(attaches), BESIDE, "a new client")
+        new = [s["id"] for s in self.daemon.ctl_json("sessions")["sessions"] if s["name"] == "new"]
+        self.assertLess(self.shortest(lambda: self.daemon.ctl("evict", str(new.pop()))), BESIDE, "an operator's call")
+
+    def test_idle_connections(self):
+        clients = self.job()
+        before = self.daemon.descriptors()
+        for arguments in ((), ("speaks",)):
+            with self.subTest(arguments=arguments), self.flood(CONNECTIONS, *arguments):
+                self.check_others(clients)
+                # Two descriptors for each, of 128 at most, and some that gRPC has still to close.
+                self.assertLess(self.daemon.descriptors() - before, 1000)
+        wait_until(lambda: self.daemon.descriptors() < before + 64, 30, "descriptors of ended connections stay")
+
+    def test_a_connection_without_a_call_is_closed(self):
+        with socket.socket(socket.AF_UNIX) as idle:
+            idle.connect(self.daemon.runtime_dir + "/client.sock")
+            idle.settimeout(20)
+            while idle.recv(4096):  # what gRPC greets with, then the end
+                pass
+
+    def test_attaches(self):
+        clients = self.job()
+        with self.flood(ATTACHES, attach_message().hex()) as flood:
+            self.check_others(clients)
+            self.daemon.ctl("cordon")
+            self.daemon.ctl("cordon", "--undo")
+            self.await_tries(flood, 5000)
+        log = self.daemon.tail(100000)
+        self.assertLess(len(re.findall(rf"attached pid=\d+ uid={FLOODER}\b", log)), 1500)
+        self.assertEqual(len(re.findall("audit call=Cordon", log)), 2, "an operator's lines are not left out")
+        wait_until(
+            lambda: re.search(rf"uid={FLOODER} .*refused.*: \d+ in \d+ s", self.daemon.tail(100000)),
+            30,
+            "the log does not say how many were refused",
+        )
+        self.assertTrue(all(re.match(r"20\d\d-", line) for line in self.daemon.tail(100000).splitlines()))
+
+    def test_removed_sockets_are_made_again_and_said(self):
+        clients = self.job()
+        for name in ("lease.sock", "client.sock"):
+            path = os.path.join(self.daemon.runtime_dir, name)
+            os.unlink(path)
+            wait_until(lambda: os.path.exists(path), 20, f"{name} is not made again")
+            Client(self.daemon, f"after-{name}", user=USER).connect()
+            wait_until(lambda: f"{name} had been removed" in self.daemon.tail(1000), 20, "the log is silent")
+        findings = self.daemon.ctl_json("doctor")["findings"]
+        sockets = [f["message"] for f in findings if f["check"] == "socket"]
+        self.assertEqual(len(sockets), 2, findings)
+        self.check_all_reduce(clients)
+
+
+if __name__ == "__main__":
+    unittest.main()
