@@ -6,11 +6,10 @@
 #include <fstream>
 #include <iterator>
 #include <map>
-#include <numeric>
-#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "common/cli/nearest_name.h"
 #include "daemon/control/blame.h"
 #include "daemon/planner/planner.h"
 #include "program/program.h"
@@ -45,28 +44,10 @@ Status Differ(const JoinClaim& first, const JoinClaim& second, const std::string
   return InvalidArgument(Of(second.request) + text).WithDetail(std::move(detail));
 }
 
-constexpr std::string_view kOptions[] = {"autotune",      "nccl.blocking", "nccl.cga_cluster_size",
-                                         "nccl.max_ctas", "nccl.min_ctas", "placement"};
-
-// Insertions, removals and exchanges of letters between two names.
-size_t Distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = std::exchange(row[j], std::min({changed, row[j] + 1, row[j - 1] + 1}));
-    }
-  }
-  return row.back();
-}
-
-std::string Nearest(std::string_view name) {
-  return std::string(*std::min_element(std::begin(kOptions), std::end(kOptions), [&](auto a, auto b) {
-    return Distance(name, a) < Distance(name, b);
-  }));
-}
+// Engines know NCCL's other names.
+const std::string kOptions[] = {"autotune",      "nccl.blocking", "nccl.cga_cluster_size",
+                                "nccl.max_ctas", "nccl.min_ctas", "order",
+                                "placement"};
 
 }  // namespace
 
@@ -88,11 +69,10 @@ Status CheckJoinRequest(const v1::JoinGroupRequest& request, int pid) {
         .WithDetail(BlameRank("OTHER_HOST", request.rank(), "host_id", pid));
   }
   for (const auto& [option, value] : request.options()) {
-    // Engines know NCCL's own.
     if (option.starts_with("nccl.") || std::count(std::begin(kOptions), std::end(kOptions), option) > 0)
       continue;
-    return InvalidArgument(who + ": there is no group option '" + option + "'; did you mean '" +
-                           Nearest(option) + "'?")
+    return InvalidArgument(who + ": there is no group option '" + option + "'" +
+                           cli::DidYouMean(option, kOptions))
         .WithDetail(BlameRank("BAD_FIELD", request.rank(), "options", pid));
   }
   if (const auto placement = request.options().find("placement"); placement != request.options().end()) {
