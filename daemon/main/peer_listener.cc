@@ -71,7 +71,7 @@ std::string OwnerOfProcess(int pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/cgroup");
   std::stringstream text;
   text << file.rdbuf();
-  return OwnerOf(MemoryCgroup(text.str()));
+  return OwnerOf(AccountedCgroup(text.str()));
 }
 
 void Watch(int epoll, int fd, uint64_t id, uint32_t events) {

@@ -50,8 +50,7 @@ bool LaunchQueue::ServeHeld() {
     }
     const bool is_late = now - launch.held_ns >= launch.run_limit_ns;
     if (word.ok() && *word == 0 && !is_late) {
-      launch.next_chunk_ns =
-          now + std::clamp((now - launch.held_ns) / 8, kMinChunkPauseNs, kMaxChunkPauseNs);
+      launch.next_chunk_ns = now + std::clamp((now - launch.held_ns) / 8, kMinChunkPauseNs, kMaxChunkPauseNs);
       ++i;
       continue;
     }
