@@ -268,6 +268,13 @@ class Browser(WebTest):
         self.assertIn("&lt;img src=x onerror=", page)
         self.assertEqual(len(re.findall(r'class="gpu ready"', page)), 4)
         self.assertGreater(len(re.findall(r'class="run"', page)), 16)
+        # On a telephone pictures are no wider than the screen, so text keeps its size, and each value has its name beside it.
+        page = self.browse("--dump-dom", "--window-size=400,900").stdout
+        for part in ("timeline", "pools"):
+            width = re.search(rf'id="{part}"><svg viewBox="0 0 (\d+) ', page)
+            self.assertTrue(width, page)
+            self.assertLessEqual(int(width.group(1)), 500)
+        self.assertIn('data-name="Command"', page)
         picture = os.environ.get("TANDEM_TEST_SCREENSHOT")
         if picture:
             client.close()
