@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/utf8.h"
+
 namespace tandem::log {
 namespace {
 
@@ -31,10 +33,6 @@ std::string QuotedFieldValue(std::string_view text) {
   return quoted + "\"";
 }
 
-std::string OneLine(std::string_view text) {
-  std::string line(text);
-  std::replace_if(line.begin(), line.end(), IsControl, ' ');
-  return line;
-}
+std::string OneLine(std::string_view text) { return WithoutControlCharacters(text); }
 
 }  // namespace tandem::log

@@ -17,7 +17,7 @@ std::string FieldValue(std::string_view text);
 // `text` in quotes, with backslashes before quotes and backslashes.
 std::string QuotedFieldValue(std::string_view text);
 
-// `text` without line feeds and other control characters.
+// `text` without line feeds and other control characters (WithoutControlCharacters).
 std::string OneLine(std::string_view text);
 
 }  // namespace tandem::log

@@ -88,7 +88,7 @@ Result<std::string> MessageJson(const google::protobuf::Message& message) {
   ordered_json json = ordered_json::parse(text, nullptr, false);
   if (json.is_discarded()) return Internal("the reply's JSON cannot be read back");
   NumbersOf(*message.GetDescriptor(), json);
-  return json.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  return json.dump(1, ' ', true, ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace tandem::ctl

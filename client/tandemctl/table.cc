@@ -5,6 +5,8 @@
 #include <cassert>
 #include <cstdio>
 
+#include "common/utf8.h"
+
 namespace tandem::ctl {
 namespace {
 
@@ -31,6 +33,7 @@ Table::Table(std::vector<std::string> headings) : headings_(std::move(headings))
 void Table::Add(std::vector<std::string> cells) {
   assert(cells.size() <= headings_.size());
   cells.resize(headings_.size());
+  for (std::string& cell : cells) cell = WithoutControlCharacters(cell);
   rows_.push_back(std::move(cells));
 }
 

@@ -134,7 +134,7 @@ std::string TopJson(const TopSample& before, const TopSample& now) {
                              {"mean_us", p.plan->stats().mean_us()},
                              {"p99_us", p.plan->stats().p99_us()}});
   }
-  return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return json.dump(1, ' ', true, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace tandem::ctl

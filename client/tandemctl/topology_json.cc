@@ -35,7 +35,7 @@ Result<std::string> TopologyJson(const admin::v1::GetTopologyReply& reply) {
     json["pcie"].push_back(std::move(pcie));
     json["peer_access"].push_back(std::move(peers));
   }
-  return json.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  return json.dump(1, ' ', true, ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace tandem::ctl

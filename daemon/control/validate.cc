@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "common/utf8.h"
 #include "tandem/v1/tandem.pb.h"
 
 namespace tandem::daemon {
@@ -21,9 +22,7 @@ Status CheckText(const std::string& field, std::string_view text, size_t min, si
                                " bytes, not " + std::to_string(text.size()));
   }
   // Names end in logs and tables.
-  for (unsigned char c : text) {
-    if (c < 0x20 || c == 0x7f) return BadField(field, "must not contain control characters");
-  }
+  if (HasControlCharacters(text)) return BadField(field, "must not contain control characters");
   return Status::Ok();
 }
 

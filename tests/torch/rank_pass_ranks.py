@@ -101,7 +101,8 @@ def test_unequal_shards_that_no_graph_shows(name):
         ):
             compare(function, *given, fused=[op], grads=False)
     told = [str(one.message) for one in told if issubclass(one.category, RuntimeWarning)]
-    assert len(told) == 1 and "other shapes" in told[0] and "shape" in told[0], told
+    assert len(told) == (1 if rank() == 0 else 0), told  # the group's first rank speaks for all
+    assert all("other shapes" in one and "shape" in one for one in told), told
     ops = torch.ops.tandem
     near(ops.matmul_all_reduce(*even, "sum", name), reduced(*even))
     try:
