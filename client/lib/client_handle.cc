@@ -59,7 +59,10 @@ Result<std::shared_ptr<Group>> ClientHandle::JoinGroup(const JoinOptions& given)
   const auto bad = [](const std::string& field, const std::string& text) {
     return InvalidArgument(field + " " + text).WithDetail({.reason = "BAD_FIELD", .field = field});
   };
-  if (given.rank < 0) return bad("rank", "is " + std::to_string(given.rank) + "; the first is 0");
+  if (given.rank < 0) {
+    return OutOfRange("rank is " + std::to_string(given.rank) + "; the first is 0")
+        .WithDetail({.reason = "BAD_FIELD", .field = "rank"});
+  }
   if (given.launch_deadline.count() < 0)
     return bad("launch_deadline", "is negative; 0 is the daemon's default");
   JoinOptions options = given;

@@ -107,7 +107,7 @@ Control::~Control() { Stop(); }
 
 const ControlOptions& Control::options() const { return services_->core.options; }
 void Control::SetTopology(Topology topology) { services_->core.options.topology = std::move(topology); }
-void Control::SetLeasePort(LeasePort* port) { services_->core.lease_port = port; }
+void Control::SetLeasePort(LeasePort* port) { services_->core.SetLeasePort(port); }
 
 void Control::Stop() {
   Registry& registry = services_->core.registry;

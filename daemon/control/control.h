@@ -54,7 +54,8 @@ class Control final : public EngineListener {
 
   // The topology with the links that the engines have found. Before the first session attaches.
   void SetTopology(Topology topology);
-  // Must be set before the first session attaches, and outlive it.
+  // Set before the first session attaches, and null before the port is destroyed: calls under way are waited
+  // for.
   void SetLeasePort(LeasePort* port);
   // Makes every waiting call return UNAVAILABLE; nothing new is accepted.
   void Stop();

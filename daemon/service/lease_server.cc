@@ -70,6 +70,7 @@ LeaseServer::Connection::~Connection() {
 }
 
 LeaseServer::~LeaseServer() {
+  control_.SetLeasePort(nullptr);
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;

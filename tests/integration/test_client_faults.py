@@ -290,7 +290,7 @@ class ClientFaults(TandemTest):
         )
         # Nobody ever sets the signals.
         everybody(clients, "launch", plan="async", bindings=[[role, 0] for role in shapes])
-        wait_until(lambda: any(e["state"] == "started" for e in self.daemon.ctl_json("queue")["entries"]), 10)
+        wait_until(lambda: any(e.get("awaits") for e in self.daemon.ctl_json("queue")["entries"]), 10)
         clients[1].kill()
         clients[0].call("sync", deadline_ms=20000)
         self.assertNamed(clients[0].call("wait", plan="async", check=False), 1)
@@ -323,6 +323,7 @@ class ClientFaults(TandemTest):
             self.assertEqual(reply["code"], "DEADLINE_EXCEEDED", reply)
             self.assertRegex(reply["message"], "rank [01]")
         for group in "ab":
+            everybody(clients, "renew", group=group)
             self.check_all_reduce(clients, key=group)
 
     def test_killed_mid_launch_under_load(self):

@@ -106,6 +106,7 @@ def test_scaled_ops_are_launched_without_python(name):
     a, b, c = rand(2 * world(), 16).to(fp8), rand(16, 4 * world(), seed=1).to(fp8), rand(8, 16, seed=2).to(fp8).t()
     ones = [torch.full(shape, 0.5, device=DEVICE) for shape in ((), (1,), (1, 1))]
     rows, columns = rand(2 * world(), 1).abs() + 0.1, rand(1, 4 * world(), seed=4).abs() + 0.1
+    halves = torch.full((1, 8), 0.5, device=DEVICE)
     bias, scale = rand(4 * world(), seed=5, same=True), torch.tensor(2.0, device=DEVICE)
     want = [2, world(), 4 * world()]
     calls = {
@@ -125,7 +126,7 @@ def test_scaled_ops_are_launched_without_python(name):
             a, [b], rows, [columns], 0, name, [bias], [scale], [wide], [True]
         ),
         "gather for two": lambda: OPS.all_gather_scaled_matmul(
-            a, [b, c], ones[0], ones[1:], 0, name, [None, None], [None, None], [wide, None], [True, False]
+            a, [b, c], rows, [columns, halves], 0, name, [None, None], [None, None], [wide, None], [True, False]
         ),
     }
     for what, call in calls.items():
@@ -141,7 +142,7 @@ def test_scaled_ops_are_launched_without_python(name):
         [out.new_empty(2 * world() ** 2, one.shape[1]) for one in (b, c)],
     )
     scatter = (a, b, rows, columns, "sum", 0, 0, name, None, None, None, wide, False)
-    gather = (a, [b, c], ones[0], ones[1:], 0, name, [None, None], [None, None], [wide, wide], [True, False])
+    gather = (a, [b, c], rows, [columns, halves], 0, name, [None, None], [None, None], [wide, wide], [True, False])
     wanted = [OPS.scaled_matmul_reduce_scatter(*scatter), *flat(OPS.all_gather_scaled_matmul(*gather))]
     for more in ({}, {"graph": "a graph"}):
         for counted in ((0, 2), (2, 0)):

@@ -16,7 +16,9 @@ class Slips(unittest.TestCase):
         cls.addClassCleanup(cls.daemon.stop)
 
     def check(self, placement):
-        for rank, told in enumerate(Ranks(self.daemon, 2, "rank_slips.py", placement, *SLIPS).results()):
+        # On CUDA the second call of the ranks waits behind the first on their streams, which the deadline ends.
+        slips = [slip for slip in SLIPS if not (CUDA and slip == "skipped")]
+        for rank, told in enumerate(Ranks(self.daemon, 2, "rank_slips.py", placement, *slips).results()):
             self.assertEqual(told["before"], [True, True])
             for slip, seen in told["slips"].items():
                 with self.subTest(rank=rank, slip=slip):

@@ -372,7 +372,7 @@ void SessionService::EndSession(uint64_t session_id, End end, const std::string&
     FreeAllOf(*session);
   }
   session->transfers.Close();
-  if (LeasePort* const port = core_.lease_port.load(); port != nullptr) port->Close(session_id, told);
+  core_.CloseLease(session_id, told);
   const bool clean = end == End::kDetached || end == End::kClosed;
   const LogSeverity severity = clean ? LogSeverity::kInfo : LogSeverity::kWarning;
   const std::string text = "session=" + std::to_string(session_id) + " " + how;

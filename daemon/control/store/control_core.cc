@@ -1,5 +1,7 @@
 #include "daemon/control/store/control_core.h"
 
+#include <mutex>
+
 #include "daemon/control/blame.h"
 
 namespace tandem::daemon {
@@ -58,9 +60,19 @@ std::function<void(const std::string&)> ControlCore::IllegalTransitionHandler() 
 
 Status ControlCore::SendDescriptors(uint64_t session_id, uint64_t transfer_id,
                                     const std::vector<SharedFd>& fds) const {
-  LeasePort* const port = lease_port.load();
-  if (port == nullptr) return Internal("no lease socket");
-  return port->Send(session_id, transfer_id, fds);
+  std::shared_lock lock(lease_port_mutex_);
+  if (lease_port_ == nullptr) return Internal("no lease socket");
+  return lease_port_->Send(session_id, transfer_id, fds);
+}
+
+void ControlCore::CloseLease(uint64_t session_id, const Status& why) const {
+  std::shared_lock lock(lease_port_mutex_);
+  if (lease_port_ != nullptr) lease_port_->Close(session_id, why);
+}
+
+void ControlCore::SetLeasePort(LeasePort* port) {
+  std::lock_guard lock(lease_port_mutex_);
+  lease_port_ = port;
 }
 
 Placement ControlCore::PlacementOf(const GroupRecord& group) const {

@@ -3,10 +3,10 @@
 // `ControlCore`: the parts that all services of the control plane share. Their own state is in the registry.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <shared_mutex>
 #include <string>
 #include <vector>
 
@@ -26,8 +26,9 @@ struct ControlCore {
   ControlOptions options;  // not changed once sessions attach, except for quotas (Control::SetLimits)
   Engines& engines;
   Registry registry;
-  std::atomic<LeasePort*> lease_port = nullptr;
 
+  // No call of the port before is under way when this returns.
+  void SetLeasePort(LeasePort* port);
   // Any thread.
   void Log(LogSeverity severity, const std::string& text) const;
   // The same for what a user's programs do, however often they do it: ControlOptions::log_of. `uid`: none if
@@ -44,12 +45,18 @@ struct ControlCore {
   // UNAVAILABLE, reason ENGINE_CRASH_LOOPED and the cure, if the engine of `gpu` is held down; else OK. It
   // stays down until an operator acts, so nobody should wait for it.
   Status CheckCrashLoop(int gpu) const;
+  // Closes an ended session's lease, if there are leases.
+  void CloseLease(uint64_t session_id, const Status& why) const;
   // Sends descriptors to a session by its lease.
   Status SendDescriptors(uint64_t session_id, uint64_t transfer_id, const std::vector<SharedFd>& fds) const;
   // For GroupLifecycle: logs, and calls options.illegal_transition.
   std::function<void(const std::string&)> IllegalTransitionHandler() const;
   // Where the group's kernels run, as of now.
   Placement PlacementOf(const GroupRecord& group) const TANDEM_REQUIRES(registry_mutex);
+
+ private:
+  mutable std::shared_mutex lease_port_mutex_;  // shared in calls of the port
+  LeasePort* lease_port_ = nullptr;
 };
 
 }  // namespace tandem::daemon

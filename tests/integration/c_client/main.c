@@ -271,6 +271,7 @@ static void Launch(void) {
     FAILS(TANDEM_DEADLINE_EXCEEDED, "RANK_LATE", tandem_wait_launch(plan, launch, kPatience));
   }
   Meet(3);
+  OK(tandem_group_renew(group, kPatience));
   /* In a graph. */
   OK(tandem_stream_begin_capture(stream));
   FAILS(TANDEM_FAILED_PRECONDITION, NULL, tandem_stream_begin_capture(stream));
