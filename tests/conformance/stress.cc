@@ -174,12 +174,13 @@ class Stress {
     const int late = common_.Below(world_);
     RankStream& stream = *streams_[0];
     if (rank() != late) {
-      TANDEM_RETURN_IF_ERROR(plan.plan->Launch(stream.ref(), set.bindings, {.deadline = kFailsWithin})
-                                 .WithContext(plan.test->name));
-      TANDEM_RETURN_IF_ERROR(stream.Synchronize(deadline()));
-      const Status ended = plan.plan->Wait(deadline());
+      // The late rank is late, or has begun the renewal already, perhaps before this launch is made.
+      Status ended = plan.plan->Launch(stream.ref(), set.bindings, {.deadline = kFailsWithin});
+      if (ended.ok()) {
+        TANDEM_RETURN_IF_ERROR(stream.Synchronize(deadline()));
+        ended = plan.plan->Wait(deadline());
+      }
       const std::vector<uint32_t>& blamed = ended.detail().ranks;
-      // The late rank is late, or has begun the renewal already.
       const bool named = ended.detail().reason == "RANK_LATE" || ended.detail().reason == "RENEWING";
       if (!named || blamed.size() != 1 || static_cast<int>(blamed[0]) != late) {
         return Internal(plan.test->name + " without rank " + std::to_string(late) + ": " + ended.ToString());
