@@ -50,9 +50,15 @@ class Rounds(TandemTest):
         baseline = self.usage()
         for index in range(200):
             self.round(index, random.choice(["none", "now", "after"]))
-        wait_until(
-            lambda: self.usage() == baseline, 30, f"usage does not return to the baseline {baseline}: {self.usage()}"
-        )
+
+        def settled():
+            """tandemd closes idle connections meanwhile, so it may have fewer descriptors."""
+            usage = self.usage()
+            return usage.pop("descriptors") <= baseline["descriptors"] and all(
+                baseline[k] == n for k, n in usage.items()
+            )
+
+        wait_until(settled, 30, f"usage does not return to the baseline {baseline}: {self.usage()}")
         self.assertEqual(len(self.daemon.engine_pids()), 2)
 
 

@@ -95,6 +95,20 @@ bool DesyncWatch::FailLaunch(RegistryLock& lock, GroupRecord& group, size_t rank
   return lock.Outside([&] { return decided->Wait(Waiter::For(kEngineAnswer)); }).ok();
 }
 
+// A rank that renews the group prepares nothing before the renewal, for which it waits for the ranks that
+// prepare.
+std::optional<Status> DesyncWatch::Renewing(const GroupRecord& group, const PrepareRendezvous& rendezvous) {
+  const std::shared_ptr<Renewal>& renewal = group.client.renewal;
+  if (renewal == nullptr || renewal->stopped.phase() != Rendezvous::Phase::kGathering) return std::nullopt;
+  for (size_t peer = 0; peer < group.world(); ++peer) {
+    if (rendezvous.Taken(peer) || !renewal->stopped.Taken(peer)) continue;
+    return Status(Code::kFailedPrecondition,
+                  "rank " + std::to_string(peer) + " has begun to renew group '" + group.name + "'",
+                  BlameRank("RENEWING", static_cast<int>(peer), {}, group.members[peer].pid));
+  }
+  return std::nullopt;
+}
+
 void DesyncWatch::Await(RegistryLock& lock, const std::shared_ptr<GroupRecord>& group,
                         PrepareRendezvous& rendezvous, const std::string& key, size_t rank,
                         uint64_t next_client_launch, const Waiter& waiter) {
@@ -102,24 +116,25 @@ void DesyncWatch::Await(RegistryLock& lock, const std::shared_ptr<GroupRecord>& 
     const Waiter slice{std::min(waiter.deadline, Waiter::Clock::now() + kLookEvery), waiter.cancelled};
     if (rendezvous.AwaitEnd(lock, rank, slice) || waiter.Expired() || waiter.Cancelled()) return;
     if (rendezvous.phase() != Rendezvous::Phase::kGathering || !group->Lives()) return;
+    // Ranks that have not come hear of it by their launches, or know it.
+    const auto end = [&](const Status& told) TANDEM_REQUIRES(registry_mutex) {
+      for (size_t peer = 0; peer < group->world(); ++peer) {
+        if (!rendezvous.Taken(peer)) rendezvous.Acknowledge(peer);
+      }
+      rendezvous.EndGathering(told);
+    };
+    if (const std::optional<Status> renewing = Renewing(*group, rendezvous)) return end(*renewing);
     const std::optional<Found> found = Find(*group, rendezvous, rank, next_client_launch);
     if (!found || (found->in_client && !group->client.stalled.ok())) continue;
     const Status why = Describe(*group, rendezvous, key, rank, *found);
     const Status named = why.WithContext("group '" + group->name + "'");
-    // Ranks that have not come hear of it by their launches.
-    const auto end = [&]() TANDEM_REQUIRES(registry_mutex) {
-      for (size_t peer = 0; peer < group->world(); ++peer) {
-        if (!rendezvous.Taken(peer)) rendezvous.Acknowledge(peer);
-      }
-      rendezvous.EndGathering(named);
-    };
     if (found->in_client) {
-      end();
+      end(named);
       groups_.Stall(*group, named);
       return;
     }
     if (!FailLaunch(lock, *group, rank, *found, why)) continue;
-    if (rendezvous.phase() == Rendezvous::Phase::kGathering) end();
+    if (rendezvous.phase() == Rendezvous::Phase::kGathering) end(named);
     core_.Log(LogSeverity::kWarning, "group=" + std::to_string(group->id) + " stalled: " + why.message());
     groups_.PostEvent(
         *group, GroupService::EventOf(*group, v1::Event::GROUP_STALLED, static_cast<int>(rank), named), -1);

@@ -40,6 +40,9 @@ class DesyncWatch {
   };
   static std::optional<Found> Find(const GroupRecord& group, const PrepareRendezvous& rendezvous, size_t rank,
                                    uint64_t next_client_launch) TANDEM_REQUIRES(registry_mutex);
+  // The failure of a prepare that waits for a rank which renews the group; none if it waits for no such rank.
+  static std::optional<Status> Renewing(const GroupRecord& group, const PrepareRendezvous& rendezvous)
+      TANDEM_REQUIRES(registry_mutex);
   static Status Describe(const GroupRecord& group, const PrepareRendezvous& rendezvous,
                          const std::string& key, size_t rank, const Found& found)
       TANDEM_REQUIRES(registry_mutex);
