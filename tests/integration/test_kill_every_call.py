@@ -47,8 +47,8 @@ class KillEveryCall(TandemTest):
         }
 
     def settles(self, baseline):
-        """The usage comes back to the baseline; tandemd closes idle connections meanwhile, so it may have fewer descriptors. CUDA opens a descriptor of its own now and then; a leak of one in each of the
-        forty rounds would show all the same."""
+        """The usage comes back to the baseline. tandemd closes idle connections meanwhile, so it may have fewer descriptors. CUDA opens
+        one of its own now and then; a leak of one in each of the forty rounds would show all the same."""
         spare = 4 if CUDA else 0
 
         def settled():
@@ -151,7 +151,7 @@ class KillEveryCall(TandemTest):
             if index == 4:
                 wait_until(lambda: self.usage()["sessions"] == 0, 20)
                 baseline = self.usage()
-        wait_until(lambda: self.usage() == baseline, 20, f"usage stays at {self.usage()}, not {baseline}")
+        self.settles(baseline)
 
 
 if __name__ == "__main__":
