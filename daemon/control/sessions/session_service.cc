@@ -209,7 +209,7 @@ Status SessionService::AddTransfer(uint64_t session_id, const v1::FdTransfer& pa
     }
     quota = core_.registry.ledger.Check(session->payer(), Resource::kDescriptors, fds.size(), unclaimed);
   }
-  // Whatever quotas allow, tandemd keeps some for everything else.
+  // tandemd keeps a reserve of descriptors beyond all quotas.
   for (size_t i = 0; quota.ok() && i < fds.size(); ++i) {
     if (LeavesReserve(fds[i].get(), DescriptorUse::kClient)) continue;
     quota = ResourceExhausted("tandemd has too few descriptors left: see its LimitNOFILE")

@@ -19,7 +19,7 @@ from .. import _c, errors
 __all__ = ["install"]
 
 _HOLD = "_tandem_hold"
-# Of graphs whose CUDA handle the program has asked for: nobody knows how long it uses that.
+# Holds of graphs whose CUDA handle the program has asked for. They stay, since the use of a handle has no known end.
 _handed_out: list[_c.Handle] = []
 
 

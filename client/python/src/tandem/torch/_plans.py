@@ -217,7 +217,7 @@ class PlanCache:
         self._attachment = attachment
         self._table = table
         self._plans: dict[Any, Prepared | Refusal] = {}
-        # Calls from Python run one after another. Whoever has the turn may wait for other ranks, so nothing else waits for it.
+        # Calls from Python run one after another. The thread with the turn may wait for other ranks, so nothing else waits for it.
         self._turn = threading.RLock()
         # Of the group alone: a launch of another group waits for other ranks.
         self._stream: Stream | None = None
