@@ -189,7 +189,9 @@ class Launches(Placed):
             self.daemon.close_clients()
             wait_until(lambda: self.daemon.ctl_json("stats")["sessions"] == 0, 20)
             counts.append(self.daemon.descriptors())
-        self.assertEqual(counts[2], counts[-1], counts)
+        # gRPC closes idle connections meanwhile, so there may be fewer.
+        baseline = max(counts[:3])
+        wait_until(lambda: self.daemon.descriptors() <= baseline, 20, f"descriptors stay: {counts}")
 
 
 @needs_gpus(3)
