@@ -107,6 +107,13 @@ struct TestingConfig {
   bool emulated_fused = false;  // host backend: engines claim the fused kernels, and run them step by step
 };
 
+// TLS and password of the TCP addresses, the page's and the metrics'. "": not asked for.
+struct HttpConfig {
+  std::string certificate = {}, key = {};     // PEM files; absolute
+  std::string user = {}, password_file = {};  // the name, and a file with the password; absolute
+  bool allow_plain = false;                   // addresses beyond the loopback without TLS or password, too
+};
+
 struct Config {
   std::string runtime_dir = "/run/tandem";  // the clients' sockets lease.sock and client.sock; absolute
   std::string admin_dir;  // admin.sock; "": AdminDirectory; absolute, and apart from runtime_dir
@@ -140,6 +147,7 @@ struct Config {
       "off";                       // "address:port" that serves Prometheus metrics (port 0: any), or "off"
   bool metrics_per_plan = false;   // series of each live plan
   std::string web_listen = "off";  // "address:port" that serves the node's page, or "off"
+  HttpConfig http;
   QuotaConfig quotas;
   SupervisorConfig supervisor;
   MpsConfig mps;
@@ -159,6 +167,14 @@ std::string AdminDirectory(const Config& config);
 
 // The engines that must work for the node to be ready; 0: all.
 int64_t EnginesNeeded(const Config& config);
+
+// Whether an address that a key names, "address:port", is one that this machine alone reaches. Any name but
+// localhost may lead elsewhere.
+bool IsLoopbackAddress(std::string_view listen);
+
+// Whether the page or the metrics may be served at `listen`: beyond the loopback with TLS and a password
+// only, but for http.allow_plain. FAILED_PRECONDITION names the keys that are missing.
+Status CheckExposure(const HttpConfig& http, const std::string& listen);
 
 // Checks what no key can check alone: paths that are absolute and short enough for a socket, orders between
 // keys. INVALID_ARGUMENT names the keys, their values and the limits.

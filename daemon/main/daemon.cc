@@ -393,6 +393,7 @@ std::vector<std::string> Daemon::Reload(const Config& next) {
   metrics_per_plan_ = next.metrics_per_plan;
   config_.metrics_listen = next.metrics_listen;
   config_.web_listen = next.web_listen;
+  config_.http = next.http;
   listeners_->Apply(config_);
   // An operator's own cordon or drain stays until the key changes.
   if (config_.cordoned != next.cordoned) {

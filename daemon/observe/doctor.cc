@@ -196,9 +196,11 @@ void CheckLimits(const DoctorInput& input, Findings& findings) {
 
 void CheckListeners(const DoctorInput& input, Findings& findings) {
   for (const auto& [table, error] : input.listen_errors) {
-    findings.push_back(
-        {Severity::kWarning, table, error,
-         "free the address or set another " + table + ".listen, then reload tandemd; everything else works"});
+    const std::string advice =
+        table == "http" ? "mend the files that [http] names, then reload tandemd; everything else works"
+                        : "free the address, protect it by [http] or set another " + table +
+                              ".listen, then reload tandemd; everything else works";
+    findings.push_back({Severity::kWarning, table, error, advice});
   }
 }
 

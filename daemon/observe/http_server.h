@@ -1,7 +1,8 @@
 // File: http_server.h
 //
 // `HttpServer`: small answers by HTTP to GET and HEAD, for monitoring and for the page. An idle or slow
-// connection is closed after some seconds, and holds nobody else up.
+// connection is closed after some seconds, and holds nobody else up: http_loop.h has the connections, and a
+// few threads make the answers.
 #pragma once
 
 #include <functional>
@@ -10,6 +11,8 @@
 #include <vector>
 
 #include "daemon/observe/health.h"
+#include "daemon/observe/http_loop.h"
+#include "daemon/observe/http_security.h"
 #include "daemon/observe/metrics.h"
 #include "tandem/status.h"
 
@@ -30,16 +33,17 @@ struct HttpRoute {
 
 class HttpServer {
  public:
-  // `listen` is "address:port", port 0 for any free one. `threads` connections are served at once; one that
-  // waits takes some 20 KiB.
-  // UNAVAILABLE reports why it cannot listen.
-  static Result<std::unique_ptr<HttpServer>> Start(const std::string& listen, std::vector<HttpRoute> routes,
-                                                   int threads = 128);
+  // `listen` is "address:port", port 0 for any free one. UNAVAILABLE reports why it cannot listen.
+  static Result<std::unique_ptr<HttpServer>> Start(
+      const std::string& listen, std::vector<HttpRoute> routes, HttpLimits limits = {},
+      std::shared_ptr<const HttpSecurity> security = std::make_shared<const HttpSecurity>());
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
   // Where it listens.
   int port() const;
+  // For connections from now on. Thread-safe.
+  void SetSecurity(std::shared_ptr<const HttpSecurity> security);
 
  private:
   struct Parts;

@@ -9,9 +9,13 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <future>
+#include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/unique_fd.h"
@@ -23,22 +27,29 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-UniqueFd Connect(int port) {
+// From `own`, one of the loopback's addresses.
+UniqueFd Connect(int port, const char* own = "127.0.0.1") {
   sockaddr_in address{};
   address.sin_family = AF_INET;
+  UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(::inet_pton(AF_INET, own, &address.sin_addr), 1);
+  EXPECT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   EXPECT_EQ(::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
   timeval limit{20, 0};
   ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
   return socket;
 }
 
-std::string Ask(int port, const std::string& request) {
+UniqueFd Send(int port, const std::string& request) {
   UniqueFd socket = Connect(port);
   EXPECT_EQ(::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(request.size()));
+  return socket;
+}
+
+std::string ReadAll(const UniqueFd& socket) {
   std::string answer;
   std::array<char, 4096> buffer;
   ssize_t length;
@@ -46,6 +57,8 @@ std::string Ask(int port, const std::string& request) {
     answer.append(buffer.data(), static_cast<size_t>(length));
   return answer;
 }
+
+std::string Ask(int port, const std::string& request) { return ReadAll(Send(port, request)); }
 
 std::string Get(int port, const std::string& path) {
   return Ask(port, "GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -109,7 +122,7 @@ TEST(HttpServerTest, IdleConnectionsDoNotHoldScrapesUp) {
   auto server = StartMonitoring("127.0.0.1:0");
   ASSERT_TRUE(server.ok()) << server.status().ToString();
   std::vector<UniqueFd> idle;
-  for (int i = 0; i < 64; ++i) {
+  for (int i = 0; i < 300; ++i) {
     idle.push_back(Connect((*server)->port()));
     // Every other one has begun to ask, and goes on too slowly.
     if (i % 2 == 0) {
@@ -141,6 +154,103 @@ TEST(HttpServerTest, IdleAndSlowConnectionsAreClosed) {
   closed = true;
   writer.join();
   EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(6));
+}
+
+// Whether the peer has closed, now or within the time of Connect.
+bool IsClosed(const UniqueFd& socket) {
+  char byte;
+  return ::recv(socket.get(), &byte, 1, 0) == 0;
+}
+
+bool IsOpen(const UniqueFd& socket) {
+  char byte;
+  return ::recv(socket.get(), &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN;
+}
+
+Result<std::unique_ptr<HttpServer>> StartWithLimits(size_t connections, size_t per_peer) {
+  const std::chrono::hours none{1};
+  return HttpServer::Start("127.0.0.1:0", {{"/", [](const std::string&) { return HttpAnswer{}; }}},
+                           {.connections = connections,
+                            .per_peer = per_peer,
+                            .head_time = none,
+                            .answer_time = none,
+                            .ending_time = none});
+}
+
+TEST(HttpServerTest, TheOldestConnectionWithoutAHeadGoesFirst) {
+  for (const auto& [connections, per_peer] : {std::pair(4, 100), std::pair(100, 4)}) {
+    auto server = StartWithLimits(static_cast<size_t>(connections), static_cast<size_t>(per_peer));
+    ASSERT_TRUE(server.ok()) << server.status().ToString();
+    std::vector<UniqueFd> idle;
+    for (int i = 0; i < 5; ++i) idle.push_back(Connect((*server)->port()));
+    EXPECT_TRUE(IsClosed(idle[0]));
+    for (size_t i = 1; i < 5; ++i) EXPECT_TRUE(IsOpen(idle[i])) << i;
+    EXPECT_THAT(Get((*server)->port(), "/"), StartsWith("HTTP/1.1 200"));
+    EXPECT_TRUE(IsClosed(idle[1]));
+    EXPECT_TRUE(IsOpen(idle[4]));
+  }
+}
+
+TEST(HttpServerTest, AnotherAddressKeepsItsConnections) {
+  auto server = StartWithLimits(100, 4);
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  const UniqueFd other = Connect((*server)->port(), "127.0.0.2");
+  std::vector<UniqueFd> idle;
+  for (int i = 0; i < 8; ++i) idle.push_back(Connect((*server)->port()));
+  for (size_t i = 0; i < 4; ++i) EXPECT_TRUE(IsClosed(idle[i])) << i;
+  EXPECT_TRUE(IsOpen(other));
+}
+
+TEST(HttpServerTest, AnAnswerThatIsAwaitedIsNotDropped) {
+  std::promise<void> may_answer;
+  const std::shared_future<void> answers = may_answer.get_future().share();
+  auto server = HttpServer::Start("127.0.0.1:0",
+                                  {{"/",
+                                    [answers](const std::string&) {
+                                      answers.wait();
+                                      return HttpAnswer{.body = "late"};
+                                    }}},
+                                  {.connections = 2, .head_time = std::chrono::hours(1)});
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  const UniqueFd first = Send((*server)->port(), "GET / HTTP/1.1\r\n\r\n");
+  const UniqueFd second = Send((*server)->port(), "GET / HTTP/1.1\r\n\r\n");
+  // Both others wait for their answers, so there is no room for a third.
+  EXPECT_TRUE(IsClosed(Connect((*server)->port())));
+  may_answer.set_value();
+  EXPECT_THAT(ReadAll(first), HasSubstr("late"));
+  EXPECT_THAT(ReadAll(second), HasSubstr("late"));
+}
+
+TEST(HttpServerTest, AHalfClosedConnectionGetsItsAnswer) {
+  auto server = StartMonitoring("127.0.0.1:0");
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  const UniqueFd socket = Send((*server)->port(), "GET /livez HTTP/1.1\r\n\r\n");
+  ASSERT_EQ(::shutdown(socket.get(), SHUT_WR), 0);
+  EXPECT_THAT(ReadAll(socket), HasSubstr("live"));
+}
+
+TEST(HttpServerTest, WhatIsNoRequestIsRefused) {
+  auto server = StartMonitoring("127.0.0.1:0");
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  EXPECT_THAT(Ask((*server)->port(), "hello\r\n\r\n"), StartsWith("HTTP/1.1 400"));
+  EXPECT_THAT(Ask((*server)->port(), std::string(kMaxHttpHead, 'x')), StartsWith("HTTP/1.1 431"));
+  EXPECT_THAT(Ask((*server)->port(), "DELETE /livez HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 405"));
+}
+
+TEST(HttpServerTest, ALongAnswerArrivesWhole) {
+  const std::string body(16 << 20, 'x');
+  auto server =
+      HttpServer::Start("127.0.0.1:0", {{"/", [&](const std::string&) { return HttpAnswer{.body = body}; }}});
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  const std::string answer = Get((*server)->port(), "/");
+  EXPECT_EQ(answer.size() - answer.find("\r\n\r\n") - 4, body.size());
+}
+
+TEST(HttpServerTest, AThrowingRouteIsAnAnswer) {
+  auto server = HttpServer::Start(
+      "127.0.0.1:0", {{"/", [](const std::string&) -> HttpAnswer { throw std::runtime_error("a cause"); }}});
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  EXPECT_THAT(Get((*server)->port(), "/"), testing::AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("a cause")));
 }
 
 TEST(HttpServerTest, ATakenPortIsAnErrorThatNamesIt) {

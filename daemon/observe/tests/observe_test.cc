@@ -182,6 +182,9 @@ TEST(DoctorTest, NamesWhatIsWrong) {
   input = Healthy();
   input.listen_errors["metrics"] = "metrics cannot be served: cannot listen at 127.0.0.1:9464: taken";
   EXPECT_EQ(Of(input, "metrics").at(0).severity, Severity::kWarning);
+  input.listen_errors["http"] = "TLS or the password of the page and the metrics: open /p: no such file";
+  EXPECT_EQ(Of(input, "http").at(0).severity, Severity::kWarning);
+  EXPECT_THAT(Of(input, "http").at(0).advice, HasSubstr("files that [http] names"));
 
   input = Healthy();
   input.topology.p2p[0][1] = input.topology.p2p[1][0] = false;
