@@ -104,6 +104,7 @@ struct TestingConfig {
   int64_t engines_per_gpu = 1;      // CUDA: ranks that share each GPU; 8 in all
   int64_t visibility_delay_us = 0;  // host backend: copies and signals appear up to this much later; 0: off
   bool verify_plans = false;        // prove every plan with the verifier before it is handed out
+  std::string gpu_health_file;      // host backend: faults of the emulated GPUs; "": none
   bool emulated_fused = false;  // host backend: engines claim the fused kernels, and run them step by step
 };
 
@@ -139,6 +140,7 @@ struct Config {
   int64_t trace_records = 65536;   // launches kept for `tandemctl trace`; 0: no trace
   std::string ready_with_engines = "all";  // "all", "any", or how many
   bool cordoned = false;                   // no new sessions and groups
+  bool cordon_gpu_on_xid = false;          // a GPU that had an XID takes no new groups
   int64_t stop_grace_ms = 30000;           // how long a stop waits for groups to end
   int64_t restart_grace_ms = 0;  // how long jobs wait for the next tandemd; 0: they end with this one
   LogLevel log_level = LogLevel::kInfo;

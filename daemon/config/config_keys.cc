@@ -133,6 +133,9 @@ const std::vector<KeySpec>& Table() {
           "number from 1 to 8. A number above that of the GPUs: all.")),
       Live(Bool("cordoned", TANDEM_FIELD(cordoned),
                 "The node takes no new sessions and groups, as after `tandemctl cordon`.")),
+      Live(Bool("cordon_gpu_on_xid", TANDEM_FIELD(cordon_gpu_on_xid),
+                "A GPU that had an XID which is a fault of the GPU takes no new groups, as after `tandemctl "
+                "cordon --gpu`.")),
       Live(Integer("stop_grace_ms", TANDEM_FIELD(stop_grace_ms), 0, kDayMs,
                    "How long a stop waits for the groups to end. The unit's TimeoutStopSec must be longer.")),
       Integer(
@@ -240,6 +243,9 @@ const std::vector<KeySpec>& Table() {
       WithOldName("debug.verify_plans", Bool("testing.verify_plans", TANDEM_FIELD(testing.verify_plans),
                                              "Every plan is proved by the verifier before it is handed out. "
                                              "A plan takes a few milliseconds more.")),
+      Text(
+          "testing.gpu_health_file", TANDEM_FIELD(testing.gpu_health_file),
+          "Host backend: file with the faults of the emulated GPUs, one in a line: `0 xid 79`. Empty: none."),
       Bool("testing.emulated_fused", TANDEM_FIELD(testing.emulated_fused),
            "Host backend: engines claim the fused kernels, and run these programs step by step."),
   };

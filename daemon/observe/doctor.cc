@@ -228,6 +228,25 @@ void CheckTuning(const DoctorInput& input, Findings& findings) {
   }
 }
 
+void CheckGpuHealth(const DoctorInput& input, Findings& findings) {
+  for (size_t gpu = 0; gpu < input.gpus.size(); ++gpu) {
+    for (const auto& [kind, text] : FaultsOf(input.gpus[gpu])) {
+      const bool degraded = kind == GpuFault::kLinks || kind == GpuFault::kClocks;
+      std::string advice = "reset or replace it: `dmesg | grep -i xid` and `nvidia-smi -q` have more";
+      if (kind == GpuFault::kXid)
+        advice += "; tandemctl cordon --undo --gpu " + std::to_string(gpu) + " forgets the XID";
+      if (kind == GpuFault::kClocks) advice = "look at its temperature, fans and power supply";
+      findings.push_back({degraded ? Severity::kWarning : Severity::kFailure, "gpu_health",
+                          GpuText(input.topology, gpu) + " " + text, advice});
+    }
+  }
+  for (const auto& [gpu, why] : input.control.cordoned_gpus) {
+    findings.push_back({Severity::kNote, "gpu_cordoned",
+                        GpuText(input.topology, static_cast<size_t>(gpu)) + " takes no new groups: " + why,
+                        "tandemctl cordon --undo --gpu " + std::to_string(gpu) + " ends it"});
+  }
+}
+
 void CheckWork(const DoctorInput& input, Findings& findings) {
   if (input.control.admission == Admission::kDraining) {
     findings.push_back({Severity::kNote, "draining", "the node drains: no new sessions and groups",
@@ -275,6 +294,7 @@ std::vector<DoctorFinding> Diagnose(const DoctorInput& input) {
   CheckListeners(input, findings);
   CheckSockets(input, findings);
   CheckTuning(input, findings);
+  CheckGpuHealth(input, findings);
   CheckWork(input, findings);
   return findings;
 }
