@@ -25,8 +25,8 @@ class HttpListeners {
   // the key and the password again. Where they cannot be used, servers keep those that they have, and none
   // starts. Not thread-safe.
   void Apply(const Config& config);
-  // Why something is not served that `config` asks for, by the name of its table: "metrics", "web",
-  // "http".
+  // Why metrics or page are not served although `config` asks for them. Keys are tables of the configuration:
+  // "metrics", "web", "http".
   // Thread-safe.
   std::map<std::string, std::string> Errors() const;
 

@@ -11,7 +11,7 @@ namespace {
 // device plugin for Kubernetes sees it.
 constexpr std::array<uint32_t, 6> kProgramXids = {13, 31, 43, 45, 68, 109};
 
-// What operators meet most, in NVIDIA's words.
+// XIDs that operators meet most, in NVIDIA's words.
 struct KnownXid {
   uint32_t xid;
   const char* name;

@@ -18,7 +18,7 @@
 
 namespace tandem::daemon {
 
-// One look at a GPU. What the GPU or the driver does not report stays without a value.
+// One look at a GPU. A field without a value is one that the GPU or the driver does not report.
 struct GpuReading {
   bool lost = false;           // it has fallen off the bus, or needs a reset
   std::vector<uint32_t> xids;  // since the look before
@@ -50,10 +50,11 @@ bool IsGpuFault(uint32_t xid);
 // Takes a reading up. Returns the XIDs of it that are faults of the GPU.
 std::vector<uint32_t> Update(GpuReading reading, GpuCondition* condition);
 
-// What is wrong: the kind, and a part of a sentence without a subject: "has XID 79 (…)".
+// The faults: the kind, and a sentence that lacks its subject, the GPU: "had XID 79 (…)".
 std::vector<std::pair<GpuFault, std::string>> FaultsOf(const GpuCondition& condition);
 
-// Which of NvmlApi::ClockLimits hold: "power_cap", "hw_slowdown", "sw_thermal", "hw_thermal", "power_brake".
+// Bits of NvmlApi::ClockLimits with their names: "power_cap", "hw_slowdown", "sw_thermal", "hw_thermal",
+// "power_brake".
 struct ClockLimit {
   uint64_t bit;
   std::string_view name;
@@ -69,7 +70,7 @@ inline constexpr ClockLimit kClockLimits[] = {{kNvmlPowerCap, "power_cap", false
 class GpuHealthSource {
  public:
   virtual ~GpuHealthSource() = default;
-  // Of all GPUs, in the node's order.
+  // Readings of all GPUs, in the node's order.
   virtual std::vector<GpuReading> Read() = 0;
 };
 

@@ -69,7 +69,7 @@ class NvmlSource final : public GpuHealthSource {
     readings_ = std::move(readings);
   }
 
-  // Those that have come; nothing is waited for.
+  // Takes the XIDs that NVML has, and waits for none.
   void TakeXids(std::vector<GpuReading>& readings) {
     constexpr int kMost = 256;  // a GPU in a loop of faults leaves some for the next look
     for (int i = 0; events_ != nullptr && i < kMost; ++i) {

@@ -1,6 +1,6 @@
 // File: gpu_watch.h
 //
-// `GpuWatch`: looks at the GPUs once a second, on a thread of its own, and keeps their condition.
+// `GpuWatch`: a thread that looks at the GPUs once a second and keeps their condition.
 #pragma once
 
 #include <condition_variable>
@@ -48,8 +48,8 @@ class GpuWatch {
   std::thread thread_;
 };
 
-// The NVLinks that each GPU should have: those that it has now, or where they lead to NVSwitches as many as
-// the best GPU of its model.
+// The number of NVLinks that each GPU should have. It is the number of now, or with NVSwitches that of the
+// best GPU of the same model.
 std::vector<int> ExpectedLinks(const Topology& topology, const std::vector<GpuReading>& first);
 
 }  // namespace tandem::daemon

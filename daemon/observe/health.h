@@ -20,9 +20,9 @@ struct Health {
   bool live = true;
   // New jobs can run on every GPU of the node, or on as many as the node needs to be ready.
   bool ready = true;
-  // One sentence for each cause that the node is not ready, not live, or ready on a part of its GPUs, and for
-  // each fault of a GPU. A fault alone leaves the node ready: whether jobs run on the GPU is the operator's
-  // choice.
+  // One sentence for each cause that the node is not ready, not live, or ready on some GPUs only. And one for
+  // each fault of a GPU: a fault alone leaves the node ready, because the operator chooses whether jobs run
+  // there.
   std::vector<std::string> reasons;
 };
 

@@ -18,7 +18,7 @@
 namespace tandem::daemon {
 namespace {
 
-// What an event of epoll is about, where it is not the id of a connection.
+// Events of epoll that no connection has; all others have the id of one.
 constexpr uint64_t kListening = UINT64_MAX, kWake = UINT64_MAX - 1;
 // Connections that are taken in one turn: those that are there come first.
 constexpr int kAcceptedAtOnce = 16;
@@ -186,7 +186,7 @@ size_t HttpLoop::CountOf(const std::string& peer) const {
 }
 
 bool HttpLoop::DropOne(const std::optional<std::string>& peer) {
-  // Who has its answer, then who has not asked, then who takes an answer slowly; the oldest of them.
+  // Connections that have their answer go first, then those without a head, then those that read slowly.
   for (const State state : {State::kEnding, State::kHead, State::kAnswer}) {
     const auto found = std::find_if(connections_.begin(), connections_.end(), [&](const auto& each) {
       return each.second.state == state && (!peer.has_value() || each.second.peer == *peer);

@@ -105,7 +105,7 @@ Result<std::shared_ptr<ssl_ctx_st>> LoadTls(const HttpSecurityFiles& files) {
   return std::shared_ptr<ssl_ctx_st>(context);
 }
 
-// Of one length for any text. "": it cannot be made.
+// All digests have one length. "": none can be made.
 std::string Digest(const std::string& text) {
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   unsigned int length = 0;

@@ -23,7 +23,7 @@ class HttpStream {
   long Write(const char* data, size_t size);
   // Whether the last call that moved nothing waits until the socket takes bytes. TLS may write in a read.
   bool waits_to_write() const { return waits_to_write_; }
-  // Reports the end of what is written to the peer. What is read from now on is no use but for its end.
+  // Reports the end of the answer to the peer. Reads only find the connection's end from now on.
   void EndWriting();
 
   int fd() const { return socket_.get(); }

@@ -157,7 +157,7 @@ void AddQueues(const MetricsInput& input, Families& families) {
   }
 }
 
-// What the driver reports. A GPU that does not report a value has no series of it.
+// Series of the driver's reports. A GPU that does not report a value has no series of it.
 void AddGpuHealth(const MetricsInput& input, Families& families) {
   auto& cordoned =
       families.Add("tandem_gpu_cordoned", "1 while the GPU takes no new groups", MetricType::Gauge);

@@ -76,7 +76,7 @@ struct NvmlProcess {
   uint64_t memory_bytes = 0;  // of the device; 0: not known
 };
 
-// Rows of memory that a GPU has replaced by spare ones. What is pending needs a reset of the GPU.
+// Rows of memory that a GPU has replaced by spare ones. Pending rows need a reset of the GPU.
 struct NvmlRemappedRows {
   uint32_t correctable = 0, uncorrectable = 0;
   bool pending = false, failed = false;

@@ -116,9 +116,9 @@ class Shown(Faults):
                 self.assertIn(named, self.get(self.daemon.metrics_port(), "/readyz"))
                 self.assertEqual(self.findings()["gpu_health"]["message"], named)
                 wait_until(
-                    lambda fault=fault: json.loads(self.get(self.daemon.page_port(), "/state.json"))["topology"]["gpus"][
-                        GPU
-                    ]["faults"]
+                    lambda fault=fault: json.loads(self.get(self.daemon.page_port(), "/state.json"))["topology"][
+                        "gpus"
+                    ][GPU]["faults"]
                     == [fault],
                     20,
                 )
