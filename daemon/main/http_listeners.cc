@@ -4,6 +4,7 @@
 
 #include "common/log.h"
 #include "daemon/admin/page_server.h"
+#include "daemon/observe/monitoring_routes.h"
 
 namespace tandem::daemon {
 void HttpListeners::SetError(const std::string& table, const std::string& text) {

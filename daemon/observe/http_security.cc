@@ -94,7 +94,7 @@ Result<std::shared_ptr<ssl_ctx_st>> LoadTls(const HttpSecurityFiles& files) {
   SSL_CTX_set_mode(context.get(), SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                                       SSL_MODE_RELEASE_BUFFERS);
   // Nobody is asked for a passphrase: a daemon has no terminal.
-  const pem_password_cb* no_passphrase = [](char*, int, int, void*) { return -1; };
+  pem_password_cb* const no_passphrase = [](char*, int, int, void*) { return -1; };
   TANDEM_RETURN_IF_ERROR(UseCertificates(files.certificate, certificate, context.get()));
   const Key key(PEM_read_bio_PrivateKey(TextBio(key_text).get(), nullptr, no_passphrase, nullptr),
                 &EVP_PKEY_free);

@@ -2,8 +2,6 @@
 
 #include <netdb.h>
 #include <netinet/in.h>
-#include <prometheus/metric_family.h>
-#include <prometheus/text_serializer.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -24,17 +22,6 @@ namespace {
 // Threads that make answers. One that waits for an engine leaves the others.
 constexpr int kWorkers = 4;
 constexpr int kBacklog = 512;
-
-// With the causes where it is not good, or `always`.
-HttpAnswer HealthAnswer(bool good, const char* name, const Health& health, bool always) {
-  HttpAnswer answer;
-  answer.code = good ? 200 : 503;
-  answer.body = std::string(good ? "" : "not ") + name + "\n";
-  if (!good || always) {
-    for (const std::string& reason : health.reasons) answer.body += reason + "\n";
-  }
-  return answer;
-}
 
 // The first address that `listen` names, an IPv4 one if there is any.
 Result<UniqueFd> Listen(const std::string& listen) {
@@ -168,25 +155,6 @@ int HttpServer::port() const { return parts_->port; }
 
 void HttpServer::SetSecurity(std::shared_ptr<const HttpSecurity> security) {
   parts_->loop->SetSecurity(std::move(security));
-}
-
-std::vector<HttpRoute> MonitoringRoutes(std::function<MetricsInput()> gather,
-                                        std::function<Health()> health) {
-  return {{"/metrics",
-           [gather = std::move(gather)](const std::string&) {
-             return HttpAnswer{.code = 200,
-                               .type = "text/plain; version=0.0.4; charset=utf-8",
-                               .body = prometheus::TextSerializer().Serialize(CollectMetrics(gather()))};
-           }},
-          {"/livez",
-           [health](const std::string&) {
-             const Health now = health();
-             return HealthAnswer(now.live, "live", now, false);
-           }},
-          {"/readyz", [health](const std::string&) {
-             const Health now = health();
-             return HealthAnswer(now.ready, "ready", now, true);
-           }}};
 }
 
 }  // namespace tandem::daemon

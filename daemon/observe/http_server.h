@@ -10,10 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "daemon/observe/health.h"
 #include "daemon/observe/http_loop.h"
 #include "daemon/observe/http_security.h"
-#include "daemon/observe/metrics.h"
 #include "tandem/status.h"
 
 namespace tandem::daemon {
@@ -21,7 +19,7 @@ namespace tandem::daemon {
 struct HttpAnswer {
   int code = 200;
   std::string type = "text/plain; charset=utf-8";
-  std::string body;
+  std::string body = {};
   std::vector<std::string> headers = {};  // whole lines without their ends: "Cache-Control: no-store"
 };
 
@@ -50,10 +48,5 @@ class HttpServer {
   explicit HttpServer(std::unique_ptr<Parts> parts);
   std::unique_ptr<Parts> parts_;
 };
-
-// What monitoring asks: /metrics for Prometheus, and /livez and /readyz for orchestrators, which answer 200
-// or 503 with one line for each cause. A node that is ready on a part of its GPUs answers 200 with such
-// lines.
-std::vector<HttpRoute> MonitoringRoutes(std::function<MetricsInput()> gather, std::function<Health()> health);
 
 }  // namespace tandem::daemon

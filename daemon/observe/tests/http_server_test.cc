@@ -64,43 +64,24 @@ std::string Get(int port, const std::string& path) {
   return Ask(port, "GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n");
 }
 
-Result<std::unique_ptr<HttpServer>> StartMonitoring(const std::string& listen) {
-  return HttpServer::Start(listen, MonitoringRoutes([] { return MetricsInput(); }, [] { return Health(); }));
+Result<std::unique_ptr<HttpServer>> StartOne(const std::string& listen) {
+  return HttpServer::Start(listen,
+                           {{"/livez", [](const std::string&) { return HttpAnswer{.body = "live\n"}; }}});
 }
 
-TEST(HttpServerTest, ServesMetricsAndHealth) {
-  std::atomic<bool> draining{false}, partly{false};
-  auto server = HttpServer::Start(
-      "127.0.0.1:0", MonitoringRoutes([] { return MetricsInput(); },
-                                      [&] {
-                                        Health health;
-                                        if (draining)
-                                          health = {
-                                              .live = true, .ready = false, .reasons = {"the node drains"}};
-                                        if (partly) health.reasons = {"the engine is down"};
-                                        return health;
-                                      }));
+TEST(HttpServerTest, ServesItsPathsOnly) {
+  auto server = StartOne("127.0.0.1:0");
   ASSERT_TRUE(server.ok()) << server.status().ToString();
   const int port = (*server)->port();
   ASSERT_GT(port, 0);
-  EXPECT_THAT(Get(port, "/metrics"),
-              testing::AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("tandem_uptime_seconds")));
-  EXPECT_THAT(Get(port, "/livez"), StartsWith("HTTP/1.1 200"));
-  EXPECT_THAT(Get(port, "/readyz"), testing::AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("\r\n\r\nready\n")));
-  draining = true;
-  EXPECT_THAT(Get(port, "/livez"), StartsWith("HTTP/1.1 200"));
-  EXPECT_THAT(Get(port, "/readyz"),
-              testing::AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("not ready\nthe node drains\n")));
-  EXPECT_THAT(Ask(port, "HEAD /readyz HTTP/1.1\r\nHost: x\r\n\r\n"),
-              testing::AllOf(StartsWith("HTTP/1.1 503"), Not(HasSubstr("drains"))));
-  partly = true;
-  draining = false;
-  EXPECT_THAT(Get(port, "/readyz"),
-              testing::AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("\r\n\r\nready\nthe engine is down\n")));
-  EXPECT_THAT(Get(port, "/livez"), HasSubstr("\r\n\r\nlive\n"));
+  EXPECT_THAT(Get(port, "/livez"), testing::AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("\r\n\r\nlive\n")));
+  EXPECT_THAT(Get(port, "/livez?verbose"), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(
+      Ask(port, "HEAD /livez HTTP/1.1\r\nHost: x\r\n\r\n"),
+      testing::AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("Content-Length: 5"), Not(HasSubstr("live\n"))));
   EXPECT_THAT(Get(port, "/"), StartsWith("HTTP/1.1 404"));
-  EXPECT_THAT(Get(port, "/metrics/more"), StartsWith("HTTP/1.1 404"));
-  EXPECT_THAT(Ask(port, "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"),
+  EXPECT_THAT(Get(port, "/livez/more"), StartsWith("HTTP/1.1 404"));
+  EXPECT_THAT(Ask(port, "POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"),
               StartsWith("HTTP/1.1 405"));
 }
 
@@ -119,7 +100,7 @@ TEST(HttpServerTest, RoutesGetTheHostAndSetHeaders) {
 }
 
 TEST(HttpServerTest, IdleConnectionsDoNotHoldScrapesUp) {
-  auto server = StartMonitoring("127.0.0.1:0");
+  auto server = StartOne("127.0.0.1:0");
   ASSERT_TRUE(server.ok()) << server.status().ToString();
   std::vector<UniqueFd> idle;
   for (int i = 0; i < 300; ++i) {
@@ -131,13 +112,13 @@ TEST(HttpServerTest, IdleConnectionsDoNotHoldScrapesUp) {
   }
   for (int i = 0; i < 3; ++i) {
     const auto begun = std::chrono::steady_clock::now();
-    EXPECT_THAT(Get((*server)->port(), "/metrics"), StartsWith("HTTP/1.1 200"));
+    EXPECT_THAT(Get((*server)->port(), "/livez"), StartsWith("HTTP/1.1 200"));
     EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::milliseconds(500));
   }
 }
 
 TEST(HttpServerTest, IdleAndSlowConnectionsAreClosed) {
-  auto server = StartMonitoring("127.0.0.1:0");
+  auto server = StartOne("127.0.0.1:0");
   ASSERT_TRUE(server.ok()) << server.status().ToString();
   const auto begun = std::chrono::steady_clock::now();
   const UniqueFd idle = Connect((*server)->port()), slow = Connect((*server)->port());
@@ -222,7 +203,7 @@ TEST(HttpServerTest, AnAnswerThatIsAwaitedIsNotDropped) {
 }
 
 TEST(HttpServerTest, AHalfClosedConnectionGetsItsAnswer) {
-  auto server = StartMonitoring("127.0.0.1:0");
+  auto server = StartOne("127.0.0.1:0");
   ASSERT_TRUE(server.ok()) << server.status().ToString();
   const UniqueFd socket = Send((*server)->port(), "GET /livez HTTP/1.1\r\n\r\n");
   ASSERT_EQ(::shutdown(socket.get(), SHUT_WR), 0);
@@ -230,7 +211,7 @@ TEST(HttpServerTest, AHalfClosedConnectionGetsItsAnswer) {
 }
 
 TEST(HttpServerTest, WhatIsNoRequestIsRefused) {
-  auto server = StartMonitoring("127.0.0.1:0");
+  auto server = StartOne("127.0.0.1:0");
   ASSERT_TRUE(server.ok()) << server.status().ToString();
   EXPECT_THAT(Ask((*server)->port(), "hello\r\n\r\n"), StartsWith("HTTP/1.1 400"));
   EXPECT_THAT(Ask((*server)->port(), std::string(kMaxHttpHead, 'x')), StartsWith("HTTP/1.1 431"));
@@ -254,10 +235,10 @@ TEST(HttpServerTest, AThrowingRouteIsAnAnswer) {
 }
 
 TEST(HttpServerTest, ATakenPortIsAnErrorThatNamesIt) {
-  auto server = StartMonitoring("127.0.0.1:0");
+  auto server = StartOne("127.0.0.1:0");
   ASSERT_TRUE(server.ok()) << server.status().ToString();
   const std::string taken = "127.0.0.1:" + std::to_string((*server)->port());
-  auto second = StartMonitoring(taken);
+  auto second = StartOne(taken);
   EXPECT_EQ(second.status().code(), Code::kUnavailable);
   EXPECT_THAT(second.status().message(), HasSubstr(taken));
 }
