@@ -10,7 +10,7 @@ fail() { printf '\n%s: %s\n' "$(basename "$0")" "$*" >&2; exit 1; }
 
 packages=(g++ cmake ninja-build ccache pkg-config libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
   libspdlog-dev libgtest-dev libgmock-dev libbenchmark-dev libcli11-dev libtomlplusplus-dev libeigen3-dev libsystemd-dev
-  nlohmann-json3-dev prometheus-cpp-dev libcivetweb-dev)
+  nlohmann-json3-dev prometheus-cpp-dev libssl-dev)
 
 as_root() {
   if [ "$(id -u)" = 0 ]; then "$@"

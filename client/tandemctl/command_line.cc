@@ -81,8 +81,10 @@ void AddDaemonCommands(CLI::App& app, CommandLine& line) {
                       "The archive; default is tandem-support-TIME.tar.gz in this directory");
   support->add_flag("--redact", line.options.redact,
                     "Replace names of sessions, groups, commands, cgroups and the host; no journal");
-  add("cordon", "Accept no new sessions and groups; jobs that run go on", Cordon)
-      ->add_flag("--undo", line.options.undo, "Accept again; ends a drain too");
+  CLI::App* cordon = add("cordon", "Accept no new sessions and groups; jobs that run go on", Cordon);
+  cordon->add_flag("--undo", line.options.undo, "Accept again; ends a drain too");
+  cordon->add_option("--gpu", line.options.gpu,
+                     "Only new groups on this GPU; --undo also forgets its XIDs. Index or UUID");
   CLI::App* drain = add("drain", "Cordon the node, notify its jobs, and wait for the groups to end", Drain);
   drain->add_option("--wait", line.options.drain_seconds, "Seconds to wait")->check(CLI::Range(0.0, 86400.0));
   drain->add_flag("--undo", line.options.undo, "Accept again");

@@ -199,9 +199,16 @@ Status Cordon(const Connection& connection, const CommandOptions& options) {
   TANDEM_ASSIGN_OR_RETURN(auto stub, connection.Changer());
   admin::v1::CordonRequest request;
   request.set_undo(options.undo);
+  if (!options.gpu.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(std::string uuid, GpuUuid(connection, options.gpu));
+    request.set_gpu_uuid(uuid);
+  }
   admin::v1::CordonReply reply;
   TANDEM_RETURN_IF_ERROR(connection.Call(*stub, &AdminControl::Stub::Cordon, request, &reply));
   return Show(reply, options.json, [&](const admin::v1::CordonReply& r) {
+    if (!options.gpu.empty())
+      return "GPU " + options.gpu +
+             (options.undo ? " takes groups again\n" : " is cordoned; its groups go on\n");
     return std::string(options.undo ? "serving again: " : "cordoned: ") + std::to_string(r.sessions()) +
            " sessions, " + std::to_string(r.groups()) + (options.undo ? " groups\n" : " groups go on\n");
   });

@@ -26,7 +26,7 @@ struct CommandOptions {
   std::string page;       // plans: where to go on
   uint32_t last = 0;      // trace
   bool force = false;     // evict
-  std::string gpu;        // evict, reset: an index or a UUID; "": a session
+  std::string gpu;        // cordon, evict, reset: an index or a UUID; "": the node, a session
   std::string output;     // trace: "" or "-" is standard output; support: the archive
   bool redact = false;    // support
 };

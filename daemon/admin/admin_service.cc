@@ -76,6 +76,22 @@ grpc::Status AdminService::GetHealth(grpc::ServerContext*, const admin::v1::GetH
   reply->set_live(health.live);
   reply->set_ready(health.ready);
   for (std::string& reason : health.reasons) reply->add_reasons(std::move(reason));
+  const std::map<int, std::string> cordoned = sources_.control->Snapshot().cordoned_gpus;
+  const std::vector<GpuCondition> conditions =
+      sources_.gpu_watch == nullptr ? std::vector<GpuCondition>() : sources_.gpu_watch->Conditions();
+  for (size_t gpu = 0; gpu < sources_.topology.gpus.size(); ++gpu) {
+    admin::v1::GpuHealth* out = reply->add_gpus();
+    out->set_gpu(static_cast<uint32_t>(gpu));
+    out->set_gpu_uuid(sources_.topology.gpus[gpu].uuid);
+    if (const auto found = cordoned.find(static_cast<int>(gpu)); found != cordoned.end())
+      out->set_cordoned(found->second);
+    if (gpu >= conditions.size()) continue;
+    for (const auto& [kind, text] : FaultsOf(conditions[gpu])) {
+      out->add_faults(text);
+      out->add_kinds(std::string(GpuFaultName(kind)));
+    }
+    for (const auto& [xid, count] : conditions[gpu].xids) (*out->mutable_xids())[xid] = count;
+  }
   return grpc::Status::OK;
 }
 

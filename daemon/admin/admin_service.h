@@ -18,6 +18,7 @@
 #include "daemon/control/control.h"
 #include "daemon/observe/doctor.h"
 #include "daemon/observe/gpu_processes.h"
+#include "daemon/observe/gpu_watch.h"
 #include "daemon/observe/health.h"
 #include "daemon/observe/link_traffic.h"
 #include "daemon/observe/metrics.h"
@@ -41,7 +42,10 @@ struct AdminSources {
   std::string version;
   std::span<const StatsArea> stats;  // by GPU
   TuningStore* tuning = nullptr;
-  GpuProcesses* gpu_processes = nullptr;        // none on the host backend
+  GpuProcesses* gpu_processes = nullptr;  // none on the host backend
+  GpuWatch* gpu_watch = nullptr;          // null: nobody looks at the GPUs' health
+  // Cordons a GPU for `why`, or ends its cordon (""); empty: it cannot be done.
+  std::function<void(int gpu, const std::string& why)> cordon_gpu;
   std::function<void(Admission)> on_admission;  // called when an operator has changed it; may be empty
   std::function<bool()> metrics_per_plan;       // whether live plans have series; empty: no
   // An operator's process, by its connection as grpc::ServerContext::peer() names it: "uid=0 pid=7

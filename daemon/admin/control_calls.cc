@@ -48,6 +48,13 @@ grpc::Status AdminControlService::Cordon(grpc::ServerContext* context,
                                          const admin::v1::CordonRequest* request,
                                          admin::v1::CordonReply* reply) {
   return Audited(context, "Cordon", *request, [&] {
+    if (!request->gpu_uuid().empty()) {
+      const Result<int> gpu = sources_.topology.Find(request->gpu_uuid());
+      if (!gpu.ok()) return ToGrpc(Status(Code::kNotFound, gpu.status().message()));
+      if (!sources_.cordon_gpu) return ToGrpc(Unimplemented("GPUs are not cordoned here"));
+      sources_.cordon_gpu(*gpu, request->undo() ? "" : "by an operator");
+      return grpc::Status::OK;
+    }
     const bool draining = sources_.control->Snapshot().admission == Admission::kDraining;
     if (request->undo()) {
       SetAdmission(Admission::kOpen);

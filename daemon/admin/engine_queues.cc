@@ -24,7 +24,10 @@ std::vector<EngineQueue> AskQueues(Engines& engines) {
         if (queue.ok()) {
           out.queue = std::move(*queue);
         } else {
-          out.why_none = "does not answer: " + queue.status().message();
+          // It may have been stopped since it was looked at.
+          const std::string stopped = StoppedProcess(out.status.pid);
+          out.why_none =
+              stopped.empty() ? "does not answer: " + queue.status().message() : "does not run: " + stopped;
         }
       });
     }

@@ -1,4 +1,5 @@
 #include <chrono>
+#include <utility>
 
 #include "common/unix_group.h"
 #include "daemon/admin/admin_service.h"
@@ -53,6 +54,7 @@ MetricsInput GatherMetrics(const AdminSources& sources) {
   input.now_ns = static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch() /
                                        std::chrono::nanoseconds(1));
   if (sources.metrics_per_plan && sources.metrics_per_plan()) AddPlans(sources, input);
+  if (sources.gpu_watch != nullptr) input.gpus = sources.gpu_watch->Conditions();
   input.links = sources.links;
   input.process = ReadProcessInfo();
   input.version = sources.version;
@@ -63,7 +65,10 @@ MetricsInput GatherMetrics(const AdminSources& sources) {
 Health GatherHealth(const AdminSources& sources) {
   HealthInput input;
   input.live = !sources.alive || sources.alive();
-  input.admission = sources.control->Snapshot().admission;
+  ControlSnapshot control = sources.control->Snapshot();
+  input.admission = control.admission;
+  input.cordoned_gpus = std::move(control.cordoned_gpus);
+  if (sources.gpu_watch != nullptr) input.gpus = sources.gpu_watch->Conditions();
   input.topology = sources.topology;
   for (int gpu = 0; gpu < sources.engines->count(); ++gpu)
     input.engines.push_back(sources.engines->StatusOf(gpu));
@@ -81,6 +86,7 @@ DoctorInput GatherDoctor(const AdminSources& sources, const Viewer& viewer) {
   input.groups = sources.control->SnapshotGroups();
   std::erase_if(input.groups, [&](const GroupSnapshot& group) { return !viewer.Sees(group.uid); });
   input.pools = sources.control->SnapshotPools();
+  if (sources.gpu_watch != nullptr) input.gpus = sources.gpu_watch->Conditions();
   input.process = ReadProcessInfo();
   input.machine = ReadMachineMemory();
   input.verify_plans = sources.config->testing.verify_plans;

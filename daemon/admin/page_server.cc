@@ -16,8 +16,6 @@
 namespace tandem::daemon {
 namespace {
 
-// Browsers open up to six connections to one host.
-constexpr int kThreads = 6;
 // How old a state may be that is handed out; pages ask every two seconds.
 constexpr std::chrono::milliseconds kStateAge{500};
 // Stands in the page where the nonce of each answer goes.
@@ -75,7 +73,8 @@ bool IsOwnHost(std::string_view host, std::string_view listen) {
   return IsAddress(name) || name == "localhost" || (!name.empty() && name == NameOf(listen));
 }
 
-Result<std::unique_ptr<HttpServer>> ServePage(const std::string& listen, const AdminSources& sources) {
+Result<std::unique_ptr<HttpServer>> ServePage(const std::string& listen, const AdminSources& sources,
+                                              std::shared_ptr<const HttpSecurity> security) {
   auto state = std::make_shared<FreshText>([&sources] { return PageStateText(sources); }, kStateAge);
   const auto guarded = [listen](std::function<HttpAnswer()> answer) {
     return [listen, answer = std::move(answer)](const std::string& host) {
@@ -83,12 +82,11 @@ Result<std::unique_ptr<HttpServer>> ServePage(const std::string& listen, const A
       return HttpAnswer{.code = 403, .body = "this server has another name\n", .headers = CommonHeaders()};
     };
   };
-  return HttpServer::Start(listen, {{"/", guarded(ThePage)}, {"/state.json", guarded([state] {
-                                                                return HttpAnswer{.type = "application/json",
-                                                                                  .body = state->Get(),
-                                                                                  .headers = CommonHeaders()};
-                                                              })}},
-                           kThreads);
+  const auto give_state = [state] {
+    return HttpAnswer{.type = "application/json", .body = state->Get(), .headers = CommonHeaders()};
+  };
+  return HttpServer::Start(listen, {{"/", guarded(ThePage)}, {"/state.json", guarded(give_state)}}, {},
+                           std::move(security));
 }
 
 }  // namespace tandem::daemon

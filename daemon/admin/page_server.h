@@ -14,8 +14,9 @@
 
 namespace tandem::daemon {
 
-// `listen` as for HttpServer. `sources` outlives the server.
-Result<std::unique_ptr<HttpServer>> ServePage(const std::string& listen, const AdminSources& sources);
+// `listen` and `security` as for HttpServer. `sources` outlives the server.
+Result<std::unique_ptr<HttpServer>> ServePage(const std::string& listen, const AdminSources& sources,
+                                              std::shared_ptr<const HttpSecurity> security);
 
 // Whether a request with this Host ("name:port") means this server: an address, localhost, or the host of
 // `listen`. A browser on the node that was led here by a stranger's name sends that name: its page must not

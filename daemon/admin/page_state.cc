@@ -39,17 +39,26 @@ std::string HostName() {
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
-json TopologyOf(const AdminSources& sources) {
+json TopologyOf(const AdminSources& sources, const ControlSnapshot& control) {
+  const std::vector<GpuCondition> conditions =
+      sources.gpu_watch == nullptr ? std::vector<GpuCondition>() : sources.gpu_watch->Conditions();
   const Topology& topology = sources.topology;
   json gpus = json::array(), links = json::array();
   for (int i = 0; i < topology.size(); ++i) {
     const GpuInfo& gpu = topology.gpus[static_cast<size_t>(i)];
+    json faults = json::array();
+    if (static_cast<size_t>(i) < conditions.size()) {
+      for (const auto& [kind, text] : FaultsOf(conditions[static_cast<size_t>(i)])) faults.push_back(text);
+    }
+    const auto cordoned = control.cordoned_gpus.find(i);
     gpus.push_back({{"gpu", i},
                     {"uuid", gpu.uuid},
                     {"model", gpu.model},
                     {"numa_node", gpu.numa_node},
                     {"memory_bytes", gpu.memory_bytes},
-                    {"switch_links", gpu.switch_links}});
+                    {"switch_links", gpu.switch_links},
+                    {"faults", std::move(faults)},
+                    {"cordoned", cordoned == control.cordoned_gpus.end() ? "" : cordoned->second}});
   }
   std::map<std::pair<std::string, std::string>, double> rates;
   for (const LinkRate& link : sources.links) rates[{link.from, link.to}] = link.gb_per_second;
@@ -307,7 +316,7 @@ std::string PageStateText(const AdminSources& sources) {
         {"channels", control.channels},
         {"sessions_lost", control.sessions_lost_total},
         {"groups_broken", control.groups_broken_total}}},
-      {"topology", TopologyOf(sources)},
+      {"topology", TopologyOf(sources, control)},
       {"engines", EnginesOf(sources, queues)},
       {"queue", QueueOf(queues, names, truncated)},
       {"late_ranks", LateRanksOf(queues, groups)},

@@ -1,10 +1,13 @@
 #include "daemon/config/config.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <sys/un.h>
 
 #include <charconv>
 #include <filesystem>
 #include <string>
+#include <utility>
 
 #include "daemon/config/allow_rules.h"
 #include "daemon/config/config_keys.h"
@@ -55,6 +58,25 @@ Status CheckListenAddress(std::string_view key, const std::string& address) {
   const char* last = address.data() + address.size();
   auto [end, error] = std::from_chars(address.data() + colon + 1, last, port);
   if (error != std::errc() || end != last || port < 0 || port > 65535) return bad;
+  return Status::Ok();
+}
+
+Status CheckHttp(const HttpConfig& http) {
+  const auto both = [](const char* a, const std::string& x, const char* b, const std::string& y) {
+    if (x.empty() == y.empty()) return Status::Ok();
+    return InvalidArgument(std::string(x.empty() ? b : a) + " is of no use without " + (x.empty() ? a : b));
+  };
+  TANDEM_RETURN_IF_ERROR(both("http.certificate", http.certificate, "http.key", http.key));
+  TANDEM_RETURN_IF_ERROR(both("http.user", http.user, "http.password_file", http.password_file));
+  for (const auto& [key, path] :
+       {std::pair("http.certificate", &http.certificate), std::pair("http.key", &http.key),
+        std::pair("http.password_file", &http.password_file)}) {
+    if (!path->empty()) TANDEM_RETURN_IF_ERROR(CheckAbsolute(key, *path));
+  }
+  for (const char c : http.user) {
+    if (c != ':' && static_cast<unsigned char>(c) >= 0x20 && c != 0x7f) continue;
+    return InvalidArgument("http.user must have neither a colon nor control characters");
+  }
   return Status::Ok();
 }
 
@@ -135,6 +157,27 @@ int64_t EnginesNeeded(const Config& config) {
   return text == "any" ? 1 : text[0] - '0';
 }
 
+bool IsLoopbackAddress(std::string_view listen) {
+  std::string host(listen.substr(0, listen.rfind(':')));
+  if (host == "localhost") return true;
+  if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
+  in_addr v4{};
+  if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
+  in6_addr v6{};
+  return ::inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+Status CheckExposure(const HttpConfig& http, const std::string& listen) {
+  if (listen == "off" || IsLoopbackAddress(listen) || http.allow_plain) return Status::Ok();
+  std::string missing;
+  if (http.certificate.empty()) missing = "http.certificate and http.key";
+  if (http.user.empty())
+    missing += (missing.empty() ? "" : ", ") + std::string("http.user and http.password_file");
+  if (missing.empty()) return Status::Ok();
+  return FailedPrecondition("others reach " + listen + ", so " + missing +
+                            " must be set, or http.allow_plain where something else protects the address");
+}
+
 Status ValidateConfig(const Config& config) {
   TANDEM_RETURN_IF_ERROR(CheckAbsolute("runtime_dir", config.runtime_dir));
   TANDEM_RETURN_IF_ERROR(CheckAbsolute("state_dir", config.state_dir));
@@ -165,6 +208,7 @@ Status ValidateConfig(const Config& config) {
   }
   TANDEM_RETURN_IF_ERROR(CheckListenAddress("metrics.listen", config.metrics_listen));
   TANDEM_RETURN_IF_ERROR(CheckListenAddress("web.listen", config.web_listen));
+  TANDEM_RETURN_IF_ERROR(CheckHttp(config.http));
   if (config.supervisor.backoff_initial_ms > config.supervisor.backoff_max_ms) {
     return InvalidArgument(
         "supervisor.backoff_initial_ms = " + std::to_string(config.supervisor.backoff_initial_ms) +

@@ -104,7 +104,15 @@ struct TestingConfig {
   int64_t engines_per_gpu = 1;      // CUDA: ranks that share each GPU; 8 in all
   int64_t visibility_delay_us = 0;  // host backend: copies and signals appear up to this much later; 0: off
   bool verify_plans = false;        // prove every plan with the verifier before it is handed out
+  std::string gpu_health_file;      // host backend: faults of the emulated GPUs; "": none
   bool emulated_fused = false;  // host backend: engines claim the fused kernels, and run them step by step
+};
+
+// TLS and password of the TCP addresses, the page's and the metrics'. "": not asked for.
+struct HttpConfig {
+  std::string certificate = {}, key = {};     // PEM files; absolute
+  std::string user = {}, password_file = {};  // the name, and a file with the password; absolute
+  bool allow_plain = false;                   // addresses beyond the loopback without TLS or password, too
 };
 
 struct Config {
@@ -132,6 +140,7 @@ struct Config {
   int64_t trace_records = 65536;   // launches kept for `tandemctl trace`; 0: no trace
   std::string ready_with_engines = "all";  // "all", "any", or how many
   bool cordoned = false;                   // no new sessions and groups
+  bool cordon_gpu_on_xid = false;          // a GPU that had an XID takes no new groups
   int64_t stop_grace_ms = 30000;           // how long a stop waits for groups to end
   int64_t restart_grace_ms = 0;  // how long jobs wait for the next tandemd; 0: they end with this one
   LogLevel log_level = LogLevel::kInfo;
@@ -140,6 +149,7 @@ struct Config {
       "off";                       // "address:port" that serves Prometheus metrics (port 0: any), or "off"
   bool metrics_per_plan = false;   // series of each live plan
   std::string web_listen = "off";  // "address:port" that serves the node's page, or "off"
+  HttpConfig http;
   QuotaConfig quotas;
   SupervisorConfig supervisor;
   MpsConfig mps;
@@ -159,6 +169,14 @@ std::string AdminDirectory(const Config& config);
 
 // The engines that must work for the node to be ready; 0: all.
 int64_t EnginesNeeded(const Config& config);
+
+// Whether an address that a key names, "address:port", is one that this machine alone reaches. Any name but
+// localhost may lead elsewhere.
+bool IsLoopbackAddress(std::string_view listen);
+
+// Whether the page or the metrics may be served at `listen`: beyond the loopback with TLS and a password
+// only, but for http.allow_plain. FAILED_PRECONDITION names the keys that are missing.
+Status CheckExposure(const HttpConfig& http, const std::string& listen);
 
 // Checks what no key can check alone: paths that are absolute and short enough for a socket, orders between
 // keys. INVALID_ARGUMENT names the keys, their values and the limits.

@@ -133,6 +133,9 @@ const std::vector<KeySpec>& Table() {
           "number from 1 to 8. A number above that of the GPUs: all.")),
       Live(Bool("cordoned", TANDEM_FIELD(cordoned),
                 "The node takes no new sessions and groups, as after `tandemctl cordon`.")),
+      Live(Bool("cordon_gpu_on_xid", TANDEM_FIELD(cordon_gpu_on_xid),
+                "A GPU that had an XID which is a fault of the GPU takes no new groups, as after `tandemctl "
+                "cordon --gpu`.")),
       Live(Integer("stop_grace_ms", TANDEM_FIELD(stop_grace_ms), 0, kDayMs,
                    "How long a stop waits for the groups to end. The unit's TimeoutStopSec must be longer.")),
       Integer(
@@ -151,9 +154,27 @@ const std::vector<KeySpec>& Table() {
                "one), or off.")),
       Live(Bool("metrics.per_plan", TANDEM_FIELD(metrics_per_plan),
                 "Series of each live plan too: its rate, and that as a part of its slowest link.")),
-      Live(Text("web.listen", TANDEM_FIELD(web_listen),
-                "Address and port that serve a page about the node, for example 127.0.0.1:9465 (port 0: any "
-                "free one), or off. It shows all users' sessions to everybody who reaches the address.")),
+      Live(Text(
+          "web.listen", TANDEM_FIELD(web_listen),
+          "Address and port that serve a page about the node, for example 127.0.0.1:9465 (port 0: any "
+          "free one), or off. It shows all users' sessions to everybody who reaches the address, and has "
+          "the password where there is one.")),
+      Live(Text("http.certificate", TANDEM_FIELD(http.certificate),
+                "PEM file of the certificate that metrics.listen and web.listen serve TLS with, and of those "
+                "that vouch for it. Absolute. A reload reads it again. Empty: no TLS.")),
+      Live(Text("http.key", TANDEM_FIELD(http.key),
+                "PEM file of the certificate's private key. Absolute. Only root or tandemd's user may read "
+                "it.")),
+      Live(Text("http.user", TANDEM_FIELD(http.user),
+                "Name that metrics.listen and web.listen ask for, with the password of http.password_file. "
+                "Empty: none is asked for.")),
+      Live(
+          Text("http.password_file", TANDEM_FIELD(http.password_file),
+               "File with the password. Absolute. Only root or tandemd's user may read it. A reload reads it "
+               "again.")),
+      Live(Bool("http.allow_plain", TANDEM_FIELD(http.allow_plain),
+                "Serve addresses other than the loopback without TLS or a password too: for a node where "
+                "something else protects them.")),
       Integer("quotas.sessions", TANDEM_FIELD(quotas.sessions), 1, 65536, "Sessions of the whole node."),
       Live(Integer("quotas.sessions_per_uid", TANDEM_FIELD(quotas.sessions_per_uid), 1, 65536,
                    "Sessions of one uid.")),
@@ -222,6 +243,9 @@ const std::vector<KeySpec>& Table() {
       WithOldName("debug.verify_plans", Bool("testing.verify_plans", TANDEM_FIELD(testing.verify_plans),
                                              "Every plan is proved by the verifier before it is handed out. "
                                              "A plan takes a few milliseconds more.")),
+      Text(
+          "testing.gpu_health_file", TANDEM_FIELD(testing.gpu_health_file),
+          "Host backend: file with the faults of the emulated GPUs, one in a line: `0 xid 79`. Empty: none."),
       Bool("testing.emulated_fused", TANDEM_FIELD(testing.emulated_fused),
            "Host backend: engines claim the fused kernels, and run these programs step by step."),
   };

@@ -277,6 +277,13 @@ void Control::SetAdmission(Admission admission) {
   services_->events.PostToAll(event);
 }
 
+void Control::SetGpuCordon(int gpu, const std::string& why) {
+  Registry& registry = services_->core.registry;
+  RegistryLock lock(registry);
+  registry.cordoned_gpus.erase(gpu);
+  if (!why.empty()) registry.cordoned_gpus[gpu] = why;
+}
+
 void Control::SetLimits(const ControlLimits& limits) {
   RegistryLock lock(services_->core.registry);
   // The others are read without the lock: `sessions` and `calls_per_uid` size the servers' threads.

@@ -148,6 +148,8 @@ class Control final : public EngineListener {
   // --- operators
   // Sessions are told when draining begins.
   void SetAdmission(Admission admission);
+  // No new groups on the GPU, for `why`; empty: it takes groups again. Groups that are there go on.
+  void SetGpuCordon(int gpu, const std::string& why);
   // Takes over quotas, except for `sessions` and `calls_per_uid`, which hold from the start to the end.
   void SetLimits(const ControlLimits& limits);
   // GPUs are those of sessions that attach from now on, quotas of all.

@@ -30,6 +30,7 @@ ControlSnapshot Inspector::Snapshot() {
   snapshot.uptime_seconds = SecondsSince(started_);
   snapshot.open_to_all = core_.options.allow.empty();
   snapshot.admission = core_.registry.admission;
+  snapshot.cordoned_gpus = core_.registry.cordoned_gpus;
   snapshot.sessions = core_.registry.sessions.size();
   snapshot.groups = core_.registry.groups.size();
   snapshot.sessions_total = core_.registry.sessions_total;

@@ -141,7 +141,8 @@ struct ControlSnapshot {
   std::string instance_id;
   double uptime_seconds = 0;
   Admission admission = Admission::kOpen;
-  bool open_to_all = true;  // no rule binds sessions to GPUs
+  std::map<int, std::string> cordoned_gpus;  // why, by the GPU's position: no new groups there
+  bool open_to_all = true;                   // no rule binds sessions to GPUs
   uint64_t sessions = 0;
   uint64_t groups = 0;
   uint64_t names = 0;  // that groups have, had, or are joined by

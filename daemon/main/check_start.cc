@@ -7,11 +7,13 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "common/log.h"
 #include "common/unique_fd.h"
 #include "common/unix_group.h"
 #include "daemon/main/instance_lock.h"
+#include "daemon/observe/http_security.h"
 #include "daemon/supervisor/supervisor.h"
 
 namespace tandem::daemon {
@@ -76,8 +78,14 @@ std::vector<std::string> CheckStart(const Config& config, const NodeSources& sou
   check("state_dir", CheckWritableDirectory(config.state_dir));
   check("log_format", log::CheckFormat(static_cast<log::Format>(config.log_format)));
   if (!config.socket_group.empty()) check("socket_group", FindGroup(config.socket_group).status());
-  if (config.metrics_listen != "off") check("metrics.listen", CheckListen(config.metrics_listen));
-  if (config.web_listen != "off") check("web.listen", CheckListen(config.web_listen));
+  check("http", HttpSecurity::Load(
+                    {config.http.certificate, config.http.key, config.http.user, config.http.password_file})
+                    .status());
+  for (const auto& [key, listen] :
+       {std::pair("metrics.listen", &config.metrics_listen), std::pair("web.listen", &config.web_listen)}) {
+    const Status allowed = CheckExposure(config.http, *listen);
+    check(key, allowed.ok() && *listen != "off" ? CheckListen(*listen) : allowed);
+  }
   return problems;
 }
 

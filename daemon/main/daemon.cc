@@ -165,6 +165,7 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, const std::s
     daemon->ProbeLinks(node.topology, true);
     clock.Ended("probe of the links");
   }
+  daemon->WatchGpus(node.backend, node.topology);
   TANDEM_RETURN_IF_ERROR(daemon->StartSockets());
   clock.Ended("sockets");
   log::Info("started after " + clock.Text());
@@ -281,6 +282,34 @@ Status Daemon::StartSockets() {
   return Status::Ok();
 }
 
+void Daemon::WatchGpus(const std::string& backend, const Topology& topology) {
+  cordons_ = std::make_unique<GpuCordons>(config_.state_dir + "/gpu-cordons.txt", BootId(), topology,
+                                          *control_, [this] { PublishHealth(); });
+  cordons_->Restore();
+  cordons_->CordonOnXid(config_.cordon_gpu_on_xid, {});
+  std::unique_ptr<GpuHealthSource> source;
+  if (backend == "cuda") {
+    std::vector<std::string> gpus;
+    for (const GpuInfo& gpu : topology.gpus) gpus.push_back(gpu.uuid);
+    if (auto nvml = OpenNvml(); nvml.ok()) source = NvmlHealthSource(std::move(*nvml), std::move(gpus));
+  } else if (!config_.testing.gpu_health_file.empty()) {
+    source = FileHealthSource(config_.testing.gpu_health_file, topology.gpus.size());
+  }
+  sources_.cordon_gpu = [this](int gpu, const std::string& why) {
+    if (why.empty() && gpu_watch_ != nullptr) gpu_watch_->Acknowledge(gpu);
+    cordons_->Set(gpu, why);
+  };
+  if (source == nullptr) return;
+  auto watch = GpuWatch::Start(std::move(source), topology,
+                               [this](int gpu, uint32_t xid) { cordons_->OnXid(gpu, xid); });
+  if (!watch.ok()) {
+    log::Error("the GPUs' health is not watched: " + watch.status().message());
+    return;
+  }
+  gpu_watch_ = std::move(*watch);
+  sources_.gpu_watch = gpu_watch_.get();
+}
+
 void Daemon::MendFiles() {
   std::vector<FileRepair> repairs;
   // The directory first; sockets are made in it.
@@ -319,6 +348,8 @@ Daemon::~Daemon() {
   }
   servers.reset();
   leases_.reset();
+  sources_.gpu_watch = nullptr;
+  gpu_watch_.reset();                    // it changes cordons, and with them the control plane
   if (supervisor_) supervisor_->Stop();  // no keeper calls the control plane any more
   control_.reset();
   if (supervisor_ && !leaves_jobs_) {
@@ -393,6 +424,10 @@ std::vector<std::string> Daemon::Reload(const Config& next) {
   metrics_per_plan_ = next.metrics_per_plan;
   config_.metrics_listen = next.metrics_listen;
   config_.web_listen = next.web_listen;
+  config_.http = next.http;
+  config_.cordon_gpu_on_xid = next.cordon_gpu_on_xid;
+  cordons_->CordonOnXid(next.cordon_gpu_on_xid,
+                        gpu_watch_ == nullptr ? std::vector<GpuCondition>() : gpu_watch_->Conditions());
   listeners_->Apply(config_);
   // An operator's own cordon or drain stays until the key changes.
   if (config_.cordoned != next.cordoned) {

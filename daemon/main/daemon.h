@@ -15,10 +15,12 @@
 #include "daemon/admin/admin_service.h"
 #include "daemon/config/config.h"
 #include "daemon/control/control.h"
+#include "daemon/main/gpu_cordons.h"
 #include "daemon/main/http_listeners.h"
 #include "daemon/main/servers.h"
 #include "daemon/main/socket_watch.h"
 #include "daemon/observe/gpu_processes.h"
+#include "daemon/observe/gpu_watch.h"
 #include "daemon/service/lease_server.h"
 #include "daemon/supervisor/engine_program.h"
 #include "daemon/supervisor/supervisor.h"
@@ -71,6 +73,8 @@ class Daemon {
   // `measures`: what is not known yet is probed; not while jobs run.
   void ProbeLinks(Topology topology, bool measures);
   Status StartSockets();
+  // Looks at the GPUs' health from now on, where something reports it.
+  void WatchGpus(const std::string& backend, const Topology& topology);
   // Whose sessions callers see, as `config` has it.
   void SetViewers(const Config& config);
 
@@ -84,6 +88,8 @@ class Daemon {
   EngineProgram engine_program_;
   std::unique_ptr<Supervisor> supervisor_;
   std::unique_ptr<Control> control_;
+  std::unique_ptr<GpuCordons> cordons_;
+  std::unique_ptr<GpuWatch> gpu_watch_;  // null where nothing reports the GPUs' health
   std::unique_ptr<LeaseServer> leases_;
   std::unique_ptr<Servers> servers_;
   SocketWatch socket_watch_;

@@ -2,7 +2,8 @@
 //
 // `HttpListeners`: the addresses where tandemd answers by HTTP, as the configuration has them: the metrics',
 // with health, and the page's. Jobs need neither: an address that cannot be used costs what it would serve,
-// and not the node.
+// and not the node. Beyond the loopback nothing is served without TLS and a password, unless the
+// configuration allows it.
 #pragma once
 
 #include <map>
@@ -20,9 +21,12 @@ class HttpListeners {
  public:
   // `sources` outlives this.
   explicit HttpListeners(const AdminSources& sources) : sources_(sources) {}
-  // Listens where `config` says, also again where that has failed, and nowhere else. Not thread-safe.
+  // Listens where `config` says, also again where that has failed, and nowhere else. Reads the certificate,
+  // the key and the password again. Where they cannot be used, servers keep those that they have, and none
+  // starts. Not thread-safe.
   void Apply(const Config& config);
-  // Why something is not served that `config` asks for, by the name of its table: "metrics", "web".
+  // Why metrics or page are not served although `config` asks for them. Keys are tables of the configuration:
+  // "metrics", "web", "http".
   // Thread-safe.
   std::map<std::string, std::string> Errors() const;
 
@@ -31,8 +35,12 @@ class HttpListeners {
     std::string address = "off";  // as it was asked for
     std::unique_ptr<HttpServer> server;
   };
+  using Security = std::shared_ptr<const HttpSecurity>;
+  // Null where the files cannot be used.
+  Security ReadSecurity(const HttpConfig& http);
   template <typename Start>
-  void ApplyOne(const std::string& table, const std::string& address, Listener& listener, const Start& start);
+  void ApplyOne(const std::string& table, const std::string& address, const HttpConfig& http,
+                const Security& security, Listener& listener, const Start& start);
   void SetError(const std::string& table, const std::string& text);
 
   const AdminSources& sources_;

@@ -196,9 +196,11 @@ void CheckLimits(const DoctorInput& input, Findings& findings) {
 
 void CheckListeners(const DoctorInput& input, Findings& findings) {
   for (const auto& [table, error] : input.listen_errors) {
-    findings.push_back(
-        {Severity::kWarning, table, error,
-         "free the address or set another " + table + ".listen, then reload tandemd; everything else works"});
+    const std::string advice =
+        table == "http" ? "mend the files that [http] names, then reload tandemd; everything else works"
+                        : "free the address, protect it by [http] or set another " + table +
+                              ".listen, then reload tandemd; everything else works";
+    findings.push_back({Severity::kWarning, table, error, advice});
   }
 }
 
@@ -223,6 +225,25 @@ void CheckTuning(const DoctorInput& input, Findings& findings) {
     findings.push_back({Severity::kWarning, "tuning", "a tuning file is not used: " + refused,
                         "plans are chosen without it; mend or remove it, then restart tandemd, or tune again "
                         "(tandemctl tune)"});
+  }
+}
+
+void CheckGpuHealth(const DoctorInput& input, Findings& findings) {
+  for (size_t gpu = 0; gpu < input.gpus.size(); ++gpu) {
+    for (const auto& [kind, text] : FaultsOf(input.gpus[gpu])) {
+      const bool degraded = kind == GpuFault::kLinks || kind == GpuFault::kClocks;
+      std::string advice = "reset or replace it: `dmesg | grep -i xid` and `nvidia-smi -q` have more";
+      if (kind == GpuFault::kXid)
+        advice += "; tandemctl cordon --undo --gpu " + std::to_string(gpu) + " forgets the XID";
+      if (kind == GpuFault::kClocks) advice = "look at its temperature, fans and power supply";
+      findings.push_back({degraded ? Severity::kWarning : Severity::kFailure, "gpu_health",
+                          GpuText(input.topology, gpu) + " " + text, advice});
+    }
+  }
+  for (const auto& [gpu, why] : input.control.cordoned_gpus) {
+    findings.push_back({Severity::kNote, "gpu_cordoned",
+                        GpuText(input.topology, static_cast<size_t>(gpu)) + " takes no new groups: " + why,
+                        "tandemctl cordon --undo --gpu " + std::to_string(gpu) + " ends it"});
   }
 }
 
@@ -273,6 +294,7 @@ std::vector<DoctorFinding> Diagnose(const DoctorInput& input) {
   CheckListeners(input, findings);
   CheckSockets(input, findings);
   CheckTuning(input, findings);
+  CheckGpuHealth(input, findings);
   CheckWork(input, findings);
   return findings;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "daemon/control/snapshot.h"
+#include "daemon/observe/gpu_health.h"
 #include "daemon/observe/gpu_processes.h"
 #include "daemon/observe/process_info.h"
 #include "daemon/supervisor/engines.h"
@@ -48,6 +49,7 @@ struct DoctorInput {
   std::vector<std::string> failed_links;    // found by probing pairs of GPUs with data; one sentence each
   std::vector<std::string> refused_tuning;  // files of measured times that cannot be used: path and why
   std::vector<EngineStatus> engines;        // by GPU
+  std::vector<GpuCondition> gpus;           // by GPU; empty: nobody looks
   std::vector<std::string>
       silent;  // by GPU: why a ready engine did not answer when it was asked; empty: it answered
   // Why something is not served by HTTP although it is configured, by the name of its table ("metrics").

@@ -36,20 +36,33 @@ Health CheckHealth(const HealthInput& input) {
   int64_t working = static_cast<int64_t>(input.engines.size());
   const int64_t needed = input.engines_needed == 0 ? working : std::min(working, input.engines_needed);
   for (size_t gpu = 0; gpu < input.engines.size(); ++gpu) {
+    const auto cordoned = input.cordoned_gpus.find(static_cast<int>(gpu));
+    bool works = cordoned == input.cordoned_gpus.end();
+    if (!works) {
+      health.reasons.push_back(GpuText(input.topology, gpu) + " is cordoned: it takes no new groups (" +
+                               cordoned->second + ")");
+    }
     if (std::string why = WhyNotReady(input.engines[gpu]); !why.empty()) {
       health.reasons.push_back("the " + EngineName(input.topology, gpu) + " " + why);
-      --working;
+      works = false;
     }
+    if (!works) --working;
+  }
+  for (size_t gpu = 0; gpu < input.gpus.size(); ++gpu) {
+    for (const auto& [kind, text] : FaultsOf(input.gpus[gpu]))
+      health.reasons.push_back(GpuText(input.topology, gpu) + " " + text);
   }
   health.ready &= working >= needed;
   return health;
 }
 
-std::string EngineName(const Topology& topology, size_t gpu) {
-  std::string name = "engine of GPU " + std::to_string(gpu);
+std::string GpuText(const Topology& topology, size_t gpu) {
+  std::string name = "GPU " + std::to_string(gpu);
   if (gpu < topology.gpus.size()) name += " (" + topology.gpus[gpu].uuid + ")";
   return name;
 }
+
+std::string EngineName(const Topology& topology, size_t gpu) { return "engine of " + GpuText(topology, gpu); }
 
 std::string StoppedProcess(int pid) {
   if (pid <= 0) return "";

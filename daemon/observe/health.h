@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "daemon/control/snapshot.h"
+#include "daemon/observe/gpu_health.h"
 #include "daemon/supervisor/engines.h"
 #include "daemon/topology/topology.h"
 
@@ -18,7 +20,9 @@ struct Health {
   bool live = true;
   // New jobs can run on every GPU of the node, or on as many as the node needs to be ready.
   bool ready = true;
-  // One sentence for each cause that the node is not ready, not live, or ready on a part of its GPUs.
+  // One sentence for each cause that the node is not ready, not live, or ready on some GPUs only. And one for
+  // each fault of a GPU: a fault alone leaves the node ready, because the operator chooses whether jobs run
+  // there.
   std::vector<std::string> reasons;
 };
 
@@ -26,8 +30,10 @@ struct HealthInput {
   bool live = true;  // Daemon::Alive
   Admission admission = Admission::kOpen;
   Topology topology;
-  std::vector<EngineStatus> engines;  // by GPU
-  int64_t engines_needed = 0;         // that work, for a node that is ready; 0, or more than there are: all
+  std::vector<EngineStatus> engines;         // by GPU
+  std::vector<GpuCondition> gpus;            // by GPU; empty: nobody looks
+  std::map<int, std::string> cordoned_gpus;  // why, by GPU; such a GPU counts as one without an engine
+  int64_t engines_needed = 0;  // that work, for a node that is ready; 0, or more than there are: all
 };
 
 // An engine that has been silent for longer counts as not ready: the supervisor asks each engine every two
@@ -36,6 +42,9 @@ inline constexpr double kSilentEngineSeconds = 6;
 
 // Reads /proc for engines that are ready (StoppedProcess).
 Health CheckHealth(const HealthInput& input);
+
+// "GPU 1 (GPU-5d8f…)", as all findings name a GPU.
+std::string GpuText(const Topology& topology, size_t gpu);
 
 // "engine of GPU 1 (GPU-5d8f…)", as all findings name an engine.
 std::string EngineName(const Topology& topology, size_t gpu);

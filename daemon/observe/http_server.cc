@@ -1,161 +1,160 @@
 #include "daemon/observe/http_server.h"
 
-#include <civetweb.h>
 #include <netdb.h>
-#include <prometheus/metric_family.h>
-#include <prometheus/text_serializer.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <mutex>
-#include <string_view>
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
 #include <thread>
 #include <utility>
 
+#include "common/exceptions.h"
+#include "common/mutex.h"
 #include "common/unique_fd.h"
 
 namespace tandem::daemon {
 namespace {
 
-// A connection has one of the threads until its request has come, or until the time is up. More idle
-// connections than threads hold the next one up for the timeout at most. Who asks sends its request at once.
-constexpr char kRequestTimeoutMs[] = "1000";
-// Connections that wait for a thread.
-constexpr char kConnectionQueue[] = "512";
+// Threads that make answers. One that waits for an engine leaves the others.
+constexpr int kWorkers = 4;
+constexpr int kBacklog = 512;
 
-// With the causes where it is not good, or `always`.
-HttpAnswer HealthAnswer(bool good, const char* name, const Health& health, bool always) {
-  HttpAnswer answer;
-  answer.code = good ? 200 : 503;
-  answer.body = std::string(good ? "" : "not ") + name + "\n";
-  if (!good || always) {
-    for (const std::string& reason : health.reasons) answer.body += reason + "\n";
-  }
-  return answer;
-}
-
-// Connects to the server's own address and hangs up.
-void Knock(const std::string& listen, int port) {
-  size_t colon = listen.rfind(':');
-  std::string host = colon == std::string::npos ? "127.0.0.1" : listen.substr(0, colon);
+// The first address that `listen` names, an IPv4 one if there is any.
+Result<UniqueFd> Listen(const std::string& listen) {
+  const size_t colon = listen.rfind(':');
+  if (colon == std::string::npos) return InvalidArgument("no port");
+  std::string host = listen.substr(0, colon);
   if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
   addrinfo hints{};
-  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
   hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return;
+  addrinfo* list = nullptr;
+  if (const int error = ::getaddrinfo(host.c_str(), listen.substr(colon + 1).c_str(), &hints, &list);
+      error != 0) {
+    return NotFound(::gai_strerror(error));
+  }
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owned(list, &::freeaddrinfo);
+  const addrinfo* found = list;
+  while (found != nullptr && found->ai_family != AF_INET) found = found->ai_next;
+  if (found == nullptr) found = list;
   UniqueFd socket(::socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (socket.valid()) (void)::connect(socket.get(), found->ai_addr, found->ai_addrlen);
-  ::freeaddrinfo(found);
+  if (!socket.valid()) return SystemError("socket", errno);
+  const int on = 1;
+  // Connections of a server before this one may still be closing.
+  (void)::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (found->ai_family == AF_INET6)
+    (void)::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
+  if (::bind(socket.get(), found->ai_addr, found->ai_addrlen) != 0) return SystemError("bind", errno);
+  if (::listen(socket.get(), kBacklog) != 0) return SystemError("listen", errno);
+  return socket;
 }
 
-const char* Phrase(int code) {
-  switch (code) {
-    case 200: return "OK";
-    case 403: return "Forbidden";
-    default: return "Service Unavailable";
-  }
-}
-
-int Handle(mg_connection* connection, void* data) {
-  const std::string_view method = mg_get_request_info(connection)->request_method;
-  if (method != "GET" && method != "HEAD") {
-    mg_send_http_error(connection, 405, "%s", "GET or HEAD");
-    return 405;
-  }
-  const char* host = mg_get_header(connection, "Host");
-  const HttpAnswer answer = static_cast<const HttpRoute*>(data)->answer(host == nullptr ? "" : host);
-  std::string head = "HTTP/1.1 " + std::to_string(answer.code) + " " + Phrase(answer.code) +
-                     "\r\nContent-Type: " + answer.type +
-                     "\r\nContent-Length: " + std::to_string(answer.body.size()) +
-                     "\r\nConnection: close\r\n";
-  for (const std::string& line : answer.headers) head += line + "\r\n";
-  head += "\r\n";
-  mg_write(connection, head.data(), head.size());
-  if (method == "GET") mg_write(connection, answer.body.data(), answer.body.size());
-  return answer.code;
+int PortOf(int socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &length) != 0) return 0;
+  // Both families have the port at one place.
+  return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
 }  // namespace
 
 struct HttpServer::Parts {
-  std::string listen;
-  std::vector<HttpRoute> routes;  // as long as `context`, whose handlers point at them
-  std::mutex mutex;
-  std::string last_message;  // the library's latest one; under mutex
-  mg_context* context = nullptr;
+  struct Request {
+    uint64_t id;
+    HttpHead head;
+  };
+
+  Status StartThreads();
+  void Work();
+  std::string AnswerTo(const HttpHead& head) const;
+
+  int port = 0;
+  std::vector<HttpRoute> routes;
+  std::unique_ptr<HttpLoop> loop;
+  Mutex mutex;
+  std::condition_variable changed;
+  std::deque<Request> requests TANDEM_GUARDED_BY(mutex);  // no more than connections
+  bool stops TANDEM_GUARDED_BY(mutex) = false;
+  std::vector<std::thread> threads;
 };
+
+std::string HttpServer::Parts::AnswerTo(const HttpHead& head) const {
+  const auto route =
+      std::find_if(routes.begin(), routes.end(), [&](const auto& each) { return each.path == head.path; });
+  HttpAnswer answer{.code = 404, .body = "nothing is here\n"};
+  if (route != routes.end()) answer = route->answer(head.host);
+  return HttpAnswerText(answer.code, answer.type, answer.body, answer.headers, head.method == "HEAD");
+}
+
+void HttpServer::Parts::Work() {
+  for (;;) {
+    MutexLock lock(mutex);
+    while (requests.empty() && !stops) changed.wait(lock.fused());
+    if (stops) return;
+    const Request request = std::move(requests.front());
+    requests.pop_front();
+    lock.Unlock();
+    std::string text;
+    try {
+      text = AnswerTo(request.head);
+    } catch (...) {
+      text = HttpAnswerText(503, "text/plain", StatusOfException().message() + "\n", {}, false);
+    }
+    loop->Answer(request.id, std::move(text));
+    lock.Lock();
+  }
+}
+
+Status HttpServer::Parts::StartThreads() {
+  for (int i = 0; i <= kWorkers; ++i) {
+    TANDEM_ASSIGN_OR_RETURN(std::thread thread,
+                            StartThread("HTTP", [this, i] { i == 0 ? loop->Run() : Work(); }));
+    threads.push_back(std::move(thread));
+  }
+  return Status::Ok();
+}
 
 HttpServer::HttpServer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 HttpServer::~HttpServer() {
-  // The library's accepting thread looks for its end only every other second, or when somebody connects.
-  int own_port = port();
-  std::atomic<bool> ended{false};
-  std::thread ending([&] {
-    mg_stop(parts_->context);
-    ended.store(true);
-  });
-  while (!ended.load()) {
-    Knock(parts_->listen, own_port);
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  parts_->loop->Stop();
+  {
+    MutexLock lock(parts_->mutex);
+    parts_->stops = true;
   }
-  ending.join();
+  parts_->changed.notify_all();
+  for (std::thread& thread : parts_->threads) thread.join();
 }
 
 Result<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& listen,
-                                                      std::vector<HttpRoute> routes, int threads) {
+                                                      std::vector<HttpRoute> routes, HttpLimits limits,
+                                                      std::shared_ptr<const HttpSecurity> security) {
+  Result<UniqueFd> socket = Listen(listen);
+  if (!socket.ok()) return Unavailable("cannot listen at " + listen + ": " + socket.status().message());
   auto parts = std::make_unique<Parts>();
-  parts->listen = listen;
+  Parts* own = parts.get();
+  parts->port = PortOf(socket->get());
   parts->routes = std::move(routes);
-  mg_callbacks callbacks{};
-  callbacks.log_message = [](const mg_connection* connection, const char* message) {
-    auto* own = static_cast<Parts*>(mg_get_user_data(mg_get_context(connection)));
-    if (own == nullptr) return 1;
-    std::lock_guard<std::mutex> lock(own->mutex);
-    own->last_message = message;
-    return 1;
+  const auto ask = [own](uint64_t id, HttpHead head) {
+    MutexLock lock(own->mutex);
+    own->requests.push_back({id, std::move(head)});
+    own->changed.notify_one();
   };
-  const std::string count = std::to_string(threads);
-  std::array<const char*, 9> options = {"listening_ports",  listen.c_str(),       "num_threads",
-                                        count.c_str(),      "request_timeout_ms", kRequestTimeoutMs,
-                                        "connection_queue", kConnectionQueue,     nullptr};
-  mg_init_library(0);
-  mg_context* context = mg_start(&callbacks, parts.get(), options.data());
-  if (context == nullptr) {
-    return Unavailable("cannot listen at " + listen + ": " +
-                       (parts->last_message.empty() ? "the address cannot be used" : parts->last_message));
-  }
-  parts->context = context;
-  for (HttpRoute& route : parts->routes)
-    mg_set_request_handler(context, (route.path + "$").c_str(), &Handle, &route);
-  return std::unique_ptr<HttpServer>(new HttpServer(std::move(parts)));
+  TANDEM_ASSIGN_OR_RETURN(parts->loop, HttpLoop::Create(std::move(*socket), limits, ask));
+  parts->loop->SetSecurity(std::move(security));
+  std::unique_ptr<HttpServer> server(new HttpServer(std::move(parts)));
+  TANDEM_RETURN_IF_ERROR(own->StartThreads());  // the server's end ends those that are there
+  return server;
 }
 
-int HttpServer::port() const {
-  mg_server_port port{};
-  return mg_get_server_ports(parts_->context, 1, &port) == 1 ? port.port : 0;
-}
+int HttpServer::port() const { return parts_->port; }
 
-std::vector<HttpRoute> MonitoringRoutes(std::function<MetricsInput()> gather,
-                                        std::function<Health()> health) {
-  return {{"/metrics",
-           [gather = std::move(gather)](const std::string&) {
-             return HttpAnswer{.code = 200,
-                               .type = "text/plain; version=0.0.4; charset=utf-8",
-                               .body = prometheus::TextSerializer().Serialize(CollectMetrics(gather()))};
-           }},
-          {"/livez",
-           [health](const std::string&) {
-             const Health now = health();
-             return HealthAnswer(now.live, "live", now, false);
-           }},
-          {"/readyz", [health](const std::string&) {
-             const Health now = health();
-             return HealthAnswer(now.ready, "ready", now, true);
-           }}};
+void HttpServer::SetSecurity(std::shared_ptr<const HttpSecurity> security) {
+  parts_->loop->SetSecurity(std::move(security));
 }
 
 }  // namespace tandem::daemon

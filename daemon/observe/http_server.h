@@ -1,7 +1,8 @@
 // File: http_server.h
 //
 // `HttpServer`: small answers by HTTP to GET and HEAD, for monitoring and for the page. An idle or slow
-// connection is closed after some seconds, and holds nobody else up.
+// connection is closed after some seconds, and holds nobody else up: http_loop.h has the connections, and a
+// few threads make the answers.
 #pragma once
 
 #include <functional>
@@ -9,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "daemon/observe/health.h"
-#include "daemon/observe/metrics.h"
+#include "daemon/observe/http_loop.h"
+#include "daemon/observe/http_security.h"
 #include "tandem/status.h"
 
 namespace tandem::daemon {
@@ -18,7 +19,7 @@ namespace tandem::daemon {
 struct HttpAnswer {
   int code = 200;
   std::string type = "text/plain; charset=utf-8";
-  std::string body;
+  std::string body = {};
   std::vector<std::string> headers = {};  // whole lines without their ends: "Cache-Control: no-store"
 };
 
@@ -30,26 +31,22 @@ struct HttpRoute {
 
 class HttpServer {
  public:
-  // `listen` is "address:port", port 0 for any free one. `threads` connections are served at once; one that
-  // waits takes some 20 KiB.
-  // UNAVAILABLE reports why it cannot listen.
-  static Result<std::unique_ptr<HttpServer>> Start(const std::string& listen, std::vector<HttpRoute> routes,
-                                                   int threads = 128);
+  // `listen` is "address:port", port 0 for any free one. UNAVAILABLE reports why it cannot listen.
+  static Result<std::unique_ptr<HttpServer>> Start(
+      const std::string& listen, std::vector<HttpRoute> routes, HttpLimits limits = {},
+      std::shared_ptr<const HttpSecurity> security = std::make_shared<const HttpSecurity>());
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
   // Where it listens.
   int port() const;
+  // For connections from now on. Thread-safe.
+  void SetSecurity(std::shared_ptr<const HttpSecurity> security);
 
  private:
   struct Parts;
   explicit HttpServer(std::unique_ptr<Parts> parts);
   std::unique_ptr<Parts> parts_;
 };
-
-// What monitoring asks: /metrics for Prometheus, and /livez and /readyz for orchestrators, which answer 200
-// or 503 with one line for each cause. A node that is ready on a part of its GPUs answers 200 with such
-// lines.
-std::vector<HttpRoute> MonitoringRoutes(std::function<MetricsInput()> gather, std::function<Health()> health);
 
 }  // namespace tandem::daemon

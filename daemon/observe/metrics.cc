@@ -2,6 +2,7 @@
 
 #include <prometheus/metric_family.h>
 
+#include <algorithm>
 #include <deque>
 #include <iterator>
 #include <limits>
@@ -156,6 +157,66 @@ void AddQueues(const MetricsInput& input, Families& families) {
   }
 }
 
+// Series of the driver's reports. A GPU that does not report a value has no series of it.
+void AddGpuHealth(const MetricsInput& input, Families& families) {
+  auto& cordoned =
+      families.Add("tandem_gpu_cordoned", "1 while the GPU takes no new groups", MetricType::Gauge);
+  for (size_t gpu = 0; gpu < input.gpu_uuids.size(); ++gpu) {
+    Families::AddGauge(cordoned, {{"gpu", input.gpu_uuids[gpu]}},
+                       input.control.cordoned_gpus.contains(static_cast<int>(gpu)) ? 1 : 0);
+  }
+  if (input.gpus.empty()) return;
+  auto& faults =
+      families.Add("tandem_gpu_fault", "1 while the GPU has a fault of this kind", MetricType::Gauge);
+  auto& xids = families.Add("tandem_gpu_xid_errors_total", "XIDs since tandemd's start", MetricType::Counter);
+  auto& ecc = families.Add("tandem_gpu_ecc_uncorrected_total",
+                           "Uncorrected memory errors since the driver was loaded", MetricType::Counter);
+  auto& rows =
+      families.Add("tandem_gpu_remapped_rows", "Rows of memory replaced by spare ones", MetricType::Gauge);
+  auto& active = families.Add("tandem_gpu_nvlinks_active", "Active NVLinks", MetricType::Gauge);
+  auto& missing = families.Add("tandem_gpu_nvlinks_inactive", "NVLinks that should be active and are not",
+                               MetricType::Gauge);
+  auto& errors =
+      families.Add("tandem_gpu_nvlink_errors_total", "Errors of the GPU's NVLinks", MetricType::Counter);
+  auto& clocks = families.Add("tandem_gpu_clocks_limited", "1 while this holds the GPU's clocks down",
+                              MetricType::Gauge);
+  for (size_t gpu = 0; gpu < input.gpus.size() && gpu < input.gpu_uuids.size(); ++gpu) {
+    const GpuCondition& condition = input.gpus[gpu];
+    const GpuReading& now = condition.latest;
+    const std::string& uuid = input.gpu_uuids[gpu];
+    const auto found = FaultsOf(condition);
+    for (const GpuFault fault : kGpuFaults) {
+      const bool has =
+          std::any_of(found.begin(), found.end(), [&](const auto& each) { return each.first == fault; });
+      Families::AddGauge(faults, {{"gpu", uuid}, {"fault", std::string(GpuFaultName(fault))}}, has ? 1 : 0);
+    }
+    for (const auto& [xid, count] : condition.xids)
+      Families::AddCounter(xids, {{"gpu", uuid}, {"xid", std::to_string(xid)}}, static_cast<double>(count));
+    if (now.uncorrected_ecc.has_value())
+      Families::AddCounter(ecc, {{"gpu", uuid}}, static_cast<double>(*now.uncorrected_ecc));
+    if (now.rows.has_value()) {
+      Families::AddGauge(rows, {{"gpu", uuid}, {"cause", "correctable"}}, now.rows->correctable);
+      Families::AddGauge(rows, {{"gpu", uuid}, {"cause", "uncorrectable"}}, now.rows->uncorrectable);
+    }
+    if (now.active_links.has_value()) {
+      Families::AddGauge(active, {{"gpu", uuid}}, *now.active_links);
+      Families::AddGauge(missing, {{"gpu", uuid}}, std::max(condition.expected_links - *now.active_links, 0));
+    }
+    if (now.link_errors.has_value()) {
+      for (const auto& [kind, count] :
+           {std::pair("replay", now.link_errors->replays), std::pair("recovery", now.link_errors->recoveries),
+            std::pair("crc", now.link_errors->crc)}) {
+        Families::AddCounter(errors, {{"gpu", uuid}, {"kind", kind}}, static_cast<double>(count));
+      }
+    }
+    for (const ClockLimit& limit : kClockLimits) {
+      if (!now.clock_limits.has_value()) break;
+      Families::AddGauge(clocks, {{"gpu", uuid}, {"reason", std::string(limit.name)}},
+                         (*now.clock_limits & limit.bit) != 0 ? 1 : 0);
+    }
+  }
+}
+
 // A label's value of printable ASCII: whoever may make cgroups chooses their bytes, and Prometheus refuses a
 // scrape that is not UTF-8. Distinct texts stay distinct.
 std::string LabelOf(const OwnerUse& use) {
@@ -259,6 +320,7 @@ std::vector<MetricFamily> CollectMetrics(const MetricsInput& input) {
   AddEngines(input, families);
   AddLaunches(input, families);
   AddQueues(input, families);
+  AddGpuHealth(input, families);
   AddLinks(input, families);
   auto& segments =
       families.Add("tandem_pool_segment_bytes", "Memory in segments of a GPU's pool", MetricType::Gauge);

@@ -1,9 +1,9 @@
 // File: metrics.h
 //
 // Prometheus metrics: base units, counters named _total, labels with a bounded set of values only (GPU UUID,
-// operation, algorithm, canonical code, quota, at most kMaxOwners owners; a live plan's id where the
-// configuration wants that). Engines count launches as they end, in their stats areas: a scrape reads sums,
-// and changes nothing.
+// operation, algorithm, canonical code, quota, XID, kind of fault, at most kMaxOwners owners; a live plan's
+// id where the configuration wants that). Engines count launches as they end, in their stats areas: a scrape
+// reads sums, and changes nothing.
 #pragma once
 
 #include <array>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "daemon/control/snapshot.h"
+#include "daemon/observe/gpu_health.h"
 #include "daemon/observe/link_traffic.h"
 #include "daemon/observe/process_info.h"
 #include "daemon/supervisor/engines.h"
@@ -43,6 +44,7 @@ struct MetricsInput {
   std::map<uint64_t, PlanLabels> labels;              // by plan
   std::map<uint64_t, std::vector<int>> gpus_of_plan;  // by rank
   std::vector<LinkRate> links;                        // measured
+  std::vector<GpuCondition> gpus;                     // by GPU; empty: nobody looks
   ProcessInfo process;
   std::string version, backend;
 };

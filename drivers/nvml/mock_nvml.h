@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,12 @@ class MockNvml : public NvmlApi {
   MOCK_METHOD(Result<bool>, NvLinkActive, (NvmlDevice device, int link), (override));
   MOCK_METHOD(Result<NvmlRemoteType>, NvLinkRemoteType, (NvmlDevice device, int link), (override));
   MOCK_METHOD(Result<std::string>, NvLinkRemoteBusId, (NvmlDevice device, int link), (override));
+  MOCK_METHOD(Result<uint64_t>, UncorrectedEccErrors, (NvmlDevice device), (override));
+  MOCK_METHOD(Result<NvmlRemappedRows>, RemappedRows, (NvmlDevice device), (override));
+  MOCK_METHOD(Result<uint64_t>, ClockLimits, (NvmlDevice device), (override));
+  MOCK_METHOD(Result<NvmlLinkErrors>, NvLinkErrors, (NvmlDevice device, int link), (override));
+  MOCK_METHOD(Result<std::unique_ptr<NvmlXidEvents>>, WatchXids, (const std::vector<NvmlDevice>& devices),
+              (override));
   MOCK_METHOD(Result<NvmlP2pStatus>, P2pStatus, (NvmlDevice a, NvmlDevice b, NvmlP2pIndex index), (override));
   MOCK_METHOD(Result<NvmlTopologyLevel>, CommonAncestor, (NvmlDevice a, NvmlDevice b), (override));
   MOCK_METHOD(int, NumaNode, (const std::string& bus_id), (override));
@@ -76,6 +83,17 @@ class MockNvml : public NvmlApi {
     });
     ON_CALL(*this, NvLinkRemoteBusId).WillByDefault([](NvmlDevice, int) {
       return Result<std::string>(Unimplemented("no NVLink"));
+    });
+    ON_CALL(*this, UncorrectedEccErrors).WillByDefault([](NvmlDevice) { return Result<uint64_t>(0); });
+    ON_CALL(*this, RemappedRows).WillByDefault([](NvmlDevice) {
+      return Result<NvmlRemappedRows>(NvmlRemappedRows());
+    });
+    ON_CALL(*this, ClockLimits).WillByDefault([](NvmlDevice) { return Result<uint64_t>(0); });
+    ON_CALL(*this, NvLinkErrors).WillByDefault([](NvmlDevice, int) {
+      return Result<NvmlLinkErrors>(Unimplemented("no NVLink"));
+    });
+    ON_CALL(*this, WatchXids).WillByDefault([](const std::vector<NvmlDevice>&) {
+      return Result<std::unique_ptr<NvmlXidEvents>>(Unimplemented("no events"));
     });
     ON_CALL(*this, P2pStatus).WillByDefault([](NvmlDevice, NvmlDevice, NvmlP2pIndex) {
       return Result<NvmlP2pStatus>(NvmlP2pStatus::kOk);

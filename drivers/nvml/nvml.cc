@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <utility>
 
 namespace tandem {
 namespace {
@@ -45,6 +46,19 @@ struct NvmlGpuFabricInfo {  // nvmlGpuFabricInfo_t
   unsigned int clique_id;
   unsigned char state;
 };
+
+using NvmlEventSet = void*;  // nvmlEventSet_t
+struct NvmlEventData {       // nvmlEventData_t
+  NvmlDevice device;
+  unsigned long long type;
+  unsigned long long data;
+  unsigned int gpu_instance;
+  unsigned int compute_instance;
+};
+constexpr unsigned long long kNvmlXidEvent = 8;
+constexpr unsigned int kNvmlUncorrected = 1, kNvmlVolatile = 0;
+// Counters of nvmlDeviceGetNvLinkErrorCounter.
+constexpr unsigned int kNvmlReplays = 0, kNvmlRecoveries = 1, kNvmlCrcFlits = 2, kNvmlCrcData = 3;
 
 struct NvmlError {
   NvmlReturn value;
@@ -112,10 +126,37 @@ class Symbol {
   }
 
   const char* name() const { return name_; }
+  bool loaded() const { return function_ != nullptr; }
 
  private:
   const char* name_;
   NvmlReturn (*function_)(Arguments...) = nullptr;
+};
+
+// Events of devices, as long as the library is loaded.
+class XidEvents final : public NvmlXidEvents {
+ public:
+  using WaitCall = Symbol<NvmlEventSet, NvmlEventData*, unsigned int>;
+  using FreeCall = Symbol<NvmlEventSet>;
+  XidEvents(NvmlEventSet set, const WaitCall& wait, const FreeCall& free)
+      : set_(set), wait_(wait), free_(free) {}
+  XidEvents(const XidEvents&) = delete;
+  XidEvents& operator=(const XidEvents&) = delete;
+  ~XidEvents() override { (void)free_(set_).ok(); }
+
+  Result<std::optional<NvmlXid>> Next(std::chrono::milliseconds wait) override {
+    NvmlEventData event{};
+    const Status status = wait_(set_, &event, static_cast<unsigned int>(wait.count()));
+    if (status.code() == Code::kDeadlineExceeded) return std::optional<NvmlXid>();
+    TANDEM_RETURN_IF_ERROR(status);
+    if (event.type != kNvmlXidEvent) return std::optional<NvmlXid>();
+    return std::optional(NvmlXid{event.device, event.data});
+  }
+
+ private:
+  const NvmlEventSet set_;
+  const WaitCall wait_;
+  const FreeCall free_;
 };
 
 class NvmlLibrary final : public NvmlApi {
@@ -153,6 +194,15 @@ class NvmlLibrary final : public NvmlApi {
     compute_processes_.Load(library_.get());
     mps_processes_.Load(library_.get());
     common_ancestor_.Load(library_.get());
+    ecc_errors_.Load(library_.get());
+    remapped_rows_.Load(library_.get());
+    // The newer name stands beside the older one, which drivers may drop.
+    if (!clock_limits_.Load(library_.get())) clock_limits_before_.Load(library_.get());
+    nvlink_errors_.Load(library_.get());
+    event_set_create_.Load(library_.get());
+    event_register_.Load(library_.get());
+    event_wait_.Load(library_.get());
+    event_set_free_.Load(library_.get());
     Status status = init_();
     if (!status.ok())
       return Status(Code::kUnavailable, "NVML does not start: " + status.message(), status.detail());
@@ -253,6 +303,52 @@ class NvmlLibrary final : public NvmlApi {
     return BusId(info);
   }
 
+  Result<uint64_t> UncorrectedEccErrors(NvmlDevice device) override {
+    unsigned long long count = 0;
+    TANDEM_RETURN_IF_ERROR(ecc_errors_(device, kNvmlUncorrected, kNvmlVolatile, &count));
+    return static_cast<uint64_t>(count);
+  }
+
+  Result<NvmlRemappedRows> RemappedRows(NvmlDevice device) override {
+    unsigned int correctable = 0, uncorrectable = 0, pending = 0, failed = 0;
+    TANDEM_RETURN_IF_ERROR(remapped_rows_(device, &correctable, &uncorrectable, &pending, &failed));
+    return NvmlRemappedRows{correctable, uncorrectable, pending != 0, failed != 0};
+  }
+
+  Result<uint64_t> ClockLimits(NvmlDevice device) override {
+    unsigned long long reasons = 0;
+    const auto& call = clock_limits_.loaded() ? clock_limits_ : clock_limits_before_;
+    TANDEM_RETURN_IF_ERROR(call(device, &reasons));
+    return static_cast<uint64_t>(reasons);
+  }
+
+  Result<NvmlLinkErrors> NvLinkErrors(NvmlDevice device, int link) override {
+    std::array<unsigned long long, 4> counts{};
+    for (const unsigned int counter : {kNvmlReplays, kNvmlRecoveries, kNvmlCrcFlits, kNvmlCrcData}) {
+      TANDEM_RETURN_IF_ERROR(
+          nvlink_errors_(device, static_cast<unsigned int>(link), counter, &counts[counter]));
+    }
+    return NvmlLinkErrors{counts[kNvmlReplays], counts[kNvmlRecoveries],
+                          counts[kNvmlCrcFlits] + counts[kNvmlCrcData]};
+  }
+
+  Result<std::unique_ptr<NvmlXidEvents>> WatchXids(const std::vector<NvmlDevice>& devices) override {
+    if (!event_wait_.loaded() || !event_set_free_.loaded())
+      return Unimplemented("this driver reports no events");
+    NvmlEventSet set = nullptr;
+    TANDEM_RETURN_IF_ERROR(event_set_create_(&set));
+    auto events = std::make_unique<XidEvents>(set, event_wait_, event_set_free_);
+    Status refused = Unimplemented("there is no device");
+    size_t watched = 0;
+    for (const NvmlDevice device : devices) {
+      const Status status = event_register_(device, kNvmlXidEvent, set);
+      if (status.ok()) ++watched;
+      if (!status.ok()) refused = status;
+    }
+    if (watched == 0) return refused;
+    return std::unique_ptr<NvmlXidEvents>(std::move(events));
+  }
+
   Result<NvmlP2pStatus> P2pStatus(NvmlDevice a, NvmlDevice b, NvmlP2pIndex index) override {
     unsigned int status = 0;
     TANDEM_RETURN_IF_ERROR(p2p_status_(a, b, static_cast<unsigned int>(index), &status));
@@ -325,6 +421,18 @@ class NvmlLibrary final : public NvmlApi {
   Symbol<NvmlDevice, NvmlDevice, unsigned int, unsigned int*> p2p_status_{"nvmlDeviceGetP2PStatus"};
   ProcessCall compute_processes_{"nvmlDeviceGetComputeRunningProcesses_v3"};
   ProcessCall mps_processes_{"nvmlDeviceGetMPSComputeRunningProcesses_v3"};
+  Symbol<NvmlDevice, unsigned int, unsigned int, unsigned long long*> ecc_errors_{
+      "nvmlDeviceGetTotalEccErrors"};
+  Symbol<NvmlDevice, unsigned int*, unsigned int*, unsigned int*, unsigned int*> remapped_rows_{
+      "nvmlDeviceGetRemappedRows"};
+  Symbol<NvmlDevice, unsigned long long*> clock_limits_{"nvmlDeviceGetCurrentClocksEventReasons"};
+  Symbol<NvmlDevice, unsigned long long*> clock_limits_before_{"nvmlDeviceGetCurrentClocksThrottleReasons"};
+  Symbol<NvmlDevice, unsigned int, unsigned int, unsigned long long*> nvlink_errors_{
+      "nvmlDeviceGetNvLinkErrorCounter"};
+  Symbol<NvmlEventSet*> event_set_create_{"nvmlEventSetCreate"};
+  Symbol<NvmlDevice, unsigned long long, NvmlEventSet> event_register_{"nvmlDeviceRegisterEvents"};
+  XidEvents::WaitCall event_wait_{"nvmlEventSetWait_v2"};
+  XidEvents::FreeCall event_set_free_{"nvmlEventSetFree"};
   Symbol<NvmlDevice, NvmlDevice, unsigned int*> common_ancestor_{"nvmlDeviceGetTopologyCommonAncestor"};
 };
 

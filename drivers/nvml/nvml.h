@@ -10,8 +10,10 @@
 // support.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -74,6 +76,36 @@ struct NvmlProcess {
   uint64_t memory_bytes = 0;  // of the device; 0: not known
 };
 
+// Rows of memory that a GPU has replaced by spare ones. Pending rows need a reset of the GPU.
+struct NvmlRemappedRows {
+  uint32_t correctable = 0, uncorrectable = 0;
+  bool pending = false, failed = false;
+};
+
+// Errors of one NVLink since it was trained. Replays and CRC errors are repaired; a recovery trains the link
+// anew.
+struct NvmlLinkErrors {
+  uint64_t replays = 0, recoveries = 0, crc = 0;
+};
+
+// Why clocks are low: bits of NvmlApi::ClockLimits. Others are no fault: idleness, limits that were set.
+inline constexpr uint64_t kNvmlPowerCap = 0x4, kNvmlHwSlowdown = 0x8, kNvmlSwThermal = 0x20,
+                          kNvmlHwThermal = 0x40, kNvmlPowerBrake = 0x80;
+
+// An error that the driver logs as "Xid", by the number that NVIDIA documents.
+struct NvmlXid {
+  NvmlDevice device = nullptr;
+  uint64_t xid = 0;
+};
+
+// XIDs of some GPUs from its creation on. One thread at a time; the NvmlApi outlives it.
+class NvmlXidEvents {
+ public:
+  virtual ~NvmlXidEvents() = default;
+  // The next one; none if none comes within `wait`.
+  virtual Result<std::optional<NvmlXid>> Next(std::chrono::milliseconds wait) = 0;
+};
+
 class NvmlApi {
  public:
   virtual ~NvmlApi() = default;
@@ -103,6 +135,15 @@ class NvmlApi {
   virtual Result<bool> NvLinkActive(NvmlDevice device, int link) = 0;
   virtual Result<NvmlRemoteType> NvLinkRemoteType(NvmlDevice device, int link) = 0;
   virtual Result<std::string> NvLinkRemoteBusId(NvmlDevice device, int link) = 0;
+
+  // --- faults of one device ---
+  // Errors of memory that ECC found and could not correct, since the driver was loaded.
+  virtual Result<uint64_t> UncorrectedEccErrors(NvmlDevice device) = 0;
+  virtual Result<NvmlRemappedRows> RemappedRows(NvmlDevice device) = 0;
+  virtual Result<uint64_t> ClockLimits(NvmlDevice device) = 0;
+  virtual Result<NvmlLinkErrors> NvLinkErrors(NvmlDevice device, int link) = 0;
+  // UNIMPLEMENTED if no device reports XIDs; devices that do not are left out.
+  virtual Result<std::unique_ptr<NvmlXidEvents>> WatchXids(const std::vector<NvmlDevice>& devices) = 0;
 
   // --- pairs ---
   virtual Result<NvmlP2pStatus> P2pStatus(NvmlDevice a, NvmlDevice b, NvmlP2pIndex index) = 0;

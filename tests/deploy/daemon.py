@@ -26,6 +26,11 @@ class Daemon:
             path = self.folder / "notify"
             notify.bind(str(path))
             path.chmod(0o777)
+            # Emulated GPUs report what real ones do.
+            faults = self.folder / "faults"
+            names = ("xid 31", "ecc 0", "rows_pending 0", "active_links 18", "link_replays 0", "clocks power_cap")
+            faults.write_text("".join(f"{gpu} {name}\n" for gpu in range(gpus) for name in names))
+            faults.chmod(0o644)
             self.process = subprocess.Popen(
                 [
                     *wrapper,
@@ -42,6 +47,8 @@ class Daemon:
                     str(self.folder / "state"),
                     "--socket-group",
                     "",
+                    "--testing-gpu-health-file",
+                    str(faults),
                     "--metrics-listen",
                     "127.0.0.1:0",
                 ],

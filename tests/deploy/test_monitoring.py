@@ -94,6 +94,19 @@ class Files(unittest.TestCase):
         code, text = promtool("test", "rules", str(ROOT / "tests/deploy/monitoring/rules_test.yml"))
         self.assertEqual(code, 0, text)
 
+    @unittest.skipUnless(PROMTOOL, "needs promtool (Debian's package prometheus)")
+    def test_the_scrape_of_protected_nodes(self):
+        # Prometheus looks for the files that it is to read.
+        config = (ROOT / "deploy/monitoring/prometheus.yml").read_text()
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("tandem-ca.pem", "tandem-password", "tandem.rules.yml"):
+                (pathlib.Path(folder) / name).write_text("groups: []\n")
+            (pathlib.Path(folder) / "prometheus.yml").write_text(config.replace("/etc/prometheus", folder))
+            code, text = promtool("check", "config", str(pathlib.Path(folder) / "prometheus.yml"))
+        self.assertEqual(code, 0, text)
+        (scrape,) = yaml.safe_load(config)["scrape_configs"]
+        self.assertEqual((scrape["job_name"], scrape["scheme"]), ("tandem", "https"))
+
     def test_every_alert_is_tested_in_both_directions(self):
         tests = yaml.safe_load((ROOT / "tests/deploy/monitoring/rules_test.yml").read_text())["tests"]
         fires, silent = (

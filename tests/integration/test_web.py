@@ -212,7 +212,7 @@ class Listening(unittest.TestCase):
         self.assertIn("the page cannot be served", finding["message"])
 
     def test_an_address_that_others_reach_is_warned_of(self):
-        daemon = Daemon(1, ("--web-listen", "0.0.0.0:0"))
+        daemon = Daemon(1, ("--web-listen", "0.0.0.0:0", "--http-allow-plain"))
         self.addCleanup(daemon.stop)
         wait_until(lambda: "shows all users' sessions to everybody" in daemon.tail(200), 20)
 

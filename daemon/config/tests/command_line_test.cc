@@ -124,11 +124,17 @@ TEST(CommandLine, EveryKeyHasAFlagThatSetsIt) {
                     : key.choices[0];
         break;
     }
-    // The two orders between keys that single changes would break.
+    // Rules between keys, which single changes would break.
     std::string flag = config::FlagName(key) + "=" + value;
     std::vector<const char*> arguments = {flag.c_str()};
     if (key.name == "quotas.sessions") arguments.push_back("--quotas-sessions-per-uid=1");
     if (key.name == "supervisor.backoff_max_ms") arguments.push_back("--supervisor-backoff-initial-ms=1");
+    for (const auto& [one, other] : {std::pair("http.certificate", "--http-key=/other"),
+                                     std::pair("http.key", "--http-certificate=/other"),
+                                     std::pair("http.user", "--http-password-file=/other"),
+                                     std::pair("http.password_file", "--http-user=other")}) {
+      if (key.name == one) arguments.push_back(other);
+    }
     Result<DaemonCommandLine> line = Parse(arguments);
     ASSERT_TRUE(line.ok()) << line.status().ToString();
     Config expected;

@@ -310,6 +310,48 @@ TEST(Config, HttpAddressesAreChecked) {
   EXPECT_THAT(ValidateConfig(config).message(), HasSubstr("web.listen"));
 }
 
+TEST(Config, KeysOfHttpGoTogether) {
+  const auto why = [](HttpConfig http) {
+    Config config;
+    config.http = std::move(http);
+    return ValidateConfig(config).message();
+  };
+  EXPECT_EQ(why({.certificate = "/c", .key = "/k", .user = "u", .password_file = "/p"}), "");
+  EXPECT_THAT(why({.certificate = "/c"}), HasSubstr("http.certificate is of no use without http.key"));
+  EXPECT_THAT(why({.key = "/k"}), HasSubstr("http.key is of no use without http.certificate"));
+  EXPECT_THAT(why({.user = "u"}), HasSubstr("http.user is of no use without http.password_file"));
+  EXPECT_THAT(why({.password_file = "/p"}), HasSubstr("http.password_file is of no use without http.user"));
+  EXPECT_THAT(why({.certificate = "c", .key = "/k"}),
+              HasSubstr("http.certificate = \"c\" must be an absolute"));
+  EXPECT_THAT(why({.certificate = "/c", .key = "k"}), HasSubstr("http.key"));
+  EXPECT_THAT(why({.user = "u", .password_file = "p"}), HasSubstr("http.password_file"));
+  for (const char* bad : {"a:b", "a\nb", "\x7f"})
+    EXPECT_THAT(why({.user = bad, .password_file = "/p"}), HasSubstr("http.user")) << bad;
+}
+
+TEST(Config, AddressesBeyondTheLoopbackNeedTlsAndAPassword) {
+  for (const char* own : {"127.0.0.1:1", "127.9.9.9:1", "localhost:1", "[::1]:1"}) {
+    EXPECT_TRUE(IsLoopbackAddress(own)) << own;
+    EXPECT_TRUE(CheckExposure({}, own).ok()) << own;
+  }
+  for (const char* others : {"0.0.0.0:1", "[::]:1", "10.0.0.1:1", "node:1", "127.0.0.1.example:1",
+                             "127.example:1", "localhost.example:1", "[::1:2]:1"}) {
+    EXPECT_FALSE(IsLoopbackAddress(others)) << others;
+    const Status bare = CheckExposure({}, others);
+    EXPECT_EQ(bare.code(), Code::kFailedPrecondition) << others;
+    EXPECT_THAT(bare.message(), HasSubstr(others));
+    EXPECT_THAT(bare.message(), HasSubstr("http.certificate and http.key, http.user and http.password_file"));
+    EXPECT_THAT(CheckExposure({.certificate = "/c", .key = "/k"}, others).message(),
+                HasSubstr("so http.user"));
+    EXPECT_THAT(CheckExposure({.user = "u", .password_file = "/p"}, others).message(),
+                HasSubstr("so http.certificate"));
+    EXPECT_TRUE(CheckExposure({.allow_plain = true}, others).ok());
+    EXPECT_TRUE(
+        CheckExposure({.certificate = "/c", .key = "/k", .user = "u", .password_file = "/p"}, others).ok());
+  }
+  EXPECT_TRUE(CheckExposure({}, "off").ok());
+}
+
 TEST(Config, SocketsAreInTheRuntimeDirectory) {
   Config config;
   EXPECT_EQ(LeaseSocketPath(config), "/run/tandem/lease.sock");

@@ -187,6 +187,13 @@ Result<v1::JoinGroupReply> JoinService::Join(const SessionRef& session, const v1
   registry.ForgetVerdicts(Waiter::Clock::now() - core_.options.verdict_memory);
   TANDEM_RETURN_IF_ERROR(AwaitNameFree(lock, scope, session, request, waiter));
   TANDEM_RETURN_IF_ERROR(TakeVerdict(registry.names[scope], *session, rank));
+  if (wrong.ok()) {
+    if (const Status cordoned = registry.AdmitsOn(*gpu); !cordoned.ok()) {
+      StatusDetail detail = cordoned.detail();
+      detail.ranks = {static_cast<uint32_t>(rank)};
+      wrong = cordoned.WithContext(context).WithDetail(std::move(detail));
+    }
+  }
   if (wrong.ok()) wrong = registry.ledger.Check(session->payer(), Resource::kGroups, 1);
   std::shared_ptr<JoinRendezvous> rendezvous = registry.names[scope].joining;
   if (rendezvous) rendezvous->DropCancelled();
@@ -230,6 +237,9 @@ Result<v1::JoinGroupReply> JoinService::Join(const SessionRef& session, const v1
 }
 
 Status JoinService::MakeAndInstall(RegistryLock& lock, const std::string& scope, JoinRendezvous& rendezvous) {
+  // A GPU may have been cordoned since its rank came.
+  for (const JoinParty& party : rendezvous.parties)
+    TANDEM_RETURN_IF_ERROR(core_.registry.AdmitsOn(party.gpu));
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<GroupRecord> group, MakeGroup(scope, rendezvous));
   const Waiter waiter = GroupInstaller::ForAllRanks(group, rendezvous.FirstDeadline());
   Status status = lock.Outside([&] {

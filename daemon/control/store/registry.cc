@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "daemon/control/blame.h"
 #include "daemon/control/restart/state_writer.h"
 #include "ipc/order_log.h"
 
@@ -88,6 +89,14 @@ Status Registry::Admits(const char* what) const {
              std::string(draining ? "the daemon is draining: no new " : "the node is cordoned: no new ") +
              what)
       .WithDetail({.reason = draining ? "DRAINING" : "CORDONED", .who = {}, .field = {}});
+}
+
+Status Registry::AdmitsOn(int gpu) const {
+  const auto found = cordoned_gpus.find(gpu);
+  if (found == cordoned_gpus.end()) return Status::Ok();
+  return Unavailable("GPU " + std::to_string(gpu) + " is cordoned: no new groups on it (" + found->second +
+                     ")")
+      .WithDetail(BlameGpu("GPU_CORDONED", gpu));
 }
 
 bool Registry::AllUp(const std::vector<int>& gpus) const {

@@ -63,6 +63,7 @@ struct Registry {
   uint64_t next_id TANDEM_GUARDED_BY(registry_mutex) = 1;
   uint64_t next_plan_id TANDEM_GUARDED_BY(registry_mutex) = 1;  // 24 bits in the order log: see NewPlanId
   Admission admission TANDEM_GUARDED_BY(registry_mutex) = Admission::kOpen;
+  std::map<int, std::string> cordoned_gpus TANDEM_GUARDED_BY(registry_mutex);  // why, by GPU
   bool stopping TANDEM_GUARDED_BY(registry_mutex) = false;
   // Keeps the journal for the next tandemd; null: there will be none.
   std::shared_ptr<StateWriter> state TANDEM_GUARDED_BY(registry_mutex);
@@ -114,6 +115,8 @@ struct Registry {
   Status SessionAlive(const SessionRecord& session) const TANDEM_REQUIRES(registry_mutex);
   // OK while the node takes new `what` ("sessions"); else UNAVAILABLE, reason CORDONED or DRAINING.
   Status Admits(const char* what) const TANDEM_REQUIRES(registry_mutex);
+  // OK while the GPU takes new groups; else UNAVAILABLE, reason GPU_CORDONED.
+  Status AdmitsOn(int gpu) const TANDEM_REQUIRES(registry_mutex);
   // The status of a removal, given the engine's answer. A dead engine holds nothing, so any failure but a
   // deadline counts as success, except while the daemon stops: its engines may hold the memory still.
   Status RemovalStatus(const Status& answer) const TANDEM_REQUIRES(registry_mutex);

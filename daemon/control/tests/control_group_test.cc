@@ -357,34 +357,6 @@ TEST_F(ControlTest, DrainingRefusesWhatIsNewAndSaysSo) {
   EXPECT_EQ(control->WaitDrained(Waiter::For(kPatience)), (std::pair<uint64_t, uint64_t>(0, 0)));
 }
 
-TEST_F(ControlTest, ACordonRefusesSessionsAndGroupsAndDisturbsNobody) {
-  Start(2);
-  const auto sessions = AttachAll(2);
-  const uint64_t group = Join(sessions);
-  control->SetAdmission(Admission::kCordoned);
-  EXPECT_EQ(control->Snapshot().admission, Admission::kCordoned);
-  v1::AttachRequest attach;
-  attach.set_protocol_min(kProtocol);
-  attach.set_protocol_max(kProtocol);
-  EXPECT_EQ(control->Attach({.uid = 7, .gid = 7, .pid = 9}, attach).status().detail().reason, "CORDONED");
-  EXPECT_EQ(control->JoinGroup(sessions[0], JoinRequest(2, 0, "other"), Waiter::For(kPatience))
-                .status()
-                .detail()
-                .reason,
-            "CORDONED");
-  for (const auto& plan : Together(2, [&](int rank) {
-         return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, "k"),
-                                 Waiter::For(kPatience));
-       })) {
-    EXPECT_TRUE(plan.ok()) << plan.status().ToString();
-  }
-  const uint64_t stream = control->OpenEvents(sessions[0]);
-  const auto event = control->NextEvent(sessions[0], stream, Waiter::For(std::chrono::milliseconds(0)));
-  EXPECT_TRUE(event.ok() && !event->has_value()) << "no job is asked to end";
-  control->SetAdmission(Admission::kOpen);
-  EXPECT_TRUE(control->Attach({.uid = 7, .gid = 7, .pid = 9}, attach).ok());
-}
-
 TEST_F(ControlTest, RulesAdmitProcessesToGpus) {
   ControlOptions options;
   ControlLimits few;

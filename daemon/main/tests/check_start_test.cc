@@ -27,6 +27,7 @@ class CheckStartTest : public testing::Test {
     good_.backend = BackendKind::kHost;
     good_.socket_group = "root";
     good_.metrics_listen = "127.0.0.1:0";
+    good_.http.allow_plain = true;
   }
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
@@ -61,6 +62,16 @@ TEST_F(CheckStartTest, EachProblemIsNamedByItsKey) {
   EXPECT_THAT(problem([](Config& c) { c.metrics_listen = "192.0.2.1:9464"; }),
               StartsWith("metrics.listen: "));
   EXPECT_THAT(problem([](Config& c) { c.web_listen = "192.0.2.1:9465"; }), StartsWith("web.listen: "));
+  EXPECT_THAT(problem([](Config& c) {
+                c.web_listen = "0.0.0.0:0";
+                c.http.allow_plain = false;
+              }),
+              HasSubstr("web.listen: others reach 0.0.0.0:0, so http.certificate and http.key, http.user"));
+  EXPECT_THAT(problem([](Config& c) {
+                c.http.user = "tandem";
+                c.http.password_file = "/nonexistent/password";
+              }),
+              StartsWith("http: open /nonexistent/password"));
   EXPECT_THAT(problem([this](Config& c) {
                 std::ofstream(directory_ + "/file") << "x";
                 c.state_dir = directory_ + "/file/state";

@@ -50,6 +50,33 @@ TEST(HealthTest, EachCauseIsNamedAndLeavesTheDaemonLive) {
               HasSubstr("engine of GPU 1 (EMU-0000-0001) has answered nothing for 7 s"));
 }
 
+TEST(HealthTest, AFaultIsNamedAndLeavesTheNodeReady) {
+  HealthInput input = HealthyInput();
+  input.gpus.resize(2);
+  GpuReading reading;
+  reading.xids = {79};
+  Update(reading, &input.gpus[1]);
+  const Health health = CheckHealth(input);
+  EXPECT_TRUE(health.ready);
+  EXPECT_THAT(health.reasons,
+              ElementsAre("GPU 1 (EMU-0000-0001) had XID 79 (the GPU has fallen off the bus)"));
+}
+
+TEST(HealthTest, ACordonedGpuTakesNoJobs) {
+  HealthInput input = HealthyInput();
+  input.cordoned_gpus[1] = "XID 79";
+  Health health = CheckHealth(input);
+  EXPECT_FALSE(health.ready);
+  EXPECT_THAT(health.reasons, ElementsAre(HasSubstr("GPU 1 (EMU-0000-0001) is cordoned")));
+  input.engines_needed = 1;
+  EXPECT_TRUE(CheckHealth(input).ready);
+  // It counts once, however many reasons there are.
+  input.engines[1].state = EngineState::kDown;
+  health = CheckHealth(input);
+  EXPECT_TRUE(health.ready);
+  EXPECT_EQ(health.reasons.size(), 2u);
+}
+
 TEST(HealthTest, ANodeMayBeReadyOnAPartOfItsGpus) {
   HealthInput input = HealthyInput();
   input.topology = EmulatedTopology(3, 1 << 20);

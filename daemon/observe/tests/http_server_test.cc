@@ -9,9 +9,13 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <future>
+#include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/unique_fd.h"
@@ -23,22 +27,29 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-UniqueFd Connect(int port) {
+// From `own`, one of the loopback's addresses.
+UniqueFd Connect(int port, const char* own = "127.0.0.1") {
   sockaddr_in address{};
   address.sin_family = AF_INET;
+  UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(::inet_pton(AF_INET, own, &address.sin_addr), 1);
+  EXPECT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   EXPECT_EQ(::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
   timeval limit{20, 0};
   ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
   return socket;
 }
 
-std::string Ask(int port, const std::string& request) {
+UniqueFd Send(int port, const std::string& request) {
   UniqueFd socket = Connect(port);
   EXPECT_EQ(::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(request.size()));
+  return socket;
+}
+
+std::string ReadAll(const UniqueFd& socket) {
   std::string answer;
   std::array<char, 4096> buffer;
   ssize_t length;
@@ -47,47 +58,30 @@ std::string Ask(int port, const std::string& request) {
   return answer;
 }
 
+std::string Ask(int port, const std::string& request) { return ReadAll(Send(port, request)); }
+
 std::string Get(int port, const std::string& path) {
   return Ask(port, "GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n");
 }
 
-Result<std::unique_ptr<HttpServer>> StartMonitoring(const std::string& listen) {
-  return HttpServer::Start(listen, MonitoringRoutes([] { return MetricsInput(); }, [] { return Health(); }));
+Result<std::unique_ptr<HttpServer>> StartOne(const std::string& listen) {
+  return HttpServer::Start(listen,
+                           {{"/livez", [](const std::string&) { return HttpAnswer{.body = "live\n"}; }}});
 }
 
-TEST(HttpServerTest, ServesMetricsAndHealth) {
-  std::atomic<bool> draining{false}, partly{false};
-  auto server = HttpServer::Start(
-      "127.0.0.1:0", MonitoringRoutes([] { return MetricsInput(); },
-                                      [&] {
-                                        Health health;
-                                        if (draining)
-                                          health = {
-                                              .live = true, .ready = false, .reasons = {"the node drains"}};
-                                        if (partly) health.reasons = {"the engine is down"};
-                                        return health;
-                                      }));
+TEST(HttpServerTest, ServesItsPathsOnly) {
+  auto server = StartOne("127.0.0.1:0");
   ASSERT_TRUE(server.ok()) << server.status().ToString();
   const int port = (*server)->port();
   ASSERT_GT(port, 0);
-  EXPECT_THAT(Get(port, "/metrics"),
-              testing::AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("tandem_uptime_seconds")));
-  EXPECT_THAT(Get(port, "/livez"), StartsWith("HTTP/1.1 200"));
-  EXPECT_THAT(Get(port, "/readyz"), testing::AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("\r\n\r\nready\n")));
-  draining = true;
-  EXPECT_THAT(Get(port, "/livez"), StartsWith("HTTP/1.1 200"));
-  EXPECT_THAT(Get(port, "/readyz"),
-              testing::AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("not ready\nthe node drains\n")));
-  EXPECT_THAT(Ask(port, "HEAD /readyz HTTP/1.1\r\nHost: x\r\n\r\n"),
-              testing::AllOf(StartsWith("HTTP/1.1 503"), Not(HasSubstr("drains"))));
-  partly = true;
-  draining = false;
-  EXPECT_THAT(Get(port, "/readyz"),
-              testing::AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("\r\n\r\nready\nthe engine is down\n")));
-  EXPECT_THAT(Get(port, "/livez"), HasSubstr("\r\n\r\nlive\n"));
+  EXPECT_THAT(Get(port, "/livez"), testing::AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("\r\n\r\nlive\n")));
+  EXPECT_THAT(Get(port, "/livez?verbose"), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(
+      Ask(port, "HEAD /livez HTTP/1.1\r\nHost: x\r\n\r\n"),
+      testing::AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("Content-Length: 5"), Not(HasSubstr("live\n"))));
   EXPECT_THAT(Get(port, "/"), StartsWith("HTTP/1.1 404"));
-  EXPECT_THAT(Get(port, "/metrics/more"), StartsWith("HTTP/1.1 404"));
-  EXPECT_THAT(Ask(port, "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"),
+  EXPECT_THAT(Get(port, "/livez/more"), StartsWith("HTTP/1.1 404"));
+  EXPECT_THAT(Ask(port, "POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"),
               StartsWith("HTTP/1.1 405"));
 }
 
@@ -106,10 +100,10 @@ TEST(HttpServerTest, RoutesGetTheHostAndSetHeaders) {
 }
 
 TEST(HttpServerTest, IdleConnectionsDoNotHoldScrapesUp) {
-  auto server = StartMonitoring("127.0.0.1:0");
+  auto server = StartOne("127.0.0.1:0");
   ASSERT_TRUE(server.ok()) << server.status().ToString();
   std::vector<UniqueFd> idle;
-  for (int i = 0; i < 64; ++i) {
+  for (int i = 0; i < 300; ++i) {
     idle.push_back(Connect((*server)->port()));
     // Every other one has begun to ask, and goes on too slowly.
     if (i % 2 == 0) {
@@ -118,13 +112,13 @@ TEST(HttpServerTest, IdleConnectionsDoNotHoldScrapesUp) {
   }
   for (int i = 0; i < 3; ++i) {
     const auto begun = std::chrono::steady_clock::now();
-    EXPECT_THAT(Get((*server)->port(), "/metrics"), StartsWith("HTTP/1.1 200"));
+    EXPECT_THAT(Get((*server)->port(), "/livez"), StartsWith("HTTP/1.1 200"));
     EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::milliseconds(500));
   }
 }
 
 TEST(HttpServerTest, IdleAndSlowConnectionsAreClosed) {
-  auto server = StartMonitoring("127.0.0.1:0");
+  auto server = StartOne("127.0.0.1:0");
   ASSERT_TRUE(server.ok()) << server.status().ToString();
   const auto begun = std::chrono::steady_clock::now();
   const UniqueFd idle = Connect((*server)->port()), slow = Connect((*server)->port());
@@ -143,11 +137,108 @@ TEST(HttpServerTest, IdleAndSlowConnectionsAreClosed) {
   EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(6));
 }
 
+// Whether the peer has closed, now or within the time of Connect.
+bool IsClosed(const UniqueFd& socket) {
+  char byte;
+  return ::recv(socket.get(), &byte, 1, 0) == 0;
+}
+
+bool IsOpen(const UniqueFd& socket) {
+  char byte;
+  return ::recv(socket.get(), &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN;
+}
+
+Result<std::unique_ptr<HttpServer>> StartWithLimits(size_t connections, size_t per_peer) {
+  const std::chrono::hours none{1};
+  return HttpServer::Start("127.0.0.1:0", {{"/", [](const std::string&) { return HttpAnswer{}; }}},
+                           {.connections = connections,
+                            .per_peer = per_peer,
+                            .head_time = none,
+                            .answer_time = none,
+                            .ending_time = none});
+}
+
+TEST(HttpServerTest, TheOldestConnectionWithoutAHeadGoesFirst) {
+  for (const auto& [connections, per_peer] : {std::pair(4, 100), std::pair(100, 4)}) {
+    auto server = StartWithLimits(static_cast<size_t>(connections), static_cast<size_t>(per_peer));
+    ASSERT_TRUE(server.ok()) << server.status().ToString();
+    std::vector<UniqueFd> idle;
+    for (int i = 0; i < 5; ++i) idle.push_back(Connect((*server)->port()));
+    EXPECT_TRUE(IsClosed(idle[0]));
+    for (size_t i = 1; i < 5; ++i) EXPECT_TRUE(IsOpen(idle[i])) << i;
+    EXPECT_THAT(Get((*server)->port(), "/"), StartsWith("HTTP/1.1 200"));
+    EXPECT_TRUE(IsClosed(idle[1]));
+    EXPECT_TRUE(IsOpen(idle[4]));
+  }
+}
+
+TEST(HttpServerTest, AnotherAddressKeepsItsConnections) {
+  auto server = StartWithLimits(100, 4);
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  const UniqueFd other = Connect((*server)->port(), "127.0.0.2");
+  std::vector<UniqueFd> idle;
+  for (int i = 0; i < 8; ++i) idle.push_back(Connect((*server)->port()));
+  for (size_t i = 0; i < 4; ++i) EXPECT_TRUE(IsClosed(idle[i])) << i;
+  EXPECT_TRUE(IsOpen(other));
+}
+
+TEST(HttpServerTest, AnAnswerThatIsAwaitedIsNotDropped) {
+  std::promise<void> may_answer;
+  const std::shared_future<void> answers = may_answer.get_future().share();
+  auto server = HttpServer::Start("127.0.0.1:0",
+                                  {{"/",
+                                    [answers](const std::string&) {
+                                      answers.wait();
+                                      return HttpAnswer{.body = "late"};
+                                    }}},
+                                  {.connections = 2, .head_time = std::chrono::hours(1)});
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  const UniqueFd first = Send((*server)->port(), "GET / HTTP/1.1\r\n\r\n");
+  const UniqueFd second = Send((*server)->port(), "GET / HTTP/1.1\r\n\r\n");
+  // Both others wait for their answers, so there is no room for a third.
+  EXPECT_TRUE(IsClosed(Connect((*server)->port())));
+  may_answer.set_value();
+  EXPECT_THAT(ReadAll(first), HasSubstr("late"));
+  EXPECT_THAT(ReadAll(second), HasSubstr("late"));
+}
+
+TEST(HttpServerTest, AHalfClosedConnectionGetsItsAnswer) {
+  auto server = StartOne("127.0.0.1:0");
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  const UniqueFd socket = Send((*server)->port(), "GET /livez HTTP/1.1\r\n\r\n");
+  ASSERT_EQ(::shutdown(socket.get(), SHUT_WR), 0);
+  EXPECT_THAT(ReadAll(socket), HasSubstr("live"));
+}
+
+TEST(HttpServerTest, WhatIsNoRequestIsRefused) {
+  auto server = StartOne("127.0.0.1:0");
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  EXPECT_THAT(Ask((*server)->port(), "hello\r\n\r\n"), StartsWith("HTTP/1.1 400"));
+  EXPECT_THAT(Ask((*server)->port(), std::string(kMaxHttpHead, 'x')), StartsWith("HTTP/1.1 431"));
+  EXPECT_THAT(Ask((*server)->port(), "DELETE /livez HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 405"));
+}
+
+TEST(HttpServerTest, ALongAnswerArrivesWhole) {
+  const std::string body(16 << 20, 'x');
+  auto server =
+      HttpServer::Start("127.0.0.1:0", {{"/", [&](const std::string&) { return HttpAnswer{.body = body}; }}});
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  const std::string answer = Get((*server)->port(), "/");
+  EXPECT_EQ(answer.size() - answer.find("\r\n\r\n") - 4, body.size());
+}
+
+TEST(HttpServerTest, AThrowingRouteIsAnAnswer) {
+  auto server = HttpServer::Start(
+      "127.0.0.1:0", {{"/", [](const std::string&) -> HttpAnswer { throw std::runtime_error("a cause"); }}});
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  EXPECT_THAT(Get((*server)->port(), "/"), testing::AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("a cause")));
+}
+
 TEST(HttpServerTest, ATakenPortIsAnErrorThatNamesIt) {
-  auto server = StartMonitoring("127.0.0.1:0");
+  auto server = StartOne("127.0.0.1:0");
   ASSERT_TRUE(server.ok()) << server.status().ToString();
   const std::string taken = "127.0.0.1:" + std::to_string((*server)->port());
-  auto second = StartMonitoring(taken);
+  auto second = StartOne(taken);
   EXPECT_EQ(second.status().code(), Code::kUnavailable);
   EXPECT_THAT(second.status().message(), HasSubstr(taken));
 }

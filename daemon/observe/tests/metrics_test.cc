@@ -34,6 +34,42 @@ MetricsInput OneGpu() {
   return input;
 }
 
+TEST(MetricsTest, GpusHealthHasSeries) {
+  MetricsInput input = OneGpu();
+  EXPECT_EQ(Value(CollectMetrics(input), "tandem_gpu_cordoned", "EMU-0"), 0);
+  EXPECT_EQ(Value(CollectMetrics(input), "tandem_gpu_fault", "xid"), -1) << "nobody looks";
+  input.control.cordoned_gpus[0] = "XID 79";
+  input.gpus.resize(1);
+  GpuReading reading;
+  reading.xids = {79, 31, 79};
+  Update(reading, &input.gpus[0]);
+  auto families = CollectMetrics(input);
+  EXPECT_EQ(Value(families, "tandem_gpu_cordoned", "EMU-0"), 1);
+  EXPECT_EQ(Value(families, "tandem_gpu_xid_errors_total", "79"), 2);
+  EXPECT_EQ(Value(families, "tandem_gpu_xid_errors_total", "31"), 1);
+  EXPECT_EQ(Value(families, "tandem_gpu_fault", "xid"), 1);
+  EXPECT_EQ(Value(families, "tandem_gpu_fault", "ecc"), 0);
+  EXPECT_EQ(Value(families, "tandem_gpu_ecc_uncorrected_total", "EMU-0"), -1) << "not reported";
+  reading.xids = {};
+  reading.uncorrected_ecc = 7;
+  reading.rows = NvmlRemappedRows{1, 2, true, false};
+  reading.active_links = 16;
+  reading.link_errors = NvmlLinkErrors{3, 4, 5};
+  reading.clock_limits = kNvmlHwThermal;
+  input.gpus[0].expected_links = 18;
+  Update(reading, &input.gpus[0]);
+  families = CollectMetrics(input);
+  EXPECT_EQ(Value(families, "tandem_gpu_ecc_uncorrected_total", "EMU-0"), 7);
+  EXPECT_EQ(Value(families, "tandem_gpu_remapped_rows", "uncorrectable"), 2);
+  EXPECT_EQ(Value(families, "tandem_gpu_nvlinks_active", "EMU-0"), 16);
+  EXPECT_EQ(Value(families, "tandem_gpu_nvlinks_inactive", "EMU-0"), 2);
+  EXPECT_EQ(Value(families, "tandem_gpu_nvlink_errors_total", "recovery"), 4);
+  EXPECT_EQ(Value(families, "tandem_gpu_clocks_limited", "hw_thermal"), 1);
+  EXPECT_EQ(Value(families, "tandem_gpu_clocks_limited", "power_cap"), 0);
+  for (const char* fault : {"xid", "ecc", "rows", "links", "clocks"})
+    EXPECT_EQ(Value(families, "tandem_gpu_fault", fault), 1) << fault;
+}
+
 TEST(MetricsTest, CountersGoOnAfterReleaseAndRestart) {
   const UniqueFd fd = std::move(*CreateStatsArea(1, 0));
   const auto op = static_cast<uint32_t>(Op::kAllReduce);

@@ -182,6 +182,25 @@ TEST(DoctorTest, NamesWhatIsWrong) {
   input = Healthy();
   input.listen_errors["metrics"] = "metrics cannot be served: cannot listen at 127.0.0.1:9464: taken";
   EXPECT_EQ(Of(input, "metrics").at(0).severity, Severity::kWarning);
+  input.listen_errors["http"] = "TLS or the password of the page and the metrics: open /p: no such file";
+  EXPECT_EQ(Of(input, "http").at(0).severity, Severity::kWarning);
+  EXPECT_THAT(Of(input, "http").at(0).advice, HasSubstr("files that [http] names"));
+
+  input = Healthy();
+  input.gpus.resize(2);
+  GpuReading reading;
+  reading.xids = {79};
+  Update(reading, &input.gpus[1]);
+  reading.xids = {};
+  reading.clock_limits = kNvmlHwSlowdown;
+  Update(reading, &input.gpus[1]);
+  input.control.cordoned_gpus[1] = "XID 79";
+  ASSERT_EQ(Of(input, "gpu_health").size(), 2u);
+  EXPECT_EQ(Of(input, "gpu_health")[0].severity, Severity::kFailure);
+  EXPECT_THAT(Of(input, "gpu_health")[0].message, HasSubstr("GPU 1 (EMU-0000-0001) had XID 79"));
+  EXPECT_THAT(Of(input, "gpu_health")[0].advice, HasSubstr("--undo --gpu 1"));
+  EXPECT_EQ(Of(input, "gpu_health")[1].severity, Severity::kWarning);
+  EXPECT_EQ(Of(input, "gpu_cordoned").at(0).severity, Severity::kNote);
 
   input = Healthy();
   input.topology.p2p[0][1] = input.topology.p2p[1][0] = false;

@@ -36,6 +36,12 @@ struct ProcessInfo {
   unsigned int gpu_instance, compute_instance;
 };
 
+struct EventData {
+  void* device;
+  unsigned long long type, data;
+  unsigned int gpu_instance, compute_instance;
+};
+
 struct FabricInfo {
   unsigned char cluster_uuid[16];
   int status;
@@ -44,6 +50,8 @@ struct FabricInfo {
 };
 
 int the_gpu = 0;
+int the_set = 0;
+int open_sets = 0, waits = 0;
 
 }  // namespace
 
@@ -120,5 +128,51 @@ NVML_EXPORT int nvmlDeviceGetNvLinkRemotePciInfo_v2(void*, unsigned int, PciInfo
 NVML_EXPORT int nvmlDeviceGetP2PStatus(void*, void*, unsigned int index, unsigned int* status) {
   *status = index == 1 ? 4 : 0;
   return 0;
+}
+NVML_EXPORT int nvmlDeviceGetTotalEccErrors(void*, unsigned int type, unsigned int counter,
+                                            unsigned long long* count) {
+  *count = type == 1 && counter == 0 ? 3 : 99;
+  return 0;
+}
+NVML_EXPORT int nvmlDeviceGetRemappedRows(void*, unsigned int* correctable, unsigned int* uncorrectable,
+                                          unsigned int* pending, unsigned int* failed) {
+  *correctable = 1;
+  *uncorrectable = 2;
+  *pending = 1;
+  *failed = 0;
+  return 0;
+}
+// The older name of nvmlDeviceGetCurrentClocksEventReasons, which is missing.
+NVML_EXPORT int nvmlDeviceGetCurrentClocksThrottleReasons(void*, unsigned long long* reasons) {
+  *reasons = 0x48;
+  return 0;
+}
+NVML_EXPORT int nvmlDeviceGetNvLinkErrorCounter(void*, unsigned int link, unsigned int counter,
+                                                unsigned long long* count) {
+  if (link > 1) return 2;
+  *count = 10 + counter;
+  return 0;
+}
+NVML_EXPORT int nvmlEventSetCreate(void** set) {
+  *set = &the_set;
+  ++open_sets;
+  waits = 0;
+  return 0;
+}
+NVML_EXPORT int nvmlEventSetFree(void* set) {
+  --open_sets;
+  return set == &the_set ? 0 : 2;
+}
+NVML_EXPORT int FakeNvmlOpenSets() { return open_sets; }
+NVML_EXPORT int nvmlDeviceRegisterEvents(void* device, unsigned long long types, void* set) {
+  if (Fault("no_events")) return 3;
+  return device == &the_gpu && types == 8 && set == &the_set ? 0 : 2;
+}
+// One XID, then nothing, then a fault.
+NVML_EXPORT int nvmlEventSetWait_v2(void* set, EventData* data, unsigned int timeout_ms) {
+  if (set != &the_set || timeout_ms != 5) return 2;
+  *data = {&the_gpu, 8, 79, 0, 0};
+  constexpr int kAnswers[] = {0, 10, 15};
+  return waits < 3 ? kAnswers[waits++] : 15;
 }
 // nvmlDeviceGetTopologyCommonAncestor is missing, as from an old driver.

@@ -82,6 +82,54 @@ TEST_F(NvmlTest, EveryCallPassesItsValues) {
   EXPECT_EQ(*nvml->P2pStatus(*device, *device, NvmlP2pIndex::kWrite), NvmlP2pStatus::kDisabledByRegistryKey);
 }
 
+TEST_F(NvmlTest, FaultsComeAsNvmlCountsThem) {
+  std::unique_ptr<NvmlApi> nvml = OpenFake();
+  ASSERT_NE(nvml, nullptr);
+  const NvmlDevice device = *nvml->DeviceByIndex(0);
+  EXPECT_EQ(*nvml->UncorrectedEccErrors(device), 3u);
+  const Result<NvmlRemappedRows> rows = nvml->RemappedRows(device);
+  ASSERT_TRUE(rows.ok());
+  EXPECT_EQ(rows->correctable, 1u);
+  EXPECT_EQ(rows->uncorrectable, 2u);
+  EXPECT_TRUE(rows->pending);
+  EXPECT_FALSE(rows->failed);
+  EXPECT_EQ(*nvml->ClockLimits(device), kNvmlHwSlowdown | kNvmlHwThermal);
+  const Result<NvmlLinkErrors> errors = nvml->NvLinkErrors(device, 1);
+  ASSERT_TRUE(errors.ok());
+  EXPECT_EQ(errors->replays, 10u);
+  EXPECT_EQ(errors->recoveries, 11u);
+  EXPECT_EQ(errors->crc, 25u);
+  EXPECT_EQ(nvml->NvLinkErrors(device, 2).status().code(), Code::kInvalidArgument);
+}
+
+TEST_F(NvmlTest, XidsComeOneByOne) {
+  std::unique_ptr<NvmlApi> nvml = OpenFake();
+  ASSERT_NE(nvml, nullptr);
+  void* library = dlopen(TANDEM_FAKE_NVML_PATH, RTLD_NOW);
+  ASSERT_NE(library, nullptr);
+  auto* open_sets = reinterpret_cast<int (*)()>(dlsym(library, "FakeNvmlOpenSets"));
+  ASSERT_NE(open_sets, nullptr);
+  const std::vector<NvmlDevice> devices = {*nvml->DeviceByIndex(0)};
+  auto events = nvml->WatchXids(devices);
+  ASSERT_TRUE(events.ok()) << events.status().ToString();
+  EXPECT_EQ(open_sets(), 1);
+  const std::chrono::milliseconds wait(5);
+  const auto first = (*events)->Next(wait);
+  ASSERT_TRUE(first.ok() && first->has_value()) << first.status().ToString();
+  EXPECT_EQ((*first)->device, devices[0]);
+  EXPECT_EQ((*first)->xid, 79u);
+  const auto none = (*events)->Next(wait);
+  ASSERT_TRUE(none.ok()) << none.status().ToString();
+  EXPECT_FALSE(none->has_value());
+  EXPECT_EQ((*events)->Next(wait).status().detail().reason, "NVML_GPU_IS_LOST");
+  events->reset();
+  EXPECT_EQ(open_sets(), 0);
+  setenv("TANDEM_FAKE_NVML", "no_events", 1);
+  EXPECT_EQ(nvml->WatchXids(devices).status().code(), Code::kUnimplemented);
+  EXPECT_EQ(open_sets(), 0);
+  dlclose(library);
+}
+
 TEST_F(NvmlTest, TheLibraryIsShutDownWithTheObject) {
   void* library = dlopen(TANDEM_FAKE_NVML_PATH, RTLD_NOW);
   ASSERT_NE(library, nullptr);
