@@ -21,7 +21,7 @@ namespace {
 
 // A connection has one of the threads until its request has come, or until the time is up. More idle
 // connections than threads hold the next one up for the timeout at most. Who asks sends its request at once.
-constexpr char kRequestTimeoutMs[] = "1000";
+constexpr char kRequestTimeoutMs[] = "500";
 // Connections that wait for a thread.
 constexpr char kConnectionQueue[] = "512";
 
