@@ -87,6 +87,7 @@ struct Registry {
   uint64_t sessions_evicted_total TANDEM_GUARDED_BY(registry_mutex) = 0;
   uint64_t groups_broken_total TANDEM_GUARDED_BY(registry_mutex) = 0;
   uint64_t groups_stalled_total TANDEM_GUARDED_BY(registry_mutex) = 0;
+  uint64_t events_dropped_total TANDEM_GUARDED_BY(registry_mutex) = 0;   // sessions have some beside these
   uint64_t client_launches_total TANDEM_GUARDED_BY(registry_mutex) = 0;  // of groups that have ended
 
   // False once the group has been destroyed: a call that holds it must not give it anything more.

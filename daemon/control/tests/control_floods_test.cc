@@ -99,6 +99,8 @@ TEST_F(ControlFloodsTest, EventsThatNobodyReadsAreTheLatestOnes) {
     Join(both, "group " + std::to_string(i));
     control->SessionLost(peer->id, "for the test");
   }
+  const uint64_t dropped = control->Snapshot().events_dropped_total;
+  EXPECT_GE(dropped, 10u - 4u);
   const uint64_t stream = control->OpenEvents(silent);
   std::vector<std::string> texts;
   for (;;) {
@@ -109,6 +111,9 @@ TEST_F(ControlFloodsTest, EventsThatNobodyReadsAreTheLatestOnes) {
   }
   ASSERT_EQ(texts.size(), 4u);
   EXPECT_THAT(texts.back(), HasSubstr("group 9"));
+  EXPECT_EQ(control->Snapshot().events_dropped_total, dropped);
+  control->SessionLost(silent->id, "for the test");
+  EXPECT_EQ(control->Snapshot().events_dropped_total, dropped);
 }
 
 }  // namespace
