@@ -79,7 +79,13 @@ class FloodKinds(BesideAFlood):
         # The flood of joins that wait has all places of its user; what comes on top is refused.
         request = {"spec": {"dtype": F32, "shape": [64]}, "gpu_uuid": rogues[0].gpus[0]}
         self.check_flood(
-            clients, rogues, self.refused("QUOTA_CALLS_PER_UID"), method="Empty", request=request, undo="Free", id_field="tensor_id"
+            clients,
+            rogues,
+            self.refused("QUOTA_CALLS_PER_UID"),
+            method="Empty",
+            request=request,
+            undo="Free",
+            id_field="tensor_id",
         )
 
     def test_calls_without_a_session(self):
@@ -100,7 +106,15 @@ class FloodKinds(BesideAFlood):
         clients = self.job()
         rogues = [self.flooder(), self.flooder()]
         request = {"job_key": KEY, "name": "group {n}", "world_size": 1, "gpu_uuid": rogues[0].gpus[0]}
-        self.check_flood(clients, rogues[:1], self.made(50), method="JoinGroup", request=request, undo="LeaveGroup", id_field="group_id")
+        self.check_flood(
+            clients,
+            rogues[:1],
+            self.made(50),
+            method="JoinGroup",
+            request=request,
+            undo="LeaveGroup",
+            id_field="group_id",
+        )
         self.check_flood(clients, rogues[1:], self.refused("QUOTA_GROUPS"), method="JoinGroup", request=request)
 
     def test_plans(self):
@@ -108,7 +122,13 @@ class FloodKinds(BesideAFlood):
         rogue = self.flooder()
         request = self.prepare_request(self.own_group(rogue))
         self.check_flood(
-            clients, [rogue], self.made(100), method="Prepare", request=request, undo="ReleasePlan", id_field="plan.plan_id"
+            clients,
+            [rogue],
+            self.made(100),
+            method="Prepare",
+            request=request,
+            undo="ReleasePlan",
+            id_field="plan.plan_id",
         )
 
     def test_launches_by_grpc(self):
@@ -188,14 +208,24 @@ class FloodKinds(BesideAFlood):
         # Names of joins that fail are kept for ranks that come late, some of each user's.
         rogue = self.flooder()
         request = {"job_key": KEY, "name": "late {n}", "world_size": 2, "gpu_uuid": "none"}
-        self.check_flood(clients, [rogue], lambda outcomes: sum(outcomes.values()) >= 2000, method="JoinGroup", request=request)
+        self.check_flood(
+            clients, [rogue], lambda outcomes: sum(outcomes.values()) >= 2000, method="JoinGroup", request=request
+        )
 
     def test_lines_of_the_log(self):
         clients = self.job()
         rogue = self.flooder()
         began = time.monotonic()
         request = {"job_key": KEY, "name": "group {n}", "world_size": 1, "gpu_uuid": rogue.gpus[0]}
-        self.check_flood(clients, [rogue], self.made(700), method="JoinGroup", request=request, undo="LeaveGroup", id_field="group_id")
+        self.check_flood(
+            clients,
+            [rogue],
+            self.made(700),
+            method="JoinGroup",
+            request=request,
+            undo="LeaveGroup",
+            id_field="group_id",
+        )
         lines = [line for line in self.daemon.tail(100000).splitlines() if "group=" in line]
         self.assertLess(len(lines), 320 + 12 * (time.monotonic() - began))
 

@@ -7,7 +7,6 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 import unittest
 
 from floods import FLOODER, USER, BesideAFlood
