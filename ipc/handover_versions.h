@@ -11,13 +11,13 @@
 
 namespace tandem {
 
-// By name: "state" (the journal), "commands" (messages of tandemd and engines), "program" (rank programs, and
-// what engines write for each other), "records" (memory that engines write and tandemd reads), "protocol"
-// (clients' messages) and "channel" (clients' rings).
+// By name. "state": the journal. "commands": messages of tandemd and engines. "program": rank programs, and
+// memory that engines write for each other. "records": memory that engines write and tandemd reads.
+// "protocol": clients' messages. "channel": clients' rings.
 std::map<std::string, uint32_t> HandoverVersions();
 
-// What keeps `ours` from taking over an engine of `theirs`: "state is 1, tandemd's is 2", for each name.
-// Empty if nothing does. A name that one side lacks is a difference, too.
+// The differences that keep `ours` from taking over an engine of `theirs`: "state is 1, tandemd's is 2".
+// Empty if there are none. A name that one side lacks is a difference, too.
 std::string HandoverDifferences(const std::map<std::string, uint32_t>& theirs,
                                 const std::map<std::string, uint32_t>& ours);
 

@@ -1,4 +1,4 @@
-// Which builds take each other's engines over.
+// Builds take each other's engines over by their versions.
 #include "ipc/handover_versions.h"
 
 #include <gtest/gtest.h>

@@ -76,7 +76,7 @@ class FloodKinds(BesideAFlood):
         rogues = [self.flooder() for _ in range(4)]
         for rogue in rogues:
             rogue.call("pile_up", count=250, gpu=rogue.gpus[0], name=f"pile of {rogue.pid}")
-        # The flood of joins that wait has all places of its user; what comes on top is refused.
+        # Joins that wait have all places of their user. More calls are refused.
         request = {"spec": {"dtype": F32, "shape": [64]}, "gpu_uuid": rogues[0].gpus[0]}
         self.check_flood(
             clients,
@@ -192,7 +192,7 @@ class FloodKinds(BesideAFlood):
         before = self.daemon.descriptors()
         rogues = [self.flooder() for _ in range(4)]
         self.check_flood(clients, rogues, self.made(200), method="transfer", count=60)
-        # What nobody has claimed goes after a while, and with its session.
+        # Unclaimed descriptors are closed after a while, and with the session.
         wait_until(lambda: self.daemon.descriptors() < before + 64, 30, "descriptors of ended transfers stay")
 
     def test_streams_of_events(self):

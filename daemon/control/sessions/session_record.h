@@ -48,7 +48,7 @@ struct SessionRecord {
   bool ended TANDEM_GUARDED_BY(registry_mutex) = false;
   Status end TANDEM_GUARDED_BY(registry_mutex);  // once it has ended: the status of its later calls
   std::deque<v1::Event> events TANDEM_GUARDED_BY(registry_mutex);
-  uint64_t events_dropped TANDEM_GUARDED_BY(registry_mutex) = 0;  // since EventService has told of some
+  uint64_t events_dropped TANDEM_GUARDED_BY(registry_mutex) = 0;  // and not in the log yet
   std::condition_variable events_changed;
   uint64_t calls TANDEM_GUARDED_BY(registry_mutex) = 0;  // under way; those beyond kOwnCalls are charged
   uint64_t event_streams TANDEM_GUARDED_BY(registry_mutex) = 0;  // opened; the last one is served

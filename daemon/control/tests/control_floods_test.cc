@@ -1,4 +1,4 @@
-// What one user makes many of in the control plane: its own bound is reached, and other users' things stay.
+// A user who makes many of something reaches the user's own bound, and other users' things stay.
 #include <gmock/gmock.h>
 
 #include "daemon/control/tests/control_fixture.h"
