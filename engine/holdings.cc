@@ -5,14 +5,16 @@
 #include <algorithm>
 
 #include "common/fd_socket.h"
+#include "ipc/handover_versions.h"
 
 namespace tandem::engine {
 namespace {
 
 using Case = v1::Command::CommandCase;
 
-// Outcomes of launches by gRPC that are kept: a session has at most so many that it has not asked for.
-constexpr size_t kMaxOutcomes = 4096;
+// Outcomes of launches by gRPC that are kept while there is no tandemd. A user has 8192 launches at most, so
+// one user's drive out nobody else's.
+constexpr size_t kMaxOutcomes = 65536;
 
 }  // namespace
 
@@ -129,6 +131,7 @@ void Holdings::SendTo(EngineLink& link) const {
   v1::Message message;
   v1::Inventory& inventory = *message.mutable_inventory();
   inventory.set_build(build_);
+  for (const auto& [name, number] : HandoverVersions()) (*inventory.mutable_versions())[name] = number;
   *inventory.mutable_start() = start_;
   *inventory.mutable_ready() = ready_;
   inventory.mutable_segments()->Add(segments_.begin(), segments_.end());

@@ -45,6 +45,8 @@ struct ControlLimits {
   uint64_t registered_bytes = uint64_t{2} << 40;
   uint64_t calls_per_uid = 512;  // under way beyond its sessions' own (kOwnCalls); of the node twice as many
   CgroupLimits cgroup;
+  // By gRPC, of one uid and of one cgroup: those that have not ended, or whose outcome nobody has taken.
+  uint64_t launches_per_uid = 8192;
   uint64_t channels_per_session = 64;
   uint64_t pending_launches_per_session = 4096;
   uint64_t transfers_per_session = 64;   // not yet claimed

@@ -38,6 +38,9 @@ ControlSnapshot Inspector::Snapshot() {
   snapshot.sessions_evicted_total = core_.registry.sessions_evicted_total;
   snapshot.groups_broken_total = core_.registry.groups_broken_total;
   snapshot.groups_stalled_total = core_.registry.groups_stalled_total;
+  snapshot.events_dropped_total = core_.registry.events_dropped_total;
+  for (const auto& [id, session] : core_.registry.sessions)
+    snapshot.events_dropped_total += session->events_dropped;
   snapshot.quota_use = core_.registry.ledger.LargestUse();
   snapshot.owners = core_.registry.ledger.Owners(kMaxOwners);
   snapshot.quota_use["sessions"] = static_cast<double>(snapshot.sessions) /

@@ -9,20 +9,21 @@
 namespace tandem::daemon {
 namespace {
 
-constexpr std::array<const char*, kResources> kNames = {"sessions",      "groups",           "plans",
-                                                        "plan bytes",    "tensors",          "descriptors",
-                                                        "segment bytes", "registered bytes", "calls"};
+constexpr std::array<const char*, kResources> kNames = {
+    "sessions",      "groups",           "plans", "plan bytes",      "tensors", "descriptors",
+    "segment bytes", "registered bytes", "calls", "pending launches"};
 
-// As the configuration has them, in its table [quotas].
+// As the configuration has them, in its table [quotas]; none: the quota is fixed.
 constexpr std::array<const char*, kResources> kKeys = {
-    "sessions_per_uid", "groups",           "plans",        "plan_bytes", "tensors", "descriptors",
-    "segment_bytes",    "registered_bytes", "calls_per_uid"};
+    "sessions_per_uid", "groups",           "plans",         "plan_bytes", "tensors", "descriptors",
+    "segment_bytes",    "registered_bytes", "calls_per_uid", nullptr};
 
 size_t Index(Resource resource) { return static_cast<size_t>(resource); }
 
 std::string NameOf(Resource resource, const char* per) {
-  // The node has a limit of sessions too, a session one of calls: the names tell them apart.
-  const bool others = resource == Resource::kSessions || resource == Resource::kCalls;
+  // Sessions have a limit of the node too, calls and launches one of the session: the names differ.
+  const bool others =
+      resource == Resource::kSessions || resource == Resource::kCalls || resource == Resource::kLaunches;
   return kNames[Index(resource)] + (others ? std::string(" per ") + per : "");
 }
 
@@ -61,6 +62,7 @@ uint64_t OfUid(const ControlLimits& limits, Resource resource) {
     case Resource::kSegmentBytes: return limits.segment_bytes;
     case Resource::kRegisteredBytes: return limits.registered_bytes;
     case Resource::kCalls: return limits.calls_per_uid;
+    case Resource::kLaunches: return limits.launches_per_uid;
   }
   return 0;
 }
@@ -77,6 +79,7 @@ uint64_t OfCgroup(const ControlLimits& limits, Resource resource) {
       case Resource::kSegmentBytes: return limits.cgroup.segment_bytes;
       case Resource::kRegisteredBytes: return limits.cgroup.registered_bytes;
       case Resource::kCalls: return limits.cgroup.calls;
+      case Resource::kLaunches: return 0;
     }
     return 0;
   }();
@@ -173,6 +176,7 @@ void Ledger::Refund(const Payer& payer, Resource resource, uint64_t amount) {
 std::map<std::string, double> Ledger::LargestUse() const {
   std::map<std::string, double> uses;
   for (size_t i = 0; i < kResources; ++i) {
+    if (kKeys[i] == nullptr) continue;
     double& use = uses[kKeys[i]];
     const auto note = [&](const auto& accounts, const auto& limit_of) {
       for (const auto& [owner, account] : accounts) {

@@ -30,9 +30,10 @@ enum class Resource : size_t {
   kDescriptors,  // that tandemd holds
   kSegmentBytes,
   kRegisteredBytes,
-  kCalls,  // under way, beyond each session's own
+  kCalls,     // under way, beyond each session's own
+  kLaunches,  // by gRPC, that are kept
 };
-inline constexpr size_t kResources = 9;
+inline constexpr size_t kResources = 10;
 
 // The cgroup of the job that the process in `cgroup` belongs to, which quotas are kept by: a pod's in
 // Kubernetes ("…/kubepods.slice/…/pod<uid>"), a job's in Slurm ("…/job_17"), else `cgroup` itself. Tasks and
@@ -81,9 +82,9 @@ class Ledger {
   // Gives back what was charged. An account without anything is forgotten.
   void Refund(const Payer& payer, Resource resource, uint64_t amount);
 
-  // By the quota's key in the configuration: the part of its limit that the account with the largest part
-  // uses, 0 to 1. A uid's and a cgroup's limits count as one quota. An account's limits are those of the
-  // payer that was charged last.
+  // By the quota's key in the configuration, for quotas that have one: the part of its limit that the account
+  // with the largest part uses, 0 to 1. A uid's and a cgroup's limits count as one quota. An account's limits
+  // are those of the payer that was charged last.
   std::map<std::string, double> LargestUse() const;
   // The `most` cgroups with the most memory, the most first, then all others together, without a name.
   std::vector<OwnerUse> Owners(size_t most) const;

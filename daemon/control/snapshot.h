@@ -157,6 +157,7 @@ struct ControlSnapshot {
   uint64_t sessions_evicted_total = 0;  // ended by an operator
   uint64_t groups_broken_total = 0;
   uint64_t groups_stalled_total = 0;
+  uint64_t events_dropped_total = 0;   // that clients have not read in time
   uint64_t client_launches_total = 0;  // that have ended on the ranks' own streams
   // By the quota's key ("plans", "sessions_per_uid"): the part of it that the uid or cgroup uses that uses
   // the most, 0 to 1.

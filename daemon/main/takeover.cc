@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/log.h"
+#include "ipc/handover_versions.h"
 
 namespace tandem::daemon {
 namespace {
@@ -17,23 +18,38 @@ constexpr int kMaxGpus = 8;
 
 UniqueFd Duplicate(const UniqueFd& fd) { return UniqueFd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0)); }
 
+// The first setting of the two that has another value; empty if there is none. Fields that this build does
+// not know do not count: another build of the same versions had set them.
+std::string DifferentSetting(const engine::v1::Start& one, const engine::v1::Start& other) {
+  const std::pair<const char*, bool> same[] = {
+      {"the GPU", one.gpu() == other.gpu() && one.gpu_uuid() == other.gpu_uuid()},
+      {"backend", one.backend() == other.backend()},
+      {"hardware_queues", one.hardware_queues() == other.hardware_queues()},
+      {"the GPU's memory", one.memory_bytes() == other.memory_bytes()},
+      {"testing.visibility_delay_us", one.visibility_delay_us() == other.visibility_delay_us()},
+      {"trace_records", one.trace_records() == other.trace_records()},
+      {"testing.emulated_fused", one.emulated_fused() == other.emulated_fused()},
+      {"speculative_launch", one.no_speculative_launch() == other.no_speculative_launch()},
+      {"testing.engines_per_gpu", one.engines_per_gpu() == other.engines_per_gpu()}};
+  for (const auto& [name, equal] : same) {
+    if (!equal) return name;
+  }
+  return {};
+}
+
 Status CheckEngine(const AdoptedEngine& engine, const NodeChoice& node, const EngineSettings& settings,
                    const std::string& build, int gpu) {
   const std::string name = "the engine of GPU " + std::to_string(gpu);
-  if (engine.build != build)
-    return FailedPrecondition(name + " is of build " + engine.build + ", tandemd of " + build);
+  if (const std::string why = HandoverDifferences(engine.versions, HandoverVersions()); !why.empty())
+    return FailedPrecondition(name + " is of build " + engine.build + ", tandemd of " + build + ": " + why);
   if (gpu >= node.topology.size()) return FailedPrecondition(name + " has a GPU that tandemd has not");
   const GpuInfo& info = node.topology.gpus[static_cast<size_t>(gpu)];
-  engine::v1::Start started = engine.start,
-                    wanted = StartCommand(settings, gpu, info.uuid, info.memory_bytes);
-  // These differ from start to start, or may be changed between two tandemds.
-  for (engine::v1::Start* start : {&started, &wanted}) {
-    start->clear_generation();
-    start->clear_seed();
-    start->clear_restart_grace_ms();
-  }
-  if (started.SerializeAsString() != wanted.SerializeAsString())
-    return FailedPrecondition(name + " was started with another configuration");
+  const engine::v1::Start wanted = StartCommand(settings, gpu, info.uuid, info.memory_bytes);
+  // Generation, seed and restart_grace_ms differ from start to start, or may be changed between two tandemds.
+  if (const std::string setting = DifferentSetting(engine.start, wanted); !setting.empty())
+    return FailedPrecondition(name + " was started with another configuration: " + setting + " differs");
+  if (engine.build != build)
+    log::Info(name + " is of build " + engine.build + " and goes on under tandemd of " + build);
   return Status::Ok();
 }
 

@@ -26,8 +26,9 @@ struct Takeover {
 };
 
 // Looks for engines that wait for this tandemd. Nothing if there are none. Engines that cannot be taken over
-// are ended, with one line in the log. They may be of another build, on other GPUs, or have other settings;
-// the journal may be unreadable, or the configuration say so. With the directory's lock held.
+// are ended, with one line in the log. They may be of other versions (ipc/handover_versions.h), on other
+// GPUs, or have other settings; the journal may be unreadable, or the configuration say so. With the
+// directory's lock held.
 std::optional<Takeover> TakeOverEngines(const Config& config, const NodeChoice& node,
                                         const EngineSettings& settings, const std::string& build);
 

@@ -311,6 +311,8 @@ std::vector<MetricFamily> CollectMetrics(const MetricsInput& input) {
   families.Counter("tandem_groups_broken_total", "Groups that have broken", control.groups_broken_total);
   families.Counter("tandem_groups_stalled_total", "Failures of launches on the ranks' own streams",
                    control.groups_stalled_total);
+  families.Counter("tandem_events_dropped_total", "Events that clients have not read in time",
+                   control.events_dropped_total);
   families.Counter("tandem_client_launches_total", "Launches that have ended on the ranks' own streams",
                    control.client_launches_total);
   auto& quotas = families.Add("tandem_quota_use_ratio", "Part of a quota that its largest user has in use",

@@ -28,6 +28,7 @@ void LimitReads(int socket, std::chrono::milliseconds limit) {
 
 void Describe(const engine::v1::Inventory& inventory, AdoptedEngine* engine) {
   engine->build = inventory.build();
+  engine->versions.insert(inventory.versions().begin(), inventory.versions().end());
   engine->start = inventory.start();
   engine->ready = inventory.ready();
   engine->pid = inventory.ready().pid();

@@ -6,6 +6,8 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,7 +24,8 @@ struct AdoptedEngine {
   UniqueFd pidfd;
   pid_t pid = 0;
   std::string build;
-  engine::v1::Start start;  // as the engine was started
+  std::map<std::string, uint32_t> versions;  // HandoverVersions() of that build
+  engine::v1::Start start;                   // as the engine was started
   engine::v1::Ready ready;
   UniqueFd order_log, stats_area, journal;
   EngineHoldings holdings;

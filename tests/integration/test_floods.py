@@ -7,14 +7,10 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 import unittest
 
-from harness import Client, Daemon, TandemTest, host_only, wait_until
-
-FLOODER, USER = 4242, 4243  # uids without a name
-BESIDE = 1.0  # seconds that a job's step, an operator's call and an attach may take beside a flood
-BINDINGS = [["ar.in", 0], ["ar.out", 0]]
+from floods import FLOODER, USER, BesideAFlood
+from harness import Client, host_only, wait_until
 
 # Flooders become another user themselves: that user may not be able to run the tests' interpreter, nor read its library.
 BECOME = f"""
@@ -74,15 +70,7 @@ def attach_message():
 
 @host_only("about tandemd's sockets")
 @unittest.skipUnless(os.getuid() == 0, "runs clients of several users")
-class Floods(TandemTest):
-    gpus = 2
-
-    def setUp(self):
-        self.job_key = "0123456789abcdef"
-        self.daemon = Daemon(self.gpus, ("--socket-group", str(os.getgid())))
-        self.addCleanup(self.finish, self.daemon.stop)
-        os.chmod(self.daemon.runtime_dir, 0o755)
-
+class Floods(BesideAFlood):
     @contextlib.contextmanager
     def flood(self, program, *arguments):
         """A process of another user that goes on until the end; begins once 600 of its tries are through."""
@@ -105,45 +93,6 @@ class Floods(TandemTest):
             if int(line) >= tries:
                 return
         self.fail(f"the flood has ended before {tries} tries")
-
-    def job(self):
-        """A user's job that has run a step."""
-        clients = [Client(self.daemon, f"rank{rank}", user=USER) for rank in range(2)]
-        for client in clients:
-            client.connect()
-        self.join(clients)
-        self.all_reduce_plan(clients)
-        self.check_all_reduce(clients)
-        return clients
-
-    def shortest(self, act):
-        """Seconds of the best of three: the machine may be busy with other things."""
-        times = []
-        for _ in range(3):
-            began = time.monotonic()
-            act()
-            times.append(time.monotonic() - began)
-            if times[-1] < BESIDE:
-                break
-        return min(times)
-
-    def check_others(self, clients):
-        """A step, an eviction and a new client of other users, each within a second."""
-        self.assertLess(self.shortest(lambda: self.check_all_reduce(clients)), BESIDE, "a job's step")
-
-        def attach():
-            client = Client(self.daemon, "new", user=USER)
-            began = time.monotonic()
-            session = client.connect()
-            attaches.append(time.monotonic() - began)
-            sessions.append(session)
-
-        attaches, sessions = [], []
-        for _ in range(3):
-            attach()
-        self.assertLess(min(attaches), BESIDE, "a new client")
-        new = [s["id"] for s in self.daemon.ctl_json("sessions")["sessions"] if s["name"] == "new"]
-        self.assertLess(self.shortest(lambda: self.daemon.ctl("evict", str(new.pop()))), BESIDE, "an operator's call")
 
     def test_idle_connections(self):
         clients = self.job()

@@ -389,7 +389,7 @@ class Refusals(RestartTest):
         self.check_all_reduce(clients)
         self.end_daemon()
         self.next_daemon("--hardware-queues", "4")
-        self.check_all_ends(clients, "another configuration")
+        self.check_all_ends(clients, "another configuration: hardware_queues differs")
 
     def test_a_tandemd_without_the_key_ends_them(self):
         clients = self.group(2)

@@ -15,14 +15,14 @@ ORPHANS = 15
 
 
 class Rogue(Client):
-    def __init__(self, daemon, name="rogue"):
+    def __init__(self, daemon, name="rogue", user=None):
         self.daemon = daemon
         self.name = name
         self.next_id = 0
         self.replies = {}
         self.buffer = b""
         self.process = subprocess.Popen(
-            [os.path.join(BIN, "tandem-test-rogue")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [os.path.join(BIN, "tandem-test-rogue")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=user
         )
         os.set_blocking(self.process.stdout.fileno(), False)
         daemon.clients.append(self)

@@ -1,5 +1,5 @@
 """An upgrade of tandemd's programs under a running job: their files are replaced as a package manager does it, and tandemd is
-restarted by the same build and by another one (docs/install.md, "Upgrade a node")."""
+restarted by the same build and by other ones (docs/install.md, "Upgrade a node")."""
 
 import os
 import re
@@ -21,8 +21,9 @@ def build_of(program):
 BUILD = build_of(os.path.join(BIN, "tandemd"))
 
 
-def install(folder, name, other_build=False):
-    """Puts a program of this build into the folder, over one that may run; or one that says it is of another version."""
+def install(folder, name, other_build=False, other_state=False):
+    """Puts a program of this build into the folder, over one that may run; or one that says it is of another version, and that
+    its journal is of another."""
     with open(os.path.join(BIN, name), "rb") as file:
         program = file.read()
     if other_build:
@@ -30,6 +31,9 @@ def install(folder, name, other_build=False):
         other = ours[:-1] + ("9" if ours[-1] != "9" else "8")
         assert f"{ours}+".encode() in program, name
         program = program.replace(f"{ours}+".encode(), f"{other}+".encode())
+    if other_state:
+        program, times = re.subn(rb"(tandem-handover state=)\d", rb"\g<1>9", program)
+        assert times == 1, name
     path = os.path.join(folder, name)
     with open(path + ".new", "wb") as file:
         file.write(program)
@@ -108,20 +112,51 @@ class Upgrade(TandemTest):
                 self.check_all_reduce(clients)
                 self.daemon.close_clients()
 
-    def test_another_build_ends_jobs_by_name_and_works(self):
-        self.check_another_build("engine")
+    def test_another_build_of_the_same_versions_keeps_jobs_and_so_does_the_way_back(self):
+        for placement in ("engine", "client"):
+            with self.subTest(placement=placement):
+                clients = self.working(name=placement, group="tp", options={"placement": placement})
+                for other_build in (True, False):
+                    for name in ("tandemd", "tandem-engine"):
+                        install(self.folder, name, other_build)
+                    self.next_daemon()
+                    self.assertEqual(self.daemon.engine_pids(), self.engine_pids)
+                    self.check_all_reduce(clients)
+                    if other_build:
+                        self.assertIn(f"is of build {BUILD} and goes on under tandemd of ", self.daemon.tail(200))
+                    # New plans work on engines of the other build, too.
+                    key = f"more {other_build}"
+                    self.all_reduce_plan(clients, 128, key)
+                    self.check_all_reduce(clients, 128, key)
+                self.daemon.close_clients()
 
-    def test_another_build_ends_client_placed_jobs_by_name_too(self):
-        self.check_another_build("client")
-
-    def check_another_build(self, placement):
-        clients = self.working(options={"placement": placement})
+    def test_engines_of_two_builds_work_together(self):
+        clients = self.working()
         for name in ("tandemd", "tandem-engine"):
             install(self.folder, name, other_build=True)
+        self.next_daemon()
+        self.daemon.kill_engine(0)
+        self.daemon.wait_engines()
+        self.engine_pids += self.daemon.engine_pids()
+        for client in clients:
+            self.hear_restart(client)
+        self.check_all_reduce(clients)
+
+    def test_another_state_version_ends_jobs_by_name_and_works(self):
+        self.check_other_state("engine")
+
+    def test_another_state_version_ends_client_placed_jobs_by_name_too(self):
+        self.check_other_state("client")
+
+    def check_other_state(self, placement):
+        clients = self.working(options={"placement": placement})
+        for name in ("tandemd", "tandem-engine"):
+            install(self.folder, name, other_build=True, other_state=True)
         self.next_daemon()
         log = self.daemon.tail(200)
         self.assertIn("engines of an earlier tandemd are ended, and their jobs with them: ", log)
         self.assertIn(f"is of build {BUILD}, tandemd of ", log)
+        self.assertRegex(log, r": state is \d, tandemd's is 9")
         wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in self.engine_pids), 20, "engines stay")
         for client in clients:
             reply = client.call("launch", plan="ar", bindings=BINDINGS, check=False)

@@ -30,6 +30,7 @@ Result<v1::LaunchReply> LaunchService::Launch(const SessionRef& session, const v
   TANDEM_RETURN_IF_ERROR(CheckLimit("pending launches", "the session",
                                     core_.options.limits.pending_launches_per_session,
                                     session->launches.size(), 1));
+  TANDEM_RETURN_IF_ERROR(registry.ledger.Charge(session->payer(), Resource::kLaunches, 1));
   const uint64_t id = registry.next_id++;
   const int gpu = group->gpus[static_cast<size_t>(rank)];
   session->launches[id].gpu = gpu;
@@ -85,6 +86,7 @@ Status LaunchService::Wait(const SessionRef& session, uint64_t launch_id, const 
   if (it == session->launches.end()) return NotFound("the launch's outcome was taken by another call");
   Status status = it->second.status;
   session->launches.erase(it);
+  registry.ledger.Refund(session->payer(), Resource::kLaunches, 1);
   registry.launches.erase(launch_id);
   registry.TouchLaunch(launch_id);
   return status;
@@ -121,6 +123,7 @@ void LaunchService::ForgetAllOf(SessionRecord& session) {
     core_.registry.launches.erase(id);
     core_.registry.TouchLaunch(id);
   }
+  core_.registry.ledger.Refund(session.payer(), Resource::kLaunches, session.launches.size());
   session.launches_changed.notify_all();
 }
 

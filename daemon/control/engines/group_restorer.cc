@@ -57,8 +57,9 @@ void GroupRestorer::Restore(const std::shared_ptr<GroupRecord>& group) {
                          {.reason = "ENGINE_RESTARTED", .who = {}, .field = {}});
   groups_.PostEvent(*group, GroupService::EventOf(*group, v1::Event::ENGINE_RESTARTED, -1, restarted), -1);
   registry.engines_changed.notify_all();
-  core_.Log(LogSeverity::kInfo, "group=" + std::to_string(group->id) +
-                                    " restored generation=" + std::to_string(group->generation));
+  core_.LogOf(
+      group->payer.uid, LogSeverity::kInfo,
+      "group=" + std::to_string(group->id) + " restored generation=" + std::to_string(group->generation));
 }
 
 }  // namespace tandem::daemon

@@ -109,9 +109,9 @@ void GroupService::BreakClosing(GroupRecord& group) {
   core_.registry.Touch(group);
   PostEvent(group, EventOf(group, v1::Event::GROUP_BROKEN, -1, group.lifecycle.why()), -1);
   core_.registry.engines_changed.notify_all();
-  core_.Log(LogSeverity::kWarning,
-            "group=" + std::to_string(group.id) +
-                " broken, one of its engines has ended: " + group.lifecycle.why().message());
+  core_.LogOf(group.payer.uid, LogSeverity::kWarning,
+              "group=" + std::to_string(group.id) +
+                  " broken, one of its engines has ended: " + group.lifecycle.why().message());
 }
 
 void GroupService::RemoveMember(const std::shared_ptr<GroupRecord>& group, int rank, bool lost) {

@@ -41,8 +41,10 @@ struct JoinVerdict {
   std::set<uint64_t> sessions;  // that have got it
 };
 
+// By scope. A scope begins with the decimal uid and a slash.
 struct NameRecord {
   uint64_t incarnation = 0;
+  uint64_t idle = 0;  // its latest entry in the registry's list of idle names
   std::shared_ptr<GroupRecord> current;
   std::shared_ptr<JoinRendezvous> joining;
   std::optional<JoinVerdict> verdict;

@@ -135,7 +135,7 @@ void JoinService::Fail(const std::string& scope, const Status& why, int world, c
   }
   if (static_cast<int>(verdict.ranks.size()) < world) {
     name.verdict = std::move(verdict);
-    registry.verdicts.emplace_back(name.verdict->since, scope);
+    registry.KeepVerdict(scope);
   }
   registry.ForgetName(scope);
 }

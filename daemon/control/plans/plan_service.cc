@@ -208,7 +208,7 @@ void PlanService::KeepTimes(const GroupRecord& group, const PrepareRendezvous& r
   request.placement = static_cast<PlanPlacement>(rendezvous.tuning[0].times_placement());
   std::vector<std::string> gpu_uuids;
   for (const GpuInfo& gpu : group.context.topology.gpus) gpu_uuids.push_back(gpu.uuid);
-  const Status kept = tuning_.Put(OpRequestToProto(request), gpu_uuids, candidates).status();
+  const Status kept = tuning_.Put(OpRequestToProto(request), gpu_uuids, candidates, group.payer.uid).status();
   if (!kept.ok())
     core_.LogOf(group.payer.uid, LogSeverity::kWarning, draft.context + ": autotune: " + kept.message());
 }

@@ -33,7 +33,8 @@ std::string TuningModel(const ControlOptions& options, const Topology& topology)
 
 Result<plan::TuningEntry> TuningService::Put(const v1::OpRequest& request,
                                              const std::vector<std::string>& gpu_uuids,
-                                             std::vector<plan::TuningCandidate> candidates) {
+                                             std::vector<plan::TuningCandidate> candidates,
+                                             std::optional<uint32_t> client) {
   if (core_.options.tuning == nullptr) return FailedPrecondition("this daemon keeps no tuning table");
   if (gpu_uuids.size() < 2 || gpu_uuids.size() > static_cast<size_t>(plan::kMaxWorldSize)) {
     return InvalidArgument("times are measured on 2 to 8 GPUs");
@@ -83,12 +84,13 @@ Result<plan::TuningEntry> TuningService::Put(const v1::OpRequest& request,
                                .status()
                                .WithContext("the time for " + name + " is refused, because it cannot run"));
   }
-  TANDEM_RETURN_IF_ERROR(core_.options.tuning->Put(entry));
-  core_.Log(LogSeverity::kInfo, "tuning: " + std::string(OpName(entry.key.op)) + " " +
-                                    plan::TuningShapeText(entry.shape) + " " + entry.key.types + " on " +
-                                    std::to_string(entry.key.world_size) + " x " + entry.key.gpu + ": " +
-                                    std::string(AlgorithmName(entry.candidates[0].algorithm)) +
-                                    " entry=" + plan::TuningId(entry));
+  TANDEM_RETURN_IF_ERROR(
+      core_.options.tuning->Put(entry, client.has_value() ? kMaxTuningOfClients : kMaxTuningFile));
+  const std::string text =
+      "tuning: " + std::string(OpName(entry.key.op)) + " " + plan::TuningShapeText(entry.shape) + " " +
+      entry.key.types + " on " + std::to_string(entry.key.world_size) + " x " + entry.key.gpu + ": " +
+      std::string(AlgorithmName(entry.candidates[0].algorithm)) + " entry=" + plan::TuningId(entry);
+  client.has_value() ? core_.LogOf(client, LogSeverity::kInfo, text) : core_.Log(LogSeverity::kInfo, text);
   entry.source = core_.options.tuning->state_file();
   return entry;
 }

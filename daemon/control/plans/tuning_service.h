@@ -4,6 +4,8 @@
 // it up.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,10 +27,12 @@ class TuningService {
   explicit TuningService(ControlCore& core) : core_(core) {}
 
   // Takes measured times into the tuning table, under the key and shape that `request` has on these GPUs (in
-  // rank order); the entry. INVALID_ARGUMENT for times of a plan that cannot run, UNAVAILABLE if they cannot
-  // be kept.
+  // rank order); the entry. `client`: the uid whose program has measured them; none: an operator's, for whom
+  // a part of the table is kept. INVALID_ARGUMENT for times of a plan that cannot run, UNAVAILABLE if they
+  // cannot be kept, RESOURCE_EXHAUSTED if the table is full.
   Result<plan::TuningEntry> Put(const v1::OpRequest& request, const std::vector<std::string>& gpu_uuids,
-                                std::vector<plan::TuningCandidate> candidates);
+                                std::vector<plan::TuningCandidate> candidates,
+                                std::optional<uint32_t> client = std::nullopt);
 
  private:
   ControlCore& core_;

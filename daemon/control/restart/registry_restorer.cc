@@ -330,6 +330,7 @@ void RegistryRestorer::Charge() {
     ledger.TakeOver(payer, Resource::kSessions, 1);
     ledger.TakeOver(payer, Resource::kDescriptors, 1 + session->channels.size());
     ledger.TakeOver(payer, Resource::kTensors, session->tensors.size() + session->registrations.size());
+    ledger.TakeOver(payer, Resource::kLaunches, session->launches.size());
     for (const auto& [registration_id, registration] : session->registrations) {
       ledger.TakeOver(payer, Resource::kRegisteredBytes, registration.bytes);
       ledger.TakeOver(payer, Resource::kDescriptors, registration.fds.size());

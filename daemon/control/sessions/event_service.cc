@@ -1,5 +1,6 @@
 #include "daemon/control/sessions/event_service.h"
 
+#include <string>
 #include <utility>
 
 namespace tandem::daemon {
@@ -21,6 +22,12 @@ Result<std::optional<v1::Event>> EventService::Next(const SessionRef& session, u
   if (!session->events.empty()) {
     v1::Event event = std::move(session->events.front());
     session->events.pop_front();
+    if (const uint64_t dropped = std::exchange(session->events_dropped, 0); dropped > 0) {
+      core_.registry.events_dropped_total += dropped;
+      core_.LogOf(session->peer.uid, LogSeverity::kWarning,
+                  "session=" + std::to_string(session->id) + " has not read its events in time: the oldest " +
+                      std::to_string(dropped) + " were dropped");
+    }
     return std::optional<v1::Event>(std::move(event));
   }
   // A stream ends with its cause, and not as a call that lacks a token would.

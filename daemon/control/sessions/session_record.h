@@ -48,6 +48,7 @@ struct SessionRecord {
   bool ended TANDEM_GUARDED_BY(registry_mutex) = false;
   Status end TANDEM_GUARDED_BY(registry_mutex);  // once it has ended: the status of its later calls
   std::deque<v1::Event> events TANDEM_GUARDED_BY(registry_mutex);
+  uint64_t events_dropped TANDEM_GUARDED_BY(registry_mutex) = 0;  // and not in the log yet
   std::condition_variable events_changed;
   uint64_t calls TANDEM_GUARDED_BY(registry_mutex) = 0;  // under way; those beyond kOwnCalls are charged
   uint64_t event_streams TANDEM_GUARDED_BY(registry_mutex) = 0;  // opened; the last one is served
@@ -60,13 +61,16 @@ struct SessionRecord {
   std::set<uint64_t> groups TANDEM_GUARDED_BY(registry_mutex);
 
   Payer payer() const { return {peer.uid, owner, peer.gid, peer.cgroup}; }
-  // Queues an event; beyond `most` the oldest goes.
+  // Queues an event; beyond `most` the oldest goes, and is counted.
   void PostEvent(v1::Event event, uint64_t most) TANDEM_REQUIRES(registry_mutex);
 };
 using SessionRef = std::shared_ptr<SessionRecord>;
 
 inline void SessionRecord::PostEvent(v1::Event event, uint64_t most) {
-  if (events.size() >= most) events.pop_front();
+  if (events.size() >= most) {
+    events.pop_front();
+    ++events_dropped;
+  }
   events.push_back(std::move(event));
   events_changed.notify_all();
 }

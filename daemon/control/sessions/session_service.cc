@@ -317,6 +317,7 @@ void SessionService::FreeAllOf(SessionRecord& session) {
   of_.registrations.RemoveAllOf(session);
   of_.tensors.FreeAllOf(session);
   of_.launches.ForgetAllOf(session);
+  core_.registry.events_dropped_total += std::exchange(session.events_dropped, 0);
   session.events_changed.notify_all();
   ledger.Refund(session.payer(), Resource::kSessions, 1);
 }

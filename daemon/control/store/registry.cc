@@ -1,6 +1,7 @@
 #include "daemon/control/store/registry.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "daemon/control/blame.h"
 #include "daemon/control/restart/state_writer.h"
@@ -9,9 +10,13 @@
 namespace tandem::daemon {
 namespace {
 
-// Names of ended groups kept for their incarnation count.
-constexpr size_t kMaxIdleNames = 4096;
-constexpr size_t kMaxVerdicts = 4096;
+// Names of a user's ended groups kept for their incarnation count.
+constexpr size_t kMaxIdleNames = 1024;
+constexpr size_t kMaxVerdicts = 1024;  // of a user
+
+uint32_t UserOf(const std::string& scope) {
+  return static_cast<uint32_t>(std::strtoul(scope.c_str(), nullptr, 10));
+}
 
 }  // namespace
 
@@ -142,17 +147,37 @@ Status Registry::RemovalStatus(const Status& answer) const {
 void Registry::ForgetName(const std::string& scope) {
   const auto it = names.find(scope);
   if (it == names.end() || it->second.current || it->second.joining || it->second.verdict) return;
-  if (it->second.incarnation == 0 || names.size() > kMaxIdleNames) names.erase(it);
+  if (it->second.incarnation == 0) {
+    names.erase(it);
+    return;
+  }
+  auto& idle = kept_names[UserOf(scope)].idle;
+  idle.emplace_back(it->second.idle = next_idle++, scope);
+  if (idle.size() <= kMaxIdleNames) return;
+  const auto [number, oldest] = std::move(idle.front());
+  idle.pop_front();
+  const auto old = names.find(oldest);
+  if (old == names.end() || old->second.idle != number) return;
+  const NameRecord& name = old->second;
+  if (!name.current && !name.joining && !name.verdict) names.erase(old);
+}
+
+void Registry::KeepVerdict(const std::string& scope) {
+  kept_names[UserOf(scope)].verdicts.emplace_back(names[scope].verdict->since, scope);
 }
 
 void Registry::ForgetVerdicts(Waiter::Clock::time_point limit) {
-  while (!verdicts.empty() && (verdicts.front().first <= limit || verdicts.size() > kMaxVerdicts)) {
-    const auto [since, scope] = std::move(verdicts.front());
-    verdicts.pop_front();
-    const auto it = names.find(scope);
-    if (it == names.end() || !it->second.verdict || it->second.verdict->since != since) continue;
-    it->second.verdict.reset();
-    ForgetName(scope);
+  for (auto user = kept_names.begin(); user != kept_names.end();) {
+    auto& verdicts = user->second.verdicts;
+    while (!verdicts.empty() && (verdicts.front().first <= limit || verdicts.size() > kMaxVerdicts)) {
+      const auto [since, scope] = std::move(verdicts.front());
+      verdicts.pop_front();
+      const auto it = names.find(scope);
+      if (it == names.end() || !it->second.verdict || it->second.verdict->since != since) continue;
+      it->second.verdict.reset();
+      ForgetName(scope);
+    }
+    user = verdicts.empty() && user->second.idle.empty() ? kept_names.erase(user) : std::next(user);
   }
 }
 

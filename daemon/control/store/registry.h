@@ -46,8 +46,14 @@ struct Registry {
   std::map<uint64_t, std::shared_ptr<SessionRecord>> sessions TANDEM_GUARDED_BY(registry_mutex);
   std::map<uint64_t, std::shared_ptr<GroupRecord>> groups TANDEM_GUARDED_BY(registry_mutex);
   std::map<std::string, NameRecord> names TANDEM_GUARDED_BY(registry_mutex);
-  // Names with a verdict, the oldest verdict first; a name may be listed more than once.
-  std::deque<std::pair<Waiter::Clock::time_point, std::string>> verdicts TANDEM_GUARDED_BY(registry_mutex);
+  // Names without a group that are kept, by user, so that one user's names drive out nobody else's. The
+  // oldest come first, and a name may be listed more than once: only the latest entry counts.
+  struct KeptNames {
+    std::deque<std::pair<Waiter::Clock::time_point, std::string>> verdicts;  // with the failure of a join
+    std::deque<std::pair<uint64_t, std::string>> idle;  // with NameRecord::idle, for their incarnations
+  };
+  std::map<uint32_t, KeptNames> kept_names TANDEM_GUARDED_BY(registry_mutex);
+  uint64_t next_idle TANDEM_GUARDED_BY(registry_mutex) = 1;
   std::set<std::shared_ptr<SegmentSet>> sets TANDEM_GUARDED_BY(registry_mutex);
   Ledger ledger TANDEM_GUARDED_BY(registry_mutex);
   std::unordered_map<uint64_t, std::weak_ptr<GroupRecord>> plan_groups
@@ -82,6 +88,7 @@ struct Registry {
   uint64_t sessions_evicted_total TANDEM_GUARDED_BY(registry_mutex) = 0;
   uint64_t groups_broken_total TANDEM_GUARDED_BY(registry_mutex) = 0;
   uint64_t groups_stalled_total TANDEM_GUARDED_BY(registry_mutex) = 0;
+  uint64_t events_dropped_total TANDEM_GUARDED_BY(registry_mutex) = 0;   // sessions have some beside these
   uint64_t client_launches_total TANDEM_GUARDED_BY(registry_mutex) = 0;  // of groups that have ended
 
   // False once the group has been destroyed: a call that holds it must not give it anything more.
@@ -123,7 +130,9 @@ struct Registry {
 
   // Forgets a name without a group, unless its incarnation or its verdict is to be kept.
   void ForgetName(const std::string& scope) TANDEM_REQUIRES(registry_mutex);
-  // Forgets verdicts that were given before `limit`, and the oldest ones beyond a number.
+  // Keeps the verdict that the name has got, until ForgetVerdicts.
+  void KeepVerdict(const std::string& scope) TANDEM_REQUIRES(registry_mutex);
+  // Forgets verdicts that were given before `limit`, and a user's oldest ones beyond a number.
   void ForgetVerdicts(Waiter::Clock::time_point limit) TANDEM_REQUIRES(registry_mutex);
 };
 

@@ -191,15 +191,16 @@ Result<TuningTable> LoadTuning(const std::string& path) {
   return ParseTuning(text, path);
 }
 
-Status SaveTuning(const std::string& path, const TuningTable& table) {
+Status SaveTuning(const std::string& path, const TuningTable& table, size_t most) {
   const std::string text = WriteTuning(table);
-  if (text.size() > kMaxTuningFile) {
+  if (text.size() > most) {
     return Status(Code::kResourceExhausted,
-                  path + " would be larger than 1 MiB: forget what is not needed (tandemctl tuning forget)",
+                  path + " would be larger than " + std::to_string(most >> 10) +
+                      " KiB: forget what is not needed (tandemctl tuning forget)",
                   {.reason = "TUNING_FULL",
                    .who = {},
                    .field = {},
-                   .limit = static_cast<int64_t>(kMaxTuningFile),
+                   .limit = static_cast<int64_t>(most),
                    .usage = static_cast<int64_t>(text.size())});
   }
   return ReplaceFile(path, text);

@@ -17,6 +17,8 @@ namespace tandem::daemon {
 inline constexpr int kTuningFormat = 1;
 // Bytes; what is larger is neither read nor written.
 inline constexpr size_t kMaxTuningFile = size_t{1} << 20;
+// Clients' own times fill so much at most; the rest is kept for operators.
+inline constexpr size_t kMaxTuningOfClients = kMaxTuningFile / 4 * 3;
 
 std::string WriteTuning(const plan::TuningTable& table);
 // `file` names it in errors and in the entries' source. INVALID_ARGUMENT "file: …" for anything that is not
@@ -26,7 +28,7 @@ Result<plan::TuningTable> ParseTuning(std::string_view text, const std::string& 
 
 // NOT_FOUND when there is none.
 Result<plan::TuningTable> LoadTuning(const std::string& path);
-// Replaces the file (ReplaceFile). RESOURCE_EXHAUSTED above kMaxTuningFile, else UNAVAILABLE.
-Status SaveTuning(const std::string& path, const plan::TuningTable& table);
+// Replaces the file (ReplaceFile). RESOURCE_EXHAUSTED above `most` bytes, else UNAVAILABLE.
+Status SaveTuning(const std::string& path, const plan::TuningTable& table, size_t most = kMaxTuningFile);
 
 }  // namespace tandem::daemon

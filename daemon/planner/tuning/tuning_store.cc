@@ -4,8 +4,6 @@
 #include <filesystem>
 #include <utility>
 
-#include "daemon/planner/tuning/tuning_file.h"
-
 namespace tandem::daemon {
 
 using plan::TuningEntry;
@@ -61,9 +59,9 @@ Status TuningStore::SetAside() {
   return Status::Ok();
 }
 
-Status TuningStore::ReplaceLocked(TuningTable own) {
+Status TuningStore::ReplaceLocked(TuningTable own, size_t most) {
   TANDEM_RETURN_IF_ERROR(SetAside());
-  TANDEM_RETURN_IF_ERROR(SaveTuning(state_file_, own));
+  TANDEM_RETURN_IF_ERROR(SaveTuning(state_file_, own, most));
   own_ = std::move(own);
   TuningTable merged = shipped_;
   merged.Merge(own_);
@@ -95,12 +93,12 @@ std::vector<WantedTuning> TuningStore::Wanted() const {
   return wanted;
 }
 
-Status TuningStore::Put(TuningEntry entry) {
+Status TuningStore::Put(TuningEntry entry, size_t most) {
   entry.source = state_file_;
   std::lock_guard lock(mutex_);
   TuningTable own = own_;
   own.Put(std::move(entry));
-  return ReplaceLocked(std::move(own));
+  return ReplaceLocked(std::move(own), most);
 }
 
 Result<size_t> TuningStore::Forget(const std::string& id) {

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/planner/tuning/tuning_file.h"
 #include "daemon/planner/tuning/tuning_table.h"
 #include "tandem/status.h"
 
@@ -40,8 +41,9 @@ class TuningStore {
   std::vector<std::string> refused() const;
   const std::string& state_file() const { return state_file_; }
 
-  // Takes a checked entry over the others and writes the state file; on failure the table is as before.
-  Status Put(plan::TuningEntry entry);
+  // Takes a checked entry over the others and writes the state file, of `most` bytes; on failure the table is
+  // as before.
+  Status Put(plan::TuningEntry entry, size_t most = kMaxTuningFile);
   // Takes an entry, or all, out of what was measured here; shipped ones appear again from under them. How
   // many. NOT_FOUND; FAILED_PRECONDITION for an entry that is only in a shipped file.
   Result<size_t> Forget(const std::string& id);
@@ -54,7 +56,7 @@ class TuningStore {
   std::vector<WantedTuning> Wanted() const;
 
  private:
-  Status ReplaceLocked(plan::TuningTable own);
+  Status ReplaceLocked(plan::TuningTable own, size_t most = kMaxTuningFile);
   // Renames the state file if it was refused and is there still.
   Status SetAside();
 

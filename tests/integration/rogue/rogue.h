@@ -5,6 +5,7 @@
 // away.
 #pragma once
 
+#include <google/protobuf/message.h>
 #include <grpcpp/grpcpp.h>
 
 #include <map>
@@ -38,6 +39,7 @@ class Rogue {
   Status SendTransfer(const json& command);
   Status ReadLease(json* reply);
   Status HalfOpen(const json& command);
+  Status HoldSessions(const json& command);
   // The next lease message; UNAVAILABLE once the daemon has closed it, DEADLINE_EXCEEDED after five seconds.
   Result<FdMessage> Receive(v1::LeaseMessage* message);
   // The descriptors of a transfer from the daemon.
@@ -47,6 +49,9 @@ class Rogue {
   Status Call(const json& command, json* reply);
   // The same call many times, none of which is waited for.
   Status PileUp(const json& command);
+  // Calls from many threads, over and over, until the process ends (rogue_flood.cc).
+  Status Flood(const json& command);
+  Status FloodState(json* reply);
   Status CallBytes(const std::string& method, const std::string& request, const std::string& token,
                    std::string* reply);
 
@@ -65,8 +70,10 @@ class Rogue {
   std::shared_ptr<grpc::Channel> channel_;
   std::vector<UniqueFd> half_open_;
   struct PendingCall;
+  struct Flooding;
   std::vector<std::shared_ptr<PendingCall>> pending_;
   grpc::CompletionQueue pending_queue_;
+  std::shared_ptr<Flooding> flooding_;
   std::map<uint64_t, std::vector<UniqueFd>> transfers_;
   uint32_t entries_ = 0;
   Mapping ring_, words_;
@@ -74,6 +81,9 @@ class Rogue {
   uint64_t sequence_ = 0;
   std::mt19937_64 random_{1};
 };
+
+// A new message of this type.
+std::unique_ptr<google::protobuf::Message> NewMessage(const google::protobuf::Descriptor* type);
 
 std::string ToHex(std::string_view bytes);
 std::string FromHex(std::string_view text);

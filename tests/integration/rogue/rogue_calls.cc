@@ -15,12 +15,12 @@ constexpr char kTokenKey[] = "tandem-token";
 constexpr char kStatusTrailer[] = "tandem-status-bin";
 constexpr std::chrono::seconds kPatience{30};
 
+}  // namespace
+
 std::unique_ptr<google::protobuf::Message> NewMessage(const google::protobuf::Descriptor* type) {
   return std::unique_ptr<google::protobuf::Message>(
       google::protobuf::MessageFactory::generated_factory()->GetPrototype(type)->New());
 }
-
-}  // namespace
 
 struct Rogue::PendingCall {
   grpc::ClientContext context;
@@ -29,14 +29,14 @@ struct Rogue::PendingCall {
   grpc::Status status;
 };
 
-// "count" JoinGroups on "gpu", each of another group whose other rank never comes.
+// "count" JoinGroups on "gpu", each of another group ("name" and a number) whose other rank never comes.
 Status Rogue::PileUp(const json& command) {
   if (!channel_) return FailedPrecondition("connect first");
   grpc::GenericStub stub(channel_);
   for (int i = 0; i < command.value("count", 1); ++i) {
     v1::JoinGroupRequest request;
     request.set_job_key("rogue-pile-up-key");
-    request.set_name("pile " + std::to_string(i));
+    request.set_name(command.value("name", "pile") + " " + std::to_string(i));
     request.set_world_size(2);
     request.set_gpu_uuid(command.value("gpu", ""));
     request.set_deadline_ms(600000);

@@ -53,8 +53,11 @@ Status Rogue::Execute(const json& command, json* reply) {
   if (cmd == "send_transfer") return SendTransfer(command);
   if (cmd == "read_lease") return ReadLease(reply);
   if (cmd == "half_open") return HalfOpen(command);
+  if (cmd == "hold_sessions") return HoldSessions(command);
   if (cmd == "call") return Call(command, reply);
   if (cmd == "pile_up") return PileUp(command);
+  if (cmd == "flood") return Flood(command);
+  if (cmd == "flood_state") return FloodState(reply);
   if (cmd == "map_channel") return MapChannel(command);
   if (cmd == "map_tensor") return MapTensor(command);
   if (cmd == "push") return Push(command, reply);
@@ -174,6 +177,16 @@ Result<std::vector<UniqueFd>> Rogue::ReceiveTransfer(uint64_t transfer_id) {
   std::vector<UniqueFd> fds = std::move(transfers_[transfer_id]);
   transfers_.erase(transfer_id);
   return fds;
+}
+
+// Attaches "count" times and keeps the sessions; ends with the first refusal.
+Status Rogue::HoldSessions(const json& command) {
+  for (int i = 0; i < command.value("count", 0); ++i) {
+    json told;
+    TANDEM_RETURN_IF_ERROR(Attach(command, &told));
+    half_open_.push_back(std::move(lease_));
+  }
+  return Status::Ok();
 }
 
 // Connections that are opened and left: "count" to the lease socket, or to gRPC's by "grpc". "close" ends

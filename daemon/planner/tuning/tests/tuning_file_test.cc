@@ -126,5 +126,23 @@ TEST(TuningFile, IsBoundInSize) {
   EXPECT_FALSE(std::filesystem::exists(directory / "tuning.toml"));
 }
 
+TEST(TuningFile, ClientsLeaveAPartToOperators) {
+  TempDirectory directory;
+  TuningTable table;
+  TuningEntry entry = MakeEntry(1);
+  entry.candidates.resize(1);
+  entry.candidates.resize(plan::kMaxTuningCandidates, entry.candidates[0]);
+  int64_t bytes = 0;
+  while (WriteTuning(table).size() <= kMaxTuningOfClients) {
+    entry.shape = {++bytes};
+    table.Put(entry);
+  }
+  const std::string path = directory / "tuning.toml";
+  const Status refused = SaveTuning(path, table, kMaxTuningOfClients);
+  EXPECT_EQ(refused.detail().reason, "TUNING_FULL");
+  EXPECT_EQ(refused.detail().limit, static_cast<int64_t>(kMaxTuningOfClients));
+  EXPECT_TRUE(SaveTuning(path, table).ok());
+}
+
 }  // namespace
 }  // namespace tandem::daemon

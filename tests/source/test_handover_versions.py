@@ -1,0 +1,82 @@
+"""A changed format of what a tandemd takes over from an earlier build is looked at: ipc/handover_versions.cc has its version.
+
+The digests of handover_versions.json leave out comments and spaces. Where one differs, decide: would a side of the last version
+misunderstand what the other writes? Then raise that version. Record the digests either way: test_handover_versions.py --record.
+"""
+
+import hashlib
+import json
+import os
+import re
+import sys
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.normpath(os.path.join(HERE, "../.."))
+RECORDED = os.path.join(HERE, "handover_versions.json")
+FILES = {
+    "state": ("proto/tandem/state/v1/state.proto", "daemon/control/restart/journal.cc"),
+    "commands": ("proto/tandem/engine/v1/engine.proto",),
+    "program": (
+        "proto/tandem/engine/v1/program.proto",
+        "program/kernel_phases.h",
+        "program/packet_layout.h",
+        "program/program.h",
+        "program/skinny_layout.h",
+    ),
+    "records": (
+        "ipc/arrival_table.h",
+        "ipc/order_log.h",
+        "ipc/stats_area.h",
+        "ipc/status_record.h",
+        "ipc/verdict_page.h",
+    ),
+}
+
+
+def read(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        return file.read()
+
+
+def digest(text):
+    return hashlib.sha256(re.sub(r"//[^\n]*|\s+", "", text).encode()).hexdigest()[:16]
+
+
+def versions():
+    text = re.search(r'"tandem-handover ([^"]*)"', read("ipc/handover_versions.cc")).group(1)
+    return {name: int(number) for name, number in (word.split("=") for word in text.split())}
+
+
+def current():
+    numbers = versions()
+    return {
+        name: {"version": numbers[name], "files": {path: digest(read(path)) for path in paths}}
+        for name, paths in FILES.items()
+    }
+
+
+class HandoverVersions(unittest.TestCase):
+    def test_changed_formats_are_recorded_with_their_version(self):
+        with open(RECORDED, encoding="utf-8") as file:
+            recorded = json.load(file)
+        now = current()
+        self.assertEqual(set(versions()), set(recorded))
+        for name, found in now.items():
+            changed = [path for path, sum in found["files"].items() if recorded[name]["files"].get(path) != sum]
+            with self.subTest(version=name):
+                self.assertEqual(changed, [], f"raise {name} in ipc/handover_versions.cc if need be, then --record")
+                self.assertEqual(found["version"], recorded[name]["version"], f"{name} has been raised: --record")
+
+    def test_comments_and_spaces_do_not_count(self):
+        self.assertEqual(digest("int a;  // one\nint b;"), digest("int a;\n\nint   b;"))
+        self.assertNotEqual(digest("int a;"), digest("int b;"))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--record"]:
+        with open(RECORDED, "w", encoding="utf-8") as out:
+            json.dump(current(), out, indent=1, sort_keys=True)
+            out.write("\n")
+    else:
+        unittest.main()
