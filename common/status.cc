@@ -1,6 +1,8 @@
 #include "tandem/status.h"
 
 #include <cerrno>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 namespace tandem {
@@ -40,6 +42,17 @@ Status Status::WithStarted(std::optional<bool> started) const {
   if (!ok()) status.detail_.started = started;
   return status;
 }
+
+namespace internal {
+
+void AbortWithoutValue(const Status& status) {
+  const std::string_view code = CodeName(status.code());
+  std::fprintf(stderr, "tandem: the value of a failed result was taken: %.*s: %s\n", int(code.size()), code.data(),
+               status.message().c_str());
+  std::abort();
+}
+
+}  // namespace internal
 
 std::string Status::ToString() const {
   if (ok()) return "OK";
