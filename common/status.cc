@@ -1,5 +1,8 @@
 #include "tandem/status.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -73,7 +76,30 @@ Status Internal(std::string message) { return {Code::kInternal, std::move(messag
 Status Unavailable(std::string message) { return {Code::kUnavailable, std::move(message)}; }
 Status Unauthenticated(std::string message) { return {Code::kUnauthenticated, std::move(message)}; }
 
+namespace {
+
+// The status of a call for which this process (EMFILE) or the node (ENFILE) has no descriptor left.
+Status DescriptorLimit(std::string_view call, int error) {
+  StatusDetail detail{.reason = "FD_LIMIT"};
+  std::string message = std::string(call) + ": " + std::strerror(error) + ": ";
+  if (error == ENFILE) {
+    detail.who = "the node";
+    return ResourceExhausted(message + "the node has no descriptor left (fs.file-max)")
+        .WithDetail(std::move(detail));
+  }
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  detail.pid = ::getpid();
+  detail.who = "process " + std::to_string(detail.pid) + " (" + program_invocation_short_name + ")";
+  detail.limit = static_cast<long long>(limit.rlim_cur);
+  message += detail.who + " may have " + std::to_string(detail.limit) + " open at most (ulimit -n, LimitNOFILE)";
+  return ResourceExhausted(std::move(message)).WithDetail(std::move(detail));
+}
+
+}  // namespace
+
 Status SystemError(std::string_view call, int error) {
+  if (error == EMFILE || error == ENFILE) return DescriptorLimit(call, error);
   Code code = Code::kInternal;
   switch (error) {
     case EINVAL:
@@ -86,8 +112,6 @@ Status SystemError(std::string_view call, int error) {
     case EPERM: code = Code::kPermissionDenied; break;
     case ENOMEM:
     case ENOSPC:
-    case EMFILE:
-    case ENFILE:
     case ENOBUFS: code = Code::kResourceExhausted; break;
     case EPIPE:
     case ECONNRESET:

@@ -1,5 +1,10 @@
 #include "client/grpc_plugin/convert.h"
 
+#include <sys/eventfd.h>
+
+#include <cerrno>
+
+#include "common/unique_fd.h"
 #include "common/utf8.h"
 
 namespace tandem::client {
@@ -38,6 +43,9 @@ Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context, 
 }
 
 Status DaemonLost(const std::string& address) {
+  // gRPC takes its own want of a descriptor for a daemon that has gone.
+  if (const UniqueFd spare(::eventfd(0, EFD_CLOEXEC)); !spare.valid() && errno == EMFILE)
+    return SystemError("a connection to the daemon at " + address, EMFILE);
   return Unavailable("the daemon at " + address + " is gone").WithDetail({.reason = "DAEMON_LOST"});
 }
 

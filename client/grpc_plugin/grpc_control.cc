@@ -1,8 +1,11 @@
 // The gRPC plugin: every call of the core's `Control` over gRPC, with the session's token and a deadline.
 #include <grpcpp/grpcpp.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
@@ -15,6 +18,8 @@
 #include "client/grpc_plugin/lease.h"
 #include "client/lib/control_api.h"
 #include "common/exceptions.h"
+#include "common/fd_socket.h"
+#include "common/unique_fd.h"
 #include "common/utf8.h"
 #include "program/program_codec.h"
 #include "tandem/engine/v1/program.pb.h"
@@ -42,6 +47,17 @@ std::string AbsoluteDirectory(const std::string& directory) {
   std::error_code failed;
   const std::filesystem::path absolute = std::filesystem::absolute(directory, failed);
   return failed ? directory : absolute.string();
+}
+
+// gRPC ends the process where it has no descriptor for its poller: FD_LIMIT unless it can have some.
+Status CheckGrpcsDescriptors() {
+  constexpr size_t kNeeded = 8;
+  std::array<UniqueFd, kNeeded> spare;
+  for (UniqueFd& fd : spare) {
+    fd.Reset(::eventfd(0, EFD_CLOEXEC));
+    if (!fd.valid()) return SystemError("descriptors for calls to the daemon", errno);
+  }
+  return Status::Ok();
 }
 
 class GrpcControl final : public ClientControl {
@@ -96,12 +112,15 @@ class GrpcControl final : public ClientControl {
 Result<AttachInfo> GrpcControl::Attach(const ConnectOptions& options, const std::string& runtime_dir,
                                        ControlCallbacks callbacks) {
   TANDEM_RETURN_IF_ERROR(CheckText("name", options.name));
+  TANDEM_RETURN_IF_ERROR(CheckGrpcsDescriptors());
   const std::string directory = AbsoluteDirectory(runtime_dir), lease = directory + "/lease.sock";
   TANDEM_ASSIGN_OR_RETURN(
       v1::AttachReply reply,
       lease_.Attach(lease, options.name.empty() ? ProgramName() : options.name, options.deadline));
   // The daemon names its socket by the node's path. A container may have the directory elsewhere.
   const std::string socket = std::filesystem::path(reply.grpc_socket()).filename().string();
+  // gRPC would try again until its deadline, and name no reason.
+  TANDEM_RETURN_IF_ERROR(CheckMayConnect(directory + "/" + socket));
   calls_.Open(reply.token(), lease, directory + "/" + socket);
   callbacks_ = std::move(callbacks);
   calls_.CancelBy(callbacks_.cancellation);

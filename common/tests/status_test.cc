@@ -2,7 +2,9 @@
 #include "tandem/status.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <memory>
 #include <string>
 
@@ -33,6 +35,20 @@ TEST(AssignOrReturn, MovesTheValue) {
     return *value;
   };
   EXPECT_EQ(*take(std::make_unique<int>(7)), 7);
+}
+
+TEST(SystemErrors, ALimitOfDescriptorsNamesItsProcess) {
+  const Status own = SystemError("socket", EMFILE);
+  EXPECT_EQ(own.code(), Code::kResourceExhausted);
+  EXPECT_EQ(own.detail().reason, "FD_LIMIT");
+  EXPECT_EQ(own.detail().pid, ::getpid());
+  EXPECT_GT(own.detail().limit, 0);
+  EXPECT_NE(own.message().find(std::to_string(own.detail().limit)), std::string::npos) << own.message();
+  EXPECT_NE(own.message().find("common_test"), std::string::npos) << own.message();
+  const Status nodes = SystemError("socket", ENFILE);
+  EXPECT_EQ(nodes.detail().reason, "FD_LIMIT");
+  EXPECT_EQ(nodes.detail().who, "the node");
+  EXPECT_EQ(nodes.detail().pid, 0);
 }
 
 TEST(ResultDeathTest, TakingTheValueOfAnErrorPrintsTheStatusAndAborts) {
