@@ -2,6 +2,7 @@
 
 #include <sys/eventfd.h>
 
+#include <array>
 #include <cerrno>
 
 #include "common/unique_fd.h"
@@ -40,6 +41,16 @@ Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context, 
   }
   return Status(code, "the call to the daemon at " + address + " failed: " + status.error_message(),
                 {.reason = "TRANSPORT"});
+}
+
+Status CheckGrpcsDescriptors() {
+  constexpr size_t kNeeded = 8;
+  std::array<UniqueFd, kNeeded> spare;
+  for (UniqueFd& fd : spare) {
+    fd.Reset(::eventfd(0, EFD_CLOEXEC));
+    if (!fd.valid()) return SystemError("descriptors for calls to the daemon", errno);
+  }
+  return Status::Ok();
 }
 
 Status DaemonLost(const std::string& address) {

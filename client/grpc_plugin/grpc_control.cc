@@ -1,11 +1,8 @@
 // The gRPC plugin: every call of the core's `Control` over gRPC, with the session's token and a deadline.
 #include <grpcpp/grpcpp.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
-#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
@@ -19,7 +16,6 @@
 #include "client/lib/control_api.h"
 #include "common/exceptions.h"
 #include "common/fd_socket.h"
-#include "common/unique_fd.h"
 #include "common/utf8.h"
 #include "program/program_codec.h"
 #include "tandem/engine/v1/program.pb.h"
@@ -47,17 +43,6 @@ std::string AbsoluteDirectory(const std::string& directory) {
   std::error_code failed;
   const std::filesystem::path absolute = std::filesystem::absolute(directory, failed);
   return failed ? directory : absolute.string();
-}
-
-// gRPC ends the process where it has no descriptor for its poller: FD_LIMIT unless it can have some.
-Status CheckGrpcsDescriptors() {
-  constexpr size_t kNeeded = 8;
-  std::array<UniqueFd, kNeeded> spare;
-  for (UniqueFd& fd : spare) {
-    fd.Reset(::eventfd(0, EFD_CLOEXEC));
-    if (!fd.valid()) return SystemError("descriptors for calls to the daemon", errno);
-  }
-  return Status::Ok();
 }
 
 class GrpcControl final : public ClientControl {
@@ -453,7 +438,6 @@ Status GrpcControl::CloseChannel(uint64_t channel_id) {
 }
 
 Result<uint64_t> GrpcControl::Launch(const DirectLaunch& launch) {
-  TANDEM_RETURN_IF_ERROR(CheckText("tag", launch.tag));
   v1::LaunchRequest request;
   v1::LaunchReply reply;
   request.set_plan_id(launch.plan_id);

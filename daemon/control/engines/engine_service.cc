@@ -88,8 +88,8 @@ void EngineService::BreakGroupsOfLostContext(int gpu, const std::string& text) {
   }
 }
 
-// Every rank's engine finds a stall by itself. A report from before a renewal, or of engines before, comes too
-// late.
+// Every rank's engine finds a stall by itself. A report from before a renewal, or of engines before, comes
+// too late.
 void EngineService::NoteStall(const engine::v1::LaunchFailed& failed) {
   RegistryLock lock(core_.registry);
   const auto it = core_.registry.groups.find(failed.group_id());
