@@ -51,7 +51,8 @@ Status TooFewDescriptors() { return OwnLimit("tandemd has too few descriptors le
 Status CheckDescriptorLimit(int gpus) {
   const rlim_t needed = kOwnDescriptors + kDescriptorsOfAnEngine * static_cast<rlim_t>(gpus);
   if (Limit() >= needed) return Status::Ok();
-  return OwnLimit("tandemd needs " + std::to_string(needed) + " descriptors for " + std::to_string(gpus) + " GPUs");
+  return OwnLimit("tandemd needs " + std::to_string(needed) + " descriptors for " + std::to_string(gpus) +
+                  " GPUs");
 }
 
 unsigned long long DescriptorsOfOneUser() {

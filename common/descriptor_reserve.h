@@ -17,12 +17,15 @@ enum class DescriptorUse {
 // so the number says how many are in use at least; nothing has to be counted.
 bool LeavesReserve(int fd, DescriptorUse use);
 
-// Whether another client may attach: its connections and watches take kDescriptorsOfAClient more than the lease, `fd`.
+// Whether another client may attach: its connections and watches take kDescriptorsOfAClient more than the
+// lease, `fd`.
 bool HasRoomForClient(int fd);
-// RESOURCE_EXHAUSTED, reason FD_LIMIT, with this process's limit: what HasRoomForClient and LeavesReserve refuse.
+// RESOURCE_EXHAUSTED, reason FD_LIMIT, with this process's limit: what HasRoomForClient and LeavesReserve
+// refuse.
 Status TooFewDescriptors();
 
-// OK if this process may have as many descriptors as tandemd needs for `gpus` engines and some clients; else FD_LIMIT.
+// OK if this process may have as many descriptors as tandemd needs for `gpus` engines and some clients; else
+// FD_LIMIT.
 Status CheckDescriptorLimit(int gpus);
 
 // The largest part of the process's descriptors that one user may have, by the hard limit.

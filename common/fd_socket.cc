@@ -161,7 +161,8 @@ Result<FdMessage> ReceiveMessage(int socket, size_t max_bytes, std::vector<Uniqu
   Result<std::string> whole = InvalidArgument("truncated message");
   // The buffer takes as many as a packet has: the kernel leaves some out where this process may not have
   // more.
-  if ((message.msg_flags & MSG_CTRUNC) != 0) whole = SystemError("a message came without all its descriptors", EMFILE);
+  if ((message.msg_flags & MSG_CTRUNC) != 0)
+    whole = SystemError("a message came without all its descriptors", EMFILE);
   if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0 && fds.size() <= kMaxFdsPerMessage) {
     whole = BodyOf(header, static_cast<size_t>(received), std::move(body), max_bytes, &fds);
   }

@@ -50,8 +50,8 @@ namespace internal {
 
 void AbortWithoutValue(const Status& status) {
   const std::string_view code = CodeName(status.code());
-  std::fprintf(stderr, "tandem: the value of a failed result was taken: %.*s: %s\n", int(code.size()), code.data(),
-               status.message().c_str());
+  std::fprintf(stderr, "tandem: the value of a failed result was taken: %.*s: %s\n", int(code.size()),
+               code.data(), status.message().c_str());
   std::abort();
 }
 
@@ -92,7 +92,8 @@ Status DescriptorLimit(std::string_view call, int error) {
   detail.pid = ::getpid();
   detail.who = "process " + std::to_string(detail.pid) + " (" + program_invocation_short_name + ")";
   detail.limit = static_cast<long long>(limit.rlim_cur);
-  message += detail.who + " may have " + std::to_string(detail.limit) + " open at most (ulimit -n, LimitNOFILE)";
+  message +=
+      detail.who + " may have " + std::to_string(detail.limit) + " open at most (ulimit -n, LimitNOFILE)";
   return ResourceExhausted(std::move(message)).WithDetail(std::move(detail));
 }
 

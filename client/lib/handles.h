@@ -250,7 +250,7 @@ class TensorHandle final : public SymmetricTensor, public std::enable_shared_fro
   uint32_t* SignalWord(int to, int from, int channel) const;
   // Swaps `from` for `to` in a word once it holds `from`; false if `deadline` came first.
   Result<bool> Exchange(uint32_t* word, uint32_t from, uint32_t to, Clock::time_point deadline) const;
-  // What a barrier has done: the ranks, as bits, that have this rank's signal, and those whose signal it has.
+  // Progress of a barrier, by rank as bits: `put`, this rank has signalled it; `got`, its signal was taken.
   struct BarrierProgress {
     uint32_t put = 0, got = 0;
   };

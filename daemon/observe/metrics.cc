@@ -248,7 +248,8 @@ std::vector<MetricFamily> CollectMetrics(const MetricsInput& input) {
   families.Counter("tandem_sessions_evicted_total", "Sessions that an operator ended",
                    control.sessions_evicted_total);
   families.Counter("tandem_groups_broken_total", "Groups that have broken", control.groups_broken_total);
-  families.Counter("tandem_groups_stalled_total", "Stalls of groups: a rank missed a launch, or made another call",
+  families.Counter("tandem_groups_stalled_total",
+                   "Stalls of groups: a rank missed a launch, or made another call",
                    control.groups_stalled_total);
   families.Counter("tandem_client_launches_total", "Launches that have ended on the ranks' own streams",
                    control.client_launches_total);

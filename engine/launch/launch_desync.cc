@@ -104,7 +104,8 @@ Failure LaunchQueue::FailureByLog(const EnginePlan& plan, uint64_t count, const 
   if (entry.kind == LogKind::kFailDeadline && entry.mask != 0) {
     Failure late = FailureOf(plan, count, entry);
     const Status& why = late.status;
-    late.status = Status(why.code(), why.message() + WaitsIn(plan, std::countr_zero(entry.mask)), why.detail());
+    late.status =
+        Status(why.code(), why.message() + WaitsIn(plan, std::countr_zero(entry.mask)), why.detail());
     return late;
   }
   if (entry.kind != LogKind::kFailDesync || entry.mask == 0) return FailureOf(plan, count, entry);

@@ -142,7 +142,7 @@ class FewDescriptors(TandemTest):
             self.assertTrue(failure.detail["reason"].startswith("QUOTA_"), failure.message)
             self.assertIn(f"limit {failure.detail['limit']}", failure.message)
         self.assertGreater(len(served), 2)
-        # Those that are there go on, and others come once one has gone.
+        # Clients that are connected continue, and others connect once one has ended.
         for client in served[:-1]:
             client.call("check")
         for client in served[-3:]:

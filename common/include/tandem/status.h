@@ -150,7 +150,8 @@ class [[nodiscard]] Result {
  private:
   template <typename Self>
   static auto& Checked(Self& self) {
-    if (!self.ok()) [[unlikely]] internal::AbortWithoutValue(self.status_);
+    if (!self.ok()) [[unlikely]]
+      internal::AbortWithoutValue(self.status_);
     return *self.value_;
   }
 

@@ -204,7 +204,8 @@ Status BuildAllReduce(const Problem& problem, Algorithm algorithm, OperationPlan
     AllReduceSteps(views.in[0], views.out[0], two_shots ? 2 : 1, views.in_place, &builder).Write(views);
   } else {
     TANDEM_RETURN_IF_ERROR(HybridCubeMeshShots(problem, &builder));
-    SetSum(dtype, "rank order within each quad, then the two quads", problem.wire == DType::kF32 ? 1 : 2, plan);
+    SetSum(dtype, "rank order within each quad, then the two quads", problem.wire == DType::kF32 ? 1 : 2,
+           plan);
     plan->wire_type = DTypeName(problem.wire);
   }
   for (int r = 0; r < problem.world_size && !views.copy_engine; ++r) builder.EndCollective(r);

@@ -49,11 +49,11 @@ OpRequest Symmetric(OpRequest request) {
 // Floats are summed in fp32 and rounded, integers in their own type and never rounded.
 TEST(Numbers, OfASumNameTheTypeThatItIsKeptIn) {
   const auto sums_of = [](DType dtype) {
-    return std::vector<OpRequest>{AllReduce(1 << 16, dtype),
-                                  Request(Op::kReduceScatter, {Tensor(Role::kInput, dtype, {8, 64}),
-                                                               Tensor(Role::kOutput, dtype, {1, 64})}),
-                                  Request(Op::kReduce, {Tensor(Role::kInput, dtype, {64}),
-                                                        Tensor(Role::kOutput, dtype, {64})})};
+    return std::vector<OpRequest>{
+        AllReduce(1 << 16, dtype),
+        Request(Op::kReduceScatter,
+                {Tensor(Role::kInput, dtype, {8, 64}), Tensor(Role::kOutput, dtype, {1, 64})}),
+        Request(Op::kReduce, {Tensor(Role::kInput, dtype, {64}), Tensor(Role::kOutput, dtype, {64})})};
   };
   int planned = 0;
   for (const GroupContext& group : {SwitchGroup(8), MeshGroup()}) {

@@ -25,7 +25,7 @@ class Group:
         library = _c.library()
         self.client, self.name = client, name
         self._owns_client = False  # of init(): the client ends with the group
-        # Of prepare() and empty() calls that were broken off as they succeeded.
+        # Results of prepare() and empty() calls that were broken off as they succeeded.
         self._unclaimed: dict[str, Plan] = {}
         self._unclaimed_tensors: dict[Any, Tensor] = {}
         self._handle = _c.Handle(handle, library.group_free)

@@ -157,8 +157,8 @@ class Tensor(Memory):
         library.wait_in_slices(timeout, lambda wait: library.tensor_wait_signal(self._open(), peer, channel, wait), "RANK_LATE")
 
     def barrier(self, channel: int = 0, timeout: float | None = 30) -> None:
-        """Waits for all ranks. RankLate names the ranks that did not come; the channel's next barrier goes on with this one. So does
-        it after an exception of a signal's handler."""
+        """Waits for all ranks. RankLate names the ranks that did not come. The channel's next barrier continues this one, also
+        after an exception of a signal's handler."""
         library = _c.library()
         library.wait_in_slices(timeout, lambda wait: library.tensor_barrier(self._open(), channel, wait), "RANK_LATE")
 

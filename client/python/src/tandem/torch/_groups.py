@@ -376,7 +376,8 @@ def declined(name: str) -> str:
 
 def detach(group: Any = None) -> None:
     """Leaves the Tandem group of a process group; its plans end. The next op attaches anew. After RankLost, call it before new
-    process groups are made. Does nothing if the group is not attached. A call that a signal's handler breaks off can be made again."""
+    process groups are made. Does nothing if the group is not attached. A call that a signal's handler breaks off can be
+    made again."""
     name = group if isinstance(group, str) else str(resolve(group).group_name)
     with _turn_of(name):
         with _state.lock:
