@@ -1,28 +1,58 @@
 #include "common/descriptor_reserve.h"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <limits>
+#include <string>
+#include <utility>
 
 namespace tandem {
 namespace {
 
 constexpr rlim_t kMaxReserved = 1024;
+// The lease's pidfd, the connection for calls (gRPC's and tandemd's own), and what gRPC opens for the first.
+constexpr int kDescriptorsOfAClient = 6;
+// tandemd's own; and of an engine: its process, sockets, statistics and pipes, and a share of the order log.
+constexpr rlim_t kOwnDescriptors = 64, kDescriptorsOfAnEngine = 16;
+
+rlim_t Limit() {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
+}
+
+// FD_LIMIT with this process's limit. `what` begins the message.
+Status OwnLimit(const std::string& what) {
+  const auto limit = static_cast<long long>(Limit());
+  StatusDetail detail{.reason = "FD_LIMIT", .who = "tandemd", .limit = limit, .pid = ::getpid()};
+  return ResourceExhausted(what + ": process " + std::to_string(detail.pid) + " may have " +
+                           std::to_string(limit) + " open at most (ulimit -n, LimitNOFILE)")
+      .WithDetail(std::move(detail));
+}
 
 }  // namespace
 
 bool LeavesReserve(int fd, DescriptorUse use) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return true;
-  // Two reserves lie above each other: clients leave both, leases leave the upper one.
   const rlim_t reserve = std::min(limit.rlim_cur / 8, kMaxReserved);
   switch (use) {
     case DescriptorUse::kClient: return static_cast<rlim_t>(fd) < limit.rlim_cur - 2 * reserve;
-    case DescriptorUse::kLease: return static_cast<rlim_t>(fd) < limit.rlim_cur - reserve;
     case DescriptorUse::kOperator: return true;
   }
   return true;
+}
+
+bool HasRoomForClient(int fd) { return LeavesReserve(fd + kDescriptorsOfAClient, DescriptorUse::kClient); }
+
+Status TooFewDescriptors() { return OwnLimit("tandemd has too few descriptors left for clients"); }
+
+Status CheckDescriptorLimit(int gpus) {
+  const rlim_t needed = kOwnDescriptors + kDescriptorsOfAnEngine * static_cast<rlim_t>(gpus);
+  if (Limit() >= needed) return Status::Ok();
+  return OwnLimit("tandemd needs " + std::to_string(needed) + " descriptors for " + std::to_string(gpus) +
+                  " GPUs");
 }
 
 unsigned long long DescriptorsOfOneUser() {

@@ -1,7 +1,7 @@
 #include "common/fd_socket.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -50,18 +50,6 @@ Result<UniqueFd> OutlineBody(const std::string& body) {
   TANDEM_ASSIGN_OR_RETURN(Mapping mapping, Mapping::Map(fd.get(), 0, body.size(), true));
   std::memcpy(mapping.data(), body.data(), body.size());
   return fd;
-}
-
-// A message's descriptors do not fit into this process.
-Status NoDescriptors() {
-  rlimit limit{};
-  ::getrlimit(RLIMIT_NOFILE, &limit);
-  StatusDetail detail{.reason = "FD_LIMIT"};
-  detail.limit = static_cast<long long>(limit.rlim_cur);
-  return ResourceExhausted("a message came without all its descriptors: process " +
-                           std::to_string(::getpid()) + " may have " + std::to_string(limit.rlim_cur) +
-                           " open at most (ulimit -n, LimitNOFILE)")
-      .WithDetail(std::move(detail));
 }
 
 std::vector<UniqueFd> TakeFds(msghdr& message) {
@@ -173,7 +161,8 @@ Result<FdMessage> ReceiveMessage(int socket, size_t max_bytes, std::vector<Uniqu
   Result<std::string> whole = InvalidArgument("truncated message");
   // The buffer takes as many as a packet has: the kernel leaves some out where this process may not have
   // more.
-  if ((message.msg_flags & MSG_CTRUNC) != 0) whole = NoDescriptors();
+  if ((message.msg_flags & MSG_CTRUNC) != 0)
+    whole = SystemError("a message came without all its descriptors", EMFILE);
   if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0 && fds.size() <= kMaxFdsPerMessage) {
     whole = BodyOf(header, static_cast<size_t>(received), std::move(body), max_bytes, &fds);
   }
@@ -211,16 +200,24 @@ Result<UniqueFd> ListenSeqpacket(const std::string& path, unsigned mode) {
   return fd;
 }
 
+Status NoPermission(const std::string& path, int error) {
+  return PermissionDenied("no permission to connect to " + path + ": " + std::strerror(error) +
+                          "; look at its group and at those of its directories")
+      .WithDetail({.reason = "NO_PERMISSION"});
+}
+
+Status CheckMayConnect(const std::string& path) {
+  if (::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0) return Status::Ok();
+  const int error = errno;
+  return error == EACCES || error == EPERM ? NoPermission(path, error) : Status::Ok();
+}
+
 Result<UniqueFd> ConnectSeqpacket(const std::string& path) {
   TANDEM_ASSIGN_OR_RETURN(sockaddr_un address, Address(path));
   TANDEM_ASSIGN_OR_RETURN(UniqueFd fd, NewSocket());
   if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
     const int error = errno;
-    if (error == EACCES || error == EPERM) {
-      return PermissionDenied("no permission to connect to " + path + ": " + std::strerror(error) +
-                              "; look at its group and at those of its directories")
-          .WithDetail({.reason = "NO_PERMISSION"});
-    }
+    if (error == EACCES || error == EPERM) return NoPermission(path, error);
     return Unavailable("no daemon answers at " + path + ": " + std::strerror(error));
   }
   return fd;

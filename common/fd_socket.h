@@ -44,7 +44,12 @@ Result<std::pair<UniqueFd, UniqueFd>> SeqpacketPair();
 // in sockaddr_un.
 Result<UniqueFd> ListenSeqpacket(const std::string& path, unsigned mode);
 
-// Connects to a listener at `path`; UNAVAILABLE names the path if nobody listens.
+// PERMISSION_DENIED, reason NO_PERMISSION: a connection to `path` failed with `error`, EACCES or EPERM.
+Status NoPermission(const std::string& path, int error);
+// NoPermission if this process may not connect to the socket at `path`; OK if it may, or if nothing is there.
+Status CheckMayConnect(const std::string& path);
+
+// Connects to a listener at `path`; UNAVAILABLE names the path if nobody listens. NoPermission.
 Result<UniqueFd> ConnectSeqpacket(const std::string& path);
 
 }  // namespace tandem

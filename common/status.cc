@@ -1,6 +1,11 @@
 #include "tandem/status.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <cerrno>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 namespace tandem {
@@ -41,6 +46,17 @@ Status Status::WithStarted(std::optional<bool> started) const {
   return status;
 }
 
+namespace internal {
+
+void AbortWithoutValue(const Status& status) {
+  const std::string_view code = CodeName(status.code());
+  std::fprintf(stderr, "tandem: the value of a failed result was taken: %.*s: %s\n", int(code.size()),
+               code.data(), status.message().c_str());
+  std::abort();
+}
+
+}  // namespace internal
+
 std::string Status::ToString() const {
   if (ok()) return "OK";
   return std::string(CodeName(code_)) + ": " + message_;
@@ -60,7 +76,31 @@ Status Internal(std::string message) { return {Code::kInternal, std::move(messag
 Status Unavailable(std::string message) { return {Code::kUnavailable, std::move(message)}; }
 Status Unauthenticated(std::string message) { return {Code::kUnauthenticated, std::move(message)}; }
 
+namespace {
+
+// The status of a call for which this process (EMFILE) or the node (ENFILE) has no descriptor left.
+Status DescriptorLimit(std::string_view call, int error) {
+  StatusDetail detail{.reason = "FD_LIMIT"};
+  std::string message = std::string(call) + ": " + std::strerror(error) + ": ";
+  if (error == ENFILE) {
+    detail.who = "the node";
+    return ResourceExhausted(message + "the node has no descriptor left (fs.file-max)")
+        .WithDetail(std::move(detail));
+  }
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  detail.pid = ::getpid();
+  detail.who = "process " + std::to_string(detail.pid) + " (" + program_invocation_short_name + ")";
+  detail.limit = static_cast<long long>(limit.rlim_cur);
+  message +=
+      detail.who + " may have " + std::to_string(detail.limit) + " open at most (ulimit -n, LimitNOFILE)";
+  return ResourceExhausted(std::move(message)).WithDetail(std::move(detail));
+}
+
+}  // namespace
+
 Status SystemError(std::string_view call, int error) {
+  if (error == EMFILE || error == ENFILE) return DescriptorLimit(call, error);
   Code code = Code::kInternal;
   switch (error) {
     case EINVAL:
@@ -73,8 +113,6 @@ Status SystemError(std::string_view call, int error) {
     case EPERM: code = Code::kPermissionDenied; break;
     case ENOMEM:
     case ENOSPC:
-    case EMFILE:
-    case ENFILE:
     case ENOBUFS: code = Code::kResourceExhausted; break;
     case EPIPE:
     case ECONNRESET:

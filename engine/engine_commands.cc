@@ -195,7 +195,11 @@ Status Engine::RenewGroup(const v1::Command& command, bool* deferred) {
       });
       return Status::Ok();
     case v1::RenewGroup::STALL: queue_->StallForRenewal(group); return Status::Ok();
-    case v1::RenewGroup::RESUME: queue_->Resume(group); return Status::Ok();
+    case v1::RenewGroup::RESUME:
+      group->renewals = command.renew_group().renewals();
+      holdings_.NoteGroupRenewed(id);
+      queue_->Resume(group);
+      return Status::Ok();
     default: return InvalidArgument("a renewal has no such step");
   }
 }
@@ -298,6 +302,7 @@ Status Engine::AddGroup(const v1::Command& command, const std::vector<UniqueFd>&
   group->generation = from.generation();
   group->stalls = from.stalls();
   group->ordered = from.ordered();
+  group->renewals = from.renewals();
   group->rank = static_cast<int>(from.rank());
   group->world_size = world;
   group->deadline_ns = from.deadline_ms() == 0 ? kDefaultDeadlineNs : SaturatingMs(from.deadline_ms());

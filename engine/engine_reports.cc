@@ -73,6 +73,22 @@ void Engine::OnGroupLost(const EnginePlan& plan, uint64_t count, const Status& s
   link_.Send(message);
 }
 
+void Engine::OnGroupStalled(const EngineGroup& group, const Status& status) {
+  v1::Message message;
+  v1::LaunchFailed& failed = *message.mutable_launch_failed();
+  failed.set_group_id(group.id);
+  failed.set_code(static_cast<int>(status.code()));
+  failed.set_message(status.message());
+  failed.set_stalls_group(true);
+  failed.set_reason(status.detail().reason);
+  failed.set_who(status.detail().who);
+  for (const uint32_t rank : status.detail().ranks) failed.add_ranks(rank);
+  failed.set_generation(group.generation);
+  failed.set_renewals(group.renewals);
+  holdings_.NoteGroupStalled(message);
+  link_.Send(message);
+}
+
 void Engine::OnLate(const EnginePlan& plan, const engine::Launch& launch, const std::vector<int>& missing,
                     double seconds) {
   v1::Message message;

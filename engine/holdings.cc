@@ -54,6 +54,7 @@ void Holdings::Note(const v1::Command& command, std::vector<UniqueFd> copies) {
       group.set_group_id(id);
       group.set_generation(command.add_group().generation());
       lost_.erase(id);
+      stalled_.erase(id);
       fds_.erase({v1::Held::ARRIVALS, id});
       Keep({v1::Held::ARRIVALS, id}, std::move(copies));
       break;
@@ -65,6 +66,7 @@ void Holdings::Note(const v1::Command& command, std::vector<UniqueFd> copies) {
       const uint64_t id = command.remove_group().group_id();
       groups_.erase(id);
       lost_.erase(id);
+      stalled_.erase(id);
       fds_.erase({v1::Held::ARRIVALS, id});
       for (const uint64_t plan : plans_[id]) group_of_plan_.erase(plan);
       plans_.erase(id);
@@ -127,6 +129,12 @@ void Holdings::NoteGroupLost(const v1::Message& lost) {
   if (begun_) lost_.try_emplace(lost.launch_failed().group_id(), lost);
 }
 
+void Holdings::NoteGroupStalled(const v1::Message& stalled) {
+  if (begun_) stalled_.insert_or_assign(stalled.launch_failed().group_id(), stalled);
+}
+
+void Holdings::NoteGroupRenewed(uint64_t group_id) { stalled_.erase(group_id); }
+
 void Holdings::SendTo(EngineLink& link) const {
   v1::Message message;
   v1::Inventory& inventory = *message.mutable_inventory();
@@ -161,6 +169,7 @@ void Holdings::SendTo(EngineLink& link) const {
   end.mutable_inventory_end();
   link.Send(end);
   for (const auto& [id, lost] : lost_) link.Send(lost);
+  for (const auto& [id, stalled] : stalled_) link.Send(stalled);
   for (const v1::Message& done : done_) link.Send(done);
 }
 

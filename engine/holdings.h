@@ -40,6 +40,9 @@ class Holdings {
   // Reports that the last tandemd may not have read: the next one gets them again.
   void NoteLaunchDone(const v1::Message& done);
   void NoteGroupLost(const v1::Message& lost);
+  // A stall is reported again until the group is renewed.
+  void NoteGroupStalled(const v1::Message& stalled);
+  void NoteGroupRenewed(uint64_t group_id);
 
   // The inventory, then the reports.
   void SendTo(EngineLink& link) const;
@@ -58,7 +61,8 @@ class Holdings {
   std::map<uint64_t, std::set<uint64_t>> plans_;  // by group
   std::map<uint64_t, uint64_t> group_of_plan_;
   std::map<Key, std::vector<UniqueFd>> fds_;
-  std::map<uint64_t, v1::Message> lost_;  // by group
+  std::map<uint64_t, v1::Message> lost_;     // by group
+  std::map<uint64_t, v1::Message> stalled_;  // by group
   std::deque<v1::Message> done_;
 };
 

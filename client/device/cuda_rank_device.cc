@@ -98,7 +98,8 @@ class CudaRankStream : public RankStream {
       const auto waited = std::chrono::steady_clock::now() - start;
       if (waited > deadline) {
         return DeadlineExceeded("the stream's work is not done after " + std::to_string(deadline.count()) +
-                                " ms");
+                                " ms")
+            .WithDetail({.reason = "NOT_ENDED"});
       }
       if (waited > kSpin) std::this_thread::sleep_for(kPause);
     }

@@ -1,5 +1,11 @@
 #include "client/grpc_plugin/convert.h"
 
+#include <sys/eventfd.h>
+
+#include <array>
+#include <cerrno>
+
+#include "common/unique_fd.h"
 #include "common/utf8.h"
 
 namespace tandem::client {
@@ -37,7 +43,20 @@ Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context, 
                 {.reason = "TRANSPORT"});
 }
 
+Status CheckGrpcsDescriptors() {
+  constexpr size_t kNeeded = 8;
+  std::array<UniqueFd, kNeeded> spare;
+  for (UniqueFd& fd : spare) {
+    fd.Reset(::eventfd(0, EFD_CLOEXEC));
+    if (!fd.valid()) return SystemError("descriptors for calls to the daemon", errno);
+  }
+  return Status::Ok();
+}
+
 Status DaemonLost(const std::string& address) {
+  // gRPC takes its own want of a descriptor for a daemon that has gone.
+  if (const UniqueFd spare(::eventfd(0, EFD_CLOEXEC)); !spare.valid() && errno == EMFILE)
+    return SystemError("a connection to the daemon at " + address, EMFILE);
   return Unavailable("the daemon at " + address + " is gone").WithDetail({.reason = "DAEMON_LOST"});
 }
 

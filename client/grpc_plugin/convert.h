@@ -13,6 +13,8 @@ namespace tandem::client {
 
 Status FromProto(const v1::StatusDetail& detail);
 void ToProto(const Status& status, v1::StatusDetail* proto);
+// gRPC ends the process where it has no descriptor for its poller. FD_LIMIT unless it can have some.
+Status CheckGrpcsDescriptors();
 // The one status of a daemon that is gone; `address` is the socket that the session was opened at.
 Status DaemonLost(const std::string& address);
 // Of a call whose daemon has gone, while the session waits for the next one.

@@ -127,7 +127,8 @@ class DaemonCalls {
   template <typename Request>
   static constexpr bool kWaitsForRanks =
       std::is_same_v<Request, v1::JoinGroupRequest> || std::is_same_v<Request, v1::PrepareRequest> ||
-      std::is_same_v<Request, v1::RenewGroupRequest>;
+      std::is_same_v<Request, v1::RenewGroupRequest> || std::is_same_v<Request, v1::RendezvousRequest> ||
+      std::is_same_v<Request, v1::LeaveGroupRequest>;
 
   Lease& lease_;
   std::function<std::shared_ptr<Cancellation>()> cancellation_;

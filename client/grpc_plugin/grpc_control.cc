@@ -15,6 +15,7 @@
 #include "client/grpc_plugin/lease.h"
 #include "client/lib/control_api.h"
 #include "common/exceptions.h"
+#include "common/fd_socket.h"
 #include "common/utf8.h"
 #include "program/program_codec.h"
 #include "tandem/engine/v1/program.pb.h"
@@ -96,12 +97,15 @@ class GrpcControl final : public ClientControl {
 Result<AttachInfo> GrpcControl::Attach(const ConnectOptions& options, const std::string& runtime_dir,
                                        ControlCallbacks callbacks) {
   TANDEM_RETURN_IF_ERROR(CheckText("name", options.name));
+  TANDEM_RETURN_IF_ERROR(CheckGrpcsDescriptors());
   const std::string directory = AbsoluteDirectory(runtime_dir), lease = directory + "/lease.sock";
   TANDEM_ASSIGN_OR_RETURN(
       v1::AttachReply reply,
       lease_.Attach(lease, options.name.empty() ? ProgramName() : options.name, options.deadline));
   // The daemon names its socket by the node's path. A container may have the directory elsewhere.
   const std::string socket = std::filesystem::path(reply.grpc_socket()).filename().string();
+  // gRPC would try again until its deadline, and name no reason.
+  TANDEM_RETURN_IF_ERROR(CheckMayConnect(directory + "/" + socket));
   calls_.Open(reply.token(), lease, directory + "/" + socket);
   callbacks_ = std::move(callbacks);
   calls_.CancelBy(callbacks_.cancellation);
@@ -434,7 +438,6 @@ Status GrpcControl::CloseChannel(uint64_t channel_id) {
 }
 
 Result<uint64_t> GrpcControl::Launch(const DirectLaunch& launch) {
-  TANDEM_RETURN_IF_ERROR(CheckText("tag", launch.tag));
   v1::LaunchRequest request;
   v1::LaunchReply reply;
   request.set_plan_id(launch.plan_id);

@@ -262,7 +262,8 @@ Result<std::vector<UniqueFd>> Lease::Take(uint64_t transfer_id, uint64_t daemon,
   }
   if (!lost_.ok()) return lost_;
   if (gone()) return Restarting();
-  return DeadlineExceeded("the daemon's descriptors did not come in time");
+  return DeadlineExceeded("the daemon's descriptors did not come in time")
+      .WithDetail({.reason = "DAEMON_SLOW"});
 }
 
 Result<uint64_t> Lease::Send(const std::vector<int>& fds) {

@@ -9,6 +9,8 @@
 #include <mutex>
 #include <utility>
 
+#include "tandem/status.h"
+
 namespace tandem::client {
 
 // Thread-safe. It ends at most one call at a time: that of the thread which has it in use.
@@ -56,6 +58,9 @@ class CancelScope {
  private:
   const std::shared_ptr<Cancellation> cancellation_;
 };
+
+// CANCELLED where this thread's calls have been cancelled; for calls that poll.
+Status CheckCancelled();
 
 // That of this thread's calls; null: none. Defined in the core alone.
 std::shared_ptr<Cancellation>& ThisThreadsCancellation();

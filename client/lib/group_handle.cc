@@ -48,6 +48,7 @@ GroupHandle::~GroupHandle() {
   IgnoreExceptions([&] {
     if (left_.load() || !session_->CanCallDaemon()) return;
     SettlePlaced();
+    for (const CancelledTensor& each : cancelled_) (void)session_->control().Free(each.tensor);
     (void)session_->control().LeaveGroup(id(), Milliseconds(5000));
   });
 }
@@ -122,6 +123,11 @@ Result<std::shared_ptr<Plan>> GroupHandle::PrepareTuned(const std::string& key, 
                             }
                           }));
   measurement.join();
+  if (status.detail().reason == "NOT_ENDED") {
+    return DeadlineExceeded("autotune of '" + key + "' has not ended by the deadline of prepare: " +
+                            status.message() + "; give it more time, or look for a rank that came late")
+        .WithDetail(status.detail());
+  }
   TANDEM_RETURN_IF_ERROR(status.WithContext("autotune"));
   return PrepareOnce(key, request, tuning, left());
 }
@@ -214,18 +220,36 @@ std::shared_ptr<TensorHandle> GroupHandle::FindTensor(const std::byte* data, siz
   return nullptr;
 }
 
+uint64_t GroupHandle::TakeCancelled(const std::vector<int64_t>& shape, DType dtype) {
+  std::lock_guard lock(tensors_mutex_);
+  const auto same = std::find_if(cancelled_.begin(), cancelled_.end(), [&](const CancelledTensor& each) {
+    return each.shape == shape && each.dtype == dtype;
+  });
+  if (same == cancelled_.end()) return 0;
+  const uint64_t tensor = same->tensor;
+  cancelled_.erase(same);
+  return tensor;
+}
+
 Result<std::shared_ptr<SymmetricTensor>> GroupHandle::Allocate(const std::vector<int64_t>& shape, DType dtype,
                                                                const std::string& persistent_name,
                                                                Milliseconds deadline) try {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
-  TANDEM_ASSIGN_OR_RETURN(uint64_t tensor,
-                          session_->control().Empty({dtype, shape, {}}, gpu_uuid_, persistent_name));
-  Result<RendezvousInfo> info = session_->control().Rendezvous(tensor, id(), Bounded(deadline));
-  bool owned = persistent_name.empty();
-  if (!info.ok()) {
-    if (owned) (void)session_->control().Free(tensor);
-    return info.status();
+  const bool owned = persistent_name.empty();
+  uint64_t tensor = owned ? TakeCancelled(shape, dtype) : 0;
+  if (tensor == 0) {
+    TANDEM_ASSIGN_OR_RETURN(tensor,
+                            session_->control().Empty({dtype, shape, {}}, gpu_uuid_, persistent_name));
   }
+  Result<RendezvousInfo> info = session_->control().Rendezvous(tensor, id(), Bounded(deadline));
+  if (!info.ok() && owned && info.status().code() == Code::kCancelled) {
+    // All ranks may have met before the daemon heard of the cancellation.
+    std::lock_guard lock(tensors_mutex_);
+    cancelled_.push_back({shape, dtype, tensor});
+  } else if (!info.ok() && owned) {
+    (void)session_->control().Free(tensor);
+  }
+  if (!info.ok()) return info.status();
   return TensorHandle::Make(shared_from_this(), *info, owned ? tensor : 0);
 }
 TANDEM_CATCH_TO_STATUS
@@ -235,8 +259,9 @@ Status GroupHandle::AwaitLaunches(std::chrono::steady_clock::time_point end) {
   while (state_->pending.load(std::memory_order_acquire) != 0) {
     session_->ReapAll();
     if (state_->pending.load(std::memory_order_acquire) == 0) break;
+    TANDEM_RETURN_IF_ERROR(CheckCancelled());
     if (std::chrono::steady_clock::now() >= end)
-      return DeadlineExceeded("launches of this rank have not ended");
+      return DeadlineExceeded("launches of this rank have not ended").WithDetail({.reason = "NOT_ENDED"});
     backoff.Pause();
   }
   return Status::Ok();
@@ -268,7 +293,7 @@ Result<RenewalInfo> GroupHandle::MeetForRenewal(PlacedQueue* queue,
   session_->ReapAll();
   while (queue != nullptr && queue->AwaitsVerdict()) {
     if (std::chrono::steady_clock::now() >= end)
-      return DeadlineExceeded("the daemon has not judged a failure");
+      return DeadlineExceeded("the daemon has not judged a failure").WithDetail({.reason = "DAEMON_SLOW"});
     backoff.Pause();
     session_->ReapAll();
   }

@@ -160,6 +160,14 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
   std::shared_ptr<PlacedGroup> placed_;  // guarded by `plans_mutex_`; made for the first such plan
   std::mutex tensors_mutex_;
   std::vector<std::weak_ptr<TensorHandle>> tensors_;
+  // The tensor of an Allocate that was cancelled, for the next one that asks for the same; 0: there is none.
+  uint64_t TakeCancelled(const std::vector<int64_t>& shape, DType dtype);
+  struct CancelledTensor {
+    std::vector<int64_t> shape;
+    DType dtype = DType::kF32;
+    uint64_t tensor = 0;
+  };
+  std::vector<CancelledTensor> cancelled_;  // guarded by tensors_mutex_
 };
 
 // Memory of the client's own, made or given as a descriptor.
@@ -242,6 +250,11 @@ class TensorHandle final : public SymmetricTensor, public std::enable_shared_fro
   uint32_t* SignalWord(int to, int from, int channel) const;
   // Swaps `from` for `to` in a word once it holds `from`; false if `deadline` came first.
   Result<bool> Exchange(uint32_t* word, uint32_t from, uint32_t to, Clock::time_point deadline) const;
+  // Progress of a barrier, by rank as bits: `put`, this rank has signalled it; `got`, its signal was taken.
+  struct BarrierProgress {
+    uint32_t put = 0, got = 0;
+  };
+  Status MeetAll(int channel, Clock::time_point deadline, BarrierProgress* progress);
   // The words of [offset_bytes, + 4 * count) of the peer's tensor.
   Result<uint32_t*> Words(int peer, size_t offset_bytes, size_t count) const;
   ClientDevice& device() const { return *device_; }
@@ -251,6 +264,8 @@ class TensorHandle final : public SymmetricTensor, public std::enable_shared_fro
   uint64_t registration_id_ = 0, owned_tensor_ = 0;
   int rank_ = 0;
   size_t bytes_ = 0, buffer_offset_ = 0, pad_offset_ = 0, pad_bytes_ = 0;
+  std::mutex barriers_mutex_;
+  std::map<int, BarrierProgress> barriers_;  // guarded: of those that have not met all ranks, by channel
   std::vector<std::shared_ptr<DeviceMapping>> segments_;  // by rank
 };
 

@@ -235,7 +235,8 @@ Status PlanHandle::WaitPending(Clock::time_point deadline) {
     if (state_->Pending() == 0 && !judging) return Status::Ok();
     if (Clock::now() >= deadline) {
       return DeadlineExceeded(std::to_string(state_->Pending()) + " launches of plan '" + info_.key +
-                              "' have not ended");
+                              "' have not ended")
+          .WithDetail({.reason = kNotEnded});
     }
     backoff.Pause();
   }

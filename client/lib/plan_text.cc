@@ -24,7 +24,7 @@ std::string Bytes(uint64_t bytes) {
 
 }  // namespace
 
-std::string Explain(const PlanInfo& info) {
+std::string Explain(const PlanInfo& info) try {
   std::string text = "plan " + std::to_string(info.plan_id) + " '" + info.key + "': " + info.summary + "\n";
   const auto line = [&text](const std::string& name, const std::string& value) {
     if (!value.empty()) text += "  " + name + ": " + value + "\n";
@@ -48,6 +48,8 @@ std::string Explain(const PlanInfo& info) {
          other.reason + (other.predicted_us > 0 ? " (" + Microseconds(other.predicted_us) + ")" : ""));
   }
   return text;
+} catch (...) {
+  return {};
 }
 
 }  // namespace tandem

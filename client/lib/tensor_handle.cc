@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "client/lib/backoff.h"
+#include "client/lib/cancellation.h"
 #include "client/lib/handles.h"
 #include "common/deadline.h"
 #include "common/exceptions.h"
@@ -98,6 +99,7 @@ Result<bool> TensorHandle::Exchange(uint32_t* word, uint32_t from, uint32_t to,
   while (true) {
     TANDEM_ASSIGN_OR_RETURN(bool done, device().Exchange32(group_->gpu_uuid(), word, from, to, deadline));
     if (done) return true;
+    TANDEM_RETURN_IF_ERROR(CheckCancelled());
     TANDEM_RETURN_IF_ERROR(group_->session()->CheckLaunchable());
     TANDEM_RETURN_IF_ERROR(group_->state()->Broken());
     if (Clock::now() >= deadline) return false;
@@ -112,7 +114,9 @@ Status TensorHandle::PutSignal(int peer, int channel, Milliseconds timeout) try 
   if (put) return Status::Ok();
   return DeadlineExceeded("rank " + std::to_string(peer) + " has not taken the last signal on channel " +
                           std::to_string(channel))
-      .WithDetail({.who = "rank " + std::to_string(peer), .ranks = {static_cast<uint32_t>(peer)}});
+      .WithDetail({.reason = "RANK_LATE",
+                   .who = "rank " + std::to_string(peer),
+                   .ranks = {static_cast<uint32_t>(peer)}});
 }
 TANDEM_CATCH_TO_STATUS
 
@@ -123,33 +127,56 @@ Status TensorHandle::WaitSignal(int peer, int channel, Milliseconds timeout) try
   if (got) return Status::Ok();
   return DeadlineExceeded("no signal from rank " + std::to_string(peer) + " on channel " +
                           std::to_string(channel))
-      .WithDetail({.who = "rank " + std::to_string(peer), .ranks = {static_cast<uint32_t>(peer)}});
+      .WithDetail({.reason = "RANK_LATE",
+                   .who = "rank " + std::to_string(peer),
+                   .ranks = {static_cast<uint32_t>(peer)}});
 }
 TANDEM_CATCH_TO_STATUS
 
 Status TensorHandle::Barrier(int channel, Milliseconds timeout) try {
   TANDEM_RETURN_IF_ERROR(CheckSignal(rank_, channel));
-  Clock::time_point deadline = Clock::now() + Bounded(timeout);
-  std::vector<int> missing;
-  for (int step = 1; step < world_size(); ++step) {
-    int peer = (rank_ + step) % world_size();
-    TANDEM_ASSIGN_OR_RETURN(bool put, Exchange(SignalWord(peer, rank_, channel), 0, 1, deadline));
-    if (!put) missing.push_back(peer);
+  BarrierProgress progress;
+  {
+    std::lock_guard lock(barriers_mutex_);
+    if (const auto begun = barriers_.find(channel); begun != barriers_.end()) progress = begun->second;
   }
-  for (int step = 1; step < world_size(); ++step) {
-    int peer = (rank_ + step) % world_size();
-    if (std::find(missing.begin(), missing.end(), peer) != missing.end()) continue;
-    TANDEM_ASSIGN_OR_RETURN(bool got, Exchange(SignalWord(rank_, peer, channel), 1, 0, deadline));
-    if (!got) missing.push_back(peer);
+  const Status met = MeetAll(channel, Clock::now() + Bounded(timeout), &progress);
+  std::lock_guard lock(barriers_mutex_);
+  if (met.ok()) {
+    barriers_.erase(channel);
+  } else {
+    barriers_[channel] = progress;
   }
-  if (missing.empty()) return Status::Ok();
-  std::sort(missing.begin(), missing.end());
-  std::string names;
-  for (int peer : missing) names += (names.empty() ? "rank " : ", rank ") + std::to_string(peer);
-  return DeadlineExceeded("did not come to the barrier on channel " + std::to_string(channel) + ": " + names)
-      .WithDetail({.who = names, .ranks = std::vector<uint32_t>(missing.begin(), missing.end())});
+  return met;
 }
 TANDEM_CATCH_TO_STATUS
+
+Status TensorHandle::MeetAll(int channel, Clock::time_point deadline, BarrierProgress* progress) {
+  for (int step = 1; step < world_size(); ++step) {
+    const int peer = (rank_ + step) % world_size();
+    const uint32_t bit = 1u << peer;
+    if ((progress->put & bit) != 0) continue;
+    TANDEM_ASSIGN_OR_RETURN(bool put, Exchange(SignalWord(peer, rank_, channel), 0, 1, deadline));
+    if (put) progress->put |= bit;
+  }
+  for (int step = 1; step < world_size(); ++step) {
+    const int peer = (rank_ + step) % world_size();
+    const uint32_t bit = 1u << peer;
+    if ((progress->put & bit) == 0 || (progress->got & bit) != 0) continue;
+    TANDEM_ASSIGN_OR_RETURN(bool got, Exchange(SignalWord(rank_, peer, channel), 1, 0, deadline));
+    if (got) progress->got |= bit;
+  }
+  std::vector<uint32_t> missing;
+  std::string names;
+  for (int peer = 0; peer < world_size(); ++peer) {
+    if (peer == rank_ || (progress->got & (1u << peer)) != 0) continue;
+    missing.push_back(static_cast<uint32_t>(peer));
+    names += (names.empty() ? "rank " : ", rank ") + std::to_string(peer);
+  }
+  if (missing.empty()) return Status::Ok();
+  return DeadlineExceeded("did not come to the barrier on channel " + std::to_string(channel) + ": " + names)
+      .WithDetail({.reason = "RANK_LATE", .who = names, .ranks = std::move(missing)});
+}
 
 Result<uint32_t*> TensorHandle::Words(int peer, size_t offset_bytes, size_t count) const {
   TANDEM_RETURN_IF_ERROR(CheckPeer(peer));

@@ -142,9 +142,14 @@ Status UseAll() {
   TANDEM_RETURN_IF_ERROR(CALL(stream->BeginCapture()));
   TANDEM_RETURN_IF_ERROR(CALL(stream->Enqueue(std::move(work))));
   TANDEM_ASSIGN_OR_RETURN(HostGraph graph, CALL(stream->EndCapture()));
+  auto object = std::make_shared<int>(1);
+  TANDEM_RETURN_IF_ERROR(CALL(graph.RetainUserObject(std::move(object))));
   TANDEM_ASSIGN_OR_RETURN(HostGraphExec exec, CALL(graph.Instantiate()));
   TANDEM_RETURN_IF_ERROR(CALL(exec.Launch(*stream)));
   TANDEM_RETURN_IF_ERROR(CALL(stream->Synchronize(patience)));
+  PlanInfo described = plan->info();
+  described.warnings = {"a warning that is too long to lie in a string itself"};
+  (void)CALL(Explain(described));  // empty where memory is out
   const Binding bindings[] = {{.memory = memory.get()}, {.memory = memory.get(), .offset = 1024}};
   const LaunchOptions plain;
   TANDEM_ASSIGN_OR_RETURN(const uint64_t launch, CALL(plan->LaunchWithoutStream(bindings, plain)));

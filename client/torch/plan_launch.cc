@@ -94,9 +94,10 @@ void* SlotData(const tandem_torch_slot& slot, std::span<const CallTensor> argume
   return slot.source == TANDEM_TORCH_ARGUMENT ? arguments[slot.index].data : DataOf(results[slot.index]);
 }
 
-// Whether the wait's own time is over. A launch that misses its deadline has a reason.
+// Whether the wait's own time is over. A launch that misses its deadline has another reason.
 bool GoesOn(const tandem_status* status) {
-  return library.status_code(status) == TANDEM_DEADLINE_EXCEEDED && *library.status_reason(status) == '\0';
+  return library.status_code(status) == TANDEM_DEADLINE_EXCEEDED &&
+         std::strcmp(library.status_reason(status), "NOT_ENDED") == 0;
 }
 
 // Returns once the plan's launches have ended, so that their memory is free again. A launch that returns an

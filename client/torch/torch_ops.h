@@ -23,7 +23,7 @@ extern "C" {
 
 #define TANDEM_TORCH_API __attribute__((visibility("default")))
 /* Grows with every change of these functions. The package refuses a library of another version. */
-#define TANDEM_TORCH_VERSION 5
+#define TANDEM_TORCH_VERSION 6
 
 TANDEM_TORCH_API int tandem_torch_version(void);
 
@@ -41,7 +41,7 @@ typedef struct tandem_torch_functions {
 TANDEM_TORCH_API void tandem_torch_use(const tandem_torch_functions* functions);
 
 /* Makes the table of a process group's plans, and returns its number, above 0. Calls with this group name use
- * the newest table with the name. */
+ * the newest table with the name. 0: memory is out, and all calls go to Python. */
 TANDEM_TORCH_API uint64_t tandem_torch_open_group(const char* group_name);
 /* Calls find this table no more: its name may be another process group's now. Never waits. */
 TANDEM_TORCH_API void tandem_torch_hide_group(uint64_t group);
@@ -57,14 +57,15 @@ TANDEM_TORCH_API void tandem_torch_set_staging(uint64_t group, const tandem_memo
 TANDEM_TORCH_API const tandem_memory* tandem_torch_staging(uint64_t group);
 
 /* [address, address + bytes) of this process is in a symmetric tensor of the group, the same on all ranks.
- * Calls whose outputs lie there use plans whose peers write these outputs in place. */
-TANDEM_TORCH_API void tandem_torch_add_symmetric(uint64_t group, const void* address, size_t bytes);
+ * Calls whose outputs lie there use plans whose peers write these outputs in place. Returns 0 where memory is
+ * out. */
+TANDEM_TORCH_API int tandem_torch_add_symmetric(uint64_t group, const void* address, size_t bytes);
 /* The range that begins at `address` is so no more. Does nothing if there is none. */
 TANDEM_TORCH_API void tandem_torch_remove_symmetric(uint64_t group, const void* address);
 
 /* Gives [base, base + bytes) to the memory pool of the device with this ordinal. It lives until the process
- * ends. */
-TANDEM_TORCH_API void tandem_torch_add_arena(int device, void* base, size_t bytes);
+ * ends. Returns 0 where memory is out. */
+TANDEM_TORCH_API int tandem_torch_add_arena(int device, void* base, size_t bytes);
 /* The two functions of torch's CUDAPluggableAllocator. They are the pool's: NULL where it has no room.
  * `stream` is not used, since torch orders the uses of a piece. */
 TANDEM_TORCH_API void* tandem_torch_pool_allocate(size_t bytes, int device, void* stream);

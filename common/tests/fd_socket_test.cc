@@ -60,6 +60,7 @@ TEST(FdSocket, ALimitOfDescriptorsIsNamed) {
   EXPECT_EQ(status.code(), Code::kResourceExhausted) << status.ToString();
   EXPECT_EQ(status.detail().reason, "FD_LIMIT");
   EXPECT_EQ(status.detail().limit, next + 4);
+  EXPECT_EQ(status.detail().pid, ::getpid());
 }
 
 TEST(FdSocket, MalformedMessagesLeakNoDescriptor) {

@@ -9,6 +9,7 @@
 
 #include "common/cli/nearest_name.h"
 #include "common/toml/toml_text.h"
+#include "common/utf8.h"
 
 namespace tandem {
 namespace {
@@ -362,6 +363,7 @@ Status SetKey(const KeySpec& key, const KeyValue& value, Config& config) {
     case KeyType::kString:
       if (text == nullptr) return WrongType(key, value, "a string");
       if (text->find('\0') != std::string::npos) return WrongType(key, value, "text without NUL");
+      if (!IsUtf8(*text)) return InvalidArgument(std::string(key.name) + " is not UTF-8");
       *std::get<std::string*>(key.field(config)) = *text;
       return Status::Ok();
     case KeyType::kInteger:

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "common/descriptor_reserve.h"
 #include "common/log.h"
 #include "common/log_share.h"
 #include "common/sd_notify.h"
@@ -87,6 +88,7 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, const std::s
   TANDEM_ASSIGN_OR_RETURN(NodeChoice node, ChooseNode(config));
   for (const std::string& note : node.notes) log::Warning(note);
   clock.Ended("GPUs");
+  TANDEM_RETURN_IF_ERROR(CheckDescriptorLimit(node.topology.size()));
   TANDEM_ASSIGN_OR_RETURN(EngineSettings settings, EngineSettingsOf(config, node));
   // Before any engine is taken over: a broken installation ends no job.
   TANDEM_ASSIGN_OR_RETURN(daemon->engine_program_, OpenEngineProgram(settings.program, version));

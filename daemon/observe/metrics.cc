@@ -309,7 +309,8 @@ std::vector<MetricFamily> CollectMetrics(const MetricsInput& input) {
   families.Counter("tandem_sessions_evicted_total", "Sessions that an operator ended",
                    control.sessions_evicted_total);
   families.Counter("tandem_groups_broken_total", "Groups that have broken", control.groups_broken_total);
-  families.Counter("tandem_groups_stalled_total", "Failures of launches on the ranks' own streams",
+  families.Counter("tandem_groups_stalled_total",
+                   "Stalls of groups: a rank missed a launch, or made another call",
                    control.groups_stalled_total);
   families.Counter("tandem_events_dropped_total", "Events that clients have not read in time",
                    control.events_dropped_total);

@@ -92,8 +92,8 @@ struct OperationPlan {
   std::string summary;          // op, shapes and dtype in one line
   std::string scale_mode;       // ScaleModeName
   std::string wire_type;        // dtype in which partial sums travel; "" if none do
-  std::string reduction_order;  // "rank order, fp32", "own first" …; "" if nothing is reduced
-  int roundings = 0;            // of one output element, the last included
+  std::string reduction_order;  // "rank order, fp32", "rank order, i64" …; "" if nothing is reduced
+  int roundings = 0;            // of one output element, the last included; 0 of integers
   bool deterministic = true;
   uint64_t workspace_bytes = 0;  // one half, one rank
   uint64_t bulk_bytes = 0;

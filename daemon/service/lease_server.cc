@@ -215,9 +215,9 @@ bool LeaseServer::AcceptOne() {
     if (!why.ok()) Refuse(*connection, why);
     return !why.ok();
   };
-  if (!LeavesReserve(connection->socket.get(), DescriptorUse::kLease)) {
-    refused(ResourceExhausted("tandemd has too few descriptors left: see its LimitNOFILE")
-                .WithDetail({.reason = "QUOTA_DESCRIPTORS", .who = "the node"}));
+  // Its connection for calls would be refused without a word.
+  if (!HasRoomForClient(connection->socket.get())) {
+    refused(TooFewDescriptors());
     return true;
   }
   // Before anything that costs more: a user that attaches in a loop must not keep others waiting.

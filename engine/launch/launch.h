@@ -180,6 +180,7 @@ struct EngineGroup {
   bool stalls = false;             // a launch that a rank misses ends the later ones, too, until a renewal
   bool ordered = false;            // all ranks make all calls of the group in one order (launch_desync.cc)
   std::optional<Failure> stalled;  // what launches end with until a renewal; none: they run
+  uint64_t renewals = 0;           // as tandemd counts them
   // Why a launch fails that the log will name, as tandemd has told it.
   struct ToldFailure {
     uint64_t plan_id = 0, count = 0;

@@ -89,6 +89,7 @@ void LaunchQueue::Apply(const LogEntry& entry, uint64_t position) {
 void LaunchQueue::Stall(EngineGroup* group, const Failure& why) {
   if (group->stalled) return;
   group->stalled = why;
+  if (why.status.detail().reason != kRenewing) listener_->OnGroupStalled(*group, why.status);
   CancelSpeculation();
   std::vector<EnginePlan*> waiting;
   for (EnginePlan* plan : undecided_) {

@@ -85,8 +85,29 @@ uint8_t LaunchQueue::FindDesync(EnginePlan* plan, uint8_t missing, uint64_t now)
   return 0;
 }
 
+std::string LaunchQueue::WaitsIn(const EnginePlan& plan, int rank) const {
+  const ArrivalTable& arrivals = plan.group->arrivals;
+  for (const auto& [key, other] : plans_) {
+    if (other->group != plan.group || other.get() == &plan) continue;
+    const uint64_t count = arrivals.Count(other->index, rank);
+    for (int peer = 0; peer < plan.group->world_size; ++peer) {
+      if (arrivals.Count(other->index, peer) >= count) continue;
+      return "; rank " + std::to_string(rank) + " waits for rank " + std::to_string(peer) + " in " +
+             LaunchName(*other, count) + ", " + other->name;
+    }
+  }
+  return {};
+}
+
 Failure LaunchQueue::FailureByLog(const EnginePlan& plan, uint64_t count, const LogEntry& entry) const {
   const std::optional<EngineGroup::ToldFailure>& told = plan.group->told;
+  if (entry.kind == LogKind::kFailDeadline && entry.mask != 0) {
+    Failure late = FailureOf(plan, count, entry);
+    const Status& why = late.status;
+    late.status =
+        Status(why.code(), why.message() + WaitsIn(plan, std::countr_zero(entry.mask)), why.detail());
+    return late;
+  }
   if (entry.kind != LogKind::kFailDesync || entry.mask == 0) return FailureOf(plan, count, entry);
   if (told && told->plan_id == plan.id && told->count == count) return told->failure;
   const int rank = std::countr_zero(entry.mask);

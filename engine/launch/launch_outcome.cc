@@ -64,7 +64,7 @@ Failure FailureOf(const EnginePlan& plan, uint64_t count, const LogEntry& entry)
 }
 
 Failure RenewingFailure(uint8_t mask) {
-  return MakeFailure("RENEWING", FailedPrecondition(RankList(mask) + " has begun to renew the group"),
+  return MakeFailure(kRenewing, FailedPrecondition(RankList(mask) + " has begun to renew the group"),
                      mask == 0 ? -1 : std::countr_zero(mask));
 }
 

@@ -20,6 +20,8 @@ std::string LaunchName(const EnginePlan& plan, uint64_t count);
 // How launch `count` ends by this entry of the log.
 Failure FailureOf(const EnginePlan& plan, uint64_t count, const LogEntry& entry);
 
+inline constexpr char kRenewing[] = "RENEWING";
+
 // Why launches end that the ranks of this mask, which renew their group, have not arrived at.
 Failure RenewingFailure(uint8_t mask);
 

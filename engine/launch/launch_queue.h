@@ -195,6 +195,9 @@ class LaunchQueue {
   const EnginePlan* LaunchedInstead(const EnginePlan& plan, int rank) const;
   // The rank, as a bit, that is certain to have made another call; 0: none is.
   uint8_t FindDesync(EnginePlan* plan, uint8_t missing, uint64_t now);
+  // "; rank 1 waits for rank 0 in launch 7 of plan 3, …": another launch of the group in which `rank` waits;
+  // empty if none is known.
+  std::string WaitsIn(const EnginePlan& plan, int rank) const;
   Failure FailureByLog(const EnginePlan& plan, uint64_t count, const LogEntry& entry) const;
   uint8_t MissingMask(const EnginePlan& plan) const;  // the ranks of MissingRanks
   uint8_t MismatchedRanks(const EnginePlan& plan) const;

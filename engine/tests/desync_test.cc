@@ -20,8 +20,8 @@ class DesyncTest : public ::testing::Test {
  protected:
   static constexpr int kWorld = 2;
 
-  void Begin(uint64_t deadline_ms) {
-    node_.SetOrdered();
+  void Begin(uint64_t deadline_ms, bool ordered = true) {
+    if (ordered) node_.SetOrdered();
     group_ = node_.AddGroup(100, {0, 1}, deadline_ms);
     sum_ = node_.AddBarrierPlan(&group_);
     other_ = node_.AddBarrierPlan(&group_);
@@ -92,6 +92,23 @@ TEST_F(DesyncTest, ASkippedLaunchFailsAllLaterOnesUntilARenewal) {
   RenewAll();
   RunOnAll(sum_);
   RunOnAll(other_);
+}
+
+// A group whose ranks may make calls in any order has no wrong one: the deadline ends the launches.
+TEST_F(DesyncTest, ALateRankIsNamedWithTheOtherCallThatItWaitsIn) {
+  Begin(300, /*ordered=*/false);
+  RunOnAll(sum_);
+  RunOnAll(other_);
+  const uint64_t first = channels_[0]->Launch(Entry(sum_)), second = channels_[1]->Launch(Entry(other_));
+  const LaunchOutcome of_first = Outcome(*channels_[0], first), of_second = Outcome(*channels_[1], second);
+  EXPECT_EQ(of_first.status.detail().reason, "RANK_LATE");
+  EXPECT_THAT(of_first.status.message(),
+              HasSubstr("rank 1 had not arrived; rank 1 waits for rank 0 in launch 2 of plan " +
+                        std::to_string(other_)));
+  EXPECT_EQ(of_second.status.detail().reason, "RANK_LATE");
+  EXPECT_THAT(of_second.status.message(),
+              HasSubstr("rank 0 had not arrived; rank 0 waits for rank 1 in launch 2 of plan " +
+                        std::to_string(sum_)));
 }
 
 TEST_F(DesyncTest, ARankThatLaunchesAnotherPlanIsNamedLongBeforeTheDeadline) {

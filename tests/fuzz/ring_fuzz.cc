@@ -29,6 +29,7 @@ class Listener final : public LaunchListener {
   void OnLaunchDone(uint64_t, const Status&) override {}
   void OnLaunchFailed(const EnginePlan&, uint64_t, const Status&) override {}
   void OnGroupLost(const EnginePlan&, uint64_t, const Status&) override {}
+  void OnGroupStalled(const EngineGroup&, const Status&) override {}
   void OnLate(const EnginePlan&, const Launch&, const std::vector<int>&, double) override {}
   void OnPeerSilent(const engine::EngineGroup&, int) override {}
 };

@@ -170,7 +170,7 @@ class Daemon:
     # These tests check deaths and deadlines of engines' launches; `auto` would choose by time.
     placement = "engine"
 
-    def __init__(self, gpus=4, extra=(), runtime_dir=None, wait=True, programs=BIN):
+    def __init__(self, gpus=4, extra=(), runtime_dir=None, wait=True, programs=BIN, wrapper=()):
         self.own_dir = runtime_dir is None
         self.runtime_dir = runtime_dir or tempfile.mkdtemp(prefix="tandem-test.")
         self.admin_dir = self.runtime_dir + "-admin"  # tandemd's default
@@ -179,6 +179,7 @@ class Daemon:
         self.log = open(self.log_path, "ab")
         self.process = subprocess.Popen(
             [
+                *wrapper,
                 os.path.join(programs, "tandemd"),
                 "--backend",
                 BACKEND,

@@ -104,6 +104,25 @@ class Autotune(TandemTest):
         self.assertEqual(failure.detail.get("ranks"), [1], failure.message)
 
 
+    def test_a_measurement_without_time_names_its_reason(self):
+        """Its launches take seconds: by the deadline they have not ended, or a rank has not come."""
+        clients = self.group(2)
+        operand = {"dtype": "f32", "shape": [32 << 20]}
+        request = {
+            "op": "all_reduce",
+            "operands": [{"role": "input", **operand}, {"role": "output", **operand}],
+            "autotune": True,
+        }
+        replies = everybody(
+            clients, "prepare", check=False, group="tp", key="k", plan="k", request=request, deadline_ms=1500
+        )
+        for reply in replies:
+            self.assertEqual(reply.get("code"), "DEADLINE_EXCEEDED", reply)
+            self.assertIn(reply["detail"]["reason"], ("NOT_ENDED", "RANK_LATE", "GROUP_BUSY", "UNDER_WAY"), reply)
+        self.all_reduce_plan(clients, key="good")
+        self.check_all_reduce(clients, key="good")
+
+
 class AutotuneWithoutMemory(TandemTest):
     gpus = 2
     extra = ("--tuning-dir", NO_TABLES.name, "--quotas-tensors", "1")

@@ -102,6 +102,30 @@ class Disagreement(TandemTest):
         self.check_all_reduce(clients)
 
 
+class Released(TandemTest):
+    gpus = 2
+    shares = True
+
+    def test_a_launch_after_the_release_names_it(self):
+        for placement in ("engine", "client"):
+            with self.subTest(placement=placement):
+                clients = self.group(2, name=placement)
+                self.all_reduce_plan(clients, key=placement, group=placement, placement=placement)
+                self.check_all_reduce(clients, key=placement)
+                bindings = [[f"{placement}.in", 0], [f"{placement}.out", 0]]
+                everybody(clients, "release", plan=placement)
+                for client in clients:
+                    for call in ("launch", "release"):
+                        failure = self.assertFails(
+                            "FAILED_PRECONDITION", client.call, call, plan=placement, bindings=bindings
+                        )
+                        self.assertEqual(failure.detail["reason"], "PLAN_RELEASED")
+                        self.assertIn(placement, failure.message)
+                # The key is free again.
+                self.prepare_all_reduce(clients, key=placement, group=placement, placement=placement)
+                self.check_all_reduce(clients, key=placement)
+
+
 class Memory(TandemTest):
     gpus = 2
 

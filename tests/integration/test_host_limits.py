@@ -6,7 +6,7 @@ import subprocess
 import sys
 import unittest
 
-from harness import BIN, TandemTest, host_only
+from harness import BIN, CallFailed, Client, Daemon, TandemTest, host_only, wait_until
 
 LIBRARY = os.path.join(BIN, "../lib/libtandem.so")
 
@@ -69,6 +69,85 @@ class HostLimits(TandemTest):
                 self.assertIn(code, (0, RESOURCE_EXHAUSTED), f"{mib} MiB: {message}")
                 self.assertEqual(code != 0, reason != "", message)
         self.assertGreater(refused, 0)
+
+
+@host_only("CUDA's libraries open descriptors of their own")
+class FewDescriptors(TandemTest):
+    """Whoever has too few descriptors, a client or tandemd: the first failure names the limit and the process."""
+
+    gpus = 1
+
+    def attempt(self, client):
+        """All kinds of calls that need descriptors; the failure of the first that fails, or None."""
+        operand = {"dtype": "f32", "shape": [64]}
+        request = {"op": "all_reduce", "operands": [{"role": "input", **operand}, {"role": "output", **operand}]}
+        try:
+            client.connect()
+            client.call("join", name=f"g{client.pid}", world=1, rank=0, job_key=self.job_key)
+            group = {"group": f"g{client.pid}"}
+            for memory in ("in", "out", "third"):
+                client.call("register", memory=memory, bytes=4096, **group)
+                client.call("allocate", memory=f"{memory} of all", shape=[16], **group)
+            client.call("prepare", key="k", plan="k", request=request, **group)
+            for stream in ("a", "b", "c"):
+                client.call("launch", plan="k", stream=stream, bindings=[["in", 0], ["out", 0]])
+                client.call("sync", stream=stream)
+            client.call("wait", plan="k")
+        except CallFailed as failure:
+            return failure
+        return None
+
+    def check(self, failure, pid, limit):
+        self.assertEqual((failure.code, failure.detail["reason"]), ("RESOURCE_EXHAUSTED", "FD_LIMIT"), failure.message)
+        self.assertEqual((failure.detail["pid"], failure.detail["limit"]), (pid, limit), failure.message)
+        self.assertIn(f"process {pid}", failure.message)
+        self.assertIn(f"may have {limit}", failure.message)
+
+    def test_a_client_names_its_own_limit(self):
+        refused = 0
+        for limit in (7, 8, 9, 10, 11, 12, 14, 64):
+            client = Client(self.daemon, "few", wrapper=("prlimit", f"--nofile={limit}:{limit}", "--"))
+            failure = self.attempt(client)
+            if failure is not None:
+                refused += 1
+                with self.subTest(limit=limit):
+                    self.check(failure, client.pid, limit)
+            client.close()
+        self.assertGreater(refused, 1)
+        self.assertIsNone(self.attempt(self.daemon.client("as ever")))
+
+    def test_tandemd_refuses_to_start_with_too_few(self):
+        for gpus, limit in ((1, 64), (8, 64), (8, 128)):
+            daemon = Daemon(gpus, wrapper=("prlimit", f"--nofile={limit}:{limit}", "--"), wait=False)
+            self.addCleanup(daemon.stop)
+            self.assertEqual(daemon.process.wait(30), 1)
+            needed = 64 + 16 * gpus
+            self.assertIn(f"tandemd needs {needed} descriptors for {gpus} GPUs", daemon.tail())
+            self.assertIn(f"process {daemon.process.pid} may have {limit} open at most", daemon.tail())
+
+    def test_tandemd_names_its_limit_to_clients_beyond_it(self):
+        limit = 96
+        daemon = Daemon(1, wrapper=("prlimit", f"--nofile={limit}:{limit}", "--"))
+        self.addCleanup(daemon.stop)
+        served, failure = [], None
+        while failure is None and len(served) < limit:
+            client = daemon.client(f"{len(served)}")
+            failure = self.attempt(client)
+            served.append(client)
+        # One user's part of tandemd's descriptors is a quota, and may be met before all are in use.
+        self.assertEqual(failure.code, "RESOURCE_EXHAUSTED", failure.message)
+        if failure.detail["reason"] == "FD_LIMIT":
+            self.check(failure, daemon.process.pid, limit)
+        else:
+            self.assertTrue(failure.detail["reason"].startswith("QUOTA_"), failure.message)
+            self.assertIn(f"limit {failure.detail['limit']}", failure.message)
+        self.assertGreater(len(served), 2)
+        # Clients that are connected continue, and others connect once one has ended.
+        for client in served[:-1]:
+            client.call("check")
+        for client in served[-3:]:
+            client.close()
+        wait_until(lambda: self.attempt(daemon.client("next")) is None, 20, "nobody can come")
 
 
 if __name__ == "__main__":

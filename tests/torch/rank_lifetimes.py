@@ -24,6 +24,7 @@ WAITS = {
     "attach": _meeting.Meeting.receive.__code__,
     "prepare": tandem.Group.prepare.__code__,
     "meet": _c._Call.run.__code__,
+    "slices": _c.Library.wait_in_slices.__code__,
 }
 
 
@@ -186,6 +187,100 @@ def test_a_join_that_is_broken_off_is_made_again(name):
             joined.append(client.join(**given))
     dist.barrier()
     client.close()
+
+
+@check
+def test_memory_that_is_broken_off_is_made_again(name):
+    """Before the other ranks come, with the same tensor and another one, and as they come: then the first call may succeed."""
+    both_prepared(name)
+    for step in range(6):
+        tensors = []
+        if rank() == 0:
+            seconds = broken_off("meet", lambda: tensors.append(tandem.torch.empty(64 + step)), may_end=step > 1)
+            assert seconds < PATIENCE / 3
+        if step < 2:
+            reach(f"empty {step} broken off")
+        if not tensors:
+            tensors.append(tandem.torch.empty(64 + step))
+        tensor = tensors[0]
+        tensor.fill_(rank() + step)
+        handle = tandem.torch.rendezvous(tensor)
+        handle.barrier()
+        for peer in range(world()):
+            assert (handle.get_buffer(peer, (64 + step,), torch.float32) == peer + step).all(), (step, peer)
+        handle.barrier()
+
+
+@check
+def test_core_memory_that_is_broken_off_is_made_again(name):
+    """Also with other memory than the call that was broken off."""
+    both_prepared(name)
+    group = tandem.torch.attach(name).group
+    for step in range(6):
+        made = []
+        if rank() == 0:
+            broken_off("meet", lambda: made.append(group.empty(16 + step, "i32")), may_end=step > 1)
+        if step < 2:
+            reach(f"core {step} broken off")
+        if not made:
+            made.append(group.empty(16 + step, "i32"))
+        made[0].barrier()
+    if rank() == 0:
+        broken_off("meet", lambda: group.empty(999))
+    reach("another size")
+    group.empty(7).barrier()
+
+
+@check
+def test_a_barrier_that_is_broken_off_goes_on(name):
+    both_prepared(name)
+    tensor = tandem.torch.empty(16)
+    handle = tandem.torch.rendezvous(tensor)
+    for step in range(3):
+        if rank() == 0:
+            assert broken_off("slices", handle.barrier) < 1
+        reach(f"barrier {step} broken off")
+        handle.barrier()  # rank 0's arrival was the first call's
+        if rank() == 0:
+            tensor.fill_(step)
+            store().add(f"reached/filled {step}", 1)
+        handle.barrier()
+        assert store().add(f"reached/filled {step}", 0) == 1, "the barrier has not waited for rank 0"
+        assert (handle.get_buffer(0, (16,), torch.float32) == step).all()
+        handle.barrier()
+    # By its own timeout as well.
+    if rank() == 0:
+        try:
+            handle.barrier(0, 50)
+            raise AssertionError("has met nobody")
+        except tandem.RankLate as error:
+            assert error.ranks == tuple(range(1, world())), error
+    reach("late")
+    handle.barrier()
+    handle.barrier()
+
+
+@check
+def test_a_signal_that_is_broken_off_is_waited_for_again(name):
+    both_prepared(name)
+    handle = tandem.torch.rendezvous(tandem.torch.empty(16))
+    if rank() == 0:
+        assert broken_off("slices", lambda: handle.wait_signal(1)) < 1
+    reach("wait broken off")
+    if rank() == 1:
+        handle.put_signal(0)
+    if rank() == 0:
+        handle.wait_signal(1)
+        handle.put_signal(1, 2)
+        assert broken_off("slices", lambda: handle.put_signal(1, 2)) < 1  # nobody has taken the first
+    reach("put broken off")
+    if rank() == 1:
+        handle.wait_signal(0, 2)
+    reach("taken")
+    if rank() == 0:
+        handle.put_signal(1, 2)
+    if rank() == 1:
+        handle.wait_signal(0, 2)
 
 
 @check

@@ -1,5 +1,6 @@
 """A killed rank, ranks without Tandem: no rank hangs, and all are told alike."""
 
+import json
 import unittest
 
 from node import CUDA, GPUS, Daemon, Ranks, wait_until
@@ -57,6 +58,43 @@ class KilledRank(unittest.TestCase):
     @unittest.skipUnless(CUDA, "needs GPUs")
     def test_while_a_graph_is_replayed(self):
         self.kill_rank_1("captured")
+
+
+@unittest.skipIf(GPUS < 4, "needs 4 GPUs")
+class NumbersOfRanks(unittest.TestCase):
+    """In group {2, 3} errors number ranks within the group; the text has the global numbers and the processes, too."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = Daemon(gpus=4)
+        cls.addClassCleanup(cls.daemon.stop)
+
+    def told(self, mode):
+        ranks = Ranks(self.daemon, 4, "rank_numbers.py", mode)
+        self.addCleanup(ranks.close)
+        for rank in range(4):
+            ranks.wait_for(rank, "told", timeout=90)
+        told = [json.loads(ranks.printed(rank).splitlines()[0]) for rank in range(4)]
+        for rank in (0, 1):
+            self.assertNotIn("error", told[rank], "a group that nothing happened to")
+        return told
+
+    def test_a_hung_rank_has_both_numbers_and_its_process(self):
+        told = self.told("hung")
+        of_3, pid = told[3], told[2]["pid"]
+        self.assertEqual((of_3["error"], of_3["ranks"], of_3["global"]), ("RankLate", [0], [2]), of_3)
+        self.assertIn("rank 0 had not arrived", of_3["text"])
+        self.assertIn(f"rank 0 is global rank 2, pid {pid}", of_3["text"])
+
+    def test_a_rank_in_another_op_is_named_with_that_op(self):
+        told = self.told("other")
+        for rank in (2, 3):
+            text = told[rank]["text"]
+            self.assertEqual(told[rank]["reason"], "DESYNC", told[rank])
+            self.assertRegex(text, "rank [01] launched all_reduce .*instead")
+            blamed = told[rank]["ranks"][0]
+            self.assertEqual(told[rank]["global"], [blamed + 2])
+            self.assertIn(f"rank {blamed} is global rank {blamed + 2}, pid {told[blamed + 2]['pid']}", text)
 
 
 @unittest.skipIf(CUDA, "of the host backend")

@@ -131,7 +131,7 @@ struct PlanInfo {
   std::vector<uint64_t> slot_bytes;  // by slot: bytes needed from a binding's offset
 };
 
-// The explanation as text for people, in lines.
+// The explanation as text for people, in lines. Empty where memory is out.
 TANDEM_API std::string Explain(const PlanInfo& info);
 
 // Something that happened to the session, its groups or the daemon. `rank` and `status` name the cause.
@@ -194,7 +194,8 @@ class TANDEM_API SymmetricTensor : public Memory {
   virtual Status PutSignal(int peer, int channel, Milliseconds timeout) = 0;
   // Waits for the peer's signal and takes it (1 to 0). Errors: those of PutSignal.
   virtual Status WaitSignal(int peer, int channel, Milliseconds timeout) = 0;
-  // PutSignal to all, then WaitSignal from all. DEADLINE_EXCEEDED names the ranks that did not come.
+  // PutSignal to all, then WaitSignal from all. DEADLINE_EXCEEDED names the ranks that did not come. Such a
+  // barrier is not over: the channel's next Barrier goes on with it.
   virtual Status Barrier(int channel, Milliseconds timeout) = 0;
   // Channels of the pad: [0, channels()).
   virtual int channels() const = 0;

@@ -93,8 +93,8 @@ class TANDEM_API HostGraph {
 
   // Hands `object` to the graph: it is released when this graph, every executable graph made from it, and
   // their launches in flight are gone. Its destructor may run on a queue's thread; it must not block or call
-  // a stream.
-  void RetainUserObject(std::shared_ptr<void> object);
+  // a stream. RESOURCE_EXHAUSTED, reason NO_MEMORY: the graph does not have it.
+  Status RetainUserObject(std::shared_ptr<void> object);
   Result<HostGraphExec> Instantiate() const;
   // Recorded operations, records and waits of events included.
   size_t node_count() const;

@@ -12,6 +12,11 @@ struct tandem_cancellation {
 
 namespace tandem::client {
 
+Status CheckCancelled() {
+  const CancelScope scope(ThisThreadsCancellation(), [] {});
+  return scope.Cancelled() ? Status(Code::kCancelled, "the call was cancelled") : Status::Ok();
+}
+
 std::shared_ptr<Cancellation>& ThisThreadsCancellation() {
   thread_local std::shared_ptr<Cancellation> cancellation;
   return cancellation;

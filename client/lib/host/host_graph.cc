@@ -19,9 +19,11 @@ HostGraph::HostGraph(HostGraph&&) noexcept = default;
 HostGraph& HostGraph::operator=(HostGraph&&) noexcept = default;
 HostGraph::~HostGraph() = default;
 
-void HostGraph::RetainUserObject(std::shared_ptr<void> object) {
+Status HostGraph::RetainUserObject(std::shared_ptr<void> object) try {
   state_->user_objects.push_back(std::move(object));
+  return Status::Ok();
 }
+TANDEM_CATCH_TO_STATUS
 
 size_t HostGraph::node_count() const { return state_->nodes->size(); }
 

@@ -131,7 +131,7 @@ Status HostEvent::Synchronize(std::chrono::nanoseconds timeout) const {
   host::Backoff backoff;
   while (!host::Reached(state_->reached.load(std::memory_order_acquire), record)) {
     if (std::chrono::steady_clock::now() >= deadline)
-      return DeadlineExceeded("the event was not reached in time");
+      return DeadlineExceeded("the event was not reached in time").WithDetail({.reason = "NOT_ENDED"});
     backoff.Pause();
   }
   return Status::Ok();
@@ -297,7 +297,7 @@ Status HostStream::Synchronize(std::chrono::nanoseconds timeout) const try {
     queue = state_->queue;
   }
   if (queue->WaitCompleted(ticket, std::chrono::steady_clock::now() + Bounded(timeout))) return Status::Ok();
-  return DeadlineExceeded("the stream's work did not end in time");
+  return DeadlineExceeded("the stream's work did not end in time").WithDetail({.reason = "NOT_ENDED"});
 }
 TANDEM_CATCH_TO_STATUS
 

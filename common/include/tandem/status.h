@@ -118,9 +118,18 @@ Status Internal(std::string message);
 Status Unavailable(std::string message);
 Status Unauthenticated(std::string message);
 // The status of a failed system call: "call: strerror(error)", with the code that fits `error`.
+// FD_LIMIT names the limit of descriptors, and whose it is.
 Status SystemError(std::string_view call, int error);
 
-// A value, or the status that says why there is none.
+namespace internal {
+
+// Prints `status` to stderr and ends the process: the value of a failed result was taken.
+[[noreturn]] void AbortWithoutValue(const Status& status);
+
+}  // namespace internal
+
+// A value, or the status that says why there is none. To take the value of a failed result is a defect of the
+// caller: the process prints the status and aborts, in release builds too.
 template <typename T>
 class [[nodiscard]] Result {
  public:
@@ -129,16 +138,23 @@ class [[nodiscard]] Result {
 
   bool ok() const { return value_.has_value(); }
   const Status& status() const { return status_; }
-  T& value() & { return *value_; }
-  const T& value() const& { return *value_; }
-  T&& value() && { return std::move(*value_); }
-  T& operator*() & { return *value_; }
-  const T& operator*() const& { return *value_; }
-  T&& operator*() && { return std::move(*value_); }
-  T* operator->() { return &*value_; }
-  const T* operator->() const { return &*value_; }
+  T& value() & { return Checked(*this); }
+  const T& value() const& { return Checked(*this); }
+  T&& value() && { return std::move(Checked(*this)); }
+  T& operator*() & { return value(); }
+  const T& operator*() const& { return value(); }
+  T&& operator*() && { return std::move(*this).value(); }
+  T* operator->() { return &value(); }
+  const T* operator->() const { return &value(); }
 
  private:
+  template <typename Self>
+  static auto& Checked(Self& self) {
+    if (!self.ok()) [[unlikely]]
+      internal::AbortWithoutValue(self.status_);
+    return *self.value_;
+  }
+
   std::optional<T> value_;
   Status status_;
 };
@@ -152,11 +168,13 @@ class [[nodiscard]] Result {
 #define TANDEM_CONCAT_INNER(a, b) a##b
 #define TANDEM_CONCAT(a, b) TANDEM_CONCAT_INNER(a, b)
 
-// `TANDEM_ASSIGN_OR_RETURN(auto fd, Open(path));`
-#define TANDEM_ASSIGN_OR_RETURN(target, expression)            \
-  auto TANDEM_CONCAT(tandem_result_, __LINE__) = (expression); \
-  if (!TANDEM_CONCAT(tandem_result_, __LINE__).ok())           \
-    return TANDEM_CONCAT(tandem_result_, __LINE__).status();   \
-  target = std::move(TANDEM_CONCAT(tandem_result_, __LINE__)).value()
+// Sets `target` to the result's value, or returns the result's status from the calling function:
+// `TANDEM_ASSIGN_OR_RETURN(auto fd, Open(path));`. A line may hold several.
+#define TANDEM_ASSIGN_OR_RETURN(target, expression) \
+  TANDEM_ASSIGN_OR_RETURN_INNER(TANDEM_CONCAT(tandem_result_, __COUNTER__), target, expression)
+#define TANDEM_ASSIGN_OR_RETURN_INNER(result, target, expression) \
+  auto result = (expression);                                     \
+  if (!result.ok()) return result.status();                       \
+  target = std::move(result).value()
 
 }  // namespace tandem

@@ -82,7 +82,12 @@ Status RenewalService::RenewEngines(const std::shared_ptr<GroupRecord>& group, c
     auto resumed = std::make_shared<CommandBatch>();
     {
       RegistryLock lock(registry);
-      registry.PostToAll(*group, command_of(engine::v1::RenewGroup::RESUME), resumed);
+      ++group->engine_renewals;
+      group->engines_stalled = Status::Ok();
+      registry.Touch(*group);
+      engine::v1::Command resume = command_of(engine::v1::RenewGroup::RESUME);
+      resume.mutable_renew_group()->set_renewals(group->engine_renewals);
+      registry.PostToAll(*group, resume, resumed);
     }
     status = resumed->Wait(waiter);
   }

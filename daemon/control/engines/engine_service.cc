@@ -88,7 +88,25 @@ void EngineService::BreakGroupsOfLostContext(int gpu, const std::string& text) {
   }
 }
 
+// Every rank's engine finds a stall by itself. A report from before a renewal, or of engines before, comes
+// too late.
+void EngineService::NoteStall(const engine::v1::LaunchFailed& failed) {
+  RegistryLock lock(core_.registry);
+  const auto it = core_.registry.groups.find(failed.group_id());
+  if (it == core_.registry.groups.end()) return;
+  GroupRecord& group = *it->second;
+  if (group.generation != failed.generation() || group.engine_renewals != failed.renewals()) return;
+  StatusDetail detail{.reason = failed.reason(), .who = failed.who()};
+  detail.ranks.assign(failed.ranks().begin(), failed.ranks().end());
+  if (detail.ranks.size() == 1 && detail.ranks[0] < group.world())
+    detail.pid = group.members[detail.ranks[0]].pid;
+  to_.groups.NoteEnginesStalled(
+      group, Status(static_cast<Code>(failed.code()), "group '" + group.name + "': " + failed.message(),
+                    std::move(detail)));
+}
+
 void EngineService::OnLaunchFailed(int gpu, const engine::v1::LaunchFailed& failed) {
+  if (failed.stalls_group()) return NoteStall(failed);
   if (failed.breaks_group()) {
     Registry& registry = core_.registry;
     RegistryLock lock(registry);

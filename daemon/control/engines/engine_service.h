@@ -37,7 +37,8 @@ class EngineService {
 
   void OnUp(int gpu, uint64_t generation) TANDEM_EXCLUDES(registry_mutex);
   void OnDown(int gpu, uint64_t generation, const std::string& reason) TANDEM_EXCLUDES(registry_mutex);
-  // A launch failed; where it cannot end, its group breaks.
+  // A launch failed; where it cannot end, its group breaks. A stall is shown, counted and told to the
+  // members.
   void OnLaunchFailed(int gpu, const engine::v1::LaunchFailed& failed) TANDEM_EXCLUDES(registry_mutex);
   // A launch waits for ranks. Each rank's engine reports it: the group gets one event, and the log one
   // warning.
@@ -45,6 +46,8 @@ class EngineService {
   void OnPeerSilent(int gpu, const engine::v1::PeerSilent& silent) TANDEM_EXCLUDES(registry_mutex);
 
  private:
+  void NoteStall(const engine::v1::LaunchFailed& failed) TANDEM_EXCLUDES(registry_mutex);
+
   void BreakGroupsOfLostContext(int gpu, const std::string& text) TANDEM_REQUIRES(registry_mutex);
   void SuspendGroups(int gpu, const Status& ended) TANDEM_REQUIRES(registry_mutex);
 

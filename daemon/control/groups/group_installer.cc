@@ -115,6 +115,7 @@ engine::v1::Command GroupInstaller::AddGroupCommand(const GroupRecord& group, co
   add.set_session_id(group.members[rank].session_id);
   add.set_stalls(group.RenewsEngines());
   add.set_ordered(group.IsOrdered());
+  add.set_renewals(group.engine_renewals);
   return command;
 }
 

@@ -106,6 +106,9 @@ struct GroupRecord {
   uint64_t half_bytes TANDEM_GUARDED_BY(registry_mutex) = 0;
   uint64_t bulk_bytes TANDEM_GUARDED_BY(registry_mutex) = 0;
   SharedFd arrivals TANDEM_GUARDED_BY(registry_mutex);
+  // Why its launches on engines end until a renewal; OK: they run. And the renewals that have begun there.
+  Status engines_stalled TANDEM_GUARDED_BY(registry_mutex);
+  uint64_t engine_renewals TANDEM_GUARDED_BY(registry_mutex) = 0;
 
   // Of client-placed plans; empty before the group's first one.
   struct ClientMemory {

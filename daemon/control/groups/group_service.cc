@@ -94,6 +94,16 @@ void GroupService::Break(GroupRecord& group, const Status& why, int lost_rank) {
 
 void GroupService::Stall(GroupRecord& group, const Status& why) {
   group.Stall(why);
+  ShowStall(group, why);
+}
+
+void GroupService::NoteEnginesStalled(GroupRecord& group, const Status& why) {
+  if (!group.engines_stalled.ok()) return;
+  group.engines_stalled = why;
+  ShowStall(group, why);
+}
+
+void GroupService::ShowStall(GroupRecord& group, const Status& why) {
   core_.registry.Touch(group);
   ++core_.registry.groups_stalled_total;
   core_.registry.engines_changed.notify_all();  // for whoever has reported

@@ -33,6 +33,8 @@ class GroupService {
   void Break(GroupRecord& group, const Status& why, int lost_rank) TANDEM_REQUIRES(registry_mutex);
   // The group's client-placed launches fail for `why` until its ranks have renewed it; engines' go on.
   void Stall(GroupRecord& group, const Status& why) TANDEM_REQUIRES(registry_mutex);
+  // The engines have ended the group's launches for `why`, until a renewal. The first reason stands.
+  void NoteEnginesStalled(GroupRecord& group, const Status& why) TANDEM_REQUIRES(registry_mutex);
   // A group that a rank has left fails, since an engine has gone or goes. Its reason stays the rank.
   void BreakClosing(GroupRecord& group) TANDEM_REQUIRES(registry_mutex);
   // A member is no longer there, by its own end or because its session was `lost`.
@@ -51,6 +53,9 @@ class GroupService {
       TANDEM_REQUIRES(registry_mutex);
 
  private:
+  // Counts a stall, tells the members and the log.
+  void ShowStall(GroupRecord& group, const Status& why) TANDEM_REQUIRES(registry_mutex);
+
   ControlCore& core_;
   SegmentService& segments_;
   GroupInstaller& installer_;

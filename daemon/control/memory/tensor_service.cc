@@ -79,9 +79,22 @@ Result<v1::EmptyReply> TensorService::Empty(const SessionRef& session, const v1:
 Result<std::shared_ptr<TensorRendezvous>> TensorService::Enter(GroupRecord& group, size_t rank,
                                                                const std::shared_ptr<TensorRecord>& tensor,
                                                                const Waiter& waiter, std::string* key) {
-  // A retry while the first call waits, or after it was cancelled, meets at the same place.
+  // A retry while the first call waits, or after it was cancelled, meets at the same place. So does another
+  // tensor after a call that was cancelled: the other ranks count that one call.
+  std::string left;
   for (const auto& [name, pending] : group.rendezvous) {
-    if (!pending->over() && pending->tensors[rank] == tensor) *key = name;
+    pending->DropCancelled();
+    if (pending->over()) continue;
+    if (pending->tensors[rank] == tensor) *key = name;
+    const bool gave_up = pending->GaveUp(rank) && !pending->Taken(rank);
+    const bool is_first =
+        left.empty() || name.size() < left.size() || (name.size() == left.size() && name < left);
+    if (gave_up && tensor->name.empty() && name.starts_with('#') && is_first) left = name;
+  }
+  if (key->empty() && !left.empty()) {
+    *key = left;
+    group.rendezvous[left]->tensors[rank] = tensor;
+    core_.registry.Touch(group);
   }
   if (key->empty()) {
     core_.registry.Touch(group);
@@ -125,6 +138,8 @@ Result<uint64_t> TensorService::AwaitRegistration(RegistryLock& lock,
     rendezvous->End(status);
   }
   const Status own = rendezvous->Await(lock, rank, waiter);
+  if (rendezvous->tensors[rank] != tensor)
+    return Status(Code::kCancelled, "the rank has come with another tensor, after this call was cancelled");
   // A call that ends by itself counts as told: what the rank asks next is another rendezvous, unless this one
   // goes on then.
   rendezvous->Acknowledge(rank);
@@ -342,9 +357,11 @@ void TensorService::EndRendezvousOf(const SessionRecord& session,
     for (const auto& [key, rendezvous] : group->second->rendezvous) {
       const auto own = std::find(rendezvous->tensors.begin(), rendezvous->tensors.end(), tensor);
       if (own == rendezvous->tensors.end()) continue;
+      const auto rank = static_cast<size_t>(own - rendezvous->tensors.begin());
+      rendezvous->DropCancelled();
+      if (rendezvous->GaveUp(rank) && !rendezvous->Taken(rank)) continue;  // it may come with another one
       core_.registry.Touch(*group->second);
-      rendezvous->EndGathering(
-          FreedMeanwhile(*group->second, static_cast<size_t>(own - rendezvous->tensors.begin())));
+      rendezvous->EndGathering(FreedMeanwhile(*group->second, rank));
     }
   }
 }

@@ -135,10 +135,7 @@ void DesyncWatch::Await(RegistryLock& lock, const std::shared_ptr<GroupRecord>& 
     }
     if (!FailLaunch(lock, *group, rank, *found, why)) continue;
     if (rendezvous.phase() == Rendezvous::Phase::kGathering) end(named);
-    core_.LogOf(group->payer.uid, LogSeverity::kWarning,
-                "group=" + std::to_string(group->id) + " stalled: " + why.message());
-    groups_.PostEvent(
-        *group, GroupService::EventOf(*group, v1::Event::GROUP_STALLED, static_cast<int>(rank), named), -1);
+    groups_.NoteEnginesStalled(*group, named);
     return;
   }
 }

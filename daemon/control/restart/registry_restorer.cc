@@ -174,6 +174,8 @@ void RegistryRestorer::RestoreGroup(const state::v1::Group& from) {
   group->incarnation = from.incarnation();
   group->gpus.assign(from.gpus().begin(), from.gpus().end());
   group->launch_deadline_ms = from.launch_deadline_ms();
+  group->engine_renewals = from.engine_renewals();
+  if (from.has_engines_stalled()) group->engines_stalled = FullStatusOf(from.engines_stalled());
   group->on_slow_placement = static_cast<OnSlowPlacement>(from.on_slow_placement());
   group->options.insert(from.options().begin(), from.options().end());
   group->lifecycle.TakeOver(static_cast<GroupState>(from.state()), FullStatusOf(from.why()));

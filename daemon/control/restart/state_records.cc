@@ -225,6 +225,8 @@ state::v1::Group StateOf(const GroupRecord& group) {
   to.set_client_bulk_bytes(group.client.bulk_bytes);
   to.set_client_renewals(group.client.renewals);
   if (!group.client.stalled.ok()) FillStatusDetail(group.client.stalled, to.mutable_client_stalled());
+  to.set_engine_renewals(group.engine_renewals);
+  if (!group.engines_stalled.ok()) FillStatusDetail(group.engines_stalled, to.mutable_engines_stalled());
   return to;
 }
 

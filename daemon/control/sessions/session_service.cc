@@ -212,8 +212,7 @@ Status SessionService::AddTransfer(uint64_t session_id, const v1::FdTransfer& pa
   // tandemd keeps a reserve of descriptors beyond all quotas.
   for (size_t i = 0; quota.ok() && i < fds.size(); ++i) {
     if (LeavesReserve(fds[i].get(), DescriptorUse::kClient)) continue;
-    quota = ResourceExhausted("tandemd has too few descriptors left: see its LimitNOFILE")
-                .WithDetail({.reason = "QUOTA_DESCRIPTORS", .who = "the node", .field = {}});
+    quota = TooFewDescriptors();
   }
   if (!quota.ok()) {
     session->transfers.Refuse(part.transfer_id(), quota);

@@ -203,6 +203,28 @@ TEST_F(ControlWaitsTest, ACancelledRendezvousThatStaysAwayIsNamed) {
   }
 }
 
+TEST_F(ControlWaitsTest, ACancelledRendezvousIsMadeAgainWithAnotherTensor) {
+  Start(3);
+  const auto sessions = AttachAll(3);
+  const uint64_t group = Join(sessions);
+  for (const bool others_first : {false, true}) {
+    std::vector<uint64_t> tensors;
+    for (int rank = 0; rank < 3; ++rank) tensors.push_back(Empty(sessions[static_cast<size_t>(rank)], rank));
+    std::future<Result<v1::RendezvousReply>> other;
+    if (others_first) other = MeetSoon(sessions[1], tensors[1], group);
+    EXPECT_EQ(Rendezvous(sessions[0], tensors[0], group, Cancelled()).status().code(), Code::kCancelled);
+    EXPECT_TRUE(control->Free(sessions[0], tensors[0]).ok());
+    if (!others_first) other = MeetSoon(sessions[1], tensors[1], group);
+    auto again = MeetSoon(sessions[0], Empty(sessions[0], 0), group);
+    const auto last = Rendezvous(sessions[2], tensors[2], group, Waiter::For(kPatience));
+    EXPECT_TRUE(last.ok()) << last.status().ToString();
+    for (auto* call : {&other, &again}) {
+      const auto reply = call->get();
+      EXPECT_TRUE(reply.ok()) << reply.status().ToString();
+    }
+  }
+}
+
 // A retry waits at the same place as the first call: the end of one of the two is not the rank's.
 TEST_F(ControlWaitsTest, OneOfTwoCallsIsCancelled) {
   Start(2);

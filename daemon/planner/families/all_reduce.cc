@@ -172,6 +172,12 @@ void AllReduceSteps::WriteTwoShot(const AllReduceViews& views) {
   }
 }
 
+void SetSum(DType dtype, std::string_view order, int roundings, OperationPlan* plan) {
+  const std::string_view accumulators = IsFloating(dtype) ? "fp32" : DTypeName(dtype);
+  plan->reduction_order = Text(order, ", ", accumulators);
+  plan->roundings = IsFloating(dtype) ? roundings : 0;
+}
+
 Status BuildAllReduce(const Problem& problem, Algorithm algorithm, OperationPlan* plan) {
   Builder builder(problem.world_size, 1);
   AllReduceViews views;
@@ -190,17 +196,17 @@ Status BuildAllReduce(const Problem& problem, Algorithm algorithm, OperationPlan
                             problem.Slot(r, problem.slots.output), problem.request->reduce_op, shots,
                             SendsDensePackets(problem));
   }
-  plan->reduction_order = "rank order, fp32";
-  plan->roundings = 1;
+  const DType dtype = problem.Slot(0, problem.slots.input).dtype;
+  SetSum(dtype, "rank order", 1, plan);
   // The ranks exchange the inputs themselves, and final sums: fp32 on the wire would change nothing.
-  plan->wire_type = DTypeName(problem.Slot(0, problem.slots.input).dtype);
+  plan->wire_type = DTypeName(dtype);
   if (algorithm != Algorithm::kHybridCubeMesh) {
     AllReduceSteps(views.in[0], views.out[0], two_shots ? 2 : 1, views.in_place, &builder).Write(views);
   } else {
     TANDEM_RETURN_IF_ERROR(HybridCubeMeshShots(problem, &builder));
-    plan->reduction_order = "rank order within each quad, then the two quads, fp32";
+    SetSum(dtype, "rank order within each quad, then the two quads", problem.wire == DType::kF32 ? 1 : 2,
+           plan);
     plan->wire_type = DTypeName(problem.wire);
-    plan->roundings = problem.wire == DType::kF32 ? 1 : 2;
   }
   for (int r = 0; r < problem.world_size && !views.copy_engine; ++r) builder.EndCollective(r);
   return builder.Finish(plan);

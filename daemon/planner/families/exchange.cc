@@ -106,8 +106,7 @@ Status BuildExchange(const Problem& problem, Algorithm algorithm, OperationPlan*
   for (int r = 0; r < world && !copy_engine; ++r) builder.EndCollective(r);
   if (sums) {
     plan->wire_type = DTypeName(piece.dtype);  // the inputs themselves travel
-    plan->reduction_order = "rank order, fp32";
-    plan->roundings = 1;
+    SetSum(piece.dtype, "rank order", 1, plan);
   }
   return builder.Finish(plan);
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "daemon/planner/families/builder.h"
@@ -114,6 +115,10 @@ Status BuildFusedMatmulAllReduce(const Problem& problem, OperationPlan* plan);
 
 // The norm of a problem that has one, behind the programs of its sum.
 void AppendNorm(const Problem& problem, OperationPlan* plan);
+
+// Sets the numbers of a sum of `dtype` elements in `order` ("rank order"), with `roundings` where it is in
+// fp32. Integers are summed in their own type, modulo its width, and never rounded.
+void SetSum(DType dtype, std::string_view order, int roundings, OperationPlan* plan);
 
 // The slices of a tensor by rank, as one dimension in front: extent dim = W * s becomes [W, …, s, …].
 View RankMajor(const View& view, int dim, int world_size);

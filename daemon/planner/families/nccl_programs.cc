@@ -94,7 +94,7 @@ Status BuildNccl(const Problem& problem, OperationPlan* plan) {
     plan->wire_type = DTypeName(wire);
     plan->reduction_order = "NCCL's";
     // A ring rounds at each hop to the wire type.
-    plan->roundings = wire == DType::kF32 || !IsFloating(wire) ? 1 : world - 1;
+    plan->roundings = !IsFloating(wire) ? 0 : wire == DType::kF32 ? 1 : world - 1;
     plan->deterministic = false;
   }
   return builder.Finish(plan);

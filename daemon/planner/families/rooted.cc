@@ -69,9 +69,9 @@ Status BuildRooted(const Problem& problem, Algorithm algorithm, OperationPlan* p
   }
   for (int r = 0; r < world; ++r) builder.EndCollective(r);
   if (!broadcast) {
-    plan->wire_type = DTypeName(problem.Slot(0, problem.slots.input).dtype);  // the inputs themselves travel
-    plan->reduction_order = "rank order, fp32";
-    plan->roundings = 1;
+    const DType dtype = problem.Slot(0, problem.slots.input).dtype;
+    plan->wire_type = DTypeName(dtype);  // the inputs themselves travel
+    SetSum(dtype, "rank order", 1, plan);
   }
   return builder.Finish(plan);
 }

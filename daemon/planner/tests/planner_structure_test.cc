@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "daemon/planner/tests/planner_fixtures.h"
+#include "program/text.h"
 #include "program/views.h"
 
 namespace tandem::plan {
@@ -43,6 +44,36 @@ OpRequest Symmetric(OpRequest request) {
         operand.role == Role::kOutput || operand.role == Role::kC || operand.role == Role::kGatheredA;
   }
   return request;
+}
+
+// Floats are summed in fp32 and rounded, integers in their own type and never rounded.
+TEST(Numbers, OfASumNameTheTypeThatItIsKeptIn) {
+  const auto sums_of = [](DType dtype) {
+    return std::vector<OpRequest>{
+        AllReduce(1 << 16, dtype),
+        Request(Op::kReduceScatter,
+                {Tensor(Role::kInput, dtype, {8, 64}), Tensor(Role::kOutput, dtype, {1, 64})}),
+        Request(Op::kReduce, {Tensor(Role::kInput, dtype, {64}), Tensor(Role::kOutput, dtype, {64})})};
+  };
+  int planned = 0;
+  for (const GroupContext& group : {SwitchGroup(8), MeshGroup()}) {
+    for (const DType dtype : {DType::kU8, DType::kI32, DType::kI64, DType::kF32, DType::kBf16}) {
+      for (OpRequest request : sums_of(dtype)) {
+        for (const Algorithm algorithm : AlgorithmsOf(request.op)) {
+          request.algorithm = algorithm;
+          const Result<OperationPlan> plan = PlanOf(request, group);
+          if (!plan.ok()) continue;
+          ++planned;
+          const bool floats = IsFloating(dtype);
+          EXPECT_EQ(plan->roundings > 0, floats) << plan->summary << " by " << AlgorithmName(algorithm);
+          if (algorithm == Algorithm::kNccl) continue;
+          EXPECT_TRUE(plan->reduction_order.ends_with(floats ? ", fp32" : Text(", ", DTypeName(dtype))))
+              << plan->summary << " by " << AlgorithmName(algorithm) << ": " << plan->reduction_order;
+        }
+      }
+    }
+  }
+  EXPECT_GT(planned, 60);
 }
 
 class EveryWorld : public testing::TestWithParam<int> {};

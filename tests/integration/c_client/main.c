@@ -139,6 +139,7 @@ static void Tensors(void) {
   OK(tandem_tensor_wait_signal(tensor, peer, 1, kPatience));
   status = tandem_tensor_wait_signal(tensor, peer, 2, 20);
   CHECK(tandem_status_code(status) == TANDEM_DEADLINE_EXCEEDED &&
+        strcmp(tandem_status_reason(status), "RANK_LATE") == 0 &&
         strcmp(tandem_status_who(status), my_rank == 0 ? "rank 1" : "rank 0") == 0);
   tandem_status_free(status);
   /* The peer's words, by a stream. */
@@ -287,9 +288,10 @@ static void Launch(void) {
   OK(tandem_plan_wait(plan, kPatience));
   tandem_graph_free(graph);
   OK(tandem_plan_release(plan));
-  FAILS(TANDEM_FAILED_PRECONDITION, NULL, tandem_plan_release(plan));
-  FAILS(TANDEM_FAILED_PRECONDITION, NULL, tandem_launch(plan, stream, bindings, 2, 0, NULL));
-  FAILS(TANDEM_FAILED_PRECONDITION, NULL, tandem_launch_without_stream(plan, bindings, 2, 0, NULL, &launch));
+  FAILS(TANDEM_FAILED_PRECONDITION, "PLAN_RELEASED", tandem_plan_release(plan));
+  FAILS(TANDEM_FAILED_PRECONDITION, "PLAN_RELEASED", tandem_launch(plan, stream, bindings, 2, 0, NULL));
+  FAILS(TANDEM_FAILED_PRECONDITION, "PLAN_RELEASED",
+        tandem_launch_without_stream(plan, bindings, 2, 0, NULL, &launch));
 }
 
 static atomic_int left = -1;

@@ -288,7 +288,9 @@ Result<uint64_t> CudaPlacedQueue::Stop(Clock::time_point deadline) {
     while (true) {
       TANDEM_ASSIGN_OR_RETURN(const bool ended, pages_->device().driver().EventQuery(pages_->order()));
       if (ended) break;
-      if (Clock::now() >= deadline) return DeadlineExceeded("launches of this rank have not ended");
+      if (Clock::now() >= deadline) {
+        return DeadlineExceeded("launches of this rank have not ended").WithDetail({.reason = "NOT_ENDED"});
+      }
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
   }

@@ -229,9 +229,9 @@ class Library:
             made()
         raise error
 
-    def wait_in_slices(self, timeout: float | None, call: Callable[[int], int]) -> None:
+    def wait_in_slices(self, timeout: float | None, call: Callable[[int], int], own: str = "NOT_ENDED") -> None:
         """`call(deadline_ms)`, which waits and can be made again, until it ends otherwise than by its own deadline, or the timeout
-        is over. Python sees signals between the calls."""
+        is over. Python sees signals between the calls. own: the reason of a call that its own deadline ends."""
         end = math.inf if timeout is None else time.monotonic() + timeout
         left = milliseconds(timeout)
         while True:
@@ -239,7 +239,7 @@ class Library:
             left = max(1, min(YEAR_MS, math.ceil(1000 * min(end - time.monotonic(), YEAR_MS / 1000))))
             if not status:
                 return
-            slice_over = self.status_code(status) == Code.DEADLINE_EXCEEDED and not self.status_reason(status)
+            slice_over = self.status_code(status) == Code.DEADLINE_EXCEEDED and self.status_reason(status) == own.encode()
             if not slice_over or time.monotonic() >= end:
                 self.raise_status(status)
             self.status_free(status)
@@ -387,6 +387,27 @@ def milliseconds(seconds: float | None, otherwise: int = YEAR_MS) -> int:
     if seconds == 0:
         return -1
     return YEAR_MS if seconds == math.inf else min(YEAR_MS, math.ceil(seconds * 1000))
+
+
+def utf8(field: str, value: str) -> bytes:
+    """The bytes of a text. InvalidArgument names the field whose text has a lone surrogate."""
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise errors.InvalidArgument(f"{field} is not UTF-8", reason="BAD_FIELD", field=field) from None
+
+
+def text(field: str, value: str) -> bytes:
+    """A text of the C interface, which ends at a NUL: InvalidArgument names the field that has one, or is not UTF-8."""
+    encoded = utf8(field, value)
+    if b"\0" in encoded:
+        raise errors.InvalidArgument(f"{field} must not contain control characters", reason="BAD_FIELD", field=field)
+    return encoded
+
+
+def optional_text(field: str, value: str | None) -> bytes | None:
+    """The same, where None is the default."""
+    return None if value is None else text(field, value)
 
 
 def extents(numbers: Sequence[int]) -> Any:

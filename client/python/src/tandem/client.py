@@ -82,16 +82,16 @@ class Client:
 
         Raises RankLate (names the ranks), RankLost, InvalidArgument (names the field).
         """
-        key = job_key.encode() if isinstance(job_key, str) else job_key
+        key = _c.utf8("job_key", job_key) if isinstance(job_key, str) else job_key
         items = list((options or {}).items())
         texts = ctypes.c_char_p * max(1, len(items))
         library, group, given = _c.library(), _c.Pointer(), _c.JoinOptions()
         library.join_options_init(ctypes.byref(given), ctypes.sizeof(given))
-        given.job_key, given.job_key_bytes, given.name = key, len(key), name.encode()
-        given.world_size, given.rank, given.gpu_uuid = world_size, rank, None if gpu_uuid is None else gpu_uuid.encode()
+        given.job_key, given.job_key_bytes, given.name = key, len(key), _c.text("name", name)
+        given.world_size, given.rank, given.gpu_uuid = world_size, rank, _c.optional_text("gpu_uuid", gpu_uuid)
         given.deadline_ms, given.launch_deadline_ms = _c.milliseconds(deadline), _c.milliseconds(launch_deadline, 0)
-        given.option_names, given.option_count = texts(*[item[0].encode() for item in items]), len(items)
-        given.option_values = texts(*[item[1].encode() for item in items])
+        given.option_names, given.option_count = texts(*[_c.text("options", option) for option, _ in items]), len(items)
+        given.option_values = texts(*[_c.text(f"options[{option}]", value) for option, value in items])
         # A call before may have been broken off as it succeeded.
         place = (name, key, rank)
         joined = self._unclaimed.pop(place, None)
@@ -108,9 +108,9 @@ class Client:
         """New registered memory on a GPU, of this shape. Its contents are not set."""
         extents = (shape,) if isinstance(shape, int) else tuple(shape)
         kind = enums.parse(DType, dtype)
-        library, memory = _c.library(), _c.Pointer()
+        library, memory, uuid = _c.library(), _c.Pointer(), _c.text("gpu_uuid", gpu_uuid)
         library.raise_status(
-            library.allocate_registered(self._open(), math.prod(extents) * kind.itemsize, gpu_uuid.encode(), ctypes.byref(memory))
+            library.allocate_registered(self._open(), math.prod(extents) * kind.itemsize, uuid, ctypes.byref(memory))
         )
         return Memory(self, memory.value or 0, extents, kind, keep=gpu_uuid)
 
@@ -130,8 +130,8 @@ class Client:
                 _c.extents(extents),
                 len(extents),
                 kind,
-                gpu_uuid.encode(),
-                None if name is None else name.encode(),
+                _c.text("gpu_uuid", gpu_uuid),
+                _c.optional_text("persistent_name", name),
                 ctypes.byref(number),
             )
         )
@@ -202,7 +202,7 @@ def connect(runtime_dir: str | os.PathLike[str] | None = None, *, name: str | No
     library.raise_status(
         library.connect(
             os.fsencode(_places.runtime_dir() if runtime_dir is None else runtime_dir),
-            None if name is None else name.encode(),
+            _c.optional_text("name", name),
             _c.milliseconds(timeout),
             ctypes.byref(client),
         )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from . import _c, enums
+from . import _c, enums, errors
 from .enums import DType, Op
 from .memory import Memory, Tensor
 from .plan import Operand, Plan, Request
@@ -25,7 +25,9 @@ class Group:
         library = _c.library()
         self.client, self.name = client, name
         self._owns_client = False  # of init(): the client ends with the group
-        self._unclaimed: dict[str, Plan] = {}  # of prepare() calls that were broken off as they succeeded
+        # Results of prepare() and empty() calls that were broken off as they succeeded.
+        self._unclaimed: dict[str, Plan] = {}
+        self._unclaimed_tensors: dict[Any, Tensor] = {}
         self._handle = _c.Handle(handle, library.group_free)
         self.id: int = library.group_id(handle)
         self.rank: int = library.group_rank(handle)
@@ -75,7 +77,7 @@ class Group:
         library.wait(
             library.prepare,
             self._open(),
-            key.encode(),
+            _c.text("key", key),
             ctypes.byref(structure),
             _c.milliseconds(deadline),
             ctypes.byref(plan),
@@ -98,16 +100,25 @@ class Group:
         extents = (shape,) if isinstance(shape, int) else tuple(shape)
         kind = enums.parse(DType, dtype)
         library, tensor = _c.library(), _c.Pointer()
-        library.raise_status(
-            library.allocate(
-                self._open(),
-                _c.extents(extents),
-                len(extents),
-                kind,
-                None if name is None else name.encode(),
-                _c.milliseconds(deadline),
-                ctypes.byref(tensor),
-            )
+        # A call before may have been broken off as it succeeded.
+        same = (extents, kind, name)
+        unclaimed = self._unclaimed_tensors.pop(same, None)
+        if unclaimed is not None:
+            return unclaimed
+
+        def _made() -> None:
+            self._unclaimed_tensors[same] = Tensor(self, tensor.value or 0, extents, kind)
+
+        library.wait(
+            library.allocate,
+            self._open(),
+            _c.extents(extents),
+            len(extents),
+            kind,
+            _c.optional_text("persistent_name", name),
+            _c.milliseconds(deadline),
+            ctypes.byref(tensor),
+            made=_made,
         )
         return Tensor(self, tensor.value or 0, extents, kind)
 
@@ -116,15 +127,23 @@ class Group:
         return self.client.registered(shape, dtype, gpu_uuid=self.gpu_uuid)
 
     def leave(self, deadline: float | None = 30) -> None:
-        """Leaves after this rank's own launches. Later launches of the others fail with RankLeft."""
+        """Leaves after this rank's own launches. Later launches of the others fail with RankLeft. A call that a signal's handler
+        breaks off can be made again."""
         if self._handle.value:
             library = _c.library()
             self._unclaimed.clear()
-            status = library.group_leave(self._handle.value, _c.milliseconds(deadline))
-            self._handle.close()
-            if self._owns_client:
-                self.client.close()
-            library.raise_status(status)
+            self._unclaimed_tensors.clear()
+            try:
+                library.wait(library.group_leave, self._handle.value, _c.milliseconds(deadline), made=self._end)
+            except errors.TandemError:
+                self._end()
+                raise
+            self._end()
+
+    def _end(self) -> None:
+        self._handle.close()
+        if self._owns_client:
+            self.client.close()
 
     def renew(self, deadline: float | None = 30) -> None:
         """Lets plans go on after one of their launches has stalled the group, with the same plans and memory.

@@ -149,17 +149,18 @@ class Tensor(Memory):
     def put_signal(self, peer: int, channel: int = 0, timeout: float | None = 30) -> None:
         """Sets the peer's word for (this rank, channel). DeadlineExceeded if it has not taken the last signal."""
         library = _c.library()
-        library.wait_in_slices(timeout, lambda wait: library.tensor_put_signal(self._open(), peer, channel, wait))
+        library.wait_in_slices(timeout, lambda wait: library.tensor_put_signal(self._open(), peer, channel, wait), "RANK_LATE")
 
     def wait_signal(self, peer: int, channel: int = 0, timeout: float | None = 30) -> None:
         """Waits for the peer's signal and takes it. DeadlineExceeded names the peer."""
         library = _c.library()
-        library.wait_in_slices(timeout, lambda wait: library.tensor_wait_signal(self._open(), peer, channel, wait))
+        library.wait_in_slices(timeout, lambda wait: library.tensor_wait_signal(self._open(), peer, channel, wait), "RANK_LATE")
 
     def barrier(self, channel: int = 0, timeout: float | None = 30) -> None:
-        """Waits for all ranks. DeadlineExceeded names the ranks that did not come."""
+        """Waits for all ranks. RankLate names the ranks that did not come. The channel's next barrier continues this one, also
+        after an exception of a signal's handler."""
         library = _c.library()
-        library.raise_status(library.tensor_barrier(self._open(), channel, _c.milliseconds(timeout)))
+        library.wait_in_slices(timeout, lambda wait: library.tensor_barrier(self._open(), channel, wait), "RANK_LATE")
 
     def memset32(
         self, value: int, *, peer: int | None = None, offset_bytes: int = 0, count: int = 1, stream: Stream | int | None = None
@@ -183,6 +184,7 @@ class Reservation:
 
     def __init__(self, client: Client, number: int, shape: Sequence[int], dtype: DType) -> None:
         self._client, self._number = client, number
+        self._unclaimed: dict[int, Tensor] = {}  # by group: of rendezvous() calls that were broken off as they succeeded
         self.shape, self.dtype = tuple(int(extent) for extent in shape), dtype
 
     def rendezvous(self, group: Group, deadline: float | None = 30) -> Tensor:
@@ -192,10 +194,16 @@ class Reservation:
         """
         if not self._number:
             raise ValueError("this tensor has been closed")
+        unclaimed = self._unclaimed.pop(id(group), None)
+        if unclaimed is not None:
+            return unclaimed
         library, tensor = _c.library(), _c.Pointer()
-        library.raise_status(
-            library.rendezvous(self._client._open(), self._number, group._open(), _c.milliseconds(deadline), ctypes.byref(tensor))
-        )
+
+        def _made() -> None:
+            self._unclaimed[id(group)] = Tensor(group, tensor.value or 0, self.shape, self.dtype)
+
+        client, milliseconds = self._client._open(), _c.milliseconds(deadline)
+        library.wait(library.rendezvous, client, self._number, group._open(), milliseconds, ctypes.byref(tensor), made=_made)
         return Tensor(group, tensor.value or 0, self.shape, self.dtype)
 
     def close(self) -> None:

@@ -193,7 +193,7 @@ class Plan:
         this launch, which then fails on all ranks.
         """
         library, handle, milliseconds = _c.library(), self._open(), _c.milliseconds(deadline, 0)
-        text = None if tag is None else tag.encode()
+        text = _c.optional_text("tag", tag)
         if bindings and isinstance(bindings[0], int):
             addresses: Any = bindings
             pointers = (_c.Pointer * len(bindings))(*addresses)

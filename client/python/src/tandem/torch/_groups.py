@@ -20,6 +20,7 @@ import torch.distributed as dist
 from .. import _places, client as core, errors
 from ..client import Client
 from ..group import Group
+from ..memory import Reservation
 from . import _config, _graph_holds, _native
 from ._meeting import Meeting, rank_late
 from ._plans import PlanCache
@@ -39,10 +40,12 @@ class Attachment:
         self._process_group = weakref.ref(process_group)
         self._process = os.getpid()
         self.name, self.group, self.reason, self.config = name, group, reason, config
+        self._leaving: Group | None = None
         self.rank: int = process_group.rank()
         self.world_size: int = process_group.size()
         self.global_ranks = global_ranks(process_group)
         self._pids = list(pids)
+        self.broken_off: dict[tuple[int, str | None], Reservation] = {}  # of calls of empty(), by bytes and name
         self.disagreement = ""  # why nothing that the compile pass fused is served any more; on all ranks or none
         self.device_type = "" if group is None else {"host": "cpu", "cuda": "cuda"}[group.client.backend]
         if self.device_type == "cuda":
@@ -92,10 +95,13 @@ class Attachment:
         """Releases the plans and leaves the group. Does nothing in a forked child, where they are the parent's."""
         if self._process != os.getpid():
             return
-        group, self.group, self.reason = self.group, None, "the group has been detached"
+        if self.group is not None:
+            self._leaving, self.group, self.reason = self.group, None, "the group has been detached"
         self.plans.close()
-        if group is not None:
-            group.leave()
+        self.broken_off.clear()
+        if self._leaving is not None:
+            self._leaving.leave()  # a signal's handler may break it off
+            self._leaving = None
 
 
 class _Turn:
@@ -112,6 +118,7 @@ class _State:
     def __init__(self) -> None:
         self.lock = threading.RLock()  # of all that follows
         self.attachments: dict[str, Attachment] = {}
+        self.leaving: dict[str, Attachment] = {}  # of detach() calls that have not ended
         self.meetings: dict[str, Meeting] = {}
         self.turns: dict[str, _Turn] = {}
         self.connecting = threading.Lock()
@@ -369,14 +376,19 @@ def declined(name: str) -> str:
 
 def detach(group: Any = None) -> None:
     """Leaves the Tandem group of a process group; its plans end. The next op attaches anew. After RankLost, call it before new
-    process groups are made. Does nothing if the group is not attached."""
+    process groups are made. Does nothing if the group is not attached. A call that a signal's handler breaks off can be
+    made again."""
     name = group if isinstance(group, str) else str(resolve(group).group_name)
     with _turn_of(name):
         with _state.lock:
             found = _state.attachments.pop(name, None)
+            found = _state.leaving.pop(name, None) if found is None else found
+            if found is not None:
+                _state.leaving[name] = found  # until it has left: a signal's handler may break that off
         if found is not None:
             found.hide()
             _close(found)
+            _state.leaving.pop(name, None)
 
 
 def _close(found: Attachment) -> None:

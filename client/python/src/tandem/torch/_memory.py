@@ -60,9 +60,9 @@ class _Allocation:
 
     def __init__(self, reservation: Reservation, first: Attachment, deadline: float) -> None:
         assert first.group is not None
+        core = reservation.rendezvous(first.group, deadline)
         self._reservation, self._process = reservation, os.getpid()
         self._lock = threading.Lock()
-        core = reservation.rendezvous(first.group, deadline)
         self.address, self.device, self.nbytes = core.data, core.__dlpack_device__(), math.prod(reservation.shape)
         self._places: dict[int, tuple[Attachment, CoreTensor]] = {id(first): (first, core)}
         first.symmetric.add(self.address, self.nbytes, self)
@@ -125,8 +125,18 @@ def empty(*size: Any, dtype: torch.dtype | None = None, group: Any = None, name:
     attachment = served(group)
     assert attachment.group is not None
     bytes_ = max(1, math.prod(sizes) * kind.itemsize)
-    reservation = attachment.group.client.empty(bytes_, DType.u8, gpu_uuid=attachment.group.gpu_uuid, name=name)
-    allocation = _Allocation(reservation, attachment, attachment.config.rendezvous_timeout)
+    # A call before may have been broken off, also as the ranks met.
+    reservation = attachment.broken_off.pop((bytes_, name), None)
+    if reservation is None:
+        reservation = attachment.group.client.empty(bytes_, DType.u8, gpu_uuid=attachment.group.gpu_uuid, name=name)
+    try:
+        allocation = _Allocation(reservation, attachment, attachment.config.rendezvous_timeout)
+    except errors.TandemError:
+        reservation.close()
+        raise
+    except BaseException:
+        attachment.broken_off[bytes_, name] = reservation
+        raise
     if name is None:
         _allocations[allocation.address] = allocation
     else:  # several tensors share the memory; each keeps what it came of

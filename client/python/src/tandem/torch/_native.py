@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tandem.torch")
 
-VERSION = 5
+VERSION = 6
 _ARGUMENT, _RESULT = 0, 1
 _NEVER, _ELSEWHERE, _SYMMETRIC = 0, 1, 2
 
@@ -75,9 +75,9 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "close_group": (None, [_u64]),
     "set_staging": (None, [_u64, _c.Pointer, _c.Pointer, ctypes.c_size_t]),
     "staging": (_c.Pointer, [_u64]),
-    "add_symmetric": (None, [_u64, _c.Pointer, ctypes.c_size_t]),
+    "add_symmetric": (_int, [_u64, _c.Pointer, ctypes.c_size_t]),
     "remove_symmetric": (None, [_u64, _c.Pointer]),
-    "add_arena": (None, [_int, _c.Pointer, ctypes.c_size_t]),
+    "add_arena": (_int, [_int, _c.Pointer, ctypes.c_size_t]),
     "pool_allocate": (_c.Pointer, [ctypes.c_size_t, _int, _c.Pointer]),
     "pool_free": (None, [_c.Pointer, ctypes.c_size_t, _int, _c.Pointer]),
     "add_plan": (_u64, [_u64, ctypes.POINTER(_Plan)]),
@@ -188,7 +188,7 @@ def hidden(kernel: Callable[..., Any], nothing: Callable[[], Any]) -> Callable[.
             return result
         except BaseException as error:
             _thread.failure = error
-            fail(f"{type(error).__name__}: {error}".encode())
+            fail(f"{type(error).__name__}: {error}".encode(errors="backslashreplace"))
             return nothing()
         finally:
             _thread.tensors = outer
@@ -321,7 +321,8 @@ class Table:
 
     def add_symmetric(self, address: int, size: int) -> None:
         """The range is in a symmetric tensor of the group."""
-        self._kernels.add_symmetric(self.number, address, size)
+        if not self._kernels.add_symmetric(self.number, address, size):
+            raise errors.ResourceExhausted("out of memory", reason="NO_MEMORY")
 
     def remove_symmetric(self, address: int) -> None:
         """The range that begins there is so no more."""

@@ -200,8 +200,8 @@ class Prepared:
         while True:
             status = library.plan_wait(plan, _SLICE_MS)
             error = library.take(status) if status else None
-            if not isinstance(error, errors.DeadlineExceeded) or error.reason:
-                break  # not the slice's end: a launch's own deadline has a reason
+            if not isinstance(error, errors.DeadlineExceeded) or error.reason != "NOT_ENDED":
+                break  # not the slice's end: a launch's own deadline has another reason
         for one in kept:
             with contextlib.suppress(ValueError):  # another wait has seen the end, too
                 self._kept.remove(one)

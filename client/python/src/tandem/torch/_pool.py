@@ -47,7 +47,8 @@ def arenas(size: int, group: Any, device: int) -> _Pool:
         arena = empty(-(-missing // _UNIT) * _UNIT, dtype=torch.uint8, group=group)
         with _lock:
             keep_arena(arena)
-            kernels.add_arena(device, arena.data_ptr(), arena.numel())
+            if not kernels.add_arena(device, arena.data_ptr(), arena.numel()):
+                raise errors.ResourceExhausted("out of memory", reason="NO_MEMORY")
             pool.arenas.append(arena)
     return pool
 
