@@ -398,7 +398,7 @@ Status Engine::AddPlan(const v1::Command& command, bool* deferred) {
     return InvalidArgument("a plan has at most " + std::to_string(kMaxBindings) + " operands");
   }
   TANDEM_ASSIGN_OR_RETURN(plan::RankProgram program, plan::DecodeProgram(from.program()));
-  ProgramLimits limits;
+  runtime::ProgramLimits limits;
   limits.rank = group->rank;
   limits.world_size = group->world_size;
   if (group->workspace) {
@@ -413,7 +413,7 @@ Status Engine::AddPlan(const v1::Command& command, bool* deferred) {
                            .symmetric = slot.symmetric(),
                            .alias_of = slot.alias_of()});
   }
-  TANDEM_ASSIGN_OR_RETURN(plan->program, CompiledProgram::Compile(program, limits));
+  TANDEM_ASSIGN_OR_RETURN(plan->program, runtime::CompiledProgram::Compile(program, limits));
   TANDEM_RETURN_IF_ERROR(plan->program->Prepare(*backend_));
   if (!from.nccl_unique_id().empty()) {
     // A communicator that not all ranks could make is replaced.

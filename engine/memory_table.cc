@@ -149,7 +149,7 @@ Status MemoryTable::RemoveRegistration(uint64_t id) {
 }
 
 Status MemoryTable::ResolveSlot(const LaunchBinding& binding, const SlotRule& rule, const BindingScope& scope,
-                                const Registration& registration, SlotAddress* address) const {
+                                const Registration& registration, runtime::SlotAddress* address) const {
   // Written so that no sum can overflow.
   if (binding.offset > registration.bytes || rule.span_bytes > registration.bytes - binding.offset) {
     return OutOfRange("needs " + std::to_string(rule.span_bytes) + " bytes from offset " +
@@ -180,9 +180,9 @@ Status MemoryTable::ResolveSlot(const LaunchBinding& binding, const SlotRule& ru
 }
 
 Status MemoryTable::Resolve(std::span<const LaunchBinding> bindings, const std::vector<SlotRule>& rules,
-                            const BindingScope& scope, std::vector<SlotAddress>* addresses,
+                            const BindingScope& scope, std::vector<runtime::SlotAddress>* addresses,
                             std::vector<std::shared_ptr<Registration>>* pins, uint64_t* digest) const {
-  addresses->assign(rules.size(), SlotAddress{});
+  addresses->assign(rules.size(), runtime::SlotAddress{});
   pins->clear();
   if (bindings.size() != rules.size()) {
     return InvalidArgument("the launch binds " + std::to_string(bindings.size()) +

@@ -16,9 +16,9 @@
 
 #include "common/unique_fd.h"
 #include "engine/deferred_release.h"
-#include "engine/executor/executor.h"
 #include "ipc/channel_layout.h"
 #include "kernels/backend.h"
+#include "runtime/executor/executor.h"
 #include "tandem/status.h"
 
 namespace tandem::engine {
@@ -90,13 +90,13 @@ class MemoryTable {
   // must agree across ranks (symmetric slots' memory and offsets) into `digest`. INVALID_ARGUMENT, NOT_FOUND
   // or OUT_OF_RANGE names the slot.
   Status Resolve(std::span<const LaunchBinding> bindings, const std::vector<SlotRule>& rules,
-                 const BindingScope& scope, std::vector<SlotAddress>* addresses,
+                 const BindingScope& scope, std::vector<runtime::SlotAddress>* addresses,
                  std::vector<std::shared_ptr<Registration>>* pins, uint64_t* digest) const;
 
  private:
   Status AddRegistration(std::shared_ptr<Registration> registration);
   Status ResolveSlot(const LaunchBinding& binding, const SlotRule& rule, const BindingScope& scope,
-                     const Registration& registration, SlotAddress* address) const;
+                     const Registration& registration, runtime::SlotAddress* address) const;
 
   Backend* backend_;
   std::shared_ptr<DeferredRelease> dead_;

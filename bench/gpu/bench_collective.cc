@@ -35,7 +35,7 @@ Value Must(Result<Value> result, const char* what) {
 }
 
 cuda::CudaDriver* driver = nullptr;
-engine::TestMachine* machine = nullptr;
+runtime::TestMachine* machine = nullptr;
 int ranks = 0;
 
 // Streams of all ranks with a gate before them and events around.
@@ -134,7 +134,7 @@ struct Arm {
       for (int rank = 0; rank < ranks; ++rank) Must(group.Launch(rank, epoch, 0), "launch");
     });
   }
-  engine::KernelGroup group;
+  runtime::KernelGroup group;
   std::unique_ptr<Gate> gate;
   uint64_t epoch = 0;
 };
@@ -244,7 +244,7 @@ void Compare() {
 void Copies() {
   machine->Reset();
   constexpr size_t kMax = size_t{16} << 20;
-  std::vector<engine::SharedMemory> source, target, words;
+  std::vector<runtime::SharedMemory> source, target, words;
   std::vector<std::unique_ptr<Lane>> owned;
   std::vector<cuda::CudaLane*> lanes;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -295,7 +295,7 @@ int Main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "compare";
   driver = Must(cuda::LoadCudaDriver(), "driver");
   ranks = argc > 2 ? std::atoi(argv[2]) : CudaDeviceCount();
-  machine = engine::MakeCudaMachine(ranks, size_t{256} << 20).release();
+  machine = runtime::MakeCudaMachine(ranks, size_t{256} << 20).release();
   if (mode == "sweep") Sweep();
   if (mode == "compare") Compare();
   if (mode == "copies") Copies();

@@ -27,8 +27,8 @@ class HostEvent;
 
 namespace tandem::client {
 
-class PlacedGroup;
-class PlacedQueue;
+class ClientGroup;
+class ClientQueue;
 
 // A user's stream for the length of one call, in which its context is current on the calling thread. Every
 // function enqueues and returns; a failed one has enqueued nothing.
@@ -157,8 +157,8 @@ class ClientDevice {
 
   // How this device runs the client-placed launches of `group`, which owns the queue. UNIMPLEMENTED: only
   // engines run launches.
-  virtual Result<std::unique_ptr<PlacedQueue>> MakePlacedQueue(const std::string& gpu_uuid,
-                                                               PlacedGroup& group);
+  virtual Result<std::unique_ptr<ClientQueue>> MakeClientQueue(const std::string& gpu_uuid,
+                                                               ClientGroup& group);
 };
 
 // The device of the daemon's backend. UNIMPLEMENTED for cuda in a library built without it, UNAVAILABLE

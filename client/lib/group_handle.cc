@@ -47,20 +47,20 @@ GroupHandle::~GroupHandle() {
   // any more.
   IgnoreExceptions([&] {
     if (left_.load() || !session_->CanCallDaemon()) return;
-    SettlePlaced();
+    SettleClientGroup();
     for (const CancelledTensor& each : cancelled_) (void)session_->control().Free(each.tensor);
     (void)session_->control().LeaveGroup(id(), Milliseconds(5000));
   });
 }
 
-std::shared_ptr<PlacedGroup> GroupHandle::placed() {
+std::shared_ptr<ClientGroup> GroupHandle::client_group() {
   std::lock_guard lock(plans_mutex_);
-  return placed_;
+  return client_group_;
 }
 
-void GroupHandle::SettlePlaced() {
+void GroupHandle::SettleClientGroup() {
   // Without the count tandemd ends the others' launches too, which is no worse than a rank that dies.
-  if (const auto group = placed()) (void)group->queue().Settle();
+  if (const auto group = client_group()) (void)group->queue().Settle();
 }
 
 Result<std::shared_ptr<Plan>> GroupHandle::Prepare(const std::string& key, const OpRequest& request,
@@ -137,7 +137,7 @@ Result<std::shared_ptr<Plan>> GroupHandle::PrepareOnce(const std::string& key, c
                                                        PreparedPlan* told) {
   PrepareTuning told_of = tuning;
   session_->ReapAll();
-  if (const auto group = placed(); group != nullptr && !group->in_graphs() && state_->pending == 0)
+  if (const auto group = client_group(); group != nullptr && !group->in_graphs() && state_->pending == 0)
     told_of.next_client_launch = group->queue().NextLaunch();
   TANDEM_ASSIGN_OR_RETURN(PreparedPlan prepared,
                           session_->control().Prepare(id(), key, request, told_of, deadline));
@@ -154,9 +154,9 @@ Result<std::shared_ptr<Plan>> GroupHandle::PrepareOnce(const std::string& key, c
       if (std::shared_ptr<Plan> plan = known->second.lock()) return plan;
     }
   }
-  std::shared_ptr<PlacedPlan> placed;
+  std::shared_ptr<ClientPlan> client_plan;
   if (prepared.client.has_value()) {
-    TANDEM_ASSIGN_OR_RETURN(placed, ArmPlaced(prepared, request, deadline));
+    TANDEM_ASSIGN_OR_RETURN(client_plan, ArmClientPlan(prepared, request, deadline));
   }
   if (told != nullptr) {
     told->measure = prepared.measure;
@@ -166,36 +166,37 @@ Result<std::shared_ptr<Plan>> GroupHandle::PrepareOnce(const std::string& key, c
   std::weak_ptr<Plan>& known = plans_[info.plan_id];
   if (std::shared_ptr<Plan> plan = known.lock()) return plan;
   auto plan = std::shared_ptr<Plan>(
-      std::make_shared<PlanHandle>(shared_from_this(), std::move(info), request, std::move(placed)));
+      std::make_shared<PlanHandle>(shared_from_this(), std::move(info), request, std::move(client_plan)));
   known = plan;
   std::erase_if(plans_, [](const auto& entry) { return entry.second.expired(); });
   return plan;
 }
 
-Result<std::shared_ptr<PlacedPlan>> GroupHandle::MakePlaced(const PreparedPlan& prepared,
-                                                            const OpRequest& request) {
+Result<std::shared_ptr<ClientPlan>> GroupHandle::MakeClientPlan(const PreparedPlan& prepared,
+                                                                const OpRequest& request) {
   TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session_->device());
-  std::shared_ptr<PlacedGroup> group;
+  std::shared_ptr<ClientGroup> group;
   {
     std::lock_guard lock(plans_mutex_);
-    if (placed_ == nullptr) {
+    if (client_group_ == nullptr) {
       TANDEM_ASSIGN_OR_RETURN(auto reports, session_->FailureReports());
       TANDEM_ASSIGN_OR_RETURN(VerdictPage page, VerdictPage::Map(prepared.client->verdict_page.get()));
-      auto made = std::make_shared<PlacedGroup>(id(), rank_, std::move(page), std::move(reports));
-      TANDEM_ASSIGN_OR_RETURN(auto queue, device->MakePlacedQueue(gpu_uuid_, *made));
+      auto made = std::make_shared<ClientGroup>(id(), rank_, std::move(page), std::move(reports));
+      TANDEM_ASSIGN_OR_RETURN(auto queue, device->MakeClientQueue(gpu_uuid_, *made));
       made->SetQueue(std::move(queue));
-      placed_ = std::move(made);
-      session_->AddPlaced(placed_);
+      client_group_ = std::move(made);
+      session_->AddClientGroup(client_group_);
     }
-    group = placed_;
+    group = client_group_;
   }
-  return PlacedPlan::Make(*prepared.client, prepared.info, request, *device, session_->segments(), gpu_uuid_,
+  return ClientPlan::Make(*prepared.client, prepared.info, request, *device, session_->segments(), gpu_uuid_,
                           std::move(group));
 }
 
-Result<std::shared_ptr<PlacedPlan>> GroupHandle::ArmPlaced(const PreparedPlan& prepared,
-                                                           const OpRequest& request, Milliseconds deadline) {
-  Result<std::shared_ptr<PlacedPlan>> made = MakePlaced(prepared, request);
+Result<std::shared_ptr<ClientPlan>> GroupHandle::ArmClientPlan(const PreparedPlan& prepared,
+                                                               const OpRequest& request,
+                                                               Milliseconds deadline) {
+  Result<std::shared_ptr<ClientPlan>> made = MakeClientPlan(prepared, request);
   // Ranks that can launch it hear of one that cannot, and no launch waits for it.
   const Status armed = session_->control().ArmPlan(prepared.info.plan_id, made.status(), deadline);
   if (armed.ok() && made.ok()) return made;
@@ -271,7 +272,7 @@ Status GroupHandle::Leave(Milliseconds deadline) try {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
   auto end = std::chrono::steady_clock::now() + Bounded(deadline);
   TANDEM_RETURN_IF_ERROR(AwaitLaunches(end).WithContext("the group is not left"));
-  SettlePlaced();
+  SettleClientGroup();
   Status status = session_->control().LeaveGroup(id(), TimeLeft(end));
   if (status.ok()) {
     left_.store(true);
@@ -281,7 +282,7 @@ Status GroupHandle::Leave(Milliseconds deadline) try {
 }
 TANDEM_CATCH_TO_STATUS
 
-Result<RenewalInfo> GroupHandle::MeetForRenewal(PlacedQueue* queue,
+Result<RenewalInfo> GroupHandle::MeetForRenewal(ClientQueue* queue,
                                                 std::chrono::steady_clock::time_point end) {
   uint64_t finished = 0;
   if (queue != nullptr) {
@@ -306,10 +307,10 @@ Result<RenewalInfo> GroupHandle::MeetForRenewal(PlacedQueue* queue,
 Status GroupHandle::Renew(Milliseconds deadline) try {
   TANDEM_RETURN_IF_ERROR(session_->CheckLaunchable());
   TANDEM_RETURN_IF_ERROR(state_->Broken());
-  const std::shared_ptr<PlacedGroup> group = placed();
+  const std::shared_ptr<ClientGroup> group = client_group();
   if (group == nullptr && !info_.renews_engines) return Status::Ok();
   const auto end = std::chrono::steady_clock::now() + Bounded(deadline);
-  PlacedQueue* queue = group == nullptr ? nullptr : &group->queue();
+  ClientQueue* queue = group == nullptr ? nullptr : &group->queue();
   Result<RenewalInfo> renewed = MeetForRenewal(queue, end);
   // A peer has begun again, or the daemon: so do all.
   while (renewed.status().code() == Code::kAborted && std::chrono::steady_clock::now() < end)

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "client/lib/placed/placed_plan.h"
+#include "client/lib/client_launch/client_plan.h"
 #include "client/lib/session.h"
 #include "client/lib/slot_overlap.h"
 #include "tandem/client.h"
@@ -25,9 +25,9 @@ class TensorHandle;
 class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> {
  public:
   // `request`: this rank's, as the daemon has accepted it.
-  // `placed`: of a plan that this process launches; null: engines run it.
+  // `client_plan`: of a plan that this process launches; null: engines run it.
   PlanHandle(std::shared_ptr<GroupHandle> group, PlanInfo info, const OpRequest& request,
-             std::shared_ptr<PlacedPlan> placed = nullptr);
+             std::shared_ptr<ClientPlan> client_plan = nullptr);
   ~PlanHandle() override;
 
   const PlanInfo& info() const override { return info_; }
@@ -43,10 +43,10 @@ class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> 
 
  private:
   ClientSession& session() const;
-  Status LaunchPlaced(StreamRef stream, std::span<const Binding> bindings, const LaunchOptions& options);
+  Status LaunchOnStream(StreamRef stream, std::span<const Binding> bindings, const LaunchOptions& options);
   // A client-placed launch's operands, and what is wrong with them.
-  Result<PlacedBindings> BindPlaced(std::span<const Binding> bindings, const LaunchOptions& options) const;
-  Result<engine::SlotAddress> ResolvePlaced(size_t i, const Binding& binding, PlacedTag* tag) const;
+  Result<ClientBindings> BindAddresses(std::span<const Binding> bindings, const LaunchOptions& options) const;
+  Result<runtime::SlotAddress> ResolveAddress(size_t i, const Binding& binding, ClientTag* tag) const;
   // Fills `entry` and `bound`, and returns what is wrong with the bindings, as far as this side knows. A
   // wrong entry is filled so that the engine refuses the launch.
   Status FillEntry(ClientDevice& device, std::span<const Binding> bindings, const LaunchOptions& options,
@@ -81,7 +81,7 @@ class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> 
   static std::vector<SlotRule> RulesOf(const OpRequest& request);
   const std::vector<SlotRule> rules_;  // by slot
   const SlotOverlap overlap_;
-  const std::shared_ptr<PlacedPlan> placed_;
+  const std::shared_ptr<ClientPlan> client_plan_;
   const std::shared_ptr<ClientPlanState> state_;
   std::mutex direct_mutex_;
   struct Direct {
@@ -131,19 +131,19 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
                                              Milliseconds deadline);
   bool HasPlan(const std::string& key);
   // Maps the memory with which this process launches a plan itself.
-  Result<std::shared_ptr<PlacedPlan>> MakePlaced(const PreparedPlan& prepared, const OpRequest& request);
+  Result<std::shared_ptr<ClientPlan>> MakeClientPlan(const PreparedPlan& prepared, const OpRequest& request);
   // The same, once all ranks can launch the plan. Else the plan is released.
-  Result<std::shared_ptr<PlacedPlan>> ArmPlaced(const PreparedPlan& prepared, const OpRequest& request,
-                                                Milliseconds deadline);
+  Result<std::shared_ptr<ClientPlan>> ArmClientPlan(const PreparedPlan& prepared, const OpRequest& request,
+                                                    Milliseconds deadline);
   // Of client-placed launches; null before the first such plan.
-  std::shared_ptr<PlacedGroup> placed();
+  std::shared_ptr<ClientGroup> client_group();
   // Both steps of a renewal. ABORTED: another rank has begun again.
   // `queue`: of client-placed launches; null: there are none.
-  Result<RenewalInfo> MeetForRenewal(PlacedQueue* queue, std::chrono::steady_clock::time_point end);
+  Result<RenewalInfo> MeetForRenewal(ClientQueue* queue, std::chrono::steady_clock::time_point end);
   // Waits until no launch of this rank's is in flight. DEADLINE_EXCEEDED.
   Status AwaitLaunches(std::chrono::steady_clock::time_point end);
   // Before this rank leaves: tandemd learns how many client-placed launches have ended here.
-  void SettlePlaced();
+  void SettleClientGroup();
 
   const std::shared_ptr<ClientSession> session_;
   const JoinInfo info_;
@@ -157,7 +157,7 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
   std::atomic<bool> left_{false};
   std::mutex plans_mutex_;
   std::map<uint64_t, std::weak_ptr<Plan>> plans_;
-  std::shared_ptr<PlacedGroup> placed_;  // guarded by `plans_mutex_`; made for the first such plan
+  std::shared_ptr<ClientGroup> client_group_;  // guarded by `plans_mutex_`; made for the first such plan
   std::mutex tensors_mutex_;
   std::vector<std::weak_ptr<TensorHandle>> tensors_;
   // The tensor of an Allocate that was cancelled, for the next one that asks for the same; 0: there is none.

@@ -2,7 +2,7 @@
 #include <atomic>
 
 #include "client/lib/client_device.h"
-#include "client/lib/placed/host_placed_queue.h"
+#include "client/lib/client_launch/host/host_client_queue.h"
 #include "common/shared_memory.h"
 #include "tandem/host_stream.h"
 
@@ -98,14 +98,14 @@ class HostClientDevice final : public ClientDevice {
   }
   Result<bool> Holds(const ForeignRange&, uintptr_t, size_t) override { return false; }
   Result<bool> Vanished(const ForeignRange&) override { return true; }
-  Result<std::unique_ptr<PlacedQueue>> MakePlacedQueue(const std::string&, PlacedGroup& group) override {
-    return std::unique_ptr<PlacedQueue>(std::make_unique<HostPlacedQueue>(group));
+  Result<std::unique_ptr<ClientQueue>> MakeClientQueue(const std::string&, ClientGroup& group) override {
+    return std::unique_ptr<ClientQueue>(std::make_unique<HostClientQueue>(group));
   }
 };
 
 }  // namespace
 
-Result<std::unique_ptr<PlacedQueue>> ClientDevice::MakePlacedQueue(const std::string&, PlacedGroup&) {
+Result<std::unique_ptr<ClientQueue>> ClientDevice::MakeClientQueue(const std::string&, ClientGroup&) {
   return Unimplemented("launches of this backend run on engines");
 }
 

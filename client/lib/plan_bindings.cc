@@ -122,8 +122,8 @@ Result<LaunchBinding> PlanHandle::Resolve(ClientDevice& device, size_t i, const 
   return LaunchBinding{memory.registration_id(), memory.registration_offset() + binding.offset};
 }
 
-Result<engine::SlotAddress> PlanHandle::ResolvePlaced(size_t i, const Binding& binding,
-                                                      PlacedTag* tag) const {
+Result<runtime::SlotAddress> PlanHandle::ResolveAddress(size_t i, const Binding& binding,
+                                                        ClientTag* tag) const {
   const uint64_t needed = info_.slot_bytes[i];
   std::byte* start = nullptr;
   if (binding.memory == nullptr) {
@@ -135,9 +135,9 @@ Result<engine::SlotAddress> PlanHandle::ResolvePlaced(size_t i, const Binding& b
     start = binding.memory->data() + binding.offset;
   }
   TANDEM_RETURN_IF_ERROR(CheckAlignment(i, start));
-  engine::SlotAddress address;
+  runtime::SlotAddress address;
   address.own = start;
-  if (!placed_->symmetric(i)) return address;
+  if (!client_plan_->symmetric(i)) return address;
   const std::shared_ptr<TensorHandle> tensor = group_->FindTensor(start, needed);
   if (tensor == nullptr) {
     return BindingError(InvalidArgument("is symmetric, and bound to no symmetric tensor of the group"),
@@ -151,18 +151,18 @@ Result<engine::SlotAddress> PlanHandle::ResolvePlaced(size_t i, const Binding& b
   return address;
 }
 
-Result<PlacedBindings> PlanHandle::BindPlaced(std::span<const Binding> bindings,
-                                              const LaunchOptions& options) const {
+Result<ClientBindings> PlanHandle::BindAddresses(std::span<const Binding> bindings,
+                                                 const LaunchOptions& options) const {
   TANDEM_RETURN_IF_ERROR(CheckCount(bindings.size()));
-  PlacedBindings bound;
-  PlacedTag tag;
+  ClientBindings bound;
+  ClientTag tag;
   tag.Add(info_.plan_id);
   tag.Add(TagDigest(options.tag));
   SlotAddresses addresses{};
   for (size_t i = 0; i < bindings.size(); ++i) {
     bound.slots.emplace_back();
     if (info_.slot_bytes[i] == 0) continue;
-    Result<engine::SlotAddress> address = ResolvePlaced(i, bindings[i], &tag);
+    Result<runtime::SlotAddress> address = ResolveAddress(i, bindings[i], &tag);
     if (!address.ok()) return OfSlot(i, address.status());
     bound.slots.back() = *address;
     addresses[i] = reinterpret_cast<uintptr_t>(address->own);

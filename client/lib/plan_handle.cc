@@ -46,12 +46,12 @@ std::vector<PlanHandle::SlotRule> PlanHandle::RulesOf(const OpRequest& request) 
 }
 
 PlanHandle::PlanHandle(std::shared_ptr<GroupHandle> group, PlanInfo info, const OpRequest& request,
-                       std::shared_ptr<PlacedPlan> placed)
+                       std::shared_ptr<ClientPlan> client_plan)
     : group_(std::move(group)),
       info_(std::move(info)),
       rules_(RulesOf(request)),
       overlap_(request),
-      placed_(std::move(placed)),
+      client_plan_(std::move(client_plan)),
       state_(std::make_shared<ClientPlanState>(info_.plan_id, group_->state())) {}
 
 PlanHandle::~PlanHandle() {
@@ -84,7 +84,7 @@ Status PlanHandle::BeforeLaunch() {
 
 Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings,
                           const LaunchOptions& options) try {
-  if (placed_ != nullptr) return LaunchPlaced(ref, bindings, options);
+  if (client_plan_ != nullptr) return LaunchOnStream(ref, bindings, options);
   TANDEM_RETURN_IF_ERROR(BeforeLaunch());
   TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session().device());
   LaunchStreamStorage storage;
@@ -137,11 +137,11 @@ Status PlanHandle::Launch(StreamRef ref, std::span<const Binding> bindings,
 }
 TANDEM_CATCH_TO_STATUS
 
-Status PlanHandle::LaunchPlaced(StreamRef ref, std::span<const Binding> bindings,
-                                const LaunchOptions& options) {
+Status PlanHandle::LaunchOnStream(StreamRef ref, std::span<const Binding> bindings,
+                                  const LaunchOptions& options) {
   TANDEM_RETURN_IF_ERROR(session().CheckLaunchable());
   if (state_->Released()) return HasBeenReleased(info_.key);
-  TANDEM_RETURN_IF_ERROR(placed_->group().queue().Failed());
+  TANDEM_RETURN_IF_ERROR(client_plan_->group().queue().Failed());
   TANDEM_RETURN_IF_ERROR(group_->state()->Broken());
   TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session().device());
   LaunchStreamStorage storage;
@@ -149,22 +149,22 @@ Status PlanHandle::LaunchPlaced(StreamRef ref, std::span<const Binding> bindings
   TANDEM_ASSIGN_OR_RETURN(const bool capturing, stream->IsCapturing());
   uint64_t stream_id = kReplays;
   if (capturing) {
-    placed_->group().NoteCaptured();
+    client_plan_->group().NoteCaptured();
   } else {
     TANDEM_ASSIGN_OR_RETURN(stream_id, stream->Id());
   }
-  Result<PlacedBindings> bound = BindPlaced(bindings, options);
+  Result<ClientBindings> bound = BindAddresses(bindings, options);
   if (!bound.ok()) {
     // Nothing was captured: no replay will be missing. A launch is missing from now on.
-    if (!capturing) placed_->group().Refuse(info_.plan_id, bound.status());
+    if (!capturing) client_plan_->group().Refuse(info_.plan_id, bound.status());
     return bound.status();
   }
-  return placed_->Launch(*stream, capturing, stream_id, *std::move(bound), options.deadline, state_);
+  return client_plan_->Launch(*stream, capturing, stream_id, *std::move(bound), options.deadline, state_);
 }
 
 Result<uint64_t> PlanHandle::LaunchWithoutStream(std::span<const Binding> bindings,
                                                  const LaunchOptions& options) try {
-  if (placed_ != nullptr) {
+  if (client_plan_ != nullptr) {
     return FailedPrecondition("plan '" + info_.key + "' is placed in the client: launch it on a stream")
         .WithDetail({.reason = "CLIENT_PLACED"});
   }
@@ -231,7 +231,7 @@ Status PlanHandle::WaitPending(Clock::time_point deadline) {
   PollBackoff backoff;
   while (true) {
     session().ReapAll();
-    const bool judging = placed_ != nullptr && placed_->group().queue().AwaitsVerdict();
+    const bool judging = client_plan_ != nullptr && client_plan_->group().queue().AwaitsVerdict();
     if (state_->Pending() == 0 && !judging) return Status::Ok();
     if (Clock::now() >= deadline) {
       return DeadlineExceeded(std::to_string(state_->Pending()) + " launches of plan '" + info_.key +
@@ -281,7 +281,7 @@ Result<bool> PlanHandle::Query() try {
   session().ReapAll();
   if (std::optional<Status> failure = state_->TakeFailure(kAnyStream)) return *failure;
   if (state_->Pending() != 0) return false;
-  if (placed_ != nullptr && placed_->group().queue().AwaitsVerdict()) return false;
+  if (client_plan_ != nullptr && client_plan_->group().queue().AwaitsVerdict()) return false;
   for (uint64_t launch : DirectLaunches()) {
     Status status = WaitLaunch(launch, Milliseconds(0));
     if (status.code() == Code::kDeadlineExceeded && IsUnderWay(launch)) return false;
@@ -293,7 +293,7 @@ TANDEM_CATCH_TO_STATUS
 
 void PlanHandle::DropFailures() {
   const auto take = [this] {
-    return placed_ != nullptr ? state_->TakeFailure(kAnyStream) : state_->TakeOther(kAnyStream);
+    return client_plan_ != nullptr ? state_->TakeFailure(kAnyStream) : state_->TakeOther(kAnyStream);
   };
   while (take()) continue;
 }

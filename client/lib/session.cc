@@ -188,7 +188,7 @@ void ClientSession::ReapAll() {
     if (auto alive = channel.lock()) alive->Reap();
   }
   lock.unlock();
-  for (const auto& group : PlacedGroups()) group->queue().Look();
+  for (const auto& group : ClientGroups()) group->queue().Look();
 }
 
 void ClientSession::AddGroup(const std::shared_ptr<ClientGroupState>& group) {
@@ -208,12 +208,12 @@ void ClientSession::AddGroup(const std::shared_ptr<ClientGroupState>& group) {
   }
 }
 
-void ClientSession::AddPlaced(const std::shared_ptr<PlacedGroup>& group) {
+void ClientSession::AddClientGroup(const std::shared_ptr<ClientGroup>& group) {
   {
-    std::lock_guard lock(placed_mutex_);
-    std::erase_if(placed_, [](const auto& known) { return known.expired(); });
-    placed_.push_back(group);
-    has_placed_.store(true, std::memory_order_release);
+    std::lock_guard lock(client_groups_mutex_);
+    std::erase_if(client_groups_, [](const auto& known) { return known.expired(); });
+    client_groups_.push_back(group);
+    has_client_groups_.store(true, std::memory_order_release);
     if (group->queue().LookEvery().count() > 0) reporter_->Watch(group);
   }
   // The session may have ended since the plan was prepared.
@@ -221,7 +221,7 @@ void ClientSession::AddPlaced(const std::shared_ptr<PlacedGroup>& group) {
 }
 
 Result<std::function<void(FailureReport)>> ClientSession::FailureReports() {
-  std::lock_guard lock(placed_mutex_);
+  std::lock_guard lock(client_groups_mutex_);
   if (reporter_ == nullptr) {
     auto reporter = std::make_shared<FailureReporter>(control_.get());
     TANDEM_RETURN_IF_ERROR(reporter->Start());
@@ -231,18 +231,18 @@ Result<std::function<void(FailureReport)>> ClientSession::FailureReports() {
       [reporter = reporter_](FailureReport report) { reporter->Post(std::move(report)); });
 }
 
-std::vector<std::shared_ptr<PlacedGroup>> ClientSession::PlacedGroups() {
-  std::vector<std::shared_ptr<PlacedGroup>> groups;
-  if (!has_placed_.load(std::memory_order_acquire)) return groups;
-  std::lock_guard lock(placed_mutex_);
-  for (const auto& known : placed_) {
+std::vector<std::shared_ptr<ClientGroup>> ClientSession::ClientGroups() {
+  std::vector<std::shared_ptr<ClientGroup>> groups;
+  if (!has_client_groups_.load(std::memory_order_acquire)) return groups;
+  std::lock_guard lock(client_groups_mutex_);
+  for (const auto& known : client_groups_) {
     if (auto group = known.lock()) groups.push_back(std::move(group));
   }
   return groups;
 }
 
-void ClientSession::CutOffPlaced(const Status& why) {
-  for (const auto& group : PlacedGroups()) group->CutOff(why);
+void ClientSession::CutOffClientGroups(const Status& why) {
+  for (const auto& group : ClientGroups()) group->CutOff(why);
 }
 
 void ClientSession::OnEvent(std::function<void(const ClientEvent&)> callback) {
@@ -334,7 +334,7 @@ void ClientSession::Close(const Status& why) {
 }
 
 bool ClientSession::ReleaseChannels(const Status& why) {
-  CutOffPlaced(why);
+  CutOffClientGroups(why);
   bool captured = false;
   std::vector<std::shared_ptr<StreamChannel>> channels;
   {

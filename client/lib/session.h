@@ -17,11 +17,11 @@
 #include <vector>
 
 #include "client/lib/client_device.h"
+#include "client/lib/client_launch/client_group.h"
+#include "client/lib/client_launch/failure_reporter.h"
 #include "client/lib/control_api.h"
 #include "client/lib/fork_guard.h"
 #include "client/lib/launch_state.h"
-#include "client/lib/placed/failure_reporter.h"
-#include "client/lib/placed/placed_group.h"
 #include "client/lib/registrations.h"
 #include "client/lib/segment_cache.h"
 #include "client/lib/stream_channel.h"
@@ -70,7 +70,7 @@ class ClientSession : public std::enable_shared_from_this<ClientSession> {
 
   void AddGroup(const std::shared_ptr<ClientGroupState>& group);
   // Ends the launches of `group` once the session is over, when nobody else writes verdicts.
-  void AddPlaced(const std::shared_ptr<PlacedGroup>& group);
+  void AddClientGroup(const std::shared_ptr<ClientGroup>& group);
   // Where groups report failures to; any thread, also after the session's end.
   // RESOURCE_EXHAUSTED: the thread that reports cannot be started.
   Result<std::function<void(FailureReport)>> FailureReports();
@@ -120,8 +120,8 @@ class ClientSession : public std::enable_shared_from_this<ClientSession> {
   // Ends every channel's waits; true if some must be served again.
   bool ReleaseChannels(const Status& why);
   void Forget(const std::shared_ptr<StreamChannel>& channel);
-  std::vector<std::shared_ptr<PlacedGroup>> PlacedGroups();
-  void CutOffPlaced(const Status& why);
+  std::vector<std::shared_ptr<ClientGroup>> ClientGroups();
+  void CutOffClientGroups(const Status& why);
 
   std::unique_ptr<ClientControl> control_;
   AttachInfo info_;
@@ -142,10 +142,10 @@ class ClientSession : public std::enable_shared_from_this<ClientSession> {
   std::map<uint64_t, std::weak_ptr<ClientGroupState>> groups_;
   std::map<uint64_t, std::vector<ControlEvent>> early_events_;  // of groups whose join has not returned yet
 
-  std::mutex placed_mutex_;
-  std::vector<std::weak_ptr<PlacedGroup>> placed_;
-  std::atomic<bool> has_placed_{false};
-  std::shared_ptr<FailureReporter> reporter_;  // null before the first placed group
+  std::mutex client_groups_mutex_;
+  std::vector<std::weak_ptr<ClientGroup>> client_groups_;
+  std::atomic<bool> has_client_groups_{false};
+  std::shared_ptr<FailureReporter> reporter_;  // null before the first client group
 
   std::mutex callback_mutex_;              // held while the callback runs
   std::atomic<std::thread::id> caller_{};  // who runs it

@@ -8,9 +8,9 @@
 
 #include "daemon/control/channels/channel_service.h"
 #include "daemon/control/channels/launch_service.h"
-#include "daemon/control/clients/client_memory.h"
-#include "daemon/control/clients/failure_service.h"
-#include "daemon/control/clients/renewal_service.h"
+#include "daemon/control/client_groups/client_memory.h"
+#include "daemon/control/client_groups/failure_service.h"
+#include "daemon/control/client_groups/renewal_service.h"
 #include "daemon/control/engines/engine_service.h"
 #include "daemon/control/engines/group_restorer.h"
 #include "daemon/control/groups/group_installer.h"

@@ -259,7 +259,7 @@ OperationPlan ChoosePlacement(std::span<const OpRequest> requests, const GroupCo
 }
 
 // MakePlan by the group's placement.
-Result<OperationPlan> PlanPlaced(std::span<const OpRequest> requests, const GroupContext& group) {
+Result<OperationPlan> PlanAt(std::span<const OpRequest> requests, const GroupContext& group) {
   TANDEM_ASSIGN_OR_RETURN(OperationPlan plan, PlanUnchecked(requests, group));
   if (group.placement == PlanPlacement::kClient) {
     Result<OperationPlan> placed = PlaceInClient(requests, group, std::move(plan));
@@ -289,13 +289,13 @@ Result<OperationPlan> MakePlan(std::span<const OpRequest> requests, const GroupC
     }
     GroupContext engines = group;
     engines.placement = PlanPlacement::kEngine;
-    Result<OperationPlan> plan = PlanPlaced(requests, engines);
+    Result<OperationPlan> plan = PlanAt(requests, engines);
     if (plan.ok()) plan->placement_reason = group.no_client_plans;
     return plan;
   }
   GroupContext own = group;
   if (!requests.empty()) own.placement = AskedPlacement(requests[0], group);
-  return PlanPlaced(requests, own);
+  return PlanAt(requests, own);
 }
 
 }  // namespace tandem::plan

@@ -10,9 +10,10 @@ uint64_t NowNs() {
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
 }
 
-LaunchContext ContextOf(const EnginePlan& plan, uint64_t epoch, std::span<const SlotAddress> slots) {
+runtime::LaunchContext ContextOf(const EnginePlan& plan, uint64_t epoch,
+                                 std::span<const runtime::SlotAddress> slots) {
   const EngineGroup& group = *plan.group;
-  LaunchContext context;
+  runtime::LaunchContext context;
   context.epoch = epoch;
   if (plan.workspace) {
     context.workspace = plan.workspace->half[epoch & 1];

@@ -15,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "engine/executor/executor.h"
 #include "engine/launch/forecast.h"
 #include "engine/launch/launch_state.h"
 #include "engine/launch/launch_times.h"
@@ -25,6 +24,7 @@
 #include "ipc/order_log.h"
 #include "ipc/stats_area.h"
 #include "kernels/backend.h"
+#include "runtime/executor/executor.h"
 
 namespace tandem::engine {
 
@@ -115,12 +115,12 @@ struct Launch {
   uint64_t digest = 0;
   Failure failure;  // of a launch that is kFailing
   uint64_t epoch = 0;
-  uint64_t ticket = 0;                  // the engine's completion word reaches it when the lanes are through
-  bool alone = false;                   // no program was on the lanes when it was enqueued
-  bool speculative = false;             // its first kernel was on lane 0 already
-  TimingEvents events;                  // of a launch that is timed by events, else none
-  std::vector<StepEvents> step_events;  // of a sampled launch, else empty; they are the plan's
-  std::vector<SlotAddress> slots;
+  uint64_t ticket = 0;       // the engine's completion word reaches it when the lanes are through
+  bool alone = false;        // no program was on the lanes when it was enqueued
+  bool speculative = false;  // its first kernel was on lane 0 already
+  TimingEvents events;       // of a launch that is timed by events, else none
+  std::vector<runtime::StepEvents> step_events;  // of a sampled launch, else empty; they are the plan's
+  std::vector<runtime::SlotAddress> slots;
   std::vector<std::shared_ptr<Registration>> pins;
 
   bool Is(LaunchState state) const { return progress.state() == state; }
@@ -198,7 +198,7 @@ struct EnginePlan {
   uint64_t id = 0;
   EngineGroup* group = nullptr;
   uint32_t index = 0;  // row in the group's arrival table
-  std::unique_ptr<CompiledProgram> program;
+  std::unique_ptr<runtime::CompiledProgram> program;
   std::vector<SlotRule> slots;
   std::shared_ptr<Workspace> workspace;
   bool latency_class = false;
@@ -247,7 +247,8 @@ inline constexpr uint64_t RunLimitNs(uint64_t asked_ns, uint64_t groups_ns) {
 
 // The context that a launch with this epoch and these slots is enqueued with, without events, guard and the
 // lanes' state.
-LaunchContext ContextOf(const EnginePlan& plan, uint64_t epoch, std::span<const SlotAddress> slots);
+runtime::LaunchContext ContextOf(const EnginePlan& plan, uint64_t epoch,
+                                 std::span<const runtime::SlotAddress> slots);
 
 // CLOCK_MONOTONIC in nanoseconds.
 uint64_t NowNs();

@@ -273,7 +273,7 @@ void LaunchQueue::Activate(EnginePlan* plan, const LaunchRequest& request, uint6
 }
 
 Status LaunchQueue::ResolveBindings(const EnginePlan& plan, const LaunchRequest& request,
-                                    std::vector<SlotAddress>* slots,
+                                    std::vector<runtime::SlotAddress>* slots,
                                     std::vector<std::shared_ptr<Registration>>* pins,
                                     uint64_t* digest) const {
   const EngineGroup& group = *plan.group;

@@ -155,8 +155,8 @@ class LaunchQueue {
   void Activate(EnginePlan* plan, const LaunchRequest& request, uint64_t count, uint64_t now);
   // Slots, pins and digest of a launch; nothing stays pinned on an error.
   Status ResolveBindings(const EnginePlan& plan, const LaunchRequest& request,
-                         std::vector<SlotAddress>* slots, std::vector<std::shared_ptr<Registration>>* pins,
-                         uint64_t* digest) const;
+                         std::vector<runtime::SlotAddress>* slots,
+                         std::vector<std::shared_ptr<Registration>>* pins, uint64_t* digest) const;
   // Why a launch of a plan that this engine does not have, or that is another session's, cannot be made.
   Failure UnknownPlan(const LaunchRequest& request, bool foreign) const;
   // Why the plan's next launch on this rank is refused without a number; OK: it gets one.

@@ -88,7 +88,7 @@ Status LaunchQueue::EnqueueOnLanes(EnginePlan* plan) {
     if (status.ok()) launch.events = *std::move(events);
     timing_.PrepareSteps(plan);
   }
-  LaunchContext context = ContextOf(*plan, launch.epoch, launch.slots);
+  runtime::LaunchContext context = ContextOf(*plan, launch.epoch, launch.slots);
   context.first_kernel_enqueued = launch.speculative;
   context.step_events = launch.step_events;
   context.lanes_idle = launch.alone;

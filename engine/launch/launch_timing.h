@@ -60,8 +60,8 @@ class LaunchTiming {
     TraceRecord record;       // its times are estimates
     LaunchObserved observed;  // without the events' times
     TimingEvents events;
-    std::vector<StepEvents> steps;  // the plan's
-    size_t next_step = 0;           // the first that has not been read
+    std::vector<runtime::StepEvents> steps;  // the plan's
+    size_t next_step = 0;                    // the first that has not been read
   };
   void ReadStep(Unread& unread);
   void Finish(Unread unread);

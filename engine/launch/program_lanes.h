@@ -16,10 +16,10 @@
 #include <optional>
 #include <vector>
 
-#include "engine/executor/executor.h"
 #include "engine/launch/stream_choice.h"
 #include "engine/launch/word_page.h"
 #include "kernels/backend.h"
+#include "runtime/executor/executor.h"
 #include "tandem/status.h"
 
 namespace tandem::engine {
@@ -32,7 +32,7 @@ class ProgramLanes {
 
   // Lane 0 keeps words back: flush them.
   Lane& lane0() { return *lanes_[0]; }
-  Executor& executor() { return executor_; }
+  runtime::Executor& executor() { return executor_; }
 
   // The number of the next program; tickets grow by one.
   uint64_t TakeTicket() { return ++last_ticket_; }
@@ -75,7 +75,7 @@ class ProgramLanes {
 
   WordPage words_;
   std::vector<std::unique_ptr<Lane>> lanes_;
-  Executor executor_;
+  runtime::Executor executor_;
   std::optional<StreamChoice> stream_choice_;  // none: lane 0 has one stream
   uint64_t last_ticket_ = 0;
   uint64_t last_fence_ = 0;

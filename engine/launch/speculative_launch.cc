@@ -30,7 +30,7 @@ Status SpeculativeLaunch::EnqueuePassed() {
 bool SpeculativeLaunch::Enqueue(ExpectedLaunch expected) {
   EnginePlan& plan = *expected.plan;
   ++turn_;
-  LaunchContext context = ContextOf(plan, expected.epoch, expected.slots);
+  runtime::LaunchContext context = ContextOf(plan, expected.epoch, expected.slots);
   context.guard = {GuardWord(*plan.group, turn_), turn_};
   if (LaunchTiming::IsTimed(plan.arrivals + 1)) {
     if (Result<TimingEvents> events = timing_->TakeEvents(); events.ok())

@@ -38,7 +38,7 @@ namespace tandem::engine {
 struct ExpectedLaunch {
   EnginePlan* plan = nullptr;
   uint64_t epoch = 0;
-  std::vector<SlotAddress> slots;
+  std::vector<runtime::SlotAddress> slots;
   std::vector<std::shared_ptr<Registration>> pins;
   std::shared_ptr<Forecast> forecast;
 };

@@ -98,9 +98,9 @@ TEST_F(EngineMemoryTest, ForeignMemoryMayBeginInsideItsFirstChunk) {
   for (int i = 0; i < 2; ++i) fds.push_back(std::move(*CreateSealedMemfd("chunk", 8192)));
   const std::vector<SlotRule> rules = {
       {.span_bytes = 4096, .alignment = 16, .symmetric = false, .alias_of = -1}};
-  auto resolve = [&](uint64_t offset, SlotAddress* address) {
+  auto resolve = [&](uint64_t offset, runtime::SlotAddress* address) {
     const std::vector<LaunchBinding> bindings = {{5, offset}};
-    std::vector<SlotAddress> addresses;
+    std::vector<runtime::SlotAddress> addresses;
     std::vector<std::shared_ptr<Registration>> pins;
     uint64_t digest = 0;
     Status status = memory_->Resolve(bindings, rules, {.session_id = 3}, &addresses, &pins, &digest);
@@ -123,7 +123,7 @@ TEST_F(EngineMemoryTest, ForeignMemoryMayBeginInsideItsFirstChunk) {
   Mapping second = std::move(*Mapping::Map(fds[1].get(), 0, 8192, true));
   first.data()[4096] = std::byte{41};
   second.data()[0] = std::byte{42};
-  SlotAddress address;
+  runtime::SlotAddress address;
   ASSERT_TRUE(resolve(0, &address).ok());
   EXPECT_EQ(address.own[0], std::byte{41});
   ASSERT_TRUE(resolve(4096, &address).ok());
@@ -144,7 +144,7 @@ TEST_F(EngineMemoryTest, SlotsOfAnOperationInPlaceAreBoundAlike) {
   std::vector<SlotRule> rules = {whole, whole};
   rules[1].alias_of = 0;
   const auto resolve = [&](LaunchBinding input, LaunchBinding output) {
-    std::vector<SlotAddress> addresses;
+    std::vector<runtime::SlotAddress> addresses;
     std::vector<std::shared_ptr<Registration>> pins;
     uint64_t digest = 0;
     return memory_->Resolve(std::vector<LaunchBinding>{input, output}, rules, {.session_id = 3}, &addresses,

@@ -65,14 +65,14 @@ bool MeetsNobody(std::span<const RankProgram> programs) {
 Status CheckHistory(std::vector<const verify::LaunchGraph*> launches, int period,
                     const verify::ChainTable& chains, const VerifyOptions& options, bool meet = true) {
   TANDEM_ASSIGN_OR_RETURN(verify::History history,
-                          verify::OrderLaunches(std::move(launches), chains.size(), !options.client_placed));
+                          verify::OrderLaunches(std::move(launches), chains.size(), !options.in_client));
   if (meet) TANDEM_RETURN_IF_ERROR(verify::CheckClosed(history, period));
-  if (options.client_placed) TANDEM_RETURN_IF_ERROR(verify::CheckEntries(history, period));
+  if (options.in_client) TANDEM_RETURN_IF_ERROR(verify::CheckEntries(history, period));
   return verify::CheckRaces(history, period, options.alternate_parity);
 }
 
 Status CheckAlone(std::span<const RankProgram> programs, const VerifyOptions& options) {
-  if (!options.client_placed || programs.size() == 1) return Status::Ok();
+  if (!options.in_client || programs.size() == 1) return Status::Ok();
   return verify::Refuse("NOT_CLOSED", "the programs meet no peer: only an engine's start lets ranks meet");
 }
 
@@ -83,7 +83,7 @@ Status VerifyPrograms(std::span<const RankProgram> programs, const VerifyContext
   TANDEM_RETURN_IF_ERROR(verify::CheckPrograms(programs, context));
   const bool meet = !MeetsNobody(programs);
   if (!meet) TANDEM_RETURN_IF_ERROR(CheckAlone(programs, options));
-  if (options.client_placed) TANDEM_RETURN_IF_ERROR(verify::CheckZeroedWords(programs));
+  if (options.in_client) TANDEM_RETURN_IF_ERROR(verify::CheckZeroedWords(programs));
   verify::ChainTable chains;
   TANDEM_ASSIGN_OR_RETURN(verify::LaunchGraph graph,
                           verify::ExpandLaunch(programs, context, options, chains));

@@ -39,7 +39,7 @@ struct VerifyOptions {
   // peer's bulk area or symmetric operands: else "NO_ENTRY". A word that a fused kernel writes at a peer must
   // be awaited there in the same launch: else "UNAWAITED". Programs
   // that meet no peer do not close.
-  bool client_placed = false;
+  bool in_client = false;
 };
 
 // OK, or INTERNAL. The message names the two steps (rank, launch, step index, label) and the fault.
@@ -56,7 +56,7 @@ Status VerifyPair(std::span<const RankProgram> p, const VerifyContext& p_context
 // Checks the form that client placement needs: every rank's program is one kernel that meets the peers, and
 // beside it steps on the rank's own operands and bulk area. FAILED_PRECONDITION with detail.reason
 // "NOT_ONE_KERNEL" and a message that names the step. Expects programs that have been verified. Says nothing
-// about the order of launches: for that verify with `client_placed`.
+// about the order of launches: for that verify with `in_client`.
 Status CheckOneKernel(std::span<const RankProgram> programs);
 
 }  // namespace tandem::plan

@@ -4,10 +4,10 @@
 
 #include <string>
 
-#include "engine/executor/executor.h"
 #include "program/program.h"
 #include "program/program_codec.h"
 #include "program/verifier/verifier.h"
+#include "runtime/executor/executor.h"
 #include "tandem/engine/v1/program.pb.h"
 #include "tests/fuzz/fuzz_input.h"
 
@@ -39,12 +39,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::Expect(encoded.SerializeAsString() == encoded_again.SerializeAsString(), "the codec loses something");
   fuzz::Expect(plan::ListProgram(*program) == plan::ListProgram(*again), "the listing changes");
 
-  engine::ProgramLimits limits;
+  runtime::ProgramLimits limits;
   limits.rank = program->rank;
   limits.world_size = program->world_size;
   limits.workspace_bytes = limits.bulk_bytes = kBytes;
   limits.slots = {{.bytes = kBytes, .symmetric = true}, {.bytes = kBytes, .symmetric = false}};
-  engine::CompiledProgram::Compile(*program, limits).ok();
+  runtime::CompiledProgram::Compile(*program, limits).ok();
 
   if (Small(*program)) {
     std::vector<plan::RankProgram> programs(static_cast<size_t>(program->world_size), *program);

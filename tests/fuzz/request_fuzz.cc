@@ -9,9 +9,9 @@
 
 #include "daemon/control/validate.h"
 #include "daemon/planner/planner.h"
-#include "engine/executor/executor.h"
 #include "program/program_codec.h"
 #include "program/verifier/verifier.h"
+#include "runtime/executor/executor.h"
 #include "tandem/engine/v1/program.pb.h"
 #include "tandem/v1/tandem.pb.h"
 #include "tests/fuzz/fuzz_input.h"
@@ -57,7 +57,7 @@ void CheckPlan(const plan::OperationPlan& plan, const std::vector<OpRequest>& re
     Result<plan::RankProgram> decoded = plan::DecodeProgram(message);
     fuzz::Expect(decoded.ok(),
                  "a planned program does not decode: " + decoded.status().ToString() + "\n" + what);
-    engine::ProgramLimits limits;
+    runtime::ProgramLimits limits;
     limits.rank = static_cast<int>(rank);
     limits.world_size = static_cast<int>(requests.size());
     limits.workspace_bytes = plan.workspace_bytes;
@@ -66,7 +66,7 @@ void CheckPlan(const plan::OperationPlan& plan, const std::vector<OpRequest>& re
       limits.slots.push_back(
           {.bytes = context->operand_bytes[rank][slot], .symmetric = context->symmetric[slot]});
     }
-    auto compiled = engine::CompiledProgram::Compile(*decoded, limits);
+    auto compiled = runtime::CompiledProgram::Compile(*decoded, limits);
     fuzz::Expect(compiled.ok(),
                  "a planned program does not compile: " + compiled.status().ToString() + "\n" + what);
   }

@@ -111,13 +111,13 @@ class Engine {
     plan->index = index;
     program.rank = group->rank;
     program.world_size = group->world_size;
-    ProgramLimits limits;
+    runtime::ProgramLimits limits;
     limits.world_size = group->world_size;
     for (int i = 0; i < slots; ++i) {
       limits.slots.push_back({.bytes = kSpanBytes, .symmetric = false});
       plan->slots.push_back({.span_bytes = kSpanBytes, .alignment = 16, .symmetric = false, .alias_of = -1});
     }
-    plan->program = std::move(*CompiledProgram::Compile(program, limits));
+    plan->program = std::move(*runtime::CompiledProgram::Compile(program, limits));
     const uint64_t id = plan->id;
     Status added = queue_->AddPlan(std::move(plan));
     fuzz::Expect(added.ok(), added.ToString());

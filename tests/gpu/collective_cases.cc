@@ -6,7 +6,7 @@
 
 #include "kernels/host/reduce.h"
 
-namespace tandem::engine {
+namespace tandem::runtime {
 namespace {
 
 Operand MakeOperand(Role role, std::vector<int64_t> shape, const CollectiveCase& test) {
@@ -159,4 +159,4 @@ std::vector<std::byte> GetOutput(const CollectiveCase& test, KernelGroup* group,
   return out;
 }
 
-}  // namespace tandem::engine
+}  // namespace tandem::runtime

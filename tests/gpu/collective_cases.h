@@ -14,7 +14,7 @@
 #include "tandem/op_request.h"
 #include "tests/gpu/kernel_group.h"
 
-namespace tandem::engine {
+namespace tandem::runtime {
 
 struct CollectiveCase {
   Op op = Op::kAllReduce;
@@ -48,4 +48,4 @@ void SetInput(const CollectiveCase& test, KernelGroup* group, int rank, int laun
               std::vector<std::byte> in);
 std::vector<std::byte> GetOutput(const CollectiveCase& test, KernelGroup* group, int rank, int launch);
 
-}  // namespace tandem::engine
+}  // namespace tandem::runtime

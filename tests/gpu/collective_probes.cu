@@ -131,13 +131,13 @@ Status Run(Kernel kernel, const Launch& launch, CUstream_st* stream) {
 }
 
 template <typename Probe>
-Status RunPlaced(const PlacedKernelLaunch& placed, CUstream_st* stream) {
-  if (const auto* phases = std::get_if<PlacedPhasesLaunch>(&placed)) {
-    RunPlacedPhases<uint32_t, 8, Probe>
+Status RunClientLaunch(const ClientKernelLaunch& launch, CUstream_st* stream) {
+  if (const auto* phases = std::get_if<ClientPhasesLaunch>(&launch)) {
+    RunClientPhases<uint32_t, 8, Probe>
         <<<static_cast<unsigned>(phases->phases.blocks), kCollectiveThreads, 0, stream>>>(*phases);
     return LaunchStatus("a probe");
   }
-  const auto& packets = std::get<PlacedPacketsLaunch>(placed);
+  const auto& packets = std::get<ClientPacketsLaunch>(launch);
   const auto blocks = static_cast<unsigned>(packets.packets.blocks);
   if (packets.dense) {
     DenseKernels<Probe>::Of(
@@ -146,21 +146,21 @@ Status RunPlaced(const PlacedKernelLaunch& placed, CUstream_st* stream) {
     return LaunchStatus("a probe");
   }
   if (packets.packets.shape == PacketShape::kTwoShot) {
-    RunPlacedPackets<uint32_t, 8, PacketShape::kTwoShot, Probe>
+    RunClientPackets<uint32_t, 8, PacketShape::kTwoShot, Probe>
         <<<blocks, kCollectiveThreads, 0, stream>>>(packets);
   } else {
-    RunPlacedPackets<uint32_t, 8, PacketShape::kSum, Probe>
+    RunClientPackets<uint32_t, 8, PacketShape::kSum, Probe>
         <<<blocks, kCollectiveThreads, 0, stream>>>(packets);
   }
   return LaunchStatus("a probe");
 }
 
 template <typename Probe>
-Status LoadPlacedProbes() {
+Status LoadClientProbes() {
   TANDEM_RETURN_IF_ERROR(
-      LoadKernel("a probe", reinterpret_cast<const void*>(&RunPlacedPhases<uint32_t, 8, Probe>)));
+      LoadKernel("a probe", reinterpret_cast<const void*>(&RunClientPhases<uint32_t, 8, Probe>)));
   TANDEM_RETURN_IF_ERROR(LoadKernel(
-      "a probe", reinterpret_cast<const void*>(&RunPlacedPackets<uint32_t, 8, PacketShape::kSum, Probe>)));
+      "a probe", reinterpret_cast<const void*>(&RunClientPackets<uint32_t, 8, PacketShape::kSum, Probe>)));
   for (const PacketShape shape : {PacketShape::kSum, PacketShape::kGather, PacketShape::kTwoShot}) {
     for (const int world : {2, 4, 8}) {
       TANDEM_RETURN_IF_ERROR(LoadKernel(
@@ -168,7 +168,7 @@ Status LoadPlacedProbes() {
     }
   }
   return LoadKernel(
-      "a probe", reinterpret_cast<const void*>(&RunPlacedPackets<uint32_t, 8, PacketShape::kTwoShot, Probe>));
+      "a probe", reinterpret_cast<const void*>(&RunClientPackets<uint32_t, 8, PacketShape::kTwoShot, Probe>));
 }
 
 template <typename Probe>
@@ -193,11 +193,11 @@ Status LaunchPacketsWithDelays(const PacketsLaunch& launch, Fault fault, CUstrea
   return Run(PacketProbe<Right>(launch.shape), launch, stream);
 }
 
-Status LaunchPlacedWithDelays(const PlacedKernelLaunch& launch, Fault fault, CUstream_st* stream) {
+Status LaunchClientWithDelays(const ClientKernelLaunch& launch, Fault fault, CUstream_st* stream) {
   switch (fault) {
-    case Fault::kNone: return RunPlaced<Right>(launch, stream);
-    case Fault::kFlagBeforeData: return RunPlaced<FlagFirst>(launch, stream);
-    case Fault::kStaleEpoch: return RunPlaced<StaleLaunch>(launch, stream);
+    case Fault::kNone: return RunClientLaunch<Right>(launch, stream);
+    case Fault::kFlagBeforeData: return RunClientLaunch<FlagFirst>(launch, stream);
+    case Fault::kStaleEpoch: return RunClientLaunch<StaleLaunch>(launch, stream);
   }
   return InvalidArgument("fault");
 }
@@ -226,9 +226,9 @@ Status LaunchCheckSum(const uint32_t* data, int64_t count, int64_t first, int wo
 }
 
 Status LoadProbes() {
-  TANDEM_RETURN_IF_ERROR(LoadPlacedProbes<Right>());
-  TANDEM_RETURN_IF_ERROR(LoadPlacedProbes<FlagFirst>());
-  TANDEM_RETURN_IF_ERROR(LoadPlacedProbes<StaleLaunch>());
+  TANDEM_RETURN_IF_ERROR(LoadClientProbes<Right>());
+  TANDEM_RETURN_IF_ERROR(LoadClientProbes<FlagFirst>());
+  TANDEM_RETURN_IF_ERROR(LoadClientProbes<StaleLaunch>());
   for (const void* kernel :
        {reinterpret_cast<const void*>(&FillNext), reinterpret_cast<const void*>(&CheckLast)}) {
     TANDEM_RETURN_IF_ERROR(LoadKernel("a probe", kernel));

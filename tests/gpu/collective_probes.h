@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/collectives/placed_plan.h"
+#include "kernels/cuda/collectives/client_plan.h"
 #include "kernels/cuda/device/collective.h"
 
 namespace tandem::cuda {
@@ -20,7 +20,7 @@ Status LaunchPhasesWithDelays(const PhasesLaunch& launch, Fault fault, CUstream_
 Status LaunchPacketsWithDelays(const PacketsLaunch& launch, Fault fault, CUstream_st* stream);
 
 // The same for client-placed kernels.
-Status LaunchPlacedWithDelays(const PlacedKernelLaunch& launch, Fault fault, CUstream_st* stream);
+Status LaunchClientWithDelays(const ClientKernelLaunch& launch, Fault fault, CUstream_st* stream);
 
 // data[i] = a hash of rank, epoch and i.
 Status LaunchFill(uint32_t* data, int64_t count, int rank, uint64_t epoch, CUstream_st* stream);

@@ -14,7 +14,7 @@
 #include "tests/gpu/cuda_machine.h"
 #include "tests/gpu/kernel_group.h"
 
-namespace tandem::engine {
+namespace tandem::runtime {
 namespace {
 
 // One block of the widest kernel fills an SM.
@@ -336,4 +336,4 @@ TEST(CudaCollectiveTest, AGuardThatIsRaisedLeavesTheLaunchOutAndTheNextRuns) {
 }
 
 }  // namespace
-}  // namespace tandem::engine
+}  // namespace tandem::runtime

@@ -14,7 +14,7 @@
 #include "drivers/cuda/cuda_driver.h"
 #include "kernels/cuda/cuda_backend.h"
 
-namespace tandem::engine {
+namespace tandem::runtime {
 namespace {
 
 constexpr size_t kWordBytes = size_t{1} << 16;
@@ -153,4 +153,4 @@ int MostRanks() {
   return gpus;
 }
 
-}  // namespace tandem::engine
+}  // namespace tandem::runtime

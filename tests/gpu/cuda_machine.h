@@ -6,13 +6,13 @@
 #include <cstddef>
 #include <memory>
 
-#include "engine/executor/tests/test_machine.h"
+#include "runtime/executor/tests/test_machine.h"
 
-namespace tandem::engine {
+namespace tandem::runtime {
 
 // `ranks` ranks, rank r on GPU r modulo the number of visible GPUs, each with an arena of `arena_bytes` (a
 // multiple of 2 MiB) that all of them map. Ends the program where there is no GPU. Ranks that share a GPU
 // have no communicators.
 std::unique_ptr<TestMachine> MakeCudaMachine(int ranks, size_t arena_bytes);
 
-}  // namespace tandem::engine
+}  // namespace tandem::runtime

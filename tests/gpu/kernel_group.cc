@@ -8,7 +8,7 @@
 
 #include "program/kernel_phases.h"
 
-namespace tandem::engine {
+namespace tandem::runtime {
 namespace {
 
 constexpr std::byte kGuard{0xC5};
@@ -141,8 +141,8 @@ CollectiveArgs KernelGroup::Args(int rank, uint64_t epoch, int launch) const {
   return args;
 }
 
-cuda::PlacedHalves KernelGroup::halves(int rank) const {
-  cuda::PlacedHalves halves;
+cuda::ClientHalves KernelGroup::halves(int rank) const {
+  cuda::ClientHalves halves;
   halves.half_bytes = half_bytes_;
   for (size_t peer = 0; peer < workspace_.size(); ++peer)
     halves.workspace[peer] = workspace_[peer].at[static_cast<size_t>(rank)];
@@ -208,4 +208,4 @@ bool KernelGroup::GuardsIntact() {
   return true;
 }
 
-}  // namespace tandem::engine
+}  // namespace tandem::runtime

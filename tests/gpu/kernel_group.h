@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "daemon/planner/planner.h"
-#include "engine/executor/tests/test_machine.h"
 #include "kernels/backend.h"
-#include "kernels/cuda/collectives/placed_plan.h"
+#include "kernels/cuda/collectives/client_plan.h"
 #include "kernels/cuda/lane/cuda_lane.h"
+#include "runtime/executor/tests/test_machine.h"
 
-namespace tandem::engine {
+namespace tandem::runtime {
 
 struct KernelGroupOptions {
   int max_blocks = 0;    // 0: as planned
@@ -61,7 +61,7 @@ class KernelGroup {
   cuda::CudaLane& lane(int rank) { return *lanes_[static_cast<size_t>(rank)]; }
   Word* abort_word() const { return abort_word_; }
   // The workspaces of all ranks, and `rank`'s own signal area, as `rank` maps them.
-  cuda::PlacedHalves halves(int rank) const;
+  cuda::ClientHalves halves(int rank) const;
   uint64_t* own_words(int rank) const;
   TestMachine& machine() { return *machine_; }
 
@@ -87,4 +87,4 @@ class KernelGroup {
   uint64_t finishes_ = 0;
 };
 
-}  // namespace tandem::engine
+}  // namespace tandem::runtime

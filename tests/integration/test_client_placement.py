@@ -15,11 +15,11 @@ AR = [["ar.in", 0], ["ar.out", 0]]
 AT_ONCE = 0.5
 
 
-class Placed(TandemTest):
+class InClient(TandemTest):
     gpus = 4
     world = 2
 
-    def placed(self, world=None, **arguments):
+    def prepared(self, world=None, **arguments):
         clients = self.group(world or self.world, options={"placement": "client"}, **arguments)
         for reply in self.all_reduce_plan(clients):
             self.assertIn("client: asked for; all ranks must launch in one order", reply["plan"]["placement"])
@@ -69,10 +69,10 @@ class Placed(TandemTest):
         return time.monotonic() - begin
 
 
-class Launches(Placed):
+class Launches(InClient):
     @needs_gpus(4)
     def test_operations_give_right_data_while_all_engines_stand_still(self):
-        clients = self.placed(world=4)
+        clients = self.prepared(world=4)
         engines = self.daemon.engine_pids()
         try:
             for pid in engines:
@@ -84,7 +84,7 @@ class Launches(Placed):
                 os.kill(pid, signal.SIGCONT)
 
     def test_graphs_and_calls_on_three_streams(self):
-        clients = self.placed()
+        clients = self.prepared()
         for name in "gh":
             everybody(clients, "capture", graph=name, launches=[{"plan": "ar", "bindings": AR}] * 3)
         for index in range(60):
@@ -97,7 +97,7 @@ class Launches(Placed):
         self.check_all_reduce(clients)
 
     def test_one_rank_may_replay_what_another_launches(self):
-        clients = self.placed()
+        clients = self.prepared()
         clients[0].call("capture", graph="g", launches=[{"plan": "ar", "bindings": AR}] * 4)
         for _ in range(10):
             clients[0].call("replay", graph="g")
@@ -107,7 +107,7 @@ class Launches(Placed):
         self.check_all_reduce(clients)
 
     def test_a_barrier_is_a_kernel_and_other_meetings_are_refused(self):
-        clients = self.placed()
+        clients = self.prepared()
         everybody(clients, "prepare", key="b", plan="b", request={"op": "barrier", "operands": []})
         everybody(clients, "launch", plan="b", bindings=[], times=50)
         everybody(clients, "sync")
@@ -118,7 +118,7 @@ class Launches(Placed):
             self.assertEqual(reply["detail"]["field"], "placement", reply)
 
     def test_launches_without_a_stream_are_refused(self):
-        clients = self.placed()
+        clients = self.prepared()
         failure = self.assertFails(
             "FAILED_PRECONDITION", clients[0].call, "launch_without_stream", plan="ar", bindings=AR
         )
@@ -145,7 +145,7 @@ class Launches(Placed):
             self.assertEqual(reply["code"], "INVALID_ARGUMENT", reply)
 
     def test_launches_are_counted_for_operators(self):
-        clients = self.placed()
+        clients = self.prepared()
         for _ in range(5):
             self.check_all_reduce(clients)
 
@@ -157,7 +157,7 @@ class Launches(Placed):
         wait_until(lambda: counted() == [], 10, "the group stays")
 
     def test_listings_name_the_rank_that_others_wait_for(self):
-        clients = self.placed()
+        clients = self.prepared()
         self.check_all_reduce(clients)
         clients[0].call("launch", plan="ar", bindings=AR)
         wait_until(lambda: "rank 1 has none under way" in self.daemon.ctl("groups").stdout, 10, "nobody is named")
@@ -183,7 +183,7 @@ class Launches(Placed):
     def test_rounds_leave_nothing_behind(self):
         counts = []
         for _ in range(12):
-            clients = self.placed()
+            clients = self.prepared()
             self.check_all_reduce(clients)
             everybody(clients, "leave")
             self.daemon.close_clients()
@@ -195,11 +195,11 @@ class Launches(Placed):
 
 
 @needs_gpus(3)
-class Deaths(Placed):
+class Deaths(InClient):
     world = 3
 
     def test_a_rank_killed_in_a_launch(self):
-        clients = self.placed()
+        clients = self.prepared()
         self.check_all_reduce(clients)
         self.launch(clients[:2])  # rank 2 is awaited by both
         seconds = self.kill_in(clients[:2], clients[1], clients[1].kill)
@@ -210,7 +210,7 @@ class Deaths(Placed):
         self.check_no_more(clients[2], "UNAVAILABLE")
 
     def test_a_rank_killed_before_its_launch(self):
-        clients = self.placed()
+        clients = self.prepared()
         self.launch(clients[:2])
         seconds = self.kill_in(clients[:2], clients[2], clients[2].kill)
         self.assertLess(seconds, AT_ONCE)
@@ -218,7 +218,7 @@ class Deaths(Placed):
             self.check_ended(client, "UNAVAILABLE", "RANK_LOST", [2])
 
     def test_a_rank_killed_behind_its_launches(self):
-        clients = self.placed()
+        clients = self.prepared()
         self.check_all_reduce(clients)
         clients[2].kill()
         wait_until(lambda: any(event["kind"] == "group_broken" for event in clients[0].call("events")["events"]), 10)
@@ -227,7 +227,7 @@ class Deaths(Placed):
             self.check_no_more(client, "UNAVAILABLE")
 
     def test_a_rank_killed_in_a_replay(self):
-        clients = self.placed()
+        clients = self.prepared()
         everybody(clients, "capture", graph="g", launches=[{"plan": "ar", "bindings": AR}] * 2)
         everybody(clients, "replay", graph="g")
         everybody(clients, "sync")
@@ -241,7 +241,7 @@ class Deaths(Placed):
             client.call("sync", deadline_ms=5000)
 
     def test_a_rank_killed_while_it_leaves(self):
-        clients = self.placed()
+        clients = self.prepared()
         self.launch(clients[:2])
         clients[1].send("leave", deadline_ms=30000)  # waits for its own launch
         seconds = self.kill_in(clients[:2], clients[1], clients[1].kill)
@@ -249,7 +249,7 @@ class Deaths(Placed):
         self.check_ended(clients[0], "UNAVAILABLE", "RANK_LOST", [1])
 
     def test_a_clean_leave_ends_later_launches_only(self):
-        clients = self.placed()
+        clients = self.prepared()
         self.check_all_reduce(clients)
         self.launch(clients[:1])  # waits for ranks that have not come
         clients[2].call("leave")
@@ -260,7 +260,7 @@ class Deaths(Placed):
         self.assertEqual(failure.detail["reason"], "RANK_LEFT")
 
     def test_an_engine_killed_changes_nothing(self):
-        clients = self.placed()
+        clients = self.prepared()
         self.daemon.kill_engine(0)  # before a launch
         self.check_all_reduce(clients)
         self.launch(clients[:2])
@@ -274,7 +274,7 @@ class Deaths(Placed):
             self.assertTrue(reply["ok"])
 
     def test_tandemd_killed_in_a_launch(self):
-        clients = self.placed()
+        clients = self.prepared()
         self.launch(clients[:2])
         seconds = self.kill_in(clients[:2], None, self.daemon.process.kill)
         self.assertLess(seconds, AT_ONCE)
@@ -283,7 +283,7 @@ class Deaths(Placed):
             self.assertEqual(failure.detail["reason"], "DAEMON_LOST")
 
     def test_tandemd_killed_before_and_behind_a_launch(self):
-        clients = self.placed()
+        clients = self.prepared()
         self.check_all_reduce(clients)
         self.daemon.process.kill()
         self.daemon.process.wait()
@@ -292,7 +292,7 @@ class Deaths(Placed):
         self.assertEqual(failure.detail["reason"], "DAEMON_LOST")
 
     def test_the_next_incarnation_is_right(self):
-        clients = self.placed()
+        clients = self.prepared()
         self.launch(clients[:2])
         clients[2].kill()
         everybody(clients[:2], "sync", deadline_ms=10000)
@@ -307,11 +307,11 @@ class Deaths(Placed):
 
 
 @needs_gpus(3)
-class LateRanks(Placed):
+class LateRanks(InClient):
     world = 3
 
     def test_a_stopped_rank_ends_the_group_by_the_deadline(self):
-        clients = self.placed(launch_deadline_ms=1500)
+        clients = self.prepared(launch_deadline_ms=1500)
         self.check_all_reduce(clients)
         clients[1].kill(signal.SIGSTOP)
         try:
@@ -329,21 +329,21 @@ class LateRanks(Placed):
 
     @needs_gpus(4)
     def test_the_rank_that_waits_for_nobody_is_named(self):
-        clients = self.placed(world=4, launch_deadline_ms=1500)
+        clients = self.prepared(world=4, launch_deadline_ms=1500)
         self.launch(clients[:3])
         for client in clients[:3]:
             client.call("sync", deadline_ms=20000)
             self.check_ended(client, "DEADLINE_EXCEEDED", "RANK_LATE", [3])
 
     def test_another_order_names_both_plans(self):
-        failure = self.launch_unlike(self.placed(world=2))
+        failure = self.launch_unlike(self.prepared(world=2))
         self.assertIn("plan 'other'", failure.message)
 
     def test_a_launch_that_is_refused_ends_the_group_with_the_reason(self):
-        self.launch_refused(self.placed(world=2))
+        self.launch_refused(self.prepared(world=2))
 
 
-class Configured(Placed):
+class Configured(InClient):
     extra = ("--placement", "client")
 
     def test_the_configuration_places_plans_in_clients(self):

@@ -6,19 +6,19 @@ import time
 import unittest
 
 from harness import everybody, wait_until
-from test_client_placement import AR, Placed
+from test_client_placement import AR, InClient
 from test_restart import RestartTest
 
 MOST_RANKS = 4
 DEADLINE_MS = 1500
 
 
-class RenewalTest(Placed):
+class RenewalTest(InClient):
     world = 3
 
     def stalled(self, late=1, **arguments):
         """A group whose rank `late` has not launched in time; the others know it."""
-        clients = self.placed(launch_deadline_ms=DEADLINE_MS, **arguments)
+        clients = self.prepared(launch_deadline_ms=DEADLINE_MS, **arguments)
         self.check_all_reduce(clients)
         self.stall(clients, late)
         return clients
@@ -47,7 +47,7 @@ class RenewalTest(Placed):
 
 class Renewal(RenewalTest):
     def test_plans_and_graphs_go_on(self):
-        clients = self.placed(launch_deadline_ms=DEADLINE_MS)
+        clients = self.prepared(launch_deadline_ms=DEADLINE_MS)
         everybody(clients, "capture", graph="g", launches=[{"plan": "ar", "bindings": AR}] * 3)
         for late in (1, 0):
             self.stall(clients, late)
@@ -63,7 +63,7 @@ class Renewal(RenewalTest):
             self.check_replays(clients, times=4)
 
     def test_a_stopped_rank_comes_back(self):
-        clients = self.placed(launch_deadline_ms=DEADLINE_MS)
+        clients = self.prepared(launch_deadline_ms=DEADLINE_MS)
         self.check_all_reduce(clients)
         clients[1].kill(signal.SIGSTOP)
         try:
@@ -74,7 +74,7 @@ class Renewal(RenewalTest):
         self.check_all_reduce(clients)
 
     def test_a_failed_replay_goes_on(self):
-        clients = self.placed(launch_deadline_ms=DEADLINE_MS)
+        clients = self.prepared(launch_deadline_ms=DEADLINE_MS)
         everybody(clients, "capture", graph="g", launches=[{"plan": "ar", "bindings": AR}] * 3)
         everybody(clients, "replay", graph="g", times=2)
         for client in clients[:2]:
@@ -87,7 +87,7 @@ class Renewal(RenewalTest):
         self.check_replays(clients, times=5)
 
     def test_ranks_that_have_ended_different_launches_go_on_alike(self):
-        clients = self.placed(launch_deadline_ms=DEADLINE_MS)
+        clients = self.prepared(launch_deadline_ms=DEADLINE_MS)
         for launches in (1, 2, 7):
             self.launch(clients, times=launches)
             everybody(clients, "sync")
@@ -100,7 +100,7 @@ class Renewal(RenewalTest):
                 self.check_all_reduce(clients)
 
     def test_launches_stay_counted(self):
-        clients = self.placed(launch_deadline_ms=DEADLINE_MS)
+        clients = self.prepared(launch_deadline_ms=DEADLINE_MS)
         self.launch(clients, times=5)
         everybody(clients, "sync")
         self.stall(clients)
@@ -139,7 +139,7 @@ class Renewal(RenewalTest):
             self.assertFails("UNAVAILABLE", client.call, "renew")
 
     def test_a_mismatch_and_a_refused_launch_go_on(self):
-        clients = self.placed(world=2)
+        clients = self.prepared(world=2)
         self.launch_unlike(clients)
         self.renew(clients)
         self.check_all_reduce(clients)
@@ -148,7 +148,7 @@ class Renewal(RenewalTest):
         self.check_all_reduce(clients)
 
     def test_a_group_that_has_not_failed_may_be_renewed(self):
-        clients = self.placed()
+        clients = self.prepared()
         for _ in range(20):
             self.renew(clients)
             self.check_all_reduce(clients)

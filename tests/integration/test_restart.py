@@ -266,14 +266,14 @@ class AtAnyMoment(RestartTest):
 
 
 class ClientPlacement(RestartTest):
-    def placed(self):
+    def prepared(self):
         clients = self.group(2, options={"placement": "client"})
         self.all_reduce_plan(clients)
         self.check_all_reduce(clients)
         return clients
 
-    def test_client_placed_launches_go_on(self):
-        clients = self.placed()
+    def test_launches_in_clients_go_on(self):
+        clients = self.prepared()
         for _ in range(2):
             self.end_daemon()
             for _ in range(3):
@@ -285,7 +285,7 @@ class ClientPlacement(RestartTest):
         self.check_nothing_was_lost(clients)
 
     def test_the_next_tandemd_ends_launches_of_a_rank_that_dies(self):
-        clients = self.placed()
+        clients = self.prepared()
         self.restart()
         everybody(clients, "check")
         clients[0].call("launch", plan="ar", bindings=BINDINGS)

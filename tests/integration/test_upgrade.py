@@ -145,7 +145,7 @@ class Upgrade(TandemTest):
     def test_another_state_version_ends_jobs_by_name_and_works(self):
         self.check_other_state("engine")
 
-    def test_another_state_version_ends_client_placed_jobs_by_name_too(self):
+    def test_another_state_version_ends_client_client_jobs_by_name_too(self):
         self.check_other_state("client")
 
     def check_other_state(self, placement):

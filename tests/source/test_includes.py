@@ -23,8 +23,8 @@ ROOMS = {
     "kernels": ["common", "program"],
     "kernels/host": ["common", "program", "kernels"],
     "kernels/cuda": ["common", "program", "kernels", "kernels/host", "drivers"],
-    "engine/executor": ["common", "program", "kernels"],
-    "engine/launch": ["common", "ipc", "program", "kernels", "engine", "engine/executor"],
+    "runtime/executor": ["common", "program", "kernels"],
+    "engine/launch": ["common", "ipc", "program", "kernels", "engine", "runtime/executor"],
     "engine": [
         "common",
         "proto",
@@ -35,7 +35,7 @@ ROOMS = {
         "kernels/host",
         "kernels/cuda",
         "engine/launch",
-        "engine/executor",
+        "runtime/executor",
     ],
     "daemon/topology": ["common", "drivers"],
     "daemon/config": ["common"],
@@ -90,7 +90,7 @@ ROOMS = {
         "kernels",
         "kernels/host",
         "kernels/cuda",
-        "engine/executor",
+        "runtime/executor",
     ],
     "client/grpc_plugin": ["common", "proto", "program", "client/lib"],
     "client/ranks": ["common"],
@@ -190,7 +190,7 @@ class Includes(unittest.TestCase):
         planted = {
             "common/a.h": '#include "daemon/control/b.h"',
             "program/c.cc": '#include "kernels/d.h"',
-            "engine/executor/e.cc": '#include "engine/f.h"',
+            "runtime/executor/e.cc": '#include "engine/f.h"',
             "kernels/host/g.cc": '#include "client/lib/h.h"',
             "daemon/planner/i.cc": '#include "daemon/control/b.h"',
         }

@@ -29,9 +29,9 @@ class Context:
     def empty(self, *shape, dtype=BF16):
         return [torch.empty(*shape, device=self.bench.device, dtype=dtype) for _ in range(SETS)]
 
-    def symmetric(self, *shape, dtype=BF16, placed=False):
+    def symmetric(self, *shape, dtype=BF16, in_client=False):
         """Outputs for Tandem's arms where rivals have theirs in symmetric memory too; None without Tandem."""
-        return self.tandem.symmetric(SETS, shape, dtype, placed) if self.tandem else None
+        return self.tandem.symmetric(SETS, shape, dtype, in_client) if self.tandem else None
 
     @staticmethod
     def window_copies(windows, tensors):
@@ -90,28 +90,28 @@ def ordinary_arm(context, key, op, operands, role, shape):
     return [tandem_factory(context, key, "auto, ordinary", op, tensors, "auto", True, {})] if context.tandem else []
 
 
-def placed_arms(context, key, op, operands, outputs, algorithms, stream=True, **attributes):
+def client_arms(context, key, op, operands, outputs, algorithms, stream=True, **attributes):
     """Arms of client-placed plans in graphs, and the planner's choice on a stream. `algorithms`: (label, algorithm)."""
     if context.tandem is None:
         return []
 
     def factory(label, algorithm, graph):
         return tandem_factory(
-            context, key, f"client {label}", op, lambda: (operands, outputs), algorithm, graph, attributes, placed=True
+            context, key, f"client {label}", op, lambda: (operands, outputs), algorithm, graph, attributes, in_client=True
         )
 
     made = [factory(label, algorithm, True) for label, algorithm in algorithms]
     return made + ([factory("stream", "auto", False)] if stream else [])
 
 
-def tandem_factory(context, key, label, op, tensors, algorithm, graph, attributes, placed=False):
+def tandem_factory(context, key, label, op, tensors, algorithm, graph, attributes, in_client=False):
     """One arm of Tandem's by name and how to make it. `tensors`: gives operands by role and the outputs once the arm is made, so
     that what belongs to it alone is allocated no sooner."""
 
     def make():
         operands, outputs = tensors()
         return context.tandem.arm(
-            f"tandem {label}", f"{key}/{label}", op, operands, outputs, algorithm, graph, attributes, placed
+            f"tandem {label}", f"{key}/{label}", op, operands, outputs, algorithm, graph, attributes, in_client
         )
 
     return f"tandem {label}", make

@@ -12,7 +12,7 @@ from arm_parts import (
     TOLERANCE,
     beside_copies,
     ordinary_arm,
-    placed_arms,
+    client_arms,
     plain,
     pushes,
     tandem_arms,
@@ -69,17 +69,17 @@ def all_gather_matmul(context, case):
         own,
         plain("unfused", "nccl", "pipeline", "ring", "fused", "low_latency"),
     )
-    arms += placed_products(context, case, "all_gather_matmul", {"a": a, "b": b}, (m, n))
+    arms += client_products(context, case, "all_gather_matmul", {"a": a, "b": b}, (m, n))
     return arms, reference, TOLERANCE
 
 
-def placed_products(context, case, op, operands, shape):
+def client_products(context, case, op, operands, shape):
     """Products before or behind a kernel on the caller's stream, or in it ("fused")."""
     if not context.tandem:
         return []
     out = context.empty(*shape)
     choices = [(name, name) for name in ("unfused", "low_latency", "fused", "auto")]
-    return placed_arms(context, case.name, op, {**operands, "c": out}, out, choices)
+    return client_arms(context, case.name, op, {**operands, "c": out}, out, choices)
 
 
 def all_reduce_compositions(context, a, b, out):
@@ -182,7 +182,7 @@ def matmul_reduce(context, case):
         arms += ordinary_arm(context, case.name, "matmul_all_reduce", {"a": a, "b": b}, "c", (m, n))
     if case.kind != "ring":
         op = "matmul_reduce_scatter" if scatter else "matmul_all_reduce"
-        arms += placed_products(context, case, op, {"a": a, "b": b}, out[0].shape)
+        arms += client_products(context, case, op, {"a": a, "b": b}, out[0].shape)
     return arms, reference, TOLERANCE
 
 
@@ -259,11 +259,11 @@ def collective(context, case):
     shots = ("one_shot", "two_shot") if case.kind == "all_reduce" else ("sm",)
     choices = [(name, name) for name in (*shots, "low_latency", "auto")]
     sums = context.empty(sizes[1]) if context.tandem else None
-    arms += placed_arms(context, case.name, case.kind, {"input": inputs, "output": sums}, sums, choices)
+    arms += client_arms(context, case.name, case.kind, {"input": inputs, "output": sums}, sums, choices)
     if shared and context.tandem:
         choices = [(f"{name}, symmetric", name) for name in (shots[-1], "auto")]
-        own = context.symmetric(sizes[1], placed=True)
-        arms += placed_arms(context, case.name, case.kind, {"input": inputs, "output": own}, own, choices, stream=False)
+        own = context.symmetric(sizes[1], in_client=True)
+        arms += client_arms(context, case.name, case.kind, {"input": inputs, "output": own}, own, choices, stream=False)
     return arms, reference, TOLERANCE
 
 

@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from arm_parts import SETS, TOLERANCE, placed_arms, plain, tandem_arms, writing
+from arm_parts import SETS, TOLERANCE, client_arms, plain, tandem_arms, writing
 from flashinfer_side import shots_arms
 from measure import Arm
 
@@ -65,5 +65,5 @@ def all_reduce_norm(context, case):
     algorithms = plain("one_shot", "two_shot", "low_latency")
     ours = tandem_arms(context, case.name, "all_reduce", operands(own), own, algorithms, norm_epsilon=EPS)
     choices = [(name, name) for name in ("one_shot", "two_shot", "low_latency", "auto")]
-    ours += placed_arms(context, case.name, "all_reduce", operands(out), out, choices, norm_epsilon=EPS)
+    ours += client_arms(context, case.name, "all_reduce", operands(out), out, choices, norm_epsilon=EPS)
     return [with_norm(*arm) for arm in arms] + ours + shots_arms(context, flashinfer), reference, TOLERANCE

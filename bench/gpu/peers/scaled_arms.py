@@ -3,7 +3,7 @@
 import exact
 import torch
 import torch.distributed as dist
-from arm_parts import BF16, FP8, SETS, TOLERANCE, beside_copies, placed_arms, plain, tandem_arms, writing
+from arm_parts import BF16, FP8, SETS, TOLERANCE, beside_copies, client_arms, plain, tandem_arms, writing
 from measure import Arm
 
 
@@ -84,7 +84,7 @@ def all_gather_scaled_matmul(context, case):
         plain("unfused", "pipeline", "fused"),
         fast_accumulation=0,
     )
-    arms += placed(context, case, "all_gather_matmul", {"a": a, "b": b, "c": own, **scales}, own)
+    arms += in_client(context, case, "all_gather_matmul", {"a": a, "b": b, "c": own, **scales}, own)
     return arms, reference, TOLERANCE
 
 
@@ -134,11 +134,11 @@ def scaled_matmul_reduce_scatter(context, case):
         plain("unfused", "pipeline", "fused"),
         fast_accumulation=0,
     )
-    arms += placed(context, case, "matmul_reduce_scatter", {"a": a, "b": b, "c": own, **scales}, own)
+    arms += in_client(context, case, "matmul_reduce_scatter", {"a": a, "b": b, "c": own, **scales}, own)
     return arms, reference, TOLERANCE
 
 
-def placed(context, case, op, operands, outputs):
+def in_client(context, case, op, operands, outputs):
     """fp8 on the caller's stream is one kernel; no product stands beside it."""
     choices = [(name, name) for name in ("fused", "auto")]
-    return placed_arms(context, case.name, op, operands, outputs, choices, stream=False, fast_accumulation=0)
+    return client_arms(context, case.name, op, operands, outputs, choices, stream=False, fast_accumulation=0)

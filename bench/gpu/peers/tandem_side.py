@@ -13,7 +13,7 @@ from measure import Arm
 class TandemSide:
     def __init__(self, runtime_dir, rank, world, uuid, job_key):
         self.client = tandem_c.Client(runtime_dir, f"bench{rank}")
-        self.group, self.placed = (
+        self.group, self.in_client = (
             tandem_c.Group(self.client, f"bench{world}-{where}", rank, world, uuid, job_key, [("placement", where)])
             for where in ("engine", "client")
         )
@@ -49,23 +49,23 @@ class TandemSide:
             self.memories[key] = tandem_c.Memory(self.client, tensor)
         return self.memories[key]
 
-    def placed_memory(self, tensor):
+    def client_memory(self, tensor):
         """Client-placed launches take addresses of any memory, and symmetric tensors of their own group."""
         known = self.memories.get(self.key(tensor))
         return known if known is not None and known.symmetric else tandem_c.PlainMemory(tensor)
 
-    def symmetric(self, count, shape, dtype, placed=False):
-        """`count` tensors in symmetric memory, made by all ranks together, until the case ends. `placed`: for plans that are
+    def symmetric(self, count, shape, dtype, in_client=False):
+        """`count` tensors in symmetric memory, made by all ranks together, until the case ends. `in_client`: for plans that are
         launched on the caller's stream, which belong to another group."""
-        group = self.placed if placed else self.group
+        group = self.in_client if in_client else self.group
         made = [tandem_c.SymmetricTensor(group, shape, dtype) for _ in range(count)]
         self.memories.update((self.key(memory.tensor), memory) for memory in made)
         return [memory.tensor for memory in made]
 
-    def arm(self, name, key, op, operands, outputs, algorithm, graph, attributes, placed=False):
-        """A plan for `operands` (role -> tensors by set) as an arm; raises what Prepare refuses. `placed`: the plan is
+    def arm(self, name, key, op, operands, outputs, algorithm, graph, attributes, in_client=False):
+        """A plan for `operands` (role -> tensors by set) as an arm; raises what Prepare refuses. `in_client`: the plan is
         launched on the caller's stream."""
-        group, memory = (self.placed, self.placed_memory) if placed else (self.group, self.memory)
+        group, memory = (self.in_client, self.client_memory) if in_client else (self.group, self.memory)
         plan = tandem_c.Plan(
             group,
             key,
@@ -100,7 +100,7 @@ class TandemSide:
             if field in info
         }
         # The daemon times launches of engines only.
-        launches = None if placed else info.get("plan_id")
+        launches = None if in_client else info.get("plan_id")
         return Arm(name, run, graph=graph, check=plan.wait, close=plan.close, note=note, plan=launches)
 
     def end_case(self):
@@ -112,6 +112,6 @@ class TandemSide:
 
     def close(self):
         self.end_case()
-        self.placed.leave()
+        self.in_client.leave()
         self.group.leave()
         self.client.close()

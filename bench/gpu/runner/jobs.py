@@ -73,9 +73,9 @@ GPU_TESTS = {
     "cuda_planned_test": (4, 90),
     "cuda_collective_test": (4, 60),
     "cuda_nccl_test": (2, 30),
-    "cuda_placed_test": (1, 25),
-    "cuda_placed_product_test": (1, 90),
-    "cuda_placed_skinny_test": (1, 35),
+    "cuda_client_launch_test": (1, 25),
+    "cuda_client_product_test": (1, 90),
+    "cuda_client_skinny_test": (1, 35),
     "cuda_fused_race_test": (1, 60),
     "cuda_fused_long_test": (1, 20),
     "cuda_skinny_race_test": (1, 10),
@@ -97,7 +97,7 @@ SANITIZED = (
     ("memcheck", "cuda_fused_race_test", RIGHT, 15),
     ("synccheck", "cuda_fused_race_test", RIGHT, 15),
     ("racecheck", "cuda_fused_race_test", RIGHT + ":*Shares*", 30),
-    ("memcheck", "cuda_placed_product_test", "*EagerFused*/0:*AFused*/0", 60),
+    ("memcheck", "cuda_client_product_test", "*EagerFused*/0:*AFused*/0", 60),
     ("memcheck", "cuda_skinny_race_test", RIGHT, 10),
     ("synccheck", "cuda_skinny_race_test", RIGHT, 10),
     ("memcheck", "cuda_collective_test", GUARDED, 10),
@@ -215,15 +215,15 @@ def conformance_jobs(bundle, results, backend, count):
         "conformance_w2_without_mps", 2, 40, *matrix, "--sample", "60", "--seed", "2", "--time-limit", "40", mps=False
     )
     yield job("stress_w2", 2, 20, "--stress", "100000")
-    placed = (*matrix, "--placement", "client")
+    in_client = (*matrix, "--placement", "client")
     renewed = ("--stress", "20000", "--placement", "client", "--renew-every", "2")
     if count < 4:
-        yield job("conformance_client_w2", 2, 60, *placed, "--time-limit", "60")
-        yield job("conformance_client_w2_without_mps", 2, 40, *placed, "--seed", "2", "--time-limit", "40", mps=False)
+        yield job("conformance_client_w2", 2, 60, *in_client, "--time-limit", "60")
+        yield job("conformance_client_w2_without_mps", 2, 40, *in_client, "--seed", "2", "--time-limit", "40", mps=False)
         yield job("stress_client_w2", 2, 12, "--stress", "100000", "--placement", "client")
         yield job("stress_renewed_w2", 2, 40, *renewed)
     else:
-        yield job("conformance_client_w4", 4, 60, *placed, "--time-limit", "60")
+        yield job("conformance_client_w4", 4, 60, *in_client, "--time-limit", "60")
         yield job("stress_client_w4", 4, 20, "--stress", "100000", "--placement", "client")
         yield job("stress_renewed_w4", 4, 40, *renewed)
     if count >= 4:

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "client/lib/client_launch/client_group.h"
+#include "client/lib/client_launch/cuda/cuda_client_queue.h"
 #include "client/lib/cuda/context_scope.h"
 #include "client/lib/cuda/cuda_launch_stream.h"
-#include "client/lib/cuda/placed/cuda_placed_queue.h"
 #include "client/lib/cuda/service_stream.h"
 #include "client/lib/fork_guard.h"
-#include "client/lib/placed/placed_group.h"
 #include "common/gpu_name.h"
 #include "drivers/cublaslt/cublas_lt.h"
 
@@ -170,21 +170,21 @@ Result<UniqueFd> CudaClientDevice::Allocate(const std::string& gpu_uuid, size_t 
   return allocation.Export();
 }
 
-Result<std::unique_ptr<PlacedQueue>> CudaClientDevice::MakePlacedQueue(const std::string& gpu_uuid,
-                                                                       PlacedGroup& group) {
+Result<std::unique_ptr<ClientQueue>> CudaClientDevice::MakeClientQueue(const std::string& gpu_uuid,
+                                                                       ClientGroup& group) {
   std::shared_ptr<CudaDevice> device;
-  std::shared_ptr<PlacedProducts> products;
+  std::shared_ptr<ClientProducts> products;
   {
     SlowCallScope scope(driver_);
     TANDEM_ASSIGN_OR_RETURN(Gpu * gpu, Find(gpu_uuid));
     std::lock_guard lock(gpu->mutex);
     TANDEM_ASSIGN_OR_RETURN(device, OpenedLocked(*gpu));
-    if (gpu->products == nullptr) gpu->products = std::make_shared<PlacedProducts>(device);
+    if (gpu->products == nullptr) gpu->products = std::make_shared<ClientProducts>(device);
     products = gpu->products;
   }
-  TANDEM_ASSIGN_OR_RETURN(auto pages, PlacedPages::Make(std::move(device), *this, gpu_uuid, group.page()));
-  return std::unique_ptr<PlacedQueue>(
-      std::make_unique<CudaPlacedQueue>(group, std::move(pages), std::move(products)));
+  TANDEM_ASSIGN_OR_RETURN(auto pages, ClientPages::Make(std::move(device), *this, gpu_uuid, group.page()));
+  return std::unique_ptr<ClientQueue>(
+      std::make_unique<CudaClientQueue>(group, std::move(pages), std::move(products)));
 }
 
 // The word is in device memory, which the CPU does not reach: it is read by a copy and written by a stream's

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "client/lib/client_device.h"
-#include "client/lib/cuda/placed/placed_products.h"
-#include "client/lib/placed/placed_queue.h"
+#include "client/lib/client_launch/client_queue.h"
+#include "client/lib/client_launch/cuda/client_products.h"
 #include "drivers/cuda/cuda_driver.h"
 #include "kernels/cuda/lane/cuda_device.h"
 
@@ -37,8 +37,8 @@ class CudaClientDevice final : public ClientDevice {
   Result<ExportedRange> Export(const ForeignRange& range) override;
   Result<bool> Holds(const ForeignRange& range, uintptr_t address, size_t bytes) override;
   Result<bool> Vanished(const ForeignRange& range) override;
-  Result<std::unique_ptr<PlacedQueue>> MakePlacedQueue(const std::string& gpu_uuid,
-                                                       PlacedGroup& group) override;
+  Result<std::unique_ptr<ClientQueue>> MakeClientQueue(const std::string& gpu_uuid,
+                                                       ClientGroup& group) override;
 
  private:
   struct Gpu {
@@ -46,7 +46,7 @@ class CudaClientDevice final : public ClientDevice {
     std::string uuid;
     std::mutex mutex;                          // of what follows; held by one exchange at a time
     std::shared_ptr<cuda::CudaDevice> opened;  // null until memory of the GPU is needed
-    std::shared_ptr<PlacedProducts> products;  // null until a group has client-placed plans
+    std::shared_ptr<ClientProducts> products;  // null until a group has client-placed plans
     uint32_t* staging = nullptr;               // pinned: where a signal word is read to; for ever
   };
 

@@ -11,7 +11,7 @@
 
 #include "daemon/control/channels/channel_service.h"
 #include "daemon/control/channels/launch_service.h"
-#include "daemon/control/clients/client_memory.h"
+#include "daemon/control/client_groups/client_memory.h"
 #include "daemon/control/engines/group_restorer.h"
 #include "daemon/control/groups/group_service.h"
 #include "daemon/control/memory/registration_service.h"

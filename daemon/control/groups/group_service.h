@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "daemon/control/clients/client_memory.h"
+#include "daemon/control/client_groups/client_memory.h"
 #include "daemon/control/groups/group_installer.h"
 #include "daemon/control/memory/segment_service.h"
 #include "daemon/control/store/control_core.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/control/clients/client_memory.h"
+#include "daemon/control/client_groups/client_memory.h"
 #include "daemon/control/groups/group_installer.h"
 #include "daemon/control/plans/desync_watch.h"
 #include "daemon/control/plans/tuning_service.h"

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/control/clients/client_memory.h"
+#include "daemon/control/client_groups/client_memory.h"
 #include "daemon/control/engines/group_restorer.h"
 #include "daemon/control/groups/group_installer.h"
 #include "daemon/control/groups/group_service.h"

@@ -5,7 +5,7 @@
 #include <map>
 #include <variant>
 
-#include "daemon/control/clients/failure_service.h"
+#include "daemon/control/client_groups/failure_service.h"
 #include "daemon/control/tests/client_fixture.h"
 #include "program/program_codec.h"
 

@@ -100,7 +100,7 @@ Status CheckClientPlacement(const OperationPlan& plan, std::span<const OpRequest
   Status status = CheckClientForm(plan, kernels);
   if (status.ok()) {
     TANDEM_ASSIGN_OR_RETURN(const VerifyContext context, ContextOf(requests));
-    status = VerifyPrograms(plan.programs, context, {.client_placed = true});
+    status = VerifyPrograms(plan.programs, context, {.in_client = true});
   }
   if (status.ok()) return status;
   StatusDetail detail = status.detail();

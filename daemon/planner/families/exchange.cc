@@ -15,7 +15,7 @@ View Sent(const Problem& problem, const View& in, int peer) {
   const int64_t length = in.extent[problem.dim] / problem.world_size;
   return Slice(in, problem.dim, peer * length, length);
 }
-View Placed(const Problem& problem, const View& out, int source) {
+View PlaceOf(const Problem& problem, const View& out, int source) {
   const int64_t length = out.extent[problem.dim] / problem.world_size;
   return Slice(out, problem.dim, source * length, length);
 }
@@ -94,7 +94,7 @@ Status BuildExchange(const Problem& problem, Algorithm algorithm, OperationPlan*
     views.placed.emplace_back();
     for (int peer = 0; peer < world; ++peer) {
       views.sent.back().push_back(Sent(problem, in, peer));
-      if (!sums) views.placed.back().push_back(Placed(problem, out, peer));
+      if (!sums) views.placed.back().push_back(PlaceOf(problem, out, peer));
     }
     if (!sums) continue;
     ReduceStep sum;

@@ -56,7 +56,7 @@ TEST(Placement, TheClientRunsOneKernel) {
       EXPECT_EQ(plan->placement_reason, "asked for");
       const auto context = ContextOf(OnAllRanks(request, 4));
       ASSERT_TRUE(context.ok());
-      EXPECT_TRUE(VerifyPrograms(plan->programs, *context, {.client_placed = true}).ok());
+      EXPECT_TRUE(VerifyPrograms(plan->programs, *context, {.in_client = true}).ok());
     }
   }
 }
@@ -269,7 +269,7 @@ TEST(Placement, ClientsOfCudaRunProductsAroundTheKernel) {
         }
         const auto context = ContextOf(OnAllRanks(request, world));
         ASSERT_TRUE(context.ok());
-        const Status proof = VerifyPrograms(plan->programs, *context, {.client_placed = true});
+        const Status proof = VerifyPrograms(plan->programs, *context, {.in_client = true});
         EXPECT_TRUE(proof.ok()) << plan->summary << ": " << proof.ToString();
       }
     }
@@ -395,7 +395,7 @@ TEST(Placement, ClientsOfCudaLaunchSkinnyProducts) {
     }
     const auto context = ContextOf(OnAllRanks(request, 4));
     ASSERT_TRUE(context.ok());
-    EXPECT_TRUE(VerifyPrograms(plan->programs, *context, {.client_placed = true}).ok());
+    EXPECT_TRUE(VerifyPrograms(plan->programs, *context, {.in_client = true}).ok());
   }
   // Too many rows for one kernel that moves and multiplies.
   OpRequest large = GatherMatmul(4, 2048, 2048, 2048, 0, DType::kBf16);

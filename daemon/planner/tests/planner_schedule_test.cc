@@ -192,8 +192,8 @@ int AwaitedSlices(int world, int64_t m, int64_t n, int64_t k, PlanPlacement plac
   const auto context = ContextOf(OnAllRanks(request, world));
   EXPECT_TRUE(context.ok());
   if (!context.ok()) return -1;
-  const bool client_placed = placement == PlanPlacement::kClient;
-  const Status proof = VerifyPrograms(plan->programs, *context, {.client_placed = client_placed});
+  const bool in_client = placement == PlanPlacement::kClient;
+  const Status proof = VerifyPrograms(plan->programs, *context, {.in_client = in_client});
   EXPECT_TRUE(proof.ok()) << proof.ToString();
   int words = 0;
   for (const Step& step : plan->programs[0].steps) {

@@ -5,8 +5,8 @@
 // fused all-reduce gives each row to a cluster of blocks.)
 #pragma once
 
+#include "kernels/cuda/collectives/client_norm.h"
 #include "kernels/cuda/collectives/dense_packets.cuh"
-#include "kernels/cuda/collectives/placed_norm.h"
 
 namespace tandem::cuda {
 
@@ -39,7 +39,7 @@ class DenseNorm : private DenseExchange<Element, kMax, PacketShape::kSum, Probe,
   using Elements = Word16<Element>;
 
  public:
-  __device__ DenseNorm(const PlacedNormLaunch& launch, const PlacedRendezvous& rendezvous)
+  __device__ DenseNorm(const ClientNormLaunch& launch, const ClientRendezvous& rendezvous)
       : Base(launch.sum, rendezvous),
         norm_(launch.norm),
         movers_(blockDim.x - kMeetingThreads),
@@ -148,10 +148,10 @@ class DenseNorm : private DenseExchange<Element, kMax, PacketShape::kSum, Probe,
 
 template <typename Element, int kMax, int kWords, typename Probe>
 __global__ void __launch_bounds__(kCollectiveThreads + kMeetingThreads)
-    RunPlacedNorm(const __grid_constant__ PlacedNormLaunch launch) {
+    RunClientNorm(const __grid_constant__ ClientNormLaunch launch) {
   __shared__ float of_warp[2][kCollectiveThreads / 32];
   AwaitEarlierWork();
-  const PlacedRendezvous rendezvous(launch.sum.frame);
+  const ClientRendezvous rendezvous(launch.sum.frame);
   const DenseNorm<Element, kMax, kWords, Probe> norm(launch, rendezvous);
   if (__syncthreads_or(!norm.Run(of_warp, rendezvous.HasFailed()))) return;
   LetNextBegin();
@@ -161,15 +161,15 @@ __global__ void __launch_bounds__(kCollectiveThreads + kMeetingThreads)
 // The kernel for a launch's type, words and world size; null where there is none.
 template <typename Probe>
 struct DenseNormKernels {
-  using Kernel = void (*)(const PlacedNormLaunch);
+  using Kernel = void (*)(const ClientNormLaunch);
   template <typename Element, int kWords>
   static Kernel OfWorld(int world) {
-    if (world <= 2) return &RunPlacedNorm<Element, 2, kWords, Probe>;
-    if (world <= 4) return &RunPlacedNorm<Element, 4, kWords, Probe>;
+    if (world <= 2) return &RunClientNorm<Element, 2, kWords, Probe>;
+    if (world <= 4) return &RunClientNorm<Element, 4, kWords, Probe>;
     if constexpr (kWords > 2) {
       return nullptr;  // their packets do not fit the registers
     } else {
-      return &RunPlacedNorm<Element, 8, kWords, Probe>;
+      return &RunClientNorm<Element, 8, kWords, Probe>;
     }
   }
   template <typename Element>

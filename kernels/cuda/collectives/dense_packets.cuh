@@ -84,7 +84,7 @@ __device__ inline void StoreWord16(void* piece, int64_t index, int64_t count, co
 template <typename Element, int kMax, PacketShape kShape, typename Probe, DenseFit kFit = DenseFit::kAny>
 class DenseExchange {
  public:
-  __device__ DenseExchange(const PlacedPacketsLaunch& launch, const PlacedRendezvous& rendezvous)
+  __device__ DenseExchange(const ClientPacketsLaunch& launch, const ClientRendezvous& rendezvous)
       : launch_(launch.packets),
         rendezvous_(rendezvous),
         half_offset_(rendezvous.half() * launch.half_packets),
@@ -178,7 +178,7 @@ class DenseExchange {
     __device__ explicit Waiting(const DenseExchange& exchange) : exchange_(exchange) {}
     __device__ bool Continue(int peer) {
       if (++polls_ % kPollsPerLook != 0) return true;
-      const PlacedRendezvous& rendezvous = exchange_.rendezvous_;
+      const ClientRendezvous& rendezvous = exchange_.rendezvous_;
       const uint64_t seen = LoadPacket(exchange_.Header(exchange_.launch_.rank, peer)).epoch;
       return rendezvous.Look(&start_ns_, peer, seen == rendezvous.value() ? 0 : seen);
     }
@@ -381,7 +381,7 @@ class DenseExchange {
     if (peer >= launch_.world || peer == launch_.rank) return true;
     StorePacket(Header(peer, launch_.rank), 0, rendezvous_.value());
     const Packet* header = Header(launch_.rank, peer);
-    typename PlacedRendezvous::PacketPatience patience(rendezvous_);
+    typename ClientRendezvous::PacketPatience patience(rendezvous_);
     Packet packet = LoadPacket(header);
     while (packet.epoch != rendezvous_.value()) {
       if (!patience.Continue(peer, packet.epoch)) return false;
@@ -391,14 +391,14 @@ class DenseExchange {
   }
 
   const PacketsLaunch& launch_;
-  const PlacedRendezvous& rendezvous_;
+  const ClientRendezvous& rendezvous_;
   const int64_t half_offset_, dense_offset_, dense_slot_;  // packets
   uint64_t key_[kGathers ? 2 : 1];                         // of gathers
 };
 
 template <typename Element, int kMax, PacketShape kShape, typename Probe, DenseFit kFit>
 __global__ void __launch_bounds__(kCollectiveThreads + kMeetingThreads)
-    RunPlacedDense(const __grid_constant__ PlacedPacketsLaunch launch) {
+    RunClientDense(const __grid_constant__ ClientPacketsLaunch launch) {
   using Exchange = DenseExchange<Element, kMax, kShape, Probe, kFit>;
   uint64_t first = 0;
   if constexpr (kFit == DenseFit::kOneWord) {
@@ -408,7 +408,7 @@ __global__ void __launch_bounds__(kCollectiveThreads + kMeetingThreads)
   AwaitEarlierWork();
   uint4 first_word = {};  // loaded while the launch's number is
   if (first != 0) first_word = *reinterpret_cast<const uint4*>(first);
-  const PlacedRendezvous rendezvous(launch.frame);
+  const ClientRendezvous rendezvous(launch.frame);
   const Exchange exchange(launch, rendezvous);
   if (__syncthreads_or(rendezvous.HasFailed() || !exchange.Run(first_word))) return;
   LetNextBegin();
@@ -418,14 +418,14 @@ __global__ void __launch_bounds__(kCollectiveThreads + kMeetingThreads)
 // The kernel for a launch's type, shape and world size; null for a type that has none.
 template <typename Probe, DenseFit kFit = DenseFit::kAny>
 struct DenseKernels {
-  using Kernel = void (*)(const PlacedPacketsLaunch);
+  using Kernel = void (*)(const ClientPacketsLaunch);
   template <typename Element, PacketShape kShape>
   static Kernel OfWorld(int world) {
     if constexpr (kShape != PacketShape::kTwoShot) {  // two ranks send as much by one shot
-      if (world <= 2) return &RunPlacedDense<Element, 2, kShape, Probe, kFit>;
+      if (world <= 2) return &RunClientDense<Element, 2, kShape, Probe, kFit>;
     }
-    if (world <= 4) return &RunPlacedDense<Element, 4, kShape, Probe, kFit>;
-    return &RunPlacedDense<Element, 8, kShape, Probe, kFit>;
+    if (world <= 4) return &RunClientDense<Element, 4, kShape, Probe, kFit>;
+    return &RunClientDense<Element, 8, kShape, Probe, kFit>;
   }
   template <typename Element>
   static Kernel OfShape(PacketShape shape, int world) {

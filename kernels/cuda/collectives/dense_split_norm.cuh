@@ -4,8 +4,8 @@
 // block would. They add up the row's squares through shared memory.
 #pragma once
 
+#include "kernels/cuda/collectives/client_norm.h"
 #include "kernels/cuda/collectives/dense_packets.cuh"
-#include "kernels/cuda/collectives/placed_norm.h"
 #include "kernels/cuda/device/cluster.cuh"
 
 namespace tandem::cuda {
@@ -29,7 +29,7 @@ class DenseSplitNorm : private DenseExchange<Element, kMax, PacketShape::kSum, P
   using RowWord = NormWord<Element>;
 
  public:
-  __device__ DenseSplitNorm(const PlacedNormLaunch& launch, const PlacedRendezvous& rendezvous)
+  __device__ DenseSplitNorm(const ClientNormLaunch& launch, const ClientRendezvous& rendezvous)
       : Base(launch.sum, rendezvous), norm_(launch.norm), movers_(blockDim.x - kMeetingThreads) {}
 
   // Where this thread's word lies. Parameters and the thread's place tell it.
@@ -45,7 +45,7 @@ class DenseSplitNorm : private DenseExchange<Element, kMax, PacketShape::kSum, P
   }
 
   // Loads the words while the launch's number is.
-  static __device__ void Load(const PlacedNormLaunch& launch, RowWord* word) {
+  static __device__ void Load(const ClientNormLaunch& launch, RowWord* word) {
     if (!word->has) return;
     const PacketsLaunch& sum = launch.sum.packets;
     word->mine.word = static_cast<const uint4*>(sum.source[sum.rank])[word->at];
@@ -142,7 +142,7 @@ class DenseSplitNorm : private DenseExchange<Element, kMax, PacketShape::kSum, P
 
 template <typename Element, int kMax, typename Probe>
 __global__ void __launch_bounds__(kCollectiveThreads + kMeetingThreads)
-    RunPlacedSplitNorm(const __grid_constant__ PlacedNormLaunch launch) {
+    RunClientSplitNorm(const __grid_constant__ ClientNormLaunch launch) {
 #if __CUDA_ARCH__ >= 900
   using Norm = DenseSplitNorm<Element, kMax, Probe>;
   __shared__ float partial[kMaxNormCluster * kMaxNormWarps];
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kCollectiveThreads + kMeetingThreads)
   NormWord<Element> word = Norm::Place(launch.norm);
   AwaitEarlierWork();
   Norm::Load(launch, &word);
-  const PlacedRendezvous rendezvous(launch.sum.frame);
+  const ClientRendezvous rendezvous(launch.sum.frame);
   const Norm norm(launch, rendezvous);
   if (__syncthreads_or(!norm.Run(word, partial, rendezvous.HasFailed()))) return;
   LetNextBegin();
@@ -162,13 +162,13 @@ __global__ void __launch_bounds__(kCollectiveThreads + kMeetingThreads)
 // since no node with more has run it.
 template <typename Probe>
 struct DenseSplitNormKernels {
-  using Kernel = void (*)(const PlacedNormLaunch);
+  using Kernel = void (*)(const ClientNormLaunch);
   static Kernel Of(DType type, int world) {
     if (world > 2) return nullptr;
     switch (type) {
-      case DType::kF32: return &RunPlacedSplitNorm<float, 2, Probe>;
-      case DType::kF16: return &RunPlacedSplitNorm<__half, 2, Probe>;
-      case DType::kBf16: return &RunPlacedSplitNorm<__nv_bfloat16, 2, Probe>;
+      case DType::kF32: return &RunClientSplitNorm<float, 2, Probe>;
+      case DType::kF16: return &RunClientSplitNorm<__half, 2, Probe>;
+      case DType::kBf16: return &RunClientSplitNorm<__nv_bfloat16, 2, Probe>;
       default: return nullptr;
     }
   }

@@ -198,9 +198,9 @@ __global__ void __launch_bounds__(kCollectiveThreads)
 
 template <typename Element, int kMax, PacketShape kShape, typename Probe>
 __global__ void __launch_bounds__(kCollectiveThreads)
-    RunPlacedPackets(const __grid_constant__ PlacedPacketsLaunch launch) {
+    RunClientPackets(const __grid_constant__ ClientPacketsLaunch launch) {
   AwaitEarlierWork();
-  const PlacedRendezvous rendezvous(launch.frame);
+  const ClientRendezvous rendezvous(launch.frame);
   const bool ended =
       rendezvous.HasFailed() || !ExchangePackets<Element, kMax, kShape, Probe>(
                                     launch.packets, rendezvous, rendezvous.half() * launch.half_packets);
@@ -209,14 +209,14 @@ __global__ void __launch_bounds__(kCollectiveThreads)
   rendezvous.Count();
 }
 
-// The kernel for a launch's type, shape and world size. `Launch`: PacketsLaunch or PlacedPacketsLaunch.
+// The kernel for a launch's type, shape and world size. `Launch`: PacketsLaunch or ClientPacketsLaunch.
 template <typename Probe, typename Launch = PacketsLaunch>
 struct PacketKernels {
   using Kernel = void (*)(const Launch);
   template <typename Element, int kMax, PacketShape kShape>
   static Kernel OfLaunch() {
-    if constexpr (std::is_same_v<Launch, PlacedPacketsLaunch>) {
-      return &RunPlacedPackets<Element, kMax, kShape, Probe>;
+    if constexpr (std::is_same_v<Launch, ClientPacketsLaunch>) {
+      return &RunClientPackets<Element, kMax, kShape, Probe>;
     } else {
       return &RunPackets<Element, kMax, kShape, Probe>;
     }

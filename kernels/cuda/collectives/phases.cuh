@@ -254,10 +254,10 @@ __global__ void __launch_bounds__(kCollectiveThreads) RunPhases(const __grid_con
 
 template <typename Element, int kMax, typename Probe>
 __global__ void __launch_bounds__(kCollectiveThreads)
-    RunPlacedPhases(const __grid_constant__ PlacedPhasesLaunch launch) {
+    RunClientPhases(const __grid_constant__ ClientPhasesLaunch launch) {
   __shared__ void* pointer[kMaxPointers];
   AwaitEarlierWork();
-  const PlacedRendezvous rendezvous(launch.frame);
+  const ClientRendezvous rendezvous(launch.frame);
   const int64_t shift = rendezvous.half() * launch.half_bytes;
   for (uint32_t i = threadIdx.x; i < kMaxPointers; i += kCollectiveThreads) {
     const bool halved = launch.halved[i / 32] >> (i % 32) & 1;
@@ -269,14 +269,14 @@ __global__ void __launch_bounds__(kCollectiveThreads)
   rendezvous.Count();
 }
 
-// The kernel for a launch's type and number of sources. `Launch`: PhasesLaunch or PlacedPhasesLaunch.
+// The kernel for a launch's type and number of sources. `Launch`: PhasesLaunch or ClientPhasesLaunch.
 template <typename Probe, typename Launch = PhasesLaunch>
 struct PhaseKernels {
   using Kernel = void (*)(const Launch);
   template <typename Element, int kMax>
   static Kernel OfLaunch() {
-    if constexpr (std::is_same_v<Launch, PlacedPhasesLaunch>) {
-      return &RunPlacedPhases<Element, kMax, Probe>;
+    if constexpr (std::is_same_v<Launch, ClientPhasesLaunch>) {
+      return &RunClientPhases<Element, kMax, Probe>;
     } else {
       return &RunPhases<Element, kMax, Probe>;
     }

@@ -1,13 +1,13 @@
 // File: rendezvous.cuh
 //
 // How the kernel of a collective knows its launch and its peers. `StartedRendezvous`: an engine has started
-// the launch, and the epoch is a parameter. `PlacedRendezvous`: the launch is placed in the client, and the
+// the launch, and the epoch is a parameter. `ClientRendezvous`: the launch is placed in the client, and the
 // kernel takes its number from counters in device memory.
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/cuda/collectives/placed.h"
+#include "kernels/cuda/collectives/client_launch.h"
 #include "kernels/cuda/device/sync.cuh"
 
 namespace tandem::cuda {
@@ -44,18 +44,18 @@ class StartedRendezvous {
   const WaitLimits& limits_;
 };
 
-class PlacedRendezvous {
+class ClientRendezvous {
  public:
   // The verdict page lies in host memory, and every thread of a kernel may be waiting. Reads of one address
   // there go one after another, 0.7 us each, so that one thread of all reads, and tells the others.
   static constexpr int64_t kVerdictIntervalNs = 20'000;
 
-  __device__ explicit PlacedRendezvous(const LaunchFrame& frame)
+  __device__ explicit ClientRendezvous(const LaunchFrame& frame)
       : frame_(frame),
         number_(LoadPrivate(frame.counters + blockIdx.x) + 1),
         value_(number_ << kLaunchTagBits | frame.tag) {}
   // For threads that know the block's number.
-  __device__ PlacedRendezvous(const LaunchFrame& frame, uint64_t number)
+  __device__ ClientRendezvous(const LaunchFrame& frame, uint64_t number)
       : frame_(frame), number_(number), value_(number << kLaunchTagBits | frame.tag) {}
 
   __device__ uint64_t number() const { return number_; }
@@ -69,7 +69,7 @@ class PlacedRendezvous {
 
   template <typename Probe>
   __device__ bool Await(const uint64_t* word) const {
-    PlacedPatience patience(*this);
+    ClientPatience patience(*this);
     while (true) {
       const uint64_t seen = LoadAcquire(word);
       if (HasCome<Probe>(seen)) return Accepts(seen, PeerOf(word));
@@ -110,20 +110,20 @@ class PlacedRendezvous {
     return static_cast<int>((word - frame_.own_words) / frame_.words_per_peer);
   }
 
-  class PlacedPatience {
+  class ClientPatience {
    public:
-    __device__ explicit PlacedPatience(const PlacedRendezvous& rendezvous) : rendezvous_(rendezvous) {}
+    __device__ explicit ClientPatience(const ClientRendezvous& rendezvous) : rendezvous_(rendezvous) {}
     __device__ bool Continue(int peer, uint64_t seen) {
       if (++polls_ % kPollsPerLook != 0) return true;
       return rendezvous_.Look(&start_ns_, peer, seen);
     }
 
    private:
-    const PlacedRendezvous& rendezvous_;
+    const ClientRendezvous& rendezvous_;
     uint32_t polls_ = 0;
     uint64_t start_ns_ = 0;
   };
-  using PacketPatience = PlacedPatience;
+  using PacketPatience = ClientPatience;
 
   // By all threads of a block that has not given up, once none of them reads the block's counter any more.
   // Many threads store: one thread's 256 stores would take microseconds.

@@ -20,7 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/collectives/placed.h"
+#include "kernels/cuda/collectives/client_launch.h"
 #include "kernels/cuda/fused/fused_stream_k.h"
 
 namespace tandem::cuda {
@@ -131,7 +131,7 @@ struct FusedMatmulParams {
   StreamKSplit split;
   uint32_t* partial_words;
   float* partials;
-  // Of client-placed launches (placed_fused.h), whose kernels read no `abort_word` and `timeout_ns`. A wait
+  // Of client-placed launches (client_fused.h), whose kernels read no `abort_word` and `timeout_ns`. A wait
   // that gives up sets *failed, and no word is written from then on.
   LaunchFrame frame;
 };

@@ -1,7 +1,7 @@
 // File: fused_variant_list.h
 //
 // TANDEM_FUSED_VARIANTS(X): X of the name of each compiled variant of the fused kernel, a file of variants/.
-// Both tables have them: engines' (fused_variants.cc) and clients' (placed_fused_variants.cc).
+// Both tables have them: engines' (fused_variants.cc) and clients' (client_fused_variants.cc).
 #pragma once
 
 // clang-format off

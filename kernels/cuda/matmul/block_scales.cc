@@ -84,7 +84,7 @@ ArrangeScales ArrangeB(const MatmulArgs& args, LtScale scales) {
 
 // Whether B's factors lie as cuBLASLt reads them. The bytes that it reads behind the last block of a column
 // must exist, and hold no NaN.
-bool IsPlacedB(const DeviceView& scale, LtScale scales) {
+bool IsArrangedB(const DeviceView& scale, LtScale scales) {
   if (!IsAligned(scale.data)) return false;
   const int64_t blocks = scale.extent[0], lines = scale.extent[1];
   if (scales == LtScale::kBlocks) {
@@ -130,11 +130,11 @@ Result<bool> PlaceBlockScales(const MatmulArgs& args, int64_t first, int64_t las
     return scales.out;
   };
   const std::byte* own_a = args.scale_a.data + first * static_cast<int64_t>(sizeof(float));
-  const bool placed_a = LeadingIsDense(args.scale_a) && IsAligned(own_a) &&
-                        (args.scale_a.extent.back() == 1 || args.scale_a.stride.back() == lines);
-  a = placed_a ? own_a : place(ArrangeA(args.scale_a, first, lines));
+  const bool arranged_a = LeadingIsDense(args.scale_a) && IsAligned(own_a) &&
+                          (args.scale_a.extent.back() == 1 || args.scale_a.stride.back() == lines);
+  a = arranged_a ? own_a : place(ArrangeA(args.scale_a, first, lines));
   const bool same_b = of_b == LtScale::kSquares || args.scale_b.extent[1] == args.b.extent[1];
-  b = same_b && IsPlacedB(args.scale_b, of_b) ? args.scale_b.data : place(ArrangeB(args, of_b));
+  b = same_b && IsArrangedB(args.scale_b, of_b) ? args.scale_b.data : place(ArrangeB(args, of_b));
   if (a == nullptr || b == nullptr) return false;
   TANDEM_RETURN_IF_ERROR(LaunchArrangeScales(arranged.data(), static_cast<int>(arranged.size()), stream));
   return true;

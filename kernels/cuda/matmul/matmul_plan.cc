@@ -304,10 +304,10 @@ Status MatmulChooser::EnqueueRows(const MatmulArgs& args, int64_t first, int64_t
   operands.alpha = args.alpha;
   operands.beta = args.accumulate ? 1.0f : 0.0f;
   if (args.block_scales) {
-    TANDEM_ASSIGN_OR_RETURN(
-        bool placed, PlaceBlockScales(args, first, last, *mapping, scratch + WorkspaceBytes(mapping->product),
-                                      stream, &operands));
-    if (!placed) return EnqueuePlain(args, first, last, stream);
+    TANDEM_ASSIGN_OR_RETURN(bool arranged,
+                            PlaceBlockScales(args, first, last, *mapping,
+                                             scratch + WorkspaceBytes(mapping->product), stream, &operands));
+    if (!arranged) return EnqueuePlain(args, first, last, stream);
   } else if (mapping->product.x_scales != LtScale::kNone) {
     const std::byte* scale_a = args.scale_a.data;
     if (mapping->product.x_scales == LtScale::kVector) scale_a += first * static_cast<int64_t>(sizeof(float));

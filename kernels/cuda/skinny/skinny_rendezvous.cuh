@@ -1,7 +1,7 @@
 // File: skinny_rendezvous.cuh
 //
 // How the skinny kernel knows its launch and its peers, by its parameters' type. `SkinnyParams`: an engine
-// has started the launch, and all that differs from launch to launch is a parameter. placed_skinny.cuh has
+// has started the launch, and all that differs from launch to launch is a parameter. client_skinny.cuh has
 // the same functions for a client's launches.
 #pragma once
 

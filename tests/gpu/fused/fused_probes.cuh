@@ -12,7 +12,7 @@ template <bool kFlagFirst, bool kNoWait, bool kStale>
 struct FusedDelayProbe {
   using Params = FusedMatmulParams;
   static constexpr bool kFlagBeforeData = kFlagFirst;
-  static constexpr bool kPlaced = false;
+  static constexpr bool kClient = false;
   static constexpr uint64_t kMaxDelayNs = 20'000, kEarlyFlagNs = 200'000;
   __device__ static bool HasReached(uint64_t word, uint64_t epoch) {
     return kNoWait || NoFusedProbe::HasReached(word, epoch - (kStale ? 1 : 0));

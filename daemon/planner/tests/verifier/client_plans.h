@@ -17,7 +17,7 @@ namespace tandem::plan {
 
 using Programs = std::vector<RankProgram>;
 
-inline constexpr VerifyOptions kClient{.client_placed = true};
+inline constexpr VerifyOptions kClient{.in_client = true};
 
 struct Planned {
   Case from;

@@ -105,7 +105,7 @@ TEST_P(Unfused, IsProvenAndRightInTheClient) {
     VerifyContext context;
   };
   const int world = GetParam();
-  constexpr VerifyOptions kClient{.client_placed = true};
+  constexpr VerifyOptions kClient{.in_client = true};
   std::vector<Kept> kept;  // one of each operation and collective, to alternate with
   int ran = 0, seen = 0, pairs = 0;
   for (const Case& c : CasesOf(world)) {
@@ -158,7 +158,7 @@ TEST_P(Unfused, AMissingEntryInTheClientIsFound) {
   ASSERT_TRUE(plan.ok()) << plan.status().ToString();
   const auto context = ContextOf(requests);
   ASSERT_TRUE(context.ok());
-  EXPECT_TRUE(VerifyPrograms(plan->programs, *context, {.client_placed = true}).ok());
+  EXPECT_TRUE(VerifyPrograms(plan->programs, *context, {.in_client = true}).ok());
   int dropped = 0;
   for (RankProgram& program : plan->programs) {
     for (Step& step : program.steps) {
@@ -172,7 +172,7 @@ TEST_P(Unfused, AMissingEntryInTheClientIsFound) {
     }
   }
   EXPECT_EQ(dropped, world * (world - 1));
-  const Status mutant = VerifyPrograms(plan->programs, *context, {.client_placed = true});
+  const Status mutant = VerifyPrograms(plan->programs, *context, {.in_client = true});
   EXPECT_FALSE(mutant.ok());
 }
 

@@ -89,7 +89,7 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
   if (warpgroup == 0) {
     ptx::GiveRegisters<40>();
     if (warp == 3) {
-      if constexpr (Probe::kPlaced) PushShard(params.pushes);
+      if constexpr (Probe::kClient) PushShard(params.pushes);
       StoreHandoffs<T, Probe>(params, shared, cta);
     } else if (ptx::ElectOne()) {
       if (warp == 0) Produce<T, Probe>(params, shared, cta, work);

@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/fused/client_params.h"
 #include "kernels/cuda/fused/kernel/ptx.cuh"
-#include "kernels/cuda/fused/placed_params.h"
 
 namespace tandem::cuda {
 
@@ -57,7 +57,7 @@ __device__ __forceinline__ void TellPushed(const PushedRows& push, uint32_t copi
 }
 
 // One warp of every CTA, in launches that have not been cancelled.
-__device__ __forceinline__ void PushShard(const PlacedPushes& pushes) {
+__device__ __forceinline__ void PushShard(const ClientPushes& pushes) {
   if (pushes.count == 0) return;
   const bool draws = (threadIdx.x & 31) == 0;
   uint32_t next = draws ? ptx::Add(pushes.drawn, 1) : 0, copied = 0;

@@ -7,9 +7,9 @@
 #include <cstdint>
 
 #include "kernels/cuda/collectives/rendezvous.cuh"
+#include "kernels/cuda/fused/client_params.h"
 #include "kernels/cuda/fused/fused_matmul.h"
 #include "kernels/cuda/fused/kernel/ptx.cuh"
-#include "kernels/cuda/fused/placed_params.h"
 
 namespace tandem::cuda {
 
@@ -18,7 +18,7 @@ namespace tandem::cuda {
 struct NoFusedProbe {
   using Params = FusedMatmulParams;
   static constexpr bool kFlagBeforeData = false;
-  static constexpr bool kPlaced = false;
+  static constexpr bool kClient = false;
   __device__ static bool HasReached(uint64_t word, uint64_t epoch) {
     return static_cast<int64_t>(word - epoch) >= 0;
   }
@@ -27,10 +27,10 @@ struct NoFusedProbe {
   __device__ static void AfterEarlyFlag(uint64_t) {}
 };
 
-// The kernels of client-placed launches (placed_fused.h). Engines' kernels have no code for them.
-struct PlacedFused : NoFusedProbe {
-  using Params = PlacedFusedParams;
-  static constexpr bool kPlaced = true;
+// The kernels of client-placed launches (client_fused.h). Engines' kernels have no code for them.
+struct ClientFused : NoFusedProbe {
+  using Params = ClientFusedParams;
+  static constexpr bool kClient = true;
 };
 
 // One thread's waits for words that other GPUs, or the lanes beside the kernel, write. After an abort or a
@@ -47,9 +47,9 @@ struct WordWaiter {
       uint64_t now = ptx::GlobalTimer();
       if (now - asked < 64'000) continue;  // thousands of threads may wait
       asked = now;
-      if constexpr (Probe::kPlaced) {
+      if constexpr (Probe::kClient) {
         // The kernel before this one has counted the launch.
-        const PlacedRendezvous rendezvous(params.frame, PlacedRendezvous::Counted(params.frame));
+        const ClientRendezvous rendezvous(params.frame, ClientRendezvous::Counted(params.frame));
         given_up = !rendezvous.Look(&start, rendezvous.PeerOf(word), 0);
         if (given_up) return;
         continue;
@@ -85,7 +85,7 @@ __device__ __forceinline__ void CountStored(const FusedMatmulParams& params, int
   *counter = 0;
   ptx::SystemFence();
   // A tile of the piece may be of a CTA that has given up. That CTA set the flag before the tile was counted.
-  if (Probe::kPlaced && PlacedRendezvous::HasFailed(params.frame)) return;
+  if (Probe::kClient && ClientRendezvous::HasFailed(params.frame)) return;
   if (piece.done != nullptr) ptx::StoreRelease(piece.done, params.epoch);
   // The words of bands behind the last column are told with the last one's.
   const int end = banded && (band + 1) * params.band_units_n < params.units_n ? band + 1 : piece.words;

@@ -40,12 +40,12 @@ FusedVariant MakeFusedVariant() {
 
 }  // namespace tandem::cuda
 
-// Compiled once for engines, and with TANDEM_PLACED for clients (placed_fused.h).
-#ifdef TANDEM_PLACED
+// Compiled once for engines, and with TANDEM_CLIENT_LAUNCH for clients (client_fused.h).
+#ifdef TANDEM_CLIENT_LAUNCH
 #define TANDEM_FUSED_VARIANT(NAME, A, B, OUT, ...)                               \
   namespace tandem::cuda {                                                       \
-  FusedVariant PlacedFusedVariant_##NAME() {                                     \
-    return MakeFusedVariant<FusedTraits<A, B, OUT, __VA_ARGS__>, PlacedFused>(); \
+  FusedVariant ClientFusedVariant_##NAME() {                                     \
+    return MakeFusedVariant<FusedTraits<A, B, OUT, __VA_ARGS__>, ClientFused>(); \
   }                                                                              \
   }
 #else

@@ -13,7 +13,7 @@ import torch
 
 _log = logging.getLogger("tandem.torch")
 OnUnavailable = Literal["fallback", "error"]
-PlacedOn = Literal["auto", "engine", "client"]
+PlacementOption = Literal["auto", "engine", "client"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Config:
     max_plans: int = 512
     row_buckets: tuple[int, ...] = ()
     write_in_place: bool = True
-    placement: PlacedOn = "auto"
+    placement: PlacementOption = "auto"
     autotune: bool = False
     runtime_dir: str | None = None
 

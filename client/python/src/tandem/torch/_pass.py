@@ -53,8 +53,8 @@ class TandemPass(CustomGraphPass):
             return None
         reports.asked(self.digest())
         # A graph has no placements, but what becomes of it depends on them.
-        placed = hashlib.sha256(Placements().text().encode()).hexdigest()[:16]
-        return f"tandem:{self.digest()}:{placed}:{before!r}"
+        placements = hashlib.sha256(Placements().text().encode()).hexdigest()[:16]
+        return f"tandem:{self.digest()}:{placements}:{before!r}"
 
     def digest(self) -> str:
         """The same as one text, of this pass alone."""

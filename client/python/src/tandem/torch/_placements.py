@@ -80,9 +80,9 @@ class Placements:
             self._frame.inputs = [_input_of(tensor) for tensor in dtensor_inputs(context)]
             self._frames[context] = self._frame
         if graph is not None and not self._frame.numbered:
-            placed = _placed(graph)
-            if len(placed) == len(self._frame.inputs) and all(map(_Input.is_of, self._frame.inputs, placed.values())):
-                self._frame.numbered = dict(zip(placed, self._frame.inputs, strict=True))
+            numbered = _numbered_inputs(graph)
+            if len(numbered) == len(self._frame.inputs) and all(map(_Input.is_of, self._frame.inputs, numbered.values())):
+                self._frame.numbered = dict(zip(numbered, self._frame.inputs, strict=True))
 
     def text(self) -> str:
         """All of it, for the key of a cached graph; "" without DTensors."""
@@ -118,7 +118,7 @@ class Placements:
         return [one for one in self._frame.inputs if one.is_of(value)]
 
 
-def _placed(graph: Graph) -> dict[int, torch.Tensor]:
+def _numbered_inputs(graph: Graph) -> dict[int, torch.Tensor]:
     """The graph's inputs that are DTensors, by their numbers in the program's order."""
     numbers = {number: node for node in graph.find_nodes(op="placeholder") if (number := input_number(node)) is not None}
     return {number: numbers[number].meta["val"] for number in sorted(numbers)}

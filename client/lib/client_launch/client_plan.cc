@@ -1,0 +1,89 @@
+#include "client/lib/client_launch/client_plan.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "common/deadline.h"
+
+namespace tandem::client {
+namespace {
+
+Status DoesNotFit() {
+  return Internal("the daemon's answer about a client-placed plan does not fit together");
+}
+
+// Of the signal area that the program's kernel needs.
+uint64_t LeastSignalBytes(const plan::RankProgram& program) {
+  const bool more = std::any_of(program.steps.begin(), program.steps.end(), [](const plan::Step& step) {
+    const auto* collective = std::get_if<plan::CollectiveStep>(&step.work);
+    return collective != nullptr && (collective->dense || plan::IsFusedKernel(*collective));
+  });
+  return more ? plan::kClientSignalAreaBytes : plan::kSignalAreaBytes;
+}
+
+}  // namespace
+
+uint16_t ClientTag::Fold() const {
+  const uint64_t half = digest_ ^ digest_ >> 32;
+  return static_cast<uint16_t>(half ^ half >> 16);
+}
+
+Result<std::shared_ptr<ClientPlan>> ClientPlan::Make(const ClientPlacementInfo& info, const PlanInfo& plan,
+                                                     const OpRequest& request, ClientDevice& device,
+                                                     SegmentCache& segments, const std::string& gpu_uuid,
+                                                     std::shared_ptr<ClientGroup> group) {
+  const auto world = static_cast<size_t>(info.program.world_size);
+  const bool has_workspace = !info.workspace.empty();
+  const uint64_t workspace = 2 * info.half_bytes + info.bulk_bytes;
+  if (world > plan::kMaxWorldSize || info.signals.size() != world || info.signal_ids.size() != world ||
+      info.signal_bytes < LeastSignalBytes(info.program) ||
+      info.workspace.size() != info.workspace_ids.size() ||
+      (has_workspace && (info.workspace.size() != world || info.workspace_bytes < workspace)) ||
+      (!has_workspace && workspace != 0) || plan.slot_bytes.size() != request.operands.size()) {
+    return DoesNotFit();
+  }
+  std::shared_ptr<ClientPlan> made(new ClientPlan);
+  made->plan_id_ = plan.plan_id;
+  made->deadline_ = info.launch_deadline;
+  made->group_ = std::move(group);
+  ClientLaunchMemory memory;
+  memory.half_bytes = info.half_bytes;
+  memory.bulk_bytes = info.bulk_bytes;
+  memory.signal_bytes = info.signal_bytes;
+  for (size_t rank = 0; rank < world; ++rank) {
+    TANDEM_ASSIGN_OR_RETURN(auto signals, segments.Map(device, gpu_uuid, info.signal_ids[rank],
+                                                       info.signals[rank].get(), info.signal_bytes));
+    memory.signals[rank] = reinterpret_cast<Word*>(signals->data());
+    if (static_cast<int>(rank) == info.program.rank) memory.own_signals = signals;
+    made->mappings_.push_back(std::move(signals));
+    if (!has_workspace) continue;
+    TANDEM_ASSIGN_OR_RETURN(auto area, segments.Map(device, gpu_uuid, info.workspace_ids[rank],
+                                                    info.workspace[rank].get(), info.workspace_bytes));
+    memory.workspace[rank] = area->data();
+    memory.bulk[rank] = area->data() + 2 * info.half_bytes;
+    made->mappings_.push_back(std::move(area));
+  }
+  std::vector<runtime::SlotLimit> slots;
+  for (size_t slot = 0; slot < request.operands.size(); ++slot) {
+    slots.push_back({plan.slot_bytes[slot], request.operands[slot].symmetric});
+    made->symmetric_.push_back(request.operands[slot].symmetric);
+  }
+  TANDEM_ASSIGN_OR_RETURN(made->work_, made->group_->queue().Prepare(info.program, std::move(slots), memory));
+  return made;
+}
+
+Status ClientPlan::Launch(LaunchStream& stream, bool capturing, uint64_t stream_id, ClientBindings bindings,
+                          Milliseconds deadline, const std::shared_ptr<ClientPlanState>& state) {
+  ClientCall call;
+  call.bindings = std::move(bindings);
+  call.deadline = deadline.count() > 0 ? Bounded(deadline) : Bounded(deadline_);
+  call.plan_id = plan_id_;
+  call.stream_id = stream_id;
+  call.capturing = capturing;
+  call.state = state;
+  call.keep = shared_from_this();
+  return group_->queue().Launch(stream, *work_, std::move(call));
+}
+
+}  // namespace tandem::client

@@ -1,0 +1,62 @@
+// File: client_plan.h
+//
+// `ClientPlan`: a plan that this process launches on the caller's streams, with the memory that it maps.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "client/lib/client_device.h"
+#include "client/lib/client_launch/client_group.h"
+#include "client/lib/client_launch/client_queue.h"
+#include "client/lib/control_api.h"
+#include "client/lib/launch_state.h"
+#include "client/lib/segment_cache.h"
+#include "common/digest.h"
+#include "tandem/op_request.h"
+#include "tandem/status.h"
+
+namespace tandem::client {
+
+// Thread-safe. Launches in flight and graphs hold it, and with it the mappings.
+class ClientPlan : public std::enable_shared_from_this<ClientPlan> {
+ public:
+  // Maps what the plan needs. `request`: this rank's. INTERNAL: the daemon's answer does not fit together.
+  static Result<std::shared_ptr<ClientPlan>> Make(const ClientPlacementInfo& info, const PlanInfo& plan,
+                                                  const OpRequest& request, ClientDevice& device,
+                                                  SegmentCache& segments, const std::string& gpu_uuid,
+                                                  std::shared_ptr<ClientGroup> group);
+
+  ClientGroup& group() const { return *group_; }
+  bool symmetric(size_t slot) const { return slot < symmetric_.size() && symmetric_[slot]; }
+
+  // Puts one launch onto `stream`, behind all earlier ones of the group. `deadline`: of the launch; 0: the
+  // group's. Its failure is kept in `state` under `stream_id`.
+  Status Launch(LaunchStream& stream, bool capturing, uint64_t stream_id, ClientBindings bindings,
+                Milliseconds deadline, const std::shared_ptr<ClientPlanState>& state);
+
+ private:
+  ClientPlan() = default;
+
+  uint64_t plan_id_ = 0;
+  std::chrono::milliseconds deadline_{0};
+  std::vector<bool> symmetric_;  // by slot
+  std::vector<std::shared_ptr<DeviceMapping>> mappings_;
+  std::shared_ptr<ClientGroup> group_;
+  std::shared_ptr<ClientWork> work_;
+};
+
+// Fills `tag` from what must be alike on all ranks: the plan, the user's tag, and the place of symmetric
+// operands.
+class ClientTag {
+ public:
+  void Add(uint64_t value) { digest_ = FoldDigest(digest_, value); }
+  uint16_t Fold() const;
+
+ private:
+  uint64_t digest_ = kDigestSeed;
+};
+
+}  // namespace tandem::client

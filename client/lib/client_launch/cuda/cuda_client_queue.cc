@@ -1,0 +1,317 @@
+#include "client/lib/client_launch/cuda/cuda_client_queue.h"
+
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "client/lib/capture_holds.h"
+#include "client/lib/client_launch/client_group.h"
+#include "client/lib/cuda/context_scope.h"
+#include "client/lib/deferred_reclaimer.h"
+#include "program/program.h"
+
+namespace tandem::client {
+namespace {
+
+using cuda::CudaDriver;
+using cuda::GaveUp;
+
+// How often failures are looked for: no call of the library's may come after a replay.
+constexpr std::chrono::milliseconds kFailureLookEvery{5};
+
+// Held by a graph. The driver drops it on a thread that must not call CUDA.
+struct GraphHold {
+  std::shared_ptr<void> keep;
+
+  ~GraphHold() { DeferredReclaimer::Get().Discard(std::move(keep)); }
+};
+
+// Held by a CaptureHold. Replays of the graph may still run when that ends.
+class HeldPlan {
+ public:
+  HeldPlan(CudaClientQueue& queue, std::shared_ptr<void> keep) : queue_(queue), keep_(std::move(keep)) {}
+  HeldPlan(const HeldPlan&) = delete;
+  HeldPlan& operator=(const HeldPlan&) = delete;
+  ~HeldPlan() {
+    DeferredReclaimer::Get().DiscardAfter([queue = &queue_] { return queue->HaveLaunchesEnded(); },
+                                          std::move(keep_));
+  }
+
+ private:
+  CudaClientQueue& queue_;  // lives as long as the plan
+  std::shared_ptr<void> keep_;
+};
+
+uint64_t LoadShared(const uint64_t& word) {
+  return std::atomic_ref<uint64_t>(const_cast<uint64_t&>(word)).load(std::memory_order_acquire);
+}
+
+}  // namespace
+
+std::chrono::milliseconds CudaClientQueue::LookEvery() const { return kFailureLookEvery; }
+
+Result<std::shared_ptr<ClientWork>> CudaClientQueue::Prepare(const plan::RankProgram& program,
+                                                             std::vector<runtime::SlotLimit> slots,
+                                                             const ClientLaunchMemory& memory) {
+  TANDEM_ASSIGN_OR_RETURN(auto work, CudaClientWork::Make(program, std::move(slots), memory));
+  SlowCallScope scope(pages_->device().driver());
+  TANDEM_RETURN_IF_ERROR(pages_->device().Enter());
+  const auto local = [this]() -> Result<std::shared_ptr<cuda::LocalWork>> {
+    std::lock_guard lock(prepare_mutex_);
+    if (local_ == nullptr) {
+      TANDEM_ASSIGN_OR_RETURN(local_, products_->MakeWork());
+    }
+    return local_;
+  };
+  const auto fused = [this]() -> Result<std::shared_ptr<ClientFusedState>> {
+    std::lock_guard lock(prepare_mutex_);
+    if (fused_ == nullptr) {
+      TANDEM_ASSIGN_OR_RETURN(fused_, ClientFusedState::Make(pages_->shared_device()));
+    }
+    return fused_;
+  };
+  TANDEM_RETURN_IF_ERROR(work->Load(local, fused));
+  if (memory.signal_bytes >= plan::kClientSignalAreaBytes) {
+    std::lock_guard lock(prepare_mutex_);
+    own_signals_ = memory.own_signals;
+    dense_packets_ = reinterpret_cast<CUdeviceptr>(memory.signals[static_cast<size_t>(program.rank)]) +
+                     plan::kSignalAreaBytes;
+  }
+  std::lock_guard lock(mutex_);
+  frame_.own_words = reinterpret_cast<const uint64_t*>(memory.signals[static_cast<size_t>(program.rank)]);
+  frame_.words_per_peer = plan::kSignalsPerWriter;
+  return std::shared_ptr<ClientWork>(std::move(work));
+}
+
+Status CudaClientQueue::Failed() const {
+  if (Status kept = group_.Kept(); !kept.ok()) return kept;
+  // A rank that has left was met by all launches that this rank has made. A new one would wait for it.
+  return pages_->verdict().AbortFrom() != 0 ? pages_->verdict().Reason() : Status::Ok();
+}
+
+Status CudaClientQueue::Launch(LaunchStream& stream, ClientWork& work, ClientCall call) {
+  auto& cuda_stream = static_cast<CudaLaunchStream&>(stream);
+  std::lock_guard lock(mutex_);
+  auto& client_work = static_cast<CudaClientWork&>(work);
+  Result<std::span<CudaClientStep>> steps = client_work.For(call.bindings.slots, pages_->device().driver());
+  Status launched = steps.status();
+  if (launched.ok()) {
+    frame_.timeout_ns = static_cast<uint64_t>(std::max<int64_t>(call.deadline.count(), 1));
+    frame_.tag = call.bindings.tag;
+    frame_.plan = call.plan_id;
+    launched = call.capturing ? LaunchCaptured(cuda_stream, client_work, *steps, call)
+                              : LaunchEager(cuda_stream, client_work, *steps, call);
+  }
+  // No kernel that meets peers was captured: no replay will be missing. An eager launch is missing from now
+  // on.
+  if (!launched.ok() && !call.capturing) group_.Refuse(call.plan_id, launched);
+  return launched;
+}
+
+Status CudaClientQueue::LaunchEager(CudaLaunchStream& stream, CudaClientWork& work,
+                                    std::span<CudaClientStep> steps, const ClientCall& call) {
+  CudaDriver& driver = pages_->device().driver();
+  // A graph may have recorded the event on any stream.
+  if (ever_captured_ || call.stream_id != last_stream_) {
+    TANDEM_RETURN_IF_ERROR(driver.StreamWaitEvent(stream.stream(), pages_->order()));
+  }
+  TANDEM_RETURN_IF_ERROR(work.Enqueue(steps, frame_, stream.stream()));
+  last_stream_ = call.stream_id;
+  call.state->Began();
+  auto known = std::find_if(in_flight_.begin(), in_flight_.end(), [&](const InFlight& each) {
+    return each.state == call.state && each.stream_id == call.stream_id;
+  });
+  if (known == in_flight_.end()) {
+    known = in_flight_.insert(known, InFlight{call.state, call.keep, call.stream_id, 0});
+  }
+  ++known->launches;
+  return driver.EventRecord(pages_->order(), stream.stream());
+}
+
+Status CudaClientQueue::KeepForGraph(CudaLaunchStream& stream, uint64_t capture,
+                                     const std::shared_ptr<void>& keep) {
+  const bool is_held =
+      CaptureHolds::Get().Keep(capture, keep.get(), [&] { return std::make_shared<HeldPlan>(*this, keep); });
+  if (is_held) return Status::Ok();
+  auto hold = std::make_shared<GraphHold>();
+  hold->keep = keep;
+  return stream.RetainInCapture(std::move(hold));
+}
+
+bool CudaClientQueue::HaveLaunchesEnded() {
+  SlowCallScope scope(pages_->device().driver());
+  if (!pages_->device().Enter().ok()) return true;  // the context is gone, and all launches with it
+  const Result<bool> reached = pages_->device().driver().EventQuery(pages_->order());
+  return !reached.ok() || *reached;
+}
+
+Status CudaClientQueue::LaunchCaptured(CudaLaunchStream& stream, CudaClientWork& work,
+                                       std::span<CudaClientStep> steps, const ClientCall& call) {
+  CudaDriver& driver = pages_->device().driver();
+  const CUstream captured = stream.stream();
+  TANDEM_ASSIGN_OR_RETURN(cuda::CaptureInfo info, driver.StreamGetCaptureInfo(captured));
+  const bool first = info.id != capture_.id;
+  TANDEM_RETURN_IF_ERROR(KeepForGraph(stream, info.id, call.keep));
+  if (first) {
+    TANDEM_RETURN_IF_ERROR(driver.StreamWaitExternalEvent(captured, pages_->order()));
+  } else if (captured != capture_.stream) {
+    TANDEM_RETURN_IF_ERROR(driver.StreamAddCaptureDependency(captured, capture_.last));
+  }
+  TANDEM_RETURN_IF_ERROR(work.Enqueue(steps, frame_, captured));
+  TANDEM_ASSIGN_OR_RETURN(info, driver.StreamGetCaptureInfo(captured));
+  if (info.dependencies.size() != 1) return Internal("a captured launch is not its stream's last work");
+  const CUgraphNode last = info.dependencies.front();
+  CUgraphNode record = capture_.record;
+  if (first) {
+    TANDEM_ASSIGN_OR_RETURN(record, driver.GraphAddEventRecordNode(info.graph, last, pages_->order()));
+  } else {
+    // This launch follows the one before, which need not be told of apart: a kernel that two nodes wait for
+    // ends up to 2 us later.
+    TANDEM_RETURN_IF_ERROR(driver.GraphAddDependency(info.graph, last, record));
+    TANDEM_RETURN_IF_ERROR(driver.GraphRemoveDependency(info.graph, capture_.last, record));
+  }
+  capture_ = {info.id, captured, last, record};
+  ever_captured_ = true;
+  std::erase_if(captured_, [](const auto& state) { return state.expired(); });
+  const bool known = std::any_of(captured_.begin(), captured_.end(),
+                                 [&](const auto& state) { return state.lock() == call.state; });
+  if (!known) captured_.push_back(call.state);
+  return Status::Ok();
+}
+
+Status CudaClientQueue::ReportedFailure() const {
+  const cuda::LaunchReport& report = *pages_->report();
+  const auto kind = static_cast<GaveUp>(LoadShared(report.kind));
+  const std::string launch = "launch " + std::to_string(LoadShared(report.number));
+  const auto peer = static_cast<uint32_t>(LoadShared(report.peer));
+  const std::string rank = "rank " + std::to_string(peer);
+  const auto awaiting = [&](const char* reason) {
+    return StatusDetail{.reason = reason, .who = rank, .ranks = {peer}};
+  };
+  switch (kind) {
+    case GaveUp::kNot: return Status::Ok();
+    case GaveUp::kCutOff: return Unavailable(launch + " was ended by tandemd");
+    case GaveUp::kLate:
+      return DeadlineExceeded(launch + " ended by its deadline: it waited for " + rank)
+          .WithDetail(awaiting("RANK_LATE"));
+    case GaveUp::kMismatch:
+      return InvalidArgument(launch + ": " + rank +
+                             " launched another plan, or its tag or symmetric operands differ")
+          .WithDetail(awaiting("LAUNCH_MISMATCH"));
+    case GaveUp::kDesync: break;
+  }
+  return FailedPrecondition(launch + ": " + rank + " is more than one launch ahead")
+      .WithDetail(awaiting("DESYNC"));
+}
+
+CudaClientQueue::Ending CudaClientQueue::CheckEnding() {
+  std::lock_guard lock(ending_mutex_);
+  if (!group_.Kept().ok()) {
+    awaits_verdict_.store(false, std::memory_order_release);
+    return Ending::kKept;
+  }
+  const Status failure = ReportedFailure();
+  if (failure.ok()) return Ending::kNone;
+  const bool judged = pages_->verdict().AbortFrom() != 0;
+  if (!judged && !reported_) {
+    reported_ = true;
+    reported_at_ = Clock::now();
+    awaits_verdict_.store(true, std::memory_order_release);
+    group_.Report(LoadShared(pages_->report()->number), LoadShared(pages_->report()->plan), failure);
+  }
+  if (!judged && Clock::now() - reported_at_ < kVerdictPatience) return Ending::kVerdictPending;
+  group_.Keep(judged ? pages_->verdict().Reason() : failure);
+  awaits_verdict_.store(false, std::memory_order_release);
+  return Ending::kKept;
+}
+
+void CudaClientQueue::Look() {
+  std::vector<InFlight> ended;
+  std::vector<std::weak_ptr<ClientPlanState>> replayed;
+  {
+    // A launch may hold it in a call of the driver that goes on only when another launch has ended.
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    Status query;
+    bool done = false;
+    if (lock.owns_lock() && !in_flight_.empty()) {
+      SlowCallScope scope(pages_->device().driver());
+      query = pages_->device().Enter();
+      if (query.ok()) {
+        Result<bool> reached = pages_->device().driver().EventQuery(pages_->order());
+        query = reached.status();
+        done = !reached.ok() || *reached;
+      }
+      if (!query.ok()) group_.Keep(query);  // the context is gone, and all launches with it
+    }
+    // After the event: a kernel that has failed has said so before it ended.
+    const Ending ending = CheckEnding();
+    if (ending == Ending::kVerdictPending || !lock.owns_lock()) return;
+    if (ending == Ending::kKept && !told_captured_) {
+      told_captured_ = true;
+      replayed = captured_;
+    }
+    if (done) ended.swap(in_flight_);
+  }
+  const Status kept = group_.Kept();
+  for (const auto& known : replayed) {
+    if (const auto state = known.lock()) state->Fail(kReplays, 0, kept, true);
+  }
+  for (const InFlight& each : ended) {
+    if (!kept.ok()) each.state->Fail(each.stream_id, 0, kept, true);
+    for (uint64_t i = 0; i < each.launches; ++i) each.state->Ended();
+  }
+}
+
+void CudaClientQueue::Count() {
+  if (!Failed().ok()) return;
+  const uint64_t count = pages_->LastCount();
+  group_.page().SetFinished(count);
+  const bool moves = count != std::exchange(last_count_, count);
+  bool is_under_way = false;
+  if (std::unique_lock lock(mutex_, std::try_to_lock); lock.owns_lock()) is_under_way = !in_flight_.empty();
+  if (moves || !is_under_way || group_.page().WaitsSince() == 0) group_.ShowWaiting(is_under_way);
+  (void)pages_->StartCount();  // a GPU that does not answer is reported by launches
+}
+
+Status CudaClientQueue::Settle() {
+  if (!Failed().ok()) return Status::Ok();
+  TANDEM_ASSIGN_OR_RETURN(const uint64_t count, pages_->ReadCount());
+  group_.page().SetFinished(count);
+  return Status::Ok();
+}
+
+Result<uint64_t> CudaClientQueue::Stop(Clock::time_point deadline) {
+  {
+    SlowCallScope scope(pages_->device().driver());
+    TANDEM_RETURN_IF_ERROR(pages_->device().Enter());
+    while (true) {
+      TANDEM_ASSIGN_OR_RETURN(const bool ended, pages_->device().driver().EventQuery(pages_->order()));
+      if (ended) break;
+      if (Clock::now() >= deadline) {
+        return DeadlineExceeded("launches of this rank have not ended").WithDetail({.reason = "NOT_ENDED"});
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  }
+  return pages_->ReadHighestCount();
+}
+
+Status CudaClientQueue::Restart(uint64_t number) {
+  {
+    SlowCallScope scope(pages_->device().driver());
+    TANDEM_RETURN_IF_ERROR(pages_->device().Enter());
+    std::lock_guard lock(prepare_mutex_);
+    if (dense_packets_ != 0) {
+      TANDEM_RETURN_IF_ERROR(pages_->device().driver().MemsetD8Async(
+          dense_packets_, 0, 2 * plan::kDensePacketHalfBytes, pages_->device().service_stream()));
+    }
+    if (fused_ != nullptr) TANDEM_RETURN_IF_ERROR(fused_->Reset());
+  }
+  TANDEM_RETURN_IF_ERROR(pages_->Restart(number));  // behind all of it on the service stream
+  std::lock_guard lock(ending_mutex_);
+  reported_ = told_captured_ = false;
+  return Status::Ok();
+}
+
+}  // namespace tandem::client

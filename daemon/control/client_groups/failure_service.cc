@@ -1,0 +1,113 @@
+#include "daemon/control/client_groups/failure_service.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "daemon/control/blame.h"
+#include "daemon/control/status_proto.h"
+#include "daemon/control/waiter.h"
+
+namespace tandem::daemon {
+namespace {
+
+// For the reports of ranks whose deadlines pass together.
+constexpr std::chrono::milliseconds kGatherReports{30};
+
+bool IsDelay(const Status& status) { return status.code() == Code::kDeadlineExceeded; }
+
+}  // namespace
+
+int RootOfDelay(const std::map<int, GroupRecord::FailureReport>& reports) {
+  if (reports.empty()) return -1;
+  const auto first = std::min_element(reports.begin(), reports.end(), [](const auto& a, const auto& b) {
+    return a.second.launch < b.second.launch;
+  });
+  int rank = first->first;
+  // At most as many hops as there are reports: a circle ends at the last rank of them.
+  for (size_t hop = 0; hop < reports.size(); ++hop) {
+    const auto report = reports.find(rank);
+    if (report == reports.end() || report->second.awaited_rank < 0) break;
+    rank = report->second.awaited_rank;
+  }
+  return rank;
+}
+
+Status FailureService::Verdict(const GroupRecord& group) const {
+  const std::string context = "group '" + group.name + "'";
+  // A refusal or a mismatch explains the delays of the others.
+  for (const auto& [rank, report] : group.failures) {
+    if (IsDelay(report.status)) continue;
+    std::string text = context + ", launch " + std::to_string(report.launch) + ": " + report.status.message();
+    const auto other = group.failures.find(report.awaited_rank);
+    const auto own_plan = group.plans.find(report.plan_id);
+    if (other != group.failures.end() && own_plan != group.plans.end()) {
+      const auto their_plan = group.plans.find(other->second.plan_id);
+      if (their_plan != group.plans.end() && their_plan != own_plan) {
+        text += "; rank " + std::to_string(rank) + " launched plan '" + own_plan->second.key + "', rank " +
+                std::to_string(other->first) + " plan '" + their_plan->second.key + "'";
+      }
+    }
+    StatusDetail detail = BlameRank(report.status.detail().reason, rank, report.status.detail().field,
+                                    group.members[static_cast<size_t>(rank)].pid);
+    return Status(report.status.code(), std::move(text), std::move(detail));
+  }
+  const int root = RootOfDelay(group.failures);
+  const auto& first = group.failures.begin()->second;
+  const auto plan = group.plans.find(first.plan_id);
+  return Status(Code::kDeadlineExceeded,
+                context + ", launch " + std::to_string(first.launch) +
+                    (plan == group.plans.end() ? std::string() : " of plan '" + plan->second.key + "'") +
+                    " ended by its deadline: rank " + std::to_string(root) + " had not arrived",
+                BlameRank("RANK_LATE", root, {}, group.members[static_cast<size_t>(root)].pid));
+}
+
+Status FailureService::Report(const SessionRef& session, const v1::ReportFailureRequest& request) {
+  Registry& registry = core_.registry;
+  RegistryLock lock(registry);
+  TANDEM_RETURN_IF_ERROR(registry.SessionAlive(*session));
+  int rank = 0;
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<GroupRecord> group,
+                          registry.FindGroup(*session, request.group_id(), &rank));
+  const int awaited = request.awaited_rank();
+  if (awaited < -1 || awaited >= static_cast<int>(group->world()) || awaited == rank) {
+    return InvalidArgument("awaited_rank " + std::to_string(awaited) + " is no other rank of the group")
+        .WithDetail({.field = "awaited_rank"});
+  }
+  Status status = StatusOf(request.status());
+  if (status.ok() || (IsDelay(status) && awaited < 0)) {
+    return InvalidArgument("the report names no failure").WithDetail({.field = "status"});
+  }
+  if (group->client.pages.empty()) {
+    return FailedPrecondition("the group has no plan that is placed in the client");
+  }
+  if (request.renewals() < group->client.renewals) return Status::Ok();
+  const bool first = group->failures.empty();
+  group->failures.try_emplace(
+      rank, GroupRecord::FailureReport{request.launch(), request.plan_id(), awaited, std::move(status)});
+  registry.engines_changed.notify_all();
+  const auto over = [&]() TANDEM_REQUIRES(registry_mutex) {
+    const GroupState state = group->state();
+    return state == GroupState::kBroken || state == GroupState::kEnded || registry.stopping ||
+           !group->client.stalled.ok();
+  };
+  if (first) {
+    Waiter::For(kGatherReports).Wait(lock, registry.engines_changed, [&]() TANDEM_REQUIRES(registry_mutex) {
+      return over() || group->failures.size() == group->world();
+    });
+    if (over()) return Status::Ok();
+    // Without all ranks there is no renewal.
+    if (group->Lives()) {
+      groups_.Stall(*group, Verdict(*group));
+    } else {
+      groups_.Break(*group, Verdict(*group), -1);
+    }
+    return Status::Ok();
+  }
+  Waiter::For(2 * kGatherReports).Wait(lock, registry.engines_changed, over);
+  return Status::Ok();
+}
+
+}  // namespace tandem::daemon

@@ -1,0 +1,2 @@
+#include "kernels/cuda/skinny/client_skinny.cuh"
+TANDEM_CLIENT_SKINNY_VARIANTS(bf16_n, __nv_bfloat16, __nv_bfloat16, __nv_bfloat16, true)

@@ -1,0 +1,2 @@
+#include "kernels/cuda/skinny/client_skinny.cuh"
+TANDEM_CLIENT_SKINNY_VARIANTS(f16_k, __half, __half, __half, false)
