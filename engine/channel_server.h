@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "engine/deferred_release.h"
 #include "engine/launch/launch.h"
 #include "engine/launch/launch_queue.h"
+#include "engine/memory/deferred_release.h"
 #include "ipc/futex.h"
 #include "tandem/status.h"
 

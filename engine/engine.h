@@ -16,11 +16,11 @@
 
 #include "common/unique_fd.h"
 #include "engine/channel_server.h"
-#include "engine/deferred_release.h"
 #include "engine/engine_link.h"
 #include "engine/holdings.h"
 #include "engine/launch/launch_queue.h"
-#include "engine/memory_table.h"
+#include "engine/memory/deferred_release.h"
+#include "engine/memory/memory_table.h"
 #include "kernels/backend.h"
 #include "tandem/status.h"
 

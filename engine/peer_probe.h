@@ -7,8 +7,8 @@
 
 #include <memory>
 
-#include "engine/deferred_release.h"
-#include "engine/memory_table.h"
+#include "engine/memory/deferred_release.h"
+#include "engine/memory/memory_table.h"
 #include "kernels/backend.h"
 #include "tandem/engine/v1/engine.pb.h"
 #include "tandem/status.h"

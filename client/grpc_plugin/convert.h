@@ -6,7 +6,7 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/support/status.h>
 
-#include "client/lib/control_api.h"
+#include "client/lib/base/control_api.h"
 #include "tandem/v1/tandem.pb.h"
 
 namespace tandem::client {

@@ -13,7 +13,7 @@
 #include "client/grpc_plugin/convert.h"
 #include "client/grpc_plugin/daemon_calls.h"
 #include "client/grpc_plugin/lease.h"
-#include "client/lib/control_api.h"
+#include "client/lib/base/control_api.h"
 #include "common/exceptions.h"
 #include "common/fd_socket.h"
 #include "common/utf8.h"

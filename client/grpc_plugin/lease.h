@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "client/lib/control_api.h"
+#include "client/lib/base/control_api.h"
 #include "common/unique_fd.h"
 #include "tandem/v1/tandem.pb.h"
 

@@ -14,7 +14,7 @@
 
 #include "client/device/rank_device.h"
 #include "client/device/scratch_operands.h"
-#include "client/lib/control_api.h"
+#include "client/lib/base/control_api.h"
 #include "tandem/client.h"
 
 namespace tandem::client {

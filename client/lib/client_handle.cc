@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "client/lib/fork_guard.h"
+#include "client/lib/base/fork_guard.h"
 #include "client/lib/handles.h"
 #include "client/lib/plugin_loader.h"
 #include "common/deadline.h"

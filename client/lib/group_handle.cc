@@ -3,7 +3,7 @@
 #include <thread>
 
 #include "client/lib/autotune.h"
-#include "client/lib/backoff.h"
+#include "client/lib/base/backoff.h"
 #include "client/lib/handles.h"
 #include "common/deadline.h"
 #include "common/exceptions.h"

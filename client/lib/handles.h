@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "client/lib/base/slot_overlap.h"
 #include "client/lib/client_launch/client_plan.h"
 #include "client/lib/session.h"
-#include "client/lib/slot_overlap.h"
 #include "tandem/client.h"
 
 namespace tandem::client {

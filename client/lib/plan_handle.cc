@@ -1,7 +1,7 @@
 // Plan: launching, waiting, releasing.
 #include <algorithm>
 
-#include "client/lib/backoff.h"
+#include "client/lib/base/backoff.h"
 #include "client/lib/handles.h"
 #include "common/deadline.h"
 #include "common/digest.h"

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "client/lib/control_api.h"
+#include "client/lib/base/control_api.h"
 
 namespace tandem::client {
 

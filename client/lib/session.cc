@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 
-#include "client/lib/deferred_reclaimer.h"
+#include "client/lib/base/deferred_reclaimer.h"
 #include "common/exceptions.h"
 
 namespace tandem::client {

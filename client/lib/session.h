@@ -16,15 +16,15 @@
 #include <utility>
 #include <vector>
 
-#include "client/lib/client_device.h"
+#include "client/lib/base/client_device.h"
+#include "client/lib/base/control_api.h"
+#include "client/lib/base/fork_guard.h"
+#include "client/lib/base/launch_state.h"
+#include "client/lib/base/registrations.h"
+#include "client/lib/base/segment_cache.h"
+#include "client/lib/base/stream_channel.h"
 #include "client/lib/client_launch/client_group.h"
 #include "client/lib/client_launch/failure_reporter.h"
-#include "client/lib/control_api.h"
-#include "client/lib/fork_guard.h"
-#include "client/lib/launch_state.h"
-#include "client/lib/registrations.h"
-#include "client/lib/segment_cache.h"
-#include "client/lib/stream_channel.h"
 
 namespace tandem::client {
 

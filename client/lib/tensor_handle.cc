@@ -1,8 +1,8 @@
 // SymmetricTensor: peers' buffers, signal pads, stream-ordered writes.
 #include <algorithm>
 
-#include "client/lib/backoff.h"
-#include "client/lib/cancellation.h"
+#include "client/lib/base/backoff.h"
+#include "client/lib/base/cancellation.h"
 #include "client/lib/handles.h"
 #include "common/deadline.h"
 #include "common/exceptions.h"

@@ -10,7 +10,7 @@
 #include "client/tandemctl/json.h"
 #include "client/tandemctl/tune_measure.h"
 #include "client/tandemctl/tuning_views.h"
-#include "daemon/control/validate.h"
+#include "daemon/control/base/validate.h"
 #include "daemon/planner/cost/measured.h"
 #include "daemon/topology/topology_file.h"
 

@@ -1,11 +1,11 @@
 // What a hold keeps for a capture, and when it is dropped.
-#include "client/lib/capture_holds.h"
+#include "client/lib/base/capture_holds.h"
 
 #include <gtest/gtest.h>
 
 #include <future>
 
-#include "client/lib/deferred_reclaimer.h"
+#include "client/lib/base/deferred_reclaimer.h"
 #include "tandem/host_stream.h"
 
 namespace tandem::client {

@@ -4,8 +4,8 @@
 
 #include <thread>
 
-#include "client/lib/cuda/cuda_client_device.h"
-#include "client/lib/deferred_reclaimer.h"
+#include "client/lib/base/deferred_reclaimer.h"
+#include "client/lib/devices/cuda_client_device.h"
 #include "client/tests/fake_daemon_test.h"
 #include "client/tests/fake_gpus.h"
 #include "tandem/host_stream.h"

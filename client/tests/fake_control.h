@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "client/lib/control_api.h"
+#include "client/lib/base/control_api.h"
 #include "ipc/channel.h"
 
 namespace tandem::client {

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "client/lib/slot_overlap.h"
+#include "client/lib/base/slot_overlap.h"
 #include "client/tests/fake_daemon_test.h"
 
 namespace tandem::client {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "client/lib/client_device.h"
+#include "client/lib/base/client_device.h"
 
 namespace tandem::client {
 

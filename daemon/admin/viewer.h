@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/control/snapshot.h"
+#include "daemon/control/base/snapshot.h"
 
 namespace tandem::daemon {
 

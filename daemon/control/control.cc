@@ -6,9 +6,9 @@
 #include <chrono>
 #include <cstdio>
 
+#include "daemon/control/base/status_proto.h"
 #include "daemon/control/channels/channel_service.h"
 #include "daemon/control/channels/launch_service.h"
-#include "daemon/control/client_groups/client_memory.h"
 #include "daemon/control/client_groups/failure_service.h"
 #include "daemon/control/client_groups/renewal_service.h"
 #include "daemon/control/engines/engine_service.h"
@@ -17,18 +17,18 @@
 #include "daemon/control/groups/group_service.h"
 #include "daemon/control/inspector.h"
 #include "daemon/control/joins/join_service.h"
+#include "daemon/control/memory/client_memory.h"
 #include "daemon/control/memory/registration_service.h"
 #include "daemon/control/memory/segment_service.h"
-#include "daemon/control/memory/tensor_service.h"
 #include "daemon/control/plans/plan_service.h"
 #include "daemon/control/plans/tuning_service.h"
 #include "daemon/control/plans/workspace.h"
+#include "daemon/control/records/control_core.h"
 #include "daemon/control/restart/adoption.h"
 #include "daemon/control/restart/state_writer.h"
 #include "daemon/control/sessions/event_service.h"
 #include "daemon/control/sessions/session_service.h"
-#include "daemon/control/status_proto.h"
-#include "daemon/control/store/control_core.h"
+#include "daemon/control/tensors/tensor_service.h"
 
 namespace tandem::daemon {
 namespace {

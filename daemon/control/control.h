@@ -27,12 +27,12 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/control/control_options.h"
-#include "daemon/control/foreign_fds.h"
-#include "daemon/control/lease_port.h"
+#include "daemon/control/base/control_options.h"
+#include "daemon/control/base/foreign_fds.h"
+#include "daemon/control/base/lease_port.h"
+#include "daemon/control/base/snapshot.h"
+#include "daemon/control/base/waiter.h"
 #include "daemon/control/restart/journal.h"
-#include "daemon/control/snapshot.h"
-#include "daemon/control/waiter.h"
 #include "daemon/planner/tuning/tuning_table.h"
 #include "daemon/supervisor/engine_holdings.h"
 #include "daemon/supervisor/engines.h"

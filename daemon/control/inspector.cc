@@ -4,7 +4,7 @@
 #include <chrono>
 #include <utility>
 
-#include "daemon/control/blame.h"
+#include "daemon/control/base/blame.h"
 #include "program/program_codec.h"
 
 namespace tandem::daemon {

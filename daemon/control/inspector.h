@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "daemon/control/snapshot.h"
-#include "daemon/control/store/control_core.h"
-#include "daemon/control/waiter.h"
+#include "daemon/control/base/snapshot.h"
+#include "daemon/control/base/waiter.h"
+#include "daemon/control/records/control_core.h"
 
 namespace tandem::daemon {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "daemon/config/config.h"
-#include "daemon/control/control_options.h"
+#include "daemon/control/base/control_options.h"
 #include "daemon/supervisor/engine_keeper.h"
 #include "daemon/topology/topology.h"
 #include "drivers/nvml/nvml.h"

@@ -18,7 +18,7 @@
 
 #include "common/log.h"
 #include "common/log_share.h"
-#include "daemon/control/ledger.h"
+#include "daemon/control/base/ledger.h"
 #include "daemon/service/peer_identity.h"
 
 namespace tandem::daemon {

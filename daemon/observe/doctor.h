@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/control/snapshot.h"
+#include "daemon/control/base/snapshot.h"
 #include "daemon/observe/gpu_health.h"
 #include "daemon/observe/gpu_processes.h"
 #include "daemon/observe/process_info.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/control/snapshot.h"
+#include "daemon/control/base/snapshot.h"
 #include "daemon/observe/gpu_health.h"
 #include "daemon/supervisor/engines.h"
 #include "daemon/topology/topology.h"

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/control/snapshot.h"
+#include "daemon/control/base/snapshot.h"
 #include "daemon/observe/gpu_health.h"
 #include "daemon/observe/link_traffic.h"
 #include "daemon/observe/process_info.h"

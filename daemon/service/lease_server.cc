@@ -11,8 +11,8 @@
 
 #include "common/descriptor_reserve.h"
 #include "common/fd_socket.h"
-#include "daemon/control/ledger.h"
-#include "daemon/control/status_proto.h"
+#include "daemon/control/base/ledger.h"
+#include "daemon/control/base/status_proto.h"
 #include "daemon/service/peer_identity.h"
 #include "tandem/v1/tandem.pb.h"
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "common/process_identity.h"
-#include "daemon/control/ledger.h"
+#include "daemon/control/base/ledger.h"
 
 // Debian 12's headers know neither.
 #ifndef SO_PEERPIDFD

@@ -1,6 +1,6 @@
 #include "daemon/service/status_codec.h"
 
-#include "daemon/control/status_proto.h"
+#include "daemon/control/base/status_proto.h"
 #include "tandem/v1/types.pb.h"
 
 namespace tandem::daemon {

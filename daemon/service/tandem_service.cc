@@ -4,7 +4,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "daemon/control/sessions/session_record.h"
+#include "daemon/control/records/session_record.h"
 #include "daemon/service/status_codec.h"
 
 namespace tandem::daemon {

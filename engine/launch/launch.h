@@ -18,7 +18,7 @@
 #include "engine/launch/forecast.h"
 #include "engine/launch/launch_state.h"
 #include "engine/launch/launch_times.h"
-#include "engine/memory_table.h"
+#include "engine/memory/memory_table.h"
 #include "ipc/arrival_table.h"
 #include "ipc/channel.h"
 #include "ipc/order_log.h"

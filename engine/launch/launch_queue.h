@@ -31,7 +31,7 @@
 #include "engine/launch/speculative_launch.h"
 #include "engine/launch/stream_choice.h"
 #include "engine/launch/word_page.h"
-#include "engine/memory_table.h"
+#include "engine/memory/memory_table.h"
 #include "ipc/order_log.h"
 #include "ipc/stats_area.h"
 #include "kernels/backend.h"

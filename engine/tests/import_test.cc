@@ -7,8 +7,8 @@
 #include <string>
 
 #include "drivers/cuda/mock_cuda_driver.h"
-#include "engine/deferred_release.h"
-#include "engine/memory_table.h"
+#include "engine/memory/deferred_release.h"
+#include "engine/memory/memory_table.h"
 #include "engine/tests/wrapped_backend.h"
 #include "kernels/cuda/lane/foreign_memory.h"
 #include "kernels/host/host_backend.h"

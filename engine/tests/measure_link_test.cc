@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "common/shared_memory.h"
-#include "engine/deferred_release.h"
-#include "engine/memory_table.h"
+#include "engine/memory/deferred_release.h"
+#include "engine/memory/memory_table.h"
 #include "engine/peer_probe.h"
 #include "engine/tests/wrapped_backend.h"
 #include "kernels/host/host_backend.h"

@@ -10,9 +10,9 @@
 #include <thread>
 
 #include "common/shared_memory.h"
-#include "engine/deferred_release.h"
 #include "engine/launch/word_page.h"
-#include "engine/memory_table.h"
+#include "engine/memory/deferred_release.h"
+#include "engine/memory/memory_table.h"
 #include "engine/peer_probe.h"
 #include "engine/tests/engine_node.h"
 #include "kernels/host/host_backend.h"

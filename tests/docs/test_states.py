@@ -72,7 +72,7 @@ class States(unittest.TestCase):
         self.assertNotEqual(shown_tables(page % ""), [header_table(header)])
 
     def test_groups(self):
-        header = read("daemon/control/groups/group_lifecycle.h")
+        header = read("daemon/control/records/group_lifecycle.h")
         wanted = {
             (words(start), words(event), words(end))
             for start, event, end in re.findall(

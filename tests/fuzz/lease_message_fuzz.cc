@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "common/fd_socket.h"
-#include "daemon/control/transfer_table.h"
-#include "daemon/control/validate.h"
+#include "daemon/control/base/transfer_table.h"
+#include "daemon/control/base/validate.h"
 #include "tandem/v1/tandem.pb.h"
 #include "tests/fuzz/fuzz_input.h"
 

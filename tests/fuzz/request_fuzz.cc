@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/control/validate.h"
+#include "daemon/control/base/validate.h"
 #include "daemon/planner/planner.h"
 #include "program/program_codec.h"
 #include "program/verifier/verifier.h"

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "client/tests/fake_daemon_test.h"
-#include "kernels/cuda/lane/cuda_device.h"
+#include "kernels/cuda/device/cuda_device.h"
 
 namespace tandem::client {
 

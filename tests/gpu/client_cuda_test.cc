@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cstdlib>
 
-#include "client/lib/deferred_reclaimer.h"
+#include "client/lib/base/deferred_reclaimer.h"
 #include "tests/gpu/client_cuda_fixture.h"
 
 namespace tandem::client {

@@ -15,7 +15,7 @@
 #include "client/lib/client_launch/cuda/client_products.h"
 #include "client/lib/client_launch/cuda/cuda_client_work.h"
 #include "daemon/planner/planner.h"
-#include "kernels/cuda/lane/cuda_device.h"
+#include "kernels/cuda/device/cuda_device.h"
 #include "runtime/executor/tests/test_machine.h"
 
 namespace tandem::runtime {

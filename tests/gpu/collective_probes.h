@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/collectives/client_plan.h"
+#include "kernels/cuda/client_launch/client_plan.h"
 #include "kernels/cuda/device/collective.h"
 
 namespace tandem::cuda {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "drivers/cuda/cuda_driver.h"
-#include "kernels/cuda/collectives/client_plan.h"
+#include "kernels/cuda/client_launch/client_plan.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "tests/gpu/collective_cases.h"
 #include "tests/gpu/collective_probes.h"

@@ -12,7 +12,7 @@
 
 #include "daemon/planner/planner.h"
 #include "kernels/backend.h"
-#include "kernels/cuda/collectives/client_plan.h"
+#include "kernels/cuda/client_launch/client_plan.h"
 #include "kernels/cuda/lane/cuda_lane.h"
 #include "runtime/executor/tests/test_machine.h"
 

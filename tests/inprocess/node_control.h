@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "client/lib/control_api.h"
+#include "client/lib/base/control_api.h"
 #include "engine/tests/engine_node.h"
 #include "tandem/client.h"
 

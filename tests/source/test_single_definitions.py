@@ -42,9 +42,9 @@ WANTED = {
         ("program/program.h", "kClientSignalAreaBytes"),
     },
     "deadline": {
-        ("client/include/tandem/deadlines.h", "TANDEM_DEFAULT_CONNECT_DEADLINE_MS"),
-        ("client/include/tandem/deadlines.h", "TANDEM_DEFAULT_DEADLINE_MS"),
-        ("client/include/tandem/deadlines.h", "TANDEM_DEFAULT_WAIT_DEADLINE_MS"),
+        ("common/include/tandem/deadlines.h", "TANDEM_DEFAULT_CONNECT_DEADLINE_MS"),
+        ("common/include/tandem/deadlines.h", "TANDEM_DEFAULT_DEADLINE_MS"),
+        ("common/include/tandem/deadlines.h", "TANDEM_DEFAULT_WAIT_DEADLINE_MS"),
         ("common/deadline.h", "kDefaultLaunchDeadline"),
     },
 }

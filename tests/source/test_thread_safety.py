@@ -17,7 +17,7 @@ ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)),
 BUILD = os.environ.get("TANDEM_BUILD_DIR", os.path.join(ROOT, "build/dev"))
 CHECKED = "daemon/control/"
 # The header with most of what the files include: parsed once.
-COMMON_HEADER = "daemon/control/store/control_core.h"
+COMMON_HEADER = "daemon/control/records/control_core.h"
 CLANG = os.environ.get("TANDEM_CLANGXX") or shutil.which("clang++")
 
 # Each part is a mistake that the analysis must find, by this text.

@@ -1,6 +1,6 @@
 // Cancellation in the C interface.
+#include "client/lib/base/cancellation.h"
 #include "client/lib/c_api/c_handles.h"
-#include "client/lib/cancellation.h"
 
 using namespace tandem;          // NOLINT: this file is all glue
 using namespace tandem::c;       // NOLINT

@@ -13,9 +13,9 @@
 #include <mutex>
 #include <span>
 
+#include "client/lib/base/control_api.h"
 #include "client/lib/client_launch/client_program.h"
 #include "client/lib/client_launch/client_queue.h"
-#include "client/lib/control_api.h"
 #include "ipc/verdict_page.h"
 #include "tandem/status.h"
 

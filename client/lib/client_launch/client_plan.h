@@ -8,12 +8,12 @@
 #include <memory>
 #include <vector>
 
-#include "client/lib/client_device.h"
+#include "client/lib/base/client_device.h"
+#include "client/lib/base/control_api.h"
+#include "client/lib/base/launch_state.h"
+#include "client/lib/base/segment_cache.h"
 #include "client/lib/client_launch/client_group.h"
 #include "client/lib/client_launch/client_queue.h"
-#include "client/lib/control_api.h"
-#include "client/lib/launch_state.h"
-#include "client/lib/segment_cache.h"
 #include "common/digest.h"
 #include "tandem/op_request.h"
 #include "tandem/status.h"

@@ -9,9 +9,9 @@
 #include <memory>
 #include <vector>
 
-#include "client/lib/client_device.h"
+#include "client/lib/base/client_device.h"
+#include "client/lib/base/launch_state.h"
 #include "client/lib/client_launch/client_program.h"
-#include "client/lib/launch_state.h"
 #include "program/program.h"
 #include "runtime/executor/executor.h"
 #include "tandem/status.h"

@@ -3,7 +3,7 @@
 #include <array>
 #include <utility>
 
-#include "client/lib/capture_holds.h"
+#include "client/lib/base/capture_holds.h"
 
 namespace tandem::client {
 namespace {

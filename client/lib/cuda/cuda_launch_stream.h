@@ -7,7 +7,7 @@
 
 #include <memory>
 
-#include "client/lib/client_device.h"
+#include "client/lib/base/client_device.h"
 #include "client/lib/cuda/context_scope.h"
 
 namespace tandem::client {

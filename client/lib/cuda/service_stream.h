@@ -5,7 +5,7 @@
 
 #include <chrono>
 
-#include "kernels/cuda/lane/cuda_device.h"
+#include "kernels/cuda/device/cuda_device.h"
 #include "tandem/status.h"
 
 namespace tandem::client {

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "daemon/control/blame.h"
-#include "daemon/control/validate.h"
+#include "daemon/control/base/blame.h"
+#include "daemon/control/base/validate.h"
 #include "ipc/channel.h"
 
 namespace tandem::daemon {

@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "daemon/control/store/control_core.h"
-#include "daemon/control/waiter.h"
+#include "daemon/control/base/waiter.h"
+#include "daemon/control/records/control_core.h"
 #include "tandem/status.h"
 
 namespace tandem::daemon {

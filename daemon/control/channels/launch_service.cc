@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "common/digest.h"
-#include "daemon/control/blame.h"
-#include "daemon/control/validate.h"
+#include "daemon/control/base/blame.h"
+#include "daemon/control/base/validate.h"
 
 namespace tandem::daemon {
 

@@ -5,9 +5,9 @@
 
 #include <cstdint>
 
+#include "daemon/control/base/waiter.h"
 #include "daemon/control/groups/group_installer.h"
-#include "daemon/control/store/control_core.h"
-#include "daemon/control/waiter.h"
+#include "daemon/control/records/control_core.h"
 #include "tandem/status.h"
 
 namespace tandem::daemon {

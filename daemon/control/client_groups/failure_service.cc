@@ -6,9 +6,9 @@
 #include <string>
 #include <utility>
 
-#include "daemon/control/blame.h"
-#include "daemon/control/status_proto.h"
-#include "daemon/control/waiter.h"
+#include "daemon/control/base/blame.h"
+#include "daemon/control/base/status_proto.h"
+#include "daemon/control/base/waiter.h"
 
 namespace tandem::daemon {
 namespace {

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "daemon/control/groups/group_service.h"
-#include "daemon/control/store/control_core.h"
+#include "daemon/control/records/control_core.h"
 #include "tandem/status.h"
 #include "tandem/v1/tandem.pb.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "daemon/control/blame.h"
+#include "daemon/control/base/blame.h"
 
 namespace tandem::daemon {
 namespace {

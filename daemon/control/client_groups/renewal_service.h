@@ -6,10 +6,10 @@
 // number that a word can hold, and no packet of an earlier launch is left.
 #pragma once
 
+#include "daemon/control/base/waiter.h"
 #include "daemon/control/groups/group_installer.h"
 #include "daemon/control/groups/group_service.h"
-#include "daemon/control/store/control_core.h"
-#include "daemon/control/waiter.h"
+#include "daemon/control/records/control_core.h"
 #include "tandem/status.h"
 #include "tandem/v1/tandem.pb.h"
 

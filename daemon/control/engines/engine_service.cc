@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/control/blame.h"
+#include "daemon/control/base/blame.h"
 
 namespace tandem::daemon {
 namespace {

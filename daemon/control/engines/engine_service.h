@@ -11,12 +11,12 @@
 
 #include "daemon/control/channels/channel_service.h"
 #include "daemon/control/channels/launch_service.h"
-#include "daemon/control/client_groups/client_memory.h"
 #include "daemon/control/engines/group_restorer.h"
 #include "daemon/control/groups/group_service.h"
+#include "daemon/control/memory/client_memory.h"
 #include "daemon/control/memory/registration_service.h"
 #include "daemon/control/memory/segment_service.h"
-#include "daemon/control/store/control_core.h"
+#include "daemon/control/records/control_core.h"
 
 namespace tandem::daemon {
 

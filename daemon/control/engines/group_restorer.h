@@ -5,10 +5,10 @@
 
 #include <memory>
 
-#include "daemon/control/background_worker.h"
+#include "daemon/control/base/background_worker.h"
 #include "daemon/control/groups/group_installer.h"
 #include "daemon/control/groups/group_service.h"
-#include "daemon/control/store/control_core.h"
+#include "daemon/control/records/control_core.h"
 
 namespace tandem::daemon {
 

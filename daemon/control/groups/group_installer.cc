@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "daemon/control/blame.h"
+#include "daemon/control/base/blame.h"
 #include "ipc/arrival_table.h"
 
 namespace tandem::daemon {

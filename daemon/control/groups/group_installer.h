@@ -10,10 +10,10 @@
 #include <mutex>
 #include <string>
 
+#include "daemon/control/base/timed_lock.h"
+#include "daemon/control/base/waiter.h"
 #include "daemon/control/memory/segment_service.h"
-#include "daemon/control/store/control_core.h"
-#include "daemon/control/timed_lock.h"
-#include "daemon/control/waiter.h"
+#include "daemon/control/records/control_core.h"
 #include "tandem/status.h"
 
 namespace tandem::daemon {

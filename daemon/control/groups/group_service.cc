@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "common/log_field.h"
-#include "daemon/control/blame.h"
-#include "daemon/control/status_proto.h"
+#include "daemon/control/base/blame.h"
+#include "daemon/control/base/status_proto.h"
 
 namespace tandem::daemon {
 namespace {

@@ -7,11 +7,11 @@
 #include <memory>
 #include <string>
 
-#include "daemon/control/client_groups/client_memory.h"
+#include "daemon/control/base/waiter.h"
 #include "daemon/control/groups/group_installer.h"
+#include "daemon/control/memory/client_memory.h"
 #include "daemon/control/memory/segment_service.h"
-#include "daemon/control/store/control_core.h"
-#include "daemon/control/waiter.h"
+#include "daemon/control/records/control_core.h"
 #include "tandem/status.h"
 
 namespace tandem::daemon {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "common/cli/nearest_name.h"
-#include "daemon/control/blame.h"
+#include "daemon/control/base/blame.h"
 #include "daemon/planner/planner.h"
 #include "program/program.h"
 #include "tandem/v1/tandem.pb.h"

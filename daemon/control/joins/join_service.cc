@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/control/blame.h"
+#include "daemon/control/base/blame.h"
+#include "daemon/control/base/validate.h"
 #include "daemon/control/joins/join_checks.h"
-#include "daemon/control/validate.h"
 #include "daemon/topology/shared_gpus.h"
 
 namespace tandem::daemon {

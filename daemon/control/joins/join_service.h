@@ -11,11 +11,11 @@
 #include <memory>
 #include <string>
 
+#include "daemon/control/base/waiter.h"
 #include "daemon/control/engines/group_restorer.h"
 #include "daemon/control/groups/group_installer.h"
 #include "daemon/control/groups/group_service.h"
-#include "daemon/control/store/control_core.h"
-#include "daemon/control/waiter.h"
+#include "daemon/control/records/control_core.h"
 #include "tandem/status.h"
 
 namespace tandem::daemon {

@@ -5,7 +5,7 @@
 
 #include "common/fd_socket.h"
 #include "common/shared_memory.h"
-#include "daemon/control/validate.h"
+#include "daemon/control/base/validate.h"
 
 namespace tandem::daemon {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/mutex.h"
-#include "daemon/control/blame.h"
+#include "daemon/control/base/blame.h"
 
 namespace tandem::daemon {
 namespace {

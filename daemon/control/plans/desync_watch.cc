@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/control/blame.h"
-#include "daemon/control/validate.h"
+#include "daemon/control/base/blame.h"
+#include "daemon/control/base/validate.h"
 #include "daemon/planner/planner.h"
 #include "ipc/arrival_table.h"
 

@@ -9,10 +9,10 @@
 #include <optional>
 #include <string>
 
+#include "daemon/control/base/waiter.h"
 #include "daemon/control/groups/group_service.h"
-#include "daemon/control/plans/plan_records.h"
-#include "daemon/control/store/control_core.h"
-#include "daemon/control/waiter.h"
+#include "daemon/control/records/control_core.h"
+#include "daemon/control/records/plan_records.h"
 #include "tandem/status.h"
 
 namespace tandem::daemon {

@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <utility>
 
-#include "daemon/control/blame.h"
+#include "daemon/control/base/blame.h"
+#include "daemon/control/base/status_proto.h"
+#include "daemon/control/base/validate.h"
 #include "daemon/control/groups/group_service.h"
-#include "daemon/control/memory/tensor_service.h"
 #include "daemon/control/plans/autotune.h"
 #include "daemon/control/plans/plan_messages.h"
 #include "daemon/control/plans/tuning_service.h"
-#include "daemon/control/status_proto.h"
-#include "daemon/control/validate.h"
+#include "daemon/control/tensors/tensor_service.h"
 #include "daemon/planner/choice/placement.h"
 #include "daemon/planner/cost/measured.h"
 #include "daemon/planner/tuning/tuning_store.h"

@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "daemon/control/client_groups/client_memory.h"
+#include "daemon/control/base/waiter.h"
 #include "daemon/control/groups/group_installer.h"
+#include "daemon/control/memory/client_memory.h"
 #include "daemon/control/plans/desync_watch.h"
 #include "daemon/control/plans/tuning_service.h"
 #include "daemon/control/plans/workspace.h"
-#include "daemon/control/store/control_core.h"
-#include "daemon/control/waiter.h"
+#include "daemon/control/records/control_core.h"
 #include "daemon/planner/planner.h"
 #include "tandem/status.h"
 

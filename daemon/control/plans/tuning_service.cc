@@ -4,7 +4,7 @@
 #include <chrono>
 #include <ctime>
 
-#include "daemon/control/validate.h"
+#include "daemon/control/base/validate.h"
 #include "daemon/planner/cost/measured.h"
 #include "daemon/planner/tuning/tuning_store.h"
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "daemon/control/control_options.h"
-#include "daemon/control/store/control_core.h"
+#include "daemon/control/base/control_options.h"
+#include "daemon/control/records/control_core.h"
 #include "daemon/planner/tuning/tuning_table.h"
 #include "daemon/topology/topology.h"
 #include "tandem/status.h"

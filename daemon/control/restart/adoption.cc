@@ -4,7 +4,7 @@
 #include <set>
 
 #include "common/process_identity.h"
-#include "daemon/control/blame.h"
+#include "daemon/control/base/blame.h"
 #include "ipc/arrival_table.h"
 
 namespace tandem::daemon {

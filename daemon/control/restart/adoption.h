@@ -12,16 +12,16 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/control/client_groups/client_memory.h"
 #include "daemon/control/engines/group_restorer.h"
 #include "daemon/control/groups/group_installer.h"
 #include "daemon/control/groups/group_service.h"
 #include "daemon/control/joins/join_service.h"
+#include "daemon/control/memory/client_memory.h"
 #include "daemon/control/memory/registration_service.h"
 #include "daemon/control/memory/segment_service.h"
+#include "daemon/control/records/control_core.h"
 #include "daemon/control/restart/registry_restorer.h"
 #include "daemon/control/sessions/session_service.h"
-#include "daemon/control/store/control_core.h"
 
 namespace tandem::daemon {
 

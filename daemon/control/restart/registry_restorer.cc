@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "daemon/control/foreign_fds.h"
+#include "daemon/control/base/foreign_fds.h"
 #include "daemon/control/restart/state_records.h"
 #include "ipc/order_log.h"
 

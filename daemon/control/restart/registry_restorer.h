@@ -12,8 +12,8 @@
 
 #include "daemon/control/control.h"
 #include "daemon/control/joins/join_service.h"
+#include "daemon/control/records/control_core.h"
 #include "daemon/control/restart/saved_state.h"
-#include "daemon/control/store/control_core.h"
 #include "daemon/supervisor/engine_holdings.h"
 
 namespace tandem::daemon {

@@ -3,7 +3,7 @@
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
-#include "daemon/control/status_proto.h"
+#include "daemon/control/base/status_proto.h"
 
 namespace tandem::daemon {
 namespace {

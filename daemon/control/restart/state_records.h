@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "daemon/control/store/registry.h"
+#include "daemon/control/records/registry.h"
 #include "tandem/state/v1/state.pb.h"
 #include "tandem/status.h"
 

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/control/base/registry_mutex.h"
 #include "daemon/control/restart/journal.h"
-#include "daemon/control/store/registry_mutex.h"
 
 namespace tandem::daemon {
 

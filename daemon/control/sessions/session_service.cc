@@ -9,8 +9,8 @@
 #include "common/descriptor_reserve.h"
 #include "common/log_field.h"
 #include "common/protocol.h"
-#include "daemon/control/blame.h"
-#include "daemon/control/validate.h"
+#include "daemon/control/base/blame.h"
+#include "daemon/control/base/validate.h"
 
 namespace tandem::daemon {
 namespace {

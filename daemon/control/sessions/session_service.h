@@ -12,15 +12,15 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/control/background_worker.h"
+#include "daemon/control/base/background_worker.h"
+#include "daemon/control/base/waiter.h"
 #include "daemon/control/channels/channel_service.h"
 #include "daemon/control/channels/launch_service.h"
 #include "daemon/control/groups/group_service.h"
 #include "daemon/control/joins/join_service.h"
 #include "daemon/control/memory/registration_service.h"
-#include "daemon/control/memory/tensor_service.h"
-#include "daemon/control/store/control_core.h"
-#include "daemon/control/waiter.h"
+#include "daemon/control/records/control_core.h"
+#include "daemon/control/tensors/tensor_service.h"
 #include "tandem/status.h"
 
 namespace tandem::daemon {

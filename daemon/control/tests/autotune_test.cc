@@ -5,7 +5,7 @@
 
 #include <limits>
 
-#include "daemon/control/validate.h"
+#include "daemon/control/base/validate.h"
 
 namespace tandem::daemon {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/control/status_proto.h"
+#include "daemon/control/base/status_proto.h"
 #include "daemon/control/tests/control_fixture.h"
 #include "ipc/verdict_page.h"
 

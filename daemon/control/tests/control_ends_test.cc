@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-#include "daemon/control/store/registry.h"
+#include "daemon/control/records/registry.h"
 #include "daemon/control/tests/control_fixture.h"
 
 namespace tandem::daemon {

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "common/protocol.h"
+#include "daemon/control/base/validate.h"
 #include "daemon/control/control.h"
 #include "daemon/control/tests/fake_engines.h"
-#include "daemon/control/validate.h"
 
 namespace tandem::daemon {
 

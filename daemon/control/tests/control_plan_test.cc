@@ -1,6 +1,6 @@
 #include <gmock/gmock.h>
 
-#include "daemon/control/plans/plan_records.h"
+#include "daemon/control/records/plan_records.h"
 #include "daemon/control/tests/control_fixture.h"
 #include "ipc/channel.h"
 

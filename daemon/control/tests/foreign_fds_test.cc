@@ -1,4 +1,4 @@
-#include "daemon/control/foreign_fds.h"
+#include "daemon/control/base/foreign_fds.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

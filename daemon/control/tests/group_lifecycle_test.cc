@@ -1,4 +1,4 @@
-#include "daemon/control/groups/group_lifecycle.h"
+#include "daemon/control/records/group_lifecycle.h"
 
 #include <gmock/gmock.h>
 

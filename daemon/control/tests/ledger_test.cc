@@ -1,4 +1,4 @@
-#include "daemon/control/ledger.h"
+#include "daemon/control/base/ledger.h"
 
 #include <gmock/gmock.h>
 

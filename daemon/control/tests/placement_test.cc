@@ -1,4 +1,4 @@
-#include "daemon/control/placement.h"
+#include "daemon/control/base/placement.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "daemon/control/transfer_table.h"
+#include "daemon/control/base/transfer_table.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

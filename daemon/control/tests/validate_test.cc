@@ -1,4 +1,4 @@
-#include "daemon/control/validate.h"
+#include "daemon/control/base/validate.h"
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "common/fd_socket.h"
-#include "daemon/control/waiter.h"
+#include "daemon/control/base/waiter.h"
 
 namespace tandem::daemon {
 namespace {

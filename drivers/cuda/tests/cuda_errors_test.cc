@@ -7,8 +7,8 @@
 #include "drivers/cuda/mock_cuda_driver.h"
 #include "drivers/dynamic_library.h"
 #include "drivers/nccl/nccl_library.h"
+#include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/lane/copy_plan.h"
-#include "kernels/cuda/lane/cuda_device.h"
 #include "kernels/cuda/matmul/matmul_plan.h"
 
 namespace tandem::cuda {

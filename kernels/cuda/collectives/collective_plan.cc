@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/cuda/lane/guarded.h"
+#include "kernels/cuda/device/guarded.h"
 #include "program/packet_layout.h"
 #include "program/program.h"
 #include "program/runs.h"

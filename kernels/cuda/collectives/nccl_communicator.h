@@ -18,7 +18,7 @@
 
 #include "drivers/nccl/nccl_library.h"
 #include "kernels/backend.h"
-#include "kernels/cuda/lane/cuda_device.h"
+#include "kernels/cuda/device/cuda_device.h"
 
 namespace tandem::cuda {
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/device/guarded.h"
 #include "kernels/cuda/device/launch.h"
-#include "kernels/cuda/lane/guarded.h"
 #include "kernels/host/copy.h"
 
 namespace tandem::cuda {

@@ -6,9 +6,9 @@
 
 #include "kernels/cuda/collectives/collective_plan.h"
 #include "kernels/cuda/collectives/nccl_communicator.h"
+#include "kernels/cuda/device/guarded.h"
 #include "kernels/cuda/fused/fused_plan.h"
 #include "kernels/cuda/lane/copy_plan.h"
-#include "kernels/cuda/lane/guarded.h"
 #include "kernels/cuda/lane/norm_plan.h"
 #include "kernels/cuda/lane/reduce_plan.h"
 #include "kernels/cuda/matmul/dense_operands.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "kernels/cuda/lane/cuda_device.h"
+#include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/lane/word_batch.h"
 #include "kernels/cuda/matmul/matmul_plan.h"
 

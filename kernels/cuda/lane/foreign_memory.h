@@ -15,7 +15,7 @@
 #include <string_view>
 
 #include "kernels/backend.h"
-#include "kernels/cuda/lane/cuda_device.h"
+#include "kernels/cuda/device/cuda_device.h"
 
 namespace tandem::cuda {
 

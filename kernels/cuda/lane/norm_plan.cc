@@ -1,6 +1,6 @@
 #include "kernels/cuda/lane/norm_plan.h"
 
-#include "kernels/cuda/lane/norm_launch.h"
+#include "kernels/cuda/device/norm_launch.h"
 #include "kernels/host/norm.h"
 
 namespace tandem::cuda {

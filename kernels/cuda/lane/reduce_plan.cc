@@ -1,7 +1,7 @@
 #include "kernels/cuda/lane/reduce_plan.h"
 
+#include "kernels/cuda/device/guarded.h"
 #include "kernels/cuda/device/launch.h"
-#include "kernels/cuda/lane/guarded.h"
 #include "kernels/host/reduce.h"
 
 namespace tandem::cuda {

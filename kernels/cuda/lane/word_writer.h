@@ -14,7 +14,7 @@
 #include <mutex>
 
 #include "kernels/backend.h"
-#include "kernels/cuda/lane/cuda_device.h"
+#include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/lane/word_batch.h"
 
 namespace tandem::cuda {

@@ -14,7 +14,7 @@
 
 #include "drivers/cublaslt/cublas_lt.h"
 #include "kernels/backend.h"
-#include "kernels/cuda/lane/cuda_device.h"
+#include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/matmul/aligned_vectors.h"
 #include "kernels/cuda/matmul/trial_memory.h"
 #include "tandem/status.h"

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/cuda/lane/cuda_device.h"
+#include "kernels/cuda/device/cuda_device.h"
 
 namespace tandem::cuda {
 

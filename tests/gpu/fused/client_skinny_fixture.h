@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/collectives/client_plan.h"
+#include "kernels/cuda/client_launch/client_plan.h"
 #include "kernels/cuda/skinny/client_skinny.h"
 #include "tests/gpu/fused/skinny_race_fixture.h"
 

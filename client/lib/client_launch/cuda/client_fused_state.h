@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "client/lib/client_launch/cuda/client_staging.h"
+#include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/fused/client_fused.h"
-#include "kernels/cuda/lane/cuda_device.h"
 #include "tandem/status.h"
 
 namespace tandem::client {

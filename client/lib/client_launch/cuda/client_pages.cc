@@ -5,9 +5,9 @@
 #include <chrono>
 #include <utility>
 
+#include "client/lib/base/deferred_reclaimer.h"
 #include "client/lib/cuda/context_scope.h"
 #include "client/lib/cuda/service_stream.h"
-#include "client/lib/deferred_reclaimer.h"
 #include "common/unique_fd.h"
 
 namespace tandem::client {

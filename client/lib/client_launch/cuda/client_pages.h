@@ -8,11 +8,11 @@
 #include <memory>
 #include <string>
 
-#include "client/lib/client_device.h"
+#include "client/lib/base/client_device.h"
 #include "common/shared_memory.h"
 #include "ipc/verdict_page.h"
 #include "kernels/cuda/collectives/client_launch.h"
-#include "kernels/cuda/lane/cuda_device.h"
+#include "kernels/cuda/device/cuda_device.h"
 
 namespace tandem::client {
 

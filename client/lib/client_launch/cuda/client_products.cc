@@ -2,8 +2,8 @@
 
 #include <utility>
 
+#include "client/lib/base/deferred_reclaimer.h"
 #include "client/lib/cuda/context_scope.h"
-#include "client/lib/deferred_reclaimer.h"
 #include "drivers/cublaslt/cublas_lt.h"
 
 namespace tandem::client {

@@ -7,8 +7,8 @@
 #include <memory>
 #include <mutex>
 
-#include "kernels/cuda/lane/cuda_device.h"
-#include "kernels/cuda/matmul/local_work.h"
+#include "kernels/cuda/client_launch/local_work.h"
+#include "kernels/cuda/device/cuda_device.h"
 #include "tandem/status.h"
 
 namespace tandem::client {

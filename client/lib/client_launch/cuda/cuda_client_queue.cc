@@ -5,10 +5,10 @@
 #include <thread>
 #include <utility>
 
-#include "client/lib/capture_holds.h"
+#include "client/lib/base/capture_holds.h"
+#include "client/lib/base/deferred_reclaimer.h"
 #include "client/lib/client_launch/client_group.h"
 #include "client/lib/cuda/context_scope.h"
-#include "client/lib/deferred_reclaimer.h"
 #include "program/program.h"
 
 namespace tandem::client {

@@ -21,7 +21,7 @@
 #include "client/lib/client_launch/cuda/client_products.h"
 #include "client/lib/client_launch/cuda/cuda_client_work.h"
 #include "client/lib/cuda/cuda_launch_stream.h"
-#include "kernels/cuda/lane/cuda_device.h"
+#include "kernels/cuda/device/cuda_device.h"
 
 namespace tandem::client {
 

@@ -17,8 +17,8 @@
 #include "client/lib/client_launch/cuda/client_fused_state.h"
 #include "client/lib/client_launch/cuda/client_staging.h"
 #include "drivers/cuda/cuda_driver.h"
-#include "kernels/cuda/collectives/client_plan.h"
-#include "kernels/cuda/matmul/local_work.h"
+#include "kernels/cuda/client_launch/client_plan.h"
+#include "kernels/cuda/client_launch/local_work.h"
 #include "runtime/executor/executor.h"
 
 namespace tandem::client {

@@ -2,8 +2,8 @@
 
 #include <utility>
 
+#include "client/lib/base/deferred_reclaimer.h"
 #include "client/lib/cuda/context_scope.h"
-#include "client/lib/deferred_reclaimer.h"
 
 namespace tandem::client {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "kernels/cuda/lane/cuda_device.h"
+#include "kernels/cuda/device/cuda_device.h"
 #include "tandem/status.h"
 
 namespace tandem::client {

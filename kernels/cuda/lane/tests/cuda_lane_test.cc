@@ -7,7 +7,7 @@
 
 #include "drivers/cuda/mock_cuda_driver.h"
 #include "kernels/cuda/collectives/collective_plan.h"
-#include "kernels/cuda/lane/guarded.h"
+#include "kernels/cuda/device/guarded.h"
 
 namespace tandem::cuda {
 namespace {

@@ -6,8 +6,8 @@
 #include <memory>
 
 #include "drivers/cuda/mock_cuda_driver.h"
-#include "kernels/cuda/lane/cuda_device.h"
-#include "kernels/cuda/lane/gpu_clock.h"
+#include "kernels/cuda/device/cuda_device.h"
+#include "kernels/cuda/device/gpu_clock.h"
 
 namespace tandem::cuda {
 namespace {

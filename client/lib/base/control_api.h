@@ -1,0 +1,188 @@
+// File: control_api.h
+//
+// The line between the library's two halves. The core (libtandem.so) has the launch path and no gRPC; the
+// gRPC plugin (libtandem_grpc.so) speaks gRPC and protobuf and is loaded with dlopen. The core knows it
+// by this abstract class only, and a test puts a fake in its place. Types are plain: no generated message
+// crosses.
+//
+// Thread rule: every function may be called from any thread, but Attach first and once, and Shutdown last.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/lib/base/cancellation.h"
+#include "common/unique_fd.h"
+#include "program/program.h"
+#include "tandem/client.h"
+
+namespace tandem::client {
+
+// Grows with every change of this header: core and gRPC plugin must be of one build.
+inline constexpr int kControlApiVersion = 5;
+
+struct AttachInfo {
+  uint64_t session_id = 0;
+  std::string daemon_version, instance_id, backend;
+  std::vector<GpuDescription> gpus;
+  std::map<std::string, int64_t> limits;
+};
+
+struct JoinInfo {
+  uint64_t group_id = 0, incarnation = 0, generation = 1;
+  std::string topology_class, placement;
+  bool renews_engines = false;  // a launch that a rank misses stalls the group on engines, too
+  std::vector<std::string> gpu_uuids;
+  std::vector<int> link_counts;  // world_size x world_size, row-major
+  std::vector<Group::Offer> offers;
+};
+
+struct RendezvousInfo {
+  int rank = 0, world_size = 0;
+  uint64_t buffer_bytes = 0, pad_bytes = 0, segment_bytes = 0, buffer_offset = 0, pad_offset = 0,
+           registration_id = 0;
+  std::vector<UniqueFd> segments;     // by rank
+  std::vector<uint64_t> segment_ids;  // by rank: which of them are one
+};
+
+// Memory of the client's own: descriptors, or a CUDA IPC handle.
+struct RegisterInfo {
+  std::string gpu_uuid;
+  uint64_t bytes = 0;
+  std::vector<int> fds;               // stay the caller's
+  std::vector<uint64_t> chunk_bytes;  // one a descriptor
+  std::string ipc_handle;             // instead of descriptors
+  uint64_t offset = 0;  // of the memory in the first descriptor's, or in the IPC handle's allocation
+};
+
+struct ChannelInfo {
+  uint64_t channel_id = 0, generation = 0;
+  UniqueFd ring, words;
+};
+
+// Of a plan that is placed in the client: what this rank needs to launch it.
+struct ClientPlacementInfo {
+  plan::RankProgram program;
+  UniqueFd verdict_page;
+  std::vector<UniqueFd> signals, workspace;         // by rank; no workspace: empty
+  std::vector<uint64_t> signal_ids, workspace_ids;  // by rank: which of them are one
+  uint64_t signal_bytes = 0, workspace_bytes = 0;   // of each segment
+  uint64_t half_bytes = 0, bulk_bytes = 0;          // of a workspace: half 0, half 1, then the bulk area
+  Milliseconds launch_deadline{0};
+};
+
+// An algorithm's time on this rank, in microseconds of a launch.
+struct MeasuredTime {
+  Algorithm algorithm = Algorithm::kAuto;
+  uint32_t samples = 0;
+  double median_us = 0, p10_us = 0, p90_us = 0;
+};
+
+// What a rank tells beside its request when it prepares: of times (autotune.h), and of its launches.
+struct PrepareTuning {
+  bool can_measure = false;                          // asks what to time first
+  PlanPlacement placement = PlanPlacement::kEngine;  // of `times`
+  std::vector<MeasuredTime> times;
+  std::string cannot_measure;       // why this rank cannot, though it was asked to; empty: it can
+  uint64_t next_client_launch = 0;  // the number of its next client-placed launch; 0: not known
+};
+
+struct PreparedPlan {
+  PlanInfo info;
+  std::vector<Algorithm> measure;             // to be timed, the plan's own first; empty: nothing is
+  std::optional<ClientPlacementInfo> client;  // none: engines run it
+};
+
+// A client-placed launch that this rank has seen fail.
+struct FailureReport {
+  uint64_t group_id = 0, plan_id = 0;
+  uint64_t launch = 0;    // its number in the group
+  int awaited_rank = -1;  // that it waited for; -1: none
+  uint64_t renewals = 0;  // of the group, before the launch
+  Status status;
+};
+
+// The agreement of all ranks in a renewal.
+struct RenewalInfo {
+  uint64_t number = 0;    // the launch behind which all ranks go on
+  uint64_t renewals = 0;  // of the group
+};
+
+struct DirectLaunch {
+  uint64_t plan_id = 0, generation = 0, deadline_ms = 0;
+  std::string tag;
+  std::vector<std::pair<uint64_t, uint64_t>> bindings;  // registration, offset
+};
+
+// An event as the daemon sends it: `generation` belongs to kEngineRestarted.
+struct ControlEvent {
+  ClientEvent event;
+  uint64_t generation = 0;
+};
+
+// The plugin's events for the core, called from threads of the plugin. They must not call back into the
+// plugin.
+struct ControlCallbacks {
+  std::function<void(const ControlEvent&)> on_event;
+  std::function<void(const Status&)> on_lost;  // the lease has ended: at most once
+  // What can cancel calls of this thread that wait for other ranks. Unlike the others, called by these calls;
+  // may be empty.
+  std::function<std::shared_ptr<Cancellation>()> cancellation = {};
+};
+
+// All deadlines are for the whole call. Failures carry the daemon's code, message and detail.
+class ClientControl {
+ public:
+  virtual ~ClientControl() = default;
+  virtual Result<AttachInfo> Attach(const ConnectOptions& options, const std::string& runtime_dir,
+                                    ControlCallbacks callbacks) = 0;
+  // `products`: this process can run products around its client-placed kernels.
+  virtual Result<JoinInfo> JoinGroup(const JoinOptions& options, const std::string& gpu_uuid,
+                                     bool products) = 0;
+  virtual Status LeaveGroup(uint64_t group_id, Milliseconds deadline) = 0;
+  virtual Result<uint64_t> Empty(const TensorSpec& spec, const std::string& gpu_uuid,
+                                 const std::string& name) = 0;
+  virtual Result<RendezvousInfo> Rendezvous(uint64_t tensor_id, uint64_t group_id, Milliseconds deadline) = 0;
+  virtual Status Free(uint64_t tensor_id) = 0;
+  virtual Result<uint64_t> Register(const RegisterInfo& memory) = 0;
+  virtual Status Deregister(uint64_t registration_id) = 0;
+  virtual Result<PreparedPlan> Prepare(uint64_t group_id, const std::string& key, const OpRequest& request,
+                                       const PrepareTuning& tuning, Milliseconds deadline) = 0;
+  // Whether this rank can launch a client-placed plan (`refusal` is OK). Waits for all ranks; fails on all if
+  // one of them cannot.
+  virtual Status ArmPlan(uint64_t plan_id, const Status& refusal, Milliseconds deadline) = 0;
+  // Returns once the group is stalled, after a few ten milliseconds.
+  virtual Status ReportFailure(const FailureReport& report) = 0;
+  // The two steps of a renewal; each waits for the same step of all ranks. First: no launch of this rank's is
+  // under way, and `finished` is the last that a block of it has finished. Then: its counters stand at the
+  // number of the first step's answer.
+  virtual Result<RenewalInfo> StopForRenewal(uint64_t group_id, uint64_t finished, Milliseconds deadline) = 0;
+  virtual Result<RenewalInfo> EndRenewal(uint64_t group_id, Milliseconds deadline) = 0;
+  virtual Status ReleasePlan(uint64_t plan_id) = 0;
+  virtual Result<ChannelInfo> OpenChannel(const std::string& gpu_uuid, uint32_t entries) = 0;
+  virtual Status CloseChannel(uint64_t channel_id) = 0;
+  virtual Result<uint64_t> Launch(const DirectLaunch& launch) = 0;
+  // How the launch has ended, once. DEADLINE_EXCEEDED with reason NOT_ENDED if it has not by `deadline`; 0:
+  // asks without waiting.
+  virtual Status WaitLaunch(uint64_t launch_id, Milliseconds deadline) = 0;
+  // OK if the daemon answers and knows the session.
+  virtual Status Check() = 0;
+  virtual Status Detach() = 0;
+  // Ends the plugin's threads; no callback comes after it.
+  virtual void Shutdown() = 0;
+  // The lease socket, for a forked child to close; -1 before Attach.
+  virtual int LeaseFd() const = 0;
+};
+
+}  // namespace tandem::client
+
+extern "C" {
+// The one symbol of libtandem_grpc.so: a new Control, owned by the caller; null if `api_version` is not
+// its own.
+typedef tandem::client::ClientControl* (*TandemGrpcCreate)(int api_version);
+}

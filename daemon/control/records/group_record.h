@@ -1,0 +1,169 @@
+// File: group_record.h
+//
+// The record of a group: one incarnation of a name, its members, and everything that the group has.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/unique_fd.h"
+#include "daemon/control/base/ledger.h"
+#include "daemon/control/base/registry_mutex.h"
+#include "daemon/control/base/rendezvous.h"
+#include "daemon/control/base/timed_lock.h"
+#include "daemon/control/records/group_lifecycle.h"
+#include "daemon/control/records/memory_records.h"
+#include "daemon/control/records/plan_records.h"
+#include "daemon/control/records/session_record.h"
+#include "daemon/planner/planner.h"
+#include "ipc/verdict_page.h"
+#include "tandem/op_request.h"
+
+namespace tandem::daemon {
+
+// Rows of a group's arrival table: plans of one incarnation, since an index is never used again.
+inline constexpr uint32_t kMaxPlanIndexes = 16384;
+
+struct GroupRecord;
+
+struct MemberRecord {
+  std::shared_ptr<SessionRecord> session;
+  uint64_t session_id = 0;
+  int pid = 0;
+  int gpu = 0;
+  bool left = false;                 // cleanly or not
+  uint64_t rendezvous = 0;           // of unnamed tensors, so far
+  bool client_products = false;      // its process has what client-placed products need
+  uint64_t client_signal_bytes = 0;  // of a signal area as its library lays it out
+  bool renews_engines = false;       // its library renews groups whose launches engines run
+};
+
+// A renewal goes on so far behind the last number that a rank has finished. The next one may be in words
+// already: a rank that gave up in it has written them.
+inline constexpr uint64_t kRenewalSkips = 2;
+
+// A renewal of a group's client-placed launches (docs/client-placement.md): the ranks meet twice.
+struct Renewal {
+  explicit Renewal(const GroupRecord& group);
+
+  Rendezvous stopped;  // no launch is under way
+  Rendezvous ready;    // all counters stand at `number`
+  uint64_t number TANDEM_GUARDED_BY(registry_mutex) = 0;
+};
+
+struct GroupRecord {
+  explicit GroupRecord(GroupLifecycle::IllegalHandler illegal) : lifecycle(std::move(illegal)) {}
+
+  // Set before other threads see the record.
+  uint64_t id = 0;
+  std::string scope;  // key in Registry::names
+  std::string name;
+  Payer payer;  // rank 0's
+  uint64_t incarnation = 1;
+  std::vector<int> gpus;  // by rank
+  plan::GroupContext context;
+  std::string topology_class;
+  uint64_t launch_deadline_ms = 0;
+  OnSlowPlacement on_slow_placement = OnSlowPlacement::kAllow;
+  std::map<std::string, std::string> options;
+  size_t world() const { return gpus.size(); }
+
+  GroupLifecycle lifecycle;  // guarded, except for GroupLifecycle::Over
+  uint64_t generation TANDEM_GUARDED_BY(registry_mutex) = 1;
+  std::vector<MemberRecord> members TANDEM_GUARDED_BY(registry_mutex);  // by rank
+  // By rank: the generation of the engine that was last told of the group.
+  std::vector<uint64_t> engines TANDEM_GUARDED_BY(registry_mutex);
+
+  // Plans.
+  std::map<std::string, std::shared_ptr<PrepareRendezvous>> prepares
+      TANDEM_GUARDED_BY(registry_mutex);  // by key
+  std::map<uint64_t, PlanRecord> plans TANDEM_GUARDED_BY(registry_mutex);
+  // The last launch of each plan that was reported as waiting for a rank.
+  std::map<uint64_t, uint64_t> late_launches TANDEM_GUARDED_BY(registry_mutex);
+  // The kinds of plans' warnings that have been logged.
+  std::set<std::string> logged_warnings TANDEM_GUARDED_BY(registry_mutex);
+  uint32_t next_plan_index TANDEM_GUARDED_BY(registry_mutex) = 0;
+  uint64_t next_epoch TANDEM_GUARDED_BY(registry_mutex) = 1;
+  // Whether the engines have made a communicator for it. Guarded by `work`, which the analysis cannot follow.
+  bool communicates = false;
+
+  // Symmetric tensors: by name or number until all ranks have acknowledged, and by registration id.
+  std::map<std::string, std::shared_ptr<TensorRendezvous>> rendezvous TANDEM_GUARDED_BY(registry_mutex);
+  std::map<uint64_t, GroupTensor> tensors TANDEM_GUARDED_BY(registry_mutex);
+  std::vector<std::shared_ptr<SegmentSet>> symmetric TANDEM_GUARDED_BY(registry_mutex);
+
+  // Segments of the group itself. Programs in flight may use workspaces that the group has outgrown.
+  std::shared_ptr<SegmentSet> control TANDEM_GUARDED_BY(registry_mutex);
+  std::shared_ptr<SegmentSet> half0 TANDEM_GUARDED_BY(registry_mutex);
+  std::shared_ptr<SegmentSet> half1 TANDEM_GUARDED_BY(registry_mutex);
+  std::shared_ptr<SegmentSet> bulk TANDEM_GUARDED_BY(registry_mutex);
+  std::vector<std::shared_ptr<SegmentSet>> outgrown TANDEM_GUARDED_BY(registry_mutex);
+  uint64_t half_bytes TANDEM_GUARDED_BY(registry_mutex) = 0;
+  uint64_t bulk_bytes TANDEM_GUARDED_BY(registry_mutex) = 0;
+  SharedFd arrivals TANDEM_GUARDED_BY(registry_mutex);
+  // Why its launches on engines end until a renewal; OK: they run. And the renewals that have begun there.
+  Status engines_stalled TANDEM_GUARDED_BY(registry_mutex);
+  uint64_t engine_renewals TANDEM_GUARDED_BY(registry_mutex) = 0;
+
+  // Of client-placed plans; empty before the group's first one.
+  struct ClientMemory {
+    std::shared_ptr<SegmentSet> signals, workspace;
+    uint64_t half_bytes = 0, bulk_bytes = 0;  // of the workspace
+    std::vector<SharedFd> page_fds;           // by rank: verdict pages
+    std::vector<VerdictPage> pages;
+    Status stalled;         // why launches have ended and the ranks must renew the group; OK: they run
+    uint64_t renewals = 0;  // that have ended well
+    std::shared_ptr<Renewal> renewal;  // under way, or the last that has failed; null: none
+  };
+  ClientMemory client TANDEM_GUARDED_BY(registry_mutex);
+  // A failed client-placed launch, as a member has reported it.
+  struct FailureReport {
+    uint64_t launch = 0, plan_id = 0;
+    int awaited_rank = -1;
+    Status status;
+  };
+  std::map<int, FailureReport> failures TANDEM_GUARDED_BY(registry_mutex);  // by rank, the first of each
+
+  // Serialises the calls that grow or install the group's memory. Taken before the registry's mutex, and held
+  // across calls to engines.
+  TimedLock work;
+
+  GroupState state() const TANDEM_REQUIRES(registry_mutex) { return lifecycle.state(); }
+  // Members may use it, now or once an engine is back.
+  bool Lives() const TANDEM_REQUIRES(registry_mutex) {
+    return state() == GroupState::kReady || state() == GroupState::kSuspended;
+  }
+  // The bytes of both halves of one rank's workspace, as allocated, which the plans share; and the bytes that
+  // their workspaces would take if each had its own, allocated alike. The same figures everywhere that they
+  // are shown.
+  uint64_t WorkspaceBytes() const TANDEM_REQUIRES(registry_mutex) { return 2 * half_bytes; }
+  uint64_t UnsharedWorkspaceBytes() const TANDEM_REQUIRES(registry_mutex);
+  bool UsesGpu(int gpu) const;
+  // A launch that a rank misses stalls the group on engines, too: all members know how to renew it.
+  bool RenewsEngines() const TANDEM_REQUIRES(registry_mutex);
+  // All ranks make all calls in one order, so that a rank that makes another one is noticed.
+  bool IsOrdered() const TANDEM_REQUIRES(registry_mutex);
+  // Ends every rendezvous that still waits for ranks.
+  void EndGatherings(const Status& why) TANDEM_REQUIRES(registry_mutex);
+  // Ends the client-placed launches of all ranks for `why`, which is not OK, until a renewal.
+  void Stall(const Status& why) TANDEM_REQUIRES(registry_mutex);
+  // Ends client-placed launches from number `from` on, on all ranks but `except_rank` (-1: on all).
+  void AbortClientLaunches(uint64_t from, const Status& why, int except_rank = -1)
+      TANDEM_REQUIRES(registry_mutex);
+  // Client-placed launches that have ended: of the rank that has finished most. Numbers that renewals have
+  // left out do not count.
+  uint64_t ClientLaunches() const TANDEM_REQUIRES(registry_mutex);
+  // "ranks 0, 2 have waited in launches on their streams for 2.1 s; rank 1 has none under way" where some
+  // have waited over a second and others have not; else empty. A hint: members write their pages as they
+  // like.
+  std::string ClientWaits() const TANDEM_REQUIRES(registry_mutex);
+  // Queues an event for every member that is still there, except for the one of `except_rank` (-1: for all).
+  void PostEvent(const v1::Event& event, int except_rank, uint64_t most) TANDEM_REQUIRES(registry_mutex);
+};
+
+}  // namespace tandem::daemon

@@ -1,0 +1,126 @@
+#include "kernels/cuda/client_launch/client_plan.h"
+
+#include "kernels/cuda/collectives/collective_plan.h"
+#include "kernels/cuda/device/norm_launch.h"
+#include "program/packet_layout.h"
+#include "program/program.h"
+
+namespace tandem::cuda {
+namespace {
+
+bool LiesInHalf(const void* address, const ClientHalves& halves) {
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  for (const std::byte* half : halves.workspace) {
+    const auto begin = reinterpret_cast<uintptr_t>(half);
+    if (half != nullptr && at >= begin && at < begin + halves.half_bytes) return true;
+  }
+  return false;
+}
+
+Result<ClientKernelLaunch> MakePhases(const CollectiveArgs& args, const ClientHalves& halves) {
+  ClientPhasesLaunch launch = {};
+  TANDEM_ASSIGN_OR_RETURN(launch.phases, MakePhasesLaunch(args));
+  launch.half_bytes = static_cast<int64_t>(halves.half_bytes);
+  for (size_t i = 0; i < kMaxPointers; ++i) {
+    if (launch.phases.pointer[i] != nullptr && LiesInHalf(launch.phases.pointer[i], halves))
+      launch.halved[i / 32] |= 1u << (i % 32);
+  }
+  return ClientKernelLaunch(launch);
+}
+
+Result<ClientKernelLaunch> MakePackets(const CollectiveArgs& args, const ClientHalves& halves) {
+  ClientPacketsLaunch launch = {};
+  TANDEM_ASSIGN_OR_RETURN(launch.packets, MakePacketsLaunch(args));
+  launch.half_packets = static_cast<int64_t>(args.packet_bytes / sizeof(Packet));
+  launch.dense = args.dense;
+  if (args.dense) {
+    const DensePacketLayout layout{.half_bytes = plan::kDensePacketHalfBytes,
+                                   .world = args.world_size,
+                                   .shots = args.exchange == PacketExchange::kTwoShot ? 2 : 1};
+    launch.dense_offset = 2 * launch.half_packets;
+    launch.dense_half = static_cast<int64_t>(layout.half_bytes / sizeof(Packet));
+    launch.dense_slot = static_cast<int64_t>(layout.slot_packets());
+  }
+  for (size_t rank = 0; rank < args.pieces.size(); ++rank) {
+    if (LiesInHalf(launch.packets.source[rank], halves) ||
+        LiesInHalf(launch.packets.destination[rank], halves)) {
+      return Unimplemented("packets between halves of workspace");
+    }
+  }
+  return ClientKernelLaunch(launch);
+}
+
+Result<ClientKernelLaunch> MakeSkinny(const CollectiveArgs& args, const ClientHalves& halves) {
+  for (const DeviceView& area : args.skinny->areas) {
+    if (!LiesInHalf(area.data, halves)) return InvalidArgument("an exchange area outside the halves");
+  }
+  TANDEM_ASSIGN_OR_RETURN(const ClientSkinnyKernel kernel, MakeClientSkinny(args, halves.half_bytes));
+  return ClientKernelLaunch(kernel);
+}
+
+void SetOne(ClientPhasesLaunch& kernel, const LaunchFrame& frame) { kernel.frame = frame; }
+void SetOne(ClientPacketsLaunch& kernel, const LaunchFrame& frame) { kernel.frame = frame; }
+void SetOne(ClientNormLaunch& kernel, const LaunchFrame& frame) { kernel.sum.frame = frame; }
+void SetOne(ClientSkinnyKernel& kernel, const LaunchFrame& frame) { kernel.launch.frame = frame; }
+void SetOne(ClientFusedKernel& kernel, const LaunchFrame& frame) { SetFrame(kernel, frame); }
+
+Status LoadOne(const ClientPhasesLaunch& kernel) { return LoadClientPhases(kernel); }
+Status LoadOne(const ClientPacketsLaunch& kernel) { return LoadClientPackets(kernel); }
+Status LoadOne(const ClientNormLaunch& kernel) { return LoadClientNorm(kernel); }
+Status LoadOne(const ClientSkinnyKernel& kernel) { return LoadClientSkinny(kernel); }
+Status LoadOne(const ClientFusedKernel& kernel) { return LoadClientFused(kernel); }
+
+Status LaunchOne(const ClientPhasesLaunch& kernel, CUstream_st* stream) {
+  return LaunchClientPhases(kernel, stream);
+}
+Status LaunchOne(const ClientPacketsLaunch& kernel, CUstream_st* stream) {
+  return LaunchClientPackets(kernel, stream);
+}
+Status LaunchOne(const ClientNormLaunch& kernel, CUstream_st* stream) {
+  return LaunchClientNorm(kernel, stream);
+}
+Status LaunchOne(const ClientSkinnyKernel& kernel, CUstream_st* stream) {
+  return LaunchClientSkinny(kernel, stream);
+}
+Status LaunchOne(const ClientFusedKernel& kernel, CUstream_st* stream) {
+  return LaunchClientFused(kernel, stream);
+}
+
+}  // namespace
+
+Result<ClientKernelLaunch> MakeClientLaunch(const CollectiveArgs& args, const ClientHalves& halves,
+                                            const ClientFusedPlaces* fused) {
+  if (args.skinny) return MakeSkinny(args, halves);
+  if (!args.parts.empty() && fused != nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(const ClientFusedKernel kernel,
+                            MakeClientFused(args, fused->words, fused->memory));
+    return ClientKernelLaunch(kernel);
+  }
+  if (!args.parts.empty() || !TakesCollective(args)) {
+    return Unimplemented("no client-placed kernel takes this collective");
+  }
+  if (args.blocks > kLaunchCounters) return Unimplemented("a client-placed kernel of too many blocks");
+  if (halves.half_bytes % 16 != 0) return InvalidArgument("halves that are no multiple of 16 bytes");
+  return args.exchange == PacketExchange::kNone ? MakePhases(args, halves) : MakePackets(args, halves);
+}
+
+std::optional<ClientKernelLaunch> WithNorm(const ClientKernelLaunch& kernel, const NormArgs& norm) {
+  const auto* sum = std::get_if<ClientPacketsLaunch>(&kernel);
+  ClientNormLaunch both;
+  if (sum == nullptr || !MakeClientNorm(*sum, NormLaunchOf(norm), &both)) return std::nullopt;
+  return ClientKernelLaunch(both);
+}
+
+void SetFrame(ClientKernelLaunch& launch, const LaunchFrame& frame) {
+  std::visit([&](auto& kernel) { SetOne(kernel, frame); }, launch);
+}
+
+Status Load(const ClientKernelLaunch& launch) {
+  return std::visit([](const auto& kernel) { return LoadOne(kernel); }, launch);
+}
+
+Status Enqueue(const ClientKernelLaunch& launch, CUstream_st* stream) {
+  return std::visit([&](const auto& kernel) { return LaunchOne(kernel, stream); }, launch);
+}
+
+}  // namespace tandem::cuda
