@@ -132,9 +132,10 @@ void Control::KeepState(Journal journal) {
   const auto failed = [core = &services_->core](const Status& why) {
     core->Log(LogSeverity::kError, "jobs will not outlive a restart of tandemd: " + why.message());
   };
-  registry.state = std::make_shared<StateWriter>(
+  const auto writer = std::make_shared<StateWriter>(
       std::move(journal), StateWriter::Reports{failed, services_->core.options.journal_difference});
-  registry.state->WriteAll(registry);
+  writer->WriteAll(registry);
+  registry.state = writer;
 }
 
 void Control::BeginAdoption() { adopted_ = adoption_.get_future().share(); }

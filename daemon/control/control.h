@@ -3,12 +3,18 @@
 // `Control`: tandemd's control plane without its sockets, in the terms of the clients' protocol. A facade:
 // each call goes to the service that owns its subject, and all services share the registry.
 //
-//   sessions/  sessions, their events, and their ends      plans/     plans, workspaces, measured times
-//   joins/     ranks meet under a name                     channels/  channels, launches by gRPC
-//   clients/   memory and failures of client-placed plans
-//   groups/    states of a group, installation, end        engines/   what engines report, restoration
-//   memory/    segments, symmetric tensors, registrations  store/     the registry and its mutex
-//   restart/   the journal, and taking over from an earlier tandemd
+//   restart/        the journal, and taking over from an earlier tandemd
+//   sessions/       sessions, their events, and their ends
+//   joins/          ranks meet under a name
+//   engines/        reports of engines, restoration
+//   plans/          plans, workspaces, measured times
+//   tensors/        symmetric tensors
+//   channels/       channels, launches by gRPC
+//   client_groups/  failures and renewals of client-placed plans
+//   groups/         installation and end of a group
+//   memory/         segments, registrations, memory of client-placed plans
+//   records/        the registry and the states of a group
+//   base/           parts that know no records
 //
 // Thread rule: every function may be called from any thread. Functions that take a Waiter block until their
 // answer is there, the waiter's deadline has passed or its caller has gone. One mutex guards the registry; it
@@ -43,7 +49,6 @@ namespace tandem::daemon {
 
 struct SavedState;
 struct SessionRecord;
-using AllHoldings = std::vector<std::optional<EngineHoldings>>;  // by GPU; none: no engine is there
 using SessionRef = std::shared_ptr<SessionRecord>;
 
 class Control final : public EngineListener {

@@ -5,107 +5,13 @@
 // the tuning table that the caller passes.
 #pragma once
 
-#include <cstdint>
-#include <map>
 #include <span>
-#include <string>
-#include <string_view>
-#include <vector>
 
-#include "daemon/topology/topology.h"
-#include "program/program.h"
+#include "daemon/planner/types/operation_plan.h"
 #include "tandem/op_request.h"
 #include "tandem/status.h"
 
 namespace tandem::plan {
-
-class TuningTable;
-
-using tandem::PlanPlacement;
-
-// The kernels that a client launches on its own stream.
-enum class ClientKernels : uint8_t {
-  kAll = 0,          // of the host backend: a function that runs any program of one kernel
-  kCollectives = 1,  // CUDA: collectives and products of few rows, each alone; engines number the other
-                     // kernels
-  kProducts = 2,     // CUDA: also products by cuBLASLt, copies and sums before and behind the collective
-  kFused = 3,        // CUDA: also fused matmuls of many rows
-};
-
-// "auto", "engine" or "client", and back: INVALID_ARGUMENT for other names.
-std::string_view PlacementName(PlanPlacement placement);
-Result<PlanPlacement> ParsePlacement(std::string_view name);
-
-// The planner's assumptions about the engines of a group.
-struct GroupContext {
-  Topology topology;           // of the group's GPUs in rank order; its size is the world size
-  bool fused_kernels = false;  // of every engine: kFused
-  std::string no_fused_kernels =
-      "needs the CUDA backend's fused kernels (Hopper)";  // where there are none: why
-  bool fused_by_choice = false;  // kAuto may become kFused; else it runs when asked for
-  bool packet_kernels = false;   // CUDA: kLowLatency
-  bool dense_packets = true;     // of every client: CollectiveStep::dense, with packet_kernels
-  bool nccl = true;              // NCCL or its stand-in can be used
-  std::string no_nccl = "NCCL is not available";  // where it cannot: why
-  int kernel_sms =
-      0;  // the fewest SMs that a kernel that waits for peers may take on one of the GPUs; 0: no bound
-  // Bandwidths and latencies of the cost model; defaults are the built-in table for the topology's class.
-  double link_gbps = 0;  // GB/s a GPU sends to its peers; 0: built in
-  double memory_gbps = 0;
-  double tflops = 0;           // of the request's dtype
-  double step_latency_us = 0;  // of one signal → wait
-  // Measured times, which go before thresholds and predictions; null: none. Must live as long as the planner
-  // is called.
-  const TuningTable* tuning = nullptr;
-  std::string gpu_model;  // the table's name for these GPUs; empty: no table holds for them
-  // kClient: a plan must be one that the client can run. With algorithm kAuto the planner takes the fastest
-  // such algorithm; else it refuses the request (MakePlan). A request's own placement goes before it.
-  PlanPlacement placement = PlanPlacement::kAuto;
-  ClientKernels client_kernels = ClientKernels::kAll;
-  std::string no_client_plans;  // why no plan may run in the clients; empty: plans may
-  // Some rank's client and engine share no MPS server, so that their kernels take turns.
-  bool kernels_take_turns = false;
-};
-
-// The placement that `request` asks for in this group.
-inline PlanPlacement AskedPlacement(const OpRequest& request, const GroupContext& group) {
-  return request.placement == PlanPlacement::kAuto ? group.placement : request.placement;
-}
-
-struct RefusedAlgorithm {
-  Algorithm algorithm = Algorithm::kAuto;
-  std::string
-      reason;  // "2.5 MiB is above its bound of 256 KiB", "needs a hybrid cube mesh; this group is nvswitch"
-  double predicted_us = 0;  // 0 when it cannot run at all
-  double measured_us = 0;   // 0 when the tuning table has no time of it
-};
-
-// The answer to a request: the same on all ranks but for `programs`.
-struct OperationPlan {
-  Op op = Op::kBarrier;
-  Algorithm algorithm = Algorithm::kAuto;
-  std::string reason;                     // why this one
-  std::vector<RefusedAlgorithm> refused;  // each other one that the operation has, and why not
-  bool fused = true;                      // false: the unfused composition of a fused operation
-  int steps = 0;                          // ring's S, pipeline's chunks; 0 where it means nothing
-  int lanes = 1;
-  std::string summary;          // op, shapes and dtype in one line
-  std::string scale_mode;       // ScaleModeName
-  std::string wire_type;        // dtype in which partial sums travel; "" if none do
-  std::string reduction_order;  // "rank order, fp32", "rank order, i64" …; "" if nothing is reduced
-  int roundings = 0;            // of one output element, the last included; 0 of integers
-  bool deterministic = true;
-  uint64_t workspace_bytes = 0;  // one half, one rank
-  uint64_t bulk_bytes = 0;
-  uint64_t bytes_moved = 0;       // over links, sent by one rank
-  uint64_t gathered_a_bytes = 0;  // copied out or gathered in workspace, not in place
-  double predicted_us = 0;
-  double measured_us = 0;                            // what the tuning table has; 0: not chosen by it
-  PlanPlacement placement = PlanPlacement::kEngine;  // kEngine or kClient
-  std::string placement_reason;       // why; of an engine's plan also whether the client could run it
-  std::vector<std::string> warnings;  // on_unfused = warn, slow placement, …
-  std::vector<RankProgram> programs;  // index is the rank
-};
 
 // Plans `requests` (one per rank, in rank order; fields that must agree have been compared by
 // CompareRequests). INVALID_ARGUMENT names the field that is wrong; FAILED_PRECONDITION carries every
@@ -117,11 +23,5 @@ Result<OperationPlan> MakePlan(std::span<const OpRequest> requests, const GroupC
 // Checks that the ranks' requests agree where they must (docs/protocol.md lists the fields). INVALID_ARGUMENT
 // with detail.reason "FIELD_MISMATCH" and detail.field names the field and each rank's value.
 Status CompareRequests(std::span<const OpRequest> requests);
-
-// The algorithms that an operation has, in the order in which they are explained.
-std::vector<Algorithm> AlgorithmsOf(Op op);
-
-// True for matmul with communication, for which kUnfused exists.
-bool IsFusedOp(Op op);
 
 }  // namespace tandem::plan

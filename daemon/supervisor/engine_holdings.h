@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -36,5 +37,8 @@ struct EngineHoldings {
     return found == fds.end() ? std::vector<SharedFd>() : found->second;
   }
 };
+
+// By GPU; none: no engine is there.
+using AllHoldings = std::vector<std::optional<EngineHoldings>>;
 
 }  // namespace tandem::daemon

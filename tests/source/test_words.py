@@ -22,6 +22,7 @@ WORDS = {
     r"\bcontrol half\b|ControlHalf": "gRPC plugin",
     r"\bLaunchDirect\b|\blaunch_direct\b": "LaunchWithoutStream",
     r"\bWeightier\b|\bEngineSeats?\b|\b\w*Graveyard\b": "MoreSevere, EngineSlot, DeferredRelease",
+    r"\b\w*Placed[A-Z]\w*|\b(?:\w*_)?placed_\w*|\w/placed\b": "Client…, client_…, in_client",
     r"\bparked\b|\b[Pp]arking\b|\bheld arrivals?\b": "nothing: it has been taken out",
 }
 # Where a name of an earlier version is read, reserved, or named to those who used it.
@@ -71,9 +72,12 @@ class Words(unittest.TestCase):
             "daemon/e.py": ("shared fate", "# the shared fate of all contexts"),
             "bench/f.cc": ("few_rows", 'Run("few_rows");'),
             "tests/g.py": ("launch_direct", 'call("launch_direct")'),
+            "client/j.h": ("CudaPlacedQueue", "class CudaPlacedQueue;"),
+            "client/k.cc": ("placed_plan", '#include "client/lib/placed_plan.h"'),
         }
         innocent = {
             "h.md": "Products of few rows. A fused kernel is launched ahead. Ranks share a GPU. The store warp carries tiles.",
+            "l.cc": "// A plan that is placed in the client. Status IsReplaced();",
             "proto/tandem/v1/types.proto": 'reserved "parking";',
             "build/i.cc": "// parked",
         }

@@ -4,7 +4,6 @@
 #include <cstdlib>
 
 #include "daemon/control/base/blame.h"
-#include "daemon/control/restart/state_writer.h"
 #include "ipc/order_log.h"
 
 namespace tandem::daemon {

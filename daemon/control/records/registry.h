@@ -24,6 +24,7 @@
 #include "daemon/control/base/ledger.h"
 #include "daemon/control/base/registry_mutex.h"
 #include "daemon/control/base/snapshot.h"
+#include "daemon/control/records/change_sink.h"
 #include "daemon/control/records/group_record.h"
 #include "daemon/control/records/join_records.h"
 #include "daemon/control/records/memory_records.h"
@@ -31,8 +32,6 @@
 #include "tandem/engine/v1/engine.pb.h"
 
 namespace tandem::daemon {
-
-class StateWriter;
 
 struct Registry {
   explicit Registry(const ControlLimits& limits, const std::vector<AllowRule>& rules = {}) : ledger(limits) {
@@ -72,7 +71,7 @@ struct Registry {
   std::map<int, std::string> cordoned_gpus TANDEM_GUARDED_BY(registry_mutex);  // why, by GPU
   bool stopping TANDEM_GUARDED_BY(registry_mutex) = false;
   // Keeps the journal for the next tandemd; null: there will be none.
-  std::shared_ptr<StateWriter> state TANDEM_GUARDED_BY(registry_mutex);
+  std::shared_ptr<ChangeSink> state TANDEM_GUARDED_BY(registry_mutex);
   // A change of a record that the journal has is reported here, before the mutex is released.
   void Touch(const SessionRecord& session) TANDEM_REQUIRES(registry_mutex);
   void Touch(const GroupRecord& group) TANDEM_REQUIRES(registry_mutex);

@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "daemon/control/control.h"
 #include "daemon/control/joins/join_service.h"
 #include "daemon/control/records/control_core.h"
 #include "daemon/control/restart/saved_state.h"

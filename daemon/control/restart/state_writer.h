@@ -14,15 +14,13 @@
 #include <vector>
 
 #include "daemon/control/base/registry_mutex.h"
+#include "daemon/control/records/change_sink.h"
 #include "daemon/control/restart/journal.h"
 
 namespace tandem::daemon {
 
-struct GroupRecord;
-struct SegmentSet;
-
 // Thread rule: under the registry's mutex.
-class StateWriter {
+class StateWriter final : public ChangeSink {
  public:
   // Called under the registry's mutex.
   struct Reports {
@@ -33,21 +31,22 @@ class StateWriter {
   };
   StateWriter(Journal journal, Reports reports);
 
-  void TouchSession(uint64_t id) TANDEM_REQUIRES(registry_mutex) { sessions_.insert(id); }
-  void TouchLaunch(uint64_t id) TANDEM_REQUIRES(registry_mutex) { launches_.insert(id); }
-  // Its plans have touches of their own: a group may have thousands.
-  void TouchGroup(uint64_t id) TANDEM_REQUIRES(registry_mutex) { groups_.insert(id); }
-  void TouchPlan(uint64_t group_id, uint64_t id) TANDEM_REQUIRES(registry_mutex) {
+  void TouchSession(uint64_t id) override TANDEM_REQUIRES(registry_mutex) { sessions_.insert(id); }
+  void TouchLaunch(uint64_t id) override TANDEM_REQUIRES(registry_mutex) { launches_.insert(id); }
+  void TouchGroup(uint64_t id) override TANDEM_REQUIRES(registry_mutex) { groups_.insert(id); }
+  void TouchPlan(uint64_t group_id, uint64_t id) override TANDEM_REQUIRES(registry_mutex) {
     plans_.emplace(group_id, id);
   }
-  void TouchSet(const std::shared_ptr<SegmentSet>& set) TANDEM_REQUIRES(registry_mutex) { sets_.insert(set); }
+  void TouchSet(const std::shared_ptr<SegmentSet>& set) override TANDEM_REQUIRES(registry_mutex) {
+    sets_.insert(set);
+  }
 
   // Writes what has been touched. The node's record is always looked at.
-  void Write(const Registry& registry) TANDEM_REQUIRES(registry_mutex);
+  void Write(const Registry& registry) override TANDEM_REQUIRES(registry_mutex);
   // All of the registry, and nothing else; after it has been restored.
   void WriteAll(const Registry& registry) TANDEM_REQUIRES(registry_mutex);
   // Nothing is written from here on: what comes is the end of this tandemd, which the next one must not see.
-  void Close() TANDEM_REQUIRES(registry_mutex) { closed_ = true; }
+  void Close() override TANDEM_REQUIRES(registry_mutex) { closed_ = true; }
 
  private:
   // Names of records that are not like the registry: a service has not named a change.

@@ -1,7 +1,7 @@
 #include "daemon/planner/choice/bounds.h"
 
 #include "daemon/planner/choice/choice.h"
-#include "daemon/planner/families/low_latency.h"
+#include "daemon/planner/forms/low_latency.h"
 
 namespace tandem::plan {
 namespace {

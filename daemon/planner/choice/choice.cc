@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "daemon/planner/choice/bounds.h"
+#include "daemon/planner/choice/matmul_collective.h"
 #include "daemon/planner/cost/cost_model.h"
-#include "daemon/planner/families/low_latency.h"
-#include "daemon/planner/families/matmul_collective.h"
-#include "daemon/planner/families/skinny.h"
+#include "daemon/planner/forms/low_latency.h"
+#include "daemon/planner/forms/skinny_form.h"
 #include "daemon/planner/problem/fused_checks.h"
 #include "program/text.h"
 
@@ -257,35 +257,6 @@ Preference Prefer(const Problem& problem, const std::vector<Candidate>& candidat
 }
 
 }  // namespace
-
-std::vector<Algorithm> AlgorithmsOf(Op op) {
-  using enum Algorithm;
-  switch (op) {
-    case Op::kAllReduce: return {kOneShot, kTwoShot, kHybridCubeMesh, kCopyEngine, kLowLatency, kNccl};
-    case Op::kAllGather:
-    case Op::kReduceScatter: return {kSm, kCopyEngine, kLowLatency, kNccl};
-    case Op::kAllGatherMatmul:
-    case Op::kMatmulReduceScatter: return {kPipeline, kRing, kFused, kLowLatency, kUnfused, kNccl};
-    case Op::kMatmulAllReduce: return {kTiledTwoShot, kFused, kLowLatency, kUnfused, kNccl};
-    case Op::kBroadcast:
-    case Op::kReduce:
-    case Op::kAllToAll: return {kSm, kNccl};
-    case Op::kBarrier: return {kDirect, kNccl};
-    case Op::kSendReceive:
-    case Op::kAsyncInputMatmul:
-    case Op::kEmpty: return {kDirect};
-  }
-  return {};
-}
-
-bool IsFusedOp(Op op) {
-  return op == Op::kAllGatherMatmul || op == Op::kMatmulReduceScatter || op == Op::kMatmulAllReduce;
-}
-
-bool Overlaps(Algorithm algorithm) {
-  return algorithm != Algorithm::kUnfused && algorithm != Algorithm::kLowLatency &&
-         algorithm != Algorithm::kNccl;
-}
 
 Result<Choice> Choose(const Problem& problem, const Measured* measured) {
   const OpRequest& request = *problem.request;

@@ -30,10 +30,6 @@ struct Choice {
   std::vector<std::string> warnings;
 };
 
-// False for algorithms of a matmul with communication whose product and communication come one after the
-// other.
-bool Overlaps(Algorithm algorithm);
-
 // Chooses for `problem`. INVALID_ARGUMENT when the asked algorithm does not belong to the operation;
 // FAILED_PRECONDITION with every algorithm's reason when it cannot run, or when a fused one is required and
 // none can. With `measured` the problem asks for that candidate's algorithm, and its time is the reason.

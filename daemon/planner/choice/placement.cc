@@ -10,24 +10,6 @@
 
 namespace tandem::plan {
 
-std::string_view PlacementName(PlanPlacement placement) {
-  switch (placement) {
-    case PlanPlacement::kAuto: return "auto";
-    case PlanPlacement::kEngine: return "engine";
-    case PlanPlacement::kClient: return "client";
-  }
-  return "";
-}
-
-Result<PlanPlacement> ParsePlacement(std::string_view name) {
-  for (PlanPlacement placement : {PlanPlacement::kAuto, PlanPlacement::kEngine, PlanPlacement::kClient}) {
-    if (name == PlacementName(placement)) return placement;
-  }
-  return InvalidArgument("unknown placement '" + std::string(name) +
-                         "'; the placements are auto, engine, client")
-      .WithDetail({.field = "placement"});
-}
-
 bool RunsKernels(const RankProgram& program) {
   return std::any_of(program.steps.begin(), program.steps.end(), [](const Step& step) {
     if (const auto* copy = std::get_if<CopyStep>(&step.work)) return !copy->copy_engine;

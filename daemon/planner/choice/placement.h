@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "daemon/planner/planner.h"
+#include "daemon/planner/types/operation_plan.h"
 #include "tandem/op_request.h"
 #include "tandem/status.h"
 

@@ -4,10 +4,9 @@
 #include <cmath>
 #include <vector>
 
-#include "daemon/planner/choice/choice.h"
-#include "daemon/planner/families/low_latency.h"
-#include "daemon/planner/families/matmul_notes.h"
-#include "daemon/planner/families/skinny.h"
+#include "daemon/planner/forms/low_latency.h"
+#include "daemon/planner/forms/matmul_notes.h"
+#include "daemon/planner/forms/skinny_form.h"
 #include "daemon/planner/problem/fused_checks.h"
 #include "program/skinny_layout.h"
 

@@ -6,13 +6,13 @@
 // all of C: the sum is kept in fp32 and rounded once.
 #include <algorithm>
 
-#include "daemon/planner/choice/choice.h"
 #include "daemon/planner/families/families.h"
 #include "daemon/planner/families/fused_entry.h"
-#include "daemon/planner/families/low_latency.h"
-#include "daemon/planner/families/matmul_parts.h"
-#include "daemon/planner/families/row_products.h"
 #include "daemon/planner/families/skinny.h"
+#include "daemon/planner/forms/low_latency.h"
+#include "daemon/planner/forms/matmul_parts.h"
+#include "daemon/planner/forms/row_products.h"
+#include "daemon/planner/forms/skinny_form.h"
 #include "daemon/planner/problem/fused_checks.h"
 #include "daemon/planner/problem/scale_checks.h"
 #include "program/text.h"

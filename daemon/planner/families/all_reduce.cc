@@ -4,7 +4,7 @@
 #include <array>
 
 #include "daemon/planner/families/families.h"
-#include "daemon/planner/families/low_latency.h"
+#include "daemon/planner/forms/low_latency.h"
 #include "program/text.h"
 
 namespace tandem::plan {

@@ -4,7 +4,7 @@
 #include <cassert>
 #include <utility>
 
-#include "daemon/planner/families/row_products.h"
+#include "daemon/planner/forms/row_products.h"
 #include "program/text.h"
 
 namespace tandem::plan {

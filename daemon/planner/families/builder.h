@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/planner/planner.h"
+#include "daemon/planner/types/operation_plan.h"
 #include "program/program.h"
 #include "program/views.h"
 #include "tandem/status.h"

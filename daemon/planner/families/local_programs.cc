@@ -1,7 +1,7 @@
 // Programs without data between ranks: a world of one, barrier and empty (no steps), and the matmul whose
 // input arrives in chunks.
 #include "daemon/planner/families/families.h"
-#include "daemon/planner/families/matmul_parts.h"
+#include "daemon/planner/forms/matmul_parts.h"
 #include "program/text.h"
 
 namespace tandem::plan {

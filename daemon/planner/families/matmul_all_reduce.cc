@@ -4,10 +4,9 @@
 #include <algorithm>
 #include <optional>
 
-#include "daemon/planner/choice/choice.h"
 #include "daemon/planner/families/families.h"
-#include "daemon/planner/families/low_latency.h"
-#include "daemon/planner/families/matmul_parts.h"
+#include "daemon/planner/forms/low_latency.h"
+#include "daemon/planner/forms/matmul_parts.h"
 #include "daemon/planner/problem/fused_checks.h"
 #include "program/text.h"
 

@@ -9,8 +9,9 @@
 // may be short, and the last ranks may own none (FusedTileCut).
 #include "daemon/planner/families/families.h"
 #include "daemon/planner/families/fused_entry.h"
-#include "daemon/planner/families/matmul_parts.h"
 #include "daemon/planner/families/skinny.h"
+#include "daemon/planner/forms/matmul_parts.h"
+#include "daemon/planner/forms/skinny_form.h"
 #include "daemon/planner/problem/fused_checks.h"
 #include "program/text.h"
 

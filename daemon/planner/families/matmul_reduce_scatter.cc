@@ -4,13 +4,13 @@
 // Rank r multiplies the slice of rank r + 1 first and its own last, so that at any time all ranks send to
 // different owners and the own slice needs no travel. An owner sums in rank order with fp32 accumulators;
 // bias and result scale come once, after the sum.
-#include "daemon/planner/choice/choice.h"
 #include "daemon/planner/families/families.h"
 #include "daemon/planner/families/fused_entry.h"
-#include "daemon/planner/families/low_latency.h"
-#include "daemon/planner/families/matmul_parts.h"
-#include "daemon/planner/families/row_products.h"
 #include "daemon/planner/families/skinny.h"
+#include "daemon/planner/forms/low_latency.h"
+#include "daemon/planner/forms/matmul_parts.h"
+#include "daemon/planner/forms/row_products.h"
+#include "daemon/planner/forms/skinny_form.h"
 #include "daemon/planner/problem/fused_checks.h"
 #include "program/text.h"
 

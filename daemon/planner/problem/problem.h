@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/planner/planner.h"
+#include "daemon/planner/types/operation_plan.h"
 #include "program/views.h"
 #include "tandem/op_request.h"
 

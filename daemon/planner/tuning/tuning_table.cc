@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "common/digest.h"
-#include "daemon/planner/planner.h"
+#include "daemon/planner/types/operation_plan.h"
 #include "program/text.h"
 
 namespace tandem::plan {

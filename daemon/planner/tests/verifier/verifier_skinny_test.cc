@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "daemon/planner/families/builder.h"
-#include "daemon/planner/families/skinny.h"
+#include "daemon/planner/forms/skinny_form.h"
 #include "daemon/planner/tests/reference/reference_cases.h"
 #include "daemon/planner/tests/reference/reference_ops.h"
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "daemon/planner/choice/choice.h"
+#include "daemon/planner/choice/matmul_collective.h"
 #include "daemon/planner/families/families.h"
-#include "daemon/planner/families/matmul_collective.h"
 #include "daemon/planner/tests/planner_fixtures.h"
 #include "daemon/planner/tests/reference/reference_cases.h"
 #include "daemon/planner/tests/reference/reference_ops.h"

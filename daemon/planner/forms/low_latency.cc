@@ -1,4 +1,4 @@
-#include "daemon/planner/families/low_latency.h"
+#include "daemon/planner/forms/low_latency.h"
 
 #include <algorithm>
 

@@ -1,9 +1,9 @@
-#include "daemon/planner/families/matmul_notes.h"
+#include "daemon/planner/forms/matmul_notes.h"
 
 #include <algorithm>
 
-#include "daemon/planner/families/matmul_parts.h"
-#include "daemon/planner/families/row_products.h"
+#include "daemon/planner/forms/matmul_parts.h"
+#include "daemon/planner/forms/row_products.h"
 #include "program/text.h"
 
 namespace tandem::plan {

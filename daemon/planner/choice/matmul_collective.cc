@@ -1,4 +1,4 @@
-#include "daemon/planner/families/matmul_collective.h"
+#include "daemon/planner/choice/matmul_collective.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,7 +6,7 @@
 
 #include "daemon/planner/choice/bounds.h"
 #include "daemon/planner/choice/choice.h"
-#include "daemon/planner/families/low_latency.h"
+#include "daemon/planner/forms/low_latency.h"
 #include "program/kernel_phases.h"
 #include "program/text.h"
 

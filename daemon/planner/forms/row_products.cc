@@ -1,4 +1,4 @@
-#include "daemon/planner/families/row_products.h"
+#include "daemon/planner/forms/row_products.h"
 
 #include <algorithm>
 #include <optional>

@@ -1,4 +1,4 @@
-#include "daemon/planner/families/matmul_parts.h"
+#include "daemon/planner/forms/matmul_parts.h"
 
 #include "daemon/planner/problem/scale_checks.h"
 
