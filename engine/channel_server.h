@@ -77,8 +77,8 @@ class ChannelServer {
   std::vector<std::shared_ptr<Channel>> channels_;
   int captured_ = 0;  // live captured launches
   uint64_t last_doorbell_ns_ = 0;
-  std::shared_ptr<Forecast>
-      after_last_;  // of the captured launch that arrived last, unless another launch has come since
+  // Of the captured launch that arrived last, unless another launch has come since.
+  std::shared_ptr<Forecast> after_last_;
 };
 
 }  // namespace tandem::engine

@@ -27,8 +27,8 @@ struct ExplainOptions {
   int root = 0;
   int steps = 0;
   int lanes = 0;
-  bool b_rows =
-      false;  // B's rows are contiguous; else its columns, as of the weights [N, K] of a linear layer
+  // B's rows are contiguous; else its columns, as of the weights [N, K] of a linear layer.
+  bool b_rows = false;
   bool symmetric = false;          // the operands are symmetric tensors
   bool exact = false;              // partial sums travel as fp32
   bool slow_accumulation = false;  // fp8 products are summed in fp32 throughout

@@ -19,8 +19,8 @@ struct KernelFailure {
 };
 
 struct KernelThread {
-  const CallKey* handed_on =
-      nullptr;                 // the key of the call that Python runs now; null: none, or it has no key
+  // The key of the call that Python runs now; null: none, or it has no key.
+  const CallKey* handed_on = nullptr;
   bool python_failed = false;  // tandem_torch_fail was called in that call
   KernelFailure failure;
 };

@@ -23,8 +23,8 @@ struct DaemonCommandLine {
   Action action = Action::kRun;
   Config config;
   std::string config_path;  // the file that was read, or whose config.d; "" if none
-  bool check =
-      false;  // --check-config: the caller checks what the configuration names too, then prints `output`
+  // --check-config: the caller checks what the configuration names too, then prints `output`.
+  bool check = false;
   bool strict = false;  // --strict: the caller checks what the start needs, without starting anything
   std::string output;   // help, version, printed configuration, "configuration is valid"
 };

@@ -78,8 +78,8 @@ struct SupervisorConfig {
   int64_t backoff_initial_ms = 100;  // wait before the first restart; doubles with each crash in the window
   int64_t backoff_max_ms = 10000;    // and never exceeds this
   int64_t crash_loop_count = 5;      // so many crashes …
-  int64_t crash_loop_window_ms =
-      60000;  // … within this time, and the engine stays down until an operator acts
+  // … within this time, and the engine stays down until an operator acts.
+  int64_t crash_loop_window_ms = 60000;
 };
 
 // The MPS servers that engines are clients of; see docs/operations.md.

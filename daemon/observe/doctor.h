@@ -50,8 +50,8 @@ struct DoctorInput {
   std::vector<std::string> refused_tuning;  // files of measured times that cannot be used: path and why
   std::vector<EngineStatus> engines;        // by GPU
   std::vector<GpuCondition> gpus;           // by GPU; empty: nobody looks
-  std::vector<std::string>
-      silent;  // by GPU: why a ready engine did not answer when it was asked; empty: it answered
+  // By GPU: why a ready engine did not answer when it was asked; empty: it answered.
+  std::vector<std::string> silent;
   // Why something is not served by HTTP although it is configured, by the name of its table ("metrics").
   std::map<std::string, std::string> listen_errors;
   std::vector<SocketFinding> sockets;

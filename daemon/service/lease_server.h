@@ -34,8 +34,8 @@ struct LeaseServerOptions {
   RateLimiter::Limit uid_rate = {.per_second = 200, .burst = 512};
   // Called for each connection that is refused by these. From the server's thread.
   std::function<void(uint32_t uid)> on_refused = nullptr;
-  size_t max_unattached =
-      256;  // connections that have not attached yet; beyond, the oldest of who has most goes
+  // Connections that have not attached yet; beyond, the oldest of who has most goes.
+  size_t max_unattached = 256;
   std::chrono::milliseconds attach_deadline{5000};
   size_t max_backlog = 256;                    // messages that a client has not read
   std::chrono::milliseconds restart_grace{0};  // for sessions of an earlier tandemd to come back

@@ -308,8 +308,8 @@ std::string EngineKeeper::Watch(EngineProcess& process, EngineConnection& connec
   bool demanded = false;  // (an optional time would have the compiler see it uninitialised)
   Clock::time_point demanded_at{};
   milliseconds demanded_limit{};
-  uint64_t demanded_ping =
-      0;  // whose answer ends the demand: a message may have been on its way before; 0: not sent
+  // Whose answer ends the demand: a message may have been on its way before; 0: not sent.
+  uint64_t demanded_ping = 0;
   while (true) {
     Dispatch(connection);
     if (stopping()) return "";

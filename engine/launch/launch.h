@@ -204,8 +204,8 @@ struct EnginePlan {
   bool latency_class = false;
   bool takes_epoch = false;  // it meets peers or uses shared memory: it counts among its group's starts
   bool uses_bulk = false;
-  bool never_speculative =
-      false;  // its first kernel was refused, or it uses the words that cancel first kernels
+  // Its first kernel was refused, or it uses the words that cancel first kernels.
+  bool never_speculative = false;
   uint64_t bytes_moved = 0;
   uint32_t op = 0, algorithm = 0;  // what its launches are counted by
   StatsRow stats_row;

@@ -260,9 +260,9 @@ class LaunchQueue {
   std::deque<RecentStart> recent_starts_;
   std::vector<EnginePlan*> undecided_;  // their launches are kArrived
   std::vector<EnginePlan*> held_;       // their launches are kHeld
-  std::deque<EnginePlan*>
-      in_flight_;                // their launches are kStarted or kFailing, in the order of their tickets
-  uint64_t front_since_ns_ = 0;  // when the first in flight became that; 0: it started as such
+  // Their launches are kStarted or kFailing, in the order of their tickets.
+  std::deque<EnginePlan*> in_flight_;
+  uint64_t front_since_ns_ = 0;          // when the first in flight became that; 0: it started as such
   std::vector<EnginePlan*> candidates_;  // scratch
   std::optional<Origin> started_;        // see Started
   struct ReleasedChannel {

@@ -90,8 +90,8 @@ class SpeculativeLaunch {
   ExpectedLaunch expected_;  // while kWaiting
   uint64_t turn_ = 0;        // of the last kernel: the go word's value that lets it go
   uint64_t since_ns_ = 0;    // when it was enqueued
-  TimingEvents
-      events_;  // of a launch that is to be timed; the first stands between the go word and the kernel
+  // Of a launch that is to be timed; the first stands between the go word and the kernel.
+  TimingEvents events_;
 };
 
 }  // namespace tandem::engine

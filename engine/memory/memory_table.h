@@ -102,8 +102,8 @@ class MemoryTable {
   std::shared_ptr<DeferredRelease> dead_;
   std::unordered_map<uint64_t, std::shared_ptr<Segment>> segments_;
   std::unordered_map<uint64_t, std::shared_ptr<Registration>> registrations_;
-  std::unordered_map<uint64_t, std::vector<UniqueFd>>
-      arriving_;  // chunks of registrations that are still to be added
+  // Chunks of registrations that are still to be added.
+  std::unordered_map<uint64_t, std::vector<UniqueFd>> arriving_;
 };
 
 }  // namespace tandem::engine

@@ -92,8 +92,8 @@ struct ControlOptions {
   // How long sessions wait for the next tandemd, and engines too. 0: there is none.
   std::chrono::milliseconds restart_grace{0};
   bool verify_plans = false;
-  bool fused_by_choice =
-      false;  // plans take fused kernels unasked where they are predicted to be the fastest
+  // Plans take fused kernels unasked where they are predicted to be the fastest.
+  bool fused_by_choice = false;
   // Of plans of groups that have no option "placement".
   plan::PlanPlacement placement = plan::PlanPlacement::kAuto;
   ControlLimits limits;

@@ -80,8 +80,8 @@ struct GroupRecord {
   std::vector<uint64_t> engines TANDEM_GUARDED_BY(registry_mutex);
 
   // Plans.
-  std::map<std::string, std::shared_ptr<PrepareRendezvous>> prepares
-      TANDEM_GUARDED_BY(registry_mutex);  // by key
+  // By key.
+  std::map<std::string, std::shared_ptr<PrepareRendezvous>> prepares TANDEM_GUARDED_BY(registry_mutex);
   std::map<uint64_t, PlanRecord> plans TANDEM_GUARDED_BY(registry_mutex);
   // The last launch of each plan that was reported as waiting for a rank.
   std::map<uint64_t, uint64_t> late_launches TANDEM_GUARDED_BY(registry_mutex);

@@ -54,8 +54,8 @@ struct TensorRecord {
   int block_rank TANDEM_GUARDED_BY(registry_mutex) = 0;  // which of the set's segments is this tensor's
   bool freed TANDEM_GUARDED_BY(registry_mutex) =
       false;  // its session no longer has it; a rendezvous may still
-  std::map<uint64_t, uint64_t> registrations
-      TANDEM_GUARDED_BY(registry_mutex);  // group id -> registration id
+  // Group id -> registration id.
+  std::map<uint64_t, uint64_t> registrations TANDEM_GUARDED_BY(registry_mutex);
 };
 
 // A symmetric tensor as launches of one group name it.

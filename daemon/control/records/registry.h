@@ -39,8 +39,8 @@ struct Registry {
   }
 
   std::mutex mutex;  // by RegistryLock only
-  std::condition_variable
-      engines_changed;  // an engine came up or went, or a group that waits for one is over
+  // An engine came up or went, or a group that waits for one is over.
+  std::condition_variable engines_changed;
 
   std::map<uint64_t, std::shared_ptr<SessionRecord>> sessions TANDEM_GUARDED_BY(registry_mutex);
   std::map<uint64_t, std::shared_ptr<GroupRecord>> groups TANDEM_GUARDED_BY(registry_mutex);
@@ -55,10 +55,10 @@ struct Registry {
   uint64_t next_idle TANDEM_GUARDED_BY(registry_mutex) = 1;
   std::set<std::shared_ptr<SegmentSet>> sets TANDEM_GUARDED_BY(registry_mutex);
   Ledger ledger TANDEM_GUARDED_BY(registry_mutex);
-  std::unordered_map<uint64_t, std::weak_ptr<GroupRecord>> plan_groups
-      TANDEM_GUARDED_BY(registry_mutex);  // by plan id
-  std::unordered_map<uint64_t, std::weak_ptr<SessionRecord>> launches
-      TANDEM_GUARDED_BY(registry_mutex);  // by id
+  // By plan id.
+  std::unordered_map<uint64_t, std::weak_ptr<GroupRecord>> plan_groups TANDEM_GUARDED_BY(registry_mutex);
+  // By id.
+  std::unordered_map<uint64_t, std::weak_ptr<SessionRecord>> launches TANDEM_GUARDED_BY(registry_mutex);
   // Sessions that an operator has ended, the oldest first: their clients get the reason.
   std::deque<std::shared_ptr<SessionRecord>> evicted TANDEM_GUARDED_BY(registry_mutex);
   std::vector<std::unique_ptr<EngineMailbox>> mailboxes TANDEM_GUARDED_BY(registry_mutex);  // by GPU

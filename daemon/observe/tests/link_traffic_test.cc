@@ -74,8 +74,8 @@ TEST(SentRatesTest, MetricsHaveLinksAndLivePlans) {
   input.gpus_of_plan[5] = {0, 1};
   input.links = {{"EMU-0", "EMU-1", 40}};
   input.plans = {{Row(5, 1, 10, 100000)}, {Row(5, 1, 20, 100000)}, {}};
-  std::map<std::string, std::vector<std::pair<std::string, double>>>
-      found;  // by family: first label and value
+  // By family: first label and value.
+  std::map<std::string, std::vector<std::pair<std::string, double>>> found;
   for (const auto& family : CollectMetrics(input)) {
     for (const auto& metric : family.metric) {
       if (metric.label.size() >= 2 && family.type == prometheus::MetricType::Gauge) {

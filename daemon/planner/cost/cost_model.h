@@ -17,8 +17,8 @@ struct MachineModel {
   double link_gbps = 0;  // one GPU to all its peers together
   double memory_gbps = 0;
   double tflops = 0;  // of A's dtype
-  double product_tflops =
-      0;  // the same of products that are no fused kernel's: less where cuBLASLt refuses them
+  // The same of products that are no fused kernel's: less where cuBLASLt refuses them.
+  double product_tflops = 0;
   double step_latency_us = 0;  // signal → wait
   double nccl_latency_us = 0;  // of one small collective
   double launch_us = 0;        // of one kernel or copy

@@ -65,8 +65,8 @@ struct ExchangeViews {
   // By rank and peer: what goes there (equal shapes everywhere), and where what comes from there belongs;
   // [r][r] stays on r.
   std::vector<std::vector<View>> sent, placed;
-  std::vector<ReduceStep>
-      sums;  // by rank, sources left out: the sum of what was sent to it, instead of `placed`
+  // By rank, sources left out: the sum of what was sent to it, instead of `placed`.
+  std::vector<ReduceStep> sums;
 };
 class Exchange {
  public:

@@ -45,8 +45,8 @@ struct GroupContext {
   bool dense_packets = true;     // of every client: CollectiveStep::dense, with packet_kernels
   bool nccl = true;              // NCCL or its stand-in can be used
   std::string no_nccl = "NCCL is not available";  // where it cannot: why
-  int kernel_sms =
-      0;  // the fewest SMs that a kernel that waits for peers may take on one of the GPUs; 0: no bound
+  // The fewest SMs that a kernel that waits for peers may take on one of the GPUs; 0: no bound.
+  int kernel_sms = 0;
   // Bandwidths and latencies of the cost model; defaults are the built-in table for the topology's class.
   double link_gbps = 0;  // GB/s a GPU sends to its peers; 0: built in
   double memory_gbps = 0;
@@ -72,8 +72,8 @@ inline PlanPlacement AskedPlacement(const OpRequest& request, const GroupContext
 
 struct RefusedAlgorithm {
   Algorithm algorithm = Algorithm::kAuto;
-  std::string
-      reason;  // "2.5 MiB is above its bound of 256 KiB", "needs a hybrid cube mesh; this group is nvswitch"
+  // "2.5 MiB is above its bound of 256 KiB", "needs a hybrid cube mesh; this group is nvswitch".
+  std::string reason;
   double predicted_us = 0;  // 0 when it cannot run at all
   double measured_us = 0;   // 0 when the tuning table has no time of it
 };

@@ -87,8 +87,8 @@ class CudaClientQueue final : public ClientQueue {
   cuda::LaunchFrame frame_ = pages_->frame();
 
   std::mutex prepare_mutex_;  // of the members up to `dense_packets_`
-  std::shared_ptr<cuda::LocalWork>
-      local_;  // of all plans, whose launches follow one another; null: of none yet
+  // Of all plans, whose launches follow one another; null: of none yet.
+  std::shared_ptr<cuda::LocalWork> local_;
   std::shared_ptr<ClientFusedState> fused_;  // likewise
   // This rank's signals, once a plan may have dense packets there: a renewal empties them.
   std::shared_ptr<void> own_signals_;

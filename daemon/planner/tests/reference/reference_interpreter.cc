@@ -116,8 +116,8 @@ class Interpreter {
     std::vector<bool> done;
     size_t left = 0;
     int launch = 0;
-    std::vector<std::vector<std::vector<uint8_t>>>
-        nccl_inputs;  // [launch][call], as they were at the call's start
+    // [launch][call], as they were at the call's start.
+    std::vector<std::vector<std::vector<uint8_t>>> nccl_inputs;
     std::vector<std::vector<bool>> nccl_started;
     int nccl_calls = 0;
   };
