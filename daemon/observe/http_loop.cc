@@ -222,7 +222,7 @@ void HttpLoop::Accept() {
       return;
     }
     const std::string peer = PeerOf(address);
-    if (!LeavesReserve(socket.get(), DescriptorUse::kLease) && !DropOne(std::nullopt)) continue;
+    if (!LeavesReserve(socket.get(), DescriptorUse::kClient) && !DropOne(std::nullopt)) continue;
     if (!MakeRoom(peer)) continue;
     const uint64_t id = ++last_id_;
     auto [at, fresh] = connections_.emplace(id, Connection{.stream = HttpStream(std::move(socket), security),
