@@ -103,7 +103,6 @@ class Autotune(TandemTest):
         failure = self.assertFails("UNAVAILABLE", clients[0].reply, call)
         self.assertEqual(failure.detail.get("ranks"), [1], failure.message)
 
-
     def test_a_measurement_without_time_names_its_reason(self):
         """Its launches take seconds: by the deadline they have not ended, or a rank has not come."""
         clients = self.group(2)

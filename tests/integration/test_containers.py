@@ -12,8 +12,9 @@ import unittest
 from harness import BACKEND, BIN, IN_BUNDLE, Daemon, TandemTest, everybody, host_only, wait_until
 from test_restart import RestartTest
 
-# The programs and their libraries.
+# The programs and their libraries, and the data set that they read.
 BUILD = os.path.dirname(os.path.abspath(BIN))
+DATA = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../examples/train_digits/data"))
 # Root in its own user, mount, pid, IPC, network and UTS namespaces. /tmp, which has the daemon's folders, is hidden. The folders of "$1"
 # are there, read-only. Colons separate them, and FOLDER=AT is mounted at another path. A descriptor leads to a folder that is hidden.
 ENTER = r"""
@@ -48,8 +49,8 @@ def namespaces_may_be_made():
 
 
 def in_container(folders):
-    """What stands before a command line that is to run in a container with the build and these folders."""
-    return ["unshare", *NAMESPACES, "--kill-child", "/bin/sh", "-c", ENTER, "sh", ":".join([BUILD, *folders])]
+    """What stands before a command line that is to run in a container with the build, the data set and these folders."""
+    return ["unshare", *NAMESPACES, "--kill-child", "/bin/sh", "-c", ENTER, "sh", ":".join([BUILD, DATA, *folders])]
 
 
 @host_only("a container with GPUs needs their device files")

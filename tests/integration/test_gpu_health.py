@@ -10,12 +10,12 @@ import unittest
 from harness import Daemon, TandemTest, everybody, host_only, wait_until
 
 GPU = 1
-UUID = "EMU-0000-0001"
 
 
 @host_only("plants faults of emulated GPUs")
 class Faults(TandemTest):
     gpus = 2
+    uuid = "EMU-0000-0001"  # of GPU 1
     flags = ()
 
     def setUp(self):
@@ -49,7 +49,7 @@ class Faults(TandemTest):
 
     def metric(self, name, **labels):
         text = self.get(self.daemon.metrics_port(), "/metrics")
-        wanted = {f'{key}="{value}"' for key, value in {"gpu": UUID, **labels}.items()}
+        wanted = {f'{key}="{value}"' for key, value in {"gpu": self.uuid, **labels}.items()}
         for line in text.splitlines():
             head, _, value = line.rpartition(" ")
             if head.startswith(name + "{") and wanted <= set(head[len(name) + 1 : -1].split(",")):
@@ -110,7 +110,7 @@ class Shown(Faults):
                 self.assertEqual(self.gpu()["kinds"], [kind])
                 (fault,) = self.gpu()["faults"]
                 self.assertIn(text, fault)
-                named = f"GPU {GPU} ({UUID}) {fault}"
+                named = f"GPU {GPU} ({self.uuid}) {fault}"
                 self.assertIn(named, health["reasons"])
                 self.assertIn(named, self.daemon.ctl("health").stdout)
                 self.assertIn(named, self.get(self.daemon.metrics_port(), "/readyz"))
@@ -147,7 +147,7 @@ class Shown(Faults):
         self.assertNotEqual(self.daemon.ctl("health", "--ready", check=False).returncode, 0)
         self.check_refused("by an operator")
         self.check_all_reduce(before)
-        self.daemon.ctl("cordon", "--gpu", UUID, "--undo")
+        self.daemon.ctl("cordon", "--gpu", self.uuid, "--undo")
         self.group(2, name="again")
         self.assertEqual(self.daemon.ctl("health", "--ready").returncode, 0)
         self.assertNotEqual(self.daemon.ctl("cordon", "--gpu", "9", check=False).returncode, 0)

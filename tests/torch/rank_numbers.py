@@ -26,7 +26,9 @@ def main():
     tandem.torch.synchronize()
     told = {"pid": os.getpid()}
     hangs = rank == 2 and mode == "hung"
-    error = None if hangs else outcome(lambda: OPS.all_reduce(more if rank == 2 and mode == "other" else x, "sum", name))
+    error = (
+        None if hangs else outcome(lambda: OPS.all_reduce(more if rank == 2 and mode == "other" else x, "sum", name))
+    )
     if error is not None:
         told |= {
             "error": type(error).__name__,

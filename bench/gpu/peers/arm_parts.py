@@ -97,7 +97,15 @@ def client_arms(context, key, op, operands, outputs, algorithms, stream=True, **
 
     def factory(label, algorithm, graph):
         return tandem_factory(
-            context, key, f"client {label}", op, lambda: (operands, outputs), algorithm, graph, attributes, in_client=True
+            context,
+            key,
+            f"client {label}",
+            op,
+            lambda: (operands, outputs),
+            algorithm,
+            graph,
+            attributes,
+            in_client=True,
         )
 
     made = [factory(label, algorithm, True) for label, algorithm in algorithms]

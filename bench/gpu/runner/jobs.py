@@ -219,7 +219,9 @@ def conformance_jobs(bundle, results, backend, count):
     renewed = ("--stress", "20000", "--placement", "client", "--renew-every", "2")
     if count < 4:
         yield job("conformance_client_w2", 2, 60, *in_client, "--time-limit", "60")
-        yield job("conformance_client_w2_without_mps", 2, 40, *in_client, "--seed", "2", "--time-limit", "40", mps=False)
+        yield job(
+            "conformance_client_w2_without_mps", 2, 40, *in_client, "--seed", "2", "--time-limit", "40", mps=False
+        )
         yield job("stress_client_w2", 2, 12, "--stress", "100000", "--placement", "client")
         yield job("stress_renewed_w2", 2, 40, *renewed)
     else:
