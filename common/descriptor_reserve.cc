@@ -25,10 +25,10 @@ rlim_t Limit() {
 // FD_LIMIT with this process's limit. `what` begins the message.
 Status OwnLimit(const std::string& what) {
   const auto limit = static_cast<long long>(Limit());
-  StatusDetail detail{.reason = "FD_LIMIT", .who = "tandemd", .limit = limit, .pid = ::getpid()};
-  return ResourceExhausted(what + ": process " + std::to_string(detail.pid) + " may have " +
-                           std::to_string(limit) + " open at most (ulimit -n, LimitNOFILE)")
-      .WithDetail(std::move(detail));
+  const pid_t pid = ::getpid();
+  return ResourceExhausted(what + ": process " + std::to_string(pid) + " may have " + std::to_string(limit) +
+                           " open at most (ulimit -n, LimitNOFILE)")
+      .WithDetail({.reason = "FD_LIMIT", .who = "tandemd", .limit = limit, .pid = pid});
 }
 
 }  // namespace

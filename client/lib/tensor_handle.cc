@@ -140,7 +140,7 @@ Status TensorHandle::Barrier(int channel, Milliseconds timeout) try {
     std::lock_guard lock(barriers_mutex_);
     if (const auto begun = barriers_.find(channel); begun != barriers_.end()) progress = begun->second;
   }
-  const Status met = MeetAll(channel, Clock::now() + Bounded(timeout), &progress);
+  Status met = MeetAll(channel, Clock::now() + Bounded(timeout), &progress);
   std::lock_guard lock(barriers_mutex_);
   if (met.ok()) {
     barriers_.erase(channel);
