@@ -4,6 +4,7 @@ nobody is served without TLS and a password."""
 import base64
 import http.client
 import os
+import selectors
 import shutil
 import signal
 import socket
@@ -35,6 +36,17 @@ class IdleConnections(TandemTest):
             self.sockets.append(each)
             if sent:
                 each.sendall(sent)
+
+    def await_answers(self):
+        """Each connection has its answer, or was refused: a peer whose whole share waits for answers gets no further connection."""
+        with selectors.DefaultSelector() as selector:
+            for each in self.sockets:
+                selector.register(each, selectors.EVENT_READ)
+            while selector.get_map():
+                ready = selector.select(20)
+                self.assertTrue(ready, "no answer comes")
+                for key, _ in ready:
+                    selector.unregister(key.fileobj)
 
     def check_answers(self):
         """Page, state, metrics and health come in time. Three times: a state is made anew after half a second."""
@@ -82,6 +94,7 @@ class IdleConnections(TandemTest):
     def test_readers_that_read_nothing_hold_nobody_up(self):
         for port, path in ((self.daemon.page_port(), b"/"), (self.daemon.metrics_port(), b"/metrics")):
             self.connect(port, IDLE, b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        self.await_answers()
         self.check_answers()
 
 
