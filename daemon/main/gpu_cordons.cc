@@ -1,27 +1,13 @@
 #include "daemon/main/gpu_cordons.h"
 
-#include <array>
-#include <ctime>
 #include <fstream>
 #include <utility>
 
 #include "common/log.h"
 #include "common/replace_file.h"
+#include "common/utc_time.h"
 
 namespace tandem::daemon {
-namespace {
-
-std::string Now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  std::array<char, 32> text{};
-  if (::gmtime_r(&now, &parts) == nullptr) return "";
-  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text.data();
-}
-
-}  // namespace
-
 GpuCordons::GpuCordons(std::string path, std::string boot_id, Topology topology, Control& control,
                        std::function<void()> changed)
     : path_(std::move(path)),
@@ -50,7 +36,7 @@ void GpuCordons::Set(int gpu, const std::string& why) {
   {
     MutexLock lock(mutex_);
     cordoned_.erase(gpu);
-    if (!why.empty()) cordoned_[gpu] = why + " at " + Now();
+    if (!why.empty()) cordoned_[gpu] = why + " at " + UtcNow();
     control_.SetGpuCordon(gpu, why.empty() ? "" : cordoned_[gpu]);
     log::Warning("GPU " + std::to_string(gpu) +
                  (why.empty() ? " takes new groups again" : " is cordoned: " + cordoned_[gpu]));

@@ -1,27 +1,13 @@
 #include "daemon/control/plans/tuning_service.h"
 
 #include <algorithm>
-#include <chrono>
-#include <ctime>
 
+#include "common/utc_time.h"
 #include "daemon/control/base/validate.h"
 #include "daemon/planner/cost/measured.h"
 #include "daemon/planner/tuning/tuning_store.h"
 
 namespace tandem::daemon {
-namespace {
-
-std::string Now() {
-  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  std::tm utc{};
-  ::gmtime_r(&now, &utc);
-  char text[32];
-  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &utc);
-  return text;
-}
-
-}  // namespace
-
 std::string TuningModel(const ControlOptions& options, const Topology& topology) {
   // Times of the host backend say nothing of GPUs, whatever model a topology file gives the emulated ones.
   if (options.backend != "cuda") return options.backend;
@@ -67,7 +53,7 @@ Result<plan::TuningEntry> TuningService::Put(const v1::OpRequest& request,
   plan::TuningEntry entry;
   entry.key = plan::TuningKeyOf(problem);
   entry.shape = plan::TuningShapeOf(problem);
-  entry.measured_at = Now();
+  entry.measured_at = UtcNow();
   entry.version = core_.options.daemon_version;
   entry.candidates = std::move(candidates);
   TANDEM_RETURN_IF_ERROR(plan::CheckTuningEntry(&entry));
