@@ -77,7 +77,7 @@ class ChannelServer {
   std::vector<std::shared_ptr<Channel>> channels_;
   int captured_ = 0;  // live captured launches
   uint64_t last_doorbell_ns_ = 0;
-  // Of the captured launch that arrived last, unless another launch has come since.
+  // The forecast of the last captured launch; null once another launch has arrived.
   std::shared_ptr<Forecast> after_last_;
 };
 

@@ -38,9 +38,12 @@ std::string_view GpuFaultName(GpuFault fault);
 
 struct GpuCondition {
   GpuReading latest;
-  std::map<uint32_t, uint64_t> xids;  // how often each has come since tandemd's start
-  uint32_t xid = 0;                   // the latest one that is a fault of the GPU; 0: none, or acknowledged
-  int expected_links = 0;             // active ones when tandemd started, or those of its peers
+  // Count of each XID since tandemd's start.
+  std::map<uint32_t, uint64_t> xids;
+  // The latest XID for which IsGpuFault holds; 0: none, or acknowledged.
+  uint32_t xid = 0;
+  // Active NVLinks at the start, or the most NVLinks of a GPU of this model where that is more.
+  int expected_links = 0;
   NvmlLinkErrors errors_at_start;
 };
 

@@ -30,10 +30,12 @@ struct HealthInput {
   bool live = true;  // Daemon::Alive
   Admission admission = Admission::kOpen;
   Topology topology;
-  std::vector<EngineStatus> engines;         // by GPU
-  std::vector<GpuCondition> gpus;            // by GPU; empty: nobody looks
-  std::map<int, std::string> cordoned_gpus;  // why, by GPU; such a GPU counts as one without an engine
-  int64_t engines_needed = 0;  // that work, for a node that is ready; 0, or more than there are: all
+  std::vector<EngineStatus> engines;  // by GPU
+  std::vector<GpuCondition> gpus;     // by GPU; empty: GPUs are not watched
+  // The reason, by GPU. A cordoned GPU counts as a GPU without an engine.
+  std::map<int, std::string> cordoned_gpus;
+  // Working engines that a ready node needs; 0, or more than there are: all.
+  int64_t engines_needed = 0;
 };
 
 // An engine that has been silent for longer counts as not ready: the supervisor asks each engine every two

@@ -194,8 +194,8 @@ class TANDEM_API SymmetricTensor : public Memory {
   virtual Status PutSignal(int peer, int channel, Milliseconds timeout) = 0;
   // Waits for the peer's signal and takes it (1 to 0). Errors: those of PutSignal.
   virtual Status WaitSignal(int peer, int channel, Milliseconds timeout) = 0;
-  // PutSignal to all, then WaitSignal from all. DEADLINE_EXCEEDED names the ranks that did not come. Such a
-  // barrier is not over: the channel's next Barrier goes on with it.
+  // PutSignal to all, then WaitSignal from all. DEADLINE_EXCEEDED names the ranks that did not
+  // arrive. The channel's next Barrier then continues this one.
   virtual Status Barrier(int channel, Milliseconds timeout) = 0;
   // Channels of the pad: [0, channels()).
   virtual int channels() const = 0;

@@ -37,8 +37,8 @@ class EngineService {
 
   void OnUp(int gpu, uint64_t generation) TANDEM_EXCLUDES(registry_mutex);
   void OnDown(int gpu, uint64_t generation, const std::string& reason) TANDEM_EXCLUDES(registry_mutex);
-  // A launch failed; where it cannot end, its group breaks. A stall is shown, counted and told to the
-  // members.
+  // A launch failed; where it cannot end, its group breaks. A stall is shown, counted and
+  // announced to the members.
   void OnLaunchFailed(int gpu, const engine::v1::LaunchFailed& failed) TANDEM_EXCLUDES(registry_mutex);
   // A launch waits for ranks. Each rank's engine reports it: the group gets one event, and the log one
   // warning.

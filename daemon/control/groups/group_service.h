@@ -53,7 +53,7 @@ class GroupService {
       TANDEM_REQUIRES(registry_mutex);
 
  private:
-  // Counts a stall, tells the members and the log.
+  // Counts a stall, logs it and announces it to the members.
   void ShowStall(GroupRecord& group, const Status& why) TANDEM_REQUIRES(registry_mutex);
 
   ControlCore& core_;

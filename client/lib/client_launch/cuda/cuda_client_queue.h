@@ -87,7 +87,7 @@ class CudaClientQueue final : public ClientQueue {
   cuda::LaunchFrame frame_ = pages_->frame();
 
   std::mutex prepare_mutex_;  // of the members up to `dense_packets_`
-  // Of all plans, whose launches follow one another; null: of none yet.
+  // Shared by all plans, because their launches follow one another. Null before the first plan.
   std::shared_ptr<cuda::LocalWork> local_;
   std::shared_ptr<ClientFusedState> fused_;  // likewise
   // This rank's signals, once a plan may have dense packets there: a renewal empties them.
