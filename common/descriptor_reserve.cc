@@ -11,7 +11,7 @@
 namespace tandem {
 namespace {
 
-constexpr rlim_t kMaxReserved = 1024;
+constexpr rlim_t kMaxReserved = 2048;
 // The lease's pidfd, the connection for calls (gRPC's and tandemd's own), and what gRPC opens for the first.
 constexpr int kDescriptorsOfAClient = 6;
 // tandemd's own; and of an engine: its process, sockets, statistics and pipes, and a share of the order log.
@@ -34,14 +34,9 @@ Status OwnLimit(const std::string& what) {
 }  // namespace
 
 bool LeavesReserve(int fd, DescriptorUse use) {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return true;
-  const rlim_t reserve = std::min(limit.rlim_cur / 8, kMaxReserved);
-  switch (use) {
-    case DescriptorUse::kClient: return static_cast<rlim_t>(fd) < limit.rlim_cur - 2 * reserve;
-    case DescriptorUse::kOperator: return true;
-  }
-  return true;
+  const rlim_t limit = Limit();
+  if (use == DescriptorUse::kOperator || limit == RLIM_INFINITY) return true;
+  return static_cast<rlim_t>(fd) < limit - std::min(limit / 4, kMaxReserved);
 }
 
 bool HasRoomForClient(int fd) { return LeavesReserve(fd + kDescriptorsOfAClient, DescriptorUse::kClient); }

@@ -1,7 +1,7 @@
 // File: descriptor_reserve.h
 //
-// Descriptors that stay free whatever clients do: for the administrators' socket, for engines, and for
-// leases. A process that has none left can neither answer an operator nor start an engine.
+// Descriptors that stay free whatever clients do: for the administrators' socket and for engines. A process
+// that has none left can neither answer an operator nor start an engine.
 #pragma once
 
 #include "tandem/status.h"
