@@ -8,11 +8,10 @@
 #include "daemon/planner/choice/placement.h"
 #include "daemon/planner/cost/cost_model.h"
 #include "daemon/planner/cost/measured.h"
-#include "daemon/planner/families/families.h"
+#include "daemon/planner/families/build.h"
 #include "daemon/planner/forms/matmul_notes.h"
 #include "daemon/planner/forms/skinny_form.h"
 #include "daemon/planner/problem/problem.h"
-#include "program/kernel_phases.h"
 #include "program/text.h"
 #include "program/verifier/verifier.h"
 
@@ -50,34 +49,13 @@ std::string Summary(const Problem& problem) {
   return Text(text, ", ", problem.world_size, problem.world_size == 1 ? " rank" : " ranks");
 }
 
-Status Build(const Problem& problem, const Choice& choice, OperationPlan* plan) {
-  const Op op = problem.request->op;
-  const Algorithm algorithm = choice.algorithm;
-  switch (op) {
-    case Op::kBarrier:
-    case Op::kEmpty:
-      return algorithm == Algorithm::kNccl ? BuildNccl(problem, plan) : BuildBarrier(problem, plan);
-    case Op::kSendReceive: return BuildSendReceive(problem, plan);
-    case Op::kAsyncInputMatmul: return BuildAsyncInputMatmul(problem, plan);
-    case Op::kAllGatherMatmul: return BuildAllGatherMatmul(problem, algorithm, choice.collective, plan);
-    case Op::kMatmulReduceScatter:
-      return BuildMatmulReduceScatter(problem, algorithm, choice.collective, plan);
-    case Op::kMatmulAllReduce: return BuildMatmulAllReduce(problem, algorithm, choice.collective, plan);
-    default: break;
-  }
-  if (problem.world_size == 1) return BuildLocalCollective(problem, plan);
-  if (algorithm == Algorithm::kNccl) return BuildNccl(problem, plan);
-  if (op == Op::kAllReduce) return BuildAllReduce(problem, algorithm, plan);
-  if (op == Op::kBroadcast || op == Op::kReduce) return BuildRooted(problem, algorithm, plan);
-  return BuildExchange(problem, algorithm, plan);
-}
-
 Result<OperationPlan> PlanProblem(const Problem& problem, const Measured* measured) {
   const GroupContext& group = *problem.group;
   TANDEM_ASSIGN_OR_RETURN(Choice choice, Choose(problem, measured));
   OperationPlan plan;
   plan.op = problem.request->op;
   plan.algorithm = choice.algorithm;
+  plan.collective = choice.collective;
   plan.reason = std::move(choice.reason);
   if (choice.algorithm == Algorithm::kFused && SkinnyFor(problem))
     plan.reason += "; skinny: one kernel moves and multiplies";
@@ -91,9 +69,7 @@ Result<OperationPlan> PlanProblem(const Problem& problem, const Measured* measur
   plan.fused = !IsFusedOp(plan.op) || Overlaps(choice.algorithm);
   plan.summary = Summary(problem);
   plan.scale_mode = ScaleModeName(problem.scale_mode);
-  TANDEM_RETURN_IF_ERROR(Build(problem, choice, &plan));
-  AppendNorm(problem, &plan);
-  PlanKernels(&plan.programs, group.kernel_sms);
+  TANDEM_RETURN_IF_ERROR(BuildPrograms(problem, choice.algorithm, choice.collective, &plan));
   return plan;
 }
 

@@ -7,9 +7,9 @@
 #include "daemon/planner/choice/bounds.h"
 #include "daemon/planner/choice/matmul_collective.h"
 #include "daemon/planner/cost/cost_model.h"
+#include "daemon/planner/forms/feasibility.h"
 #include "daemon/planner/forms/low_latency.h"
 #include "daemon/planner/forms/skinny_form.h"
-#include "daemon/planner/problem/fused_checks.h"
 #include "program/text.h"
 
 namespace tandem::plan {
@@ -26,56 +26,6 @@ struct Candidate {
 bool IsFast(TopologyClass topology_class) {
   return topology_class == TopologyClass::kNvSwitch || topology_class == TopologyClass::kFullMesh ||
          topology_class == TopologyClass::kSingle;
-}
-
-// Empty, or the first pair of ranks that copy to each other in `algorithm` and cannot.
-std::string MissingPeerAccess(const Problem& problem, Algorithm algorithm) {
-  const Topology& topology = problem.group->topology;
-  for (int i = 0; i < problem.world_size; ++i) {
-    for (int j = i + 1; j < problem.world_size; ++j) {
-      if (topology.HasPeerAccess(i, j)) continue;
-      // The mesh's data goes over links only, and the class says that they are there.
-      if (algorithm == Algorithm::kHybridCubeMesh && topology.LinkCount(i, j) == 0) continue;
-      // A gathering ring touches neighbours only.
-      const bool neighbours = j - i == 1 || j - i == problem.world_size - 1;
-      if (algorithm == Algorithm::kRing && problem.request->op == Op::kAllGatherMatmul && !neighbours)
-        continue;
-      return Text("ranks ", i, " and ", j, " have no peer access");
-    }
-  }
-  return {};
-}
-
-std::string WhyImpossible(const Problem& problem, Algorithm algorithm) {
-  const OpRequest& request = *problem.request;
-  const bool nccl = problem.group->nccl;
-  if (request.low_contention && algorithm != Algorithm::kCopyEngine && algorithm != Algorithm::kPipeline &&
-      algorithm != Algorithm::kRing) {
-    return "low contention was asked for, and it communicates by SMs";
-  }
-  switch (algorithm) {
-    case Algorithm::kNccl: return nccl ? "" : problem.group->no_nccl;
-    case Algorithm::kLowLatency:
-      if (std::string why = IsFusedOp(request.op) ? WhyNotSmall(problem) : WhyNoPackets(problem);
-          !why.empty())
-        return why;
-      break;
-    case Algorithm::kFused:
-      if (!problem.group->fused_kernels) return problem.group->no_fused_kernels;
-      if (std::string why = WhyNotFused(problem); !why.empty()) return why;
-      break;
-    case Algorithm::kHybridCubeMesh:
-      if (problem.topology_class != TopologyClass::kHybridCubeMesh) {
-        return Text("needs a hybrid cube mesh; this group is ", TopologyClassName(problem.topology_class));
-      }
-      break;
-    case Algorithm::kUnfused: return {};  // its collective says whether it can
-    case Algorithm::kDirect:
-      if (request.op != Op::kSendReceive) return {};
-      break;
-    default: break;
-  }
-  return MissingPeerAccess(problem, algorithm);
 }
 
 // The algorithm that the thresholds want, and why.

@@ -13,8 +13,6 @@
 namespace tandem::plan {
 namespace {
 
-// Of the gathered A, or the whole product in its wire type: what is staged for it fits into the workspace.
-constexpr uint64_t kMaxBytes = uint64_t{8} << 20;
 // Up to here packets with epochs were faster than kernels with flags of their own (bounds.cc).
 constexpr uint64_t kMaxPacketBytes = uint64_t{256} << 10;
 
@@ -147,22 +145,6 @@ MatmulCollective Best(const Problem& problem) {
 }
 
 }  // namespace
-
-std::string WhyNotSmall(const Problem& problem) {
-  if (!problem.group->packet_kernels) return "needs the CUDA backend's kernels";
-  if (problem.world_size == 1) return "one rank: nothing to communicate";
-  if (!problem.first_dim()) return "its pieces are rows: the dimension must be the first";
-  if (problem.rows == 0 || problem.n == 0 || problem.k == 0) return "an empty product";
-  if (problem.message_bytes > kMaxBytes) {
-    return Text(BytesText(problem.message_bytes), " is above its bound of ", BytesText(kMaxBytes));
-  }
-  if (problem.request->op != Op::kAllGatherMatmul) return {};
-  if (problem.scales_travel()) return "A's scales travel too: it gathers one tensor";
-  for (int r = 0; r < problem.world_size; ++r) {
-    if (!IsContiguous(problem.Slot(r, problem.slots.a))) return "A must be contiguous";
-  }
-  return {};
-}
 
 MatmulCollective CollectiveBeside(const Problem& problem, Algorithm algorithm) {
   if (!IsFusedOp(problem.request->op) || problem.world_size == 1) return {};

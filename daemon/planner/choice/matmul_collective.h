@@ -22,10 +22,6 @@ struct MatmulCollective {
 // NCCL for requests that their builders cannot take.
 MatmulCollective CollectiveBeside(const Problem& problem, Algorithm algorithm);
 
-// Empty when kLowLatency can run the fused operation of `problem`, else why not. For few rows: no NCCL and no
-// copy engine, whose start costs more than such a product.
-std::string WhyNotSmall(const Problem& problem);
-
 // "all-gather by copy_engine (why; predicted 68.4 us alone), then the product".
 std::string UnfusedText(const Problem& problem, const MatmulCollective& collective);
 

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "daemon/planner/forms/client_form.h"
 #include "daemon/planner/types/operation_plan.h"
 #include "tandem/op_request.h"
 #include "tandem/status.h"
@@ -21,9 +22,6 @@ bool RunsKernels(const RankProgram& program);
 // reason and message of the check that failed.
 Status CheckClientPlacement(const OperationPlan& plan, std::span<const OpRequest> requests,
                             ClientKernels kernels);
-
-// The form alone, without the proof, which takes longer than planning does.
-Status CheckClientForm(const OperationPlan& plan, ClientKernels kernels);
 
 // The algorithms of `plan.refused` that can run, the fastest by measured or predicted time first.
 std::vector<Algorithm> OtherAlgorithms(const OperationPlan& plan);

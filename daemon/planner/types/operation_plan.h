@@ -82,7 +82,8 @@ struct RefusedAlgorithm {
 struct OperationPlan {
   Op op = Op::kBarrier;
   Algorithm algorithm = Algorithm::kAuto;
-  std::string reason;                     // why this one
+  Algorithm collective = Algorithm::kAuto;  // beside a product that it does not overlap with
+  std::string reason;                       // why this one
   std::vector<RefusedAlgorithm> refused;  // each other one that the operation has, and why not
   bool fused = true;                      // false: the unfused composition of a fused operation
   int steps = 0;                          // ring's S, pipeline's chunks; 0 where it means nothing
