@@ -126,7 +126,7 @@ INNER = {
         "restart",
         ".",
     ],
-    "daemon/planner": ["types", "problem", "tuning", "forms", "cost", "choice", "families", "."],
+    "daemon/planner": ["types", "problem", "tuning", "forms", "cost", "choice", "families", "members", "."],
     "engine": ["memory", "launch", ".", "backends", "main"],
     "kernels/cuda": ["device", "collectives", "fused", "skinny", "matmul", "lane", "client_launch", "."],
 }
