@@ -84,9 +84,9 @@ struct OperationPlan {
   Algorithm algorithm = Algorithm::kAuto;
   Algorithm collective = Algorithm::kAuto;  // beside a product that it does not overlap with
   std::string reason;                       // why this one
-  std::vector<RefusedAlgorithm> refused;  // each other one that the operation has, and why not
-  bool fused = true;                      // false: the unfused composition of a fused operation
-  int steps = 0;                          // ring's S, pipeline's chunks; 0 where it means nothing
+  std::vector<RefusedAlgorithm> refused;    // each other one that the operation has, and why not
+  bool fused = true;                        // false: the unfused composition of a fused operation
+  int steps = 0;                            // ring's S, pipeline's chunks; 0 where it means nothing
   int lanes = 1;
   std::string summary;          // op, shapes and dtype in one line
   std::string scale_mode;       // ScaleModeName

@@ -1,17 +1,13 @@
 // File: row_table.h
 //
 // `RowTable`: which algorithm a family's launches take, by their number of rows. It is alike on all ranks, and
-// depends on nothing but the requests and the group. A member is the plan for one number of rows; every rank
-// makes it by itself, from the table and the requests, and all get the same.
+// depends on nothing but the requests and the group.
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
-#include "daemon/planner/members/row_requests.h"
-#include "daemon/planner/types/operation_plan.h"
 #include "tandem/op_request.h"
 #include "tandem/status.h"
 
@@ -38,12 +34,6 @@ struct RowTable {
   // negative, or no multiple of the unit.
   Result<const RowRange*> Find(int64_t rows) const;
 };
-
-// The plan for `rows` rows, placed in the client: by its range's algorithm, or by the first other one of the
-// table that can run it. The errors of RowTable::Find; FAILED_PRECONDITION: none can. Its reasons and
-// predictions are left out.
-Result<OperationPlan> MakeMember(const RowTable& table, const RowRequests& requests,
-                                 const GroupContext& group, int64_t rows);
 
 // The ranges as text, one line each: "1 – 512  low_latency  12.3 us  why".
 std::string ListRows(const RowTable& table);

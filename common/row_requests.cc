@@ -1,14 +1,20 @@
-#include "daemon/planner/members/row_requests.h"
+#include "common/row_requests.h"
 
 #include <algorithm>
 #include <numeric>
+#include <string>
+#include <utility>
 
-#include "daemon/planner/problem/operand_checks.h"
-#include "daemon/planner/problem/problem.h"
-#include "program/text.h"
-
-namespace tandem::plan {
+namespace tandem {
 namespace {
+
+Status WrongField(std::string field, const std::string& why) {
+  std::string message = field + ": " + why;
+  return InvalidArgument(std::move(message))
+      .WithDetail({.reason = "INVALID_FIELD", .field = std::move(field)});
+}
+
+std::string ShapeField(size_t slot) { return "operands[" + std::to_string(slot) + "].shape"; }
 
 bool HasRows(Op op) {
   switch (op) {
@@ -47,21 +53,24 @@ bool FollowsRows(const Operand& operand) {
 
 }  // namespace
 
-Result<RowRequests> RowRequests::Make(std::span<const OpRequest> requests) {
-  if (requests.empty()) return FieldError("world_size", "there are no requests");
+Result<RowRequests> RowRequests::Make(std::span<const OpRequest> requests, int world_size) {
+  if (requests.empty() || world_size < 1) return WrongField("world_size", "there are no requests");
   const OpRequest& first = requests[0];
-  if (!HasRows(first.op)) return FieldError("op", Text(OpName(first.op), " has no rows that could vary"));
+  if (!HasRows(first.op)) {
+    return WrongField("op", std::string(OpName(first.op)) + " has no rows that could vary");
+  }
   RowRequests made;
   for (const Operand& operand : first.operands) {
     if (operand.role == Role::kInput || operand.role == Role::kA) {
       made.rows_ = operand.spec.shape.empty() ? 0 : operand.spec.shape[0];
       const auto dims = static_cast<int>(operand.spec.shape.size());
       if (HasDim(first.op) && first.dim != 0 && first.dim != -dims)
-        return FieldError("dim", Text("must be the first dimension, that of rows, not ", first.dim));
+        return WrongField("dim",
+                          "must be the first dimension, that of rows, not " + std::to_string(first.dim));
       break;
     }
   }
-  if (made.rows_ < 1) return FieldError("operands[0].shape", "needs a first dimension of at least one row");
+  if (made.rows_ < 1) return WrongField(ShapeField(0), "needs a first dimension of at least one row");
   made.extents_.resize(first.operands.size());
   for (size_t slot = 0; slot < first.operands.size(); ++slot) {
     const Operand& operand = first.operands[slot];
@@ -69,8 +78,8 @@ Result<RowRequests> RowRequests::Make(std::span<const OpRequest> requests) {
       continue;
     const int64_t extent = operand.spec.shape[0];
     if (extent < 1 || (extent % made.rows_ != 0 && made.rows_ % extent != 0)) {
-      return FieldError(OperandField(static_cast<int>(slot), "shape"),
-                        Text("extent ", extent, " is in no proportion to ", made.rows_, " rows"));
+      return WrongField(ShapeField(slot), "extent " + std::to_string(extent) + " is in no proportion to " +
+                                              std::to_string(made.rows_) + " rows");
     }
     Extent& follows = made.extents_[slot];
     if (extent >= made.rows_) {
@@ -80,21 +89,23 @@ Result<RowRequests> RowRequests::Make(std::span<const OpRequest> requests) {
     }
     made.unit_ = std::lcm(made.unit_, follows.parts);
   }
-  if (first.op == Op::kAllToAll) made.unit_ = std::lcm(made.unit_, static_cast<int64_t>(requests.size()));
+  if (first.op == Op::kAllToAll) made.unit_ = std::lcm(made.unit_, int64_t{world_size});
   made.requests_.assign(requests.begin(), requests.end());
   for (OpRequest& request : made.requests_) {
     if (request.operands.size() != first.operands.size())
-      return FieldError("operands", "the ranks have different numbers of operands");
+      return WrongField("operands", "the ranks have different numbers of them");
     request.placement = PlanPlacement::kClient;
   }
   return made;
 }
 
 Result<std::vector<OpRequest>> RowRequests::At(int64_t rows) const {
-  if (rows < 0) return FieldError("rows", Text(rows, " is negative"));
-  if (rows % unit_ != 0) return FieldError("rows", Text(rows, " is no multiple of ", unit_));
+  if (rows < 0) return WrongField("rows", std::to_string(rows) + " is negative");
+  if (rows % unit_ != 0)
+    return WrongField("rows", std::to_string(rows) + " is no multiple of " + std::to_string(unit_));
   std::vector<OpRequest> requests = requests_;
   for (OpRequest& request : requests) {
+    request.max_rows = 0;
     for (size_t slot = 0; slot < extents_.size(); ++slot) {
       const Extent& follows = extents_[slot];
       if (follows.times > 0) request.operands[slot].spec.shape[0] = rows / follows.parts * follows.times;
@@ -103,4 +114,16 @@ Result<std::vector<OpRequest>> RowRequests::At(int64_t rows) const {
   return requests;
 }
 
-}  // namespace tandem::plan
+Result<OpRequest> AtBound(const OpRequest& request, int world_size) {
+  if (request.max_rows == 0) return request;
+  TANDEM_ASSIGN_OR_RETURN(const RowRequests rows, RowRequests::Make({&request, 1}, world_size));
+  if (request.max_rows < rows.unit() || request.max_rows % rows.unit() != 0) {
+    return WrongField("max_rows", std::to_string(request.max_rows) + " is no positive multiple of " +
+                                      std::to_string(rows.unit()));
+  }
+  TANDEM_ASSIGN_OR_RETURN(std::vector<OpRequest> bound, rows.At(request.max_rows));
+  bound[0].max_rows = request.max_rows;
+  return std::move(bound[0]);
+}
+
+}  // namespace tandem
