@@ -123,6 +123,7 @@ Result<OpRequest> AtBound(const OpRequest& request, int world_size) {
   }
   TANDEM_ASSIGN_OR_RETURN(std::vector<OpRequest> bound, rows.At(request.max_rows));
   bound[0].max_rows = request.max_rows;
+  bound[0].placement = request.placement;
   return std::move(bound[0]);
 }
 

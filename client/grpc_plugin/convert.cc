@@ -118,6 +118,7 @@ void ToProto(const OpRequest& request, v1::OpRequest* proto) {
   proto->set_restartable(request.restartable);
   proto->set_placement(static_cast<uint32_t>(request.placement));
   proto->set_norm_epsilon(request.norm_epsilon);
+  proto->set_max_rows(request.max_rows);
 }
 
 void ToProto(const Status& status, v1::StatusDetail* proto) {
@@ -157,6 +158,13 @@ PlanInfo FromProto(const v1::PlanInfo& proto) {
   info.predicted_us = proto.predicted_us();
   info.warnings.assign(proto.warnings().begin(), proto.warnings().end());
   for (const v1::OperandInfo& operand : proto.operands()) info.slot_bytes.push_back(operand.span_bytes());
+  if (!proto.has_rows()) return info;
+  info.max_rows = proto.rows().max_rows();
+  info.row_unit = proto.rows().unit();
+  for (const v1::RowRange& range : proto.rows().ranges()) {
+    info.rows.push_back(
+        {range.last(), static_cast<Algorithm>(range.algorithm()), range.reason(), range.predicted_us()});
+  }
   return info;
 }
 

@@ -12,6 +12,7 @@
 
 #include "client/grpc_plugin/convert.h"
 #include "client/grpc_plugin/daemon_calls.h"
+#include "client/grpc_plugin/family.h"
 #include "client/grpc_plugin/lease.h"
 #include "client/lib/base/control_api.h"
 #include "common/exceptions.h"
@@ -388,6 +389,14 @@ Result<PreparedPlan> GrpcControl::Prepare(uint64_t group_id, const std::string& 
       prepared.measure.push_back(static_cast<Algorithm>(algorithm));
     if (!reply.has_client()) return prepared;
     Result<ClientPlacementInfo> placement = TakePlacement(reply.client(), attempt);
+    if (placement.ok() && reply.client().has_family()) {
+      auto family = FromProto(reply.client().family(), reply.plan().rows(), placement->program.world_size);
+      if (family.ok()) {
+        placement->family = *std::move(family);
+      } else {
+        placement = family.status();
+      }
+    }
     if (!placement.ok() && !IsRestart(placement.status())) {
       // The other ranks need not wait for this one.
       (void)ArmPlan(prepared.info.plan_id, placement.status(), Milliseconds(1));

@@ -7,6 +7,7 @@
 #include "client/lib/handles.h"
 #include "common/deadline.h"
 #include "common/exceptions.h"
+#include "common/row_requests.h"
 
 namespace tandem::client {
 namespace {
@@ -189,7 +190,8 @@ Result<std::shared_ptr<ClientPlan>> GroupHandle::MakeClientPlan(const PreparedPl
     }
     group = client_group_;
   }
-  return ClientPlan::Make(*prepared.client, prepared.info, request, *device, session_->segments(), gpu_uuid_,
+  TANDEM_ASSIGN_OR_RETURN(const OpRequest bound, AtBound(request, world_size_));
+  return ClientPlan::Make(*prepared.client, prepared.info, bound, *device, session_->segments(), gpu_uuid_,
                           std::move(group));
 }
 

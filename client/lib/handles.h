@@ -45,8 +45,10 @@ class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> 
   ClientSession& session() const;
   Status LaunchOnStream(StreamRef stream, std::span<const Binding> bindings, const LaunchOptions& options);
   // A client-placed launch's operands, and what is wrong with them.
-  Result<ClientBindings> BindAddresses(std::span<const Binding> bindings, const LaunchOptions& options) const;
-  Result<runtime::SlotAddress> ResolveAddress(size_t i, const Binding& binding, ClientTag* tag) const;
+  Result<ClientBindings> BindAddresses(std::span<const Binding> bindings, const LaunchOptions& options,
+                                       const PlanMember& member) const;
+  Result<runtime::SlotAddress> ResolveAddress(size_t i, const Binding& binding, uint64_t needed,
+                                              ClientTag* tag) const;
   // Fills `entry` and `bound`, and returns what is wrong with the bindings, as far as this side knows. A
   // wrong entry is filled so that the engine refuses the launch.
   Status FillEntry(ClientDevice& device, std::span<const Binding> bindings, const LaunchOptions& options,

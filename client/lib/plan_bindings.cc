@@ -122,9 +122,8 @@ Result<LaunchBinding> PlanHandle::Resolve(ClientDevice& device, size_t i, const 
   return LaunchBinding{memory.registration_id(), memory.registration_offset() + binding.offset};
 }
 
-Result<runtime::SlotAddress> PlanHandle::ResolveAddress(size_t i, const Binding& binding,
+Result<runtime::SlotAddress> PlanHandle::ResolveAddress(size_t i, const Binding& binding, uint64_t needed,
                                                         ClientTag* tag) const {
-  const uint64_t needed = info_.slot_bytes[i];
   std::byte* start = nullptr;
   if (binding.memory == nullptr) {
     if (binding.pointer == nullptr) return BindingError(InvalidArgument("is not bound"), "NOT_BOUND");
@@ -152,22 +151,24 @@ Result<runtime::SlotAddress> PlanHandle::ResolveAddress(size_t i, const Binding&
 }
 
 Result<ClientBindings> PlanHandle::BindAddresses(std::span<const Binding> bindings,
-                                                 const LaunchOptions& options) const {
+                                                 const LaunchOptions& options,
+                                                 const PlanMember& member) const {
   TANDEM_RETURN_IF_ERROR(CheckCount(bindings.size()));
   ClientBindings bound;
   ClientTag tag;
   tag.Add(info_.plan_id);
   tag.Add(TagDigest(options.tag));
+  tag.Add(static_cast<uint64_t>(member.rows));
   SlotAddresses addresses{};
   for (size_t i = 0; i < bindings.size(); ++i) {
     bound.slots.emplace_back();
-    if (info_.slot_bytes[i] == 0) continue;
-    Result<runtime::SlotAddress> address = ResolveAddress(i, bindings[i], &tag);
+    if (member.slot_bytes[i] == 0) continue;
+    Result<runtime::SlotAddress> address = ResolveAddress(i, bindings[i], member.slot_bytes[i], &tag);
     if (!address.ok()) return OfSlot(i, address.status());
     bound.slots.back() = *address;
     addresses[i] = reinterpret_cast<uintptr_t>(address->own);
   }
-  if (const auto shared = overlap_.Find(addresses); shared.has_value()) {
+  if (const auto shared = member.overlap.Find(addresses); shared.has_value()) {
     return OfSlot(static_cast<size_t>(shared->second), Overlaps(shared->first));
   }
   bound.tag = tag.Fold();

@@ -153,13 +153,15 @@ Status PlanHandle::LaunchOnStream(StreamRef ref, std::span<const Binding> bindin
   } else {
     TANDEM_ASSIGN_OR_RETURN(stream_id, stream->Id());
   }
-  Result<ClientBindings> bound = BindAddresses(bindings, options);
+  const Result<std::shared_ptr<const PlanMember>> member = client_plan_->Member(options.rows);
+  Result<ClientBindings> bound = member.ok() ? BindAddresses(bindings, options, **member) : member.status();
   if (!bound.ok()) {
     // Nothing was captured: no replay will be missing. A launch is missing from now on.
     if (!capturing) client_plan_->group().Refuse(info_.plan_id, bound.status());
     return bound.status();
   }
-  return client_plan_->Launch(*stream, capturing, stream_id, *std::move(bound), options.deadline, state_);
+  return client_plan_->Launch(*stream, capturing, stream_id, *std::move(bound), *member, options.deadline,
+                              state_);
 }
 
 Result<uint64_t> PlanHandle::LaunchWithoutStream(std::span<const Binding> bindings,

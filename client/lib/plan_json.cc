@@ -12,6 +12,13 @@ std::string PlanJson(const PlanInfo& info) {
                        {"reason", other.reason},
                        {"predicted_us", other.predicted_us}});
   }
+  json rows = json::array();
+  for (const PlanInfo::RowRange& range : info.rows) {
+    rows.push_back({{"last", range.last},
+                    {"algorithm", AlgorithmName(range.algorithm)},
+                    {"reason", range.reason},
+                    {"predicted_us", range.predicted_us}});
+  }
   json object = {{"plan_id", info.plan_id},
                  {"key", info.key},
                  {"op", OpName(info.op)},
@@ -36,7 +43,10 @@ std::string PlanJson(const PlanInfo& info) {
                  {"unshared_workspace_bytes", info.unshared_workspace_bytes},
                  {"predicted_us", info.predicted_us},
                  {"warnings", info.warnings},
-                 {"slot_bytes", info.slot_bytes}};
+                 {"slot_bytes", info.slot_bytes},
+                 {"max_rows", info.max_rows},
+                 {"row_unit", info.row_unit},
+                 {"rows", std::move(rows)}};
   return object.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 

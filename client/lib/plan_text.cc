@@ -43,6 +43,13 @@ std::string Explain(const PlanInfo& info) try {
   line("workspace",
        Bytes(info.workspace_bytes) + " a half; the group's plans share " + Bytes(info.group_workspace_bytes));
   line("moved", Bytes(info.bytes_moved) + " a launch");
+  int64_t first = 0;
+  for (const PlanInfo::RowRange& range : info.rows) {
+    line("rows " + std::to_string(first) + " to " + std::to_string(range.last),
+         std::string(AlgorithmName(range.algorithm)) + ", " + Microseconds(range.predicted_us) + ": " +
+             range.reason);
+    first = range.last + info.row_unit;
+  }
   for (const PlanInfo::Refused& other : info.refused) {
     line("not " + std::string(AlgorithmName(other.algorithm)),
          other.reason + (other.predicted_us > 0 ? " (" + Microseconds(other.predicted_us) + ")" : ""));

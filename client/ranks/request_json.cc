@@ -41,6 +41,7 @@ Result<OpRequest> RequestFromJson(const json& object) {
   request.dim = object.value("dim", 0);
   request.root = object.value("root", 0);
   request.norm_epsilon = object.value("norm_epsilon", 0.0f);
+  request.max_rows = object.value("max_rows", int64_t{0});
   request.steps = object.value("steps", 0);
   request.lanes = object.value("lanes", 0);
   request.fast_accumulation = object.value("fast_accumulation", true);
@@ -76,6 +77,7 @@ json RequestToJson(const OpRequest& request) {
           {"dim", request.dim},
           {"root", request.root},
           {"norm_epsilon", request.norm_epsilon},
+          {"max_rows", request.max_rows},
           {"steps", request.steps},
           {"lanes", request.lanes},
           {"fast_accumulation", request.fast_accumulation},

@@ -127,6 +127,7 @@ Status CompareRequests(std::span<const OpRequest> requests) {
   TANDEM_COMPARE(root, Text(r.root))
   TANDEM_COMPARE(wire, std::string(NameOf(r.wire)))
   TANDEM_COMPARE(norm_epsilon, std::to_string(r.norm_epsilon))
+  TANDEM_COMPARE(max_rows, Text(r.max_rows))
   TANDEM_COMPARE(fast_accumulation, BoolText(r.fast_accumulation))
   TANDEM_COMPARE(low_contention, BoolText(r.low_contention))
   TANDEM_COMPARE(restartable, BoolText(r.restartable))

@@ -12,6 +12,7 @@
 #include "daemon/planner/forms/matmul_notes.h"
 #include "daemon/planner/forms/skinny_form.h"
 #include "daemon/planner/problem/problem.h"
+#include "daemon/planner/row_family.h"
 #include "program/text.h"
 #include "program/verifier/verifier.h"
 
@@ -258,6 +259,7 @@ Result<OperationPlan> PlanAt(std::span<const OpRequest> requests, const GroupCon
 }  // namespace
 
 Result<OperationPlan> MakePlan(std::span<const OpRequest> requests, const GroupContext& group) {
+  if (!requests.empty() && requests[0].max_rows != 0) return MakeFamily(requests, group);
   if (!group.no_client_plans.empty()) {
     if (!requests.empty() && requests[0].placement == PlanPlacement::kClient) {
       return FailedPrecondition("placement = client: " + group.no_client_plans)

@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "daemon/planner/choice/placement.h"
+#include "daemon/planner/members/member.h"
 #include "daemon/planner/planner.h"
 #include "daemon/planner/problem/problem.h"
 #include "program/text.h"
@@ -162,6 +163,26 @@ Result<RowTable> PlanRows(const RowRequests& requests, int64_t max_rows, const G
     table.bulk_bytes = std::max(table.bulk_bytes, member->bulk_bytes);
   }
   return table;
+}
+
+Result<OperationPlan> MakeFamily(std::span<const OpRequest> requests, const GroupContext& group) {
+  const StatusDetail placed{.reason = "FAMILY_OF_ENGINES", .field = "placement"};
+  if (!group.no_client_plans.empty()) {
+    return FailedPrecondition("a family runs on the ranks' own streams: " + group.no_client_plans)
+        .WithDetail(placed);
+  }
+  if (requests[0].placement == PlanPlacement::kEngine) {
+    return FailedPrecondition("placement = engine: engines run plans of one shape").WithDetail(placed);
+  }
+  TANDEM_ASSIGN_OR_RETURN(const RowRequests rows, RowRequests::Make(requests, group.topology.size()));
+  TANDEM_ASSIGN_OR_RETURN(RowTable table, PlanRows(rows, requests[0].max_rows, group));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<OpRequest> bound, rows.At(table.max_rows));
+  TANDEM_ASSIGN_OR_RETURN(OperationPlan plan, MakePlan(bound, group));
+  plan.workspace_bytes = table.workspace_bytes;
+  plan.bulk_bytes = table.bulk_bytes;
+  plan.placement_reason = Text("a family of up to ", table.max_rows, " rows runs on the ranks' own streams");
+  plan.rows = std::move(table);
+  return plan;
 }
 
 }  // namespace tandem::plan

@@ -1,7 +1,7 @@
 // File: row_family.h
 //
 // Families: one plan for every number of rows up to a bound. PlanRows finds the table, which says the
-// algorithm for each number, and proves members of it. MakeMember (members/row_table.h) makes the plan of one
+// algorithm for each number, and proves members of it. MakeMember (members/member.h) makes the plan of one
 // launch from it.
 //
 // Between two numbers of rows whose plans have one structure, everything in a program follows the rows: sizes
@@ -11,9 +11,12 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
-#include "daemon/planner/members/row_table.h"
+#include "common/row_requests.h"
 #include "daemon/planner/types/operation_plan.h"
+#include "daemon/planner/types/row_table.h"
 #include "tandem/status.h"
 
 namespace tandem::plan {
@@ -26,5 +29,9 @@ Result<RowTable> PlanRows(const RowRequests& requests, int64_t max_rows, const G
 
 // The numbers of rows of `table` whose members PlanRows proves, ascending.
 std::vector<int64_t> RowsToProve(const RowTable& table);
+
+// MakePlan for requests with max_rows: the plan of the bound, with the table and memory for all numbers of
+// rows. FAILED_PRECONDITION, field "placement": engines run plans of one shape only.
+Result<OperationPlan> MakeFamily(std::span<const OpRequest> requests, const GroupContext& group);
 
 }  // namespace tandem::plan

@@ -73,6 +73,7 @@ typedef struct tandem_request {
   int autotune;    /* not 0: without a measured time, tandem_prepare measures; see OpRequest::autotune */
   /* With an operand of role NORM_WEIGHT: what RMSNorm adds to the mean of the squares. Default: 0 */
   float norm_epsilon;
+  int64_t max_rows; /* not 0: a family of 0 to max_rows rows; see OpRequest::max_rows */
 } tandem_request;
 /* Writes the defaults to *request. `struct_size` is sizeof(tandem_request) of the caller's header. NULL is
  * allowed. */
@@ -163,6 +164,30 @@ TANDEM_C_API tandem_status* tandem_launch_cuda(tandem_plan* plan, void* cuda_str
 TANDEM_C_API tandem_status* tandem_launch_cuda_pointers(tandem_plan* plan, void* cuda_stream,
                                                         void* const* pointers, size_t count,
                                                         int64_t deadline_ms, const char* tag);
+/* How a launch is made. Set up by tandem_launch_options_init. */
+typedef struct tandem_launch_options {
+  size_t struct_size;  /* set by tandem_launch_options_init */
+  int64_t deadline_ms; /* from the first rank's arrival; 0, the default: the group's */
+  const char* tag;     /* equal on all ranks, or NULL, the default */
+  /* Of a family: the launch's number of rows, equal on all ranks. -1, the default: the family's bound, and the
+   * only value for a plan of one shape. INVALID_ARGUMENT or OUT_OF_RANGE, field "rows": the plan has not so
+   * many. */
+  int64_t rows;
+} tandem_launch_options;
+/* Writes the defaults to *options. `struct_size` is sizeof(tandem_launch_options) of the caller's header. NULL
+ * is allowed. */
+TANDEM_C_API void tandem_launch_options_init(tandem_launch_options* options, size_t struct_size);
+/* tandem_launch, tandem_launch_cuda and tandem_launch_cuda_pointers with options. Bindings need memory for the
+ * launch's rows only. `options` NULL: the defaults. */
+TANDEM_C_API tandem_status* tandem_launch_with_options(tandem_plan* plan, tandem_stream* stream,
+                                                       const tandem_binding* bindings, size_t count,
+                                                       const tandem_launch_options* options);
+TANDEM_C_API tandem_status* tandem_launch_cuda_with_options(tandem_plan* plan, void* cuda_stream,
+                                                            const tandem_binding* bindings, size_t count,
+                                                            const tandem_launch_options* options);
+TANDEM_C_API tandem_status* tandem_launch_cuda_pointers_with_options(tandem_plan* plan, void* cuda_stream,
+                                                                     void* const* pointers, size_t count,
+                                                                     const tandem_launch_options* options);
 /* Launches without a stream, by the daemon: the launch arrives at once. Writes its number to *launch. What is
  * wrong with the bindings, tandem_wait_launch returns; ABORTED and UNAVAILABLE are as in tandem_launch. */
 TANDEM_C_API tandem_status* tandem_launch_without_stream(tandem_plan* plan, const tandem_binding* bindings,

@@ -18,13 +18,14 @@
 
 #include "client/lib/base/cancellation.h"
 #include "common/unique_fd.h"
+#include "daemon/planner/types/operation_plan.h"
 #include "program/program.h"
 #include "tandem/client.h"
 
 namespace tandem::client {
 
 // Grows with every change of this header: core and gRPC plugin must be of one build.
-inline constexpr int kControlApiVersion = 5;
+inline constexpr int kControlApiVersion = 6;
 
 struct AttachInfo {
   uint64_t session_id = 0;
@@ -65,6 +66,14 @@ struct ChannelInfo {
   UniqueFd ring, words;
 };
 
+// A family: what this rank needs to make the plan of any number of rows (plan::MakeMember).
+struct FamilyInfo {
+  uint32_t members_version = 0;     // plan::kMembersVersion of the daemon's build
+  std::vector<OpRequest> requests;  // by rank, with the shapes of the bound
+  plan::GroupContext group;
+  plan::RowTable table;
+};
+
 // Of a plan that is placed in the client: what this rank needs to launch it.
 struct ClientPlacementInfo {
   plan::RankProgram program;
@@ -74,6 +83,7 @@ struct ClientPlacementInfo {
   uint64_t signal_bytes = 0, workspace_bytes = 0;   // of each segment
   uint64_t half_bytes = 0, bulk_bytes = 0;          // of a workspace: half 0, half 1, then the bulk area
   Milliseconds launch_deadline{0};
+  std::shared_ptr<const FamilyInfo> family;  // null: a plan of one shape. `program` is its bound's
 };
 
 // An algorithm's time on this rank, in microseconds of a launch.

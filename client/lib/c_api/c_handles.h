@@ -95,6 +95,8 @@ inline Milliseconds ToDeadline(int64_t deadline_ms, Milliseconds standard) {
 
 Result<DType> ToDType(int dtype, const std::string& field = "dtype");
 Result<OpRequest> ToRequest(const tandem_request& from);
+// Null: the defaults.
+Result<LaunchOptions> ToLaunchOptions(const tandem_launch_options* from);
 Result<JoinOptions> ToJoinOptions(const tandem_join_options& from);
 
 }  // namespace tandem::c

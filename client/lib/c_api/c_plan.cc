@@ -34,13 +34,26 @@ class Bindings {
   const size_t count_;
 };
 
-LaunchOptions Options(int64_t deadline_ms, const char* tag) { return {Milliseconds(deadline_ms), Text(tag)}; }
+LaunchOptions Options(int64_t deadline_ms, const char* tag) {
+  LaunchOptions options;
+  options.deadline = Milliseconds(deadline_ms);
+  options.tag = Text(tag);
+  return options;
+}
 
 tandem_status* Launch(tandem_plan* plan, StreamRef stream, const Bindings& bindings, int64_t deadline_ms,
                       const char* tag) {
   TANDEM_C_RETURN_IF_NULL({"plan", plan});
   if (deadline_ms < 0) return ToC(BadField("deadline_ms", "is negative: a launch waits for the other ranks"));
   return ToC(plan->plan->Launch(stream, bindings, Options(deadline_ms, tag)));
+}
+
+tandem_status* Launch(tandem_plan* plan, StreamRef stream, const Bindings& bindings,
+                      const tandem_launch_options* options) {
+  TANDEM_C_RETURN_IF_NULL({"plan", plan});
+  auto asked = ToLaunchOptions(options);
+  TANDEM_C_RETURN_IF_ERROR(asked);
+  return ToC(plan->plan->Launch(stream, bindings, *asked));
 }
 
 }  // namespace
@@ -105,6 +118,25 @@ TANDEM_C_CATCH
 tandem_status* tandem_launch_cuda_pointers(tandem_plan* plan, void* cuda_stream, void* const* pointers,
                                            size_t count, int64_t deadline_ms, const char* tag) try {
   return Launch(plan, StreamRef::Cuda(cuda_stream), Bindings(pointers, count), deadline_ms, tag);
+}
+TANDEM_C_CATCH
+tandem_status* tandem_launch_with_options(tandem_plan* plan, tandem_stream* stream,
+                                          const tandem_binding* bindings, size_t count,
+                                          const tandem_launch_options* options) try {
+  TANDEM_C_RETURN_IF_NULL({"stream", stream});
+  return Launch(plan, stream->stream.get(), Bindings(bindings, count), options);
+}
+TANDEM_C_CATCH
+tandem_status* tandem_launch_cuda_with_options(tandem_plan* plan, void* cuda_stream,
+                                               const tandem_binding* bindings, size_t count,
+                                               const tandem_launch_options* options) try {
+  return Launch(plan, StreamRef::Cuda(cuda_stream), Bindings(bindings, count), options);
+}
+TANDEM_C_CATCH
+tandem_status* tandem_launch_cuda_pointers_with_options(tandem_plan* plan, void* cuda_stream,
+                                                        void* const* pointers, size_t count,
+                                                        const tandem_launch_options* options) try {
+  return Launch(plan, StreamRef::Cuda(cuda_stream), Bindings(pointers, count), options);
 }
 TANDEM_C_CATCH
 tandem_status* tandem_launch_without_stream(tandem_plan* plan, const tandem_binding* bindings, size_t count,

@@ -15,8 +15,10 @@ namespace {
 // bytes.
 constexpr size_t kJoinOptionsSize = offsetof(tandem_join_options, reserved) + sizeof(int);
 constexpr size_t kOperandSize = offsetof(tandem_operand, alias_of) + sizeof(int);
+constexpr size_t kLaunchOptionsSize = offsetof(tandem_launch_options, rows) + sizeof(int64_t);
 constexpr size_t kRequestSize = offsetof(tandem_request, placement) + sizeof(int);
 static_assert(kJoinOptionsSize == sizeof(tandem_join_options));
+static_assert(kLaunchOptionsSize == sizeof(tandem_launch_options));
 static_assert(kOperandSize == sizeof(tandem_operand));
 static_assert(kRequestSize < sizeof(tandem_request));
 
@@ -59,6 +61,12 @@ tandem_operand OperandDefaults() {
   operand.role = TANDEM_ROLE_INPUT;
   operand.alias_of = -1;
   return operand;
+}
+
+tandem_launch_options LaunchDefaults() {
+  tandem_launch_options options{};
+  options.rows = LaunchOptions::kBoundRows;
+  return options;
 }
 
 tandem_request RequestDefaults() {
@@ -144,7 +152,19 @@ Result<OpRequest> ToRequest(const tandem_request& given) {
   TANDEM_RETURN_IF_ERROR(ToEnum(from.placement, "placement", &request.placement));
   request.autotune = from.autotune != 0;
   request.norm_epsilon = from.norm_epsilon;
+  request.max_rows = from.max_rows;
   return request;
+}
+
+Result<LaunchOptions> ToLaunchOptions(const tandem_launch_options* given) {
+  tandem_launch_options from = LaunchDefaults();
+  if (given != nullptr) TANDEM_RETURN_IF_ERROR(Read(given, kLaunchOptionsSize, "launch_options", &from));
+  if (from.deadline_ms < 0) return BadField("deadline_ms", "is negative: a launch waits for the other ranks");
+  LaunchOptions options;
+  options.deadline = Milliseconds(from.deadline_ms);
+  options.tag = Text(from.tag);
+  options.rows = from.rows;
+  return options;
 }
 
 Result<JoinOptions> ToJoinOptions(const tandem_join_options& given) {
@@ -175,6 +195,9 @@ extern "C" {
 
 void tandem_join_options_init(tandem_join_options* options, size_t struct_size) {
   tandem::c::Init(options, struct_size, tandem::c::JoinDefaults());
+}
+void tandem_launch_options_init(tandem_launch_options* options, size_t struct_size) {
+  tandem::c::Init(options, struct_size, tandem::c::LaunchDefaults());
 }
 void tandem_operand_init(tandem_operand* operand, size_t struct_size) {
   tandem::c::Init(operand, struct_size, tandem::c::OperandDefaults());

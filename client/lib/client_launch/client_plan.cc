@@ -13,8 +13,16 @@ Status DoesNotFit() {
   return Internal("the daemon's answer about a client-placed plan does not fit together");
 }
 
-// Of the signal area that the program's kernel needs.
-uint64_t LeastSignalBytes(const plan::RankProgram& program) {
+// What a plan's launches use: they hold it.
+struct PlanMemory {
+  std::vector<std::shared_ptr<DeviceMapping>> mappings;
+  std::shared_ptr<ClientGroup> group;
+};
+
+// Of the signal area that the kernels need.
+uint64_t LeastSignalBytes(const ClientPlacementInfo& info) {
+  const plan::RankProgram& program = info.program;
+  if (info.family != nullptr && info.family->group.packet_kernels) return plan::kClientSignalAreaBytes;
   const bool more = std::any_of(program.steps.begin(), program.steps.end(), [](const plan::Step& step) {
     const auto* collective = std::get_if<plan::CollectiveStep>(&step.work);
     return collective != nullptr && (collective->dense || plan::IsFusedKernel(*collective));
@@ -37,8 +45,7 @@ Result<std::shared_ptr<ClientPlan>> ClientPlan::Make(const ClientPlacementInfo& 
   const bool has_workspace = !info.workspace.empty();
   const uint64_t workspace = 2 * info.half_bytes + info.bulk_bytes;
   if (world > plan::kMaxWorldSize || info.signals.size() != world || info.signal_ids.size() != world ||
-      info.signal_bytes < LeastSignalBytes(info.program) ||
-      info.workspace.size() != info.workspace_ids.size() ||
+      info.signal_bytes < LeastSignalBytes(info) || info.workspace.size() != info.workspace_ids.size() ||
       (has_workspace && (info.workspace.size() != world || info.workspace_bytes < workspace)) ||
       (!has_workspace && workspace != 0) || plan.slot_bytes.size() != request.operands.size()) {
     return DoesNotFit();
@@ -47,6 +54,8 @@ Result<std::shared_ptr<ClientPlan>> ClientPlan::Make(const ClientPlacementInfo& 
   made->plan_id_ = plan.plan_id;
   made->deadline_ = info.launch_deadline;
   made->group_ = std::move(group);
+  auto used = std::make_shared<PlanMemory>();
+  used->group = made->group_;
   ClientLaunchMemory memory;
   memory.half_bytes = info.half_bytes;
   memory.bulk_bytes = info.bulk_bytes;
@@ -56,25 +65,23 @@ Result<std::shared_ptr<ClientPlan>> ClientPlan::Make(const ClientPlacementInfo& 
                                                        info.signals[rank].get(), info.signal_bytes));
     memory.signals[rank] = reinterpret_cast<Word*>(signals->data());
     if (static_cast<int>(rank) == info.program.rank) memory.own_signals = signals;
-    made->mappings_.push_back(std::move(signals));
+    used->mappings.push_back(std::move(signals));
     if (!has_workspace) continue;
     TANDEM_ASSIGN_OR_RETURN(auto area, segments.Map(device, gpu_uuid, info.workspace_ids[rank],
                                                     info.workspace[rank].get(), info.workspace_bytes));
     memory.workspace[rank] = area->data();
     memory.bulk[rank] = area->data() + 2 * info.half_bytes;
-    made->mappings_.push_back(std::move(area));
+    used->mappings.push_back(std::move(area));
   }
-  std::vector<runtime::SlotLimit> slots;
-  for (size_t slot = 0; slot < request.operands.size(); ++slot) {
-    slots.push_back({plan.slot_bytes[slot], request.operands[slot].symmetric});
-    made->symmetric_.push_back(request.operands[slot].symmetric);
-  }
-  TANDEM_ASSIGN_OR_RETURN(made->work_, made->group_->queue().Prepare(info.program, std::move(slots), memory));
+  for (const Operand& operand : request.operands) made->symmetric_.push_back(operand.symmetric);
+  TANDEM_ASSIGN_OR_RETURN(made->members_,
+                          PlanMembers::Make(info, request, made->group_->queue(), memory, used));
   return made;
 }
 
 Status ClientPlan::Launch(LaunchStream& stream, bool capturing, uint64_t stream_id, ClientBindings bindings,
-                          Milliseconds deadline, const std::shared_ptr<ClientPlanState>& state) {
+                          const std::shared_ptr<const PlanMember>& member, Milliseconds deadline,
+                          const std::shared_ptr<ClientPlanState>& state) {
   ClientCall call;
   call.bindings = std::move(bindings);
   call.deadline = deadline.count() > 0 ? Bounded(deadline) : Bounded(deadline_);
@@ -82,8 +89,8 @@ Status ClientPlan::Launch(LaunchStream& stream, bool capturing, uint64_t stream_
   call.stream_id = stream_id;
   call.capturing = capturing;
   call.state = state;
-  call.keep = shared_from_this();
-  return group_->queue().Launch(stream, *work_, std::move(call));
+  call.keep = std::const_pointer_cast<PlanMember>(member);
+  return group_->queue().Launch(stream, *member->work, std::move(call));
 }
 
 }  // namespace tandem::client

@@ -14,14 +14,15 @@
 #include "client/lib/base/segment_cache.h"
 #include "client/lib/client_launch/client_group.h"
 #include "client/lib/client_launch/client_queue.h"
+#include "client/lib/client_launch/plan_members.h"
 #include "common/digest.h"
 #include "tandem/op_request.h"
 #include "tandem/status.h"
 
 namespace tandem::client {
 
-// Thread-safe. Launches in flight and graphs hold it, and with it the mappings.
-class ClientPlan : public std::enable_shared_from_this<ClientPlan> {
+// Thread-safe. Launches in flight and graphs hold its members, and with these the mappings and the group.
+class ClientPlan {
  public:
   // Maps what the plan needs. `request`: this rank's. INTERNAL: the daemon's answer does not fit together.
   static Result<std::shared_ptr<ClientPlan>> Make(const ClientPlacementInfo& info, const PlanInfo& plan,
@@ -31,11 +32,14 @@ class ClientPlan : public std::enable_shared_from_this<ClientPlan> {
 
   ClientGroup& group() const { return *group_; }
   bool symmetric(size_t slot) const { return slot < symmetric_.size() && symmetric_[slot]; }
+  // The member for launches of `rows` rows; see PlanMembers::Find.
+  Result<std::shared_ptr<const PlanMember>> Member(int64_t rows) { return members_->Find(rows); }
 
-  // Puts one launch onto `stream`, behind all earlier ones of the group. `deadline`: of the launch; 0: the
-  // group's. Its failure is kept in `state` under `stream_id`.
+  // Puts one launch of `member` onto `stream`, behind all earlier ones of the group. `deadline`: of the launch;
+  // 0: the group's. Its failure is kept in `state` under `stream_id`.
   Status Launch(LaunchStream& stream, bool capturing, uint64_t stream_id, ClientBindings bindings,
-                Milliseconds deadline, const std::shared_ptr<ClientPlanState>& state);
+                const std::shared_ptr<const PlanMember>& member, Milliseconds deadline,
+                const std::shared_ptr<ClientPlanState>& state);
 
  private:
   ClientPlan() = default;
@@ -43,9 +47,8 @@ class ClientPlan : public std::enable_shared_from_this<ClientPlan> {
   uint64_t plan_id_ = 0;
   std::chrono::milliseconds deadline_{0};
   std::vector<bool> symmetric_;  // by slot
-  std::vector<std::shared_ptr<DeviceMapping>> mappings_;
   std::shared_ptr<ClientGroup> group_;
-  std::shared_ptr<ClientWork> work_;
+  std::unique_ptr<PlanMembers> members_;
 };
 
 // Fills `tag` from what must be alike on all ranks: the plan, the user's tag, and the place of symmetric

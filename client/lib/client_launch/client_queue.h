@@ -32,7 +32,7 @@ struct ClientCall {
   uint64_t stream_id = 0;  // LaunchStream::Id(), or kReplays
   bool capturing = false;
   std::shared_ptr<ClientPlanState> state;
-  // The plan. Held until the launch has ended, or the graph that captured it is gone.
+  // The plan's member. Held until the launch has ended, or the graph that captured it is gone.
   std::shared_ptr<void> keep;
 };
 

@@ -219,6 +219,7 @@ Result<OpRequest> ParseOpRequest(const v1::OpRequest& proto, int world_size) {
   request.lanes = proto.lanes();
   request.restartable = proto.restartable();
   request.norm_epsilon = proto.norm_epsilon();
+  request.max_rows = proto.max_rows();
   return request;
 }
 
@@ -254,6 +255,7 @@ v1::OpRequest OpRequestToProto(const OpRequest& request) {
   proto.set_restartable(request.restartable);
   proto.set_placement(static_cast<uint32_t>(request.placement));
   proto.set_norm_epsilon(request.norm_epsilon);
+  proto.set_max_rows(request.max_rows);
   return proto;
 }
 

@@ -123,6 +123,7 @@ std::vector<SharedFd> ClientMemoryService::Describe(const GroupRecord& group,
   message->set_half_bytes(plan.half_bytes);
   message->set_bulk_bytes(plan.bulk_bytes);
   message->set_launch_deadline_ms(group.launch_deadline_ms);
+  if (!plan.family.empty()) message->mutable_family()->ParseFromString(plan.family);
   return fds;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <variant>
 
+#include "daemon/control/plans/family_messages.h"
 #include "program/program_codec.h"
 
 namespace tandem::daemon {
@@ -78,6 +79,7 @@ void FillPlanInfo(const plan::OperationPlan& from, v1::PlanInfo* info) {
   info->set_gathered_a_bytes(from.gathered_a_bytes);
   info->set_predicted_us(from.predicted_us);
   info->set_measured_us(from.measured_us);
+  if (from.rows.max_rows > 0) FillRows(from.rows, info->mutable_rows());
   for (const std::string& warning : from.warnings) info->add_warnings(warning);
 }
 

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/row_requests.h"
 #include "daemon/control/base/blame.h"
 #include "daemon/control/base/status_proto.h"
 #include "daemon/control/base/validate.h"
 #include "daemon/control/groups/group_service.h"
 #include "daemon/control/plans/autotune.h"
+#include "daemon/control/plans/family_messages.h"
 #include "daemon/control/plans/plan_messages.h"
 #include "daemon/control/plans/tuning_service.h"
 #include "daemon/control/tensors/tensor_service.h"
@@ -87,8 +89,9 @@ Result<v1::PrepareReply> PlanService::Prepare(const SessionRef& session, const v
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<GroupRecord> group,
                           registry.FindGroup(*session, request.group_id(), &rank));
   const size_t r = static_cast<size_t>(rank);
-  TANDEM_ASSIGN_OR_RETURN(const OpRequest parsed,
-                          ParseOpRequest(request.request(), static_cast<int>(group->world())));
+  const auto world = static_cast<int>(group->world());
+  TANDEM_ASSIGN_OR_RETURN(OpRequest asked, ParseOpRequest(request.request(), world));
+  TANDEM_ASSIGN_OR_RETURN(const OpRequest parsed, AtBound(asked, world));
   TANDEM_RETURN_IF_ERROR(installer_.AwaitInstalled(lock, *group, waiter));
   const std::string text = OpRequestToProto(parsed).SerializeAsString();
   if (const auto before = group->prepares.find(key); before != group->prepares.end())
@@ -164,7 +167,7 @@ Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group, Prep
   Result<plan::OperationPlan> plan = plan::MakePlan(draft.requests, context);
   if (!plan.ok()) return plan.status().WithContext(draft.context);
   draft.plan = std::move(*plan);
-  if (tuning != nullptr && draft.plan.measured_us == 0) {
+  if (tuning != nullptr && draft.plan.measured_us == 0 && draft.requests[0].max_rows == 0) {
     if (auto unmeasured = plan::Unmeasured(draft.requests, context); unmeasured.has_value()) {
       OpRequest request = draft.requests[0];
       request.placement = plan::AskedPlacement(request, context);
@@ -191,6 +194,12 @@ Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group, Prep
   draft.kept_bytes = KeptBytes(key, draft.commands);
   if (draft.plan.placement == plan::PlanPlacement::kClient) {
     draft.client = std::make_shared<PlanRecord::InClient>(group.world(), draft.context);
+    if (draft.requests[0].max_rows > 0) {
+      v1::Family family;
+      FillFamily(draft.requests, context, &family);
+      draft.client->family = family.SerializeAsString();
+      draft.kept_bytes += draft.client->family.size();
+    }
     for (const engine::v1::Command& command : draft.commands) {
       draft.client->programs.push_back(command.add_plan().program().SerializeAsString());
       draft.kept_bytes += draft.client->programs.back().size();

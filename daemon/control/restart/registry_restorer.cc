@@ -290,6 +290,7 @@ void RegistryRestorer::RestorePlans(const state::v1::Group& from, const std::sha
     if (body.in_client()) {
       plan.client = std::make_shared<PlanRecord::InClient>(group->world(), what);
       plan.client->programs.assign(body.programs().begin(), body.programs().end());
+      plan.client->family = body.client_family();
       plan.client->workspace = SetOf(body.client_workspace());
       plan.client->half_bytes = body.client_half_bytes();
       plan.client->bulk_bytes = body.client_bulk_bytes();

@@ -245,6 +245,7 @@ state::v1::Plan StateOf(uint64_t group_id, const PlanRecord& plan) {
   to.set_in_client(plan.client != nullptr);
   if (!plan.client) return to;
   for (const std::string& program : plan.client->programs) to.add_programs(program);
+  to.set_client_family(plan.client->family);
   to.set_client_workspace(NameOf(plan.client->workspace));
   to.set_client_half_bytes(plan.client->half_bytes);
   to.set_client_bulk_bytes(plan.client->bulk_bytes);

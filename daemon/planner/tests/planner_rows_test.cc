@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "common/row_requests.h"
 #include "daemon/planner/choice/placement.h"
+#include "daemon/planner/members/member.h"
 #include "daemon/planner/planner.h"
 #include "daemon/planner/row_family.h"
 #include "daemon/planner/tests/planner_fixtures.h"
@@ -84,7 +86,7 @@ TEST_P(Rows, MembersArePlansOfTheirShape) {
   int members = 0, others = 0;
   for (const GroupContext& group : {HostClients(GetParam()), CudaClients(GetParam())}) {
     for (const OpRequest& request : Families(GetParam())) {
-      auto requests = RowRequests::Make(OnAllRanks(request, GetParam()));
+      auto requests = RowRequests::Make(OnAllRanks(request, GetParam()), GetParam());
       ASSERT_TRUE(requests.ok()) << requests.status().ToString();
       const int64_t bound = (request.operands[0].spec.shape.size() == 1 ? 40 << 20 : 8192) /
                             requests->unit() * requests->unit();
@@ -123,7 +125,7 @@ TEST_P(Rows, MembersArePlansOfTheirShape) {
 TEST_P(Rows, MembersTakeTurns) {
   const GroupContext group = CudaClients(GetParam());
   for (const OpRequest& request : Families(GetParam())) {
-    auto requests = RowRequests::Make(OnAllRanks(request, GetParam()));
+    auto requests = RowRequests::Make(OnAllRanks(request, GetParam()), GetParam());
     ASSERT_TRUE(requests.ok());
     const int64_t bound = 2048 / requests->unit() * requests->unit();
     const auto table = PlanRows(*requests, bound, group);
@@ -147,7 +149,7 @@ TEST_P(Rows, ARankWithOneRowLessIsFound) {
   const GroupContext group = CudaClients(GetParam());
   int found = 0, all = 0;
   for (const OpRequest& request : Families(GetParam())) {
-    auto requests = RowRequests::Make(OnAllRanks(request, GetParam()));
+    auto requests = RowRequests::Make(OnAllRanks(request, GetParam()), GetParam());
     ASSERT_TRUE(requests.ok());
     const auto table = PlanRows(*requests, 64 * requests->unit(), group);
     ASSERT_TRUE(table.ok()) << table.status().ToString();
@@ -168,7 +170,7 @@ TEST_P(Rows, ARankWithOneRowLessIsFound) {
 }
 
 TEST(RowTable, RefusesRowsThatItHasNot) {
-  const auto requests = RowRequests::Make(OnAllRanks(Families(4)[4], 4));
+  const auto requests = RowRequests::Make(OnAllRanks(Families(4)[4], 4), 4);
   ASSERT_TRUE(requests.ok());
   EXPECT_EQ(requests->unit(), 4);
   const auto table = PlanRows(*requests, 64, HostClients(4));
@@ -186,7 +188,7 @@ TEST(RowTable, RefusesRowsThatItHasNot) {
 
 TEST(RowTable, RefusesRequestsWithoutRows) {
   const auto field = [](OpRequest request) {
-    return RowRequests::Make(OnAllRanks(request, 2)).status().detail().field;
+    return RowRequests::Make(OnAllRanks(request, 2), 2).status().detail().field;
   };
   EXPECT_EQ(field(Request(Op::kBarrier, {})), "op");
   EXPECT_EQ(field(GatherMatmul(2, 8, 64, 64, 1)), "dim");
@@ -198,7 +200,7 @@ TEST(RowTable, RefusesRequestsWithoutRows) {
 
 // The table's ranges join, and a range's end is where the next structure begins.
 TEST(RowTable, RangesJoin) {
-  const auto requests = RowRequests::Make(OnAllRanks(AllReduce(1, DType::kBf16), 2));
+  const auto requests = RowRequests::Make(OnAllRanks(AllReduce(1, DType::kBf16), 2), 2);
   ASSERT_TRUE(requests.ok());
   const auto table = PlanRows(*requests, 8 << 20, CudaClients(2));
   ASSERT_TRUE(table.ok()) << table.status().ToString();

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "daemon/planner/types/row_table.h"
 #include "daemon/topology/topology.h"
 #include "program/program.h"
 #include "tandem/op_request.h"
@@ -103,6 +104,7 @@ struct OperationPlan {
   PlanPlacement placement = PlanPlacement::kEngine;  // kEngine or kClient
   std::string placement_reason;       // why; of an engine's plan also whether the client could run it
   std::vector<std::string> warnings;  // on_unfused = warn, slow placement, …
+  RowTable rows;                      // of a family; max_rows 0: of one shape. The rest is of its bound
   std::vector<RankProgram> programs;  // index is the rank
 };
 

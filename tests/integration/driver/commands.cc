@@ -19,6 +19,9 @@ Milliseconds Deadline(const json& command, int fallback_ms = 30000) {
 }
 
 json PlanJson(const PlanInfo& info) {
+  json rows = json::array();
+  for (const PlanInfo::RowRange& range : info.rows)
+    rows.push_back({{"last", range.last}, {"algorithm", AlgorithmName(range.algorithm)}});
   json refused = json::array();
   for (const auto& other : info.refused) refused.push_back({AlgorithmName(other.algorithm), other.reason});
   return {{"plan_id", info.plan_id},
@@ -29,6 +32,8 @@ json PlanJson(const PlanInfo& info) {
           {"steps", info.steps},
           {"lanes", info.lanes},
           {"placement", info.placement},
+          {"max_rows", info.max_rows},
+          {"rows", std::move(rows)},
           {"workspace_bytes", info.workspace_bytes},
           {"group_workspace_bytes", info.group_workspace_bytes},
           {"unshared_workspace_bytes", info.unshared_workspace_bytes},
@@ -250,6 +255,7 @@ Status Session::Launch(const json& command, json* reply) {
   LaunchOptions options;
   options.deadline = Milliseconds(command.value("launch_deadline_ms", 0));
   options.tag = command.value("tag", "");
+  options.rows = command.value("rows", LaunchOptions::kBoundRows);
   TANDEM_ASSIGN_OR_RETURN(RankStream * stream, Stream(command));
   // "stream_kind": streams that no object stands for.
   std::string kind = command.value("stream_kind", "");

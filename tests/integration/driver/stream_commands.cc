@@ -26,6 +26,7 @@ Status Session::Capture(const json& command) {
     auto bindings = Bindings(launch);
     LaunchOptions options;
     options.tag = launch.value("tag", "");
+    options.rows = launch.value("rows", LaunchOptions::kBoundRows);
     made = !plan.ok()       ? plan.status()
            : !bindings.ok() ? bindings.status()
                             : (*plan)->Launch(stream->ref(), *bindings, options);

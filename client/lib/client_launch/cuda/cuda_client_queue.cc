@@ -120,7 +120,7 @@ Status CudaClientQueue::LaunchEager(CudaLaunchStream& stream, CudaClientWork& wo
   last_stream_ = call.stream_id;
   call.state->Began();
   auto known = std::find_if(in_flight_.begin(), in_flight_.end(), [&](const InFlight& each) {
-    return each.state == call.state && each.stream_id == call.stream_id;
+    return each.state == call.state && each.stream_id == call.stream_id && each.keep == call.keep;
   });
   if (known == in_flight_.end()) {
     known = in_flight_.insert(known, InFlight{call.state, call.keep, call.stream_id, 0});

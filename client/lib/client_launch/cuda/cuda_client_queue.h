@@ -54,7 +54,7 @@ class CudaClientQueue final : public ClientQueue {
   bool HaveLaunchesEnded();
 
  private:
-  // Eager launches of one plan on one stream that may not have ended.
+  // Eager launches of one plan's member on one stream that may not have ended.
   struct InFlight {
     std::shared_ptr<ClientPlanState> state;
     std::shared_ptr<void> keep;

@@ -87,7 +87,12 @@ class Request(ctypes.Structure):
         ("placement", _int),
         ("autotune", _int),
         ("norm_epsilon", ctypes.c_float),
+        ("max_rows", _i64),
     ]
+
+
+class LaunchOptions(ctypes.Structure):
+    _fields_ = [("struct_size", _size), ("deadline_ms", _i64), ("tag", _text), ("rows", _i64)]
 
 
 class Binding(ctypes.Structure):
@@ -96,6 +101,7 @@ class Binding(ctypes.Structure):
 
 EventCallback = ctypes.CFUNCTYPE(None, Pointer, _int, _u64, _int, Pointer)
 _bindings = ctypes.POINTER(Binding)
+_options = ctypes.POINTER(LaunchOptions)
 
 # name: (result, arguments). A result of None is `void`; STATUS is a tandem_status*, which `call` turns into an exception.
 STATUS = Pointer
@@ -164,9 +170,10 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "plan_json": (_text, [Pointer]),
     "plan_slots": (_size, [Pointer]),
     "plan_slot_bytes": (_u64, [Pointer, _size]),
-    "launch": (STATUS, [Pointer, Pointer, _bindings, _size, _i64, _text]),
-    "launch_cuda": (STATUS, [Pointer, Pointer, _bindings, _size, _i64, _text]),
-    "launch_cuda_pointers": (STATUS, [Pointer, Pointer, ctypes.POINTER(Pointer), _size, _i64, _text]),
+    "launch_options_init": (None, [ctypes.POINTER(LaunchOptions), _size]),
+    "launch_with_options": (STATUS, [Pointer, Pointer, _bindings, _size, _options]),
+    "launch_cuda_with_options": (STATUS, [Pointer, Pointer, _bindings, _size, _options]),
+    "launch_cuda_pointers_with_options": (STATUS, [Pointer, Pointer, ctypes.POINTER(Pointer), _size, _options]),
     "plan_wait": (STATUS, [Pointer, _i64]),
     "plan_query": (STATUS, [Pointer, ctypes.POINTER(_int)]),
     "plan_release": (STATUS, [Pointer]),

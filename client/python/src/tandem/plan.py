@@ -111,6 +111,7 @@ class Request:
     placement: Placement | str = Placement.auto
     autotune: bool = False
     norm_epsilon: float = 0.0
+    max_rows: int = 0
     _memory: list[Any] = field(default_factory=list, repr=False, compare=False)
 
     def to_c(self) -> _c.Request:
@@ -145,6 +146,7 @@ class Request:
         request.chunk_pivot, request.algorithm = self.chunk_pivot, enums.parse(Algorithm, self.algorithm)
         request.steps, request.lanes, request.on_unfused = self.steps, self.lanes, enums.parse(OnUnfused, self.on_unfused)
         request.autotune, request.norm_epsilon = int(self.autotune), self.norm_epsilon
+        request.max_rows = self.max_rows
         request.restartable, request.placement = int(self.restartable), enums.parse(Placement, self.placement)
         return request
 
@@ -181,23 +183,29 @@ class Plan:
         stream: Stream | int | None = None,
         deadline: float | None = None,
         tag: str | None = None,
+        rows: int | None = None,
     ) -> None:
         """Enqueues one launch on `stream`; work that is enqueued later runs after it.
 
         bindings: for each slot a Memory, or a Memory and an offset in bytes; on the CUDA backend also device addresses (then of
         every slot; 0 for a slot of no bytes). stream: of the host backend a Stream (None: the client's own), of the CUDA backend
         a cudaStream_t (None: the default stream). deadline: seconds from the first rank's arrival, None for the group's. tag:
-        compared across ranks.
+        compared across ranks. rows: of a family (Request.max_rows) the launch's number of rows, equal on all ranks; None for its
+        bound. Bindings need memory for these rows only.
 
         Raises the failure of an earlier launch of this plan on the stream that no call has raised yet, else what is wrong with
         this launch, which then fails on all ranks.
         """
-        library, handle, milliseconds = _c.library(), self._open(), _c.milliseconds(deadline, 0)
-        text = _c.optional_text("tag", tag)
+        library, handle = _c.library(), self._open()
+        options = _c.LaunchOptions(ctypes.sizeof(_c.LaunchOptions), _c.milliseconds(deadline, 0), _c.optional_text("tag", tag))
+        options.rows = -1 if rows is None else rows
+        if rows is not None and rows < 0:
+            raise ValueError(f"rows: {rows} is negative")
         if bindings and isinstance(bindings[0], int):
             addresses: Any = bindings
             pointers = (_c.Pointer * len(bindings))(*addresses)
-            library.raise_status(library.launch_cuda_pointers(handle, stream, pointers, len(bindings), milliseconds, text))
+            status = library.launch_cuda_pointers_with_options(handle, stream, pointers, len(bindings), options)
+            library.raise_status(status)
             return
         array = (_c.Binding * max(1, len(bindings)))()
         for slot, binding in zip(array, bindings, strict=False):
@@ -206,9 +214,10 @@ class Plan:
                 raise TypeError(f"a slot is bound to Memory, not to {type(memory).__name__}")
             slot.memory, slot.offset = memory._open(), offset
         if self.group.client.backend == "cuda":
-            status = library.launch_cuda(handle, stream, array, len(bindings), milliseconds, text)
+            status = library.launch_cuda_with_options(handle, stream, array, len(bindings), options)
         else:
-            status = library.launch(handle, self.group.client.host_stream(stream)._open(), array, len(bindings), milliseconds, text)
+            host = self.group.client.host_stream(stream)._open()
+            status = library.launch_with_options(handle, host, array, len(bindings), options)
         library.raise_status(status)
 
     def wait(self, timeout: float | None = 600) -> None:

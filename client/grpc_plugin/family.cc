@@ -1,0 +1,82 @@
+#include "client/grpc_plugin/family.h"
+
+#include <utility>
+
+namespace tandem::client {
+namespace {
+
+OpRequest RequestFrom(const v1::OpRequest& proto) {
+  OpRequest request;
+  request.op = static_cast<Op>(proto.op());
+  for (const v1::Operand& from : proto.operands()) {
+    Operand operand;
+    operand.role = static_cast<Role>(from.role());
+    operand.spec.dtype = static_cast<DType>(from.spec().dtype());
+    operand.spec.shape.assign(from.spec().shape().begin(), from.spec().shape().end());
+    operand.spec.strides.assign(from.spec().strides().begin(), from.spec().strides().end());
+    operand.symmetric = from.symmetric();
+    operand.alias_of = from.alias_of();
+    request.operands.push_back(std::move(operand));
+  }
+  request.dim = proto.dim();
+  request.reduce_op = static_cast<ReduceOp>(proto.reduce_op());
+  request.root = proto.root();
+  request.wire = static_cast<WireType>(proto.wire());
+  request.fast_accumulation = proto.fast_accumulation();
+  request.low_contention = proto.low_contention();
+  request.algorithm = static_cast<Algorithm>(proto.algorithm());
+  request.steps = proto.steps();
+  request.lanes = proto.lanes();
+  request.on_unfused = static_cast<OnUnfused>(proto.on_unfused());
+  request.restartable = proto.restartable();
+  request.placement = static_cast<PlanPlacement>(proto.placement());
+  request.norm_epsilon = proto.norm_epsilon();
+  request.max_rows = proto.max_rows();
+  return request;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const FamilyInfo>> FromProto(const v1::Family& family, const v1::RowTable& rows,
+                                                    int world_size) {
+  const auto world = static_cast<size_t>(world_size);
+  const auto pairs = static_cast<int>(world * world);
+  const bool alike = family.requests_size() == 1;
+  if (world_size < 1 || world_size > kMaxGpus || (!alike && family.requests_size() != world_size) ||
+      family.switch_links_size() != world_size || family.nvlinks_size() != pairs ||
+      family.peer_access_size() != pairs || rows.unit() < 1 || rows.ranges().empty()) {
+    return Internal("the daemon's answer about a family does not fit together");
+  }
+  auto info = std::make_shared<FamilyInfo>();
+  info->members_version = family.members_version();
+  for (int rank = 0; rank < world_size; ++rank)
+    info->requests.push_back(RequestFrom(family.requests(alike ? 0 : rank)));
+  plan::GroupContext& group = info->group;
+  group.packet_kernels = family.packet_kernels();
+  group.dense_packets = family.dense_packets();
+  group.fused_kernels = family.fused_kernels();
+  group.client_kernels = static_cast<plan::ClientKernels>(family.client_kernels());
+  group.kernel_sms = family.kernel_sms();
+  group.placement = PlanPlacement::kClient;
+  group.topology.gpus.resize(world);
+  for (size_t i = 0; i < world; ++i) {
+    group.topology.gpus[i].switch_links = family.switch_links(static_cast<int>(i));
+    for (size_t j = 0; j < world; ++j) {
+      const auto pair = static_cast<int>(i * world + j);
+      group.topology.nvlinks[i][j] = family.nvlinks(pair);
+      group.topology.p2p[i][j] = family.peer_access(pair);
+    }
+  }
+  info->table.max_rows = rows.max_rows();
+  info->table.unit = rows.unit();
+  for (const v1::RowRange& range : rows.ranges()) {
+    info->table.ranges.push_back({range.last(),
+                                  static_cast<Algorithm>(range.algorithm()),
+                                  static_cast<Algorithm>(range.collective()),
+                                  range.predicted_us(),
+                                  {}});
+  }
+  return std::shared_ptr<const FamilyInfo>(std::move(info));
+}
+
+}  // namespace tandem::client

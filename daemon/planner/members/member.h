@@ -1,0 +1,26 @@
+// File: member.h
+//
+// A family's member: the plan for one number of rows. Every rank makes it by itself, from the family's table
+// and requests, and all ranks get the same.
+#pragma once
+
+#include <cstdint>
+
+#include "common/row_requests.h"
+#include "daemon/planner/types/operation_plan.h"
+#include "daemon/planner/types/row_table.h"
+#include "tandem/status.h"
+
+namespace tandem::plan {
+
+// Grows with every change by which a member's programs could differ: ranks make them by this version alike.
+// tests/source/test_handover_versions.py has the sources that it stands for.
+inline constexpr uint32_t kMembersVersion = 1;
+
+// The plan for `rows` rows, placed in the client: by its range's algorithm, or by the first other one of the
+// table that can run it. The errors of RowTable::Find; FAILED_PRECONDITION: none can. Its reasons and
+// predictions are left out.
+Result<OperationPlan> MakeMember(const RowTable& table, const RowRequests& requests,
+                                 const GroupContext& group, int64_t rows);
+
+}  // namespace tandem::plan
