@@ -122,6 +122,25 @@ def differing_programs(text, read_file=read):
     return [path for path, code in shown_programs(text) if code != read_file(path)]
 
 
+def anchors(text):
+    """The anchors of the headings of a document, as GitHub makes them."""
+    headings = [line for _, line in prose_lines(text) if re.match(r"#+ ", line)]
+    shown = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line.lstrip("#").strip()) for line in headings]
+    return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in shown}
+
+
+def dead_anchors(documents):
+    """(document, link) of links to a heading that the linked document does not have."""
+    known = {path: anchors(text) for path, text in documents.items()}
+    found = []
+    for document, text in documents.items():
+        for path, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#([^)]+)\)", text):
+            target = os.path.normpath(os.path.join(os.path.dirname(document), path)) if path else document
+            if anchor not in known.get(target, ()):
+                found.append((document, f"{path}#{anchor}"))
+    return found
+
+
 class Documents(unittest.TestCase):
     maxDiff = None
 
@@ -165,6 +184,9 @@ class Documents(unittest.TestCase):
             [],
         )
 
+    def test_anchors(self):
+        self.assertEqual(dead_anchors(self.documents), [])
+
     def test_paths(self):
         tops = "|".join(FOLDERS)
 
@@ -185,7 +207,7 @@ class Documents(unittest.TestCase):
         )
 
     def test_pages_named_in_sources(self):
-        named = set(re.findall(r"\bdocs/[a-z/_-]+\.md", self.source))
+        named = set(re.findall(r"\b(?:docs|bench/figures)/[a-z/_-]+\.md", self.source))
         self.assertGreater(len(named), 10)
         self.assertEqual(named - self.files, set())
 
@@ -276,7 +298,9 @@ class Documents(unittest.TestCase):
     def test_every_page_is_in_the_index(self):
         index = self.documents["docs/README.md"]
         pages = [
-            path[len("docs/") :] for path in self.documents if path.startswith("docs/") and path != "docs/README.md"
+            os.path.relpath(path, "docs")
+            for path in self.documents
+            if path.startswith(("docs/", "bench/figures/")) and path != "docs/README.md"
         ]
         self.assertEqual([page for page in pages if f"]({page})" not in index], [])
 
@@ -302,6 +326,10 @@ class PlantedFaults(unittest.TestCase):
         self.assertEqual(
             long_lines("word " * 23 + "words\n| " + "x" * 130 + " |\n```\n" + "code " * 30 + "\n```\n"), []
         )
+
+    def test_anchors(self):
+        pages = {"a/b.md": "# One `two`\n[x](#one-two) [y](c.md#no)\n", "a/c.md": "```\n# no\n```\n"}
+        self.assertEqual(dead_anchors(pages), [("a/b.md", "c.md#no")])
 
     def test_programs(self):
         page = "<!-- a/b.c -->\n```c\nint a;\n```\n"

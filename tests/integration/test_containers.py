@@ -1,5 +1,5 @@
 """Jobs in containers, as namespaces make them: what works without the node's processes, IPC and network, and that root in a container
-that has the clients' directory cannot administer the node (docs/containers.md)."""
+that has the clients' directory cannot administer the node (docs/install.md)."""
 
 import os
 import shutil

@@ -2,7 +2,7 @@
 //
 // The cost of running a group's kernels in engines and not in the clients' processes, as text for plans
 // and joins. Kernels of two processes run side by side on a GPU only under one MPS server; without, the GPU's
-// time slices pass from one to the other (figures: docs/performance-launches.md). Copy engines are never
+// time slices pass from one to the other (figures: bench/figures/launches.md). Copy engines are never
 // sliced. Pure.
 #pragma once
 

@@ -79,7 +79,7 @@ const std::vector<MeasuredProduct> kProductsOnH100 = {
     {4, kGather, 512, 7168, 8192, 90.0, 110.9},    {4, kScatter, 512, 8192, 7168, 108.5, 102.7},
     {4, kReduce, 512, 8192, 7168, 136.4, 121.8}};
 
-// Shapes of no model: an earlier run of the grid in docs/performance-streams.md, by which the predictions
+// Shapes of no model: an earlier run of the grid in bench/figures/streams.md, by which the predictions
 // were fitted.
 const std::vector<MeasuredProduct> kGridOnH200 = {
     {2, kGather, 8, 1024, 16384, 70.6, 16.5},       {2, kScatter, 8, 1024, 16384, 40.9, 16.7},

@@ -65,7 +65,7 @@ bool StartsLate(const FusedMatmul& matmul, int tile_n, int sms) {
   return Blocks(RowsOf(matmul, matmul.pieces[0]), kTileRows) * Blocks(matmul.n, tile_n) < sms;
 }
 // Whether sharing the last wave saves time. CTAs that start late are late for it, and all that share wait for
-// them. Gathers of 2048 rows on four H200s took as long as without sharing (docs/performance-kernels.md).
+// them. Gathers of 2048 rows on four H200s took as long as without sharing (bench/figures/kernels.md).
 bool Splits(const FusedMatmul& matmul, const FusedVariant& variant, int sms) {
   return matmul.memory.partials != nullptr && variant.splits && !StartsLate(matmul, variant.tile_n, sms);
 }
