@@ -1,6 +1,7 @@
 """What the documents name is in the tree: links, paths, files, flags, keys, identifiers and whole programs; and they can be
 read: no wide table cells, long paragraphs or long lines."""
 
+import json
 import os
 import re
 import unittest
@@ -284,6 +285,14 @@ class Documents(unittest.TestCase):
         results = {path for path in self.files if path.startswith("bench/results/")}
         self.assertGreater(len(results), 5)
         self.assertEqual(results - cited, set(), "no page needs them")
+
+    def test_results_are_one_summary_a_machine(self):
+        for path in sorted(path for path in self.files if path.startswith("bench/results/")):
+            self.assertRegex(path, r"^bench/results/(gpu-[1-8]x\w+|host)\.jsonl$")
+            for line in read(path).splitlines():
+                case = json.loads(line)
+                self.assertIn("part", case, path)
+                self.assertLess(len(line), 2500, f"{path}: {line[:80]} is no summary")
 
     def test_the_first_screen(self):
         """What Tandem is, what it gains in one small table, the commands, the first program."""

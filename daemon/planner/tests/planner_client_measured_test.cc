@@ -22,8 +22,8 @@ GroupContext ClientsOf(int world, const std::string& gpu_model = "NVIDIA H200") 
   return group;
 }
 
-// Microseconds of the client's plans in a graph (bench/results/gpu-2xH200-client.jsonl,
-// gpu-4xH200-client.jsonl); 0: there is none. Unfused is the faster of both that are.
+// Microseconds of the client's plans in a graph (part "client" of bench/results/gpu-2xH200.jsonl and
+// gpu-4xH200.jsonl). 0: the plan does not exist. Unfused is the faster of its two plans.
 struct MeasuredProduct {
   int world;
   Op op;
@@ -174,7 +174,7 @@ TEST(ClientMeasured, AutoTakesTheFastestProductOfNoModel) {
   ExpectTheFastest(kGridOnH200, "NVIDIA H200", false);
 }
 
-// The same of collectives, on two H200s and on four H100s (gpu-2xH200-client.jsonl, gpu-4xH100-client.jsonl).
+// The same of collectives, on two H200s and on four H100s (gpu-2xH200.jsonl, gpu-4xH100.jsonl).
 struct MeasuredCollective {
   Op op;
   int world;
