@@ -22,6 +22,7 @@ FOLDERS = (
     "kernels",
     "program",
     "proto",
+    "runtime",
     "tests",
 )
 SOURCES = (
