@@ -41,7 +41,7 @@ SOURCES = (
     ".pml",
     "",
 )
-# Of other programs.
+# Flags of other programs.
 FLAGS = {
     *("--now", "--nodes", "--gres", "--cflags", "--libs", "--since"),
     *("--rm", "--group-add", "--namespace", "--create-namespace", "--set", "--unix-socket"),
@@ -214,7 +214,7 @@ class Documents(unittest.TestCase):
         self.assertEqual(named - self.files, set())
 
     def test_flags(self):
-        # Of the command line's libraries ("--x"), of configuration keys (quotas.sessions is --quotas-sessions), of scripts.
+        # Flags of the command lines, of configuration keys (quotas.sessions is --quotas-sessions), and of scripts.
         keys = {
             "--" + key.replace(".", "-").replace("_", "-")
             for key in re.findall(r'"([a-z_]+(?:\.[a-z_]+)?)"', read("daemon/config/config_keys.cc"))

@@ -104,7 +104,7 @@ class Containers(TandemTest):
         stats = self.daemon.ctl_json("stats")
         self.assertEqual((stats["cordoned"], stats["draining"], stats["sessions"]), (False, False, 1))
         client.call("check")
-        # It is the missing directory that keeps it out: whoever has that of the administrators is one.
+        # The missing directory keeps it out: a process with the administrators' directory is an administrator.
         mounted = [self.daemon.runtime_dir, self.daemon.admin_dir]
         cordoned = self.run_in("tandemctl", "cordon", folders=mounted)
         self.assertEqual(cordoned.returncode, 0, cordoned.stderr)

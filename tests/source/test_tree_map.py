@@ -28,7 +28,10 @@ class TreeMap(unittest.TestCase):
 
     def test_purposes_are_of_rooms_that_exist(self):
         self.assertEqual(set(tree_map.PURPOSE), set(ROOMS))
-        self.assertEqual({room: set(inside) for room, inside in tree_map.INSIDE.items()}, {room: set(order) for room, order in INNER.items()})
+        self.assertEqual(
+            {room: set(inside) for room, inside in tree_map.INSIDE.items()},
+            {room: set(order) for room, order in INNER.items()},
+        )
 
     def test_every_folder_is_on_the_map(self):
         found = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True)
@@ -39,7 +42,9 @@ class TreeMap(unittest.TestCase):
         missing = {
             folder
             for folder in folders
-            if folder and not folder.startswith(".") and not any((folder + "/").startswith(room + "/") for room in shown)
+            if folder
+            and not folder.startswith(".")
+            and not any((folder + "/").startswith(room + "/") for room in shown)
         }
         # Folders that only hold rooms.
         self.assertEqual(missing - {"client", "daemon", "runtime"}, set())

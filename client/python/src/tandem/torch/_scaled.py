@@ -54,7 +54,7 @@ SCHEMAS = {
     "scaled_matmul_all_reduce": "(Tensor A, Tensor B, Tensor A_scale, Tensor B_scale, str reduce_op, str group_name, "
     "Tensor? bias=None, Tensor? result_scale=None, ScalarType? out_dtype=None, bool use_fast_accum=False) -> Tensor",
 }
-# What is written: the gathered A and the products, or the result.
+# The written arguments: the gathered A and the products, or the result.
 _OUTS = {"all_gather_scaled_matmul": "Tensor(a!) gathered, Tensor(b!)[] outs"}
 for _name, _signature in SCHEMAS.items():
     LIB.define(_name + _signature, tags=TAGS)

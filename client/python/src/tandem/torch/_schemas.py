@@ -49,7 +49,7 @@ for _name, _arguments in SINGLE.items():
     LIB.define(f"{_name}({_arguments}) -> Tensor", tags=TAGS)
     # Returning nothing lets torch 2.11 trace an explicit call of the overload, too.
     LIB.define(f"{_name}.out({_arguments}, *, {_out}) -> ()", tags=TAGS)
-    # What the compile pass emits: `graph` is the name of the graph's records, also where the graph comes from a cache.
+    # The compile pass emits these: `graph` is the name of the graph's records, also where the graph is from a cache.
     LIB.define(f"{_name}.noted({_arguments}, *, str graph) -> Tensor", tags=TAGS)
     LIB.define(f"{_name}.noted_out({_arguments}, *, str graph, {_out}) -> ()", tags=TAGS)
 for _name, _signature in SEVERAL.items():
