@@ -20,9 +20,9 @@ namespace {
 constexpr uint64_t kDefaultDeadlineNs = std::chrono::nanoseconds(kDefaultLaunchDeadline).count();
 constexpr uint64_t kNsPerMs = 1'000'000;
 constexpr int kDefaultHardwareQueues = 8;
-// One for all lanes: with lane 0, which computes, above the lane that pushes, plans lost time by whole
-// products, as if signals had waited for the gaps between them (inferred from the times of whole plans, not
-// seen in a profile).
+// One priority for all lanes. With lane 0, which computes, above the lane that pushes, plans lost time by
+// whole products, as if signals had waited for the gaps between them. This is inferred from the times of
+// whole plans, not seen in a profile.
 constexpr int kLanePriority = 0;
 
 template <typename Repeated>

@@ -48,8 +48,8 @@ struct EngineStatus {
   // Of a ready engine: since its latest answer. The supervisor asks every two seconds.
   double silent_seconds = 0;
   uint64_t own_memory_bytes = 0;  // device memory that it takes without its segments; 0: not known
-  // The time of its latest start, by phases: "1.82 s: process 0.05, driver 1.20, …"; empty if it has not been
-  // ready yet.
+  // The time of the latest start, by phases: "1.82 s: process 0.05, driver 1.20, …". Empty before the engine
+  // has been ready.
   std::string start = {};
   double start_seconds = 0;
   // Why it has none of the fused algorithm's kernels, for people; empty: they are loaded.

@@ -18,7 +18,7 @@ namespace tandem::daemon {
 // How one rank's client and engine are placed.
 struct RankPlacement {
   std::string name;    // "rank 2"
-  MpsEndpoint client;  // as the client told when it attached
+  MpsEndpoint client;  // as the client gave it when it attached
   MpsEndpoint engine;  // that the engine's process was started with
 };
 

@@ -35,8 +35,8 @@ struct SessionSnapshot {
   std::string command;                  // /proc/<pid>/comm at attach
   std::string cgroup;                   // at attach; empty if unreadable
   std::string owner;                    // the job's cgroup: OwnerOf(cgroup)
-  MpsEndpoint mps;                      // that its CUDA driver meets, as it told
-  uint32_t device_max_connections = 0;  // as it told; 0: not set
+  MpsEndpoint mps;                      // that its CUDA driver meets, as it reported
+  uint32_t device_max_connections = 0;  // as it reported; 0: not set
   double age_seconds = 0;
   uint32_t groups = 0;
   uint32_t tensors = 0;
@@ -129,7 +129,7 @@ struct ChannelSnapshot {
   bool over = false;  // its engine has ended; the client has yet to close it
 };
 
-// What one owner (SessionSnapshot::owner) has, or all those together that have no entry of their own.
+// The resources of one owner (SessionSnapshot::owner), or of all owners without a separate entry.
 struct OwnerUse {
   std::string owner;  // empty: all the others
   uint64_t sessions = 0, groups = 0, plans = 0, segment_bytes = 0, registered_bytes = 0;
@@ -159,8 +159,8 @@ struct ControlSnapshot {
   uint64_t groups_stalled_total = 0;
   uint64_t events_dropped_total = 0;   // that clients have not read in time
   uint64_t client_launches_total = 0;  // that have ended on the ranks' own streams
-  // By the quota's key ("plans", "sessions_per_uid"): the part of it that the uid or cgroup uses that uses
-  // the most, 0 to 1.
+  // By the quota's key ("plans", "sessions_per_uid"): the largest part of it that a uid or cgroup uses, 0 to
+  // 1.
   std::map<std::string, double> quota_use;
   std::map<uint32_t, uint64_t> sessions_by_uid;
   // The kMaxOwners that have the most memory, the most first, then all others together, also those whose

@@ -121,7 +121,7 @@ engine::v1::Command GroupInstaller::AddGroupCommand(const GroupRecord& group, co
 
 Status GroupInstaller::Install(GroupRecord& group, const Waiter& waiter) {
   Registry& registry = core_.registry;
-  // The engines that knew the old control segments have been told to forget the group before (Uninstall).
+  // The engines that knew the old control segments have been asked to forget the group before (Uninstall).
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<SegmentSet> control,
                           segments_.MakeSet(group, kControlBytes, "control", waiter, &group.control));
   std::string unique_id;

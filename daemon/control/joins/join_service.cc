@@ -254,8 +254,8 @@ Status JoinService::MakeAndInstall(RegistryLock& lock, const std::string& scope,
   group->lifecycle.Apply(GroupEvent::kInstalled);
   core_.registry.Touch(*group);
   rendezvous.group = group;
-  // An engine that had been told may have ended before the last one was: its end passed over a group that was
-  // still being installed.
+  // An engine that had received the group may have ended before the last one did: its end passed over a group
+  // that was still being installed.
   if (!installer_.SameEngines(*group)) {
     group->lifecycle.Apply(GroupEvent::kEngineEnded);
     installer_.Uninstall(*group, -1);

@@ -19,7 +19,7 @@
 namespace tandem::daemon {
 namespace {
 
-// What a plan in the client does not promise as an engine's does (docs/client-placement.md).
+// Limits of a plan in the client that an engine's does not have (docs/client-placement.md).
 constexpr char kClientPromises[] = "all ranks must launch in one order, and a deadline stalls the group";
 
 // The memory that tandemd keeps for a plan until it is released: its key, and each engine's command.

@@ -1,7 +1,7 @@
 // File: fake_engines.h
 //
-// `FakeEngines`: engines that remember what they were told, for tests of the control plane. Segments are
-// memfds. An engine can be killed and brought back, and a kind of command can be made to fail.
+// `FakeEngines`: engines that remember their commands, for tests of the control plane. Segments are memfds.
+// An engine can be killed and brought back, and a kind of command can be made to fail.
 #pragma once
 
 #include <fcntl.h>

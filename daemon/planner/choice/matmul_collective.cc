@@ -13,9 +13,9 @@
 namespace tandem::plan {
 namespace {
 
-// Of the gathered A, or the whole product in its wire type: what is staged for it fits into the workspace.
+// Bytes of the gathered A, or of the whole product in its wire type, whose staging fits into the workspace.
 constexpr uint64_t kMaxBytes = uint64_t{8} << 20;
-// Up to here packets with epochs were faster than kernels with flags of their own (bounds.cc).
+// Up to here packets with epochs were faster than kernels with separate flags (bounds.cc).
 constexpr uint64_t kMaxPacketBytes = uint64_t{256} << 10;
 
 // The bounds of the collective beside the product.

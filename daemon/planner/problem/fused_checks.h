@@ -27,7 +27,7 @@ struct FusedTileCut {
   int64_t rows = 0;  // of a part
   int64_t m = 0;     // of the product
   int world_size = 1;
-  int bands = 1;  // of columns, told one by one: see fused_matmul.h of the CUDA kernels
+  int bands = 1;  // of columns, signalled one by one: see fused_matmul.h of the CUDA kernels
 
   // The parts that have rows.
   int64_t parts() const { return (m + rows - 1) / rows; }

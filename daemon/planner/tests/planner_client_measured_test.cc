@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kKiB = 1 << 10, kMiB = 1 << 20;
 
-// What the client may launch, without a table.
+// A group whose client may launch all kernels, without a table.
 GroupContext ClientsOf(int world, const std::string& gpu_model = "NVIDIA H200") {
   GroupContext group = HopperGroup(world);
   group.client_kernels = ClientKernels::kFused;
@@ -23,7 +23,7 @@ GroupContext ClientsOf(int world, const std::string& gpu_model = "NVIDIA H200") 
 }
 
 // Microseconds of the client's plans in a graph (part "client" of bench/results/gpu-2xH200.jsonl and
-// gpu-4xH200.jsonl). 0: the plan does not exist. Unfused is the faster of its two plans.
+// gpu-4xH200.jsonl). 0: the plan does not exist. Unfused is the faster of two plans.
 struct MeasuredProduct {
   int world;
   Op op;
@@ -145,7 +145,7 @@ void ExpectTheFastest(const std::vector<MeasuredProduct>& products, const std::s
       SCOPED_TRACE(testing::Message()
                    << world << " " << OpName(each.op) << " " << each.m << "x" << each.n << "x" << each.k);
       GroupContext group = ClientsOf(world, gpu_model);
-      // Of 1024 rows a fused plan by engines may be predicted to be as fast.
+      // A fused plan of 1024 rows by engines may be predicted to be as fast.
       if (each.m >= 512) group.placement = PlanPlacement::kClient;
       const auto plan = PlanOf(RequestFor(each), group);
       ASSERT_TRUE(plan.ok()) << plan.status().ToString();
@@ -221,8 +221,7 @@ OpRequest RequestFor(const MeasuredCollective& each) {
                            Tensor(Role::kOutput, DType::kBf16, {gathers ? whole : piece})});
 }
 
-// Packets, one shot and two shots go by bounds. What they are predicted to take is what decides beside a
-// product.
+// Packets, one shot and two shots go by bounds. Their predicted times decide beside a product.
 TEST(ClientMeasured, AutoTakesTheFastestCollective) {
   for (const MeasuredCollective& each : kCollectives) {
     GroupContext group = ClientsOf(each.world);
