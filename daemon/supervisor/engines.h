@@ -40,7 +40,7 @@ inline const char* EngineStateName(EngineState state) {
   return "down";
 }
 
-// What an engine has, as it announced at its start.
+// Capabilities of an engine, as it announced them at its start.
 struct EngineCapabilities {
   bool packet_kernels = false;  // kernels of the algorithm low_latency
   bool communicators = false;   // NCCL's, each made by a unique id

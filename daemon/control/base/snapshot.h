@@ -130,7 +130,7 @@ struct ChannelSnapshot {
   bool over = false;  // its engine has ended; the client has yet to close it
 };
 
-// What one owner (SessionSnapshot::owner) has, or all those together that have no entry of their own.
+// The resources of one owner (SessionSnapshot::owner), or of all owners without a separate entry.
 struct OwnerUse {
   std::string owner;  // empty: all the others
   uint64_t sessions = 0, groups = 0, plans = 0, segment_bytes = 0, registered_bytes = 0;

@@ -45,7 +45,7 @@ TEST_F(ControlTest, FusedKernelsAreOfferedWhereAllEnginesHaveThem) {
             "the engine of rank 1 has no fused kernels: its GPU is of compute capability 8.0");
 }
 
-// Of engines of two builds a group has what both have, whatever backend the daemon's options name.
+// A group on engines of two builds has the capabilities of both, with any backend in the daemon's options.
 TEST_F(ControlTest, PacketKernelsAreOfferedWhereAllEnginesAnnounceThem) {
   ControlOptions options;
   options.backend = "cuda";
