@@ -19,7 +19,7 @@ constexpr Duration Bounded(Duration duration) {
                     std::chrono::duration_cast<Duration>(std::chrono::hours(24 * 365)));
 }
 
-// What is left until `end`; a call that is due already has a millisecond.
+// The time left until `end`; a call that is due already has a millisecond.
 inline std::chrono::milliseconds TimeLeft(std::chrono::steady_clock::time_point end) {
   const auto left =
       std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());

@@ -42,12 +42,12 @@ class Counter {
   std::map<std::string, Entry> entries_;
 };
 
-// Which lines may be written; the others are counted. Thread-safe.
+// Decides which lines may be written; the others are counted. Thread-safe.
 class Shares {
  public:
   using Clock = RateLimiter::Clock;
-  // journald takes 10,000 lines of a service in 30 s by default, and then drops all of its lines: all users
-  // together have half of that.
+  // journald takes 10,000 lines of a service in 30 s by default, and then drops all lines. All users together
+  // have half of that.
   struct Limits {
     RateLimiter::Limit user = {.per_second = 10, .burst = 300};
     RateLimiter::Limit all = {.per_second = 80, .burst = 2400};

@@ -15,7 +15,7 @@ namespace tandem {
 namespace {
 
 struct ProcessState {
-  bool known = false;  // else `missing` says whether there is none, or /proc did not tell
+  bool known = false;  // else `missing`: there is none; without it /proc gave no answer
   bool missing = false;
   char state = '?';
   uint64_t start_ticks = 0;

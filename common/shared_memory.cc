@@ -61,8 +61,8 @@ Status CheckForeignMemfd(int fd, size_t bytes) {
   if ((seals & F_SEAL_SHRINK) == 0) {
     return InvalidArgument("the memfd lacks F_SEAL_SHRINK: its owner could cut it under a mapping");
   }
-  // Of huge pages: its owner can take a page out and use it up elsewhere, and whoever touches the place then
-  // dies.
+  // Memory of huge pages is refused: its owner can free a page and use it up elsewhere, and a process that
+  // touches the place then dies.
   struct statfs info {};
   if (::fstatfs(fd, &info) != 0) return SystemError("fstatfs", errno);
   if (info.f_type == HUGETLBFS_MAGIC)

@@ -1,7 +1,7 @@
 // File: socket_file.h
 //
 // `SocketFile`: a listening Unix socket and its file. The file can be removed or replaced by others; then
-// nobody reaches the socket, and nobody is told. `IsThere` finds out.
+// nobody reaches the socket, without a notice. `IsThere` finds out.
 #pragma once
 
 #include <sys/types.h>

@@ -1,7 +1,7 @@
 // File: utf8.h
 //
-// Whether a text is UTF-8: protobuf takes no other in its text fields, and logs and tables show no other. And
-// which of its characters are not to be shown.
+// Whether a text is UTF-8: protobuf takes no other in its text fields, and logs and tables show no other.
+// Also the characters of a text that are not to be shown.
 #pragma once
 
 #include <cstdint>
@@ -46,9 +46,9 @@ inline std::string AsUtf8(std::string text) {
   return text;
 }
 
-// True for characters that act on a terminal or on the order of other characters instead of being seen: the
-// control characters of ASCII and of U+0080 to U+009F, line and paragraph separators, and marks of writing
-// direction.
+// True for characters that act on a terminal or on the order of other characters instead of being seen. These
+// are control characters of ASCII and of U+0080 to U+009F, line and paragraph separators, and marks of
+// writing direction.
 constexpr bool IsControlCharacter(int32_t point) {
   return (point >= 0 && point < 0x20) || (point >= 0x7f && point < 0xa0) || point == 0x61c ||
          point == 0x200e || point == 0x200f || (point >= 0x2028 && point <= 0x202e) ||

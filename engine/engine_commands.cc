@@ -20,9 +20,9 @@ namespace {
 constexpr uint64_t kDefaultDeadlineNs = std::chrono::nanoseconds(kDefaultLaunchDeadline).count();
 constexpr uint64_t kNsPerMs = 1'000'000;
 constexpr int kDefaultHardwareQueues = 8;
-// One for all lanes: with lane 0, which computes, above the lane that pushes, plans lost time by whole
-// products, as if signals had waited for the gaps between them (inferred from the times of whole plans, not
-// seen in a profile).
+// One priority for all lanes. With lane 0, which computes, above the lane that pushes, plans lost time by
+// whole products, as if signals had waited for the gaps between them. This is inferred from the times of
+// whole plans, not seen in a profile.
 constexpr int kLanePriority = 0;
 
 template <typename Repeated>
@@ -261,13 +261,7 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
                                     std::move(words), std::move(lanes), static_cast<LaunchListener*>(this));
   channels_ = std::make_unique<ChannelServer>(queue_.get(), backend_.get(), dead_, start.generation());
   ended_phase("lanes and queue");
-  message.mutable_ready()->set_pid(static_cast<int>(::getpid()));
-  message.mutable_ready()->set_memory_bytes(backend_->MemoryBytes());
-  message.mutable_ready()->set_own_memory_bytes(backend_->OwnMemoryBytes());
-  const Status fused = backend_->FusedKernels();
-  message.mutable_ready()->set_fused_kernels(fused.ok());
-  message.mutable_ready()->set_kernel_sms(static_cast<uint32_t>(backend_->KernelSms()));
-  if (!fused.ok()) message.mutable_ready()->set_no_fused_kernels(fused.message());
+  FillReady(message.mutable_ready());
   if (outlives) HoldFrom(start, fds, message.ready());
   link_.Send(message);
   return Status::Ok();

@@ -133,7 +133,7 @@ void EngineLink::Send(const v1::Message& message, const std::vector<int>& fds, b
   std::string body = message.SerializeAsString();
   if (outgoing_.empty()) {
     Status sent = SendMessage(socket_.get(), body, fds, false);
-    if (sent.code() != Code::kResourceExhausted) return;  // sent, or the end of file will tell
+    if (sent.code() != Code::kResourceExhausted) return;  // sent, or the end of file will show it
   } else if (droppable && outgoing_.size() >= kMaxWaiting) {
     return;
   }

@@ -24,7 +24,7 @@ class Holdings {
  public:
   // The build that the inventory names.
   void SetBuild(std::string build) { build_ = std::move(build); }
-  // From now on it holds what it is told of. Descriptors: the order log, the stats area, the journal.
+  // Starts to hold what the engine receives. Descriptors: the order log, the stats area, the journal.
   void Begin(const v1::Start& start, std::vector<UniqueFd> fds);
   bool Holds() const { return begun_; }
   void SetReady(const v1::Ready& ready) { ready_ = ready; }

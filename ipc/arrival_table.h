@@ -41,7 +41,7 @@ class ArrivalTable {
   // them yet. kUnknownLaunches once a graph may launch it. Kept for ordered groups only.
   void SetLaunched(uint32_t plan_index, int rank, uint64_t launches);
   uint64_t Launched(uint32_t plan_index, int rank) const;
-  // Counts how often the rank's engine has looked at all of its channels.
+  // Counts how often the rank's engine has looked at all its channels.
   void CountLook(int rank);
   uint64_t Looks(int rank) const;
 

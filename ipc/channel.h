@@ -146,9 +146,8 @@ class ChannelConsumer {
   bool TakeDoorbell(int slot);
 
   // Writes how a launch ended (or will have ended when its done value, written by a lane, is seen). Before
-  // Complete or before the lane is released, never after. `who_rank` -1: none. Of the status's detail the
-  // reason crosses, left out where it is longer than kStatusReasonBytes - 1; a message that is too long is
-  // cut.
+  // Complete or before the lane is released, never after. `who_rank` -1: none. The reason of the status's
+  // detail crosses, unless it is longer than kStatusReasonBytes - 1. A message that is too long is cut.
   void PublishStatus(uint64_t sequence, const Status& status, uint64_t generation, int who_rank = -1);
   // The same in short, for a launch that went well.
   void PublishOk(uint64_t sequence, uint64_t generation);

@@ -20,7 +20,7 @@ struct StatusRecordContents {
   Status status;
 };
 
-// Of the status's detail the reason, ranks, GPU, process and `started` cross. A reason that is too long is
+// The reason, ranks, GPU, process and `started` of the status's detail cross. A reason that is too long is
 // left out, a message that is too long is cut. `who_rank` -1: none beside the detail's.
 void WriteStatusRecord(StatusRecord* record, uint64_t sequence, const Status& status, uint64_t generation,
                        int who_rank = -1);

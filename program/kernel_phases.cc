@@ -19,7 +19,7 @@ constexpr size_t kMaxPhases = 4, kMaxItems = 24, kMaxPointers = 96, kMaxWords = 
 // The least bytes of the largest item that a block should have: one 16-byte word for each thread.
 constexpr uint64_t kBytesPerBlock = 8192;
 // As many as fill the links with what is only moved; large tensors gain by more, most where they are summed
-// (docs/performance-collectives.md, "Blocks").
+// (bench/figures/collectives.md, "Blocks").
 constexpr uint64_t kFewBlocks = 32, kBytesPerFurtherBlock = 16384;
 
 class Fuser {

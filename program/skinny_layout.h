@@ -5,7 +5,7 @@
 // alone.
 //
 // A tile holds the same rows of every rank's part: `segment` rows of rank 0's, then of rank 1's, … So every
-// CTA has as much to send as to keep, whoever it computes for.
+// CTA has as much to send as to keep.
 #pragma once
 
 #include <cstdint>

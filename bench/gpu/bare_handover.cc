@@ -1,4 +1,4 @@
-// What a hand-over between two processes costs without Tandem: the floor of bench_handover, from the same
+// The cost of a hand-over between two processes without Tandem: the floor of bench_handover, from the same
 // driver calls.
 //   bare_handover LABEL
 // A client's stream writes a request word and waits for a done word, both in shared host memory; another

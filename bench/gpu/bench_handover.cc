@@ -1,10 +1,9 @@
 // The cost of a launch itself: plans through a running daemon, from a client's stream to the engine and back.
-// First the empty plan, which the engine's CPU ends; then, on several ranks, the least that lanes can do: an
-// all-reduce of 1 KiB by the kernel of low_latency (bench_collective has the kernel's own time), and an
-// all-gather of 1 KiB by copy engines, in place and into a symmetric output: a launch without any kernel of
-// the engine's, which would take turns with the client's without MPS. (The own part and what waits in
-// workspace would be copied within a GPU, and that is done by a kernel, whatever call of the driver asks for
-// it.)
+// First the empty plan, which the engine's CPU ends. Then, on several ranks, the least that lanes can do: an
+// all-reduce of 1 KiB by the kernel of low_latency. bench_collective has the kernel's own time. Then an
+// all-gather of 1 KiB by copy engines, in place and into a symmetric output. That launch has no kernel of the
+// engine's, which would take turns with the client's without MPS. Other outputs need copies within a GPU, and
+// the driver makes these by a kernel.
 //   bench_handover RUNTIME_DIR WORLD LABEL [ENGINE_PID …]
 // Ranks are threads with a client and a GPU each. Prints a JSON line a figure, LABEL before its name. With
 // several ranks, launches that were pushed long before their streams come are measured too.

@@ -1,7 +1,7 @@
-// matmul→all-reduce, two-shot: a rank owns M / W rows, its kernel computes the peers' rows of a band of
-// columns first and its own of the band before, to which it adds the peers' partial sums. It delivers partial
-// sums to owners and sums to all ranks' C itself, by store warps, what the last waves make directly, and ends
-// when the peers' sums have come.
+// matmul→all-reduce, two-shot: a rank owns M / W rows. Its kernel computes the peers' rows of a band of
+// columns first. Then it computes its own rows of the band before, and adds the peers' partial sums. The
+// kernel itself delivers partial sums to owners and sums to all ranks' C: by store warps, and directly from
+// the last waves. It ends when the peers' sums have arrived.
 #include "bench/gpu/fused_collective.h"
 
 namespace tandem::bench {
@@ -11,7 +11,7 @@ constexpr int kPart = 0, kSum = cuda::kMaxWordBands;  // words of World::word, t
 
 struct Way {
   Tuning tuning;
-  int bands;         // of columns, told one by one
+  int bands;         // of columns, signalled one by one
   int direct_waves;  // the last ones, whose tiles go directly; 0: all are carried, -1: none
 };
 
@@ -70,7 +70,7 @@ class AllReduce : public Bench {
   }
   int Slot(int owner, int source) const { return source < owner ? source : source - 1; }
   static uint64_t* Writable(Word* word) { return reinterpret_cast<uint64_t*>(word); }
-  // Of C's maps that for partial sums in `peer`'s inbox; the next is its C.
+  // Index of C's map for partial sums in `peer`'s inbox; the next map is the peer's C.
   static int PartMap(int rank, int peer) { return 2 + 2 * (peer < rank ? peer : peer - 1); }
 
   void Fused(int rank, int set, uint64_t epoch, const Way& way) {

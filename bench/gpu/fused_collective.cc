@@ -3,8 +3,9 @@
 // the transfers alone, and NCCL + cuBLASLt's best candidate.
 //   fused_collective gather|scatter|reduce WORLD ROUNDS M N K [k|n] [bf16|fp8|fp8-exact] [rows]
 // k, n: which extent of B is contiguous, its columns (as fp8 needs it) or its rows. fp8: e4m3 operands with
-// fast accumulation; fp8-exact: without; both to bf16, with a scale for each operand. `rows`: a scale for
-// each row of A and column of B, which in a gather every rank has already. All-reduce is of bf16 only.
+// fast accumulation. fp8-exact: the same without. Both are to bf16, with a scale for each operand. `rows`: a
+// scale for each row of A and column of B, which in a gather every rank has already. All-reduce is of bf16
+// only.
 #include "bench/gpu/fused_collective.h"
 
 #include <cstdlib>

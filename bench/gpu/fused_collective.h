@@ -56,7 +56,7 @@ class Bench {
   }
 
  protected:
-  // Of C, and of bf16 operands.
+  // Bytes of C, and of bf16 operands.
   static size_t Bytes(int64_t rows, int64_t columns) { return static_cast<size_t>(rows * columns) * 2; }
   size_t BytesOfA(int64_t rows) const { return static_cast<size_t>(rows * c_.k) * DTypeBytes(c_.type); }
   static size_t At(int rank) { return static_cast<size_t>(rank); }

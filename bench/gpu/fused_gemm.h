@@ -71,8 +71,8 @@ cuda::FusedMatmul FusedArgs(const GemmTypes& types, const Shape& s, const Operan
                             const cuda::FusedMemory& memory);
 
 // Runs `variant` beside cuBLASLt on awkward shapes. fp8 variants also run over a long K beside exact sums on
-// the CPU: an exact variant must give the same bits, and a fast variant of the same types must not.
-// Prints what it finds; false: something is wrong.
+// the CPU. An exact variant must give the same bits, and a fast variant of the same types must not. Prints
+// the findings. Returns false if something is wrong.
 bool CheckVariant(Gpu& gpu, const cuda::FusedMemory& memory, const cuda::FusedVariant& variant);
 
 }  // namespace tandem::bench

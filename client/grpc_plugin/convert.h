@@ -17,9 +17,9 @@ void ToProto(const Status& status, v1::StatusDetail* proto);
 Status CheckGrpcsDescriptors();
 // The one status of a daemon that is gone; `address` is the socket that the session was opened at.
 Status DaemonLost(const std::string& address);
-// Of a call whose daemon has gone, while the session waits for the next one.
+// The status of a call whose daemon has gone, while the session waits for the next one.
 Status Restarting();
-// As of a call whose daemon has gone, or goes.
+// Whether the status is one of a call whose daemon has gone, or is ending.
 bool IsRestart(const Status& status);
 // The daemon's status from the trailer "tandem-status-bin"; without one, gRPC's own code, and the daemon's
 // address in the message.

@@ -28,8 +28,8 @@ class Lease {
 
   // Connects to `path` and attaches. UNAVAILABLE if no answer comes by `deadline`.
   Result<v1::AttachReply> Attach(const std::string& path, const std::string& name, Milliseconds deadline);
-  // Starts the reader. `on_lost` is called once, from it: at the end of file, or, for a session that waits
-  // for daemons, once none has come in time or the next one does not know the session.
+  // Starts the reader, which calls `on_lost` once, at the end of file. A session that waits for daemons calls
+  // it once none has started in time, or once the next daemon does not know the session.
   Status Start(std::function<void(const Status&)> on_lost);
   // Sends `fds` as a transfer, in parts; they stay the caller's. Returns the transfer's id.
   Result<uint64_t> Send(const std::vector<int>& fds);

@@ -11,7 +11,7 @@ namespace tandem::client {
 namespace {
 
 constexpr int kRounds = 3;
-// Of one algorithm in one round: with at most four of them a plan's measurement takes some 50 ms.
+// Time of one algorithm in one round: with at most four algorithms a plan's measurement takes some 50 ms.
 constexpr double kRoundUs = 3000;
 constexpr int kMaxLaunches = 100;
 // For launches of a measurement that has failed.

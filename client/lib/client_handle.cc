@@ -80,7 +80,7 @@ Result<std::shared_ptr<Group>> ClientHandle::JoinGroup(const JoinOptions& given)
           .WithDetail({.reason = {}, .who = {}, .field = "gpu_uuid"});
     }
   }
-  // Whatever the group's placement: a request may ask for another.
+  // Asked for any placement of the group: a request may ask for another.
   const bool products = session_->info().backend == "cuda" && HasCudaProducts();
   TANDEM_ASSIGN_OR_RETURN(JoinInfo info, session_->control().JoinGroup(options, gpu_uuid, products));
   if (info.gpu_uuids.size() != static_cast<size_t>(options.world_size)) {

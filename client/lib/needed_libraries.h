@@ -1,6 +1,6 @@
 // File: needed_libraries.h
 //
-// Which libraries a library is linked to, before it is loaded.
+// The libraries that a library is linked to, before it is loaded.
 #pragma once
 
 #include <string>

@@ -24,7 +24,7 @@ namespace {
 using admin::v1::Admin;
 using Parts = std::map<std::string, std::string>;
 
-// Of the journal and of a program's output.
+// Bytes of the journal and of a program's output.
 constexpr size_t kMaxPart = size_t{16} << 20;
 constexpr int kCommandSeconds = 20;
 // Added to the time limit: an archive is worth waiting for.

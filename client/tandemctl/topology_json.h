@@ -10,9 +10,10 @@
 
 namespace tandem::ctl {
 
-// The GPUs and the matrices of their links: {"topology_class", "source", "gpus": [{"index", "uuid", …}],
-// "links", "pcie", "peer_access"}. "links" counts NVLinks between two GPUs, through switches too; "pcie" has
-// the distances' names, "X" for a GPU and itself. An error if tandemd's answer is no topology.
+// The GPUs and the matrices of their links. The fields are "topology_class", "source", "gpus" (each {"index",
+// "uuid", …}), "links", "pcie" and "peer_access". "links" counts NVLinks between two GPUs, through switches
+// too. "pcie" has the distances' names, "X" for a GPU and itself. An error if tandemd's answer is no
+// topology.
 Result<std::string> TopologyJson(const admin::v1::GetTopologyReply& reply);
 
 }  // namespace tandem::ctl

@@ -39,8 +39,8 @@ Result<std::vector<TuneTask>> TasksOf(const std::vector<TuneCase>& cases, const 
     if (!request.ok()) return context.empty() ? request.status() : request.status().WithContext(context);
     task.request = *std::move(request);
     task.request.on_unfused = OnUnfused::kAllow;  // it is measured, not used
-    task.request.placement = placement;           // each has times of its own
-    task.candidates = DefaultCandidates(task.request.op, world);
+    task.request.placement = placement;           // each has separate times
+    task.candidates = DefaultCandidates(task.request.op);
     if (!one.candidates.empty()) {
       TANDEM_ASSIGN_OR_RETURN(task.candidates, ParseCandidates(one.candidates, task.request.op));
     }
@@ -126,7 +126,7 @@ Result<std::vector<TuneTask>> WantedTasks(const Connection& connection, const To
     const int world = static_cast<int>(task.gpus.size());
     TANDEM_ASSIGN_OR_RETURN(task.request, daemon::ParseOpRequest(wanted.request(), world));
     if (task.request.placement == PlanPlacement::kAuto) task.request.placement = PlanPlacement::kEngine;
-    task.candidates = DefaultCandidates(task.request.op, world);
+    task.candidates = DefaultCandidates(task.request.op);
     tasks.push_back(std::move(task));
   }
   std::stable_sort(tasks.begin(), tasks.end(),

@@ -78,7 +78,7 @@ class Measurement {
     return arm;
   }
 
-  // Of a launch, on the slowest rank.
+  // Microseconds of a launch, on the slowest rank.
   Result<double> Time(const Arm& arm, int launches) {
     TANDEM_ASSIGN_OR_RETURN(const std::vector<json> answers,
                             ranks_.MustAsk({{"do", "run"}, {"key", arm.key}, {"launches", launches}}));

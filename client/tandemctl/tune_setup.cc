@@ -97,24 +97,13 @@ std::string TuneCandidate::Name() const {
   return name;
 }
 
-std::vector<TuneCandidate> DefaultCandidates(Op op, int world) {
+std::vector<TuneCandidate> DefaultCandidates(Op op) {
   std::vector<TuneCandidate> candidates;
   for (Algorithm algorithm : plan::AlgorithmsOf(op)) {
+    if (plan::MeasuredOnRequestOnly(algorithm)) continue;
     candidates.push_back({algorithm, 0, 0});
-    switch (algorithm) {
-      case Algorithm::kPipeline:  // two lanes by default
-        for (int lanes : {3, 4}) candidates.push_back({algorithm, 0, lanes});
-        break;
-      case Algorithm::kTiledTwoShot:  // three
-        for (int lanes : {2, 4}) candidates.push_back({algorithm, 0, lanes});
-        break;
-      case Algorithm::kRing:  // W steps on two
-        for (int pieces : {2, 4}) {
-          for (int lanes : {2, 3}) candidates.push_back({algorithm, pieces * world, lanes});
-        }
-        break;
-      default: break;
-    }
+    if (algorithm != Algorithm::kPipeline) continue;
+    for (int lanes : {3, 4}) candidates.push_back({algorithm, 0, lanes});  // two by default
   }
   return candidates;
 }

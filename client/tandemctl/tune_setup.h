@@ -1,6 +1,6 @@
 // File: tune_setup.h
 //
-// The requests and candidates of `tandemctl tune`, and the figures of its rounds. Pure functions.
+// The requests and candidates of `tandemctl tune`, and the figures of the rounds. Pure functions.
 #pragma once
 
 #include <string>
@@ -47,8 +47,8 @@ struct TuneCandidate {
   // "ring 8x2": S and lanes where they are given.
   std::string Name() const;
 };
-// Every algorithm of the operation, those with parameters several times.
-std::vector<TuneCandidate> DefaultCandidates(Op op, int world);
+// The operation's algorithms except those that are measured on request only. A pipeline has several lanes.
+std::vector<TuneCandidate> DefaultCandidates(Op op);
 // "algorithm[:[S][xLANES]]", separated by commas. INVALID_ARGUMENT names what is wrong; duplicates are
 // dropped.
 Result<std::vector<TuneCandidate>> ParseCandidates(const std::string& text, Op op);

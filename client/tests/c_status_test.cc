@@ -10,7 +10,7 @@ namespace {
 class CStatusTest : public testing::Test {
  protected:
   ~CStatusTest() override { tandem_status_free(status_); }
-  // Of `status`, until the next call.
+  // The C form of `status`, valid until the next call.
   tandem_status* InC(const Status& status) {
     tandem_status_free(status_);
     status_ = c::ToC(status);

@@ -1,4 +1,4 @@
-// What a hold keeps for a capture, and when it is dropped.
+// A hold keeps plans for a capture, and drops them at its end.
 #include "client/lib/base/capture_holds.h"
 
 #include <gtest/gtest.h>

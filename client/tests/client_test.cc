@@ -83,7 +83,7 @@ TEST_F(ClientTest, AFailureIsReturnedOnceByTheNextCall) {
   EXPECT_EQ(next.message(), "rank 1 has not launched");
   EXPECT_EQ(next.detail().who, "rank 1");
   EXPECT_EQ(next.detail().reason, "RANK_LATE");
-  // The launch that told it was made all the same, as on the other ranks.
+  // The launch that reported it was made nevertheless, as on the other ranks.
   Finish(engine, Arrive(engine));
   EXPECT_TRUE(plan_->Wait(kLong).ok());
 }

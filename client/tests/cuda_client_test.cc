@@ -316,7 +316,7 @@ TEST_F(CudaClientTest, OfARangeOnlyTheChunksTouchedAreRegistered) {
   EXPECT_EQ(client_->RegisterCuda(At(kAddress), 100).value()->registration_offset(), 0u);
   EXPECT_EQ(daemon_->registered.size(), 2u);
   EXPECT_EQ(client_->RegisterCuda(At(kAddress + 2 * kChunk), kChunk + 1).status().code(), Code::kOutOfRange);
-  // Of the range's chunks the first may change; the last may not.
+  // The first chunk of the range may change; the last may not.
   gpus_.Put(kAddress, {"chunk", kChunk, 20, 0, true});
   EXPECT_TRUE(memory->Check().ok());
   gpus_.Put(kAddress + 2 * kChunk, {"chunk", kChunk, 21, 0, true});

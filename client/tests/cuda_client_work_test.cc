@@ -1,5 +1,5 @@
-// What a client-placed launch on CUDA consists of, without a GPU: the pieces of work in their order, and
-// where they lie. Addresses are made up.
+// The parts of a client-placed launch on CUDA, without a GPU: the pieces of work in their order, and their
+// places. Addresses are made up.
 #include "client/lib/client_launch/cuda/cuda_client_work.h"
 
 #include <gmock/gmock.h>

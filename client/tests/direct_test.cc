@@ -61,7 +61,7 @@ TEST_F(DirectTest, AWaitThatMeetsAFailureWaitsForTheRestAllTheSame) {
   };
   std::vector<uint64_t> launches;
   for (int i = 0; i < 3; ++i) launches.push_back(plan_->LaunchWithoutStream({}).value());
-  // A failure of a launch on a stream is told first, and is no reason to leave the others either.
+  // A failure of a launch on a stream is reported first, and is no reason to leave the others either.
   ASSERT_TRUE(plan_->Launch(stream_.get(), {}).ok());
   Finish(Engine(), Arrive(Engine()), Code::kDeadlineExceeded, "rank 1 has not launched");
   EXPECT_EQ(plan_->Wait(kLong).message(), "rank 1 has not launched");

@@ -1,5 +1,5 @@
-// How failures of launches reach the user: each once, by a call that makes its launch all the same, and an
-// engine's restart by one that does not.
+// Failures of launches reach the user once each, by a call that still makes its launch. An engine's restart
+// reaches the user by a call that does not.
 #include <gtest/gtest.h>
 
 #include "client/tests/fake_daemon_test.h"
@@ -94,7 +94,7 @@ TEST_F(FailuresTest, AFullRingHoldsTheLaunchUpAndNotTheNewsOfAnEarlierFailure) {
     for (uint32_t i = 0; i < kRingEntries + 1; ++i) Finish(engine, Arrive(engine));
   });
   EXPECT_EQ(plan_->Launch(stream_.get(), {}).message(), "rank 1 has not launched");
-  engine_thread.join();  // the launch that told it was made as well
+  engine_thread.join();  // the launch that reported it was made as well
   EXPECT_TRUE(plan_->Wait(kLong).ok());
   EXPECT_TRUE(other->Wait(kLong).ok());
 }

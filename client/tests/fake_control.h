@@ -20,9 +20,9 @@ namespace tandem::client {
 // The test's handle to a fake, since the session owns the fake itself. Thread-safe.
 struct FakeDaemon {
   std::mutex mutex;
-  // Held while a callback runs, as the real plugin's Shutdown waits for those: none comes once the session
-  // has ended. Recursive, to tell of a Shutdown by the callback's own thread, which the real plugin's could
-  // not join, by `shut_down_by`.
+  // Held while a callback runs, as the real plugin's Shutdown waits for callbacks: none runs once the session
+  // has ended. Recursive, so that `shut_down_by` shows a Shutdown by the callback's own thread, which the
+  // real plugin's could not join.
   std::recursive_mutex telling;
   ControlCallbacks callbacks;
   std::vector<std::unique_ptr<ChannelConsumer>> engines;  // by OpenChannel

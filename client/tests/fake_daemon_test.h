@@ -1,7 +1,7 @@
 // File: fake_daemon_test.h
 //
-// The fixture of tests of the library without a daemon: a connected client through a fake gRPC plugin, a
-// group of two, an empty plan, and the engine's part on the channels' other ends, which the test plays.
+// The fixture of tests of the library without a daemon: a client that is connected through a fake gRPC
+// plugin, a group of two, and an empty plan. The test plays the engine's part on the channels' other ends.
 #pragma once
 
 #include <fcntl.h>
@@ -86,7 +86,7 @@ class FakeDaemonTest : public ::testing::Test {
     engine->Complete(entry.sequence);
   }
 
-  // The group's engines are back after a restart, as the daemon tells it.
+  // The group's engines are back after a restart, as the daemon announces it.
   void TellRestart(uint64_t generation) {
     ControlEvent event;
     event.event.kind = ClientEvent::Kind::kEngineRestarted;

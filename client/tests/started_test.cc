@@ -66,7 +66,7 @@ TEST_F(StartedTest, AnEnginesOwnVerdictCrosses) {
   }
 }
 
-// Of the launches that one restart cuts off, one status is returned: it is about all of them.
+// One status is returned for all launches that a restart ends: it is about all of them.
 TEST_F(StartedTest, OneStatusIsAboutAllLaunchesOfThePlan) {
   auto second = HostStream::Create().value();
   ASSERT_TRUE(plan_->Launch(stream_.get(), {}).ok());

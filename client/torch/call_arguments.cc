@@ -43,7 +43,7 @@ bool SharesElements(std::span<const int64_t> shape, std::span<const int64_t> str
   return false;
 }
 
-// What a value consists of. Values of other kinds own nothing.
+// The kind of a value. Values of other kinds own nothing.
 enum class Holds : uint8_t { kPlain, kTensor, kText, kOptional, kList };
 struct Form {
   Holds holds = Holds::kPlain;

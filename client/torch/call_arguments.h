@@ -38,8 +38,8 @@ class CallArguments {
   CallArguments& operator=(const CallArguments&) = delete;
 
   // Reads the arguments, and adds all that the call's plan depends on to the key: strides on CUDA only, since
-  // CPU tensors are copied. Of these only whether elements share memory. Returns false for a call that has no
-  // key. Throws if torch fails.
+  // CPU tensors are copied. For CPU tensors the key has only whether elements share memory. Returns false for
+  // a call that has no key. Throws if torch fails.
   bool Read(CallKey* key);
   std::string_view group_name() const { return group_name_; }
   // In the schema's order; optional ones that were left out are not among them.

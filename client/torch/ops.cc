@@ -115,7 +115,7 @@ bool CallPython(const char* op, const char* overload, const CallKey* key, Stable
   return !std::exchange(thread.python_failed, false);
 }
 
-// Python goes on with the wait for a plan: it raises what a signal's handler raises.
+// Python continues the wait for a plan, and raises the exception of a signal's handler.
 bool WaitOn(uint64_t plan) {
   StableIValue stack[1] = {Boxed(static_cast<int64_t>(plan))};
   return CallPython("tandem::_wait", "", nullptr, stack);

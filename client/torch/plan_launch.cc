@@ -10,7 +10,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Python goes on with a longer wait, so that it sees signals.
+// Python continues a longer wait, so that it sees signals.
 constexpr int64_t kFirstWaitMs = 500;
 
 tandem_torch_functions library;
@@ -153,7 +153,7 @@ RunOutcome RunOnHost(GroupTable& group, TablePlan& plan, std::span<const CallTen
 
 using CurrentStream = AOTITorchError (*)(int32_t device, void** stream);
 
-// Of torch's CUDA library, which a torch without CUDA does not have.
+// The function of torch's CUDA library, which a torch without CUDA does not have.
 CurrentStream FindCurrentStream() {
   void* torch_cuda = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
   if (torch_cuda == nullptr) return nullptr;

@@ -36,9 +36,8 @@ struct RunOutcome {
 uint32_t SymmetricSlots(const TablePlan& plan, const SymmetricRanges& ranges,
                         std::span<const CallTensor> arguments, std::span<const AtenTensorHandle> results);
 
-// `results` are tensors of the plan's forms. Every rank must run the call. `wait_on` goes on with a wait that
-// lasts long, for the plan with this number: it runs Python. Returns false if that fails. Throws if torch
-// fails.
+// `results` are tensors of the plan's forms. Every rank must run the call. `wait_on` continues a long wait
+// for the plan with this number: it runs Python. Returns false if that fails. Throws if torch fails.
 RunOutcome RunPlan(GroupTable& group, TablePlan& plan, std::span<const CallTensor> arguments,
                    std::span<const AtenTensorHandle> results, bool (*wait_on)(uint64_t plan));
 

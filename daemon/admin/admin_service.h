@@ -51,8 +51,8 @@ struct AdminSources {
   // An operator's process, by its connection as grpc::ServerContext::peer() names it: "uid=0 pid=7
   // command=…". Empty: nobody knows.
   std::function<std::string(const std::string& peer)> caller;
-  // What a caller on the clients' socket may see; empty: nothing. Who may use the administrators' socket sees
-  // everything.
+  // Returns the view of a caller on the clients' socket; empty: nothing. Callers on the administrators'
+  // socket see everything.
   std::function<Viewer(const Caller&)> viewer;
   std::function<int64_t()> engines_needed;  // HealthInput::engines_needed; empty: all
   std::function<bool()> alive;              // Daemon::Alive; empty: always
@@ -75,8 +75,9 @@ DoctorInput GatherDoctor(const AdminSources& sources, const Viewer& viewer);
 class AdminService final : public admin::v1::Admin::Service {
  public:
   // Replies take up to `reply_bytes` of entries (kMaxReplyBytes). Entries that do not fit are left out, and
-  // `truncated` is set. `viewer` tells what a connection, as grpc::ServerContext::peer() names it, may see;
-  // empty: everything. What it does not see is left out, and counted as `hidden`.
+  // `truncated` is set. `viewer` returns the view of a connection, which is named as by
+  // grpc::ServerContext::peer(); empty: everything. Entries outside the view are left out, and counted as
+  // `hidden`.
   explicit AdminService(const AdminSources& sources, size_t reply_bytes = kMaxReplyBytes,
                         std::function<Viewer(const std::string& peer)> viewer = {})
       : sources_(sources), reply_bytes_(reply_bytes), viewer_(std::move(viewer)) {}

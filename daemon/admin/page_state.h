@@ -1,6 +1,6 @@
 // File: page_state.h
 //
-// The state behind the node's page, as one JSON object (docs/web-page.md). It has an entry for each
+// The state behind the node's page, as one JSON object (docs/monitoring.md). It has an entry for each
 // GPU and link, and bounded numbers of all else. Neither job keys nor tokens are in it.
 #pragma once
 

@@ -19,7 +19,7 @@ namespace {
 // The part of a reply's bytes that a page of plans may take from the control plane: listings are longer than
 // their sources.
 constexpr size_t kPageFraction = 2;
-// Of one plan at most these parts of a reply: its listings, and its steps' statistics.
+// One plan's listings, and its steps' statistics, take at most these parts of a reply.
 constexpr size_t kListingsFraction = 2, kStepsFraction = 8;
 
 void Fill(const PlanTotals& totals, admin::v1::PlanStats* stats) {

@@ -10,9 +10,9 @@
 
 namespace tandem::daemon {
 
-// Of a reply's entries; the rest of the 4 MiB is for what stands beside them.
+// Bytes of a reply's entries; the rest of the 4 MiB is for the fields beside them.
 inline constexpr size_t kMaxReplyBytes = (size_t{4} << 20) - (size_t{128} << 10);
-// Of a trace that is asked for at this size.
+// Bytes of a trace, where the caller asks for them.
 inline constexpr size_t kMaxTraceBytes = size_t{16} << 20;
 
 // Thread rule: none; one reply's own.

@@ -50,7 +50,7 @@ class Viewer {
   bool none_;
 };
 
-// Who sees everybody's things beside their own.
+// Callers that see everybody's things beside their own.
 struct ViewRules {
   bool all = false;         // everybody
   uint32_t daemon_uid = 0;  // this uid, and root

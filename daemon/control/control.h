@@ -70,7 +70,7 @@ class Control final : public EngineListener {
   void KeepState(Journal journal);
   // Reports of engines wait from now on, until Adopt has been called: engines that are adopted speak first.
   void BeginAdoption();
-  // Takes an earlier tandemd's sessions, groups and plans over, and goes on with its journal. `engines`: what
+  // Takes an earlier tandemd's sessions, groups and plans over, and continues its journal. `engines`: what
   // each engine holds, all of which are ready under the generation named there; none: the GPU's engine has
   // ended.
   void Adopt(Journal journal, const SavedState& state, const AllHoldings& engines);
@@ -135,8 +135,8 @@ class Control final : public EngineListener {
   // --- plans
   Result<v1::PrepareReply> Prepare(const SessionRef& session, const v1::PrepareRequest& request,
                                    const Waiter& waiter);
-  // Of a plan that is placed in the client: see PlanService::Arm, FailureService::Report
-  // and RenewalService::Renew.
+  // Calls for a plan that is placed in the client: see PlanService::Arm, FailureService::Report and
+  // RenewalService::Renew.
   Status ArmPlan(const SessionRef& session, const v1::ArmPlanRequest& request, const Waiter& waiter);
   Status ReportFailure(const SessionRef& session, const v1::ReportFailureRequest& request);
   Result<v1::RenewGroupReply> RenewGroup(const SessionRef& session, const v1::RenewGroupRequest& request,
@@ -151,7 +151,7 @@ class Control final : public EngineListener {
   Status WaitLaunch(const SessionRef& session, uint64_t launch_id, const Waiter& waiter);
 
   // --- operators
-  // Sessions are told when draining begins.
+  // Sessions are notified when draining begins.
   void SetAdmission(Admission admission);
   // No new groups on the GPU, for `why`; empty: it takes groups again. Groups that are there go on.
   void SetGpuCordon(int gpu, const std::string& why);

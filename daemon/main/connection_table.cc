@@ -14,7 +14,7 @@ const ConnectionPeer* ConnectionTable::Find(uint64_t id) const {
   return found == connections_.end() ? nullptr : &found->second.peer;
 }
 
-// Containers of one uid are told apart: the owner with most strangers loses its oldest.
+// Containers of one uid are distinguished: the owner with most strangers loses its oldest.
 uint64_t ConnectionTable::OldestOf(uint32_t uid) const {
   std::map<std::string, std::pair<size_t, uint64_t>> owners;  // how many, and the oldest
   for (const uint64_t id : strangers_.at(uid)) {

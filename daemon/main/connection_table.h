@@ -24,9 +24,9 @@ struct ConnectionLimits {
   size_t strangers = 256;
 };
 
-// Who is at the other end of a connection.
+// The process at the other end of a connection.
 struct ConnectionPeer {
-  std::optional<Caller> caller = std::nullopt;  // none: the kernel does not tell
+  std::optional<Caller> caller = std::nullopt;  // none: the kernel names no process
   std::string owner = {};                       // OwnerOf its cgroup; empty: not known
 };
 

@@ -10,7 +10,7 @@
 namespace tandem::daemon {
 namespace {
 
-// What the libraries call an error is a broken message or connection of one client.
+// The libraries' errors are broken messages or connections of one client.
 void TakeGrpc(gpr_log_func_args* line) {
   const log::Level level =
       line->severity == GPR_LOG_SEVERITY_ERROR ? log::Level::kWarning : log::Level::kDebug;

@@ -119,8 +119,8 @@ std::vector<std::string> EngineEnvironment(const NodeChoice& node, const GpuInfo
   // A kernel's loading waits for every stream, so an engine loads its own ones at its start, cuBLASLt's when
   // a plan is prepared and NCCL's with the communicator. EAGER would load all that the libraries have: over
   // ten seconds. Its own GPU comes first: the only one on which it makes a context. It must see the others
-  // all the same, or the driver does not know a peer's memory for what it is and copies to it by a kernel,
-  // which waits while products hold every SM.
+  // too. Otherwise the driver does not recognise a peer's memory and copies to it by a kernel, which waits
+  // while products hold every SM.
   std::vector<std::string_view> visible = {DeviceUuid(gpu.uuid)};
   for (const GpuInfo& other : node.topology.gpus) {
     const std::string_view device = DeviceUuid(other.uuid);

@@ -21,7 +21,7 @@ namespace tandem::daemon {
 struct NodeChoice {
   std::string backend;  // "host" or "cuda"
   Topology topology;
-  std::vector<std::string> notes;  // for the log: what NVML could not tell, why `auto` took the host
+  std::vector<std::string> notes;  // for the log: values that NVML lacks, why `auto` took the host
 };
 
 // The machine as tandemd sees it; a parameter for tests.

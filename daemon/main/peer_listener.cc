@@ -25,7 +25,7 @@ namespace tandem::daemon {
 namespace {
 
 constexpr size_t kMaxCommand = 256;
-// What an event of epoll is about, where it is not the id of a connection.
+// Data of epoll's events that are not the id of a connection.
 constexpr uint64_t kListening = UINT64_MAX, kWake = UINT64_MAX - 1;
 // Until sessions that have ended are noticed, and descriptors that gRPC has closed.
 constexpr std::chrono::milliseconds kSweepInterval{1000};

@@ -105,7 +105,7 @@ class PeerListener {
   std::thread thread_;
 };
 
-// The process at the other end of a Unix socket. None if the kernel does not tell.
+// The process at the other end of a Unix socket. None if the kernel names no process.
 std::optional<Caller> IdentifyCaller(int connection);
 
 // For the log: "uid=0 pid=7 command="tandemctl drain"".

@@ -31,8 +31,8 @@ struct ChromeTraceText {
 };
 
 // `records[gpu]` is what ReadTrace of that GPU's area gave; `gpu_names[gpu]` labels its row. Only the `last`
-// launches of each GPU are taken; 0 means all. Of these the latest ones of all GPUs that fit into `max_bytes`
-// of text, and at least none. Plans that have been released keep their numbers as names.
+// launches of each GPU are taken; 0 means all. The latest ones of all GPUs are taken that fit into
+// `max_bytes` of text, possibly none. Plans that have been released keep their numbers as names.
 ChromeTraceText ChromeTrace(std::span<const std::vector<TraceRecord>> records,
                             std::span<const std::string> gpu_names,
                             const std::map<uint64_t, TracePlan>& plans, uint32_t last, size_t max_bytes);

@@ -52,7 +52,7 @@ struct DoctorInput {
   std::vector<GpuCondition> gpus;           // by GPU; empty: nobody looks
   // By GPU: why a ready engine did not answer when it was asked; empty: it answered.
   std::vector<std::string> silent;
-  // Why something is not served by HTTP although it is configured, by the name of its table ("metrics").
+  // Why something is not served by HTTP although it is configured, by the table's name ("metrics").
   std::map<std::string, std::string> listen_errors;
   std::vector<SocketFinding> sockets;
   ControlSnapshot control;
@@ -65,7 +65,7 @@ struct DoctorInput {
   int64_t visibility_delay_us = 0;
   // cuda only
   std::vector<SessionSnapshot> sessions;
-  std::vector<std::vector<GpuProcess>> gpu_processes;  // by GPU; empty where the driver does not tell
+  std::vector<std::vector<GpuProcess>> gpu_processes;  // by GPU; empty where the driver has no list
   std::string socket_group;                            // configured
   bool socket_group_exists = true;
   std::string runtime_dir;

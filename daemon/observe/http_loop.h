@@ -1,9 +1,9 @@
 // File: http_loop.h
 //
 // `HttpLoop`: all connections of one HTTP server, on one thread that never waits for any of them. A
-// connection costs a descriptor and at most some KiB until the head of its request is complete. Only then is
-// somebody asked for an answer, who may take the time that it takes. So connections that are idle or slow
-// hold nobody up, and their number is bounded, in all and by peer.
+// connection costs a descriptor and at most some KiB until the request's head is complete. Only then is an
+// answer asked for, which may take any time. So connections that are idle or slow hold nobody up, and their
+// number is bounded, in all and by peer.
 //
 // A connection's states:
 //   kHead    until the head has come, TLS's handshake before it; limits.head_time at most

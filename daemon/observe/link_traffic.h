@@ -34,8 +34,8 @@ struct SentRate {
   double link_fraction = 0;
 };
 
-// Of the plans that have sent something, ordered by plan and rank. `plans[gpu]` as ReadPlans of that GPU's
-// area gave it, several rows of one plan count together; `gpus_of_plan` has the plans' GPUs by rank.
+// The traffic of plans that have sent something, ordered by plan and rank. `plans[gpu]` as ReadPlans of that
+// GPU's area gave it, several rows of one plan count together; `gpus_of_plan` has the plans' GPUs by rank.
 std::vector<SentRate> SentRates(std::span<const std::vector<PlanStats>> plans,
                                 const std::map<uint64_t, std::vector<int>>& gpus_of_plan,
                                 std::span<const std::string> gpu_uuids, std::span<const LinkRate> links);

@@ -1,9 +1,9 @@
 // File: metrics.h
 //
-// Prometheus metrics: base units, counters named _total, labels with a bounded set of values only (GPU UUID,
-// operation, algorithm, canonical code, quota, XID, kind of fault, at most kMaxOwners owners; a live plan's
-// id where the configuration wants that). Engines count launches as they end, in their stats areas: a scrape
-// reads sums, and changes nothing.
+// Prometheus metrics: base units, counters named _total, labels with a bounded set of values only. Labels are
+// GPU UUID, operation, algorithm, canonical code, quota, XID, kind of fault, and at most kMaxOwners owners. A
+// live plan's id is a label where the configuration wants that. Engines count launches as they end, in their
+// stats areas: a scrape reads sums, and changes nothing.
 #pragma once
 
 #include <array>

@@ -12,9 +12,8 @@
 
 namespace tandem::daemon {
 
-// /metrics for Prometheus, and /livez and /readyz for orchestrators, which answer 200
-// or 503 with one line for each cause. A node that is ready on a part of its GPUs answers 200 with such
-// lines.
+// /metrics for Prometheus, and /livez and /readyz for orchestrators, which answer 200 or 503 with one line
+// for each cause. A node with some GPUs ready answers 200 with such lines.
 std::vector<HttpRoute> MonitoringRoutes(std::function<MetricsInput()> gather, std::function<Health()> health);
 
 }  // namespace tandem::daemon

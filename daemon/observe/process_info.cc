@@ -12,7 +12,8 @@
 namespace tandem::daemon {
 namespace {
 
-// Of this process, in seconds since the epoch: the machine's start and the process's ticks since then.
+// The start of this process in seconds since the epoch, from the machine's start and the process's ticks
+// since then.
 double StartTime() {
   std::ifstream stat("/proc/self/stat");
   std::string text;

@@ -88,7 +88,7 @@ Status CompareOperand(Requests requests, int slot) {
   return compare("alias_of", [](const Operand& o) { return Text(o.alias_of); });
 }
 
-// Of send_receive's own operands, a symmetric slot must be the same everywhere: peers write through it.
+// A symmetric slot of send_receive's own operands must be the same everywhere: peers write through it.
 Status CompareSymmetricSlots(Requests requests) {
   for (size_t rank = 0; rank < requests.size(); ++rank) {
     for (size_t slot = 0; slot < requests[rank].operands.size(); ++slot) {

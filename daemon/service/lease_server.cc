@@ -325,7 +325,7 @@ Status LeaseServer::Handle(Connection& connection, const std::string& body, Fore
       orphans_possible_ = true;
     }
     const Status added = control_.AddTransfer(connection.session_id, message.transfer(), std::move(fds));
-    // Contradicting parts are told to whoever claims the transfer; the session goes on.
+    // Contradicting parts are reported to the call that claims the transfer; the session continues.
     return added.code() == Code::kUnavailable || added.code() == Code::kNotFound ? added : Status::Ok();
   }
   return InvalidArgument("the lease message has no known content");

@@ -15,7 +15,7 @@ namespace tandem::daemon {
 
 enum class PidfdSource { kPreferSocket, kOpenOnly };
 
-// Credentials, pidfd and cgroup of the process at the other end. The cgroup is empty if /proc does not tell
+// Credentials, pidfd and cgroup of the process at the other end. The cgroup is empty if /proc does not have
 // it. FAILED_PRECONDITION, with the reason, if the kernel names no process (another pid namespace) or has no
 // pidfds.
 Result<std::pair<PeerIdentity, UniqueFd>> IdentifyPeer(int socket,

@@ -69,8 +69,7 @@ class EngineConnection {
   // Fails all calls, now and later, with UNAVAILABLE and `reason`; the engine sees end of file.
   void Close(const std::string& reason);
   // Waits until everything the engine sent before its end, or before Close, is in the inbox; false at the
-  // deadline. Of use once either has happened: the exit of a process is often known before its socket has
-  // been read.
+  // deadline. Useful after either: the exit of a process is often known before its socket has been read.
   bool AwaitAllRead(std::chrono::milliseconds deadline);
 
  private:

@@ -74,7 +74,7 @@ engine::v1::Start StartCommand(const EngineSettings& settings, int gpu, const st
 class EngineKeeper {
  public:
   // `settings`, the descriptors and `listener` outlive this. Starts the thread. An adopted engine is ready at
-  // once; the listener hears of its end, and of what it reports. `journal`: for the next tandemd; -1: none.
+  // once; the listener gets its end and its reports. `journal`: for the next tandemd; -1: none.
   EngineKeeper(int gpu, const EngineSettings& settings, int order_log, int journal, EngineSlot slot,
                EngineListener& listener);
   // Ends the engine as Stop does.

@@ -184,7 +184,7 @@ class TopologyReader {
       return Status::Ok();
     }
     if (type.ok() && *type == NvmlRemoteType::kIbmNpu) return Status::Ok();  // ends at the CPU: no peer there
-    // A driver that cannot tell the type still tells the bus id, which is enough to find a GPU.
+    // A driver without the type still has the bus id, which is enough to find a GPU.
     if (!type.ok() && type.status().code() != Code::kUnimplemented) return type.status();
     TANDEM_ASSIGN_OR_RETURN(std::string remote, nvml_.NvLinkRemoteBusId(devices_[i], link));
     remote = NormalBusId(remote);

@@ -83,10 +83,10 @@ Topology EmulatedTopology(int gpus, uint64_t memory_bytes = uint64_t{2} << 30);
 TopologyClass Classify(const Topology& topology);
 
 // For kHybridCubeMesh: mate[i] is the GPU of the other quad that i is linked to. quad[i] has the three other
-// GPUs of i's quad, with quad[i][k] = j if and only if quad[j][k] = i: three perfect matchings, so that at
-// step k each link of the matching is busy both ways. The matchings are deterministic: GPUs of a quad,
-// ascending, have local indexes q = 0..3, and quad[i][k] has local index q xor (k + 1).
-// FAILED_PRECONDITION for other classes.
+// GPUs of i's quad, with quad[i][k] = j if and only if quad[j][k] = i. These are three perfect matchings: at
+// step k each link of the matching is busy both ways. The matchings are deterministic. GPUs of a quad,
+// ascending, have local indexes q = 0..3, and quad[i][k] has local index q xor (k + 1). FAILED_PRECONDITION
+// for other classes.
 struct HybridCubeMesh {
   std::array<int, kMaxGpus> mate{};
   std::array<std::array<int, 3>, kMaxGpus> quad{};

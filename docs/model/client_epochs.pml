@@ -23,7 +23,7 @@
  *
  * Scenarios: DEADLINES=n (so many waits may be too long), DIES (the last rank, at any moment), REFUSES (rank 0 cannot make
  * one of its calls), LEAVES (the last rank makes fewer calls), ORDERS (rank 0 swaps its first two calls).
- * Design: docs/client-placement.md.
+ * Design: docs/client-placement-safety.md.
  */
 #ifndef N
 #define N 2

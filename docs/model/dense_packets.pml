@@ -14,7 +14,7 @@
  *   data      a packet that is taken is of this very call (assert in Take)
  *   liveness  every block ends (no invalid end state)
  *
- * Design: docs/algorithms.md, low_latency; docs/client-placement.md.
+ * Design: docs/algorithms.md, low_latency; docs/client-placement-safety.md.
  */
 #ifndef N
 #define N 2

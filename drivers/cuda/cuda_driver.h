@@ -48,7 +48,7 @@ class CudaDriver {
   virtual Result<CUcontext> DevicePrimaryCtxRetain(CUdevice device) = 0;
   virtual Result<CUcontext> CtxGetCurrent() = 0;
   virtual Status CtxSetCurrent(CUcontext context) = 0;
-  // Of the current context.
+  // The device of the current context.
   virtual Result<CUdevice> CtxGetDevice() = 0;
   // {greatest, least}: the greatest priority is the lowest number.
   virtual Status CtxGetStreamPriorityRange(int* least, int* greatest) = 0;

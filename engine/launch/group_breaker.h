@@ -1,8 +1,8 @@
 // File: group_breaker.h
 //
-// `GroupBreaker`: how groups break on this engine. Launches are marked failed on all ranks before any rank's
-// lanes are released, since a lane that is released runs on with whatever its buffers hold, and signals its
-// peers as if all were well. So a rank goes through two steps:
+// `GroupBreaker`: breaks groups on this engine. Launches are marked failed on all ranks before any rank's
+// lanes are released. A released lane runs on over the buffers' present contents, and signals its peers as if
+// all were well. So a rank goes through two steps:
 //   1. It fails its launches that have not started, and marks those on its lanes as failed
 //      (LaunchQueue::Break). Then it sets its mark in the arrival table (Mark).
 //   2. It releases its lanes, and aborts its communicator, once every peer has set its mark, has never had
@@ -47,7 +47,7 @@ class GroupBreaker {
   void Mark(EngineGroup* group, uint64_t now_ns);
   // True once a group that the log has announced has waited long enough for the reason.
   static bool GraceIsOver(const EngineGroup& group, uint64_t now_ns);
-  // Of a group that is marked: releases the lanes once the peers have marked their launches, and again until
+  // For a group that is marked: releases the lanes once the peers have marked their launches, and again until
   // they are through. After an error the lanes hold this process for good.
   Status Serve(EngineGroup* group, uint64_t now_ns);
 

@@ -3,7 +3,7 @@
 // In an ordered group all ranks make all calls in one order. Say this rank has launched plan P, but not plan
 // Q, while another rank has launched Q, but not P. Then one of the two has made another call than its peers,
 // and neither launch will ever have all ranks. "Has not launched" is certain only after the engine has looked
-// at all channels twice: the first look may have passed a channel just before the launch came there.
+// at all channels twice. The first look may have passed a channel just before the launch was pushed there.
 #include <algorithm>
 #include <bit>
 #include <utility>

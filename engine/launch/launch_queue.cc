@@ -219,7 +219,7 @@ void LaunchQueue::ArriveAt(EnginePlan* plan, const LaunchRequest& request) {
   }
   const uint64_t count = ++plan->arrivals;
   if (!launch.Is(LaunchState::kNone)) {
-    // Its row still speaks for the launch that is under way, so the log alone tells the peers of this one.
+    // Its row still speaks for the launch that is under way, so only the log shows this one to the peers.
     AppendFailure(plan, count, LogKind::kFailOverlap, MaskOf(group.rank));
     RejectCounted(request, *plan, count,
                   MakeFailure("LAUNCH_OVERLAP",

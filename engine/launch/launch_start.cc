@@ -176,9 +176,9 @@ void LaunchQueue::Break(EngineGroup* group, Failure failure) {
     listener_->OnLaunchFailed(*plan, plan->active.count, why.status);
     RefuseHeld(plan, why);
   }
-  // The log first: a launch for which a rank is missing then cannot start on any rank any more. Of the others
-  // a peer may have read the START. Peers that get no command also read it: tandemd may be gone, or not know
-  // yet.
+  // The log first: a launch for which a rank is missing then cannot start on any rank any more. A peer may
+  // have read the START of the others. Peers that get no command also read it: tandemd may be gone, or not
+  // know yet.
   if ((group->in_flight > 0 || !waiting.empty()) && group->world_size > 1) breaker_.Announce(group);
   for (EnginePlan* plan : waiting) {
     listener_->OnLaunchFailed(*plan, plan->active.count, why.status);

@@ -14,7 +14,7 @@ struct LaunchObserved {
   uint64_t busy_until_ns = 0;             // the lanes' latest end before it
   uint64_t started_ns = 0, ended_ns = 0;  // by events
   uint64_t first_step_ns = 0,
-           last_step_ns = 0;  // the earliest begin and the latest end of its steps, by events
+           last_step_ns = 0;  // the earliest begin and the latest end of steps, by events
   bool alone = false;         // nothing else was on the lanes when it was enqueued
 };
 

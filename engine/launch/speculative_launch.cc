@@ -84,7 +84,7 @@ Status SpeculativeLaunch::Cancel() {
   if (status.ok()) status = EnqueuePassed();
   state_ = State::kCancelling;
   expected_ = {};
-  // An event that is recorded anew stands behind this record on the same lane; lane 0 changes its stream only
+  // An event that is recorded again follows this record on the same lane. Lane 0 changes its stream only
   // after it has passed the kernel.
   timing_->GiveBack(std::exchange(events_, {}));
   return status.WithContext("cancelling a speculative launch");

@@ -84,7 +84,7 @@ TEST(BreakTest, WhatAFreedLaneSendsNeverEndsAPeersLaunchWithOk) {
   channel0->Launch(Entry(plan));
   channel1->Launch(Entry(plan));
   ASSERT_TRUE(OneHasStarted(node, {0, 1}));
-  // Rank 1's engine is not told: it learns of the break by the log.
+  // Rank 1's engine gets no command: it reads the break in the log.
   ASSERT_TRUE(node.Break(0, group, Code::kUnavailable, "rank 1's client is gone", 1).ok());
   ASSERT_TRUE(channel0->Wait(1));
   EXPECT_EQ(channel0->producer.Outcome(1).status.code(), Code::kUnavailable);
@@ -123,7 +123,7 @@ TEST(BreakTest, AnEngineThatHasNotReadTheStartEndsNoPeersCollectiveWithOk) {
   gate.open = true;
   ASSERT_TRUE(broken.ok() && received);
   ASSERT_TRUE(node.Await(0, [&](const v1::Message& m) { return m.has_ack() && m.ack().id() == *broken; }));
-  // Rank 1's engine is told later. Until then its launch must not end.
+  // Rank 1's engine gets the command later. Until then its launch must not end.
   for (int i = 0; i < 100; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     ASSERT_EQ(channel1->producer.Done(), 0u);
@@ -179,7 +179,7 @@ TEST_F(ImpersonatedPeerTest, LanesWaitForALivingPeersMark) {
   ExpectEnd();
 }
 
-// The time that a peer has for its mark begins with the break, also where the log alone has told of it.
+// The time that a peer has for its mark begins with the break, also where only the log has it.
 TEST_F(ImpersonatedPeerTest, APeerHasItsTimeAfterABreakThatTheLogTells) {
   LaunchWith(ProcessIdentity::Of(::getpid()));
   const auto begin = std::chrono::steady_clock::now();

@@ -181,8 +181,8 @@ TEST_F(DoneTest, AClosedChannelIsKeptUntilItsLaneHasWritten) {
   EXPECT_TRUE(Eventually([&] { return taken_back_.load() == 1; }));
 }
 
-// Of a channel that has been released while its lane was about to write: a stream that waits for later
-// launches goes on.
+// A channel has been released while its lane was about to write: a stream that waits for later launches
+// continues.
 TEST_F(DoneTest, AReleasedChannelStaysSoWhenItsLaneWritesLater) {
   OpenGated();
   const uint64_t sequence = LaunchBehindTheGate();

@@ -81,8 +81,7 @@ class EngineNode {
   // Asks for the queue until it is `wanted`; false after a minute.
   bool AwaitQueue(int gpu, const std::function<bool(const v1::Queue&)>& wanted);
 
-  // The engine of `rank` is not told of groups and plans that are added from now on: the test plays it by
-  // their arrival tables.
+  // The engine of `rank` gets no groups and plans from now on: the test plays it by their arrival tables.
   void Impersonate(int rank) { impersonated_ = rank; }
   // Groups that are added from now on stall until a renewal once a rank misses a launch, and their ranks make
   // all calls in one order.

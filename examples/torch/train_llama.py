@@ -25,8 +25,8 @@ from tandem.torch.nn import ColumnParallelLinears, RowParallelLinear
 from torch import nn
 from torch.nn import functional
 
-# Of a loss, relative. Sums of other ranks' parts round otherwise. In bf16 each of 20 steps rounds a weight by up to 2^-9, or 0.2 %:
-# 4 % if all went one way; losses have differed by 0.5 %.
+# Largest relative difference of a loss. Sums of other ranks' parts round otherwise. In bf16 each of 20 steps rounds a
+# weight by up to 2^-9, or 0.2 %: 4 % if all went one way; losses have differed by 0.5 %.
 BOUNDS = {"float32": 1e-4, "bfloat16": 3e-2}
 VOCABULARY = 256  # bytes
 

@@ -127,8 +127,8 @@ TEST(ChannelTest, TheCauseOfAFailureCrossesWhole) {
   }
 }
 
-// A launch that has begun has its OK. A launch that has not arrived cannot have begun on any rank. Of others
-// nobody knows.
+// A launch that has begun has its OK. A launch that has not arrived cannot have begun on any rank. The state
+// of others is not known.
 TEST(ChannelTest, AReleaseTellsWhetherALaunchHadStarted) {
   for (const Code code : {Code::kAborted, Code::kUnavailable}) {
     Ends ends(8);
@@ -277,7 +277,7 @@ TEST(ChannelTest, APushWakesASleepingEngine) {
       }
       ends.consumer.AnnounceSleep();
       FutexWaiter waiter{ends.consumer.sleep_word(), 1};
-      // A lost wake would sleep for the whole ten seconds, and the test's deadline below would tell.
+      // A lost wake would sleep for the whole ten seconds, and the test's deadline below would pass.
       if (!ends.consumer.HasEntry()) FutexWaitAny({&waiter, 1}, 10'000'000'000);
       ends.consumer.EndSleep();
     }

@@ -20,7 +20,7 @@ namespace tandem {
 
 struct CudaBackendOptions {
   int device = 0;  // ordinal among the visible devices
-  // Processes whose kernels may wait for each other on this device: each takes a part of its SMs, so that all
+  // Processes whose kernels may wait for each other on this device: each takes a part of the SMs, so that all
   // find room.
   int engines = 1;
   // Candidates of cuBLASLt that PrepareMatmul times for each shape; 1 takes the first without a trial.
@@ -28,9 +28,9 @@ struct CudaBackendOptions {
   // Lanes of MakeDualStreamLane have two streams. For a process under MPS: without it, it makes no difference
   // which one a lane is on.
   bool dual_stream_lanes = false;
-  // Bytes of the device's memory in use, by whomever; asked before the context is made and after all has been
-  // loaded, for Backend::OwnMemoryBytes. CUDA itself cannot tell: asking it makes the context. Empty: not
-  // known. Called by another thread the first time, beside the driver's start.
+  // Bytes of the device's memory in use, by any process. Asked before the context is made and after all has
+  // been loaded, for Backend::OwnMemoryBytes. CUDA itself has no answer without making the context. Empty:
+  // not known. Called by another thread the first time, beside the driver's start.
   std::function<uint64_t()> memory_used = {};
   // Told when a phase of the start has ended, by the calling thread. Empty: nobody asks.
   std::function<void(std::string_view phase)> ended_phase = {};

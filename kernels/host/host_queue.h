@@ -1,8 +1,8 @@
 // File: host_queue.h
 //
 // Hardware queues of the host backend. A queue is a thread that runs tasks in the order in which they were
-// submitted; lanes and client streams alias onto a set of N of them, as streams do on a GPU, so that two
-// streams which share a queue block each other here as they would there.
+// submitted. Lanes and client streams alias onto a set of N queues, as streams do on a GPU. Two streams that
+// share a queue block each other here as they would there.
 //
 // Thread rule: all public functions may be called from any thread.
 #pragma once

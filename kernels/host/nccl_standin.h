@@ -1,9 +1,9 @@
 // File: nccl_standin.h
 //
 // The host backend's stand-in for NCCL: collectives of a whole group over scratch areas that all its members
-// map. All are built on one exchange: each rank publishes up to half an area, tells every peer, and reads the
-// others' halves once they have told it. Halves alternate, so one exchange orders the next but one, and no
-// further barrier is needed.
+// map. All are built on one exchange: each rank publishes up to half an area, signals to every peer, and
+// reads the others' halves once they have signalled. Halves alternate, so one exchange orders the next but
+// one, and no further barrier is needed.
 //
 // Scratch area of a rank: 4 KiB of words (one line a writer: how many exchanges it has published; and one
 // abort word), then two equal halves of data.

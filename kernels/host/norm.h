@@ -12,7 +12,8 @@ namespace tandem::host {
 // 32 bits.
 Status CheckNorm(const NormArgs& args);
 
-// Of arguments that have been checked. `out` may be `sum`, and `residual_out` may be `residual`.
+// Runs the norm of arguments that have been checked. `out` may be `sum`, and `residual_out` may be
+// `residual`.
 void RunNorm(const NormArgs& args);
 
 }  // namespace tandem::host

@@ -33,7 +33,7 @@ Status ExplainCycle(const History& history, const std::vector<Edge>& edges, cons
   for (uint32_t e = 0; e < edges.size(); ++e) {
     uint32_t to = edges[e].to;
     if (done[to] || done[edges[e].from]) continue;
-    // Prefer an edge between ranks: it makes the more telling message.
+    // Prefer an edge between ranks: it makes the more useful message.
     if (blame[to] == UINT32_MAX || edges[e].kind != EdgeKind::kProgram) blame[to] = e;
   }
   uint32_t at = 0;

@@ -34,11 +34,10 @@ struct VerifyOptions {
   int launches = 3;         // back to back, parity alternating: rank starts n + 1 after all its lanes ended n
   int hardware_queues = 0;  // over 0: lanes alias onto this many in-order queues, as on a GPU
   bool alternate_parity = true;  // false: every launch uses workspace half 0, to show what the halves are for
-  // The ranks' own streams run the launches, and no engine starts them (docs/client-placement.md). Bulk
-  // programs then have no turn. A program must let a peer's launch begin by a word before it touches that
-  // peer's bulk area or symmetric operands: else "NO_ENTRY". A word that a fused kernel writes at a peer must
-  // be awaited there in the same launch: else "UNAWAITED". Programs
-  // that meet no peer do not close.
+  // The ranks' own streams run the launches, and no engine starts them (docs/client-placement-safety.md).
+  // Bulk programs then have no turn. A program must let a peer's launch begin by a word before it touches
+  // that peer's bulk area or symmetric operands: else "NO_ENTRY". A word that a fused kernel writes at a peer
+  // must be awaited there in the same launch: else "UNAWAITED". Programs that meet no peer do not close.
   bool in_client = false;
 };
 

@@ -41,11 +41,11 @@ double NormBound(DType dtype, bool fp8_operands, double k) {
 double RoundingGrowth(int roundings) { return std::sqrt(std::max(1.0, roundings / 2.0)); }
 
 // fp8 products with fast accumulation on CUDA: what the tensor cores' accumulators add to the error, in units
-// of the sum's magnitude. Hopper's keep about 14 bits (DeepSeek-V3 Technical Report, arXiv 2412.19437,
-// section 3.3.2: a relative error of nearly 2 % at K = 4096; "Some Matrix Multiplication Engines Are Not As
-// Accurate As We Thought", pytorch.org, 2025: 13 bits of fraction, truncated). An instruction sums 32 terms,
-// then the accumulator is cut: at most two units of its last place each. Without fast accumulation parts of
-// the sum are promoted to fp32.
+// of the sum's magnitude. Hopper's keep about 14 bits: DeepSeek-V3 Technical Report, arXiv 2412.19437,
+// section 3.3.2, has a relative error of nearly 2 % at K = 4096. "Some Matrix Multiplication Engines Are Not
+// As Accurate As We Thought", pytorch.org, 2025, has 13 bits of fraction, truncated. An instruction sums 32
+// terms, then the accumulator is cut: at most two units in the last place each. Without fast accumulation
+// parts of the sum are promoted to fp32.
 double FastAccumulation(double terms) { return 0x1p-12 * std::ceil(terms / 32); }
 
 // The largest finite e5m2.

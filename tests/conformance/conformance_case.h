@@ -21,7 +21,7 @@ enum class Values : uint8_t {
 };
 
 struct Case {
-  std::string name;  // unique, tells everything: "all_reduce/two_shot bf16 [257] in_place exact +2"
+  std::string name;  // unique, with everything: "all_reduce/two_shot bf16 [257] in_place exact +2"
   std::vector<OpRequest> requests;  // by rank
   Values values = Values::kRandom;
   // By slot: elements between a 256-byte boundary and the tensor. A slot that is not symmetric lies `skew` *

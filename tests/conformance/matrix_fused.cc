@@ -1,6 +1,5 @@
-// Cases that the fused kernels must not refuse where they are on offer: every type that they have, B by rows
-// and by columns, pieces that fill their tiles of 128 rows and pieces that do not, several tiles an owner,
-// epilogues.
+// Cases that the fused kernels must not refuse where they are on offer. Every type that they have, B by rows
+// and by columns, pieces with full and with partial tiles of 128 rows, several tiles an owner, epilogues.
 #include "tests/conformance/matrix.h"
 
 namespace tandem::conformance {
@@ -43,7 +42,7 @@ const std::vector<FusedExtents> kFusedExtents = {{1, 8, 16, "one row"},
                                                  {128, 256, 64, "one tile"},
                                                  {130, 264, 272, "one over whole tiles"},
                                                  {1024, 16, 32, "two tiles an owner"}};
-// Of an all-reduce whole products: parts that are not equal, and on some numbers of ranks owners of none.
+// Whole products of an all-reduce: unequal parts, and owners of no rows on some numbers of ranks.
 const std::vector<FusedExtents> kUneven = {{1, 8, 16, "one row of all"},
                                            {9, 136, 80, "few uneven rows"},
                                            {37, 1032, 144, "37 tokens"},

@@ -9,7 +9,7 @@ struct Shape3 {
   int64_t rows, n, k;
 };
 
-// `request` with the norm of its output, slot `output`: weights, then the residual and where it goes.
+// `request` with the norm of the output, slot `output`: weights, then the residual and where it goes.
 OpRequest WithNorm(OpRequest request, int output, bool residual) {
   const Operand of = request.operands[static_cast<size_t>(output)];
   request.norm_epsilon = kEpsilon;

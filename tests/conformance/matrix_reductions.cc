@@ -30,9 +30,9 @@ OpRequest AllReduceOf(DType dtype, Shape shape) {
   return request;
 }
 
-// nccl-tests -c 1 (0 and 1 elements, powers of two and one to either side), mscclpp's executor tests (counts
-// that the world size does not divide), torchcomms' Ll128 tests (around packets of 8, 16, 120 and 128 bytes),
-// vLLM test_custom_all_reduce (random sizes).
+// Counts of nccl-tests -c 1: 0 and 1 elements, powers of two and one to either side. Counts of mscclpp's
+// executor tests, which the world size does not divide. Counts of torchcomms' Ll128 tests, around packets of
+// 8, 16, 120 and 128 bytes. Random sizes, as in vLLM's test_custom_all_reduce.
 void AddCounts(Matrix* matrix) {
   std::vector<int64_t> counts = {0,   1,   2,   3,   4,    5,    7,    8,    9,    15,   16,    17,    30,
                                  31,  32,  33,  60,  63,   64,   65,   119,  120,  121,  127,   128,   129,

@@ -18,7 +18,7 @@ struct Options {
   bool heavy = true;      // cases of over a megabyte too
   double time_limit = 0;  // seconds in which cases are run, of all worlds together; 0: none
   int max_failures = 20;  // then the world ends
-  // "operation/algorithm"s of which a case must have run, lest a run that was refused everything pass.
+  // A case of each "operation/algorithm" here must have run, so that a run that was refused everything fails.
   std::vector<std::string> must_run;
   int deadline = 30;                 // seconds for each step of a case; a launch's is half of that
   bool captures = true;              // some launches in graphs

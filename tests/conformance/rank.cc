@@ -236,7 +236,7 @@ Status Rank::Launch(Plan& plan, const Layout& layout, const std::vector<Binding>
   if (status.ok()) status = Download(layout);
   if (way == Way::kCaptured) {
     Result<std::unique_ptr<RankGraph>> captured = stream_->EndCapture();
-    TANDEM_RETURN_IF_ERROR(status);  // which tells more than that the capture is not good
+    TANDEM_RETURN_IF_ERROR(status);  // which has more detail than a bad capture
     TANDEM_ASSIGN_OR_RETURN(graph, std::move(captured));
     status = stream_->Replay(*graph);
   }

@@ -1,7 +1,7 @@
 // File: rank.h
 //
-// One rank of a conformance run: a client of the daemon that runs the cases it is told to, checks its own
-// outputs, and tells what came out.
+// One rank of a conformance run: a client of the daemon that runs the requested cases, checks its own
+// outputs, and reports the results.
 #pragma once
 
 #include <memory>

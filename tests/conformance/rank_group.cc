@@ -12,7 +12,7 @@ using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kStartMs = 120000, kEndMs = 120000;
-constexpr int kGraceMs = 3000;  // for ranks that are told to quit
+constexpr int kGraceMs = 3000;  // for ranks that are asked to quit
 
 std::vector<std::string> Arguments(const Options& options, int world, int rank) {
   std::vector<std::string> arguments = {"tandem-conformance",

@@ -56,7 +56,7 @@ class Reference {
   }
 
  private:
-  // Of a request with a norm: of the sum alone.
+  // For a request with a norm: the sum alone.
   Expected OfSum(int slot) {
     const OpRequest& request = Request(rank_);
     Expected expected;

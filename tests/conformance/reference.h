@@ -27,7 +27,7 @@ struct Expected {
 using AllInputs = std::vector<std::vector<std::vector<std::byte>>>;
 AllInputs MakeInputs(const Case& test, uint64_t seed);
 
-// Output `slot` of `rank`. Of large products only some rows are computed: the first and last of each rank's
+// Output `slot` of `rank`. Only some rows of large products are computed: the first and last of each rank's
 // chunk among them.
 Expected ComputeExpected(const Case& test, const AllInputs& inputs, int rank, int slot);
 

@@ -18,7 +18,7 @@ double NormOf(const std::vector<double>& values, size_t first, size_t count) {
   return std::sqrt(squares);
 }
 
-// The errors of a row's elements make an error of its root mean square, which all elements get. By
+// The errors of a row's elements make an error of the row's root mean square, which all elements get. By
 // Cauchy-Schwarz it is at most the norm of the errors to that of the row.
 void NormMagnitudes(std::vector<double>* magnitudes, const std::vector<double>& row, size_t first,
                     const std::vector<double>& weights, double root) {

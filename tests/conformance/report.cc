@@ -27,7 +27,8 @@ std::string EscapedName(const std::string& name) {
   return text + "$";
 }
 
-// "K is no multiple of # bytes": why, of a refusal that goes on with the reasons of all algorithms.
+// "K is no multiple of # bytes": the reason, without the reasons of all algorithms that follow it in a
+// refusal.
 std::string ReasonOf(const std::string& refusal) {
   std::string reason = refusal.substr(0, refusal.find(" ("));
   const size_t what = reason.find(" cannot run by ");

@@ -21,8 +21,8 @@ struct Verdict {
   std::string wrong;    // what, by rank; empty: right, or refused with a good reason
   std::string refusal;  // empty: it ran
   std::string code;     // of the first rank that failed: "INTERNAL", …
-  std::string
-      first_wrong;  // the first wrong element that a rank told, with its slot; empty if it was no comparison
+  // The first wrong element that a rank reported, with its slot. Empty if it was no comparison.
+  std::string first_wrong;
   bool broken = false;  // the group serves no further case
 };
 
@@ -30,7 +30,7 @@ class Report {
  public:
   explicit Report(const Options& options) : options_(options) {}
 
-  // `place`: the case's place in the seed's order of its world.
+  // `place`: the case's place in the seed's order for `world`.
   void Add(int world, const Case& test, const Verdict& verdict, double milliseconds, size_t place);
   // Something that is no case's: a world that was given up, a stress that failed.
   void Fail(int world, const std::string& what);

@@ -12,8 +12,8 @@
 
 namespace tandem::conformance {
 
-// The elements of a tensor packed, last dimension fastest, in its dtype. `rank` and `slot` of the request
-// tell what is equal on all ranks by definition (replicated scales, the epilogue of a matmul all-reduce).
+// The elements of a tensor packed, last dimension fastest, in its dtype. `rank` and `slot` decide which
+// values are equal on all ranks by definition (replicated scales, the epilogue of a matmul all-reduce).
 std::vector<std::byte> MakeValues(const Case& test, int rank, int slot, uint64_t seed);
 
 // Whether the request's scales are by blocks of K (from B's shape); and the shape of the scales of a rank's

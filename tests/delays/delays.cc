@@ -1,7 +1,7 @@
 // A library for LD_PRELOAD that stops threads at random behind the calls by which threads and processes meet:
 // sockets, mutexes, futexes, beginnings of threads. Orders of events that an idle machine shows once in a
-// thousand runs come in one of ten: what fails then relies on the pace of the machine, in a test or in the
-// code. tests/run_delayed runs the tests with it.
+// thousand runs occur in one of ten. A test or code that fails then relies on the pace of the machine.
+// tests/run_delayed runs the tests with it.
 //
 //   TANDEM_DELAY_PERCENT  the part of the calls with a delay behind them (default 3; mutexes and yields less)
 //   TANDEM_DELAY_US       the longest usual delay (default 3000); one delay in fifty is up to fifty times

@@ -15,7 +15,7 @@ import tempfile
 UNITS = pathlib.Path(__file__).parents[2] / "deploy/systemd"
 SKIPPED = 77
 CONTROL = "/usr/bin/nvidia-cuda-mps-control"
-# A control daemon: keeps what it is told, and lists a server once it was told to start one, if it can.
+# A control daemon: keeps its input, and lists a server after a command to start one, if it can.
 STAND_IN = """#!/bin/sh
 read command
 echo "$command" >> "$0.log"

@@ -131,7 +131,7 @@ class ContainerDeviceInterface(unittest.TestCase):
         self.assertRegex(spec["kind"], r"^[A-Za-z][A-Za-z0-9._-]*[A-Za-z0-9]/[A-Za-z][A-Za-z0-9_-]*$")
         (device,) = spec["devices"]
         self.assertRegex(device["name"], r"^[A-Za-z0-9][A-Za-z0-9_.:-]*$")
-        self.assertIn(f"--device {spec['kind']}={device['name']} ", (ROOT / "docs/containers.md").read_text())
+        self.assertIn(f"--device {spec['kind']}={device['name']} ", (ROOT / "docs/install.md").read_text())
         self.assertEqual(set(device["containerEdits"]), {"mounts"})
         (mount,) = device["containerEdits"]["mounts"]
         (job,) = objects()["example-job.yaml"]["spec"]["template"]["spec"]["volumes"]

@@ -30,7 +30,7 @@ BIN = pathlib.Path(os.environ.get("TANDEM_BIN_DIR", ROOT / "build/check/bin"))
 RULES = ROOT / "deploy/monitoring/tandem.rules.yml"
 BOARD = ROOT / "deploy/monitoring/grafana-tandem.json"
 PROMTOOL = shutil.which("promtool", path=f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}")
-# Of Prometheus itself.
+# Metrics of Prometheus itself.
 OWN_NAMES = {"up"}
 
 

@@ -1,6 +1,7 @@
 """What the documents name is in the tree: links, paths, files, flags, keys, identifiers and whole programs; and they can be
 read: no wide table cells, long paragraphs or long lines."""
 
+import json
 import os
 import re
 import unittest
@@ -21,6 +22,7 @@ FOLDERS = (
     "kernels",
     "program",
     "proto",
+    "runtime",
     "tests",
 )
 SOURCES = (
@@ -39,7 +41,7 @@ SOURCES = (
     ".pml",
     "",
 )
-# Of other programs.
+# Flags of other programs.
 FLAGS = {
     *("--now", "--nodes", "--gres", "--cflags", "--libs", "--since"),
     *("--rm", "--group-add", "--namespace", "--create-namespace", "--set", "--unix-socket"),
@@ -122,6 +124,25 @@ def differing_programs(text, read_file=read):
     return [path for path, code in shown_programs(text) if code != read_file(path)]
 
 
+def anchors(text):
+    """The anchors of the headings of a document, as GitHub makes them."""
+    headings = [line for _, line in prose_lines(text) if re.match(r"#+ ", line)]
+    shown = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line.lstrip("#").strip()) for line in headings]
+    return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in shown}
+
+
+def dead_anchors(documents):
+    """(document, link) of links to a heading that the linked document does not have."""
+    known = {path: anchors(text) for path, text in documents.items()}
+    found = []
+    for document, text in documents.items():
+        for path, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#([^)]+)\)", text):
+            target = os.path.normpath(os.path.join(os.path.dirname(document), path)) if path else document
+            if anchor not in known.get(target, ()):
+                found.append((document, f"{path}#{anchor}"))
+    return found
+
+
 class Documents(unittest.TestCase):
     maxDiff = None
 
@@ -165,6 +186,9 @@ class Documents(unittest.TestCase):
             [],
         )
 
+    def test_anchors(self):
+        self.assertEqual(dead_anchors(self.documents), [])
+
     def test_paths(self):
         tops = "|".join(FOLDERS)
 
@@ -185,12 +209,12 @@ class Documents(unittest.TestCase):
         )
 
     def test_pages_named_in_sources(self):
-        named = set(re.findall(r"\bdocs/[a-z/_-]+\.md", self.source))
+        named = set(re.findall(r"\b(?:docs|bench/figures)/[a-z/_-]+\.md", self.source))
         self.assertGreater(len(named), 10)
         self.assertEqual(named - self.files, set())
 
     def test_flags(self):
-        # Of the command line's libraries ("--x"), of configuration keys (quotas.sessions is --quotas-sessions), of scripts.
+        # Flags of the command lines, of configuration keys (quotas.sessions is --quotas-sessions), and of scripts.
         keys = {
             "--" + key.replace(".", "-").replace("_", "-")
             for key in re.findall(r'"([a-z_]+(?:\.[a-z_]+)?)"', read("daemon/config/config_keys.cc"))
@@ -263,20 +287,33 @@ class Documents(unittest.TestCase):
         self.assertGreater(len(results), 5)
         self.assertEqual(results - cited, set(), "no page needs them")
 
+    def test_results_are_one_summary_a_machine(self):
+        for path in sorted(path for path in self.files if path.startswith("bench/results/")):
+            self.assertRegex(path, r"^bench/results/(gpu-[1-8]x\w+|host)\.jsonl$")
+            for line in read(path).splitlines():
+                case = json.loads(line)
+                self.assertIn("part", case, path)
+                self.assertLess(len(line), 2500, f"{path}: {line[:80]} is no summary")
+
     def test_the_first_screen(self):
-        """What Tandem is, what it gains in one small table, the commands, the first program."""
+        """What Tandem is, what to do with a program, what it gains, the commands, the first program."""
         text = re.match(r".*?```cpp\n.*?```\n", self.documents["README.md"], re.S)[0]
-        self.assertLess(text.count("\n"), 60)
-        table = [line.strip("|").split("|") for line in text.splitlines() if is_row(line)]
-        self.assertEqual(set(map(len, table)), {4})
-        self.assertLessEqual(len(table), 2 + 6)
-        order = [text.index(part) for part in ("# Tandem", table[0][0], "./deploy/quickstart", "./tests/run", "```cpp")]
+        self.assertLess(text.count("\n"), 70)
+        rows = [line.strip("|").split("|") for line in text.splitlines() if is_row(line)]
+        programs, gains = ([row for row in rows if len(row) == cells] for cells in (2, 4))
+        self.assertEqual(len(programs) + len(gains), len(rows))
+        for table in (programs, gains):
+            self.assertIn(len(table), range(2 + 3, 2 + 7))
+        parts = ("# Tandem", programs[0][0], gains[0][0], "./deploy/quickstart", "./tests/run", "```cpp")
+        order = [text.index(part) for part in parts]
         self.assertEqual(order, sorted(order))
 
     def test_every_page_is_in_the_index(self):
         index = self.documents["docs/README.md"]
         pages = [
-            path[len("docs/") :] for path in self.documents if path.startswith("docs/") and path != "docs/README.md"
+            os.path.relpath(path, "docs")
+            for path in self.documents
+            if path.startswith(("docs/", "bench/figures/")) and path != "docs/README.md"
         ]
         self.assertEqual([page for page in pages if f"]({page})" not in index], [])
 
@@ -302,6 +339,10 @@ class PlantedFaults(unittest.TestCase):
         self.assertEqual(
             long_lines("word " * 23 + "words\n| " + "x" * 130 + " |\n```\n" + "code " * 30 + "\n```\n"), []
         )
+
+    def test_anchors(self):
+        pages = {"a/b.md": "# One `two`\n[x](#one-two) [y](c.md#no)\n", "a/c.md": "```\n# no\n```\n"}
+        self.assertEqual(dead_anchors(pages), [("a/b.md", "c.md#no")])
 
     def test_programs(self):
         page = "<!-- a/b.c -->\n```c\nint a;\n```\n"

@@ -1,6 +1,5 @@
-// Fuzzes what a client may send over the lease socket: packets as they are or with a good header, with up to
-// 70 descriptors. Whatever comes, the receiver answers with a status, and every descriptor is closed at the
-// end.
+// Fuzzes a client's packets on the lease socket: as they are or with a good header, with up to 70
+// descriptors. The receiver answers each with a status, and every descriptor is closed at the end.
 #include <fcntl.h>
 #include <google/protobuf/stubs/logging.h>
 #include <sys/socket.h>

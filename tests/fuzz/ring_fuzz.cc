@@ -180,7 +180,7 @@ class Rogue {
     }
   }
 
-  // Whether it kept to the protocol so far, and then, how many of its launches must end.
+  // Whether the client kept to the protocol so far. If so, how many launches must end.
   bool honest() const { return honest_; }
   uint64_t pushed() const { return pushed_; }
   uint64_t Done() const { return words_.As<ChannelWordsHeader>()->done.load(); }

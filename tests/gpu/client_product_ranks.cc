@@ -26,7 +26,7 @@ Operand Matrix(Role role, DType type, int64_t rows, int64_t columns, bool by_col
   return operand;
 }
 
-// What the products of one GPU share: once in this process, as in a client.
+// Shared by the products of one GPU: once in this process, as in a client.
 struct Gpu {
   std::shared_ptr<cuda::CudaDevice> device;
   std::shared_ptr<client::ClientProducts> products;

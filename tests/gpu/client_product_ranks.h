@@ -39,7 +39,7 @@ struct ProductCase {
 // Made on a machine whose ranks may share GPUs; takes its memory anew.
 class ClientProductRanks {
  public:
-  static constexpr int kSets = 3;  // of operands, each with data of its own
+  static constexpr int kSets = 3;  // of operands, each with separate data
 
   ClientProductRanks(TestMachine* machine, const ProductCase& test);
   ~ClientProductRanks();
@@ -55,7 +55,7 @@ class ClientProductRanks {
   };
   // One launch with the operands of `set`, eager or into the capture of the rank's stream.
   Status Launch(int rank, int set, Part part = Part::kAll);
-  // What `writer` has last told `rank` in a word of fused matmuls.
+  // The value that `writer` has last written to `rank` in a word of fused matmuls.
   uint64_t FusedWord(int rank, int writer, int index);
   cudaStream_t stream(int rank) const { return ranks_[static_cast<size_t>(rank)].stream; }
   // Makes the rank's context current.

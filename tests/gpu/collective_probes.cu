@@ -55,7 +55,7 @@ __global__ void Fill(uint32_t* data, int64_t count, int rank, uint64_t epoch) {
   }
 }
 
-// Of a rank's fill, as an fp32 number.
+// A rank's fill, as an fp32 number.
 __device__ float FloatValue(int rank, uint64_t epoch, int64_t i) {
   const uint32_t value = Value(rank, epoch, i);
   return value % 1021 == 0 ? __uint_as_float(0xFFFFFFFF) : static_cast<float>(value & 0xFFFF) - 1000;
@@ -113,7 +113,7 @@ __global__ void CheckLast(const uint32_t* data, int64_t count, int world, const 
 using Right = DelayProbe<false, false>;
 using FlagFirst = DelayProbe<true, false>;
 using Stale = DelayProbe<false, true>;
-// Of words that hold a launch's number above a tag.
+// The launch's number in words that hold it above a tag.
 struct StaleLaunch : Right {
   static constexpr uint64_t kOne = uint64_t{1} << kLaunchTagBits;
   __device__ static bool HasReached(uint64_t value, uint64_t seen) {

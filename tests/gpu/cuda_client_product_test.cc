@@ -202,7 +202,7 @@ TEST_P(CudaClientProductTest, AFusedLaunchThatMeetsNobodySendsNothing) {
   }
 }
 
-// Peers that meet and then compute nothing: the kernel gives up in its sums, and no sum is told of.
+// Peers that meet and then compute nothing: the kernel gives up in its sums, and announces no sum.
 TEST_P(CudaClientProductTest, AFusedKernelThatGivesUpTellsNobody) {
   const ProductCase test{kReduce, kFused, GetParam(), 2048, 256, 64};
   ClientProductRanks ranks(&Machine(), test);

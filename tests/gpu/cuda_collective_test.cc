@@ -1,5 +1,5 @@
-// Collectives as one kernel a rank: every operation, type, size and place against a reference, bit by bit;
-// words and packets under random delays; ends by abort; and faults planted to show that these tests can fail.
+// Collectives as one kernel a rank: every operation, type, size and place against a reference, bit by bit.
+// Words and packets run under random delays, and end by abort. Planted faults show that these tests can fail.
 // Worlds of up to eight ranks: more ranks than GPUs share them, with so few blocks that all fit together.
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-// Memory of another process: by IPC handle and by descriptors, of the importer's GPU and of another, all of
-// which both see, their own first, as clients and engines do; and what is refused. Owner and importer are
-// children; this process never uses CUDA.
+// Memory of another process, by IPC handle and by descriptors, on the importer's GPU and on another. Both
+// processes see all GPUs, their own first, as clients and engines do. Also the refusals. Owner and importer
+// are children; this process never uses CUDA.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -110,8 +110,8 @@ void OwnIpcMemory(int socket) {
   ::pause();
 }
 
-// Of another GPU too: the driver gives the opener's GPU as that of the memory, so that it is the owner who
-// has to say where it lies.
+// Also memory of another GPU. The driver returns the opener's GPU as the memory's GPU, so the owner has to
+// say where it lies.
 void UseIpcMemory(int socket, pid_t owner, bool) {
   auto made = MakeCudaBackend({});
   MUST(made.ok());

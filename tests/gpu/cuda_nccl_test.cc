@@ -1,6 +1,6 @@
-// NCCL through the backend: bad ids are refused; a call whose peer never comes, and a communicator whose peer
-// never joins, end by an abort; what a grouped call costs the thread that makes it, on the communicator that
-// does not block and on the child that does (nccl.blocking).
+// NCCL through the backend. Bad ids are refused. A call whose peer never arrives, and a communicator whose
+// peer never joins, end by an abort. The cost of a grouped call for its thread is compared: on the
+// communicator that does not block, and on the child that does (nccl.blocking).
 #include <gtest/gtest.h>
 
 #include <algorithm>

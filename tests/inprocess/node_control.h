@@ -29,7 +29,7 @@ class Node {
   int world_size() const { return world_size_; }
   // The gRPC plugin for a client that is to be rank `rank`.
   std::unique_ptr<client::ClientControl> MakeControl(int rank);
-  // As tandemd does when a rank is lost: breaks the group on every engine, then tells every client.
+  // As tandemd does when a rank is lost: breaks the group on every engine, then notifies every client.
   void Break(const std::string& message, uint32_t who_rank);
   // Waits until the engine of `gpu` holds `items` launches.
   bool AwaitQueued(int gpu, int items);

@@ -1,6 +1,6 @@
-// All engines and all clients of a node in one process, each rank a thread: the client library, the channels,
-// the launch queue, the executor and the host backend together, for TSan to watch. Values are small integers:
-// sums are exact in any order.
+// All engines and all clients of a node in one process, each rank a thread. The client library, the channels,
+// the launch queue, the executor and the host backend run together, for TSan to watch. Values are small
+// integers: sums are exact in any order.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -34,8 +34,8 @@ BIN = os.environ.get("TANDEM_BIN_DIR", os.path.join(os.path.dirname(__file__), "
 IN_BUNDLE = os.path.exists(os.path.join(BIN, "../bundle.txt"))
 
 
-# Under MPS a server gives each client on a GPU hardware queues of its own, from one pool: with 32 each, the fourth process
-# (an engine, two ranks and another) is refused with CUDA_ERROR_OUT_OF_MEMORY. The tests start many clients.
+# Under MPS a server gives each client on a GPU separate hardware queues, from one pool. With 32 each, the fourth
+# process (an engine, two ranks and another) is refused with CUDA_ERROR_OUT_OF_MEMORY. The tests start many clients.
 if CUDA:
     os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = str(min(8, 32 // ENGINES_PER_GPU))
 

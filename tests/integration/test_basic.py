@@ -80,7 +80,7 @@ class Basic(TandemTest):
             bindings=[["ar.in", 0], ["ar.out", 0]],
         )
         self.assertIn("rank 1", failure.message)
-        clients[0].call("wait", plan="ar")  # told once
+        clients[0].call("wait", plan="ar")  # reported once
 
     def test_symmetric_tensors_signals_and_persistence(self):
         clients = self.group(3)

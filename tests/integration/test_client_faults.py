@@ -331,7 +331,7 @@ class ClientFaults(TandemTest):
         clients = self.group(3)
         self.all_reduce_plan(clients, count=65536)
         everybody(clients, "launch", plan="ar", times=20, bindings=[["ar.in", 0], ["ar.out", 0]])
-        # More than any machine ends in the pause: the ranks that stay launch until they are told.
+        # More than any machine ends in the pause: the remaining ranks launch until they get the failure.
         calls = [c.send("launch", plan="ar", times=10**7, bindings=[["ar.in", 0], ["ar.out", 0]]) for c in clients]
         time.sleep(0.05)
         clients[0].kill()
@@ -342,13 +342,13 @@ class ClientFaults(TandemTest):
 
     @own_gpus_only  # NCCL's
     def test_killed_while_collectives_of_nccl_run(self):
-        # Of so many bytes that a collective is under way nearly all the time.
+        # So many bytes that a collective is under way nearly all the time.
         bystanders = self.bystanders()
         clients = self.group(2, options={"nccl.min_ctas": "2", "nccl.max_ctas": "4"})
         self.assertEqual(self.all_reduce_plan(clients, count=1 << 20, algorithm="nccl")[0]["plan"]["algorithm"], "nccl")
         self.check_all_reduce(clients)
         bindings = [["ar.in", 0], ["ar.out", 0]]
-        # More than any machine ends: the rank that stays launches until it is told.
+        # More than any machine ends: the remaining rank launches until it gets the failure.
         calls = [c.send("launch", plan="ar", times=10**7, bindings=bindings) for c in clients]
         wait_until(lambda: any(e["state"] == "started" for e in self.daemon.ctl_json("queue")["entries"]), 10)
         clients[1].kill()

@@ -1,5 +1,5 @@
 """Jobs in containers, as namespaces make them: what works without the node's processes, IPC and network, and that root in a container
-that has the clients' directory cannot administer the node (docs/containers.md)."""
+that has the clients' directory cannot administer the node (docs/install.md)."""
 
 import os
 import shutil
@@ -104,7 +104,7 @@ class Containers(TandemTest):
         stats = self.daemon.ctl_json("stats")
         self.assertEqual((stats["cordoned"], stats["draining"], stats["sessions"]), (False, False, 1))
         client.call("check")
-        # It is the missing directory that keeps it out: whoever has that of the administrators is one.
+        # The missing directory keeps it out: a process with the administrators' directory is an administrator.
         mounted = [self.daemon.runtime_dir, self.daemon.admin_dir]
         cordoned = self.run_in("tandemctl", "cordon", folders=mounted)
         self.assertEqual(cordoned.returncode, 0, cordoned.stderr)

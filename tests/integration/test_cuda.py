@@ -12,7 +12,7 @@ MANY_CHUNKS = 150  # more than two messages of descriptors
 
 
 @cuda_only
-@own_gpus_only  # memory is registered by the name of its GPU, which is not a share of it
+@own_gpus_only  # memory is registered by the GPU's name, not by a share's
 class Cuda(TandemTest):
     gpus = 2
     shares = True

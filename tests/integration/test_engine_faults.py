@@ -137,11 +137,11 @@ class EngineFaults(TandemTest):
     def test_a_rank_that_notices_late_holds_nobody_up_for_ever(self):
         clients = self.group(2)
         self.all_reduce_plan(clients)
-        self.check_all_reduce(clients)  # all have ended: nobody is told by a launch in flight
+        self.check_all_reduce(clients)  # all have ended: no launch in flight reports it
         self.daemon.kill_engine(0)
         self.daemon.wait_engines()
         self.hear_restart(clients[0])
-        # Rank 0 goes on in the new generation; rank 1 has not launched since, and is told first.
+        # Rank 0 continues in the new generation; rank 1 has not launched since, and gets ABORTED first.
         clients[0].call("launch", plan="ar", bindings=BINDINGS)
         self.hear_restart(clients[1])
         clients[1].call("launch", plan="ar", bindings=BINDINGS)
@@ -226,11 +226,11 @@ class EngineFaults(TandemTest):
 
     def test_killed_while_collectives_of_nccl_run(self):
         clients = self.group(2)
-        # Of so many bytes that a collective is under way nearly all the time.
+        # So many bytes that a collective is under way nearly all the time.
         self.all_reduce_plan(clients, count=1 << 20, algorithm="nccl")
         self.check_all_reduce(clients)
         for _ in range(3):
-            # More than any machine ends: each rank launches until it is told.
+            # More than any machine ends: each rank launches until it gets the failure.
             calls = [client.send("launch", plan="ar", times=10**7, bindings=BINDINGS) for client in clients]
             wait_until(lambda: any(e["state"] == "started" for e in self.daemon.ctl_json("queue")["entries"]), 10)
             killed = self.kill(1)

@@ -20,7 +20,7 @@ os.setgid({os.getgid()})
 os.setuid({FLOODER})
 """
 
-# Idle connections to the clients' socket; each line of its output is how many it has opened so far.
+# Idle connections to the clients' socket; each output line is the number of connections so far.
 CONNECTIONS = """
 held, opened, told = [], 0, 0
 while True:

@@ -29,7 +29,7 @@ class EngineFaults(TandemTest):
         for client in clients:
             self.hear_restart(client)
         self.check_all_reduce(clients)
-        # The same again: what was told is told no more, and the next restart is.
+        # The same again: a reported restart is not reported twice, and the next one is.
         self.daemon.kill_engine(0)
         self.daemon.wait_engines()
         for client in clients:

@@ -88,7 +88,7 @@ class Release(TandemTest):
         self.why = "the daemon at .* is gone"
 
         def end_engines(_):
-            # Behind the back of a tandemd that stands still: it would tell of their end.
+            # While tandemd is stopped, since it would announce their end.
             pids = self.daemon.engine_pids()
             self.daemon.process.send_signal(signal.SIGSTOP)
             wait_until(lambda: stands_still(self.daemon.process.pid), 20, "tandemd does not stop")

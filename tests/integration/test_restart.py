@@ -261,7 +261,7 @@ class AtAnyMoment(RestartTest):
         self.check_engines_stay()
         self.check_nothing_was_lost(clients)
         everybody(clients, "detach")
-        # What a kill has left half done is gone, too.
+        # Work that a kill has left half done is gone, too.
         wait_until(lambda: self.daemon.ctl_json("stats")["segment_bytes"] == 0, 10, "memory stays")
 
 

@@ -22,7 +22,7 @@ TOPS = (
 SOURCES = (".c", ".cc", ".cu", ".cuh", ".h", ".py")
 COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 
-# What a definition looks like; the name is what the group catches.
+# The form of a definition; the group catches the name.
 WORD = re.compile(
     r"\busing\s+(Word)\s*=|\btypedef\b[^;]*\b(Word)\s*;|\b(?:class|struct|union)\s+(Word)\s*(?:final\s*)?[:{]"
 )

@@ -28,7 +28,7 @@ def test_nothing_serves_cpu_tensors_before(name):
     assert not tandem.torch.installed()
     try:
         if CUDA:
-            raise NotImplementedError  # symm_mem has kernels of its own there
+            raise NotImplementedError  # symm_mem has its kernels there
         OPS.fused_matmul_reduce_scatter(rand(4, 4), rand(4, 4), "sum", 0, name)
         raise AssertionError("there is a kernel")
     except NotImplementedError:

@@ -290,7 +290,7 @@ def test_opcheck(name):
     ]
     for op, arguments, named in cases:
         every = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
-        # torch compares no fp8 tensors on the CPU, which the first of its tests does.
+        # torch compares no fp8 tensors on the CPU, which torch's first test does.
         torch.library.opcheck(getattr(OPS, op).default, arguments, named, test_utils=every["scaled" in op :])
     with torch.no_grad():
         for op, arguments, out in (

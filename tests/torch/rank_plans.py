@@ -44,7 +44,7 @@ def test_rows_are_padded_to_buckets(name):
             near(product, want @ b + bias)
             near(OPS.matmul_reduce_scatter(wide, b, "sum", 0, name), reference.reduce_scatter(wide @ b, "sum", 0, name))
             near(OPS.matmul_all_reduce(a, b, "avg", name, bias), reference.all_reduce(a @ b, "avg", name) + bias)
-        # Of the rows 1 to 8 two plans an op are left, and one for 9.
+        # Two plans an op are left for the rows 1 to 8, and one for 9.
         shapes = [info["op"] for info in tandem.torch.attach(name).plans.infos()]
         assert sorted(shapes) == sorted(3 * ["all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce"]), shapes
         before = _native.counts().launched

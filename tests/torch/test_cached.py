@@ -24,7 +24,8 @@ class Cached(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             for _ in range(2):
                 env = {"TORCHINDUCTOR_CACHE_DIR": folder, "TANDEM_TEST_PATIENCE": "60"}
-                # Of other programs under the same settings, also of one in which nothing is fused: not this one's.
+                # Graphs of other programs under the same settings are not this one's, also of a program in which
+                # nothing is fused.
                 for at, records in enumerate(sorted(pathlib.Path(folder).glob("tandem/*/*.json"))):
                     other = [one | {"reason": "of another program"} for one in json.loads(records.read_text())]
                     records.with_name(f"0123456789a{at}.json").write_text(json.dumps(other))

@@ -1,8 +1,11 @@
-"""Combines tuning tables of several sittings: combine.py OUT TABLE…
+"""Combines tuning tables of several sittings: combine.py [--ship] OUT TABLE…
 
 Which of two algorithms is faster by a percent changes from sitting to sitting. An entry of the result has the candidates that every
 table with this entry has measured, with the means of their figures over these tables and all their samples; what was refused, when, and by
-which version is the last table's. No GPU, no torch."""
+which version is the last table's. No GPU, no torch.
+
+--ship keeps what a table that ships needs: at most three candidates an entry, each the fastest of its kind. So an entry still decides
+where a request or a configuration rules a kind out. Algorithms that run on request only are left out."""
 
 import re
 import sys
@@ -12,6 +15,9 @@ import tomllib
 HEAD = "# Measured times of algorithms: docs/algorithms.md. Written by tandemd; `tandemctl tuning` shows it.\n"
 KEY = ("gpu", "topology_class", "world_size", "op", "types", "scales", "traits", "shape")
 FIGURES = ("median_us", "p10_us", "p90_us")
+MOST_SHIPPED = 3
+ON_REQUEST = ("ring", "tiled_two_shot")
+ONE_AFTER_THE_OTHER = ("unfused", "low_latency", "nccl")
 
 
 def key_of(entry):
@@ -54,22 +60,39 @@ def entry_text(entry):
     return "\n".join(["[[entry]]", *lines, "]\n"])
 
 
-def combine(texts):
-    """The combined table's text, of tables' texts from the oldest to the latest."""
+def kind_of(op, algorithm):
+    """Algorithms of a kind replace each other: of a product and its collective one after the other, one is enough."""
+    return ONE_AFTER_THE_OTHER[0] if "matmul" in op and algorithm in ONE_AFTER_THE_OTHER else algorithm
+
+
+def to_ship(entry):
+    """The entry with the fastest candidates of the MOST_SHIPPED fastest kinds."""
+    kept = {}
+    for candidate in entry["candidates"]:
+        if "refused" not in candidate and candidate["algorithm"] not in ON_REQUEST:
+            kept.setdefault(kind_of(entry["op"], candidate["algorithm"]), candidate)
+    return {**entry, "candidates": list(kept.values())[:MOST_SHIPPED]}
+
+
+def combine(texts, ship=False):
+    """The combined table's text, of tables' texts from the oldest to the latest. `ship`: as a table that ships."""
     same = {}
     for text in texts:
         for entry in tomllib.loads(text)["entry"]:
             same.setdefault(key_of(entry), []).append(entry)
-    return "\n".join([HEAD + "format = 1\n", *(entry_text(combined(entries)) for entries in same.values())])
+    entries = [combined(one) for one in same.values()]
+    return "\n".join([HEAD + "format = 1\n", *(entry_text(to_ship(entry) if ship else entry) for entry in entries)])
 
 
-def main(out, *tables):
+def main(*arguments):
+    ship = arguments[:1] == ("--ship",)
+    out, *tables = arguments[1:] if ship else arguments
     texts = []
     for table in tables:
         with open(table) as file:
             texts.append(file.read())
     with open(out, "w") as file:
-        file.write(combine(texts))
+        file.write(combine(texts, ship))
 
 
 if __name__ == "__main__":

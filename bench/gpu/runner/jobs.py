@@ -240,7 +240,7 @@ def shared_jobs(bundle, results, count):
     gpus = max(share for share in (1, 2, 4) if share <= max(count, 1))
     for world in (world for world in (4, 8) if world > count):
         engines = str(world // gpus)
-        # Each process has hardware queues of its own, out of one pool a GPU.
+        # Each process has separate hardware queues, out of one pool a GPU.
         environment = {
             "CUDA_DEVICE_MAX_CONNECTIONS": str(min(8, 32 * gpus // world)),
             "TANDEM_TEST_BACKEND": "cuda",

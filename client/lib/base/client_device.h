@@ -36,7 +36,7 @@ class LaunchStream {
  public:
   virtual ~LaunchStream() = default;
   // Names the stream among all streams of the process, for ever: unlike its handle, never given to another.
-  // Not 0, and below 2^63. Not for a stream that captures: CUDA does not tell it then.
+  // Not 0, and below 2^63. Not for a stream that captures: CUDA has no answer then.
   virtual Result<uint64_t> Id() = 0;
   // FAILED_PRECONDITION when the capture has been invalidated.
   virtual Result<bool> IsCapturing() = 0;

@@ -74,7 +74,7 @@ struct FamilyInfo {
   plan::RowTable table;
 };
 
-// Of a plan that is placed in the client: what this rank needs to launch it.
+// This rank's data for launches of a plan that is placed in the client.
 struct ClientPlacementInfo {
   plan::RankProgram program;
   UniqueFd verdict_page;
@@ -93,13 +93,14 @@ struct MeasuredTime {
   double median_us = 0, p10_us = 0, p90_us = 0;
 };
 
-// What a rank tells beside its request when it prepares: of times (autotune.h), and of its launches.
+// Sent by a rank beside its request when it prepares: measured times (autotune.h), and the number of
+// launches.
 struct PrepareTuning {
   bool can_measure = false;                          // asks what to time first
   PlanPlacement placement = PlanPlacement::kEngine;  // of `times`
   std::vector<MeasuredTime> times;
   std::string cannot_measure;       // why this rank cannot, though it was asked to; empty: it can
-  uint64_t next_client_launch = 0;  // the number of its next client-placed launch; 0: not known
+  uint64_t next_client_launch = 0;  // the number of the next client-placed launch; 0: not known
 };
 
 struct PreparedPlan {

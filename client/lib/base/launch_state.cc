@@ -114,7 +114,7 @@ std::optional<Status> ClientPlanState::Take(uint64_t stream, Kind kind) {
       const bool aborted = failure.status.code() == Code::kAborted;
       if (kind != Kind::kAny && (kind == Kind::kAborted) != aborted) return false;
       if (stream != kAnyStream && failure.stream != stream && failure.stream != kReplays) return false;
-      // One call of this rank tells a restart instead of making its launch, whichever plan's: the other ranks
+      // One call of this rank, of any plan, reports a restart instead of making its launch: the other ranks
       // count on that.
       return kind != Kind::kAborted || Released() || group_->MoveOn(failure.generation);
     });

@@ -37,17 +37,17 @@ class ClientGroupState {
   // Why no launch can be made any more; OK while they can.
   Status Broken() const;
 
-  // True if a launch would still carry an older generation than the engines have, and the user has not been
-  // told of the restart: tell, then MoveOn.
+  // True if a launch would still carry an older generation than the engines have, and no call has reported
+  // the restart: report it, then MoveOn.
   bool Outdated() const {
     return latest_.load(std::memory_order_acquire) > generation() &&
            !awaiting_.load(std::memory_order_acquire);
   }
-  // The user is told that launches of `told` were cut off: later ones carry a newer generation. False if
-  // another call has told it already.
+  // A call reports that launches of generation `told` were ended, and later launches carry a newer
+  // generation. False if another call has reported it already.
   bool MoveOn(uint64_t told);
-  // The generation for a new launch. Waits up to `deadline` if the user was told of a restart and the engines
-  // are not back yet; UNAVAILABLE then.
+  // The generation for a new launch. Waits up to `deadline` if a restart was reported and the engines are not
+  // back yet; UNAVAILABLE then.
   Result<uint64_t> ForLaunch(Milliseconds deadline);
 
   std::atomic<uint64_t> pending{0};  // launches pushed and not known to have ended
@@ -64,7 +64,7 @@ class ClientGroupState {
 };
 
 inline constexpr uint64_t kAnyStream = 0;
-// Where replays of captured launches are counted: a graph may be launched on any stream, so any call tells
+// Where replays of captured launches are counted: a graph may be launched on any stream, so any call reports
 // their failures.
 inline constexpr uint64_t kReplays = ~uint64_t{0};
 
@@ -105,12 +105,12 @@ class ClientPlanState {
   std::pair<std::shared_ptr<StreamChannel>, uint64_t> Follow(StreamChannel& channel, uint64_t sequence);
 
   bool HasFailed() const { return failure_count_.load(std::memory_order_acquire) != 0; }
-  // Keeps a failure for the next call. `stream` is where the launch was made (LaunchStream::Id()). Of the
-  // launches that one restart cut off, only the first is kept. `again`: a replay of a captured launch. Of
-  // replays, one failure of each code is kept until a call returns it.
+  // Keeps a failure for the next call. `stream` is where the launch was made (LaunchStream::Id()). Only the
+  // first of the launches that one restart ended is kept. `again`: a replay of a captured launch. One failure
+  // of replays is kept for each code until a call returns it.
   void Fail(uint64_t stream, uint64_t generation, const Status& status, bool again = false);
-  // Takes the oldest failure, of `stream` and of replays only unless kAnyStream; tells the group if it was a
-  // restart's.
+  // Takes the oldest failure, of `stream` and of replays only unless kAnyStream; notifies the group if it was
+  // a restart's.
   std::optional<Status> TakeFailure(uint64_t stream) { return Take(stream, Kind::kAny); }
   // The same, but only failures that a restart caused and that no call has returned yet, of this plan or
   // another. The others are left to Wait and Query. TakeOther: all failures that no restart caused.
@@ -137,7 +137,7 @@ class ClientPlanState {
   std::atomic<uint64_t> pending_{0};
   std::atomic<bool> released_{false};
   std::mutex last_mutex_;
-  // Of the last launch on a stream outside captures. The address is that of the channel while it lives.
+  // The channel of the last launch on a stream outside captures. The address is the channel's while it lives.
   std::weak_ptr<StreamChannel> last_channel_;
   const StreamChannel* last_address_ = nullptr;
   uint64_t last_sequence_ = 0;

@@ -28,7 +28,7 @@
 
 namespace tandem::client {
 
-// Registrations that have lost their last holder, to be told to the daemon by whoever may call it next.
+// Registrations that have lost their last holder. The next thread that may call the daemon reports them.
 struct EndedRegistrations {
   // In a forked child, where they are the parent's to end and another thread may have held a lock.
   bool InChild() const { return born != ForkCount(); }
@@ -134,7 +134,7 @@ class Registrations {
   };
   using ForeignMap = std::multimap<uintptr_t, std::shared_ptr<ForeignRegistration>>;
 
-  // Of any GPU's share if `gpu_uuid` is empty.
+  // Finds one of any GPU's share if `gpu_uuid` is empty.
   std::shared_ptr<ForeignRegistration> Find(ClientDevice& device, uintptr_t address, size_t bytes,
                                             std::string_view gpu_uuid) const;
   // The name that the daemon has for the device, for a rank on `gpu_uuid` (empty: the last that joined).

@@ -173,8 +173,9 @@ void StreamChannel::ReapCapturedLocked(int index) {
     slot.plan->Fail(kReplays, slot.generation, outcome.status, true);
   }
   if (!Released()) return;
-  // Nobody takes a released channel's doorbells any more: one that rings is a replay since the last look. One
-  // that the engine had taken may have been cut off by the release, so that is told in any case, but once.
+  // Nobody takes a released channel's doorbells any more: one that rings is a replay since the last look. A
+  // replay that the engine had taken may have been ended by the release, so it is reported in any case, but
+  // once.
   bool rang = producer_.doorbell(index)->exchange(0, std::memory_order_acq_rel) != 0;
   if (rang || !slot.cut_off)
     slot.plan->Fail(kReplays, slot.generation, producer_.words().ClosedStatus(), rang);

@@ -37,10 +37,9 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
   uint64_t stream_id() const { return stream_id_; }
 
   // Pushes `entry` and enqueues its arrival and its wait. If the plan's launch before was made on another
-  // channel, the stream arrives when that one is done. `told` says that the caller returns a failure of this
-  // launch itself, so that its outcome is not returned twice. `bound` is taken over once it is pushed.
-  // RESOURCE_EXHAUSTED with reason RING_FULL when there is no room now, UNAVAILABLE once released; nothing
-  // was enqueued then.
+  // channel, the stream arrives when that one is done. `told`: the caller returns a failure of this launch
+  // itself, so its outcome is not returned twice. `bound` is taken over once it is pushed. RESOURCE_EXHAUSTED
+  // with reason RING_FULL when there is no room now, UNAVAILABLE once released; nothing was enqueued then.
   Status Launch(LaunchEntry* entry, const std::shared_ptr<ClientPlanState>& plan, LaunchStream* stream,
                 bool told, BoundRegistrations* bound);
   // The same for a stream that captures: every replay of the graph is a launch. `keep_alive` and `bound` are
@@ -66,8 +65,7 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
   bool Idle();
   // The lock that keeps it so; without the lock if it is not.
   std::unique_lock<std::mutex> LockIdle();
-  // The stream has passed all of the channel's words, as far as they tell; false while a launch is being
-  // made.
+  // The stream has passed all words of the channel, as far as they show; false while a launch is being made.
   bool Drained();
 
   // A graph has let go of `slot`; called from any thread, also a stream's own.

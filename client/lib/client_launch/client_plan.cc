@@ -19,7 +19,7 @@ struct PlanMemory {
   std::shared_ptr<ClientGroup> group;
 };
 
-// Of the signal area that the kernels need.
+// Bytes of the signal area that the kernels need.
 uint64_t LeastSignalBytes(const ClientPlacementInfo& info) {
   const plan::RankProgram& program = info.program;
   if (info.family != nullptr && info.family->group.packet_kernels) return plan::kClientSignalAreaBytes;

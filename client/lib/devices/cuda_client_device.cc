@@ -211,8 +211,8 @@ Result<bool> CudaClientDevice::Exchange32(const std::string& gpu_uuid, uint32_t*
   }
   CUstream stream = device->service_stream();
   auto address = reinterpret_cast<CUdeviceptr>(word);
-  // A look takes its time whatever the caller's deadline: with none left, a signal that has come would be
-  // missed.
+  // A look has this time even without any left of the caller's deadline: otherwise a signal that has arrived
+  // would be missed.
   const Clock::time_point read_by = std::max(deadline, Clock::now() + kReadTime);
   // A copy that an earlier call gave up on may still be on its way into the page.
   TANDEM_ASSIGN_OR_RETURN(bool idle, AwaitServiceStream(*device, read_by));

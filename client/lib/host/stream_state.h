@@ -65,7 +65,7 @@ struct CaptureState {
   bool ended = false;
   std::vector<GraphNode> nodes;
   std::vector<Clock> clocks;   // by branch
-  std::vector<uint64_t> work;  // by branch: its clock at its last piece of work
+  std::vector<uint64_t> work;  // by branch: the clock at the last piece of work
   std::vector<Clock> records;  // by record: the clock of its branch then
   std::vector<std::shared_ptr<void>> user_objects;
 };
@@ -87,7 +87,7 @@ struct StreamState {
   std::shared_ptr<CaptureState> capture;  // null: not capturing
   int branch = 0;
 
-  // The capture if it goes on; forgets one that its origin has ended. Holds `mutex`.
+  // The capture under way, or null; forgets a capture that its origin has ended. Holds `mutex`.
   CaptureState* ActiveCapture();
 };
 

@@ -89,12 +89,14 @@ TEST(TuneSetup, CandidatesAreReadAndNamed) {
   }
 }
 
-TEST(TuneSetup, ByDefaultEveryAlgorithmIsTried) {
-  const auto names = Names(DefaultCandidates(Op::kMatmulReduceScatter, 4));
-  for (const char* name : {"pipeline", "pipeline x3", "ring", "ring 16x2", "fused", "unfused", "nccl"}) {
-    EXPECT_THAT(names, testing::Contains(name));
-  }
-  EXPECT_THAT(Names(DefaultCandidates(Op::kAllReduce, 4)),
+TEST(TuneSetup, ByDefaultAllAreTriedButThoseOnRequestOnly) {
+  EXPECT_THAT(
+      Names(DefaultCandidates(Op::kMatmulReduceScatter)),
+      ElementsAre("pipeline", "pipeline x3", "pipeline x4", "fused", "low_latency", "unfused", "nccl"));
+  EXPECT_THAT(Names(DefaultCandidates(Op::kMatmulAllReduce)),
+              ElementsAre("fused", "low_latency", "unfused", "nccl"));
+  EXPECT_TRUE(ParseCandidates("tiled_two_shot:x4", Op::kMatmulAllReduce).ok()) << "by name";
+  EXPECT_THAT(Names(DefaultCandidates(Op::kAllReduce)),
               ElementsAre("one_shot", "two_shot", "hybrid_cube_mesh", "copy_engine", "low_latency", "nccl"));
 }
 

@@ -1,4 +1,4 @@
-// Listings that one reply does not hold: bounded, told, and gone on with.
+// Listings that one reply does not hold: bounded, marked as truncated, and continued.
 #include <gmock/gmock.h>
 
 #include <map>

@@ -32,7 +32,7 @@ struct CgroupLimits {
 };
 
 // Quotas; each one that is reached answers RESOURCE_EXHAUSTED with limit, usage and who, reason
-// "QUOTA_<NAME>". Of one uid unless it says otherwise.
+// "QUOTA_<NAME>". A quota is one uid's unless its comment says otherwise.
 struct ControlLimits {
   uint64_t sessions = 256;  // of the node
   uint64_t sessions_per_uid = 128;
@@ -76,10 +76,10 @@ enum class LogSeverity { kDebug, kInfo, kWarning, kError };
 struct ControlOptions {
   std::string backend = "host";
   std::string daemon_version = "0.1.0";
-  std::string grpc_socket;  // told to clients in the answer to Attach
+  std::string grpc_socket;  // sent to clients in the answer to Attach
   Topology topology;        // of the node; positions are the engines' GPU indexes
   uint32_t hardware_queues = 32;
-  // Of calls that carry none.
+  // Deadlines of calls that carry none.
   std::chrono::milliseconds default_deadline{TANDEM_DEFAULT_DEADLINE_MS};
   std::chrono::milliseconds maximal_deadline{600000};
   std::chrono::milliseconds default_launch_deadline = kDefaultLaunchDeadline;
@@ -94,7 +94,7 @@ struct ControlOptions {
   bool verify_plans = false;
   // Plans take fused kernels unasked where they are predicted to be the fastest.
   bool fused_by_choice = false;
-  // Of plans of groups that have no option "placement".
+  // The placement in groups that have no option "placement".
   plan::PlanPlacement placement = plan::PlanPlacement::kAuto;
   ControlLimits limits;
   // The first rule that fits a session decides. None at all: everybody may use all GPUs.

@@ -66,7 +66,7 @@ class EngineMailbox {
   // The same for a batch; without one, an error is dropped (the engine has ended, or never knew the thing).
   void Post(engine::v1::Command command, std::vector<SharedFd> fds = {},
             const std::shared_ptr<CommandBatch>& batch = nullptr);
-  // Allocates a segment; `take` receives its descriptor before the batch is told.
+  // Allocates a segment; `take` receives its descriptor before the batch is notified.
   void PostAllocate(uint64_t segment_id, uint64_t bytes, std::function<void(SharedFd)> take,
                     const std::shared_ptr<CommandBatch>& batch);
 

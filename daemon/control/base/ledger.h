@@ -44,11 +44,11 @@ std::string OwnerOf(const std::string& cgroup);
 bool IsOfJob(const std::string& cgroup);
 
 // Whom something is charged to. A group, its plans and its segments are charged to its rank 0, all else to
-// the session that asked. An empty cgroup (the kernel did not tell) is not accounted for; the uid is.
+// the session that asked. An empty cgroup (not known to the kernel) is not accounted for; the uid is.
 struct Payer {
   uint32_t uid = 0;
   std::string cgroup;
-  // What AllowRule::Fits asks for beside the uid: the session's gid and its own cgroup.
+  // Compared by AllowRule::Fits beside the uid: the session's gid and its own cgroup.
   uint32_t gid = 0;
   std::string path = {};
 };
@@ -59,10 +59,10 @@ class Ledger {
 
   // Accounts that have more than the new limits allow keep it, and get nothing more.
   void SetLimits(const ControlLimits& limits) { limits_ = limits; }
-  // The limits of the first rule that fits a payer take the place of the others, if it has any. What uids and
-  // cgroups have under several rules counts together.
+  // The limits of the first rule that fits a payer take the place of the others, if it has any. Resources of
+  // uids and cgroups under several rules count together.
   void SetRules(std::vector<AllowRule> rules) { rules_ = std::move(rules); }
-  // Of uids and cgroups, for this payer.
+  // Limits of uids and cgroups, for this payer.
   const ControlLimits& LimitsOf(const Payer& payer) const;
 
   // Whether `payer` may have `amount` more. RESOURCE_EXHAUSTED, reason "QUOTA_<NAME>", with limit, usage and
@@ -82,7 +82,7 @@ class Ledger {
   // Gives back what was charged. An account without anything is forgotten.
   void Refund(const Payer& payer, Resource resource, uint64_t amount);
 
-  // By the quota's key in the configuration, for quotas that have one: the part of its limit that the account
+  // By the quota's key in the configuration, for quotas that have one: the part of the limit that the account
   // with the largest part uses, 0 to 1. A uid's and a cgroup's limits count as one quota. An account's limits
   // are those of the payer that was charged last.
   std::map<std::string, double> LargestUse() const;

@@ -3,7 +3,7 @@
 namespace tandem::daemon {
 namespace {
 
-// Measured on H200s under one server, an empty plan (docs/performance-launches.md): alone on one rank, in a
+// Measured on H200s under one server, an empty plan (bench/figures/launches.md): alone on one rank, in a
 // graph on two (10.0 to 11.4 us in four runs), rounded up. No other model or world is promised it.
 constexpr char kFastCostOfOne[] =
     "the hand-over of an empty launch took 8 us where it was measured (H200, one rank)";
@@ -20,9 +20,9 @@ std::string MpsText(const MpsEndpoint& endpoint) {
 
 }  // namespace
 
-Placement DescribePlacement(const std::string& backend, const std::vector<RankPlacement>& ranks) {
+Placement DescribePlacement(bool on_gpu, const std::vector<RankPlacement>& ranks) {
   Placement placement;
-  if (backend != "cuda") return placement;
+  if (!on_gpu) return placement;
   std::string apart;
   for (const RankPlacement& rank : ranks) {
     if (ShareMpsServer(rank.client, rank.engine)) continue;

@@ -2,7 +2,7 @@
 //
 // The cost of running a group's kernels in engines and not in the clients' processes, as text for plans
 // and joins. Kernels of two processes run side by side on a GPU only under one MPS server; without, the GPU's
-// time slices pass from one to the other (figures: docs/performance-launches.md). Copy engines are never
+// time slices pass from one to the other (figures: bench/figures/launches.md). Copy engines are never
 // sliced. Pure.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace tandem::daemon {
 // How one rank's client and engine are placed.
 struct RankPlacement {
   std::string name;    // "rank 2"
-  MpsEndpoint client;  // as the client told when it attached
+  MpsEndpoint client;  // as the client gave it when it attached
   MpsEndpoint engine;  // that the engine's process was started with
 };
 
@@ -27,8 +27,8 @@ struct Placement {
   bool slow = false;  // some rank's client and engine take turns
 };
 
-// For the ranks of a group. On the host backend every process runs on the CPU's own terms: never slow.
-Placement DescribePlacement(const std::string& backend, const std::vector<RankPlacement>& ranks);
+// For the ranks of a group. Engines that are not on a GPU run on the CPU's own terms: never slow.
+Placement DescribePlacement(bool on_gpu, const std::vector<RankPlacement>& ranks);
 
 // OK, or FAILED_PRECONDITION with reason SLOW_PLACEMENT where `strictness` refuses this placement.
 Status CheckPlacement(const Placement& placement, OnSlowPlacement strictness);

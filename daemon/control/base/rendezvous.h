@@ -37,7 +37,7 @@ class Rendezvous {
   size_t world() const { return slots_.size(); }
   Phase phase() const TANDEM_REQUIRES(registry_mutex) { return phase_; }
   bool over() const TANDEM_REQUIRES(registry_mutex) { return phase_ == Phase::kOver; }
-  // Of all ranks; OK before the end.
+  // The verdict of all ranks; OK before the end.
   const Status& verdict() const TANDEM_REQUIRES(registry_mutex) { return verdict_; }
 
   // Takes `rank`'s slot for a call with this deadline.
@@ -45,8 +45,8 @@ class Rendezvous {
   bool Taken(size_t rank) const TANDEM_REQUIRES(registry_mutex) { return slots_[rank].taken; }
   // The rank's call was cancelled, and the rank has not come again.
   bool GaveUp(size_t rank) const TANDEM_REQUIRES(registry_mutex) { return slots_[rank].gave_up; }
-  // Gives up the slots whose calls have been cancelled and do not know it yet: to be called before slots are
-  // looked at, so that whoever cancels a call can rely on it.
+  // Gives up the slots whose calls have been cancelled and do not know it yet. Call it before slots are
+  // looked at, so that a caller that cancels can rely on it.
   void DropCancelled() TANDEM_REQUIRES(registry_mutex);
   // A rank that gave its slot up is of no concern to the others any more.
   void Forget(size_t rank) TANDEM_REQUIRES(registry_mutex) { slots_[rank].gave_up = false; }

@@ -30,7 +30,7 @@ class TransferTable {
   // overlaps, no descriptors). RESOURCE_EXHAUSTED: too many are open.
   Status Add(uint64_t transfer_id, uint32_t index, uint32_t total, ForeignFds fds);
 
-  // The transfer ends with `why`, its descriptors are closed, and whoever claims it is told.
+  // The transfer ends with `why`, its descriptors are closed, and a call that claims it gets `why`.
   void Refuse(uint64_t transfer_id, Status why);
 
   // Waits for all parts and hands the descriptors over. NOT_FOUND names the transfer if it did not come.

@@ -59,8 +59,8 @@ Status RenewalService::RenewEngines(const std::shared_ptr<GroupRecord>& group, c
     return command;
   };
   Status status;
-  // What was posted before goes first: launches by gRPC. The answers come when launches have ended, so they
-  // do not come through mailboxes, where nothing may wait behind them.
+  // Commands that were posted before go first: launches by gRPC. The answers come when launches have ended,
+  // so they do not come through mailboxes, where nothing may wait behind them.
   auto before = std::make_shared<CommandBatch>();
   {
     RegistryLock lock(registry);
@@ -147,7 +147,7 @@ Result<v1::RenewGroupReply> RenewalService::Ready(RegistryLock& lock, GroupRecor
       for (VerdictPage& page : group.client.pages) page.Clear();
       group.client.stalled = Status::Ok();
       group.failures.clear();
-      // Of client-placed launches: their reports carry it.
+      // The count for client-placed launches: their reports carry it.
       if (!group.client.pages.empty()) ++group.client.renewals;
       core_.registry.Touch(group);
       renewal->ready.End(Status::Ok());

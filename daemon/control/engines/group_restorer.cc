@@ -28,12 +28,12 @@ void GroupRestorer::Restore(const std::shared_ptr<GroupRecord>& group) {
   RegistryLock lock(registry);
   registry.Touch(*group);
   if (group->state() != GroupState::kSuspended) {
-    // It broke or ended meanwhile: the engines forget again what they have just been told.
+    // It broke or ended meanwhile: the engines forget the group that they have just received.
     installer_.Uninstall(*group, -1);
     return;
   }
-  // An engine that had been told may have ended before the last one was: its end passed over a suspended
-  // group.
+  // An engine that had received the group may have ended before the last one did: its end passed over a
+  // suspended group.
   if (status.ok() && !installer_.SameEngines(*group)) {
     status = Unavailable("an engine ended while the group was restored");
   }

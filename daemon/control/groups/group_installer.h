@@ -29,7 +29,7 @@ class GroupInstaller {
   // Takes the group off its engines; that of `except_gpu` (-1: none) has gone. Commands are executed in
   // order, so lanes have drained before segments are removed.
   void Uninstall(GroupRecord& group, int except_gpu) TANDEM_REQUIRES(registry_mutex);
-  // Whether the engines are those that Install has told of the group.
+  // Whether the engines are those that Install has sent the group to.
   bool SameEngines(const GroupRecord& group) const TANDEM_REQUIRES(registry_mutex);
 
   // Waits until the engines hold the group. DEADLINE_EXCEEDED, reason ENGINE_DOWN; UNAVAILABLE with the cure
@@ -49,7 +49,7 @@ class GroupInstaller {
 
   void PostWorkspace(GroupRecord& group, const std::shared_ptr<CommandBatch>& batch)
       TANDEM_REQUIRES(registry_mutex);
-  // Of a symmetric tensor.
+  // Posts the registration of a symmetric tensor.
   void PostRegistration(GroupRecord& group, uint64_t registration_id,
                         const std::shared_ptr<CommandBatch>& batch) TANDEM_REQUIRES(registry_mutex);
 

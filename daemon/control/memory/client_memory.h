@@ -29,7 +29,7 @@ class ClientMemoryService {
   // Writes what `rank` needs of `plan` into `message`, and returns the descriptors in the message's order.
   std::vector<SharedFd> Describe(const GroupRecord& group, const PlanRecord::InClient& plan, size_t rank,
                                  v1::ClientPlacement* message) const TANDEM_REQUIRES(registry_mutex);
-  // Sends the new engine of `gpu` the verdict pages of its groups, to keep for the next tandemd.
+  // Sends the new engine of `gpu` the verdict pages of the GPU's groups, to keep for the next tandemd.
   void SendAgain(int gpu) TANDEM_REQUIRES(registry_mutex);
   // Gives everything of an ending group back. Members' mappings live on.
   void Remove(GroupRecord& group) TANDEM_REQUIRES(registry_mutex);

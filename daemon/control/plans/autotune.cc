@@ -24,6 +24,7 @@ bool CanBe(const v1::MeasuredTime& time) {
 std::vector<Algorithm> WorthMeasuring(const plan::OperationPlan& plan) {
   std::vector<Algorithm> measure = {plan.algorithm};
   for (const Algorithm algorithm : plan::OtherAlgorithms(plan)) {
+    if (plan::MeasuredOnRequestOnly(algorithm)) continue;
     const auto refused = std::find_if(plan.refused.begin(), plan.refused.end(),
                                       [&](const auto& each) { return each.algorithm == algorithm; });
     if (measure.size() == kMaxMeasured || refused->predicted_us > kWorthTrying * plan.predicted_us) break;

@@ -15,7 +15,8 @@
 namespace tandem::daemon {
 
 // The algorithms that a measurement may find faster than `plan`'s, which comes first: at most four, those
-// with the least predicted times. Empty where `plan` has no rival.
+// with the least predicted times. Algorithms that are measured on request only are no rivals. Empty where
+// `plan` has no rival.
 std::vector<Algorithm> WorthMeasuring(const plan::OperationPlan& plan);
 
 // A warning that names the ranks that could not measure, and why; empty if all could.

@@ -1,10 +1,12 @@
 #include "daemon/control/plans/plan_service.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "common/row_requests.h"
 #include "daemon/control/base/blame.h"
+#include "daemon/control/base/capabilities.h"
 #include "daemon/control/base/status_proto.h"
 #include "daemon/control/base/validate.h"
 #include "daemon/control/groups/group_service.h"
@@ -21,7 +23,7 @@
 namespace tandem::daemon {
 namespace {
 
-// What a plan in the client does not promise as an engine's does (docs/client-placement.md).
+// Limits of a plan in the client that an engine's does not have (docs/client-placement.md).
 constexpr char kClientPromises[] = "all ranks must launch in one order, and a deadline stalls the group";
 
 // The memory that tandemd keeps for a plan until it is released: its key, and each engine's command.
@@ -41,7 +43,8 @@ std::string NameOf(const GroupRecord& group, const std::string& key) {
 }  // namespace
 
 Result<std::shared_ptr<PrepareRendezvous>> PlanService::Enter(GroupRecord& group, size_t rank,
-                                                              const std::string& key, const std::string& text,
+                                                              const std::string& key,
+                                                              const OpRequest& request,
                                                               const Waiter& waiter) {
   auto it = group.prepares.find(key);
   if (it != group.prepares.end()) {
@@ -50,7 +53,7 @@ Result<std::shared_ptr<PrepareRendezvous>> PlanService::Enter(GroupRecord& group
     if (failed && old.Acknowledged(rank)) {
       group.prepares.erase(it);  // this rank has the verdict: another attempt
       it = group.prepares.end();
-    } else if (!failed && old.Taken(rank) && old.requests[rank] != text) {
+    } else if (!failed && old.Taken(rank) && old.requests[rank] != request) {
       return InvalidArgument(NameOf(group, key) + " was prepared by this rank with another request")
           .WithDetail(BlameRank("KEY_REUSED", static_cast<int>(rank), "key"));
     } else if (!failed && old.over()) {
@@ -73,7 +76,7 @@ Result<std::shared_ptr<PrepareRendezvous>> PlanService::Enter(GroupRecord& group
   const std::shared_ptr<PrepareRendezvous> rendezvous = it->second;
   if (rendezvous->phase() == Rendezvous::Phase::kGathering) {
     rendezvous->Take(rank, waiter.deadline);
-    rendezvous->requests[rank] = text;
+    rendezvous->requests[rank] = request;
   }
   return rendezvous;
 }
@@ -93,11 +96,10 @@ Result<v1::PrepareReply> PlanService::Prepare(const SessionRef& session, const v
   TANDEM_ASSIGN_OR_RETURN(OpRequest asked, ParseOpRequest(request.request(), world));
   TANDEM_ASSIGN_OR_RETURN(const OpRequest parsed, AtBound(asked, world));
   TANDEM_RETURN_IF_ERROR(installer_.AwaitInstalled(lock, *group, waiter));
-  const std::string text = OpRequestToProto(parsed).SerializeAsString();
   if (const auto before = group->prepares.find(key); before != group->prepares.end())
     before->second->DropCancelled();
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<PrepareRendezvous> rendezvous,
-                          Enter(*group, r, key, text, waiter));
+                          Enter(*group, r, key, parsed, waiter));
   if (rendezvous->phase() == Rendezvous::Phase::kGathering) {
     v1::PrepareRequest& tuning = rendezvous->tuning[r];
     tuning = request;
@@ -151,18 +153,16 @@ Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group, Prep
   Draft draft;
   draft.key = key;
   draft.context = NameOf(group, key);
-  for (const std::string& text : rendezvous.requests) {
-    v1::OpRequest proto;
-    if (!proto.ParseFromString(text)) return Internal("a stored request does not parse");
-    TANDEM_ASSIGN_OR_RETURN(OpRequest request, ParseOpRequest(proto, static_cast<int>(group.world())));
-    draft.requests.push_back(std::move(request));
+  for (const std::optional<OpRequest>& request : rendezvous.requests) {
+    if (!request) return Internal("the request of a rank is missing");
+    draft.requests.push_back(*request);
   }
   TANDEM_RETURN_IF_ERROR(plan::CompareRequests(draft.requests).WithContext(draft.context));
   KeepTimes(group, rendezvous, draft);
   plan::GroupContext context = group.context;
   const auto tuning = core_.options.tuning == nullptr ? nullptr : core_.options.tuning->Snapshot();
   context.tuning = tuning.get();
-  context.gpu_model = TuningModel(core_.options, context.topology);
+  context.gpu_model = TuningModel(core_, group.gpus);
   context.kernels_take_turns = kernels_take_turns;
   Result<plan::OperationPlan> plan = plan::MakePlan(draft.requests, context);
   if (!plan.ok()) return plan.status().WithContext(draft.context);
@@ -171,7 +171,7 @@ Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group, Prep
     if (auto unmeasured = plan::Unmeasured(draft.requests, context); unmeasured.has_value()) {
       OpRequest request = draft.requests[0];
       request.placement = plan::AskedPlacement(request, context);
-      WantedTuning wanted{*std::move(unmeasured), OpRequestToProto(request).SerializeAsString(), {}, 1};
+      WantedTuning wanted{*std::move(unmeasured), std::move(request), {}, 1};
       for (const GpuInfo& gpu : context.topology.gpus) wanted.gpu_uuids.push_back(gpu.uuid);
       core_.options.tuning->Want(std::move(wanted));
       const auto& ranks = rendezvous.tuning;
@@ -217,7 +217,7 @@ void PlanService::KeepTimes(const GroupRecord& group, const PrepareRendezvous& r
   request.placement = static_cast<PlanPlacement>(rendezvous.tuning[0].times_placement());
   std::vector<std::string> gpu_uuids;
   for (const GpuInfo& gpu : group.context.topology.gpus) gpu_uuids.push_back(gpu.uuid);
-  const Status kept = tuning_.Put(OpRequestToProto(request), gpu_uuids, candidates, group.payer.uid).status();
+  const Status kept = tuning_.Put(std::move(request), gpu_uuids, candidates, group.payer.uid).status();
   if (!kept.ok())
     core_.LogOf(group.payer.uid, LogSeverity::kWarning, draft.context + ": autotune: " + kept.message());
 }
@@ -266,8 +266,7 @@ Result<uint64_t> PlanService::Post(const std::shared_ptr<GroupRecord>& group, Dr
   record.half_bytes = draft.plan.workspace_bytes;
   record.bulk_bytes = draft.plan.bulk_bytes;
   record.released.resize(world);
-  for (const OpRequest& request : draft.requests)
-    record.requests.push_back(OpRequestToProto(request).SerializeAsString());
+  record.requests.assign(draft.requests.begin(), draft.requests.end());
   v1::PlanInfo info;
   FillPlanInfo(draft.plan, &info);
   info.set_plan_id(plan_id);
@@ -317,7 +316,7 @@ Status PlanService::MakeForAll(const std::shared_ptr<GroupRecord>& group, Prepar
                    : workspace_.Grow(*group, half_bytes, bulk_bytes, waiter);
   TANDEM_RETURN_IF_ERROR(has_memory.WithContext(draft.context));
   // NCCL's communicator is made for the first plan that needs it.
-  draft.first_nccl = core_.options.backend == "cuda" && !group->communicates &&
+  draft.first_nccl = !group->communicates && SharedCapabilities(core_.engines, group->gpus).communicators &&
                      NeedsCommunicator(draft.plan.programs[0].steps);
   std::string unique_id;
   if (draft.first_nccl) {

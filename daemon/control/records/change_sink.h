@@ -1,6 +1,6 @@
 // File: change_sink.h
 //
-// `ChangeSink`: who is told which records of the registry have changed. The journal's writer is one
+// `ChangeSink`: receives the changed records of the registry. The journal's writer is one
 // (daemon/control/restart); the registry knows this interface only.
 #pragma once
 

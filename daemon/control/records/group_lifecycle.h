@@ -60,7 +60,7 @@ inline constexpr std::array kGroupTransitions = {
     GroupTransition{GroupState::kInstalling, GroupEvent::kFailed, GroupState::kDoomed},
     // The installation failed: no member has heard of the group, and the name is free at once.
     GroupTransition{GroupState::kInstalling, GroupEvent::kEnded, GroupState::kEnded},
-    // The first cause stands; more ranks may go while the engines are being told.
+    // The first cause stands; more ranks may go while the engines receive the group.
     GroupTransition{GroupState::kDoomed, GroupEvent::kRankLeft, GroupState::kDoomed},
     GroupTransition{GroupState::kDoomed, GroupEvent::kFailed, GroupState::kDoomed},
     // The installing call has seen it, and takes everything back.

@@ -76,7 +76,7 @@ struct GroupRecord {
   GroupLifecycle lifecycle;  // guarded, except for GroupLifecycle::Over
   uint64_t generation TANDEM_GUARDED_BY(registry_mutex) = 1;
   std::vector<MemberRecord> members TANDEM_GUARDED_BY(registry_mutex);  // by rank
-  // By rank: the generation of the engine that was last told of the group.
+  // By rank: the generation of the engine that last received the group.
   std::vector<uint64_t> engines TANDEM_GUARDED_BY(registry_mutex);
 
   // Plans.
@@ -110,7 +110,7 @@ struct GroupRecord {
   Status engines_stalled TANDEM_GUARDED_BY(registry_mutex);
   uint64_t engine_renewals TANDEM_GUARDED_BY(registry_mutex) = 0;
 
-  // Of client-placed plans; empty before the group's first one.
+  // Memory of client-placed plans; empty before the group's first one.
   struct ClientMemory {
     std::shared_ptr<SegmentSet> signals, workspace;
     uint64_t half_bytes = 0, bulk_bytes = 0;  // of the workspace

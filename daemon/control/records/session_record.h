@@ -46,7 +46,7 @@ struct SessionRecord {
   // Taken over from an earlier tandemd, and its lease has not come back yet.
   bool away TANDEM_GUARDED_BY(registry_mutex) = false;
   bool ended TANDEM_GUARDED_BY(registry_mutex) = false;
-  Status end TANDEM_GUARDED_BY(registry_mutex);  // once it has ended: the status of its later calls
+  Status end TANDEM_GUARDED_BY(registry_mutex);  // once it has ended: the status of later calls
   std::deque<v1::Event> events TANDEM_GUARDED_BY(registry_mutex);
   uint64_t events_dropped TANDEM_GUARDED_BY(registry_mutex) = 0;  // and not in the log yet
   std::condition_variable events_changed;

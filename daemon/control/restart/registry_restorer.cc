@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "daemon/control/base/foreign_fds.h"
+#include "daemon/control/base/validate.h"
 #include "daemon/control/restart/state_records.h"
 #include "ipc/order_log.h"
 
@@ -27,12 +28,7 @@ void RegistryRestorer::Restore() {
   registry.next_id = node.next_id();
   registry.next_plan_id = node.next_plan_id() > kLogIdMask ? 1 : node.next_plan_id();
   registry.admission = static_cast<Admission>(node.admission());
-  registry.sessions_total = node.sessions_total();
-  registry.sessions_lost_total = node.sessions_lost_total();
-  registry.sessions_evicted_total = node.sessions_evicted_total();
-  registry.groups_broken_total = node.groups_broken_total();
-  registry.groups_stalled_total = node.groups_stalled_total();
-  registry.client_launches_total = node.client_launches_total();
+  registry.counters = CountersOf(node);
   RestoreSets();
   RestoreSessions();
   for (const auto& [id, group] : state_.groups) RestoreGroup(group);
@@ -282,7 +278,13 @@ void RegistryRestorer::RestorePlans(const state::v1::Group& from, const std::sha
     plan.bulk_bytes = body.bulk_bytes();
     plan.released.assign(saved.released().begin(), saved.released().end());
     plan.released.resize(group->world());
-    plan.requests.assign(body.requests().begin(), body.requests().end());
+    for (const std::string& text : body.requests()) {
+      v1::OpRequest request;
+      const bool parses = !text.empty() && request.ParseFromString(text);
+      auto parsed =
+          parses ? ParseOpRequest(request, static_cast<int>(group->world())) : Internal("no request");
+      plan.requests.push_back(parsed.ok() ? std::optional(*std::move(parsed)) : std::nullopt);
+    }
     plan.requests.resize(group->world());
     plan.acknowledged = true;
     const std::string what = "key '" + plan.key + "' of group '" + group->name + "'";

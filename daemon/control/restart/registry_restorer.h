@@ -1,7 +1,7 @@
 // File: registry_restorer.h
 //
 // `RegistryRestorer`: makes the registry's records again, from the journal of an earlier tandemd and the
-// descriptors that engines kept (docs/restart.md). It tells no engine anything.
+// descriptors that engines kept (docs/restart.md). It sends no engine anything.
 #pragma once
 
 #include <map>

@@ -140,8 +140,8 @@ Result<uint64_t> TensorService::AwaitRegistration(RegistryLock& lock,
   const Status own = rendezvous->Await(lock, rank, waiter);
   if (rendezvous->tensors[rank] != tensor)
     return Status(Code::kCancelled, "the rank has come with another tensor, after this call was cancelled");
-  // A call that ends by itself counts as told: what the rank asks next is another rendezvous, unless this one
-  // goes on then.
+  // A call that ends by itself counts as answered: the rank's next call is another rendezvous, unless this
+  // one continues then.
   rendezvous->Acknowledge(rank);
   core_.registry.Touch(*group);
   const auto mine = group->rendezvous.find(key);

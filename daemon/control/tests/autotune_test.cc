@@ -52,6 +52,14 @@ TEST(WorthMeasuringTest, NothingWithoutARival) {
   EXPECT_THAT(WorthMeasuring(PlanWith(10, {{Algorithm::kNccl, "", 30, 0}})), IsEmpty());
 }
 
+TEST(WorthMeasuringTest, RingsAreMeasuredOnRequestOnly) {
+  EXPECT_THAT(WorthMeasuring(PlanWith(10, {{Algorithm::kRing, "", 11, 0},
+                                           {Algorithm::kTiledTwoShot, "", 11, 0},
+                                           {Algorithm::kUnfused, "", 12, 0}})),
+              ElementsAre(Algorithm::kTwoShot, Algorithm::kUnfused));
+  EXPECT_THAT(WorthMeasuring(PlanWith(10, {{Algorithm::kRing, "", 11, 0}})), IsEmpty());
+}
+
 TEST(WhyNotMeasuredTest, NamesTheRanksThatCannot) {
   std::vector<v1::PrepareRequest> ranks(3);
   EXPECT_EQ(WhyNotMeasured(ranks), "");

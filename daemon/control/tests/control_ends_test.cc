@@ -28,7 +28,7 @@ class ControlEndsTest : public ControlTest {
     });
     for (const Status& status : plans) EXPECT_TRUE(status.ok()) << status.ToString();
   }
-  // Rank 1's clean end is why the group has ended: `session`, which stays, is told so at once.
+  // Rank 1's clean end is why the group has ended: `session`, which stays, gets that at once.
   void ExpectEndedByRank1(const SessionRef& session, uint64_t group) {
     const uint64_t stream = control->OpenEvents(session);
     const auto next = [&] {
@@ -122,7 +122,7 @@ TEST_F(ControlEndsTest, AnEngineEndsAfterItsPartOfARestoration) {
   engines->Kill(1);
   gate.Shut();
   engines->Restart(1);
-  // Engine 0 has been told of the new generation, engine 1 is being told.
+  // Engine 0 has the new generation, engine 1 is receiving it.
   ASSERT_TRUE(Eventually([&] {
     const auto state = engines->Look(0);
     return gate.held() > 0 && state.groups.contains(group) && state.groups.at(group).generation() == 2;
@@ -217,7 +217,7 @@ TEST_F(ControlEndsTest, ATensorFreedWhileItsRankWaits) {
   const uint64_t freed = Empty(sessions[0], 0), other = Empty(sessions[1], 1);
   auto first = std::async(std::launch::async, [&] { return Meet(sessions[0], freed, group); });
   std::this_thread::sleep_for(
-      std::chrono::milliseconds(20));  // most likely it waits; if not, it is told NOT_FOUND
+      std::chrono::milliseconds(20));  // most likely it waits; if not, it gets NOT_FOUND
   EXPECT_TRUE(control->Free(sessions[0], freed).ok());
   const Status told = first.get();
   EXPECT_TRUE(told.code() == Code::kFailedPrecondition || told.code() == Code::kNotFound) << told.ToString();

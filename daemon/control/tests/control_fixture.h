@@ -68,12 +68,12 @@ class FakeLease final : public LeasePort {
     last_.clear();
     last_of_.clear();
   }
-  // Of the last Send to a session.
+  // Descriptors of the last Send to a session.
   std::vector<SharedFd> last_of(uint64_t session_id) {
     std::lock_guard lock(mutex_);
     return last_of_[session_id];
   }
-  // Of the last Send.
+  // Descriptors of the last Send.
   std::vector<SharedFd> last() {
     std::lock_guard lock(mutex_);
     return last_;
@@ -94,6 +94,7 @@ class ControlTest : public ::testing::Test {
   // `gpus` emulated ones, unless the options have a topology, of as many.
   void Start(int gpus, ControlOptions options = {}) {
     engines = std::make_unique<FakeEngines>(gpus);
+    engines->capabilities = CapabilitiesOfBackend(options.backend);
     if (options.topology.size() == 0) options.topology = EmulatedTopology(gpus);
     options.illegal_transition = [](const std::string& text) { ADD_FAILURE() << text; };
     options.journal_difference = [](const std::string& name) {
@@ -158,7 +159,7 @@ class ControlTest : public ::testing::Test {
     for (auto& reply : replies) EXPECT_TRUE(reply.ok()) << reply.status().ToString();
     return replies[0].ok() ? replies[0]->group_id() : 0;
   }
-  // A group with one rank on each of `gpus` (positions): what its rank 0 is told.
+  // A group with one rank on each of `gpus` (positions): the reply to rank 0.
   v1::JoinGroupReply JoinOn(const std::vector<int>& gpus, const std::vector<SessionRef>& sessions,
                             const std::string& name) {
     auto replies = Together(static_cast<int>(gpus.size()), [&](int rank) {

@@ -23,7 +23,7 @@ class ControlProtocolTest : public ControlTest {
     request.set_protocol_max(max);
     return control->Attach({.uid = 7, .gid = 7, .pid = pid}, request);
   }
-  // A group whose ranks speak these versions, and what its plan says of its placement.
+  // A group whose ranks speak these versions, and the placement of a plan in it.
   v1::PrepareReply PrepareAmong(const std::vector<uint32_t>& protocols, const std::string& name) {
     std::vector<SessionRef> sessions;
     for (const uint32_t protocol : protocols) {

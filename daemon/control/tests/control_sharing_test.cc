@@ -20,7 +20,7 @@ class ControlSharingTest : public ControlTest {
     sessions_ = AttachAll(2);
   }
 
-  // CTAs that a fused all-gather of few rows may have, as rank 0's engine is told.
+  // CTAs that a fused all-gather of few rows may have, in the program that rank 0's engine gets.
   uint32_t MostCtas(const std::vector<int>& gpus, const std::string& name) {
     const uint64_t group = JoinOn(gpus, sessions_, name).group_id();
     OpRequest request;

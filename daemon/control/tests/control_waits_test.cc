@@ -151,7 +151,7 @@ TEST_F(ControlWaitsTest, ACancelledRendezvousIsTakenUpAgain) {
   }
 }
 
-// Whoever cancels a call may at once make another one: nobody meets the first one any more.
+// After cancelling a call, a rank may at once make another one: no rank meets the first one any more.
 TEST_F(ControlWaitsTest, ACancelledPrepareIsForgottenAtOnce) {
   Start(2);
   const auto sessions = AttachAll(2);
@@ -193,7 +193,7 @@ TEST_F(ControlWaitsTest, ACancelledRendezvousThatStaysAwayIsNamed) {
       EXPECT_EQ(told.detail().who, "rank 0");
       EXPECT_THAT(told.message(), HasSubstr("rank 0 did not come within"));
     }
-    // All have been told: they meet again.
+    // All have their answers: they meet again.
     for (auto& reply : Together(3, [&](int rank) {
            return Rendezvous(sessions[static_cast<size_t>(rank)], tensors[static_cast<size_t>(rank)], group,
                              Waiter::For(kPatience));
@@ -288,7 +288,7 @@ TEST_F(ControlWaitsTest, APrepareEndsByItsOwnDeadlineWhileTheEnginesAreTold) {
   EXPECT_EQ(again->plan().plan_id(), made->plan().plan_id());
 }
 
-// An engine that stands still answers nobody; a rank's end is told all the same.
+// An engine that stands still answers nobody; a rank's end is nevertheless announced.
 TEST_F(ControlWaitsTest, ARankIsLostWhileAnEngineStandsStill) {
   Start(2);
   auto sessions = AttachAll(2);
@@ -363,8 +363,8 @@ TEST_F(ControlWaitsTest, ANameWhoseGroupIsBeingMadeIsSaidToBe) {
   for (auto& call : calls) EXPECT_TRUE(call.get().ok());
 }
 
-// Whoever is told OK frees what its engine may use no more. Calls end before the engines when the daemon
-// stops: that is not OK.
+// A caller that gets OK frees memory that its engine may use no more. Calls end before the engines when the
+// daemon stops: that is not OK.
 TEST_F(ControlWaitsTest, NothingIsSaidToBeLetGoByAnEngineThatIsBeingStopped) {
   Start(1);
   const SessionRef session = Attach();
@@ -417,7 +417,7 @@ TEST_F(ControlWaitsTest, NothingIsSaidToBeLetGoByAnEngineThatIsBeingStopped) {
   }
 }
 
-// The daemon stops, and its engines with it: nobody is told of an engine that has failed.
+// The daemon stops, and its engines with it: no call reports an engine that has failed.
 TEST_F(ControlWaitsTest, AnEngineThatIsStoppedWithTheDaemonSaysSo) {
   Start(2);
   const auto sessions = AttachAll(2);
@@ -436,7 +436,7 @@ TEST_F(ControlWaitsTest, AnEngineThatIsStoppedWithTheDaemonSaysSo) {
   EXPECT_TRUE(words->Released());
   EXPECT_EQ(words->ClosedStatus().code(), Code::kUnavailable) << words->ClosedStatus().ToString();
   EXPECT_THAT(words->ClosedStatus().message(), HasSubstr("the daemon is stopping"));
-  // So is the group's other engine told, for what it has under way.
+  // The group's other engine gets the same, for its launches under way.
   EXPECT_TRUE(Eventually([&] { return engines->Look(1).broken.contains(group); }));
   EXPECT_EQ(engines->Look(1).broken[group].code(), static_cast<int>(Code::kUnavailable));
 }

@@ -121,7 +121,7 @@ TEST(LedgerTest, TheFirstRuleThatFitsHasThePayersLimits) {
   EXPECT_EQ(ledger.Charge({3, "", 8, ""}, Resource::kPlans, 5).detail().limit, 4);
   EXPECT_EQ(ledger.Charge({4, "", 8, ""}, Resource::kPlans, 5).detail().limit, 4);
   EXPECT_EQ(ledger.LimitsOf({1, "/batchy", 8, "/batchy"}).plans, 4u);
-  // What a uid has outside the rule counts, too.
+  // A uid's resources outside the rule count, too.
   EXPECT_FALSE(ledger.Check({1, "/y", 8, "/y"}, Resource::kPlans, 1).ok());
   ledger.SetRules({});
   EXPECT_EQ(ledger.Check(first, Resource::kPlans, 1).detail().limit, 4);

@@ -121,7 +121,7 @@ TEST(ChromeTraceTest, KeepsTheLatestLaunchesThatFit) {
       EXPECT_NEAR(static_cast<double>(launches[0].size()), static_cast<double>(launches[1].size()), 1);
     }
   }
-  // Less than the frame: nothing but that, and it is told.
+  // Less than the frame: nothing but the frame, and `truncated` is set.
   const ChromeTraceText none = ChromeTrace(records, names, plans, 0, 1);
   EXPECT_TRUE(none.truncated);
   EXPECT_TRUE(nlohmann::json::accept(none.json));

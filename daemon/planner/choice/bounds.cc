@@ -29,9 +29,9 @@ Bounds BoundsOf(Op op, int world, TopologyClass topology, bool packet_kernels, b
     // reduce-scatter 7.5 and 8.5, 9.1 and 9.5. Dense ones take 30.2 us for 16 MiB on two H100s, by
     // phases 33.5, on four 46.8 and 46.2; reduce-scatter 31.5 and 40.4, 45.3 and 49.8.
     bounds.low_latency = !dense ? kMiB : 16 * kMiB;
-    // By SMs and by copy engine, two GPUs: all-gather of 64 MiB 124 us and 143, of 256 MiB, the largest
-    // tried, 417 and 459; reduce-scatter of 16 MiB 52.7 and 55.0, of 64 MiB 157 and 145. Four at 64 MiB:
-    // all-gather 215 and 244, reduce-scatter 221 and 214.
+    // Microseconds by SMs and by copy engine, two GPUs. All-gather of 64 MiB 124 and 143, of 256 MiB, the
+    // largest tried, 417 and 459. Reduce-scatter of 16 MiB 52.7 and 55.0, of 64 MiB 157 and 145. Four GPUs at
+    // 64 MiB: all-gather 215 and 244, reduce-scatter 221 and 214.
     const bool gathers = op == Op::kAllGather;
     bounds.sm = (!gathers ? 16 : world == 2 ? 256 : 64) * kMiB;
   }

@@ -61,7 +61,7 @@ bool MeasuredInClient(const Problem& problem) {
   return problem.in_client() && WereMeasured(*problem.group, problem.topology_class);
 }
 
-// What `us`, flops by the model's rate, take in the client: products of 16 to 1024 rows. cuBLASLt computes
+// The time in the client of `us`, flops by the model's rate: products of 16 to 1024 rows. cuBLASLt computes
 // whole tiles of 128 rows, and is the faster where tiles of 256 columns fill the GPU. Long products gain no
 // more than short ones, since the GPU's power slows them.
 double ClientFlopsUs(double us, double rows, double n) {
@@ -91,9 +91,9 @@ double MatmulUs(const Problem& problem, const MachineModel& machine, double rows
 
 bool SumsToAll(Op op) { return op == Op::kAllReduce || op == Op::kMatmulAllReduce; }
 
-// A kernel of the client's that sends `sent` bytes in each of its phases. The link hides what is local, save
-// for epochs, which are read apart from the data. Flags take longer from each rank beyond two, and so do
-// packets. Dense ones were measured on 2 and 4 H100s too.
+// A kernel of the client's that sends `sent` bytes in each phase. The link hides local work, except epochs,
+// which are read apart from the data. Flags take longer from each rank beyond two, and so do packets. Dense
+// ones were measured on 2 and 4 H100s too.
 double ClientCollectiveUs(const Problem& problem, const MachineModel& machine, Algorithm algorithm,
                           double sent, double local) {
   constexpr double kSmRankUs = 0.75, kTwoShotUs = 1, kTwoShotRankUs = 1.25, kPacketsUs = 2.2;
@@ -285,7 +285,7 @@ double ClientFusedUs(const Problem& problem, const MachineModel& machine, double
 }
 
 // One wave of tiles on layout.ctas() SMs, or B's way through the memory; before it the first columns of the
-// peers' shards, or behind it the partial sums, and what an all-reduce sends back (2 H200s).
+// peers' shards, or after it the partial sums, and the sums that an all-reduce returns (2 H200s).
 double SkinnyUs(const Problem& problem, const MachineModel& machine, const SkinnyLayout& layout,
                 double wire) {
   constexpr double kCtas = 128, kFirstColumnsUs = 6, kSumUs = 5;
@@ -307,7 +307,7 @@ double ClientSkinnyUs(const Problem& problem, const MachineModel& machine, const
   constexpr double kRate = 1.12;  // beside the model's, as those of ClientFlopsUs
   // What tiles of 224 columns or more take to begin and to end.
   constexpr double kWideUs = 5.5;
-  // Of sums, and of an all-reduce's return, for each rank beyond two (4 H200s).
+  // The time of sums, and of an all-reduce's return, for each rank beyond two (4 H200s).
   constexpr double kSumUs = 0.75, kReturnUs = 2.5;
   const bool gather = layout.kind == SkinnyKind::kGather;
   const double tile_rows = layout.segment * layout.world;

@@ -28,13 +28,13 @@ struct MachineModel {
 // are others where they are: emulated ones, or of another model.
 std::string PredictionModel(const Topology& topology, bool emulated);
 
-// The hand-over of a launch to an engine and back (docs/performance-launches.md). Measured times contain it.
+// The hand-over of a launch to an engine and back (bench/figures/launches.md). Measured times contain it.
 inline constexpr double kHandOverUs = 12;
 // The same with the engine's call for a second kernel, of a product and a collective one after the other.
 // From one shape: 154x5120x4096 in bf16 on two H100s, where the product took 22 us and the model says 15.
 inline constexpr double kHandOverOfTwoUs = 17;
 // A launch's wait for the client's time slice where both processes run kernels and share no MPS server
-// (docs/performance-launches.md).
+// (bench/figures/launches.md).
 inline constexpr double kTurnUs = 290;
 // Whether predicted times of `op` contain the hand-over: those of products whose figures were measured with
 // it. Never in plans for the client (Problem::in_client).

@@ -94,7 +94,7 @@ const TuningEntry* MeasuredFor(const Problem& problem) {
   if (!AsksTheTable(problem)) return nullptr;
   const Placing own = PlacingOf(problem);
   if (problem.slots.a < 0) return Find(problem, own);
-  // Symmetric operands and B's layout matter less to a product than the choice of its algorithm. So a
+  // Symmetric operands and B's layout matter less to a product than the choice of algorithm. So a
   // neighbour's entry is better than none. But fp8 with contiguous rows of B is transposed for each product,
   // and fused kernels do not take it.
   const bool either_b = !IsFloat8(problem.operand(problem.slots.a).spec.dtype);

@@ -1,6 +1,6 @@
 // File: measured.h
 //
-// The measurements for a problem: the key and shape of its look-up in the tuning table, and the words in
+// The measurements for a problem: the key and shape for the look-up in the tuning table, and the words in
 // which a plan reports them.
 #pragma once
 
@@ -29,7 +29,7 @@ const TuningEntry* MeasuredFor(const Problem& problem);
 // algorithm, steps and lanes to the planner, and a time could be had; else nothing.
 std::optional<TuningEntry> Unmeasured(std::span<const OpRequest> requests, const GroupContext& group);
 
-// A candidate that is tried because of its measured time.
+// A candidate that is tried for a measured time.
 struct Measured {
   const TuningEntry* entry = nullptr;
   const TuningCandidate* chosen = nullptr;

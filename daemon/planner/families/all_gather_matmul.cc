@@ -146,7 +146,7 @@ class Gather {
     const Range part = Piece(i);
     return Slice(a, dim_, part.begin, part.length);
   }
-  // Of a piece: the shard's one scale, its rows', its blocks', or along K all rows'.
+  // The scales of a piece: the shard's one scale, its rows', its blocks', or along K all rows'.
   View CutScale(const View& scale, int i) const {
     if (problem_.one_scale_travels()) return scale;
     if (!problem_.last_dim()) return Cut(scale, i);
@@ -274,7 +274,7 @@ void FusedInClient(const Problem& problem, Gather* gather, Builder* builder) {
                                ReduceOp::kSum);
       if (c == 0) {
         entry.Begin(r);
-        // Who needs the shard first comes first.
+        // The rank that needs the shard first gets it first.
         for (int j = 1; j < world; ++j) gather->Push(r, 0, (r - j + world) % world, r, 0, sent);
       }
       for (int j = 0; j < world; ++j) {
@@ -351,7 +351,7 @@ ExchangeViews GatherViews(const std::vector<View>& own, const std::vector<View>&
   return views;
 }
 
-// A shard packed as `shard`, and those of other ranks behind it: one dimension more, in front.
+// A shard packed as `shard`, followed by the other ranks' shards: one dimension more, in front.
 View WholeShape(const View& shard, int world, const Ref& ref) {
   View whole = shard;
   whole.ref = ref;

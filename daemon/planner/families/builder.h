@@ -9,7 +9,7 @@
 //     So launch n + 2 starts nowhere before launch n has ended everywhere, and peers may write into the half
 //     of launch n.
 //   - Tensors around a client's kernel lie at one address in every launch, in the bulk area: a graph has the
-//     address, and the half is known on the device alone (docs/client-placement.md).
+//     address, and the half is known on the device alone (docs/client-placement-safety.md).
 //   - In program order a program runs on a single in-order queue without deadlock: every signal that a peer
 //     waits for is listed before the wait that depends on that peer.
 //
@@ -79,10 +79,10 @@ class Builder {
   uint32_t Signal(int rank, int lane, int to, int index, std::string label = {});
   uint32_t Wait(int rank, int lane, int from, int index, std::string label = {});
 
-  // Entry exchange on lane 0: every rank tells its peers that its launch has begun and waits for theirs.
-  // Afterwards peers' symmetric slots and bulk area may be written; other lanes start after it. It also
-  // closes the program. `linked(a, b)`, when given, limits it to pairs of ranks for which it holds (it must
-  // be symmetric).
+  // Entry exchange on lane 0: every rank signals to its peers that its launch has begun, and waits for their
+  // signals. Afterwards peers' symmetric slots and bulk area may be written; other lanes start after it. It
+  // also closes the program. `linked(a, b)`, when given, limits it to pairs of ranks for which it holds (it
+  // must be symmetric).
   void Enter(const std::function<bool(int, int)>& linked = {});
   // The same on `lane`, and no other lane waits for it: for programs that touch peers on this one only.
   void EnterOn(int lane);
@@ -94,7 +94,7 @@ class Builder {
   // Between these two, steps of `rank` become the expansion of one CollectiveStep on `lane`.
   void BeginCollective(int rank, int lane, Algorithm algorithm, Op op, View in, View out, ReduceOp reduce_op,
                        int shots = 1, bool dense = false);
-  // `blocks`: of a kernel whose expansion does not tell how many it has; 0: PlanKernels finds them.
+  // `blocks`: the number of blocks of a kernel whose expansion does not show it; 0: PlanKernels finds it.
   void EndCollective(int rank, int blocks = 0);
 
   // The index of the last step of `lane`, or kNone.

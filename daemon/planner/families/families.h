@@ -113,7 +113,7 @@ Status BuildMatmulAllReduce(const Problem& problem, Algorithm algorithm, Algorit
 // kFused; the plan's numbers are set by the former.
 Status BuildFusedMatmulAllReduce(const Problem& problem, OperationPlan* plan);
 
-// The norm of a problem that has one, behind the programs of its sum.
+// Adds the norm of a problem that has one, after the programs of the sum.
 void AppendNorm(const Problem& problem, OperationPlan* plan);
 
 // Sets the numbers of a sum of `dtype` elements in `order` ("rank order"), with `roundings` where it is in

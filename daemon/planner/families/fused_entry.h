@@ -5,7 +5,7 @@
 // first delivery need not wait for the peers to start. Lane 1 meets the peers meanwhile and then writes a
 // word of this rank, for which the kernel waits before that delivery. A client has one lane and a kernel that
 // meets the peers before the fused one: the meeting stands first in the expansion, and the layout lies in the
-// bulk area (docs/client-placement.md).
+// bulk area (docs/client-placement-safety.md).
 #pragma once
 
 #include <algorithm>

@@ -37,7 +37,7 @@ class FusedTwoShot {
 
   int64_t parts() const { return cut_.parts(); }
 
-  // Of the program: the kernel's, and where it is more than one wave that on which peers are met.
+  // Lanes of the program: the kernel's, and with more than one wave the lane on which peers are met.
   static int Lanes(const Problem& problem) {
     if (problem.in_client()) return 1;
     const FusedTileCut cut = CutOf(problem);

@@ -130,8 +130,8 @@ void Pipeline(const Problem& problem, Scatter* scatter, Builder* builder) {
 // to their owners. It sums its own slice, the last, with its peers' as it multiplies it. Step by step,
 // a slice lies in this rank's memory first and is copied. Pushes by copy engine of whole slices, with a word
 // behind each, were as fast on two H200s and slower for fp8 and for short products
-// (docs/performance-kernels.md). Of more than one wave of the kernel's tiles, lane 1 meets the peers
-// meanwhile.
+// (bench/figures/kernels.md). With more than one wave of the kernel's tiles, lane 1 meets the peers at the
+// same time.
 int FusedLanes(const Problem& problem) {
   if (problem.in_client()) return 1;
   const View c = FoldedRows(problem.Slot(0, problem.slots.c[0]));

@@ -7,7 +7,7 @@
 namespace tandem::plan {
 namespace {
 
-// Of the gathered A, or the whole product in its wire type: what is staged for it fits into the workspace.
+// Bytes of the gathered A, or of the whole product in its wire type, whose staging fits into the workspace.
 constexpr uint64_t kMaxSmallBytes = uint64_t{8} << 20;
 
 // Empty, or the first pair of ranks that copy to each other in `algorithm` and cannot.

@@ -15,7 +15,7 @@ namespace tandem::plan {
 // computes it unless a fused one does.
 struct PlainReason {
   std::string why;
-  bool in_key = false;  // the tuning table's keys tell it: what was measured for the key had it too
+  bool in_key = false;  // the tuning table's keys contain it: the measured request of the key had it too
 
   bool operator==(const PlainReason&) const = default;
 };

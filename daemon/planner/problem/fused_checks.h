@@ -27,7 +27,7 @@ struct FusedTileCut {
   int64_t rows = 0;  // of a part
   int64_t m = 0;     // of the product
   int world_size = 1;
-  int bands = 1;  // of columns, told one by one: see fused_matmul.h of the CUDA kernels
+  int bands = 1;  // of columns, signalled one by one: see fused_matmul.h of the CUDA kernels
 
   // The parts that have rows.
   int64_t parts() const { return (m + rows - 1) / rows; }
@@ -40,7 +40,7 @@ struct FusedTileCut {
 // Parts of ceil(rows / ranks) rows; where those are not equal, and more than a wave of the kernel's tiles, of
 // whole tiles if the last ones then miss no more than an eighth of the product. Bands are about a wave of
 // tiles each, but no narrower than four of them, for narrower ones read A too often (four H200s:
-// docs/performance-kernels.md), and 16 at most; of no more than a wave one.
+// bench/figures/kernels.md), and 16 at most; of no more than a wave one.
 FusedTileCut CutFusedTiles(int64_t rows, int64_t n, int world_size);
 
 // `view` with all dimensions but the last as one; they must lie at one pitch (HasOnePitch), as WhyNotFused

@@ -60,8 +60,7 @@ Status CheckPart(const OpRequest& request, int part, int whole) {
              ShapeText(StridesOf(request, part)), ", those of the whole ",
              ShapeText(StridesOf(request, whole))));
   }
-  // Of a gather it is the output, which is looked at in any case. Here it is read while a part of it is
-  // written.
+  // A gather's is the output, which is checked in any case. Here it is read while a part of it is written.
   if (MayOverlap(request.operands[static_cast<size_t>(whole)].spec)) {
     return FieldError(OperandField(whole, "strides"),
                       "elements of an operand that is written in place overlap");

@@ -71,7 +71,7 @@ struct Problem {
   View Slot(int rank, int slot) const;
   // Each rank has scales only for its shard of A, one or several: they are gathered with it.
   bool scales_travel() const { return ScalesTravel(scale_mode) || one_scale_travels(); }
-  // Each rank's shard of A has one scale of its own.
+  // Each rank's shard of A has one separate scale.
   bool one_scale_travels() const;
   // The product's dimension `dim` is the last one of A (a gather along K) or of C (a scatter of B's columns).
   bool last_dim() const;

@@ -329,7 +329,7 @@ TEST(MatmulNotes, SayWhatALayoutCostsOnCuda) {
   }
 }
 
-// Everything of a request that cuBLASLt refuses is told, whoever applies it.
+// Every part of a request that cuBLASLt refuses is noted, whichever kernel applies it.
 TEST(MatmulNotes, SayWhatOfAnEpilogueRunsOnThePlainKernel) {
   GroupContext group = SwitchGroup(2);
   group.packet_kernels = true;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kKiB = 1 << 10, kMiB = 1 << 20;
 
-// What the client may launch, without a table.
+// A group whose client may launch all kernels, without a table.
 GroupContext ClientsOf(int world, const std::string& gpu_model = "NVIDIA H200") {
   GroupContext group = HopperGroup(world);
   group.client_kernels = ClientKernels::kFused;
@@ -22,8 +22,8 @@ GroupContext ClientsOf(int world, const std::string& gpu_model = "NVIDIA H200") 
   return group;
 }
 
-// Microseconds of the client's plans in a graph (bench/results/gpu-2xH200-client.jsonl,
-// gpu-4xH200-client.jsonl); 0: there is none. Unfused is the faster of both that are.
+// Microseconds of the client's plans in a graph (part "client" of bench/results/gpu-2xH200.jsonl and
+// gpu-4xH200.jsonl). 0: the plan does not exist. Unfused is the faster of two plans.
 struct MeasuredProduct {
   int world;
   Op op;
@@ -79,7 +79,7 @@ const std::vector<MeasuredProduct> kProductsOnH100 = {
     {4, kGather, 512, 7168, 8192, 90.0, 110.9},    {4, kScatter, 512, 8192, 7168, 108.5, 102.7},
     {4, kReduce, 512, 8192, 7168, 136.4, 121.8}};
 
-// Shapes of no model: an earlier run of the grid in docs/performance-streams.md, by which the predictions
+// Shapes of no model: an earlier run of the grid in bench/figures/streams.md, by which the predictions
 // were fitted.
 const std::vector<MeasuredProduct> kGridOnH200 = {
     {2, kGather, 8, 1024, 16384, 70.6, 16.5},       {2, kScatter, 8, 1024, 16384, 40.9, 16.7},
@@ -145,7 +145,7 @@ void ExpectTheFastest(const std::vector<MeasuredProduct>& products, const std::s
       SCOPED_TRACE(testing::Message()
                    << world << " " << OpName(each.op) << " " << each.m << "x" << each.n << "x" << each.k);
       GroupContext group = ClientsOf(world, gpu_model);
-      // Of 1024 rows a fused plan by engines may be predicted to be as fast.
+      // A fused plan of 1024 rows by engines may be predicted to be as fast.
       if (each.m >= 512) group.placement = PlanPlacement::kClient;
       const auto plan = PlanOf(RequestFor(each), group);
       ASSERT_TRUE(plan.ok()) << plan.status().ToString();
@@ -174,7 +174,7 @@ TEST(ClientMeasured, AutoTakesTheFastestProductOfNoModel) {
   ExpectTheFastest(kGridOnH200, "NVIDIA H200", false);
 }
 
-// The same of collectives, on two H200s and on four H100s (gpu-2xH200-client.jsonl, gpu-4xH100-client.jsonl).
+// The same of collectives, on two H200s and on four H100s (gpu-2xH200.jsonl, gpu-4xH100.jsonl).
 struct MeasuredCollective {
   Op op;
   int world;
@@ -221,8 +221,7 @@ OpRequest RequestFor(const MeasuredCollective& each) {
                            Tensor(Role::kOutput, DType::kBf16, {gathers ? whole : piece})});
 }
 
-// Packets, one shot and two shots go by bounds. What they are predicted to take is what decides beside a
-// product.
+// Packets, one shot and two shots go by bounds. Their predicted times decide beside a product.
 TEST(ClientMeasured, AutoTakesTheFastestCollective) {
   for (const MeasuredCollective& each : kCollectives) {
     GroupContext group = ClientsOf(each.world);

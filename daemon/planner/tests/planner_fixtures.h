@@ -44,9 +44,9 @@ std::string ReasonAgainst(const OperationPlan& plan, Algorithm algorithm);
 // Every step of `program` in program order, collectives expanded.
 std::vector<Step> ExpandedSteps(const RankProgram& program);
 
-// Runs all programs in program order as on one in-order queue a rank. Empty, or what is wrong: a deadlock, a
-// word that is signalled twice or never waited for, an access out of its bounds, a peer's operand that is
-// written or read and is not symmetric, a program that does not close.
+// Runs all programs in program order as on one in-order queue a rank. Returns the fault, or "": a deadlock, a
+// word that is signalled twice or never waited for, an access out of bounds. Also an access to a peer's
+// operand that is not symmetric, and a program that does not close.
 std::string Simulate(const OperationPlan& plan, const std::vector<OpRequest>& requests);
 
 // Checks that `request`, changed by `change`, is refused with an error about `field` that says `text`.

@@ -149,7 +149,7 @@ TEST(Placement, AutoOnCudaTakesTheClientWhereTheHandOverCounts) {
   ASSERT_TRUE(small.ok()) << small.status().ToString();
   EXPECT_EQ(small->placement, PlanPlacement::kClient);
   EXPECT_THAT(small->placement_reason, StartsWith("auto: on the caller's stream "));
-  // Nobody is told a time that no plan has.
+  // No text has a time that no plan has.
   EXPECT_THAT(small->placement_reason, HasSubstr(MicrosecondsText(small->predicted_us)));
   const auto large = PlanOf(AllReduce(256 << 20), group);
   ASSERT_TRUE(large.ok());
@@ -234,7 +234,7 @@ std::vector<const Work*> StepsOf(const RankProgram& program) {
   return found;
 }
 
-// What a product writes for the collective, or reads of it, lies at one address in every launch.
+// The tensor that a product writes for the collective, or reads from it, lies at one address in every launch.
 TEST(Placement, ClientsOfCudaRunProductsAroundTheKernel) {
   for (int world : {2, 4}) {
     GroupContext group = SwitchGroup(world);
@@ -372,7 +372,7 @@ TEST(Placement, AutoOnCudaTakesTheClientForSmallProducts) {
   const auto many = PlanOf(MatmulScatter(2, 8192, 8192, 8192, 0, DType::kBf16), group);
   ASSERT_TRUE(many.ok());
   EXPECT_EQ(many->placement, PlanPlacement::kEngine) << many->placement_reason;
-  // Who asks for an overlap gets no product in front.
+  // A request for an overlap gets no product in front.
   OpRequest fused = request;
   fused.on_unfused = OnUnfused::kError;
   const auto overlapped = PlanOf(fused, group);

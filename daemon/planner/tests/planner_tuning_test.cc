@@ -123,7 +123,7 @@ TEST_F(Tuning, TheMeasuredAlgorithmIsTakenWithItsParametersAndSaysSo) {
   }
 }
 
-// Each placement has times of its own, and auto compares them.
+// Each placement has separate times, and auto compares them.
 TEST_F(Tuning, TimesOfTheClientAreForTheClient) {
   group_.client_kernels = ClientKernels::kProducts;
   std::vector<OpRequest> in_client = TunedAllReduce(1 << 20), by_engine = in_client, either = in_client;

@@ -279,7 +279,7 @@ TEST(AsyncInput, NamesNoElementOverAndOverAlongK) {
   const int64_t k = base.operands[0].spec.shape[1];
   ExpectRefused(base, operand(0, base.operands[0].spec.shape, {1, 0}), "operands[0].strides", "0 along K");
   ExpectRefused(base, operand(1, base.operands[1].spec.shape, {0, 1}), "operands[1].strides", "0 along K");
-  // Of no elements none is named.
+  // No operand without elements is named.
   OpRequest empty = base;
   operand(0, {0, k}, {1, 0})(&empty);
   operand(2, {0, base.operands[2].spec.shape[1]}, {})(&empty);

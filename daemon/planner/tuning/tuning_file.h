@@ -12,8 +12,8 @@
 
 namespace tandem::daemon {
 
-// Of the file. A file of another format is refused; entries keep the version of the Tandem that measured
-// them.
+// The format of the file. A file of another format is refused; entries keep the version of the Tandem that
+// measured them.
 inline constexpr int kTuningFormat = 1;
 // Bytes; what is larger is neither read nor written.
 inline constexpr size_t kMaxTuningFile = size_t{1} << 20;
@@ -21,9 +21,9 @@ inline constexpr size_t kMaxTuningFile = size_t{1} << 20;
 inline constexpr size_t kMaxTuningOfClients = kMaxTuningFile / 4 * 3;
 
 std::string WriteTuning(const plan::TuningTable& table);
-// `file` names it in errors and in the entries' source. INVALID_ARGUMENT "file: …" for anything that is not
-// such a file: not TOML, another format, an unknown or missing key, a wrong type, an entry that
-// CheckTuningEntry refuses, or two for one shape.
+// `file` names it in errors and in the entries' source. INVALID_ARGUMENT "file: …" for anything else: no
+// TOML, another format, an unknown or missing key, a wrong type. Also for an entry that CheckTuningEntry
+// refuses, and for two entries of one shape.
 Result<plan::TuningTable> ParseTuning(std::string_view text, const std::string& file);
 
 // NOT_FOUND when there is none.

@@ -4,9 +4,9 @@
 // no file, no clock, no lock (daemon/planner/tuning has those). A table that is shared is not changed any
 // more.
 //
-// A measurement holds for its key, which must be equal, and its shape, which may be near. A measured
-// shape stands for all shapes of which each extent lies within a factor of √2 of its own (its bucket). The
-// exact shape comes first, then the nearest one by the sum of the extents' distances on a logarithmic scale.
+// A measurement holds for its key, which must be equal, and its shape, which may be near. A measured shape
+// stands for all shapes whose extents lie within a factor of √2 (its bucket). The exact shape comes first,
+// then the nearest one by the sum of the extents' distances on a logarithmic scale.
 #pragma once
 
 #include <compare>

@@ -24,6 +24,10 @@ std::vector<Algorithm> AlgorithmsOf(Op op) {
   return {};
 }
 
+bool MeasuredOnRequestOnly(Algorithm algorithm) {
+  return algorithm == Algorithm::kRing || algorithm == Algorithm::kTiledTwoShot;
+}
+
 bool IsFusedOp(Op op) {
   return op == Op::kAllGatherMatmul || op == Op::kMatmulReduceScatter || op == Op::kMatmulAllReduce;
 }

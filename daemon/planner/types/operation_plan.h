@@ -111,6 +111,10 @@ struct OperationPlan {
 // The algorithms that an operation has, in the order in which they are explained.
 std::vector<Algorithm> AlgorithmsOf(Op op);
 
+// True for algorithms that are measured on request only: they win so few measurements that trying them
+// everywhere costs more than it gains. A request or `tandemctl tune --candidates` may name them.
+bool MeasuredOnRequestOnly(Algorithm algorithm);
+
 // True for matmul with communication, for which kUnfused exists.
 bool IsFusedOp(Op op);
 

@@ -1,5 +1,5 @@
 // An engine program that answers the protocol and does nothing, or misbehaves as the file beside its socket
-// asks: the GPU's UUID in Start names the way ("crash_at_start", "never_ready", "garbage", "exit_3_on_ping",
+// asks. The GPU's UUID in Start names the way ("crash_at_start", "never_ready", "garbage", "exit_3_on_ping",
 // "hang_on_stop", …).
 #include <fcntl.h>
 #include <signal.h>
@@ -111,6 +111,10 @@ int main(int argc, char** argv) {
         auto* phase = ready.mutable_ready()->add_start_phases();
         phase->set_name("driver");
         phase->set_microseconds(2500);
+        if (mode == "announces") {
+          ready.mutable_ready()->mutable_capabilities()->set_packet_kernels(true);
+          ready.mutable_ready()->mutable_capabilities()->set_on_gpu(true);
+        }
         Send(socket, ready);
         Acknowledge(socket, command.id());
         break;
@@ -140,7 +144,7 @@ int main(int argc, char** argv) {
         break;
       }
       case Command::kRemovePlan: Acknowledge(socket, command.id(), 5, "no such plan"); break;
-      case Command::kRemoveGroup: {  // never answered; a message tells that it has come
+      case Command::kRemoveGroup: {  // never answered; a message shows that it has arrived
         Message message;
         message.mutable_launch_done()->set_launch_id(command.remove_group().group_id());
         Send(socket, message);

@@ -17,8 +17,8 @@ struct ClientNormLaunch {
   int words = 1;            // of 16 bytes, that a thread has of a row: 1, 2 or 4
 };
 
-// What the launch of `sum` and `norm` one after the other does, as one; `norm` reads what `sum` writes. Which
-// ranks of a group do so need not agree: packets tell no grid. False: the kernel does not take them.
+// The launch of `sum` and of `norm`, which reads the result of `sum`, as one kernel. Ranks of a group may
+// differ in that, since packets are alike for all grids. Returns false if the kernel does not take them.
 bool MakeClientNorm(const ClientPacketsLaunch& sum, const NormLaunch& norm, ClientNormLaunch* out);
 
 // INVALID_ARGUMENT for more blocks than there are counters.

@@ -10,8 +10,8 @@
 
 namespace tandem::cuda {
 
-// Of all threads of the block that move data: the sum of `squares`, and whether any of them `gives_up`. The
-// block's last warp takes no part, so the barrier is one of its own. `of_warp`: another one for each of two
+// Over all threads of the block that move data: the sum of `squares`, and whether any thread `gives_up`. The
+// block's last warp takes no part, so the barrier is a named one. `of_warp`: another one for each of two
 // calls that follow one another.
 __device__ inline float SumOfMovers(unsigned movers, float squares, bool gives_up, float* of_warp,
                                     bool* any_gives_up) {

@@ -35,8 +35,8 @@ __device__ inline uint64_t MixedBits(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// What a kernel takes for granted of a launch. A kernel runs for a few microseconds, so that fetching its
-// code takes a good part of them: kernels for less are shorter.
+// Assumptions of a kernel about a launch. A kernel runs for a few microseconds, so that fetching its code
+// takes a good part of them: kernels for less are shorter.
 enum class DenseFit : uint8_t {
   kAny,
   kWords,    // addresses are multiples of 16 bytes, and pieces whole words of 16 bytes

@@ -32,7 +32,7 @@ class DenseSplitNorm : private DenseExchange<Element, kMax, PacketShape::kSum, P
   __device__ DenseSplitNorm(const ClientNormLaunch& launch, const ClientRendezvous& rendezvous)
       : Base(launch.sum, rendezvous), norm_(launch.norm), movers_(blockDim.x - kMeetingThreads) {}
 
-  // Where this thread's word lies. Parameters and the thread's place tell it.
+  // Where this thread's word lies, by the parameters and the thread's place.
   static __device__ RowWord Place(const NormLaunch& norm) {
     const auto row_words = static_cast<unsigned>(norm.columns / Word16<Element>::kCount);
     const unsigned cluster = ClusterBlocks(), part = (row_words + cluster - 1) / cluster;
@@ -118,7 +118,7 @@ class DenseSplitNorm : private DenseExchange<Element, kMax, PacketShape::kSum, P
     return come ? squares : kGivenUp;
   }
 
-  // Of all warps of the cluster, by threads that move data; kGivenUp if any has given up.
+  // The sum over all warps of the cluster, by threads that move data; kGivenUp if any has given up.
   __device__ float SumOfCluster(float squares, float (&partial)[kMaxNormCluster * kMaxNormWarps]) const {
     const unsigned cluster = ClusterBlocks(), warps = movers_ / 32, lane = threadIdx.x % 32;
     AwaitCluster();

@@ -47,7 +47,8 @@ class StartedRendezvous {
 class ClientRendezvous {
  public:
   // The verdict page lies in host memory, and every thread of a kernel may be waiting. Reads of one address
-  // there go one after another, 0.7 us each, so that one thread of all reads, and tells the others.
+  // there go one after another, 0.7 us each. So one thread of all reads, and publishes the result to the
+  // others.
   static constexpr int64_t kVerdictIntervalNs = 20'000;
 
   __device__ explicit ClientRendezvous(const LaunchFrame& frame)
@@ -64,7 +65,7 @@ class ClientRendezvous {
   // True if a launch of the group has failed: this one must do nothing. Threads of a block may differ.
   __device__ bool HasFailed() const { return HasFailed(frame_); }
   __device__ static bool HasFailed(const LaunchFrame& frame) { return LoadPrivate(frame.failed) != 0; }
-  // Of a kernel behind the one that counts: its launch's number.
+  // Launch number, for kernels after the counting kernel.
   __device__ static uint64_t Counted(const LaunchFrame& frame) { return LoadPrivate(frame.counters); }
 
   template <typename Probe>
@@ -81,7 +82,7 @@ class ClientRendezvous {
   __device__ bool HasCome(uint64_t seen) const {
     return Ahead(seen) >= 0 || Probe::HasReached(value_, seen);
   }
-  // Of such a word of rank `peer`: false if the peer runs another launch, which ends this one.
+  // Judges such a word of rank `peer`: false if the peer runs another launch, which ends this one.
   __device__ bool Accepts(uint64_t seen, int peer) const {
     const int64_t ahead = Ahead(seen);
     if (ahead < kOneLaunch ? TagFits(seen) : ahead < 2 * kOneLaunch) return true;
@@ -105,7 +106,7 @@ class ClientRendezvous {
     return now - *start_ns < frame_.timeout_ns || GiveUp(GaveUp::kLate, peer, seen);
   }
 
-  // Which rank writes a word of this rank's.
+  // The rank that writes a word of this rank's.
   __device__ int PeerOf(const uint64_t* word) const {
     return static_cast<int>((word - frame_.own_words) / frame_.words_per_peer);
   }
@@ -154,7 +155,7 @@ class ClientRendezvous {
     return static_cast<int64_t>(seen - (number_ << kLaunchTagBits));
   }
   __device__ bool TagFits(uint64_t seen) const { return (seen & (kOneLaunch - 1)) == frame_.tag; }
-  // Returns false. The first thread of all tells the host.
+  // Returns false. The first thread of all reports it to the host.
   __device__ bool GiveUp(GaveUp why, int peer, uint64_t seen) const {
     auto* failed = reinterpret_cast<unsigned long long*>(frame_.failed);
     if (atomicCAS(failed, 0ull, 1ull) != 0) return false;

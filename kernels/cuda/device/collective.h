@@ -24,7 +24,7 @@ inline constexpr int kCollectiveThreads = 512;  // of a block
 // How waits inside a kernel may end without their word.
 struct WaitLimits {
   const uint64_t* abort_word = nullptr;  // non-zero ends the wait; null: nothing does
-  uint64_t* trouble = nullptr;           // becomes 1 when a wait has run out of time; null: nobody is told
+  uint64_t* trouble = nullptr;           // becomes 1 when a wait has run out of time; null: not reported
   uint64_t timeout_ns = 0;               // 0: no limit
 };
 

@@ -11,8 +11,8 @@ namespace {
 
 // The anchor is moved when it is older: elapsed times are floats of milliseconds, good to 0.5 µs for 8 s.
 constexpr int64_t kAnchorLifeNs = 4'000'000'000;
-// The anchor's time lies between the last look that did not find it reached and the first that did. Of so
-// many anchors the one with the least between these looks is taken; at once where that is little.
+// The anchor's time lies between the last look that did not find it reached and the first that did. The
+// anchor with the least time between these looks is taken, of so many; at once where that is little.
 constexpr int kAnchorTries = 4;
 constexpr int64_t kCloseLooksNs = 1500;
 // After so long without a look that finds it, this thread sleeps until it is reached, and notices late.

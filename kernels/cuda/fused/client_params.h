@@ -31,7 +31,7 @@ struct PushedRows {
   uint32_t chunk_words;                           // kPushChunk at most
   // The first chunks, which are kPushStep words of 16 bytes or a multiple, each together on both sides.
   uint32_t whole;
-  // A word may tell of several pushes: counted at one counter.
+  // A word may announce several pushes: counted at one counter.
   uint64_t* done;     // set to 1 once all of them are there
   uint32_t* arrived;  // in device memory, zero between launches
   uint32_t awaited;   // their chunks

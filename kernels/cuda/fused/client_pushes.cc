@@ -68,7 +68,7 @@ Result<PushedRows> MakePush(const FusedPush& push) {
   PushedRows made = {};
   made.from = push.from.data;
   made.to = push.to.data;
-  // The one of shorter rows tells how both are cut.
+  // The view with shorter rows decides how both are cut.
   made.row_bytes = std::min(from->bytes, to->bytes);
   if (from->bytes % made.row_bytes != 0 || to->bytes % made.row_bytes != 0 ||
       from->bytes * from->count != to->bytes * to->count) {

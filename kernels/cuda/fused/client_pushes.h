@@ -13,7 +13,7 @@
 namespace tandem::cuda {
 
 // `counters`: ClientFusedMemory::pushed. Both sides of a push have equal extents. UNIMPLEMENTED: they lie in
-// no common rows of bytes, are empty, or no word tells of them.
+// no common rows of bytes, are empty, or have no word.
 Result<ClientPushes> MakePushes(std::span<const FusedPush> pushes, uint32_t* counters);
 
 }  // namespace tandem::cuda

@@ -108,13 +108,13 @@ static_assert((32 + kMaxPieces * kMaxWordBands + 4 * kMaxSegments) * sizeof(uint
 inline constexpr int kMaxCtas = 144;
 inline constexpr size_t kPartialBytes = size_t{kMaxCtas} * kTileRows * 256 * sizeof(float);
 
-// Tiles of 128 rows of all pieces together, each as high as the highest: bands number M-tiles in 16 bits. Of
-// clusters of two there are half as many, but which there are is chosen later, and by the SMs too; the bound
-// is the same on all ranks.
+// Tiles of 128 rows of all pieces together, each as high as the highest: bands number M-tiles in 16 bits.
+// There are half as many clusters of two, but their kind is chosen later, and by the SMs too. The bound is
+// the same on all ranks.
 inline constexpr int64_t kMaxTilesM = std::numeric_limits<int16_t>::max();
 int64_t TilesM(int64_t pieces, int64_t rows);
 
-// How many processes run kernels on this one's device that may wait for each other's; 1 until it is told.
+// Sets the number of processes with kernels on this device that may wait for each other's; 1 by default.
 // Before any kernel is prepared.
 void ShareSms(int engines);
 

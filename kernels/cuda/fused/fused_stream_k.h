@@ -25,7 +25,7 @@
 
 namespace tandem::cuda {
 
-// Of one product's tiles.
+// How one product's tiles are shared.
 struct StreamKSplit {
   int32_t from = 0;      // units from this one on are shared
   int32_t units = 0;     // so many; 0: none

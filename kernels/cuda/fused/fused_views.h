@@ -84,8 +84,8 @@ struct Slices {
 
 // A place that a part's product or sum is stored in. Those of one kind share a tensor map.
 struct Output {
-  // Of C's maps. kInPlace: results that stay, sums and products that no peer asks for. kStaged: partial sums
-  // that wait here for a copy or handoff. Then, for each rank, sums stored in that rank's memory.
+  // Kinds of C's maps. kInPlace: results that stay, sums and products that no peer asks for. kStaged: partial
+  // sums that wait here for a copy or handoff. Then, for each rank, sums stored in that rank's memory.
   enum Kind { kInPlace, kStaged, kFirstDelivered };
   const DeviceView* view = nullptr;
   Word* done = nullptr;

@@ -17,9 +17,9 @@ struct Width {
 // Over six bf16 shapes those of 224 columns lost 0.8 to 1.9 % (H200,
 // bench/results/gpu-1xH200.jsonl).
 constexpr Width kWidths[] = {{kWideTile, 1.0}, {kNarrowTile, 1.015}};
-// Of 192 columns registers hold both halves' exact sums, so that one is added while the other is multiplied,
-// and shared memory all results. Over six shapes tiles of 256 lost 1.059 to 1.117, of 224 1.10 to 1.12 (H200,
-// bench/results/gpu-2xH200.jsonl).
+// With 192 columns registers hold both halves' exact sums, so that one is added while the other is
+// multiplied, and shared memory holds all results. Over six shapes tiles of 256 lost 1.059 to 1.117, of 224
+// 1.10 to 1.12 (H200, bench/results/gpu-2xH200.jsonl).
 constexpr Width kExactWidths[] = {{kWideTile, 1.07}, {192, 1.0}, {kNarrowTile, 1.11}};
 // The same with scales by blocks: 1.01 to 1.08 (bench/results/gpu-2xH200.jsonl).
 constexpr Width kBlockScaledWidths[] = {{kWideTile, 1.045}, {192, 1.0}};
@@ -56,16 +56,16 @@ int64_t Cluster(const FusedVariant& variant) { return int64_t{variant.cluster_m}
 int64_t Stages(const FusedMatmul& matmul, const FusedVariant& variant) {
   return Blocks(matmul.k, variant.k_block);
 }
-// Whether some CTAs of `sms` find no tile of the first piece, so that they wait for the second one's rows. Of
-// few tiles that is no matter: sharing them halves the product's time at least. On two H200s 1024 x 1024 x
-// 16384 took 110 us, and 254 without.
+// Whether some CTAs of `sms` find no tile of the first piece, so that they wait for the second one's rows.
+// With few tiles that does not matter: sharing them at least halves the product's time. On two H200s 1024 x
+// 1024 x 16384 took 110 us, and 254 without.
 bool StartsLate(const FusedMatmul& matmul, int tile_n, int sms) {
   if (matmul.pieces.size() < 2 || matmul.pieces[1].ready == nullptr) return false;
   if (2 * Tiles(matmul, tile_n) <= sms) return false;
   return Blocks(RowsOf(matmul, matmul.pieces[0]), kTileRows) * Blocks(matmul.n, tile_n) < sms;
 }
 // Whether sharing the last wave saves time. CTAs that start late are late for it, and all that share wait for
-// them. Gathers of 2048 rows on four H200s took as long as without sharing (docs/performance-kernels.md).
+// them. Gathers of 2048 rows on four H200s took as long as without sharing (bench/figures/kernels.md).
 bool Splits(const FusedMatmul& matmul, const FusedVariant& variant, int sms) {
   return matmul.memory.partials != nullptr && variant.splits && !StartsLate(matmul, variant.tile_n, sms);
 }
@@ -77,7 +77,7 @@ struct Widths {
 
 Widths WidthsFor(const FusedMatmul& matmul) {
   if (matmul.blocks) return {kBlockScaledWidths};
-  if (matmul.exact) return {kExactWidths, 1.018};  // 1.013 to 1.021 in the runs of its widths
+  if (matmul.exact) return {kExactWidths, 1.018};  // 1.013 to 1.021 in the runs of these widths
   return {kWidths};
 }
 

@@ -25,7 +25,7 @@ namespace tandem::cuda {
 //   - The last wave's tiles are delivered directly, the tiles before it by handoff. All directly where sums
 //     go to all ranks and K is short.
 //
-// Measured on 2 and 4 H200s: docs/performance-kernels.md.
+// Measured on 2 and 4 H200s: bench/figures/kernels.md.
 FusedTiling ChooseTiling(const FusedMatmul& matmul, int sms);
 
 // `matmul`'s pieces in runs. A run has one piece, except:

@@ -34,7 +34,7 @@ class WordWriter {
   // See Backend::StoreWordsInOrder. Both have been enqueued on return.
   Status StoreInOrder(Word* first, uint64_t first_value, Word* second, uint64_t second_value);
   Status Fill(Word* words, uint64_t value, size_t count);
-  // See Backend::LoadWord. Of device memory: after all writes that were enqueued before.
+  // See Backend::LoadWord. Reads device memory after all writes that were enqueued before.
   Result<uint64_t> Load(const Word* word);
   // Waits until all that has been enqueued is written: before memory that may hold such words is unmapped.
   Status Drain();

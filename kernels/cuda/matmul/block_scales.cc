@@ -47,7 +47,7 @@ void SetOutput(LtScale scales, int64_t lines, ArrangeScales* arranged) {
   arranged->block_pitch = scales == LtScale::kSquares ? 1 : lines;
 }
 
-// Of rows [first, first + lines).
+// Scales of rows [first, first + lines).
 ArrangeScales ArrangeA(const DeviceView& scale, int64_t first, int64_t lines) {
   ArrangeScales arranged = {};
   arranged.in = reinterpret_cast<const float*>(scale.data);
@@ -73,8 +73,7 @@ ArrangeScales ArrangeB(const MatmulArgs& args, LtScale scales) {
   arranged.extent[0] = factors;
   arranged.stride.of[0] = scale.stride[1];
   arranged.in_block_stride = scale.stride[0];
-  const bool spread =
-      scales == LtScale::kBlocks && factors != columns;  // a block's factor for each of its columns
+  const bool spread = scales == LtScale::kBlocks && factors != columns;  // a block's factor for each column
   arranged.first = spread ? args.first_column : 0;
   arranged.shared = spread ? kScaleBlock : 1;
   arranged.blocks = scale.extent[0];

@@ -18,7 +18,7 @@ constexpr int kBriefTrials = 8;
 // The longest pause. Runs that take the CPU longer still are timed all the same.
 constexpr float kMaxPauseMs = 1.0f;
 
-// Of an H200, a millisecond's multiplications and additions at its peak; a faster GPU only tries less.
+// Multiplications and additions of an H200 in a millisecond at its peak. A faster GPU only tries less.
 double OperationsPerMs(cudaDataType_t type) {
   if (type == CUDA_R_32F) return 6.7e10;
   return type == CUDA_R_16F || type == CUDA_R_16BF ? 1e12 : 2e12;

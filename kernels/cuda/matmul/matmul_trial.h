@@ -27,7 +27,7 @@ float LeastMs(const LtProduct& product);
 // Thread rule: one thread at a time.
 class MatmulTrial {
  public:
-  // Everything outlives the trial. `last` is told which candidate ran last, `left_ms` of the budget.
+  // Everything outlives the trial. `last` gets the candidate that ran last, `left_ms` the rest of the budget.
   struct Work {
     CudaDriver& driver;
     CublasLt& lt;

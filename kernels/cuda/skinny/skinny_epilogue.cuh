@@ -222,7 +222,7 @@ struct SkinnyEpilogue {
   }
 
  private:
-  // Of value i.
+  // The column of value i.
   __device__ __forceinline__ int Column(int i) const {
     return tile.n * T::kTileN + (i >> 2) * 8 + lane % 4 * 2 + (i & 1);
   }

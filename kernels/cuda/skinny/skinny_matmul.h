@@ -34,8 +34,8 @@ struct SkinnyMatmul {
   const void* b = nullptr;
   void* c = nullptr;
   int64_t a_pitch = 0, b_pitch = 0, c_pitch = 0;
-  // By rank: its exchange area (layout.area_bytes(), multiples of 256) as this rank reaches it; the first of
-  // this rank's words there; and the first of its words here. The own: its area only.
+  // By rank: the exchange area (layout.area_bytes(), multiples of 256) as this rank reaches it, the first of
+  // this rank's words there, and the rank's first word here. For this rank itself: the area only.
   std::array<std::byte*, 8> area{};
   std::array<uint64_t*, 8> words{};
   std::array<const uint64_t*, 8> arrived{};

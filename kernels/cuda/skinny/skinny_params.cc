@@ -1,4 +1,4 @@
-// From a product of few rows to the parameters of its kernel, for engines and clients.
+// From a product of few rows to the kernel's parameters, for engines and clients.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>

@@ -32,7 +32,7 @@ __device__ __forceinline__ void PrefetchOthers(const SkinnyParams& params) {
 }
 // By unit: this launch's stamp once this rank has pushed it.
 __device__ __forceinline__ uint64_t* PushedUnits(const SkinnyParams& params) { return params.pushed; }
-// Of this launch: several groups, which count their epochs each for itself, share the state of a lane.
+// The stamp of this launch. Several groups, which count their epochs separately, share the state of a lane.
 __device__ __forceinline__ uint64_t PushStamp(const SkinnyParams& params) {
   return params.epoch * 0x9E3779B97F4A7C15ull ^ reinterpret_cast<uint64_t>(params.area[params.rank]);
 }

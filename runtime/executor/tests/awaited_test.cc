@@ -1,5 +1,5 @@
-// The rank that a launch waits for is found by the words of its kernels where kernels run, not by the steps
-// that they replace.
+// The rank that a launch waits for is found by the kernels' words where kernels run, not by the steps that
+// they replace.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -44,7 +44,7 @@ class AwaitedTest : public testing::Test {
   static uint32_t WordOf(int writer, int index) {
     return static_cast<uint32_t>(writer * plan::kSignalsPerWriter + index);
   }
-  // Of all words only these have not come.
+  // Only these words have not arrived.
   uint8_t Without(const std::set<uint32_t>& missing) const {
     return program_->AwaitedRanks([&](uint32_t word) { return !missing.contains(word); });
   }

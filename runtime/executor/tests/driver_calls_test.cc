@@ -85,8 +85,8 @@ OpRequest GatherMatmul(Algorithm algorithm, int64_t rows) {
                  {{Role::kA, {rows, 64}}, {Role::kB, {64, 64}}, {Role::kC, {-1, 64}}});
 }
 
-// Calls for one launch of rank 0's program as the engine makes one that it times: the program between two
-// events, then the words of its completion.
+// Calls for one launch of rank 0's program as the engine makes a timed one: the program between two events,
+// then the completion's words.
 int CallsOf(OpRequest request, int world, bool hold, bool idle = false) {
   for (Operand& operand : request.operands) {
     if (operand.spec.shape[0] < 0) operand.spec.shape[0] = request.operands[0].spec.shape[0] * world;

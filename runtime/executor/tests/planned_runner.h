@@ -1,7 +1,7 @@
 // File: planned_runner.h
 //
 // Runs one operation as the planner plans it on a group of ranks, several launches back to back, and compares
-// the outputs with a plain reference bit by bit: values are small integers, so that results are exact in any
+// the outputs with a plain reference bit by bit. Values are small integers, so that results are exact in any
 // order of summation.
 #pragma once
 

@@ -250,7 +250,7 @@ TEST(CompareTest, AccumulatorsOf14BitsAreRightWithFastAccumulationOnlyAndErrorsA
   }
 }
 
-// The table is the planner's, the rule is told twice: here, and in the planner.
+// The table is the planner's. The rule stands twice: here, and in the planner.
 TEST(ChoiceRuleTest, ThePlannerChoosesByItsTable) {
   std::set<Algorithm> chosen;
   for (int world : {2, 4, 8}) {

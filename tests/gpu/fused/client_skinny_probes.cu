@@ -12,7 +12,7 @@ namespace {
 using RightProbe = FusedDelayProbe<false, false, false>;
 using FlagFirstProbe = FusedDelayProbe<true, false, false>;
 using MissingWaitProbe = FusedDelayProbe<false, true, false>;
-// Of words that hold a launch's number above a tag.
+// A probe for words that hold a launch's number above a tag.
 struct StaleLaunchProbe : RightProbe {
   __device__ static bool HasReached(uint64_t word, uint64_t value) {
     return NoFusedProbe::HasReached(word, value - (uint64_t{1} << kLaunchTagBits));

@@ -1,5 +1,5 @@
-// How a client's product of few rows ends without its peer, in each role that waits: the launch is named,
-// what is queued behind it ends, and from then on nothing is written to the peer.
+// A client's product of few rows ends without its peer, in each role that waits. The launch is named, queued
+// launches end, and nothing more is written to the peer.
 #include <algorithm>
 #include <thread>
 
@@ -10,7 +10,7 @@ namespace {
 
 class ClientSkinnyEndTest : public ClientSkinnyTest {
  protected:
-  // Of a launch's words: the number that it holds; 0 for none.
+  // The launch numbers that words hold; 0 for none.
   static std::vector<uint64_t> NumbersOf(const std::vector<uint64_t>& words) {
     std::vector<uint64_t> numbers;
     for (const uint64_t word : words) numbers.push_back(word >> kLaunchTagBits);

@@ -1,6 +1,6 @@
-// The fused kernel's order of words and data in a hundred and fifty thousand launches, one behind the other
-// without the host: data change from launch to launch, words come while it runs, pauses are at random, and
-// what peers see is compared on the GPU.
+// The fused kernel's order of words and data in a hundred and fifty thousand launches, one after another
+// without the host. Data change from launch to launch, words arrive while it runs, and pauses are at random.
+// The peers' view is compared on the GPU.
 #include "tests/gpu/fused/fused_race_fixture.h"
 
 namespace tandem::cuda {

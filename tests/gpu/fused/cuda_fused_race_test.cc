@@ -136,7 +136,7 @@ class FusedEndRaceTest : public FusedRaceTest, public testing::WithParamInterfac
 };
 INSTANTIATE_TEST_SUITE_P(Shares, FusedEndRaceTest, testing::Bool());
 
-// All but four SMs are held: most of its CTAs cannot run before others have ended.
+// All but four SMs are held: most CTAs of the kernel cannot run before others have ended.
 TEST_P(FusedEndRaceTest, MakesProgressBesideAKernelThatHoldsMostSms) {
   const Launch launch = Draw(77);
   UploadLaunch(launch);

@@ -1,6 +1,6 @@
-// The skinny kernel's order of words and data in tens of thousands of launches, one behind the other
-// without the host: two ranks on one GPU, pauses at random, data that change from launch to launch, and
-// results compared on the GPU.
+// The skinny kernel's order of words and data in tens of thousands of launches, one after another without the
+// host. Two ranks share one GPU, pauses are at random, and data change from launch to launch. Results are
+// compared on the GPU.
 #include "tests/gpu/fused/skinny_race_fixture.h"
 
 namespace tandem::cuda {

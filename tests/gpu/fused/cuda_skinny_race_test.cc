@@ -26,7 +26,7 @@ class SkinnySquatterTest : public SkinnyRaceTest {
     ASSERT_EQ(*HostWord(0), squatters);
   }
 
-  // Of sums, on few SMs: the peer has room for all CTAs, and came first.
+  // Sums on few SMs: the peer has room for all CTAs, and was first.
   void SumOnFewSms() {
     MakeRanks(512);
     ASSERT_GT(layout_.ctas(), kLeft) << "there is room for all CTAs";
@@ -48,7 +48,7 @@ class SkinnySquatterTest : public SkinnyRaceTest {
     }
   }
 
-  // Of a gather, on few SMs; the peer announces one `part`-th of its shard at once (0: nothing), and the rest
+  // A gather on few SMs. The peer announces one `part`-th of the shard at once (0: nothing), and the rest
   // when it has all of ours.
   void GatherOnFewSms(size_t part) {
     MakeRanks(2048);

@@ -22,7 +22,8 @@ enum class FusedFault { kNone, kFlagBeforeData, kMissingWait, kStaleEpoch };
 FusedVariant ProbedVariant(FusedFault fault);
 // The same of the skinny kernel: bf16, B by columns, tiles of 64 columns.
 SkinnyVariant ProbedSkinny(FusedFault fault);
-// The same of its form for client placement (client_skinny_probes.cu). Not loaded by LoadFusedProbes.
+// The same for the kernel's form in client placement (client_skinny_probes.cu). Not loaded by
+// LoadFusedProbes.
 SkinnyVariant ProbedClientSkinny(FusedFault fault);
 
 // Holds `blocks` SMs until *release is not 0; adds 1 to *holding for each that it has. Both words in memory

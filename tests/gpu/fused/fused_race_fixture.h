@@ -33,8 +33,8 @@ struct Extent {
 // stores itself, or both.
 enum class Delivery { kNone, kCarried, kDirect, kBoth };
 
-// Three pieces: the rank's own rows, signalled to a peer; rows that a peer delivers, signalled to a peer;
-// rows that it owns, to which it adds the sums of two peers, signalled to all.
+// Three pieces. The rank's own rows are signalled to a peer, and so are rows that a peer delivers. Rows that
+// the rank owns, to which it adds the sums of two peers, are signalled to all.
 struct Launch {
   std::vector<float> a, b, sums;
   std::vector<std::vector<float>> expected;  // by piece
@@ -42,8 +42,8 @@ struct Launch {
 
 inline float Small(std::mt19937& random) { return static_cast<float>(random() % 3) - 1; }
 
-// Sums in fp32 in rank order, which some elements tell from any other order: 2^25 + own - 2^25 is own to the
-// next multiple of 4.
+// Sums in fp32 in rank order, which differ in some elements from any other order: 2^25 + own - 2^25 is own to
+// the next multiple of 4.
 inline Launch Draw(uint32_t seed, int64_t k_extent) {
   std::mt19937 random(seed);
   Launch launch;
@@ -64,7 +64,7 @@ inline Launch Draw(uint32_t seed, int64_t k_extent) {
         float sum = 0;
         for (int64_t k = 0; k < k_extent; ++k) sum += a[k] * b[k];
         const auto at = static_cast<size_t>(m * kN + n);
-        // Of two peers the first comes before this rank, the second behind it.
+        // The first of two peers precedes this rank, the second follows it.
         c[at] = piece < 2 ? sum : (launch.sums[at] + sum) + launch.sums[static_cast<size_t>(kRows * kN) + at];
       }
     }
@@ -129,9 +129,9 @@ class FusedRaceTest : public ProbedGpuTest {
     return wrong;
   }
 
-  // Words: 0 the delivered rows, 1 and 2 the peers' sums, 3 to 5 the kernel's for its pieces, 6 the guard,
-  // 7 copies may be written, 8 the kernel may end. All deliveries but the last piece are signalled, and the
-  // sums, in two word bands; the second band's words lie kBandStep further.
+  // Words: 0 the delivered rows, 1 and 2 the peers' sums, 3 to 5 the kernel's for its pieces. Then 6 the
+  // guard, 7 copies may be written, 8 the kernel may end. All deliveries but the last piece are signalled,
+  // and the sums, in two word bands; the second band's words lie kBandStep further.
   void EnqueueKernel(const FusedVariant& variant, uint64_t epoch, uint64_t timeout_ns = 20'000'000'000,
                      bool guarded = false) {
     FusedMatmul matmul;

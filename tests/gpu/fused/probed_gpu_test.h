@@ -1,8 +1,8 @@
 // File: probed_gpu_test.h
 //
 // The common fixture of tests of fused kernels with pauses and planted faults: one GPU with the probes
-// loaded, its memory, words of the host that kernels see, a lane for a squatter, and a stream for copies that
-// are waited for.
+// loaded, and its memory. Words of the host that kernels see, a lane for a squatter, and a stream for copies
+// that are waited for.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -17,8 +17,9 @@ INTEGRATION = os.environ.get("TANDEM_INTEGRATION_DIR", os.path.join(os.path.dirn
 sys.path.insert(0, INTEGRATION)
 from harness import BIN, Client, Daemon, wait_until  # noqa: E402,F401
 
-# Under MPS a server gives each client on a GPU hardware queues of its own, from one pool: with 32 each, the fourth process
-# on a GPU is refused with CUDA_ERROR_OUT_OF_MEMORY (and each context takes over a second). An engine has 32 whatever this says.
+# Under MPS a server gives each client on a GPU separate hardware queues, from one pool. With 32 each, the fourth
+# process on a GPU is refused with CUDA_ERROR_OUT_OF_MEMORY (and each context takes over a second). An engine has 32
+# whatever this says.
 os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "8"
 
 NOBODY = 65534

@@ -288,7 +288,7 @@ class Recovery:
                 10,
                 "no rank is told of the restart",
             )
-        # Each rank is told ABORTED by one call; then its launches belong to the new generation.
+        # Each rank gets ABORTED from one call; then its launches belong to the new generation.
         for client, reply in zip(self.tp, everybody(self.tp, "launch", check=False, **ALL_REDUCE)):
             if reply["ok"]:
                 client.call("sync", deadline_ms=20000)

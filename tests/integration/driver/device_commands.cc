@@ -110,7 +110,7 @@ Status Session::CudaTrouble(const std::string& name, const json& command) {
 }
 
 // cuda_reserve {allocation, chunk, chunks}: addresses for so many chunks of so many bytes, without memory.
-// cuda_map and cuda_unmap {allocation, first, count}: gives each of these chunks memory of its own
+// cuda_map and cuda_unmap {allocation, first, count}: gives each of these chunks separate memory
 // ("exportable": false: that no other process can have), and takes it. So do PyTorch's expandable segments.
 Status Session::CudaChunks(const std::string& name, const json& command, json* reply) {
   TANDEM_ASSIGN_OR_RETURN(cuda::CudaDriver * driver, cuda::LoadCudaDriver());

@@ -100,7 +100,7 @@ Status Session::Fork(json* reply) {
       auto code = static_cast<char>(status.code());
       if (::write(ends[1], &code, 1) != 1) ::_exit(3);
     }
-    // A child that ends normally, by the destructors of its handles, must do no harm either.
+    // A child that ends normally, by its handles' destructors, must do no harm either.
     if (client_->backend() == "host") {
       graphs_.clear();
     } else {  // CUDA's own objects are the parent's: not to be touched here

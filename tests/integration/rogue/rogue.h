@@ -1,8 +1,7 @@
 // File: rogue.h
 //
-// tandem-test-rogue's commands: a client process that speaks the protocol by hand, and wrongly when told to.
-// It has what any client has: the lease socket, the gRPC socket, and the descriptors that the daemon gives
-// away.
+// tandem-test-rogue's commands: a client process that speaks the protocol by hand, and wrongly on command. It
+// has what any client has: the lease socket, the gRPC socket, and the descriptors that the daemon gives away.
 #pragma once
 
 #include <google/protobuf/message.h>

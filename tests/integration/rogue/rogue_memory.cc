@@ -8,7 +8,7 @@
 
 namespace tandem::rogue {
 
-// OpenChannel on "gpu", and both of its memfds.
+// OpenChannel on "gpu", and both memfds of the channel.
 Status Rogue::MapChannel(const json& command) {
   entries_ = command.value("entries", 16u);
   v1::OpenChannelRequest request;
@@ -46,7 +46,7 @@ Status Rogue::MapTensor(const json& command) {
 }
 
 // "count" entries of "kind": "random" bytes, a "sequence" that is not next, too many "bindings", an unknown
-// "entry_kind", a captured "slot" that is not there, "arm" without end, or well-formed "launch"es of
+// "entry_kind". Or a captured "slot" that is not there, "arm" without end, well-formed "launch"es of
 // "plan_id". "full": never past the ring's room; the reply says how many went in.
 Status Rogue::Push(const json& command, json* reply) {
   if (!ring_.valid()) return FailedPrecondition("map_channel first");

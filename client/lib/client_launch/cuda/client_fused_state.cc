@@ -11,7 +11,7 @@ namespace tandem::client {
 namespace {
 
 constexpr auto kZeroedWithin = std::chrono::seconds(2);
-// What kernels expect zeroed: their state, the word that cancels a launch, the counters of pushes.
+// Kernels expect these zeroed: their state, the word that cancels a launch, the counters of pushes.
 constexpr size_t kCancelledOffset = cuda::kFusedStateBytes, kPushedOffset = kCancelledOffset + 128;
 constexpr size_t kPartialsOffset = 2 * cuda::kFusedStateBytes;
 static_assert(kPushedOffset + (1 + cuda::kMaxPushes) * sizeof(uint32_t) <= kPartialsOffset);

@@ -37,7 +37,7 @@ class ClientPages {
   Result<uint64_t> ReadCount();
   // Has the GPU read it; does not wait.
   Status StartCount();
-  // What the GPU has last read.
+  // The count that the GPU has last read.
   uint64_t LastCount() const;
   // The last launch that a block has finished: behind a failure the counters differ. No launch is under way.
   // DEADLINE_EXCEEDED: the GPU does not answer.

@@ -27,7 +27,7 @@ struct StagingCopy {
 // Thread rule: one thread at a time. Launches that use it must follow one another on the GPU.
 class ClientStaging {
  public:
-  // `program`: of a fused matmul. Of its slots those count that tensors of the kernel lie in.
+  // `program`: of a fused matmul. Only the slots count that hold tensors of the kernel.
   ClientStaging(const plan::RankProgram& program, std::span<const runtime::SlotLimit> slots);
 
   struct Staged {
@@ -35,7 +35,7 @@ class ClientStaging {
     std::vector<StagingCopy> before, after;
   };
   using Allocate = std::function<Result<std::shared_ptr<std::byte>>(size_t bytes)>;
-  // What a launch with operands at `slots` needs. Memory is allocated when a slot needs it first, and kept.
+  // Copies for a launch with operands at `slots`. Memory is allocated when a slot needs it first, and kept.
   // UNIMPLEMENTED: peers write to a symmetric output, so no copy can stand for it.
   Result<Staged> For(std::span<const runtime::SlotAddress> slots, const Allocate& allocate);
 

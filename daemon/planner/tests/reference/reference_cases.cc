@@ -36,7 +36,7 @@ class Cases {
     Rooted();
     GatherMatmuls();
     ReducedMatmuls();
-    // Long sums, and views of many rows: a few worlds tell as much as all.
+    // Long sums, and views of many rows: a few worlds show as much as all.
     if (world_ < 4) {
       EightDims();
       BlockScaledGathers();
@@ -327,7 +327,7 @@ class Cases {
     }
   }
 
-  // Of B's columns too, whose pieces begin within a block.
+  // Also scatters of B's columns, whose pieces begin within a block.
   void BlockScaledReductions() {
     for (int dim : {0, 1}) {
       for (bool each : {false, true}) {

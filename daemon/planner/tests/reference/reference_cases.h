@@ -21,7 +21,7 @@ struct Case {
 // Contiguous without `strides`.
 Operand MakeOperand(Role role, DType dtype, std::vector<int64_t> shape, bool symmetric = false,
                     std::vector<int64_t> strides = {});
-// `request` with the norm of its output, slot `output`. Its weights get the next slot, and with `residual`
+// `request` with the norm of the output, slot `output`. Its weights get the next slot, and with `residual`
 // the residual and where that goes get two more.
 OpRequest WithNorm(OpRequest request, int output, bool residual);
 // Sums with a norm behind them, by name, whose algorithm is left open.

@@ -24,9 +24,10 @@ struct InterpretOptions {
   bool alternate_parity = true;  // as in VerifyOptions
 };
 
-// Runs one launch for each element of `operands`, back to back: a rank begins its next launch as soon as its
-// own lanes have ended the last, however far its peers are (with a bulk area: when all ranks have ended).
-// Workspace starts as garbage. INTERNAL with reason "DEADLOCK" if nothing can run and not all have ended.
+// Runs one launch for each element of `operands`, back to back. A rank begins the next launch as soon as its
+// own lanes have ended the last, however far the peers are. With a bulk area it waits until all ranks have
+// ended. Workspace starts as garbage. INTERNAL with reason "DEADLOCK" if nothing can run and not all have
+// ended.
 Status Interpret(std::span<const RankProgram> programs, const VerifyContext& context,
                  std::vector<LaunchOperands>& operands, const InterpretOptions& options);
 

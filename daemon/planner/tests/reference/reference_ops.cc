@@ -180,7 +180,7 @@ class Reference {
     for (size_t e = 0; e < c.size(); ++e) c[e] = (c[e] + Bias(rank, i, e % n)) * ResultScale(rank, i);
   }
 
-  // Scales of a shard, which cannot be taken out of the sum: of its rows along K, or one for all of it.
+  // Scales of a shard, which cannot be taken out of the sum: the rows' along K, or one for the whole shard.
   static Values ScaledShards(const std::vector<const Values*>& shards,
                              const std::vector<const Values*>& scales, const Shape& shape, int dim) {
     std::vector<Values> scaled;

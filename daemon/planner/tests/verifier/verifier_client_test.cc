@@ -1,5 +1,5 @@
 // Client placement in the verifier: which of the planner's programs the ranks' own streams can run, which
-// need an entry or engines, and that mistakes are found (docs/client-placement.md).
+// need an entry or engines, and that mistakes are found (docs/client-placement-safety.md).
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -21,7 +21,7 @@ struct Tally {
   int caught = 0, passed = 0;
 };
 
-// Every list of steps in a program: the program's and the expansions of its kernels.
+// Every list of steps in a program: the program's and its kernels' expansions.
 std::vector<std::vector<Step>*> Lists(RankProgram& program) {
   std::vector<std::vector<Step>*> lists = {&program.steps};
   for (Step& step : program.steps) {

@@ -27,7 +27,7 @@ Planned PlanNorm(OpRequest sum, int output, Algorithm algorithm) {
 
 Planned AllReduced() { return PlanNorm(AllReduce(8), 1, Algorithm::kTwoShot); }
 
-// What is wrong with a program whose norm is changed.
+// The verifier's reason against a program whose norm is changed.
 std::string ReasonAgainst(Planned planned, const std::function<void(NormStep*)>& change) {
   for (Step& step : planned.plan.programs[1].steps) {
     if (auto* norm = std::get_if<NormStep>(&step.work)) change(norm);

@@ -10,7 +10,7 @@
 namespace tandem::plan {
 namespace {
 
-// Of every algorithm, each operation and all kinds of operands: no step of any rank writes an input.
+// Every algorithm, operation and kind of operands: no step of any rank writes an input.
 TEST(Restartable, NoAlgorithmWritesItsInput) {
   int in_place = 0, proven = 0;
   for (const int world : {2, 4}) {

@@ -1,6 +1,6 @@
 // Every algorithm, world size, shape, dtype, wire type, step count and lane count that the planner can
-// produce: planned, verified with and without aliasing lanes, interpreted under random schedules, compared
-// with the fp64 reference.
+// produce. Each is planned, verified with and without aliasing lanes, interpreted under random schedules, and
+// compared with the fp64 reference.
 #include <gtest/gtest.h>
 
 #include <map>

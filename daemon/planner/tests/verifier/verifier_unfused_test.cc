@@ -1,6 +1,6 @@
-// A product and a collective one after the other, by every collective that unfused may take: proven and right
-// for all dimensions, scales, strides and types; in the bulk area; as the kernels that GPUs run; and which
-// one is taken.
+// A product and a collective one after the other, by every collective that unfused may take. They are proven
+// and right for all dimensions, scales, strides and types, in the bulk area, and as the kernels that GPUs
+// run. Also the choice of the collective.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

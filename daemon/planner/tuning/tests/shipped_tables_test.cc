@@ -78,6 +78,20 @@ TEST(ShippedTables, AreOfWhatTheirNamesSay) {
   }
 }
 
+TEST(ShippedTables, HaveAtMostThreeMeasuredCandidatesAnEntry) {
+  for (const auto& path : Tables()) {
+    const TuningTable table = *LoadTuning(path.string());
+    for (const TuningEntry* entry : table.Entries()) {
+      SCOPED_TRACE(path.string() + " " + plan::TuningShapeText(entry->shape));
+      EXPECT_LE(entry->candidates.size(), 3u);
+      for (const plan::TuningCandidate& candidate : entry->candidates) {
+        EXPECT_GT(candidate.samples, 0);
+        EXPECT_FALSE(plan::MeasuredOnRequestOnly(candidate.algorithm)) << AlgorithmName(candidate.algorithm);
+      }
+    }
+  }
+}
+
 TEST(ShippedTables, DecideForTheirNodes) {
   for (const auto& path : Tables()) {
     const TuningTable table = *LoadTuning(path.string());

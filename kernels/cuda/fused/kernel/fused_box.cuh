@@ -49,11 +49,11 @@ struct BoxLane {
     half = static_cast<uint32_t>(kMatrices ? lane >> 4 : lane & 3);
     swizzle = static_cast<uint32_t>(kRowBytes == 128 ? row & 7 : (row >> 1) & 3);
   }
-  // Of the 16 × 16 elements `pair`.
+  // The chunk of the 16 × 16 elements `pair`.
   __device__ __forceinline__ uint32_t Chunk(int pair) const {
     return row_offset + (((static_cast<uint32_t>(pair * 2) + half) ^ swizzle) << 4);
   }
-  // Of values i and i + 1, four bytes each; rows 8 apart have one swizzle.
+  // The place of values i and i + 1, four bytes each; rows 8 apart have one swizzle.
   __device__ __forceinline__ uint32_t Place(int i) const {
     const uint32_t chunk = static_cast<uint32_t>(i >> 2) * 2 + (half >> 1);
     return row_offset + static_cast<uint32_t>(i & 2) * 4 * kRowBytes + ((chunk ^ swizzle) << 4) +

@@ -83,7 +83,7 @@ class ComputeThread {
   const FusedShared<T>& shared_;
   int thread_, group_;
   uint32_t taken_ = 0;  // tiles
-  uint32_t empty_;      // the first stage's barrier, of the CTA that this thread tells
+  uint32_t empty_;      // the first stage's barrier, of the CTA that this thread signals to
 };
 
 // The use of a tile's sums, or of a part's.
@@ -210,7 +210,7 @@ class TileEnd {
   int group_;
   bool finish_ = false;
   TilePart part_ = {0};
-  int left_ = -1;  // the segment whose sums have been left and not told; -1: none
+  int left_ = -1;  // the segment whose sums have been left and not announced; -1: none
   Epilogue<T> epilogue_;
   PartialSums<T, Probe> partials_;
 };

@@ -26,7 +26,7 @@ __device__ __forceinline__ float2 LoadPair(const Element* pair) {
 template <class T>
 struct Epilogue {
   static constexpr int kValues = T::kBoxColumns / 2, kColumns = kValues / 2;
-  // Of 16-bit operands nothing is scaled, and with scales by blocks the main loop has done it.
+  // 16-bit operands have no scales, and with scales by blocks the main loop has done it.
   static constexpr bool kScales = sizeof(typename T::A) == 1 && !T::kBlocks;
 
   const FusedMatmulParams& params;

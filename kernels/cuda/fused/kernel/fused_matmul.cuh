@@ -3,7 +3,7 @@
 // The fused matmul kernel: a persistent, warp-specialised GEMM for Hopper whose tiles wait for, announce, and
 // sum what other GPUs deliver. See fused_matmul.h for its words.
 //
-// Three warpgroups a CTA. Of the first, warp 0 draws tiles and feeds a ring of stages by TMA; no other warp
+// Three warpgroups a CTA. Warp 0, of the first, draws tiles and feeds a ring of stages by TMA; no other warp
 // waits for other GPUs' rows. Warps 1 and 2 store the results of the second and third warpgroup, 64 rows of
 // the tile each, so that the next tile's products never wait for a store. Warp 3 hands stored tiles to other
 // GPUs (fused_store.cuh). In a client's gather it first sends them this GPU's shard (fused_push.cuh). A

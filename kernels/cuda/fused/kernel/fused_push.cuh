@@ -43,7 +43,7 @@ __device__ __forceinline__ void CopyChunk(const PushedRows& push, uint32_t chunk
   }
 }
 
-// Counts `copied` chunks of this warp's; the last of a word's pushes tells the peer.
+// Counts `copied` chunks of this warp's; the last of a word's pushes signals to the peer.
 __device__ __forceinline__ void TellPushed(const PushedRows& push, uint32_t copied) {
   if (copied == 0) return;
   ptx::SystemFence();

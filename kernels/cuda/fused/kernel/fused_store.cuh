@@ -84,7 +84,7 @@ __device__ __forceinline__ void StoreTiles(const FusedMatmulParams& params, cons
       CountStored<T, Probe>(params, index, tile.n, 1);
     }
   }
-  ptx::WaitStoresRead<0>();  // what nobody is told of is complete when the kernel is
+  ptx::WaitStoresRead<0>();  // stores without a word are complete when the kernel is
   HandOver(shared, -1, &handoff);
 }
 

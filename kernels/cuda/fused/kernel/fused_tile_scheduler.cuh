@@ -28,7 +28,7 @@ struct ScheduledTile {
 __device__ __forceinline__ uint32_t RequestWork(const FusedMatmulParams& params) {
   return ptx::Add(params.work_counter, 1);
 }
-// Of a launch that was cancelled, none of whose clusters has used its work index.
+// For a launch that was cancelled, none of whose clusters has used its work index.
 __device__ __forceinline__ void ReturnWork(const FusedMatmulParams& params) {
   ptx::Add(params.work_counter, ~0u);
 }

@@ -87,7 +87,7 @@ __device__ __forceinline__ void CountStored(const FusedMatmulParams& params, int
   // A tile of the piece may be of a CTA that has given up. That CTA set the flag before the tile was counted.
   if (Probe::kClient && ClientRendezvous::HasFailed(params.frame)) return;
   if (piece.done != nullptr) ptx::StoreRelease(piece.done, params.epoch);
-  // The words of bands behind the last column are told with the last one's.
+  // The words of bands behind the last column are written with the last one's.
   const int end = banded && (band + 1) * params.band_units_n < params.units_n ? band + 1 : piece.words;
   for (int i = 0; i < piece.copies; ++i) {
     for (int word = band; word < end; ++word) {

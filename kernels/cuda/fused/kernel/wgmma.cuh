@@ -1,8 +1,8 @@
 // File: wgmma.cuh
 //
 // wgmma, a warpgroup's product of two operands in shared memory: 64×N += 64×32B · N×32B, fp32 sums; N = 64,
-// 96, 112, 128, 192, 224 or 256. fp8 operands may be of two types. Of sums of fp8 the hardware keeps about 14
-// bits while it adds: see fused_exact_mainloop.cuh. `a` and `b` are the operands' matrix descriptors
+// 96, 112, 128, 192, 224 or 256. fp8 operands may be of two types. The hardware keeps about 14 bits of fp8's
+// sums while it adds: see fused_exact_mainloop.cuh. `a` and `b` are the operands' matrix descriptors
 // (Descriptor*). The warpgroup's 64×N sums lie in registers d[N / 2]: thread t of warp w holds rows 16w + t/4
 // (d[4j], d[4j+1]) and 8 more (d[4j+2], d[4j+3]), columns 8j + 2(t%4), +1.
 #pragma once

@@ -84,7 +84,7 @@ TEST(ClientPushes, ChunksStayWithinLongRows) {
   }
 }
 
-// The whole chunks of a push are all of its bytes, each at its place, whatever the pitches.
+// The whole chunks of a push are all its bytes, each at its place, with any pitches.
 TEST(ClientPushes, WholeChunksLieWhereTheirRowsDo) {
   struct Shape {
     int64_t rows, columns, from_pitch, to_pitch;
@@ -137,7 +137,7 @@ TEST(ClientPushes, ColumnsThatLieAlikeAreMovedAlike) {
   EXPECT_EQ(made->push[0].to_pitch, 800);
 }
 
-// The scales' word tells of the shard as well.
+// The scales' word announces the shard as well.
 TEST(ClientPushes, AWordTellsOfAllThatGoesBeforeIt) {
   const auto shard = [](uintptr_t at) { return At(at, DType::kF8E4M3, {64, 1024}, {1024, 1}); };
   const auto scales = [](uintptr_t at) { return At(at, DType::kF32, {64}, {1}); };

@@ -57,7 +57,7 @@ FusedMatmul Sharing(FusedMatmul matmul) {
 }
 
 TEST(ChooseTiling, SharesTheLastWaveAmongAllSms) {
-  // Of 896 units on 65 clusters 51 are left, which all share.
+  // 896 units on 65 clusters leave 51, which all clusters share.
   const FusedTiling shared = ChooseTiling(Sharing(Product(4, 2048, 7168, false)), kSms);
   EXPECT_EQ(shared.tile_n, 256);
   EXPECT_EQ(shared.ctas, 130);

@@ -164,7 +164,7 @@ TEST_F(MatmulTrialTest, ProductsBetweenRunFewerRounds) {
   EXPECT_EQ(Chosen(Product(33)), 6u);
 }
 
-// Nothing less than one run tells how long a product takes.
+// Only a whole run measures the time of a product.
 TEST_F(MatmulTrialTest, AProductLongerThanTheBudgetRunsOnce) {
   lt_.ms.assign(kCandidates, 2000);
   ASSERT_TRUE(chooser_->Prepare(Product(33)).ok());

@@ -179,7 +179,7 @@ def _matmul_reduce_scatter_backward(ctx: Any, grad: Tensor) -> Any:
     a, b = ctx.saved_tensors
     need_a, need_b = ctx.needs_input_grad[:2]
     grad_bias = _bias_grad(grad, ctx.bias_dtype)
-    if grad_bias is not None and ctx.dim == a.dim() - 1:  # of scattered columns a rank applies the bias of its own
+    if grad_bias is not None and ctx.dim == a.dim() - 1:  # a rank applies its scattered columns' bias
         own = grad_bias.shape[0] * resolve(ctx.group_name).rank()
         grad_bias = torch.nn.functional.pad(grad_bias, (own, b.shape[1] - own - grad_bias.shape[0]))
     mean = _mean(grad, ctx.reduce_op, ctx.group_name)

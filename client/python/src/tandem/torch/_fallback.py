@@ -175,7 +175,7 @@ def all_gather_scaled_matmul(
     if a_scale.numel() == 1:  # each rank's own, for its rows
         a_scale = a_scale.reshape(1).expand(*a.shape[:-1], 1)
     if list(a_scale.shape[:-1]) == list(a.shape[:-1]):
-        # Along K each rank's part of a row has factors of its own.
+        # Along K each rank's part of a row has separate factors.
         along_k = gather_dim % a.dim() == a.dim() - 1
         a_scale = all_gather(_spread(a_scale, a.shape[-1]) if along_k else a_scale, gather_dim, group_name)
     products = [_scaled_product(whole, b, a_scale, b_scale) for b, b_scale in zip(bs, b_scales, strict=True)]

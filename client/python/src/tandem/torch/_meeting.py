@@ -44,7 +44,7 @@ class Meeting:
     def _begin(self) -> None:
         self._prefix = f"tandem/{self._store.add(self._ended, 0)}"
         self._sent: set[str] = set()
-        # What this rank keeps of the round until all know: the group that it has joined, and why it could not.
+        # Kept of the round until all know: the group that this rank has joined, and why it could not.
         self.joined: Group | None = None
         self.late: errors.TandemError | None = None
 

@@ -367,7 +367,7 @@ def _describe(prepared: Prepared, slots: Sequence[Slot], tensors: list[torch.Ten
     for i, slot in enumerate(slots):
         if i in made and not (slot.written and slot.tensor.is_contiguous()):
             return None
-        if slot.alias_of is not None and prepared.can_be_symmetric(slot):  # both of its slots would have to lie there
+        if slot.alias_of is not None and prepared.can_be_symmetric(slot):  # both slots of it would have to lie there
             return None
         source, index = (_RESULT, made.index(i)) if i in made else (_ARGUMENT, numbers[id(slot.tensor)])
         layout.append((source, index))

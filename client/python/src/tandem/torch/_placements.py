@@ -19,7 +19,7 @@ from ._private import dtensor_inputs, input_number, tracing_context
 
 __all__ = ["Placements"]
 
-# What a weight or a bias may go through on its way to a product.
+# Operations that a weight or a bias may pass through on its way to a product.
 _AS_IT_IS = (*RESHAPES, CONVERT, aten.unsqueeze.default, aten.permute.default, aten.t.default)
 
 

@@ -219,10 +219,11 @@ class PlanCache:
         self._plans: dict[Any, Prepared | Refusal] = {}
         # Calls from Python run one after another. The thread with the turn may wait for other ranks, so nothing else waits for it.
         self._turn = threading.RLock()
-        # Of the group alone: a launch of another group waits for other ranks.
+        # Stream and staging belong to the group alone: a launch of another group waits for other ranks.
         self._stream: Stream | None = None
         self._staging: _Staging | None = None
-        # Of the kernels, which copy while Python runs another call. By the handles; all but the last are about to go.
+        # Staging of the kernels, which copy while Python runs another call, by handle. All but the last are about to
+        # be freed.
         self._kernels_staging: dict[int, _Staging] = {}
         self._made = 0
         self._offers = True  # whether the kernels get plans

@@ -66,7 +66,7 @@ def run(op: str, group_name: str, device: torch.device, key: tuple[Any, ...], ma
     group: Attachment = attachment(group_name)
     reason = group.unserved(device.type)
     if not reason and _thread.of_the_pass and group.disagreement:
-        return None  # a warning has told of it
+        return None  # a warning has reported it
     if not reason:
         try:
             with naming_ranks(group):
@@ -76,8 +76,8 @@ def run(op: str, group_name: str, device: torch.device, key: tuple[Any, ...], ma
         except errors.FieldMismatch as mismatch:
             if not _thread.of_the_pass:
                 raise
-            # All ranks get this failure, in the same call, and do the same. A plan that only this rank knows for its shapes would
-            # serve later calls of its, but not of the others: no plan stays.
+            # All ranks get this failure, in the same call, and do the same. A plan that only this rank knows for its
+            # shapes would serve later calls on this rank, but not on the others: no plan stays.
             group.disagreement = reason = f"ranks compiled graphs of other shapes: {mismatch}"
             group.plans.drop()
             op = "what the compile pass fused"
