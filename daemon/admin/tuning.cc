@@ -4,6 +4,7 @@
 
 #include "common/log.h"
 #include "daemon/admin/admin_service.h"
+#include "daemon/control/base/validate.h"
 #include "daemon/planner/tuning/tuning_store.h"
 
 namespace tandem::daemon {
@@ -70,7 +71,7 @@ grpc::Status AdminService::ListTuning(grpc::ServerContext*, const admin::v1::Lis
        request->id().empty() ? sources_.tuning->Wanted() : std::vector<WantedTuning>()) {
     admin::v1::WantedTuning to;
     Fill(wanted.entry, to.mutable_entry());
-    to.mutable_request()->ParseFromString(wanted.request);
+    *to.mutable_request() = OpRequestToProto(wanted.request);
     for (const std::string& uuid : wanted.gpu_uuids) to.add_gpu_uuids(uuid);
     to.set_plans(wanted.plans);
     if (!AddWithin(for_wanted, reply->mutable_wanted(), std::move(to))) break;

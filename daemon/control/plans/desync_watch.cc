@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "daemon/control/base/blame.h"
-#include "daemon/control/base/validate.h"
 #include "daemon/planner/planner.h"
 #include "ipc/arrival_table.h"
 
@@ -57,13 +56,9 @@ Status DesyncWatch::Describe(const GroupRecord& group, const PrepareRendezvous& 
   if (plan == group.plans.end()) return Status(Code::kFailedPrecondition, what, std::move(detail));
   std::vector<OpRequest> requests;
   for (size_t each = 0; each < group.world(); ++each) {
-    v1::OpRequest proto;
-    const std::string& text = each == rank ? rendezvous.requests[rank] : plan->second.requests[each];
-    Result<OpRequest> request = proto.ParseFromString(text)
-                                    ? ParseOpRequest(proto, static_cast<int>(group.world()))
-                                    : Internal("a stored request does not parse");
-    if (!request.ok()) return request.status();
-    requests.push_back(*std::move(request));
+    const auto& request = each == rank ? rendezvous.requests[rank] : plan->second.requests[each];
+    if (!request) return Internal("a stored request does not parse");
+    requests.push_back(*request);
   }
   const std::string full = what + " of '" + plan->second.key + "'";
   const Status differs = plan::CompareRequests(requests);

@@ -1,6 +1,7 @@
 #include "daemon/control/plans/plan_service.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "daemon/control/base/blame.h"
@@ -39,7 +40,8 @@ std::string NameOf(const GroupRecord& group, const std::string& key) {
 }  // namespace
 
 Result<std::shared_ptr<PrepareRendezvous>> PlanService::Enter(GroupRecord& group, size_t rank,
-                                                              const std::string& key, const std::string& text,
+                                                              const std::string& key,
+                                                              const OpRequest& request,
                                                               const Waiter& waiter) {
   auto it = group.prepares.find(key);
   if (it != group.prepares.end()) {
@@ -48,7 +50,7 @@ Result<std::shared_ptr<PrepareRendezvous>> PlanService::Enter(GroupRecord& group
     if (failed && old.Acknowledged(rank)) {
       group.prepares.erase(it);  // this rank has the verdict: another attempt
       it = group.prepares.end();
-    } else if (!failed && old.Taken(rank) && old.requests[rank] != text) {
+    } else if (!failed && old.Taken(rank) && old.requests[rank] != request) {
       return InvalidArgument(NameOf(group, key) + " was prepared by this rank with another request")
           .WithDetail(BlameRank("KEY_REUSED", static_cast<int>(rank), "key"));
     } else if (!failed && old.over()) {
@@ -71,7 +73,7 @@ Result<std::shared_ptr<PrepareRendezvous>> PlanService::Enter(GroupRecord& group
   const std::shared_ptr<PrepareRendezvous> rendezvous = it->second;
   if (rendezvous->phase() == Rendezvous::Phase::kGathering) {
     rendezvous->Take(rank, waiter.deadline);
-    rendezvous->requests[rank] = text;
+    rendezvous->requests[rank] = request;
   }
   return rendezvous;
 }
@@ -90,11 +92,10 @@ Result<v1::PrepareReply> PlanService::Prepare(const SessionRef& session, const v
   TANDEM_ASSIGN_OR_RETURN(const OpRequest parsed,
                           ParseOpRequest(request.request(), static_cast<int>(group->world())));
   TANDEM_RETURN_IF_ERROR(installer_.AwaitInstalled(lock, *group, waiter));
-  const std::string text = OpRequestToProto(parsed).SerializeAsString();
   if (const auto before = group->prepares.find(key); before != group->prepares.end())
     before->second->DropCancelled();
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<PrepareRendezvous> rendezvous,
-                          Enter(*group, r, key, text, waiter));
+                          Enter(*group, r, key, parsed, waiter));
   if (rendezvous->phase() == Rendezvous::Phase::kGathering) {
     v1::PrepareRequest& tuning = rendezvous->tuning[r];
     tuning = request;
@@ -148,11 +149,9 @@ Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group, Prep
   Draft draft;
   draft.key = key;
   draft.context = NameOf(group, key);
-  for (const std::string& text : rendezvous.requests) {
-    v1::OpRequest proto;
-    if (!proto.ParseFromString(text)) return Internal("a stored request does not parse");
-    TANDEM_ASSIGN_OR_RETURN(OpRequest request, ParseOpRequest(proto, static_cast<int>(group.world())));
-    draft.requests.push_back(std::move(request));
+  for (const std::optional<OpRequest>& request : rendezvous.requests) {
+    if (!request) return Internal("the request of a rank is missing");
+    draft.requests.push_back(*request);
   }
   TANDEM_RETURN_IF_ERROR(plan::CompareRequests(draft.requests).WithContext(draft.context));
   KeepTimes(group, rendezvous, draft);
@@ -168,7 +167,7 @@ Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group, Prep
     if (auto unmeasured = plan::Unmeasured(draft.requests, context); unmeasured.has_value()) {
       OpRequest request = draft.requests[0];
       request.placement = plan::AskedPlacement(request, context);
-      WantedTuning wanted{*std::move(unmeasured), OpRequestToProto(request).SerializeAsString(), {}, 1};
+      WantedTuning wanted{*std::move(unmeasured), std::move(request), {}, 1};
       for (const GpuInfo& gpu : context.topology.gpus) wanted.gpu_uuids.push_back(gpu.uuid);
       core_.options.tuning->Want(std::move(wanted));
       const auto& ranks = rendezvous.tuning;
@@ -208,7 +207,7 @@ void PlanService::KeepTimes(const GroupRecord& group, const PrepareRendezvous& r
   request.placement = static_cast<PlanPlacement>(rendezvous.tuning[0].times_placement());
   std::vector<std::string> gpu_uuids;
   for (const GpuInfo& gpu : group.context.topology.gpus) gpu_uuids.push_back(gpu.uuid);
-  const Status kept = tuning_.Put(OpRequestToProto(request), gpu_uuids, candidates, group.payer.uid).status();
+  const Status kept = tuning_.Put(std::move(request), gpu_uuids, candidates, group.payer.uid).status();
   if (!kept.ok())
     core_.LogOf(group.payer.uid, LogSeverity::kWarning, draft.context + ": autotune: " + kept.message());
 }
@@ -257,8 +256,7 @@ Result<uint64_t> PlanService::Post(const std::shared_ptr<GroupRecord>& group, Dr
   record.half_bytes = draft.plan.workspace_bytes;
   record.bulk_bytes = draft.plan.bulk_bytes;
   record.released.resize(world);
-  for (const OpRequest& request : draft.requests)
-    record.requests.push_back(OpRequestToProto(request).SerializeAsString());
+  record.requests.assign(draft.requests.begin(), draft.requests.end());
   v1::PlanInfo info;
   FillPlanInfo(draft.plan, &info);
   info.set_plan_id(plan_id);

@@ -56,9 +56,9 @@ class PlanService {
     std::shared_ptr<PlanRecord::InClient> client;  // null: engines run it
   };
 
-  // The rendezvous of this key that the call enters. `text` is the rank's request.
+  // The rendezvous of this key that the call enters with the rank's request.
   Result<std::shared_ptr<PrepareRendezvous>> Enter(GroupRecord& group, size_t rank, const std::string& key,
-                                                   const std::string& text, const Waiter& waiter)
+                                                   const OpRequest& request, const Waiter& waiter)
       TANDEM_REQUIRES(registry_mutex);
   // Plans, makes room in the workspace, and gives the engines the plan: the part of the last rank, for all.
   Status MakeForAll(const std::shared_ptr<GroupRecord>& group, PrepareRendezvous& rendezvous,

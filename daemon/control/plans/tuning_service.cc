@@ -8,6 +8,7 @@
 #include "daemon/planner/tuning/tuning_store.h"
 
 namespace tandem::daemon {
+
 std::string TuningModel(const ControlOptions& options, const Topology& topology) {
   // Times of the host backend say nothing of GPUs, whatever model a topology file gives the emulated ones.
   if (options.backend != "cuda") return options.backend;
@@ -17,10 +18,7 @@ std::string TuningModel(const ControlOptions& options, const Topology& topology)
   return topology.gpus.empty() ? std::string() : topology.gpus[0].model;
 }
 
-Result<plan::TuningEntry> TuningService::Put(const v1::OpRequest& request,
-                                             const std::vector<std::string>& gpu_uuids,
-                                             std::vector<plan::TuningCandidate> candidates,
-                                             std::optional<uint32_t> client) {
+Result<std::vector<int>> TuningService::GpusOf(const std::vector<std::string>& gpu_uuids) const {
   if (core_.options.tuning == nullptr) return FailedPrecondition("this daemon keeps no tuning table");
   if (gpu_uuids.size() < 2 || gpu_uuids.size() > static_cast<size_t>(plan::kMaxWorldSize)) {
     return InvalidArgument("times are measured on 2 to 8 GPUs");
@@ -32,14 +30,28 @@ Result<plan::TuningEntry> TuningService::Put(const v1::OpRequest& request,
       return InvalidArgument("GPU " + uuid + " is named twice");
     gpus.push_back(gpu);
   }
+  return gpus;
+}
+
+Result<plan::TuningEntry> TuningService::Put(const v1::OpRequest& request,
+                                             const std::vector<std::string>& gpu_uuids,
+                                             std::vector<plan::TuningCandidate> candidates) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<int> gpus, GpusOf(gpu_uuids));
   TANDEM_ASSIGN_OR_RETURN(OpRequest parsed, ParseOpRequest(request, static_cast<int>(gpus.size())));
-  if (!plan::IsTunable(parsed.op)) {
-    return InvalidArgument(std::string(OpName(parsed.op)) +
+  return Put(std::move(parsed), gpu_uuids, std::move(candidates));
+}
+
+Result<plan::TuningEntry> TuningService::Put(OpRequest request, const std::vector<std::string>& gpu_uuids,
+                                             std::vector<plan::TuningCandidate> candidates,
+                                             std::optional<uint32_t> client) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<int> gpus, GpusOf(gpu_uuids));
+  if (!plan::IsTunable(request.op)) {
+    return InvalidArgument(std::string(OpName(request.op)) +
                            " has no choice of algorithms that could be tuned");
   }
-  parsed.algorithm = Algorithm::kAuto;
-  parsed.steps = parsed.lanes = 0;
-  if (parsed.placement == PlanPlacement::kAuto) parsed.placement = PlanPlacement::kEngine;
+  request.algorithm = Algorithm::kAuto;
+  request.steps = request.lanes = 0;
+  if (request.placement == PlanPlacement::kAuto) request.placement = PlanPlacement::kEngine;
   // The most that such a group can do; a later group is checked when its plan is made.
   plan::GroupContext context;
   context.topology = Subset(core_.options.topology, gpus);
@@ -48,7 +60,7 @@ Result<plan::TuningEntry> TuningService::Put(const v1::OpRequest& request,
   if (core_.options.backend == "cuda") context.client_kernels = plan::ClientKernels::kFused;
   context.gpu_model = TuningModel(core_.options, context.topology);
   if (context.gpu_model.empty()) return FailedPrecondition("the GPUs are not of one model");
-  const std::vector<OpRequest> requests(gpus.size(), parsed);
+  const std::vector<OpRequest> requests(gpus.size(), request);
   TANDEM_ASSIGN_OR_RETURN(const plan::Problem problem, plan::MakeProblem(requests, context));
   plan::TuningEntry entry;
   entry.key = plan::TuningKeyOf(problem);

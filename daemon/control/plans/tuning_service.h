@@ -30,11 +30,17 @@ class TuningService {
   // rank order); the entry. `client`: the uid whose program has measured them; none: an operator's, for whom
   // a part of the table is kept. INVALID_ARGUMENT for times of a plan that cannot run, UNAVAILABLE if they
   // cannot be kept, RESOURCE_EXHAUSTED if the table is full.
-  Result<plan::TuningEntry> Put(const v1::OpRequest& request, const std::vector<std::string>& gpu_uuids,
+  Result<plan::TuningEntry> Put(OpRequest request, const std::vector<std::string>& gpu_uuids,
                                 std::vector<plan::TuningCandidate> candidates,
                                 std::optional<uint32_t> client = std::nullopt);
+  // The same for a request from outside, with the errors of ParseOpRequest.
+  Result<plan::TuningEntry> Put(const v1::OpRequest& request, const std::vector<std::string>& gpu_uuids,
+                                std::vector<plan::TuningCandidate> candidates);
 
  private:
+  // The GPUs of a group that a table can have times for.
+  Result<std::vector<int>> GpusOf(const std::vector<std::string>& gpu_uuids) const;
+
   ControlCore& core_;
 };
 

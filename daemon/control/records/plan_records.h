@@ -7,12 +7,14 @@
 #include <bit>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "daemon/control/base/rendezvous.h"
 #include "daemon/control/records/memory_records.h"
+#include "tandem/op_request.h"
 #include "tandem/v1/tandem.pb.h"
 
 namespace tandem::daemon {
@@ -32,9 +34,9 @@ struct PlanRecord {
   uint64_t kept_bytes = 0;            // charged as Resource::kPlanBytes
   uint64_t half_bytes = 0;            // of each half of the workspace, that its programs use
   uint64_t bulk_bytes = 0;
-  std::vector<bool> released;         // by rank
-  std::vector<std::string> requests;  // by rank: serialised v1::OpRequest
-  bool acknowledged = false;          // a rank may have the answer: the next tandemd must know it
+  std::vector<bool> released;                      // by rank
+  std::vector<std::optional<OpRequest>> requests;  // by rank; none: an earlier tandemd's that does not parse
+  bool acknowledged = false;  // a rank may have the answer: the next tandemd must know it
   // Of a plan that is placed in the client; null: engines run it, and have it.
   struct InClient {
     InClient(size_t world, std::string what) : armed(world, std::move(what), "arm it") {}
@@ -49,7 +51,7 @@ struct PlanRecord {
 
 struct PrepareRendezvous : Rendezvous {
   using Rendezvous::Rendezvous;
-  std::vector<std::string> requests;  // by rank: serialised v1::OpRequest
+  std::vector<std::optional<OpRequest>> requests;  // by rank; none: it has not come
   // By rank: whether it can measure, and what it has measured. Its `request` is empty.
   std::vector<v1::PrepareRequest> tuning;
   std::vector<Algorithm> measure;  // the answer to ranks that can all measure

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "daemon/control/base/foreign_fds.h"
+#include "daemon/control/base/validate.h"
 #include "daemon/control/restart/state_records.h"
 #include "ipc/order_log.h"
 
@@ -282,7 +283,13 @@ void RegistryRestorer::RestorePlans(const state::v1::Group& from, const std::sha
     plan.bulk_bytes = body.bulk_bytes();
     plan.released.assign(saved.released().begin(), saved.released().end());
     plan.released.resize(group->world());
-    plan.requests.assign(body.requests().begin(), body.requests().end());
+    for (const std::string& text : body.requests()) {
+      v1::OpRequest request;
+      const bool parses = !text.empty() && request.ParseFromString(text);
+      auto parsed =
+          parses ? ParseOpRequest(request, static_cast<int>(group->world())) : Internal("no request");
+      plan.requests.push_back(parsed.ok() ? std::optional(*std::move(parsed)) : std::nullopt);
+    }
     plan.requests.resize(group->world());
     plan.acknowledged = true;
     const std::string what = "key '" + plan.key + "' of group '" + group->name + "'";

@@ -4,6 +4,7 @@
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
 #include "daemon/control/base/status_proto.h"
+#include "daemon/control/base/validate.h"
 
 namespace tandem::daemon {
 namespace {
@@ -241,7 +242,9 @@ state::v1::Plan StateOf(uint64_t group_id, const PlanRecord& plan) {
   to.set_kept_bytes(plan.kept_bytes);
   to.set_half_bytes(plan.half_bytes);
   to.set_bulk_bytes(plan.bulk_bytes);
-  for (const std::string& request : plan.requests) to.add_requests(request);
+  for (const std::optional<OpRequest>& request : plan.requests) {
+    to.add_requests(request ? OpRequestToProto(*request).SerializeAsString() : std::string());
+  }
   to.set_in_client(plan.client != nullptr);
   if (!plan.client) return to;
   for (const std::string& program : plan.client->programs) to.add_programs(program);

@@ -15,6 +15,7 @@
 
 #include "daemon/planner/tuning/tuning_file.h"
 #include "daemon/planner/tuning/tuning_table.h"
+#include "tandem/op_request.h"
 #include "tandem/status.h"
 
 namespace tandem::daemon {
@@ -22,7 +23,7 @@ namespace tandem::daemon {
 // A problem that a plan was made for, and for which no measured time decides.
 struct WantedTuning {
   plan::TuningEntry entry;             // key and shape
-  std::string request;                 // v1.OpRequest, serialized, of rank 0
+  OpRequest request;                   // of rank 0
   std::vector<std::string> gpu_uuids;  // of the first group that wanted it, in rank order
   uint64_t plans = 1;                  // so many were made
 };
