@@ -192,6 +192,20 @@ std::map<uint64_t, PlanName> NamesOf(const AdminSources& sources, const std::set
   return names;
 }
 
+// The figures of the page, which has counters without "_total".
+json CountsOf(const ControlSnapshot& control) {
+  json counts;
+  const auto add = [&](const auto& figure) {
+    constexpr std::string_view kTotal = "_total";
+    std::string_view name = figure.name();
+    if (name.ends_with(kTotal)) name.remove_suffix(kTotal.size());
+    if (figure.on_page) counts[std::string(name)] = control.*figure.value;
+  };
+  std::for_each(std::begin(kNodeGauges), std::end(kNodeGauges), add);
+  std::for_each(std::begin(kNodeCounters), std::end(kNodeCounters), add);
+  return counts;
+}
+
 json QueueOf(const std::vector<EngineQueue>& queues, std::map<uint64_t, PlanName>& names, bool& truncated) {
   Bounded entries(kPageQueue);
   for (size_t gpu = 0; gpu < queues.size(); ++gpu) {
@@ -307,15 +321,7 @@ std::string PageStateText(const AdminSources& sources) {
       {"uptime_seconds", control.uptime_seconds},
       {"admission", AdmissionName(control.admission)},
       {"health", {{"live", health.live}, {"ready", health.ready}, {"reasons", health.reasons}}},
-      {"counts",
-       {{"sessions", control.sessions},
-        {"groups", control.groups},
-        {"plans", control.plans},
-        {"tensors", control.tensors},
-        {"registrations", control.registrations},
-        {"channels", control.channels},
-        {"sessions_lost", control.sessions_lost_total},
-        {"groups_broken", control.groups_broken_total}}},
+      {"counts", CountsOf(control)},
       {"topology", TopologyOf(sources, control)},
       {"engines", EnginesOf(sources, queues)},
       {"queue", QueueOf(queues, names, truncated)},

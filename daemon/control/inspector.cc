@@ -33,19 +33,13 @@ ControlSnapshot Inspector::Snapshot() {
   snapshot.cordoned_gpus = core_.registry.cordoned_gpus;
   snapshot.sessions = core_.registry.sessions.size();
   snapshot.groups = core_.registry.groups.size();
-  snapshot.sessions_total = core_.registry.sessions_total;
-  snapshot.sessions_lost_total = core_.registry.sessions_lost_total;
-  snapshot.sessions_evicted_total = core_.registry.sessions_evicted_total;
-  snapshot.groups_broken_total = core_.registry.groups_broken_total;
-  snapshot.groups_stalled_total = core_.registry.groups_stalled_total;
-  snapshot.events_dropped_total = core_.registry.events_dropped_total;
+  static_cast<NodeCounters&>(snapshot) = core_.registry.counters;
   for (const auto& [id, session] : core_.registry.sessions)
     snapshot.events_dropped_total += session->events_dropped;
   snapshot.quota_use = core_.registry.ledger.LargestUse();
   snapshot.owners = core_.registry.ledger.Owners(kMaxOwners);
   snapshot.quota_use["sessions"] = static_cast<double>(snapshot.sessions) /
                                    static_cast<double>(std::max<uint64_t>(core_.options.limits.sessions, 1));
-  snapshot.client_launches_total = core_.registry.client_launches_total;
   for (const auto& [id, group] : core_.registry.groups) {
     snapshot.plans += group->plans.size();
     snapshot.client_launches_total += group->ClientLaunches();

@@ -293,29 +293,16 @@ void AddLinks(const MetricsInput& input, Families& families) {
 std::vector<MetricFamily> CollectMetrics(const MetricsInput& input) {
   Families families;
   const ControlSnapshot& control = input.control;
-  families.Gauge("tandem_sessions", "Attached sessions", control.sessions);
-  families.Gauge("tandem_groups", "Groups", control.groups);
-  families.Gauge("tandem_plans", "Prepared plans", control.plans);
-  families.Gauge("tandem_tensors", "Symmetric tensors", control.tensors);
-  families.Gauge("tandem_registrations", "Registrations of clients' own memory", control.registrations);
-  families.Gauge("tandem_channels", "Open channels", control.channels);
+  for (const auto& gauge : kNodeGauges)
+    families.Gauge(gauge.metric, gauge.help, static_cast<double>(control.*gauge.value));
   families.Gauge("tandem_draining", "1 while the node drains",
                  control.admission == Admission::kDraining ? 1 : 0);
   families.Gauge("tandem_cordoned", "1 while the node takes no new sessions and groups, draining or not",
                  control.admission != Admission::kOpen ? 1 : 0);
-  families.Counter("tandem_sessions_total", "Sessions since the start", control.sessions_total);
-  families.Counter("tandem_sessions_lost_total", "Sessions that ended with their process, or by its fault",
-                   control.sessions_lost_total);
-  families.Counter("tandem_sessions_evicted_total", "Sessions that an operator ended",
-                   control.sessions_evicted_total);
-  families.Counter("tandem_groups_broken_total", "Groups that have broken", control.groups_broken_total);
-  families.Counter("tandem_groups_stalled_total",
-                   "Stalls of groups: a rank missed a launch, or made another call",
-                   control.groups_stalled_total);
-  families.Counter("tandem_events_dropped_total", "Events that clients have not read in time",
-                   control.events_dropped_total);
-  families.Counter("tandem_client_launches_total", "Launches that have ended on the ranks' own streams",
-                   control.client_launches_total);
+  for (const NodeCounter& counter : kNodeCounters) {
+    const double value = static_cast<double>(control.*counter.value);
+    families.Counter(counter.metric, counter.help, value);
+  }
   auto& quotas = families.Add("tandem_quota_use_ratio", "Part of a quota that its largest user has in use",
                               MetricType::Gauge);
   for (const auto& [quota, use] : control.quota_use) Families::AddGauge(quotas, {{"quota", quota}}, use);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/mps_endpoint.h"
+#include "daemon/control/base/counters.h"
 
 namespace tandem::v1 {
 class PlanInfo;
@@ -137,7 +138,7 @@ struct OwnerUse {
 // Owners with an entry of their own: a node has eight GPUs, and monitoring keeps series of each owner.
 inline constexpr size_t kMaxOwners = 32;
 
-struct ControlSnapshot {
+struct ControlSnapshot : NodeCounters {
   std::string instance_id;
   double uptime_seconds = 0;
   Admission admission = Admission::kOpen;
@@ -151,14 +152,7 @@ struct ControlSnapshot {
   uint64_t registrations = 0;
   uint64_t channels = 0;
   uint64_t segment_bytes = 0;
-  uint64_t descriptors = 0;             // held by the control plane: segments, registrations, channels
-  uint64_t sessions_total = 0;          // since the start
-  uint64_t sessions_lost_total = 0;     // ended by the end of their process
-  uint64_t sessions_evicted_total = 0;  // ended by an operator
-  uint64_t groups_broken_total = 0;
-  uint64_t groups_stalled_total = 0;
-  uint64_t events_dropped_total = 0;   // that clients have not read in time
-  uint64_t client_launches_total = 0;  // that have ended on the ranks' own streams
+  uint64_t descriptors = 0;  // held by the control plane: segments, registrations, channels
   // By the quota's key ("plans", "sessions_per_uid"): the part of it that the uid or cgroup uses that uses
   // the most, 0 to 1.
   std::map<std::string, double> quota_use;
@@ -166,6 +160,16 @@ struct ControlSnapshot {
   // The kMaxOwners that have the most memory, the most first, then all others together, also those whose
   // owner is not known.
   std::vector<OwnerUse> owners;
+};
+
+// Records that are there now, for /metrics and the web page.
+inline constexpr Figure<ControlSnapshot> kNodeGauges[] = {
+    {"tandem_sessions", "Attached sessions", &ControlSnapshot::sessions, true},
+    {"tandem_groups", "Groups", &ControlSnapshot::groups, true},
+    {"tandem_plans", "Prepared plans", &ControlSnapshot::plans, true},
+    {"tandem_tensors", "Symmetric tensors", &ControlSnapshot::tensors, true},
+    {"tandem_registrations", "Registrations of clients' own memory", &ControlSnapshot::registrations, true},
+    {"tandem_channels", "Open channels", &ControlSnapshot::channels, true},
 };
 
 }  // namespace tandem::daemon

@@ -80,7 +80,7 @@ void GroupService::Break(GroupRecord& group, const Status& why, int lost_rank) {
   registry.Touch(group);
   registry.engines_changed.notify_all();  // for whoever waits for an engine on the group's behalf
   if (group.state() == GroupState::kDoomed) return;
-  ++registry.groups_broken_total;
+  ++registry.counters.groups_broken_total;
   registry.PostToAll(group, BreakCommand(group.id, why));
   group.AbortClientLaunches(1, why);
   group.EndGatherings(why);
@@ -105,7 +105,7 @@ void GroupService::NoteEnginesStalled(GroupRecord& group, const Status& why) {
 
 void GroupService::ShowStall(GroupRecord& group, const Status& why) {
   core_.registry.Touch(group);
-  ++core_.registry.groups_stalled_total;
+  ++core_.registry.counters.groups_stalled_total;
   core_.registry.engines_changed.notify_all();  // for whoever has reported
   const std::vector<uint32_t>& ranks = why.detail().ranks;
   const int rank = ranks.empty() ? -1 : static_cast<int>(ranks.front());
@@ -115,7 +115,7 @@ void GroupService::ShowStall(GroupRecord& group, const Status& why) {
 }
 
 void GroupService::BreakClosing(GroupRecord& group) {
-  ++core_.registry.groups_broken_total;
+  ++core_.registry.counters.groups_broken_total;
   core_.registry.Touch(group);
   PostEvent(group, EventOf(group, v1::Event::GROUP_BROKEN, -1, group.lifecycle.why()), -1);
   core_.registry.engines_changed.notify_all();
@@ -185,7 +185,7 @@ void GroupService::Destroy(const std::shared_ptr<GroupRecord>& group) {
     if (*set) segments_.RemoveSet(*set);
     set->reset();
   }
-  registry.client_launches_total += group->ClientLaunches();
+  registry.counters.client_launches_total += group->ClientLaunches();
   client_memory_.Remove(*group);
   for (const auto& set : group->outgrown) segments_.RemoveSet(set);
   group->outgrown.clear();

@@ -80,15 +80,7 @@ struct Registry {
   void Touch(SegmentSet& set) TANDEM_REQUIRES(registry_mutex);
   void TouchLaunch(uint64_t id) TANDEM_REQUIRES(registry_mutex);
 
-  // Since the start; with the journal, since the first tandemd's. A session that an operator ended counts as
-  // evicted, not as lost.
-  uint64_t sessions_total TANDEM_GUARDED_BY(registry_mutex) = 0;
-  uint64_t sessions_lost_total TANDEM_GUARDED_BY(registry_mutex) = 0;
-  uint64_t sessions_evicted_total TANDEM_GUARDED_BY(registry_mutex) = 0;
-  uint64_t groups_broken_total TANDEM_GUARDED_BY(registry_mutex) = 0;
-  uint64_t groups_stalled_total TANDEM_GUARDED_BY(registry_mutex) = 0;
-  uint64_t events_dropped_total TANDEM_GUARDED_BY(registry_mutex) = 0;   // sessions have some beside these
-  uint64_t client_launches_total TANDEM_GUARDED_BY(registry_mutex) = 0;  // of groups that have ended
+  NodeCounters counters TANDEM_GUARDED_BY(registry_mutex);
 
   // False once the group has been destroyed: a call that holds it must not give it anything more.
   bool Has(const GroupRecord& group) const TANDEM_REQUIRES(registry_mutex);

@@ -28,12 +28,7 @@ void RegistryRestorer::Restore() {
   registry.next_id = node.next_id();
   registry.next_plan_id = node.next_plan_id() > kLogIdMask ? 1 : node.next_plan_id();
   registry.admission = static_cast<Admission>(node.admission());
-  registry.sessions_total = node.sessions_total();
-  registry.sessions_lost_total = node.sessions_lost_total();
-  registry.sessions_evicted_total = node.sessions_evicted_total();
-  registry.groups_broken_total = node.groups_broken_total();
-  registry.groups_stalled_total = node.groups_stalled_total();
-  registry.client_launches_total = node.client_launches_total();
+  registry.counters = CountersOf(node);
   RestoreSets();
   RestoreSessions();
   for (const auto& [id, group] : state_.groups) RestoreGroup(group);

@@ -11,6 +11,11 @@ namespace {
 
 constexpr uint64_t kIdStep = 1024;
 
+// The journal's field for a counter that it keeps.
+const google::protobuf::FieldDescriptor* FieldOf(const NodeCounter& counter) {
+  return state::v1::Node::descriptor()->FindFieldByName(std::string(counter.name()));
+}
+
 uint64_t Reserved(uint64_t next) { return (next / kIdStep + 1) * kIdStep; }
 
 int64_t Nanoseconds(Waiter::Clock::time_point time) {
@@ -94,13 +99,22 @@ state::v1::Node StateOf(const Registry& registry) {
   node.set_next_id(Reserved(registry.next_id));
   node.set_next_plan_id(Reserved(registry.next_plan_id));
   node.set_admission(static_cast<uint32_t>(registry.admission));
-  node.set_sessions_total(registry.sessions_total);
-  node.set_sessions_lost_total(registry.sessions_lost_total);
-  node.set_sessions_evicted_total(registry.sessions_evicted_total);
-  node.set_groups_broken_total(registry.groups_broken_total);
-  node.set_groups_stalled_total(registry.groups_stalled_total);
-  node.set_client_launches_total(registry.client_launches_total);
+  SetCounters(registry.counters, &node);
   return node;
+}
+
+void SetCounters(const NodeCounters& counters, state::v1::Node* node) {
+  for (const NodeCounter& counter : kNodeCounters) {
+    if (counter.kept) node->GetReflection()->SetUInt64(node, FieldOf(counter), counters.*counter.value);
+  }
+}
+
+NodeCounters CountersOf(const state::v1::Node& node) {
+  NodeCounters counters;
+  for (const NodeCounter& counter : kNodeCounters) {
+    if (counter.kept) counters.*counter.value = node.GetReflection()->GetUInt64(node, FieldOf(counter));
+  }
+  return counters;
 }
 
 state::v1::Session StateOf(const SessionRecord& session) {

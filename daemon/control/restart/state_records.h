@@ -23,6 +23,9 @@ std::string SetKey(const SegmentSet& set);
 
 // Ids are reserved in steps, so that this record seldom changes.
 state::v1::Node StateOf(const Registry& registry) TANDEM_REQUIRES(registry_mutex);
+// The counters that the journal keeps, and back; others are 0.
+void SetCounters(const NodeCounters& counters, state::v1::Node* node);
+NodeCounters CountersOf(const state::v1::Node& node);
 // Without launches; registrations and channels only once the client may know of them.
 state::v1::Session StateOf(const SessionRecord& session) TANDEM_REQUIRES(registry_mutex);
 state::v1::Launch StateOf(uint64_t id, const LaunchRecord& launch, uint64_t session_id);

@@ -23,7 +23,7 @@ Result<std::optional<v1::Event>> EventService::Next(const SessionRef& session, u
     v1::Event event = std::move(session->events.front());
     session->events.pop_front();
     if (const uint64_t dropped = std::exchange(session->events_dropped, 0); dropped > 0) {
-      core_.registry.events_dropped_total += dropped;
+      core_.registry.counters.events_dropped_total += dropped;
       core_.LogOf(session->peer.uid, LogSeverity::kWarning,
                   "session=" + std::to_string(session->id) + " has not read its events in time: the oldest " +
                       std::to_string(dropped) + " were dropped");

@@ -93,7 +93,7 @@ Result<v1::AttachReply> SessionService::Attach(const PeerIdentity& peer, const v
     session->id = registry.next_id++;
     registry.sessions[session->id] = session;
     registry.Touch(*session);
-    ++registry.sessions_total;
+    ++registry.counters.sessions_total;
   }
   core_.LogOf(peer.uid, LogSeverity::kInfo,
               "session=" + std::to_string(session->id) + " attached pid=" + std::to_string(peer.pid) +
@@ -316,7 +316,7 @@ void SessionService::FreeAllOf(SessionRecord& session) {
   of_.registrations.RemoveAllOf(session);
   of_.tensors.FreeAllOf(session);
   of_.launches.ForgetAllOf(session);
-  core_.registry.events_dropped_total += std::exchange(session.events_dropped, 0);
+  core_.registry.counters.events_dropped_total += std::exchange(session.events_dropped, 0);
   session.events_changed.notify_all();
   ledger.Refund(session.payer(), Resource::kSessions, 1);
 }
@@ -361,9 +361,9 @@ void SessionService::EndSession(uint64_t session_id, End end, const std::string&
                        .WithDetail({.reason = end == End::kEvicted ? "EVICTED" : "SESSION_LOST",
                                     .who = "session " + std::to_string(session_id),
                                     .field = {}});
-    if (end == End::kLost) ++registry.sessions_lost_total;
+    if (end == End::kLost) ++registry.counters.sessions_lost_total;
     if (end == End::kEvicted) {
-      ++registry.sessions_evicted_total;
+      ++registry.counters.sessions_evicted_total;
       registry.evicted.push_back(session);
       if (registry.evicted.size() > kMaxEvicted) registry.evicted.pop_front();
       told = Unavailable(session->end.message()).WithDetail(session->end.detail());

@@ -7,6 +7,8 @@
 
 #include <string>
 
+#include "daemon/control/restart/state_records.h"
+
 namespace tandem::daemon {
 namespace {
 
@@ -99,6 +101,23 @@ TEST_F(JournalTest, OutdatedRecordsGiveTheirMemoryBack) {
 TEST_F(JournalTest, AnotherFileIsNoJournal) {
   ASSERT_EQ(::pwrite(file.get(), "x", 1, 0), 1);
   EXPECT_EQ(Open().status().code(), Code::kDataLoss);
+}
+
+TEST(NodeCountersTest, AKeptCounterPassesTheJournalAndNoOtherHasAField) {
+  NodeCounters counters;
+  uint64_t value = 10;
+  for (const NodeCounter& counter : kNodeCounters) {
+    counters.*counter.value = ++value;
+    const bool has_field =
+        state::v1::Node::descriptor()->FindFieldByName(std::string(counter.name())) != nullptr;
+    ASSERT_EQ(has_field, counter.kept) << counter.metric;
+  }
+  state::v1::Node node;
+  SetCounters(counters, &node);
+  const NodeCounters restored = CountersOf(node);
+  for (const NodeCounter& counter : kNodeCounters) {
+    EXPECT_EQ(restored.*counter.value, counter.kept ? counters.*counter.value : 0) << counter.metric;
+  }
 }
 
 }  // namespace

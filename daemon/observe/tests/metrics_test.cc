@@ -34,6 +34,23 @@ MetricsInput OneGpu() {
   return input;
 }
 
+TEST(MetricsTest, EachFigureOfTheNodeIsAMetric) {
+  MetricsInput input = OneGpu();
+  uint64_t value = 10;
+  for (const auto& gauge : kNodeGauges) input.control.*gauge.value = ++value;
+  for (const NodeCounter& counter : kNodeCounters) input.control.*counter.value = ++value;
+  const auto families = CollectMetrics(input);
+  for (const auto& gauge : kNodeGauges) {
+    const double expected = static_cast<double>(input.control.*gauge.value);
+    EXPECT_EQ(Value(families, gauge.metric, ""), expected) << gauge.metric;
+  }
+  for (const NodeCounter& counter : kNodeCounters) {
+    const double expected = static_cast<double>(input.control.*counter.value);
+    EXPECT_EQ(Value(families, counter.metric, ""), expected) << counter.metric;
+    EXPECT_TRUE(counter.name().ends_with("_total")) << counter.metric;
+  }
+}
+
 TEST(MetricsTest, GpusHealthHasSeries) {
   MetricsInput input = OneGpu();
   EXPECT_EQ(Value(CollectMetrics(input), "tandem_gpu_cordoned", "EMU-0"), 0);
