@@ -261,13 +261,7 @@ Status Engine::Start(const v1::Command& command, const std::vector<UniqueFd>& fd
                                     std::move(words), std::move(lanes), static_cast<LaunchListener*>(this));
   channels_ = std::make_unique<ChannelServer>(queue_.get(), backend_.get(), dead_, start.generation());
   ended_phase("lanes and queue");
-  message.mutable_ready()->set_pid(static_cast<int>(::getpid()));
-  message.mutable_ready()->set_memory_bytes(backend_->MemoryBytes());
-  message.mutable_ready()->set_own_memory_bytes(backend_->OwnMemoryBytes());
-  const Status fused = backend_->FusedKernels();
-  message.mutable_ready()->set_fused_kernels(fused.ok());
-  message.mutable_ready()->set_kernel_sms(static_cast<uint32_t>(backend_->KernelSms()));
-  if (!fused.ok()) message.mutable_ready()->set_no_fused_kernels(fused.message());
+  FillReady(message.mutable_ready());
   if (outlives) HoldFrom(start, fds, message.ready());
   link_.Send(message);
   return Status::Ok();

@@ -1,4 +1,6 @@
 // An engine's reports to tandemd: the queue when it is asked, failures, breaks and late ranks unasked.
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "engine/engine.h"
@@ -18,6 +20,22 @@ v1::LaunchFailed DescribeFailure(const EnginePlan& plan, uint64_t count, const S
 }
 
 }  // namespace
+
+void Engine::FillReady(v1::Ready* ready) const {
+  ready->set_pid(static_cast<int>(::getpid()));
+  ready->set_memory_bytes(backend_->MemoryBytes());
+  ready->set_own_memory_bytes(backend_->OwnMemoryBytes());
+  const Status fused = backend_->FusedKernels();
+  ready->set_fused_kernels(fused.ok());
+  if (!fused.ok()) ready->set_no_fused_kernels(fused.message());
+  ready->set_kernel_sms(static_cast<uint32_t>(backend_->KernelSms()));
+  const BackendCapabilities capabilities = backend_->Capabilities();
+  v1::Capabilities& announced = *ready->mutable_capabilities();
+  announced.set_packet_kernels(capabilities.packet_kernels);
+  announced.set_communicators(capabilities.communicators);
+  announced.set_ipc_memory(capabilities.ipc_memory);
+  announced.set_on_gpu(capabilities.on_gpu);
+}
 
 void Engine::SendQueueSnapshot() {
   v1::Message message;

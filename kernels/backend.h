@@ -283,11 +283,20 @@ struct CommunicatorOptions {
 // kCollective: other collectives. A kernel that was cancelled leaves no trace: no word, no state.
 enum class Guarded : uint8_t { kCopy, kCopyEngine, kMatmul, kReduce, kCollective, kFused };
 
+// Engines announce these to tandemd, which never decides by a backend's name.
+struct BackendCapabilities {
+  bool packet_kernels = false;  // those of the algorithm low_latency
+  bool communicators = false;   // MakeUniqueId makes ids of NCCL's communicators
+  bool ipc_memory = false;      // ImportIpc
+  bool on_gpu = false;          // lanes run on a GPU, segments and clients' memory are the driver's
+};
+
 // One GPU. Lanes alias onto the hardware queues that the backend was made with, as streams do.
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string Name() const = 0;  // "host" or "cuda"
+  virtual BackendCapabilities Capabilities() const { return {}; }
   // Allocates an exportable segment, zeroed, multiple of SegmentGranularity(). RESOURCE_EXHAUSTED when there
   // is no room.
   virtual Result<UniqueFd> AllocateSegment(size_t bytes) = 0;

@@ -51,6 +51,7 @@ EngineKeeper::EngineKeeper(int gpu, const EngineSettings& settings, int order_lo
       listener_(listener) {
   wake_.Reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   status_.state = EngineState::kStarting;
+  status_.capabilities = CapabilitiesOfBackend(settings_.backend);
   if (slot_.adopted.has_value()) {
     AdoptedEngine& engine = *slot_.adopted;
     status_.state = EngineState::kReady;

@@ -62,6 +62,13 @@ void EngineKeeper::NoteReady(const engine::v1::Ready& ready) {
   status_.own_memory_bytes = ready.own_memory_bytes();
   status_.kernel_sms = ready.kernel_sms();
   status_.no_fused_kernels = ready.fused_kernels() ? "" : ready.no_fused_kernels();
+  const engine::v1::Capabilities& announced = ready.capabilities();
+  status_.capabilities = ready.has_capabilities()
+                             ? EngineCapabilities{.packet_kernels = announced.packet_kernels(),
+                                                  .communicators = announced.communicators(),
+                                                  .ipc_memory = announced.ipc_memory(),
+                                                  .on_gpu = announced.on_gpu()}
+                             : CapabilitiesOfBackend(settings_.backend);
 }
 
 Status EngineKeeper::StartEngine(EngineProcess& process, std::shared_ptr<EngineConnection>& connection) {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/mps_endpoint.h"
@@ -39,6 +40,23 @@ inline const char* EngineStateName(EngineState state) {
   return "down";
 }
 
+// The abilities that an engine announced at its start.
+struct EngineCapabilities {
+  bool packet_kernels = false;  // kernels of the algorithm low_latency
+  bool communicators = false;   // NCCL's, each made by a unique id
+  bool ipc_memory = false;      // clients' memory by a CUDA IPC handle
+  // It runs on a GPU: kernels of several processes take turns there, measured times hold for the GPU's model,
+  // and clients' descriptors are the driver's.
+  bool on_gpu = false;
+  bool operator==(const EngineCapabilities&) const = default;
+};
+
+// An engine that announces none has not started yet, or is of an earlier build.
+inline EngineCapabilities CapabilitiesOfBackend(std::string_view backend) {
+  const bool cuda = backend == "cuda";
+  return {.packet_kernels = cuda, .communicators = cuda, .ipc_memory = cuda, .on_gpu = cuda};
+}
+
 struct EngineStatus {
   EngineState state = EngineState::kDown;
   int pid = 0;
@@ -56,6 +74,7 @@ struct EngineStatus {
   std::string no_fused_kernels = "it has not started yet";
   // SMs that a kernel that waits for peers may take there; 0: no bound.
   uint32_t kernel_sms = 0;
+  EngineCapabilities capabilities = {};
   // Why a new process cannot start for now because of other processes (an MPS server waits for the last
   // process of a fault to end). The start is tried again and again. Empty if nothing is in the way.
   std::string blocked = {};

@@ -118,6 +118,9 @@ class CudaBackend : public Backend {
   bool HonoursGuard(Guarded what) const override { return cuda::HonoursGuard(what); }
   Status FusedKernels() const override { return fused_kernels_; }
   int KernelSms() const override { return SmCount(); }
+  BackendCapabilities Capabilities() const override {
+    return {.packet_kernels = true, .communicators = true, .ipc_memory = true, .on_gpu = true};
+  }
   void SetFusedKernels(Status loaded) { fused_kernels_ = std::move(loaded); }
   Status PrepareMatmul(const MatmulArgs& args) override { return chooser_->Prepare(MakeDense(args).args); }
   Status RegisterHostMemory(void* address, size_t bytes) override { return words_->Register(address, bytes); }

@@ -20,9 +20,9 @@ std::string MpsText(const MpsEndpoint& endpoint) {
 
 }  // namespace
 
-Placement DescribePlacement(const std::string& backend, const std::vector<RankPlacement>& ranks) {
+Placement DescribePlacement(bool on_gpu, const std::vector<RankPlacement>& ranks) {
   Placement placement;
-  if (backend != "cuda") return placement;
+  if (!on_gpu) return placement;
   std::string apart;
   for (const RankPlacement& rank : ranks) {
     if (ShareMpsServer(rank.client, rank.engine)) continue;

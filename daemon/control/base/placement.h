@@ -27,8 +27,8 @@ struct Placement {
   bool slow = false;  // some rank's client and engine take turns
 };
 
-// For the ranks of a group. On the host backend every process runs on the CPU's own terms: never slow.
-Placement DescribePlacement(const std::string& backend, const std::vector<RankPlacement>& ranks);
+// For the ranks of a group. Engines that are not on a GPU run on the CPU's own terms: never slow.
+Placement DescribePlacement(bool on_gpu, const std::vector<RankPlacement>& ranks);
 
 // OK, or FAILED_PRECONDITION with reason SLOW_PLACEMENT where `strictness` refuses this placement.
 Status CheckPlacement(const Placement& placement, OnSlowPlacement strictness);

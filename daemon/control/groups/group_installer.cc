@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "daemon/control/base/blame.h"
+#include "daemon/control/base/capabilities.h"
 #include "ipc/arrival_table.h"
 
 namespace tandem::daemon {
@@ -90,7 +91,7 @@ std::map<uint64_t, uint64_t> GroupInstaller::CountLaunches(GroupRecord& group) {
 
 engine::v1::Command GroupInstaller::AddGroupCommand(const GroupRecord& group, const SegmentSet& control,
                                                     size_t rank, const std::string& unique_id) const {
-  const bool has_stand_in = core_.options.backend == "host";
+  const bool has_stand_in = !SharedCapabilities(core_.engines, group.gpus).communicators;
   engine::v1::Command command;
   engine::v1::AddGroup& add = *command.mutable_add_group();
   add.set_group_id(group.id);

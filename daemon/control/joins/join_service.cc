@@ -6,6 +6,7 @@
 
 #include "common/op_tables.h"
 #include "daemon/control/base/blame.h"
+#include "daemon/control/base/capabilities.h"
 #include "daemon/control/base/validate.h"
 #include "daemon/control/joins/join_checks.h"
 #include "daemon/topology/shared_gpus.h"
@@ -306,7 +307,8 @@ Result<std::shared_ptr<GroupRecord>> JoinService::MakeGroup(const std::string& s
 void JoinService::FillContext(GroupRecord& group) const {
   plan::GroupContext& context = group.context;
   context.topology = Subset(core_.options.topology, group.gpus);
-  context.packet_kernels = core_.options.backend == "cuda";
+  const EngineCapabilities capabilities = SharedCapabilities(core_.engines, group.gpus);
+  context.packet_kernels = capabilities.packet_kernels;
   context.fused_kernels = true;
   context.fused_by_choice = core_.options.fused_by_choice;
   context.placement = core_.options.placement;
@@ -327,10 +329,10 @@ void JoinService::FillContext(GroupRecord& group) const {
   }
   context.dense_packets = context.packet_kernels && laid_out_alike;
   const bool fused = products && laid_out_alike;
-  context.client_kernels = core_.options.backend != "cuda" ? plan::ClientKernels::kAll
-                           : fused                         ? plan::ClientKernels::kFused
-                           : products                      ? plan::ClientKernels::kProducts
-                                                           : plan::ClientKernels::kCollectives;
+  context.client_kernels = !capabilities.on_gpu ? plan::ClientKernels::kAll
+                           : fused              ? plan::ClientKernels::kFused
+                           : products           ? plan::ClientKernels::kProducts
+                                                : plan::ClientKernels::kCollectives;
   for (size_t rank = 0; rank < group.world(); ++rank) {
     const std::string why = core_.engines.StatusOf(group.gpus[rank]).no_fused_kernels;
     if (why.empty()) continue;
@@ -375,7 +377,9 @@ void JoinService::FillReply(const GroupRecord& group, v1::JoinGroupReply* reply)
       if (algorithm == Algorithm::kFused && !context.fused_kernels) {
         offer->set_reason(context.no_fused_kernels);
       } else if (algorithm == Algorithm::kLowLatency && !context.packet_kernels) {
-        offer->set_reason("needs the CUDA backend; this group's is " + core_.options.backend);
+        offer->set_reason(
+            "needs the CUDA backend's packet kernels in every engine; this daemon's backend is " +
+            core_.options.backend);
       } else if (algorithm == Algorithm::kHybridCubeMesh &&
                  topology_class != TopologyClass::kHybridCubeMesh) {
         offer->set_reason("needs a hybrid cube mesh; this group is " + group.topology_class);

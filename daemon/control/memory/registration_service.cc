@@ -21,7 +21,8 @@ Result<RegistrationRecord> RegistrationService::MakeRecord(const SessionRef& ses
   }
   TANDEM_RETURN_IF_ERROR(ValidateRegister(request));
   TANDEM_ASSIGN_OR_RETURN(const int gpu, core_.FindGpu(*session, request.gpu_uuid()));
-  if (!request.ipc_handle().empty() && core_.options.backend != "cuda") {
+  const EngineCapabilities capabilities = core_.engines.StatusOf(gpu).capabilities;
+  if (!request.ipc_handle().empty() && !capabilities.ipc_memory) {
     return Unimplemented("CUDA IPC handles need the CUDA backend; this daemon's is " + core_.options.backend)
         .WithDetail({.reason = "BACKEND", .who = {}, .field = "ipc_handle"});
   }
@@ -37,8 +38,8 @@ Result<RegistrationRecord> RegistrationService::MakeRecord(const SessionRef& ses
   record.offset = request.offset();
   for (size_t i = 0; i < fds.size(); ++i) {
     const uint64_t chunk = request.chunk_bytes(static_cast<int>(i));
-    const Status usable = core_.options.backend == "host" ? CheckForeignMemfd(fds[i].get(), chunk)
-                                                          : CheckForeignMemory(fds[i].get());
+    const Status usable =
+        capabilities.on_gpu ? CheckForeignMemory(fds[i].get()) : CheckForeignMemfd(fds[i].get(), chunk);
     if (!usable.ok()) {
       return usable.WithContext("descriptor " + std::to_string(i))
           .WithDetail({.reason = "BAD_DESCRIPTOR", .who = {}, .field = "transfer_id"});

@@ -7,6 +7,7 @@
 
 #include "common/mutex.h"
 #include "daemon/control/base/blame.h"
+#include "daemon/control/base/capabilities.h"
 
 namespace tandem::daemon {
 namespace {
@@ -159,7 +160,7 @@ void SegmentService::DropSetIfUnused(const std::shared_ptr<SegmentSet>& set) {
 void SegmentService::ClearBlock(const SegmentSet& set, uint64_t offset, uint64_t bytes) {
   for (size_t rank = 0; rank < set.fds.size(); ++rank) {
     if (!set.fds[rank]) continue;
-    if (core_.options.backend == "host") {
+    if (!core_.engines.StatusOf(set.gpus[rank]).capabilities.on_gpu) {
       ::fallocate(set.fds[rank]->get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                   static_cast<off_t>(offset), static_cast<off_t>(bytes));
       continue;

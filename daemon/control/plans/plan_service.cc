@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "daemon/control/base/blame.h"
+#include "daemon/control/base/capabilities.h"
 #include "daemon/control/base/status_proto.h"
 #include "daemon/control/base/validate.h"
 #include "daemon/control/groups/group_service.h"
@@ -158,7 +159,7 @@ Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group, Prep
   plan::GroupContext context = group.context;
   const auto tuning = core_.options.tuning == nullptr ? nullptr : core_.options.tuning->Snapshot();
   context.tuning = tuning.get();
-  context.gpu_model = TuningModel(core_.options, context.topology);
+  context.gpu_model = TuningModel(core_, group.gpus);
   context.kernels_take_turns = kernels_take_turns;
   Result<plan::OperationPlan> plan = plan::MakePlan(draft.requests, context);
   if (!plan.ok()) return plan.status().WithContext(draft.context);
@@ -306,7 +307,7 @@ Status PlanService::MakeForAll(const std::shared_ptr<GroupRecord>& group, Prepar
                    : workspace_.Grow(*group, half_bytes, bulk_bytes, waiter);
   TANDEM_RETURN_IF_ERROR(has_memory.WithContext(draft.context));
   // NCCL's communicator is made for the first plan that needs it.
-  draft.first_nccl = core_.options.backend == "cuda" && !group->communicates &&
+  draft.first_nccl = !group->communicates && SharedCapabilities(core_.engines, group->gpus).communicators &&
                      NeedsCommunicator(draft.plan.programs[0].steps);
   std::string unique_id;
   if (draft.first_nccl) {

@@ -3,19 +3,21 @@
 #include <algorithm>
 
 #include "common/utc_time.h"
+#include "daemon/control/base/capabilities.h"
 #include "daemon/control/base/validate.h"
 #include "daemon/planner/cost/measured.h"
 #include "daemon/planner/tuning/tuning_store.h"
 
 namespace tandem::daemon {
 
-std::string TuningModel(const ControlOptions& options, const Topology& topology) {
+std::string TuningModel(const ControlCore& core, const std::vector<int>& gpus) {
   // Times of the host backend say nothing of GPUs, whatever model a topology file gives the emulated ones.
-  if (options.backend != "cuda") return options.backend;
-  for (const GpuInfo& gpu : topology.gpus) {
-    if (gpu.model != topology.gpus[0].model) return {};
-  }
-  return topology.gpus.empty() ? std::string() : topology.gpus[0].model;
+  if (!SharedCapabilities(core.engines, gpus).on_gpu) return core.options.backend;
+  const std::vector<GpuInfo>& all = core.options.topology.gpus;
+  const auto model = [&](int gpu) -> const std::string& { return all[static_cast<size_t>(gpu)].model; };
+  const bool alike =
+      std::all_of(gpus.begin(), gpus.end(), [&](int gpu) { return model(gpu) == model(gpus[0]); });
+  return alike && !gpus.empty() ? model(gpus[0]) : std::string();
 }
 
 Result<std::vector<int>> TuningService::GpusOf(const std::vector<std::string>& gpu_uuids) const {
@@ -55,10 +57,11 @@ Result<plan::TuningEntry> TuningService::Put(OpRequest request, const std::vecto
   // The most that such a group can do; a later group is checked when its plan is made.
   plan::GroupContext context;
   context.topology = Subset(core_.options.topology, gpus);
-  context.packet_kernels = core_.options.backend == "cuda";
+  const EngineCapabilities capabilities = SharedCapabilities(core_.engines, gpus);
+  context.packet_kernels = capabilities.packet_kernels;
   context.fused_kernels = context.fused_by_choice = true;
-  if (core_.options.backend == "cuda") context.client_kernels = plan::ClientKernels::kFused;
-  context.gpu_model = TuningModel(core_.options, context.topology);
+  if (capabilities.on_gpu) context.client_kernels = plan::ClientKernels::kFused;
+  context.gpu_model = TuningModel(core_, gpus);
   if (context.gpu_model.empty()) return FailedPrecondition("the GPUs are not of one model");
   const std::vector<OpRequest> requests(gpus.size(), request);
   TANDEM_ASSIGN_OR_RETURN(const plan::Problem problem, plan::MakeProblem(requests, context));

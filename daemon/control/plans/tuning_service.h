@@ -19,7 +19,7 @@
 namespace tandem::daemon {
 
 // The model by which the tuning table knows these GPUs; empty where no table can hold for them.
-std::string TuningModel(const ControlOptions& options, const Topology& topology);
+std::string TuningModel(const ControlCore& core, const std::vector<int>& gpus);
 
 // Thread-safe. `core` outlives it.
 class TuningService {

@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include "daemon/control/base/blame.h"
+#include "daemon/control/base/capabilities.h"
 
 namespace tandem::daemon {
 void ControlCore::Log(LogSeverity severity, const std::string& text) const {
@@ -81,7 +82,7 @@ Placement ControlCore::PlacementOf(const GroupRecord& group) const {
     const MemberRecord& member = group.members[rank];
     ranks.push_back({"rank " + std::to_string(rank), member.session->mps, engines.StatusOf(member.gpu).mps});
   }
-  return DescribePlacement(options.backend, ranks);
+  return DescribePlacement(SharedCapabilities(engines, group.gpus).on_gpu, ranks);
 }
 
 }  // namespace tandem::daemon

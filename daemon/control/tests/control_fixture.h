@@ -94,6 +94,7 @@ class ControlTest : public ::testing::Test {
   // `gpus` emulated ones, unless the options have a topology, of as many.
   void Start(int gpus, ControlOptions options = {}) {
     engines = std::make_unique<FakeEngines>(gpus);
+    engines->capabilities = CapabilitiesOfBackend(options.backend);
     if (options.topology.size() == 0) options.topology = EmulatedTopology(gpus);
     options.illegal_transition = [](const std::string& text) { ADD_FAILURE() << text; };
     options.journal_difference = [](const std::string& name) {

@@ -45,6 +45,20 @@ TEST_F(ControlTest, FusedKernelsAreOfferedWhereAllEnginesHaveThem) {
             "the engine of rank 1 has no fused kernels: its GPU is of compute capability 8.0");
 }
 
+// A group with engines of two builds has the abilities of both. The daemon's own backend does not decide.
+TEST_F(ControlTest, PacketKernelsAreOfferedWhereAllEnginesAnnounceThem) {
+  ControlOptions options;
+  options.backend = "cuda";
+  Start(3, options);
+  engines->capabilities_of[2] = {.communicators = true, .ipc_memory = true, .on_gpu = true};
+  const auto sessions = AttachAll(3);
+  EXPECT_TRUE(OfferOf(JoinOn({0, 1}, sessions, "both"), Algorithm::kLowLatency).available());
+  const v1::Offer offer = OfferOf(JoinOn({0, 2}, sessions, "one"), Algorithm::kLowLatency);
+  EXPECT_FALSE(offer.available());
+  EXPECT_EQ(offer.reason(),
+            "needs the CUDA backend's packet kernels in every engine; this daemon's backend is cuda");
+}
+
 TEST_F(ControlTest, AWrongSlotAnswersEveryRankAtOnce) {
   Start(4);
   struct Case {

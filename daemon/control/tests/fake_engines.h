@@ -36,6 +36,8 @@ class FakeEngines final : public Engines {
       status.last_exit = "signal 11";
     }
     status.mps = mps;
+    const auto own = capabilities_of.find(gpu);
+    status.capabilities = own == capabilities_of.end() ? capabilities : own->second;
     if (auto sms = kernel_sms.find(gpu); sms != kernel_sms.end()) status.kernel_sms = sms->second;
     auto none = no_fused_kernels.find(gpu);
     status.no_fused_kernels = none == no_fused_kernels.end() ? "" : none->second;
@@ -221,8 +223,10 @@ class FakeEngines final : public Engines {
   EngineListener* listener = nullptr;
   std::set<int> held_down;
   uint64_t memory_bytes = uint64_t{1} << 40;
-  MpsEndpoint mps;                              // of all engines; set before threads start
-  std::map<int, uint32_t> kernel_sms;           // by GPU; set before threads start
+  MpsEndpoint mps;                                         // of all engines; set before threads start
+  EngineCapabilities capabilities;                         // set before threads start
+  std::map<int, EngineCapabilities> capabilities_of = {};  // by GPU, of those that have others
+  std::map<int, uint32_t> kernel_sms;                      // by GPU; set before threads start
   std::map<int, std::string> no_fused_kernels;  // by GPU, of those that have none; set before threads start
   // Set before threads start: the answer to a command, instead of doing it.
   std::function<Status(int, const engine::v1::Command&)> fail;

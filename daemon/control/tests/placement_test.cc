@@ -15,21 +15,21 @@ MpsEndpoint At(const std::string& directory, uint64_t inode, bool answers = true
 
 TEST(PlacementTest, OneServerForAllIsFast) {
   // A container may know the directory by another name.
-  Placement placement = DescribePlacement("cuda", {{"rank 0", At("/run/mps", 7), At("/run/mps", 7)},
-                                                   {"rank 1", At("/mnt/mps", 7), At("/run/mps", 7)}});
+  Placement placement = DescribePlacement(true, {{"rank 0", At("/run/mps", 7), At("/run/mps", 7)},
+                                                 {"rank 1", At("/mnt/mps", 7), At("/run/mps", 7)}});
   EXPECT_FALSE(placement.slow);
   EXPECT_THAT(placement.text, HasSubstr("share an MPS server"));
   EXPECT_THAT(placement.text, HasSubstr("12 us where it was measured (H200, two ranks)"));
-  const Placement alone = DescribePlacement("cuda", {{"rank 0", At("/run/mps", 7), At("/run/mps", 7)}});
+  const Placement alone = DescribePlacement(true, {{"rank 0", At("/run/mps", 7), At("/run/mps", 7)}});
   EXPECT_THAT(alone.text, HasSubstr("8 us where it was measured (H200, one rank)"));
   EXPECT_TRUE(CheckPlacement(placement, OnSlowPlacement::kError).ok());
 }
 
 TEST(PlacementTest, NamesTheRanksThatTakeTurnsAndWhatItCosts) {
   Placement placement =
-      DescribePlacement("cuda", {{"rank 0", At("/run/mps", 7), At("/run/mps", 7)},
-                                 {"rank 1", At("/tmp/nvidia-mps", 0, false), At("/run/mps", 7)},
-                                 {"rank 2", At("/run/other", 8), At("/run/mps", 7)}});
+      DescribePlacement(true, {{"rank 0", At("/run/mps", 7), At("/run/mps", 7)},
+                               {"rank 1", At("/tmp/nvidia-mps", 0, false), At("/run/mps", 7)},
+                               {"rank 2", At("/run/other", 8), At("/run/mps", 7)}});
   EXPECT_TRUE(placement.slow);
   EXPECT_THAT(placement.text, Not(HasSubstr("rank 0")));
   EXPECT_THAT(placement.text,
@@ -45,13 +45,13 @@ TEST(PlacementTest, NamesTheRanksThatTakeTurnsAndWhatItCosts) {
 }
 
 TEST(PlacementTest, WithoutAnyMpsItIsSlowToo) {
-  Placement placement = DescribePlacement(
-      "cuda", {{"rank 0", At("/tmp/nvidia-mps", 3, false), At("/tmp/nvidia-mps", 3, false)}});
+  Placement placement =
+      DescribePlacement(true, {{"rank 0", At("/tmp/nvidia-mps", 3, false), At("/tmp/nvidia-mps", 3, false)}});
   EXPECT_TRUE(placement.slow);
 }
 
 TEST(PlacementTest, TheHostBackendKnowsNoMps) {
-  Placement placement = DescribePlacement("host", {{"rank 0", {}, {}}});
+  Placement placement = DescribePlacement(false, {{"rank 0", {}, {}}});
   EXPECT_FALSE(placement.slow);
   EXPECT_EQ(placement.text, "daemon");
 }

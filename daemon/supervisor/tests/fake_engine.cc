@@ -111,6 +111,10 @@ int main(int argc, char** argv) {
         auto* phase = ready.mutable_ready()->add_start_phases();
         phase->set_name("driver");
         phase->set_microseconds(2500);
+        if (mode == "announces") {
+          ready.mutable_ready()->mutable_capabilities()->set_packet_kernels(true);
+          ready.mutable_ready()->mutable_capabilities()->set_on_gpu(true);
+        }
         Send(socket, ready);
         Acknowledge(socket, command.id());
         break;

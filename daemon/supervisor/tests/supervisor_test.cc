@@ -160,6 +160,15 @@ TEST_F(SupervisorTest, StartsCallsAndStopsInOrder) {
   EXPECT_EQ(supervisor_->Call(0, Ping(), {}, milliseconds(100)).code(), Code::kUnavailable);
 }
 
+TEST_F(SupervisorTest, CapabilitiesAreThoseThatAnEngineAnnouncesElseItsBackends) {
+  Start({"announces", "of a build that announces nothing"});
+  ASSERT_TRUE(supervisor_->AwaitReady(milliseconds(30000)).ok());
+  const EngineCapabilities announced{.packet_kernels = true, .on_gpu = true};
+  EXPECT_EQ(supervisor_->StatusOf(0).capabilities, announced);
+  EXPECT_EQ(supervisor_->StatusOf(1).capabilities, CapabilitiesOfBackend("host"));
+  EXPECT_NE(CapabilitiesOfBackend("host"), CapabilitiesOfBackend("cuda"));
+}
+
 TEST_F(SupervisorTest, AnEngineGetsItsEnvironmentOverTheDaemons) {
   ::setenv("TANDEM_FAKE_GIVEN", "old", 1);
   ::setenv("TANDEM_FAKE_INHERITED", "yes", 1);
