@@ -71,7 +71,7 @@ class Engine : private LaunchListener {
   // Commands (engine_exchange.cc, engine_commands.cc).
   bool ExecuteCommands();
   void Execute(ReceivedCommand received);
-  // The backend's announcement to tandemd, once it is there (engine_reports.cc).
+  // Describes the backend for tandemd (engine_reports.cc).
   void FillReady(v1::Ready* ready) const;
   // From now on the engine outlives tandemd, and holds what the next one needs.
   void HoldFrom(const v1::Start& start, const std::vector<UniqueFd>& fds, const v1::Ready& ready);

@@ -283,7 +283,7 @@ struct CommunicatorOptions {
 // kCollective: other collectives. A kernel that was cancelled leaves no trace: no word, no state.
 enum class Guarded : uint8_t { kCopy, kCopyEngine, kMatmul, kReduce, kCollective, kFused };
 
-// Announced by a backend's engines to tandemd, which asks for nothing of a backend by its name.
+// Engines announce these to tandemd, which never decides by a backend's name.
 struct BackendCapabilities {
   bool packet_kernels = false;  // those of the algorithm low_latency
   bool communicators = false;   // MakeUniqueId makes ids of NCCL's communicators

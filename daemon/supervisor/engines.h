@@ -40,7 +40,7 @@ inline const char* EngineStateName(EngineState state) {
   return "down";
 }
 
-// Capabilities of an engine, as it announced them at its start.
+// The abilities that an engine announced at its start.
 struct EngineCapabilities {
   bool packet_kernels = false;  // kernels of the algorithm low_latency
   bool communicators = false;   // NCCL's, each made by a unique id
@@ -51,7 +51,7 @@ struct EngineCapabilities {
   bool operator==(const EngineCapabilities&) const = default;
 };
 
-// Those of an engine that announces none: it has not started yet, or an earlier build took none along.
+// An engine that announces none has not started yet, or is of an earlier build.
 inline EngineCapabilities CapabilitiesOfBackend(std::string_view backend) {
   const bool cuda = backend == "cuda";
   return {.packet_kernels = cuda, .communicators = cuda, .ipc_memory = cuda, .on_gpu = cuda};

@@ -1,8 +1,8 @@
 // File: counters.h
 //
 // `NodeCounters`: the counters of the control plane, and `kNodeCounters`, the one list of them. The registry
-// holds the counters, snapshots have a copy, and the journal, /metrics and the web page go through the list.
-// A counter that the journal keeps has a field with its name in state.proto's Node.
+// holds the counters, snapshots have a copy, and the journal, /metrics and the web page go through the list. The
+// journal keeps a counter in the field of the same name of state.proto's Node.
 #pragma once
 
 #include <cstdint>

@@ -153,7 +153,8 @@ struct ControlSnapshot : NodeCounters {
   uint64_t channels = 0;
   uint64_t segment_bytes = 0;
   uint64_t descriptors = 0;  // held by the control plane: segments, registrations, channels
-  // By the quota's key ("plans", "sessions_per_uid"): the largest part of it that a uid or cgroup uses, 0 to 1.
+  // By the quota's key ("plans", "sessions_per_uid"): the part of it that the uid or cgroup uses that uses
+  // the most, 0 to 1.
   std::map<std::string, double> quota_use;
   std::map<uint32_t, uint64_t> sessions_by_uid;
   // The kMaxOwners that have the most memory, the most first, then all others together, also those whose

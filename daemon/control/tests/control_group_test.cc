@@ -45,7 +45,7 @@ TEST_F(ControlTest, FusedKernelsAreOfferedWhereAllEnginesHaveThem) {
             "the engine of rank 1 has no fused kernels: its GPU is of compute capability 8.0");
 }
 
-// A group on engines of two builds has the capabilities of both, with any backend in the daemon's options.
+// A group with engines of two builds has the abilities of both. The daemon's own backend does not decide.
 TEST_F(ControlTest, PacketKernelsAreOfferedWhereAllEnginesAnnounceThem) {
   ControlOptions options;
   options.backend = "cuda";

@@ -171,7 +171,8 @@ TEST_F(ControlRestartTest, EverythingGoesOnWithItsIds) {
   EXPECT_EQ(now.segment_bytes, counts.segment_bytes);
   EXPECT_GT(now.sessions_total, 0u);
   for (const NodeCounter& counter : kNodeCounters) {
-    if (counter.kept) EXPECT_EQ(now.*counter.value, counts.*counter.value) << counter.metric;
+    const uint64_t expected = counter.kept ? counts.*counter.value : 0;
+    EXPECT_EQ(now.*counter.value, expected) << counter.metric;
   }
   EXPECT_EQ(now.quota_use, counts.quota_use);
   EXPECT_EQ(OnlyGroup().id, group);

@@ -81,9 +81,8 @@ TEST_F(ControlTuningTest, PlansWithoutATimeAreRemembered) {
   EXPECT_EQ(wanted[0].plans, 2u);
   EXPECT_EQ(wanted[0].gpu_uuids, Gpus(2));
   // Every remembered problem can be handed in.
-  v1::OpRequest request;
-  ASSERT_TRUE(request.ParseFromString(wanted[0].request));
-  auto entry = control->PutTuning(request, wanted[0].gpu_uuids, {Time(Algorithm::kOneShot, 8)});
+  auto entry = control->PutTuning(OpRequestToProto(wanted[0].request), wanted[0].gpu_uuids,
+                                  {Time(Algorithm::kOneShot, 8)});
   ASSERT_TRUE(entry.ok()) << entry.status().ToString();
   EXPECT_EQ(plan::TuningId(*entry), plan::TuningId(wanted[0].entry));
   EXPECT_TRUE(store.Wanted().empty());
