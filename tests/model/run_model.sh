@@ -72,3 +72,11 @@ check renewal renewal_three_ranks none -DN=3 -DCALLS=1 -DAFTER=1
 for mutant in SAME_NUMBER EMPTY_EARLY NO_STOP KEEP_PACKETS NO_READY; do
   check renewal "renewal_$mutant" some -DMUTANT_$mutant
 done
+
+# Launches on engines go on behind a stall.
+check engine_renewal engines_two_ranks none -DCALLS=2 -DAFTER=2
+check engine_renewal engines_no_deadline none -DCALLS=2 -DAFTER=2 -DDEADLINES=0
+check engine_renewal engines_three_ranks none -DN=3 -DROUNDS=1
+for mutant in NO_STALL STALL_ALONE STALL_UNREAD NO_PING NO_STOP STOP_BUSY OWN_COUNT EARLY_ANSWER NO_AWAIT; do
+  check engine_renewal "engines_$mutant" some -DDEADLINES=0 -DMUTANT_$mutant
+done
