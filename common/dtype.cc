@@ -1,16 +1,14 @@
 #include "tandem/dtype.h"
 
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <string>
 
+#include "common/op_tables.h"
+
 namespace tandem {
 namespace {
-
-constexpr std::array<std::string_view, 8> kNames = {"f32",    "f16", "bf16", "f8e4m3",
-                                                    "f8e5m2", "i32", "i64",  "u8"};
 
 // Rounds `value` to a small float of `exponent_bits` and `mantissa_bits` by nearest even, subnormals
 // included. A value beyond the format's range keeps its sign and gets all exponent and mantissa bits set. A
@@ -57,16 +55,11 @@ uint32_t SignOf(float value) { return std::bit_cast<uint32_t>(value) >> 31; }
 
 }  // namespace
 
-std::string_view DTypeName(DType type) {
-  return IsValid(type) ? kNames[static_cast<size_t>(type)] : "invalid";
-}
+std::string_view DTypeName(DType type) { return IsValid(type) ? NameOf(type) : "invalid"; }
 
 Result<DType> ParseDType(std::string_view name) {
-  for (size_t i = 0; i < kNames.size(); ++i) {
-    if (kNames[i] == name) return static_cast<DType>(i);
-  }
-  return InvalidArgument("dtype '" + std::string(name) +
-                         "' is none of f32, f16, bf16, f8e4m3, f8e5m2, i32, i64, u8");
+  if (const auto type = ValueOf<DType>(name)) return *type;
+  return InvalidArgument("dtype '" + std::string(name) + "' is none of " + ListedNames<DType>());
 }
 
 float F16ToFloat(uint16_t bits) {

@@ -1,72 +1,15 @@
 #include "tandem/op_request.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <utility>
+
+#include "common/op_tables.h"
 
 namespace tandem {
 namespace {
 
 constexpr int64_t kMaxElements = int64_t{1} << 59;  // 2^62 bytes at 8 bytes each
-
-constexpr std::array<std::pair<Op, std::string_view>, 13> kOps = {{
-    {Op::kAllReduce, "all_reduce"},
-    {Op::kAllGather, "all_gather"},
-    {Op::kReduceScatter, "reduce_scatter"},
-    {Op::kAllGatherMatmul, "all_gather_matmul"},
-    {Op::kMatmulReduceScatter, "matmul_reduce_scatter"},
-    {Op::kMatmulAllReduce, "matmul_all_reduce"},
-    {Op::kBroadcast, "broadcast"},
-    {Op::kReduce, "reduce"},
-    {Op::kAllToAll, "all_to_all"},
-    {Op::kSendReceive, "send_receive"},
-    {Op::kBarrier, "barrier"},
-    {Op::kAsyncInputMatmul, "async_input_matmul"},
-    {Op::kEmpty, "empty"},
-}};
-
-constexpr std::array<std::pair<Algorithm, std::string_view>, 14> kAlgorithms = {{
-    {Algorithm::kAuto, "auto"},
-    {Algorithm::kOneShot, "one_shot"},
-    {Algorithm::kTwoShot, "two_shot"},
-    {Algorithm::kHybridCubeMesh, "hybrid_cube_mesh"},
-    {Algorithm::kLowLatency, "low_latency"},
-    {Algorithm::kNccl, "nccl"},
-    {Algorithm::kCopyEngine, "copy_engine"},
-    {Algorithm::kSm, "sm"},
-    {Algorithm::kUnfused, "unfused"},
-    {Algorithm::kPipeline, "pipeline"},
-    {Algorithm::kRing, "ring"},
-    {Algorithm::kTiledTwoShot, "tiled_two_shot"},
-    {Algorithm::kFused, "fused"},
-    {Algorithm::kDirect, "direct"},
-}};
-
-constexpr std::array<std::pair<Role, std::string_view>, 14> kRoles = {{
-    {Role::kInput, "input"},
-    {Role::kOutput, "output"},
-    {Role::kA, "a"},
-    {Role::kB, "b"},
-    {Role::kC, "c"},
-    {Role::kGatheredA, "gathered_a"},
-    {Role::kScaleA, "scale_a"},
-    {Role::kScaleB, "scale_b"},
-    {Role::kBias, "bias"},
-    {Role::kResultScale, "result_scale"},
-    {Role::kChunkSignals, "chunk_signals"},
-    {Role::kNormWeight, "norm_weight"},
-    {Role::kResidual, "residual"},
-    {Role::kResidualOutput, "residual_output"},
-}};
-
-template <typename Table, typename Key>
-std::string_view Name(const Table& table, Key key) {
-  for (const auto& [value, name] : table) {
-    if (value == key) return name;
-  }
-  return "unknown";
-}
 
 // An operation in place along a dimension: the slot that is a part, and the one of which it is one.
 struct Part {
@@ -87,22 +30,17 @@ Part PartOf(const OpRequest& request) {
 
 }  // namespace
 
-std::string_view OpName(Op op) { return Name(kOps, op); }
-std::string_view AlgorithmName(Algorithm algorithm) { return Name(kAlgorithms, algorithm); }
-std::string_view RoleName(Role role) { return Name(kRoles, role); }
+std::string_view OpName(Op op) { return NameOf(op); }
+std::string_view AlgorithmName(Algorithm algorithm) { return NameOf(algorithm); }
+std::string_view RoleName(Role role) { return NameOf(role); }
 
 Result<Op> ParseOp(std::string_view name) {
-  for (const auto& [op, op_name] : kOps) {
-    if (op_name == name) return op;
-  }
+  if (const auto op = ValueOf<Op>(name)) return *op;
   return InvalidArgument("unknown operation '" + std::string(name) + "'");
 }
 
 Result<Algorithm> ParseAlgorithm(std::string_view name) {
-  if (name == "fused") return Algorithm::kFused;  // the name before 0.2
-  for (const auto& [algorithm, algorithm_name] : kAlgorithms) {
-    if (algorithm_name == name) return algorithm;
-  }
+  if (const auto algorithm = ValueOf<Algorithm>(name)) return *algorithm;
   return InvalidArgument("unknown algorithm '" + std::string(name) + "'");
 }
 

@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "common/op_tables.h"
 #include "program/kernel_phases.h"
 #include "program/skinny_layout.h"
 #include "tandem/engine/v1/program.pb.h"
@@ -201,7 +202,7 @@ class Decoder {
     return Status::Ok();
   }
   Status DecodeReduceOp(uint32_t value, ReduceOp* op) const {
-    if (value > static_cast<uint32_t>(ReduceOp::kAvg)) return Bad("reduction");
+    if (FindValue<ReduceOp>(value) == nullptr) return Bad("reduction");
     *op = static_cast<ReduceOp>(value);
     return Status::Ok();
   }

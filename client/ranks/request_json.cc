@@ -3,16 +3,19 @@
 #include <string>
 #include <vector>
 
+#include "common/op_tables.h"
+
 namespace tandem {
 namespace {
 
 using nlohmann::json;
 
-Result<Role> ParseRole(const std::string& name) {
-  for (int i = 1; i <= static_cast<int>(Role::kResidualOutput); ++i) {
-    if (RoleName(static_cast<Role>(i)) == name) return static_cast<Role>(i);
-  }
-  return InvalidArgument("unknown role " + name);
+// The value that a key names; absent: `otherwise`.
+template <typename Enum>
+Result<Enum> Named(const json& object, const char* key, Enum otherwise) {
+  const std::string name = object.value(key, std::string(NameOf(otherwise)));
+  if (const auto value = ValueOf<Enum>(name)) return *value;
+  return InvalidArgument("unknown " + std::string(key) + " " + name);
 }
 
 }  // namespace
@@ -23,7 +26,7 @@ Result<OpRequest> RequestFromJson(const json& object) {
   TANDEM_ASSIGN_OR_RETURN(request.algorithm, ParseAlgorithm(object.value("algorithm", "auto")));
   for (const json& entry : object.value("operands", json::array())) {
     Operand operand;
-    TANDEM_ASSIGN_OR_RETURN(operand.role, ParseRole(entry.value("role", "")));
+    TANDEM_ASSIGN_OR_RETURN(operand.role, Named(entry, "role", Role{}));
     TANDEM_ASSIGN_OR_RETURN(operand.spec.dtype, ParseDType(entry.value("dtype", "f32")));
     operand.spec.shape = entry.value("shape", std::vector<int64_t>{});
     operand.spec.strides = entry.value("strides", std::vector<int64_t>{});
@@ -42,24 +45,16 @@ Result<OpRequest> RequestFromJson(const json& object) {
   request.lanes = object.value("lanes", 0);
   request.fast_accumulation = object.value("fast_accumulation", true);
   request.low_contention = object.value("low_contention", false);
-  request.reduce_op = object.value("reduce_op", "sum") == "avg" ? ReduceOp::kAvg : ReduceOp::kSum;
-  request.wire = object.value("wire", "output") == "f32" ? WireType::kF32 : WireType::kOutput;
+  TANDEM_ASSIGN_OR_RETURN(request.reduce_op, Named(object, "reduce_op", ReduceOp::kSum));
+  TANDEM_ASSIGN_OR_RETURN(request.wire, Named(object, "wire", WireType::kOutput));
   request.restartable = object.value("restartable", false);
   request.autotune = object.value("autotune", false);
-  const std::string placement = object.value("placement", "auto");
-  request.placement = placement == "client"   ? PlanPlacement::kClient
-                      : placement == "engine" ? PlanPlacement::kEngine
-                                              : PlanPlacement::kAuto;
-  std::string on_unfused = object.value("on_unfused", "warn");
-  request.on_unfused = on_unfused == "error"   ? OnUnfused::kError
-                       : on_unfused == "allow" ? OnUnfused::kAllow
-                                               : OnUnfused::kWarn;
+  TANDEM_ASSIGN_OR_RETURN(request.placement, Named(object, "placement", PlanPlacement::kAuto));
+  TANDEM_ASSIGN_OR_RETURN(request.on_unfused, Named(object, "on_unfused", OnUnfused::kWarn));
   return request;
 }
 
 json RequestToJson(const OpRequest& request) {
-  static constexpr const char* kOnUnfused[] = {"allow", "warn", "error"};
-  static constexpr const char* kPlacements[] = {"auto", "engine", "client"};
   json operands = json::array();
   for (const Operand& operand : request.operands) {
     operands.push_back({{"role", RoleName(operand.role)},
@@ -86,11 +81,11 @@ json RequestToJson(const OpRequest& request) {
           {"fast_accumulation", request.fast_accumulation},
           {"low_contention", request.low_contention},
           {"restartable", request.restartable},
-          {"reduce_op", request.reduce_op == ReduceOp::kAvg ? "avg" : "sum"},
-          {"wire", request.wire == WireType::kF32 ? "f32" : "output"},
+          {"reduce_op", NameOf(request.reduce_op)},
+          {"wire", NameOf(request.wire)},
           {"autotune", request.autotune},
-          {"placement", kPlacements[static_cast<size_t>(request.placement)]},
-          {"on_unfused", kOnUnfused[static_cast<size_t>(request.on_unfused)]}};
+          {"placement", NameOf(request.placement)},
+          {"on_unfused", NameOf(request.on_unfused)}};
 }
 
 }  // namespace tandem

@@ -1,6 +1,7 @@
 #include "client/tandemctl/names.h"
 
 #include "common/cli/nearest_name.h"
+#include "common/op_tables.h"
 
 namespace tandem::ctl {
 namespace {
@@ -13,25 +14,21 @@ Status Unknown(const std::string& what, const std::string& name, const std::vect
 
 }  // namespace
 
-std::vector<std::string> OpNames() {
-  std::vector<std::string> names;
-  for (int op = 1; op <= static_cast<int>(Op::kEmpty); ++op) names.emplace_back(OpName(static_cast<Op>(op)));
-  return names;
-}
+std::vector<std::string> OpNames() { return NamesOf<Op>(); }
 
-std::vector<std::string> AlgorithmNames() {
+std::vector<std::string> AlgorithmNames() { return NamesOf<Algorithm>(); }
+
+std::vector<std::string> DTypeNames() {
   std::vector<std::string> names;
-  for (int algorithm = 0; algorithm <= static_cast<int>(Algorithm::kDirect); ++algorithm) {
-    names.emplace_back(AlgorithmName(static_cast<Algorithm>(algorithm)));
+  for (const auto& [type, name] : kNamedValues<DType>) {
+    if (IsFloating(type)) names.emplace_back(name);
   }
   return names;
 }
 
-std::vector<std::string> DTypeNames() { return {"f32", "f16", "bf16", "f8e4m3", "f8e5m2"}; }
-
 std::vector<std::string> ScaleNames() { return {"tensor_wise", "row_wise", "block_wise"}; }
 
-std::vector<std::string> PlacementNames() { return {"auto", "engine", "client"}; }
+std::vector<std::string> PlacementNames() { return NamesOf<PlanPlacement>(); }
 
 std::vector<std::string> ShellNames() { return {"bash", "zsh", "fish"}; }
 

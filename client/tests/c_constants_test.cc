@@ -7,7 +7,8 @@
 namespace tandem {
 namespace {
 
-// The constants of each enumeration: X(constant of C, constant of C++).
+// The constants of each enumeration that is not generated from common/ops.def: X(constant of C, constant of
+// C++). Those of ops.def are compared by tests/source/test_tables.py.
 #define CODES(X)                                           \
   X(TANDEM_OK, Code::kOk)                                  \
   X(TANDEM_CANCELLED, Code::kCancelled)                    \
@@ -26,76 +27,6 @@ namespace {
   X(TANDEM_UNAVAILABLE, Code::kUnavailable)                \
   X(TANDEM_DATA_LOSS, Code::kDataLoss)                     \
   X(TANDEM_UNAUTHENTICATED, Code::kUnauthenticated)
-#define DTYPES(X)                        \
-  X(TANDEM_DTYPE_F32, DType::kF32)       \
-  X(TANDEM_DTYPE_F16, DType::kF16)       \
-  X(TANDEM_DTYPE_BF16, DType::kBf16)     \
-  X(TANDEM_DTYPE_F8E4M3, DType::kF8E4M3) \
-  X(TANDEM_DTYPE_F8E5M2, DType::kF8E5M2) \
-  X(TANDEM_DTYPE_I32, DType::kI32)       \
-  X(TANDEM_DTYPE_I64, DType::kI64)       \
-  X(TANDEM_DTYPE_U8, DType::kU8)
-#define OPS(X)                                                 \
-  X(TANDEM_OP_ALL_REDUCE, Op::kAllReduce)                      \
-  X(TANDEM_OP_ALL_GATHER, Op::kAllGather)                      \
-  X(TANDEM_OP_REDUCE_SCATTER, Op::kReduceScatter)              \
-  X(TANDEM_OP_ALL_GATHER_MATMUL, Op::kAllGatherMatmul)         \
-  X(TANDEM_OP_MATMUL_REDUCE_SCATTER, Op::kMatmulReduceScatter) \
-  X(TANDEM_OP_MATMUL_ALL_REDUCE, Op::kMatmulAllReduce)         \
-  X(TANDEM_OP_BROADCAST, Op::kBroadcast)                       \
-  X(TANDEM_OP_REDUCE, Op::kReduce)                             \
-  X(TANDEM_OP_ALL_TO_ALL, Op::kAllToAll)                       \
-  X(TANDEM_OP_SEND_RECEIVE, Op::kSendReceive)                  \
-  X(TANDEM_OP_BARRIER, Op::kBarrier)                           \
-  X(TANDEM_OP_ASYNC_INPUT_MATMUL, Op::kAsyncInputMatmul)       \
-  X(TANDEM_OP_EMPTY, Op::kEmpty)
-#define ROLES(X)                                    \
-  X(TANDEM_ROLE_INPUT, Role::kInput)                \
-  X(TANDEM_ROLE_OUTPUT, Role::kOutput)              \
-  X(TANDEM_ROLE_A, Role::kA)                        \
-  X(TANDEM_ROLE_B, Role::kB)                        \
-  X(TANDEM_ROLE_C, Role::kC)                        \
-  X(TANDEM_ROLE_GATHERED_A, Role::kGatheredA)       \
-  X(TANDEM_ROLE_SCALE_A, Role::kScaleA)             \
-  X(TANDEM_ROLE_SCALE_B, Role::kScaleB)             \
-  X(TANDEM_ROLE_BIAS, Role::kBias)                  \
-  X(TANDEM_ROLE_RESULT_SCALE, Role::kResultScale)   \
-  X(TANDEM_ROLE_CHUNK_SIGNALS, Role::kChunkSignals) \
-  X(TANDEM_ROLE_NORM_WEIGHT, Role::kNormWeight)     \
-  X(TANDEM_ROLE_RESIDUAL, Role::kResidual) X(TANDEM_ROLE_RESIDUAL_OUTPUT, Role::kResidualOutput)
-#define REDUCE_OPS(X)                  \
-  X(TANDEM_REDUCE_SUM, ReduceOp::kSum) \
-  X(TANDEM_REDUCE_AVG, ReduceOp::kAvg)
-#define WIRE_TYPES(X)                      \
-  X(TANDEM_WIRE_OUTPUT, WireType::kOutput) \
-  X(TANDEM_WIRE_F32, WireType::kF32)
-#define ALGORITHMS(X)                                              \
-  X(TANDEM_ALGORITHM_AUTO, Algorithm::kAuto)                       \
-  X(TANDEM_ALGORITHM_ONE_SHOT, Algorithm::kOneShot)                \
-  X(TANDEM_ALGORITHM_TWO_SHOT, Algorithm::kTwoShot)                \
-  X(TANDEM_ALGORITHM_HYBRID_CUBE_MESH, Algorithm::kHybridCubeMesh) \
-  X(TANDEM_ALGORITHM_LOW_LATENCY, Algorithm::kLowLatency)          \
-  X(TANDEM_ALGORITHM_NCCL, Algorithm::kNccl)                       \
-  X(TANDEM_ALGORITHM_COPY_ENGINE, Algorithm::kCopyEngine)          \
-  X(TANDEM_ALGORITHM_SM, Algorithm::kSm)                           \
-  X(TANDEM_ALGORITHM_UNFUSED, Algorithm::kUnfused)                 \
-  X(TANDEM_ALGORITHM_PIPELINE, Algorithm::kPipeline)               \
-  X(TANDEM_ALGORITHM_RING, Algorithm::kRing)                       \
-  X(TANDEM_ALGORITHM_TILED_TWO_SHOT, Algorithm::kTiledTwoShot)     \
-  X(TANDEM_ALGORITHM_FUSED, Algorithm::kFused)                     \
-  X(TANDEM_ALGORITHM_DIRECT, Algorithm::kDirect)
-#define ON_UNFUSED(X)                           \
-  X(TANDEM_ON_UNFUSED_ALLOW, OnUnfused::kAllow) \
-  X(TANDEM_ON_UNFUSED_WARN, OnUnfused::kWarn)   \
-  X(TANDEM_ON_UNFUSED_ERROR, OnUnfused::kError)
-#define PLACEMENTS(X)                                \
-  X(TANDEM_PLACEMENT_AUTO, PlanPlacement::kAuto)     \
-  X(TANDEM_PLACEMENT_ENGINE, PlanPlacement::kEngine) \
-  X(TANDEM_PLACEMENT_CLIENT, PlanPlacement::kClient)
-#define ON_SLOW_PLACEMENT(X)                                 \
-  X(TANDEM_ON_SLOW_PLACEMENT_ALLOW, OnSlowPlacement::kAllow) \
-  X(TANDEM_ON_SLOW_PLACEMENT_WARN, OnSlowPlacement::kWarn)   \
-  X(TANDEM_ON_SLOW_PLACEMENT_ERROR, OnSlowPlacement::kError)
 #define EVENT_KINDS(X)                                                  \
   X(TANDEM_EVENT_RANK_LOST, ClientEvent::Kind::kRankLost)               \
   X(TANDEM_EVENT_GROUP_BROKEN, ClientEvent::Kind::kGroupBroken)         \
@@ -123,15 +54,6 @@ namespace {
   static_assert(!IsListed(static_cast<Enumeration>(127)));
 
 COMPLETE(Code, CODES)
-COMPLETE(DType, DTYPES)
-COMPLETE(Op, OPS)
-COMPLETE(Role, ROLES)
-COMPLETE(ReduceOp, REDUCE_OPS)
-COMPLETE(WireType, WIRE_TYPES)
-COMPLETE(Algorithm, ALGORITHMS)
-COMPLETE(OnUnfused, ON_UNFUSED)
-COMPLETE(PlanPlacement, PLACEMENTS)
-COMPLETE(OnSlowPlacement, ON_SLOW_PLACEMENT)
 COMPLETE(ClientEvent::Kind, EVENT_KINDS)
 
 static_assert(kDefaultConnectDeadline.count() == TANDEM_DEFAULT_CONNECT_DEADLINE_MS);

@@ -10,31 +10,13 @@
 #include <span>
 #include <string_view>
 
+#include "client/torch/argument_kind.h"
 #include "client/torch/call_key.h"
 
 namespace tandem::torch_ops {
 
 // Raises RuntimeError if a function of torch's shim has failed. torch has printed why.
 void CheckTorch(AOTITorchError error, const char* what);
-
-enum class ArgumentKind : uint8_t {
-  kTensor,
-  kOptionalTensor,
-  kTensors,
-  kOptionalTensors,  // Tensor[]?
-  kTensorsOrNone,    // Tensor?[]
-  kInt,
-  kInts,
-  kOptionalInts,  // int[]?
-  kBool,
-  kBools,
-  kFloat,
-  kType,
-  kOptionalType,  // ScalarType?
-  kTypesOrNone,   // ScalarType?[]
-  kText,
-  kGroupName,
-};
 
 // A tensor of a call. Extents belong to the tensor.
 struct CallTensor {

@@ -7,6 +7,7 @@
 #include "client/torch/call_arguments.h"
 #include "client/torch/kernel_state.h"
 #include "client/torch/plan_launch.h"
+#include "client/torch/schema_kinds.h"
 
 namespace tandem::torch_ops {
 namespace {
@@ -26,11 +27,15 @@ enum class ResultKind : uint8_t {
   kGatheredAndProducts,  // (Tensor?, Tensor[])
   kWholeAndProducts,     // (Tensor, Tensor[])
 };
+constexpr ResultKind ResultOf(std::string_view schema) {
+  if (schema == "Tensor") return ResultKind::kTensor;
+  return schema == "(Tensor, Tensor[])" ? ResultKind::kWholeAndProducts : ResultKind::kGatheredAndProducts;
+}
 bool HasProducts(ResultKind kind) {
   return kind == ResultKind::kGatheredAndProducts || kind == ResultKind::kWholeAndProducts;
 }
 
-// One overload of an op. Its arguments stand in the schema's order, as _schemas.py of the package has them.
+// One overload of an op. Its arguments stand in the schema's order, as torch_ops.def has them.
 struct Overload {
   const char* python_op;  // "tandem::_all_reduce": Python's kernel for the calls that the table does not have
   const char* name;       // "out"; "" for the default overload
@@ -196,114 +201,30 @@ void Run(const Overload& overload, StableIValue* stack) {
   if (!call.ran) HandOn(overload, call.has_key ? &key : nullptr, call.products, stack);
 }
 
-// The arguments of an op, and behind them those that its overloads have.
-using enum ArgumentKind;
-constexpr ArgumentKind kReduce[] = {kTensor, kText, kGroupName};
-constexpr ArgumentKind kAlong[] = {kTensor, kInt, kGroupName};
-constexpr ArgumentKind kReduceAlong[] = {kTensor, kText, kInt, kGroupName};
-constexpr ArgumentKind kProductAlong[] = {kTensor, kTensor, kText, kInt, kGroupName, kOptionalTensor};
-constexpr ArgumentKind kProduct[] = {kTensor, kTensor, kText, kGroupName, kOptionalTensor};
-constexpr ArgumentKind kReduceNorm[] = {kTensor, kTensor, kTensor, kFloat, kGroupName};
-constexpr ArgumentKind kProductNorm[] = {kTensor, kTensor,    kTensor,        kTensor,
-                                         kFloat,  kGroupName, kOptionalTensor};
-constexpr ArgumentKind kWhole[] = {kTensor, kGroupName};
-constexpr ArgumentKind kArriving[] = {kTensor, kTensor, kTensor, kInt, kGroupName};
-constexpr ArgumentKind kGatherProducts[] = {kTensor, kTensors, kInt, kGroupName, kOptionalTensors, kBool};
-
-constexpr ArgumentKind kScaledGather[] = {kTensor,    kTensors,       kTensor,        kTensors,     kInt,
-                                          kGroupName, kTensorsOrNone, kTensorsOrNone, kTypesOrNone, kBools};
-constexpr ArgumentKind kScaledScatter[] = {
-    kTensor,    kTensor,       kTensor,         kTensor,         kText,         kInt, kInt,
-    kGroupName, kOptionalInts, kOptionalTensor, kOptionalTensor, kOptionalType, kBool};
-constexpr ArgumentKind kScaledReduce[] = {kTensor,    kTensor,         kTensor,         kTensor,       kText,
-                                          kGroupName, kOptionalTensor, kOptionalTensor, kOptionalType, kBool};
-constexpr ArgumentKind kGatherProductsInto[] = {kTensor, kTensors, kInt, kGroupName, kOptionalTensors};
-
-template <size_t N, size_t M>
-constexpr std::array<ArgumentKind, N + M> Joined(const ArgumentKind (&first)[N],
-                                                 std::array<ArgumentKind, M> more) {
-  std::array<ArgumentKind, N + M> all{};
-  for (size_t i = 0; i < N; ++i) all[i] = first[i];
-  for (size_t i = 0; i < M; ++i) all[N + i] = more[i];
-  return all;
-}
-constexpr std::array<ArgumentKind, 0> kNoMore{};
-constexpr std::array<ArgumentKind, 1> kOut{kTensor}, kGraph{kText};
-constexpr std::array<ArgumentKind, 2> kGraphAndOut{kText, kTensor}, kOuts{kTensors, kTensors},
-    kWholeAndOuts{kTensor, kTensors};
-constexpr std::array<ArgumentKind, 3> kGraphAndOuts{kText, kTensors, kTensors},
-    kGraphWholeAndOuts{kText, kTensor, kTensors};
-
-// KERNEL(function, op, overload, arguments, more arguments, result) defines a boxed kernel.
-#define TANDEM_TORCH_KERNEL(function, op, overload, arguments, more, kind)                  \
-  void function(StableIValue* stack, uint64_t, uint64_t) {                                  \
-    static constexpr auto kinds = Joined(arguments, more);                                  \
-    static constexpr Overload described{"tandem::_" op, overload, ResultKind::kind, kinds}; \
-    Run(described, stack);                                                                  \
+// KERNEL(function, op, overload, schema of the arguments, result) defines a boxed kernel.
+#define TANDEM_TORCH_KERNEL(function, op, overload, schema, kind)               \
+  void function(StableIValue* stack, uint64_t, uint64_t) {                      \
+    static constexpr auto kinds = SchemaKinds<CountArguments(schema)>(schema);  \
+    static constexpr Overload described{"tandem::_" op, overload, kind, kinds}; \
+    Run(described, stack);                                                      \
   }
 
-// An op with one result and its overloads: default, out, and what the compile pass emits.
-#define TANDEM_TORCH_OP(name, op, arguments)                                              \
-  TANDEM_TORCH_KERNEL(name, op, "", arguments, kNoMore, kTensor)                          \
-  TANDEM_TORCH_KERNEL(name##Out, op, "out", arguments, kOut, kNothing)                    \
-  TANDEM_TORCH_KERNEL(name##Noted, op, "noted", arguments, kGraph, kTensor)               \
-  TANDEM_TORCH_KERNEL(name##NotedOut, op, "noted_out", arguments, kGraphAndOut, kNothing) \
-  void Register##name(torch::stable::detail::StableLibrary& library) {                    \
-    library.impl(op, &name).impl(op ".out", &name##Out);                                  \
-    library.impl(op ".noted", &name##Noted).impl(op ".noted_out", &name##NotedOut);       \
-  }
-
-TANDEM_TORCH_OP(AllReduce, "all_reduce", kReduce)
-TANDEM_TORCH_OP(AllGather, "all_gather", kAlong)
-TANDEM_TORCH_OP(ReduceScatter, "reduce_scatter", kReduceAlong)
-TANDEM_TORCH_OP(AllToAll, "all_to_all", kAlong)
-TANDEM_TORCH_OP(Broadcast, "broadcast", kAlong)
-TANDEM_TORCH_OP(LowContentionAllGather, "low_contention_all_gather", kWhole)
-TANDEM_TORCH_OP(LowContentionReduceScatter, "low_contention_reduce_scatter", kReduce)
-TANDEM_TORCH_OP(AsyncInputMatmul, "async_input_matmul", kArriving)
-TANDEM_TORCH_OP(MatmulReduceScatter, "matmul_reduce_scatter", kProductAlong)
-TANDEM_TORCH_OP(MatmulAllReduce, "matmul_all_reduce", kProduct)
-TANDEM_TORCH_OP(AllReduceRmsNorm, "all_reduce_rms_norm", kReduceNorm)
-TANDEM_TORCH_OP(MatmulAllReduceRmsNorm, "matmul_all_reduce_rms_norm", kProductNorm)
-TANDEM_TORCH_KERNEL(AllGatherMatmul, "all_gather_matmul", "", kGatherProducts, kNoMore, kGatheredAndProducts)
-TANDEM_TORCH_KERNEL(AllGatherMatmulNoted, "all_gather_matmul", "noted", kGatherProducts, kGraph,
-                    kGatheredAndProducts)
-TANDEM_TORCH_KERNEL(AllGatherScaledMatmul, "all_gather_scaled_matmul", "", kScaledGather, kNoMore,
-                    kWholeAndProducts)
-TANDEM_TORCH_KERNEL(AllGatherScaledMatmulNoted, "all_gather_scaled_matmul", "noted", kScaledGather, kGraph,
-                    kWholeAndProducts)
-TANDEM_TORCH_KERNEL(AllGatherScaledMatmulOut, "all_gather_scaled_matmul", "out", kScaledGather, kWholeAndOuts,
-                    kNothing)
-TANDEM_TORCH_KERNEL(AllGatherScaledMatmulNotedOut, "all_gather_scaled_matmul", "noted_out", kScaledGather,
-                    kGraphWholeAndOuts, kNothing)
-TANDEM_TORCH_OP(ScaledMatmulReduceScatter, "scaled_matmul_reduce_scatter", kScaledScatter)
-TANDEM_TORCH_OP(ScaledMatmulAllReduce, "scaled_matmul_all_reduce", kScaledReduce)
-TANDEM_TORCH_KERNEL(AllGatherMatmulOut, "all_gather_matmul", "out", kGatherProductsInto, kOuts, kNothing)
-TANDEM_TORCH_KERNEL(AllGatherMatmulNotedOut, "all_gather_matmul", "noted_out", kGatherProductsInto,
-                    kGraphAndOuts, kNothing)
+#define TANDEM_TORCH_OP_SEVERAL(function, name, types, arguments, into, outs, result)             \
+  TANDEM_TORCH_KERNEL(function, #name, "", arguments, ResultOf(result))                           \
+  TANDEM_TORCH_KERNEL(function##Out, #name, "out", into ", " outs, ResultKind::kNothing)          \
+  TANDEM_TORCH_KERNEL(function##Noted, #name, "noted", arguments ", str graph", ResultOf(result)) \
+  TANDEM_TORCH_KERNEL(function##NotedOut, #name, "noted_out", into ", str graph, " outs, ResultKind::kNothing)
+#define TANDEM_TORCH_OP(function, name, types, arguments, out) \
+  TANDEM_TORCH_OP_SEVERAL(function, name, types, arguments, arguments, out, "Tensor")
+#include "client/torch/torch_ops.def"
 
 void RegisterAll(torch::stable::detail::StableLibrary& library) {
-  RegisterAllReduce(library);
-  RegisterAllGather(library);
-  RegisterReduceScatter(library);
-  RegisterAllToAll(library);
-  RegisterBroadcast(library);
-  RegisterLowContentionAllGather(library);
-  RegisterLowContentionReduceScatter(library);
-  RegisterAsyncInputMatmul(library);
-  RegisterMatmulReduceScatter(library);
-  RegisterMatmulAllReduce(library);
-  RegisterAllReduceRmsNorm(library);
-  RegisterMatmulAllReduceRmsNorm(library);
-  library.impl("all_gather_matmul", &AllGatherMatmul).impl("all_gather_matmul.noted", &AllGatherMatmulNoted);
-  library.impl("all_gather_matmul.out", &AllGatherMatmulOut);
-  library.impl("all_gather_matmul.noted_out", &AllGatherMatmulNotedOut);
-  library.impl("all_gather_scaled_matmul", &AllGatherScaledMatmul);
-  library.impl("all_gather_scaled_matmul.noted", &AllGatherScaledMatmulNoted);
-  library.impl("all_gather_scaled_matmul.out", &AllGatherScaledMatmulOut);
-  library.impl("all_gather_scaled_matmul.noted_out", &AllGatherScaledMatmulNotedOut);
-  RegisterScaledMatmulReduceScatter(library);
-  RegisterScaledMatmulAllReduce(library);
+#define TANDEM_TORCH_OP_SEVERAL(function, name, types, arguments, into, outs, result) \
+  library.impl(#name, &function).impl(#name ".out", &function##Out);                  \
+  library.impl(#name ".noted", &function##Noted).impl(#name ".noted_out", &function##NotedOut);
+#define TANDEM_TORCH_OP(function, name, types, arguments, out) \
+  TANDEM_TORCH_OP_SEVERAL(function, name, types, arguments, arguments, out, "Tensor")
+#include "client/torch/torch_ops.def"
 }
 
 }  // namespace

@@ -5,20 +5,39 @@
 #include <limits>
 #include <utility>
 
+#include "common/op_tables.h"
+
 namespace tandem {
 namespace {
 
-TEST(OpRequest, NamesParseBack) {
-  for (int i = 1; i <= 13; ++i) {
-    auto op = static_cast<Op>(i);
-    ASSERT_TRUE(ParseOp(OpName(op)).ok()) << i;
-    EXPECT_EQ(*ParseOp(OpName(op)), op);
+template <typename Enum>
+class OpTables : public testing::Test {};
+using Enumerations =
+    testing::Types<DType, Op, ReduceOp, WireType, OnUnfused, OnSlowPlacement, PlanPlacement, Algorithm, Role>;
+TYPED_TEST_SUITE(OpTables, Enumerations);
+
+TYPED_TEST(OpTables, NamesParseBackAndNumbersBeyondTheEndsAreRefused) {
+  ASSERT_GE(kNamedValues<TypeParam>.size(), 2u);
+  for (const auto& [value, name] : kNamedValues<TypeParam>) {
+    EXPECT_EQ(ValueOf<TypeParam>(name), value);
+    EXPECT_EQ(NameOf(value), name);
+    EXPECT_EQ(FindValue<TypeParam>(static_cast<int64_t>(value))->value, value);
   }
-  for (int i = 0; i <= 13; ++i) {
-    auto algorithm = static_cast<Algorithm>(i);
-    ASSERT_TRUE(ParseAlgorithm(AlgorithmName(algorithm)).ok()) << i;
-    EXPECT_EQ(*ParseAlgorithm(AlgorithmName(algorithm)), algorithm);
-  }
+  const auto first = static_cast<int64_t>(kNamedValues<TypeParam>.front().value);
+  const auto last = static_cast<int64_t>(kNamedValues<TypeParam>.back().value);
+  EXPECT_EQ(FindValue<TypeParam>(first - 1), nullptr);
+  EXPECT_EQ(FindValue<TypeParam>(last + 1), nullptr);
+  EXPECT_EQ(FindValue<TypeParam>(last + 256), nullptr);
+  EXPECT_FALSE(IsListed(static_cast<TypeParam>(last + 1)));
+  EXPECT_EQ(NameOf(static_cast<TypeParam>(last + 1)), "unknown");
+  EXPECT_EQ(ValueOf<TypeParam>("unknown"), std::nullopt);
+}
+
+TEST(OpRequest, UnknownNamesAreErrors) {
+  EXPECT_EQ(ParseOp("all_reduce").value(), Op::kAllReduce);
+  EXPECT_EQ(ParseOp("all_reduc").status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(ParseAlgorithm("two_shot").value(), Algorithm::kTwoShot);
+  EXPECT_EQ(ParseAlgorithm("").status().code(), Code::kInvalidArgument);
 }
 
 TEST(OpRequest, SpanBytesFollowsStrides) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/op_tables.h"
 #include "daemon/planner/planner.h"
 #include "daemon/planner/problem/operand_checks.h"
 #include "program/text.h"
@@ -122,9 +123,9 @@ Status CompareRequests(std::span<const OpRequest> requests) {
   }
   TANDEM_COMPARE(op, std::string(OpName(r.op)))
   TANDEM_COMPARE(dim, Text(r.dim))
-  TANDEM_COMPARE(reduce_op, std::string(r.reduce_op == ReduceOp::kAvg ? "avg" : "sum"))
+  TANDEM_COMPARE(reduce_op, std::string(NameOf(r.reduce_op)))
   TANDEM_COMPARE(root, Text(r.root))
-  TANDEM_COMPARE(wire, std::string(r.wire == WireType::kF32 ? "f32" : "output"))
+  TANDEM_COMPARE(wire, std::string(NameOf(r.wire)))
   TANDEM_COMPARE(norm_epsilon, std::to_string(r.norm_epsilon))
   TANDEM_COMPARE(fast_accumulation, BoolText(r.fast_accumulation))
   TANDEM_COMPARE(low_contention, BoolText(r.low_contention))
@@ -133,9 +134,7 @@ Status CompareRequests(std::span<const OpRequest> requests) {
   TANDEM_COMPARE(algorithm, std::string(AlgorithmName(r.algorithm)))
   TANDEM_COMPARE(steps, Text(r.steps))
   TANDEM_COMPARE(lanes, Text(r.lanes))
-  TANDEM_COMPARE(on_unfused, std::string(r.on_unfused == OnUnfused::kAllow  ? "allow"
-                                         : r.on_unfused == OnUnfused::kWarn ? "warn"
-                                                                            : "error"))
+  TANDEM_COMPARE(on_unfused, std::string(NameOf(r.on_unfused)))
 #undef TANDEM_COMPARE
   if (first.op == Op::kSendReceive) return CompareSymmetricSlots(requests);
   if (!agree([](const OpRequest& r) { return r.operands.size(); })) {

@@ -3,10 +3,21 @@
 #include <cstdint>
 #include <utility>
 
+#include "common/op_tables.h"
 #include "daemon/topology/topology.h"
 
 namespace tandem::fuzz {
 namespace {
+
+// A value of the enumeration, by a number.
+template <typename Enum>
+Enum At(size_t number) {
+  return kNamedValues<Enum>[number % kNamedValues<Enum>.size()].value;
+}
+template <typename Enum>
+Enum Take(FuzzInput& input) {
+  return At<Enum>(input.Byte());
+}
 
 int64_t TakeExtent(FuzzInput& input) {
   static constexpr int64_t kExtents[] = {0,  1,  2,  3,   4,   5,   7,    8,    16,
@@ -80,16 +91,16 @@ void AddNorm(OpRequest& request, size_t output, int bits) {
 
 OpRequest TakeRequest(FuzzInput& input, int world) {
   OpRequest request;
-  request.op = static_cast<Op>(1 + input.Byte() % 13);
-  request.algorithm = static_cast<Algorithm>(input.Byte() % 14);
+  request.op = Take<Op>(input);
+  request.algorithm = Take<Algorithm>(input);
   request.dim = input.Byte() % 3;
-  request.reduce_op = static_cast<ReduceOp>(input.Byte() % 2);
+  request.reduce_op = Take<ReduceOp>(input);
   const uint8_t root = input.Byte();
   request.root = root % world;
   const uint8_t flags = input.Byte();
   request.wire = flags & 1 ? WireType::kF32 : WireType::kOutput;
   request.low_contention = (flags & 2) != 0;
-  request.on_unfused = static_cast<OnUnfused>((flags >> 2) % 3);
+  request.on_unfused = At<OnUnfused>(flags >> 2);
   request.placement = static_cast<PlanPlacement>(flags >> 6 & 1 ? 0 : (flags >> 7) * 2);
   if (flags & 16) {
     request.steps = input.Byte() % 33;
@@ -98,7 +109,7 @@ OpRequest TakeRequest(FuzzInput& input, int world) {
   std::vector<int64_t> shape(1 + input.Byte() % 3);
   for (int64_t& extent : shape) extent = TakeExtent(input);
   const size_t dim = static_cast<size_t>(request.dim) % shape.size();
-  const auto dtype = static_cast<DType>(input.Byte() % 8);
+  const auto dtype = Take<DType>(input);
   std::vector<int64_t> in = shape, out = shape;
   switch (request.op) {
     case Op::kAllGather: out[dim] *= world; break;
@@ -154,8 +165,8 @@ void Change(FuzzInput& input, OpRequest& request) {
   Operand& operand = request.operands[input.Byte() % request.operands.size()];
   TensorSpec& spec = operand.spec;
   switch (what % 10) {
-    case 0: operand.role = static_cast<Role>(1 + input.Byte() % 14); break;
-    case 1: spec.dtype = static_cast<DType>(input.Byte() % 8); break;
+    case 0: operand.role = Take<Role>(input); break;
+    case 1: spec.dtype = Take<DType>(input); break;
     case 2:
       if (!spec.shape.empty()) spec.shape[input.Byte() % spec.shape.size()] = TakeExtent(input);
       break;

@@ -11,7 +11,7 @@ import tandem.torch  # noqa: F401  (it registers)
 import torch
 from node import HERE
 from tandem import _c
-from tandem.torch import _native, _scaled, _schemas
+from tandem.torch import _native, _op_table
 
 LIBRARY = os.path.join(os.path.dirname(_c.library_path()), "libtandem_torch.so")
 # Functions in C that torch keeps: torch/csrc/inductor/aoti_torch/c/shim.h and torch/csrc/stable/c/shim.h.
@@ -63,7 +63,7 @@ class StableAbi(unittest.TestCase):
 class Registered(unittest.TestCase):
     def test_every_overload_has_a_kernel_and_one_of_python_behind_it(self):
         self.assertIsNotNone(_native.kernels)
-        for name in (*_schemas.SINGLE, *_schemas.SEVERAL, *_scaled.SCHEMAS):
+        for name in _op_table.OPS:
             for overload in getattr(torch.ops.tandem, name).overloads():
                 full = name + ("" if overload == "default" else f".{overload}")
                 for device in ("CPU", "CUDA"):

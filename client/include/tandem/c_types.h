@@ -49,34 +49,49 @@ enum tandem_dtype {
   TANDEM_DTYPE_F32 = 0,
   TANDEM_DTYPE_F16 = 1,
   TANDEM_DTYPE_BF16 = 2,
-  TANDEM_DTYPE_F8E4M3 = 3, /* OCP FP8, saturating at +-448, without infinities */
-  TANDEM_DTYPE_F8E5M2 = 4, /* OCP FP8 */
+  /* OCP FP8, saturating at +-448, without infinities */
+  TANDEM_DTYPE_F8E4M3 = 3,
+  /* OCP FP8 */
+  TANDEM_DTYPE_F8E5M2 = 4,
   TANDEM_DTYPE_I32 = 5,
   TANDEM_DTYPE_I64 = 6,
   TANDEM_DTYPE_U8 = 7
 };
 
-/* Operations. W is the world size; tandem_request.dim is the dimension that is gathered or scattered. */
+/* The operations. W is the world size, s the shard's extent along `dim`, the dimension that is gathered or
+ * scattered. */
 enum tandem_op {
-  TANDEM_OP_ALL_REDUCE = 1,     /* output = reduction over ranks of input */
-  TANDEM_OP_ALL_GATHER = 2,     /* output = the inputs of all ranks along dim, in rank order */
-  TANDEM_OP_REDUCE_SCATTER = 3, /* output = this rank's chunk along dim of the reduction of input */
-  TANDEM_OP_ALL_GATHER_MATMUL =
-      4, /* C_i = gather(A) * B_i for each i; the gathered A too, if there is a slot for it */
-  TANDEM_OP_MATMUL_REDUCE_SCATTER = 5, /* C = this rank's chunk along dim of the sum over ranks of A * B */
-  TANDEM_OP_MATMUL_ALL_REDUCE = 6,     /* C = the sum over ranks of A * B */
-  TANDEM_OP_BROADCAST = 7,             /* output = input of rank root */
-  TANDEM_OP_REDUCE = 8,                /* output, on root only = reduction over ranks of input */
-  TANDEM_OP_ALL_TO_ALL = 9,    /* chunk r of output = this rank's chunk of rank r's input, along dim */
-  TANDEM_OP_SEND_RECEIVE = 10, /* tandem_request.transfers, all in progress together */
-  TANDEM_OP_BARRIER = 11,      /* no operands */
-  TANDEM_OP_ASYNC_INPUT_MATMUL =
-      12,              /* C = A * B on this rank; chunk i of A is read once word i of the signals is 1 */
-  TANDEM_OP_EMPTY = 13 /* no work: orders streams */
+  /* output = sum or average over ranks of input; equal shapes; see TANDEM_ROLE_NORM_WEIGHT */
+  TANDEM_OP_ALL_REDUCE = 1,
+  /* output[dim] = W*s: the shards of all ranks in rank order */
+  TANDEM_OP_ALL_GATHER = 2,
+  /* output = chunk `rank` along dim of the sum or average over ranks of input; input[dim] divisible by W */
+  TANDEM_OP_REDUCE_SCATTER = 3,
+  /* C_i = gather(A, dim) * B_i for each i; the gathered A too if TANDEM_ROLE_GATHERED_A is given */
+  TANDEM_OP_ALL_GATHER_MATMUL = 4,
+  /* C = chunk `rank` along dim of the sum or average over ranks of A * B */
+  TANDEM_OP_MATMUL_REDUCE_SCATTER = 5,
+  /* C = sum or average over ranks of A * B; see TANDEM_ROLE_NORM_WEIGHT */
+  TANDEM_OP_MATMUL_ALL_REDUCE = 6,
+  /* output = input of rank root */
+  TANDEM_OP_BROADCAST = 7,
+  /* output, on root only = sum or average over ranks of input */
+  TANDEM_OP_REDUCE = 8,
+  /* chunk r of output along dim = chunk `rank` of rank r's input; input[dim] divisible by W */
+  TANDEM_OP_ALL_TO_ALL = 9,
+  /* a transfer group: the `transfers` of this rank progress together and complete as a whole */
+  TANDEM_OP_SEND_RECEIVE = 10,
+  /* no operands */
+  TANDEM_OP_BARRIER = 11,
+  /* C = A * B, local; chunk i of A's rows is used once word i of TANDEM_ROLE_CHUNK_SIGNALS is 1 */
+  TANDEM_OP_ASYNC_INPUT_MATMUL = 12,
+  /* nothing: measures the launch path, orders streams */
+  TANDEM_OP_EMPTY = 13
 };
 
-/* The meaning of an operand. B may stand several times in ALL_GATHER_MATMUL; the i-th B belongs to the i-th
- * C, SCALE_B and BIAS. */
+/* The meaning of a slot to its operation. Several TANDEM_ROLE_B are allowed in
+ * TANDEM_OP_ALL_GATHER_MATMUL; the i-th belongs to the i-th TANDEM_ROLE_C, TANDEM_ROLE_SCALE_B,
+ * TANDEM_ROLE_BIAS and TANDEM_ROLE_RESULT_SCALE. */
 enum tandem_role {
   TANDEM_ROLE_INPUT = 1,
   TANDEM_ROLE_OUTPUT = 2,
@@ -84,55 +99,89 @@ enum tandem_role {
   TANDEM_ROLE_B = 4,
   TANDEM_ROLE_C = 5,
   TANDEM_ROLE_GATHERED_A = 6,
-  TANDEM_ROLE_SCALE_A = 7,        /* f32: one element, one per row, or one per 128 columns of a row */
-  TANDEM_ROLE_SCALE_B = 8,        /* f32: one element, one per column, or one per block of 128 rows */
-  TANDEM_ROLE_BIAS = 9,           /* N elements, of C's dtype or f32 */
-  TANDEM_ROLE_RESULT_SCALE = 10,  /* f32, one element */
-  TANDEM_ROLE_CHUNK_SIGNALS = 11, /* i32 words, of ASYNC_INPUT_MATMUL */
-  /* Of ALL_REDUCE and MATMUL_ALL_REDUCE, whose output then is the RMSNorm of the sum; see docs/requests.md */
-  TANDEM_ROLE_NORM_WEIGHT = 12,    /* the output's last dimension */
-  TANDEM_ROLE_RESIDUAL = 13,       /* the output's shape: added before the norm */
-  TANDEM_ROLE_RESIDUAL_OUTPUT = 14 /* the output's shape: gets the sum with the residual */
+  /* f32. One element: tensor-wise. The shard's leading dims + (1): row-wise, sharded, also where both
+   * would fit. The gathered leading dims + (1): row-wise, replicated. ceil(K / 128) in place of (1): by
+   * blocks. */
+  TANDEM_ROLE_SCALE_A = 7,
+  /* f32. One element; or (1, N); or by blocks: (ceil(K / 128), ceil(N / 128) or N). */
+  TANDEM_ROLE_SCALE_B = 8,
+  /* N elements, of C's dtype or f32 */
+  TANDEM_ROLE_BIAS = 9,
+  /* f32, one element */
+  TANDEM_ROLE_RESULT_SCALE = 10,
+  /* u32 words (dtype i32) of TANDEM_OP_ASYNC_INPUT_MATMUL */
+  TANDEM_ROLE_CHUNK_SIGNALS = 11,
+  /* Of TANDEM_OP_ALL_REDUCE and TANDEM_OP_MATMUL_ALL_REDUCE. One weight for each element of the last
+   * dimension. The output is the RMSNorm of the sum over that dimension, times the weights (Zhang and
+   * Sennrich, "Root Mean Square Layer Normalization", 2019):
+   *   residual_output = sum + residual;
+   *   output = residual_output / sqrt(mean of its squares + epsilon) * weight
+   * The sum and residual_output are rounded to the output's dtype. All operands have that dtype and are
+   * contiguous. Each rank uses its own weights and residual. */
+  TANDEM_ROLE_NORM_WEIGHT = 12,
+  /* The output's shape: added before the norm. Only together with TANDEM_ROLE_NORM_WEIGHT and
+   * TANDEM_ROLE_RESIDUAL_OUTPUT. */
+  TANDEM_ROLE_RESIDUAL = 13,
+  /* The output's shape: gets the sum with the residual. May be in place with TANDEM_ROLE_RESIDUAL. */
+  TANDEM_ROLE_RESIDUAL_OUTPUT = 14
 };
 
+/* How values of several ranks become one. */
 enum tandem_reduce_op { TANDEM_REDUCE_SUM = 0, TANDEM_REDUCE_AVG = 1 };
 
-/* The type in which partial sums travel: the output's dtype, with a rounding for each, or f32. */
+/* The type in which partial sums travel: the output's own (one rounding each), or fp32. */
 enum tandem_wire { TANDEM_WIRE_OUTPUT = 0, TANDEM_WIRE_F32 = 1 };
 
-/* Algorithms. AUTO leaves the choice to the daemon; a chosen algorithm that cannot run fails tandem_prepare.
- */
+/* The algorithms, one name for all operations. TANDEM_ALGORITHM_AUTO leaves the choice to the daemon; a
+ * chosen algorithm that cannot run fails the preparation. */
 enum tandem_algorithm {
   TANDEM_ALGORITHM_AUTO = 0,
   TANDEM_ALGORITHM_ONE_SHOT = 1,
   TANDEM_ALGORITHM_TWO_SHOT = 2,
   TANDEM_ALGORITHM_HYBRID_CUBE_MESH = 3,
-  TANDEM_ALGORITHM_LOW_LATENCY = 4, /* packets with flags; CUDA only */
-  TANDEM_ALGORITHM_NCCL = 5,        /* on the host backend: a stand-in */
-  TANDEM_ALGORITHM_COPY_ENGINE = 6, /* copies only, no SMs */
-  TANDEM_ALGORITHM_SM = 7,          /* a kernel on symmetric memory */
-  TANDEM_ALGORITHM_UNFUSED = 8,     /* matmul and collective one after the other */
-  TANDEM_ALGORITHM_PIPELINE = 9,    /* chunks over two lanes */
+  /* packets with flags in the data; CUDA only */
+  TANDEM_ALGORITHM_LOW_LATENCY = 4,
+  /* on the host backend: a stand-in */
+  TANDEM_ALGORITHM_NCCL = 5,
+  /* copies only, no SMs: all-gather, and reduce-scatter with one local sum */
+  TANDEM_ALGORITHM_COPY_ENGINE = 6,
+  /* kernel on symmetric memory: all-gather, reduce-scatter, broadcast, reduce, all-to-all */
+  TANDEM_ALGORITHM_SM = 7,
+  /* matmul and collective one after the other */
+  TANDEM_ALGORITHM_UNFUSED = 8,
+  /* chunk pipeline over two lanes */
+  TANDEM_ALGORITHM_PIPELINE = 9,
+  /* S steps over n lanes */
   TANDEM_ALGORITHM_RING = 10,
+  /* matmul all-reduce, two-shot on tiles */
   TANDEM_ALGORITHM_TILED_TWO_SHOT = 11,
-  TANDEM_ALGORITHM_FUSED = 12, /* one kernel; CUDA only */
-  TANDEM_ALGORITHM_DIRECT = 13 /* of operations with one algorithm */
+  /* one fused kernel; CUDA only */
+  TANDEM_ALGORITHM_FUSED = 12,
+  /* send and receive, barrier, local operations: their only algorithm */
+  TANDEM_ALGORITHM_DIRECT = 13
 };
 
-/* For a fused operation that only the unfused composition can serve: run it, run it with a warning, or fail
- * tandem_prepare. */
+/* For a fused operation that only the unfused composition can serve: run it, run it with a warning in the
+ * plan, in the daemon's log and as an event, or fail the preparation with reason UNFUSED_REFUSED. */
 enum tandem_on_unfused {
   TANDEM_ON_UNFUSED_ALLOW = 0,
   TANDEM_ON_UNFUSED_WARN = 1,
   TANDEM_ON_UNFUSED_ERROR = 2
 };
 
-/* Where a plan's launches run: the client where it is faster, the engines, or the caller's own stream. AUTO
- * leaves it to the group's option `placement`, and that to the daemon's key. */
-enum tandem_placement { TANDEM_PLACEMENT_AUTO = 0, TANDEM_PLACEMENT_ENGINE = 1, TANDEM_PLACEMENT_CLIENT = 2 };
+/* Where a plan's launches run (docs/client-placement.md). TANDEM_PLACEMENT_AUTO leaves it to the group's
+ * option `placement`, and that to the daemon's key. */
+enum tandem_placement {
+  /* CUDA: the client where it is faster; host backend: TANDEM_PLACEMENT_ENGINE */
+  TANDEM_PLACEMENT_AUTO = 0,
+  /* on the engines' lanes */
+  TANDEM_PLACEMENT_ENGINE = 1,
+  /* on the ranks' own streams */
+  TANDEM_PLACEMENT_CLIENT = 2
+};
 
-/* For a rank whose client and engine share no MPS server, so that their kernels take turns on the GPU (about
- * 290 us a launch): join, join with a warning, or fail the join and later plans with kernels. */
+/* For a rank whose client and engine share no MPS server, so that their kernels take turns on the GPU
+ * (about 290 us a launch): join, join with a warning, or fail the join and later plans with kernels. */
 enum tandem_on_slow_placement {
   TANDEM_ON_SLOW_PLACEMENT_ALLOW = 0,
   TANDEM_ON_SLOW_PLACEMENT_WARN = 1,

@@ -8,15 +8,18 @@
 
 namespace tandem {
 
+// Element types.
 enum class DType : uint8_t {
   kF32 = 0,
   kF16 = 1,
   kBf16 = 2,
+  // OCP FP8, saturating at +-448, without infinities
   kF8E4M3 = 3,
+  // OCP FP8
   kF8E5M2 = 4,
   kI32 = 5,
   kI64 = 6,
-  kU8 = 7
+  kU8 = 7,
 };
 
 // Bytes of one element.

@@ -15,92 +15,126 @@
 
 namespace tandem {
 
-// The operations. W is the world size, s the shard's extent along `dim`.
+// The operations. W is the world size, s the shard's extent along `dim`, the dimension that is gathered or
+// scattered.
 enum class Op : uint8_t {
-  kAllReduce = 1,        // out = sum or average over ranks of in; equal shapes; see kNormWeight
-  kAllGather = 2,        // out[dim] = W*s: the shards of all ranks in rank order
-  kReduceScatter = 3,    // out = chunk `rank` along dim of the sum over ranks of in; in[dim] divisible by W
-  kAllGatherMatmul = 4,  // C_i = gather(A, dim) * B_i for each i; gathered A too if kGatheredA is given
-  kMatmulReduceScatter = 5,  // C = chunk `rank` along dim of the sum over ranks of A * B
-  kMatmulAllReduce = 6,      // C = sum over ranks of A * B; see kNormWeight
-  kBroadcast = 7,            // out = in of rank root
-  kReduce = 8,               // out (on root only) = sum over ranks of in
-  kAllToAll = 9,             // out chunk r along dim = chunk `rank` of rank r's in; in[dim] divisible by W
-  kSendReceive = 10,  // a transfer group: `transfers` of this rank progress together and complete as a whole
-  kBarrier = 11,      // no operands
-  kAsyncInputMatmul = 12,  // C = A * B, local; chunk i of A's rows is used once word i of kChunkSignals is 1
-  kEmpty = 13,             // nothing: measures the launch path, orders streams
+  // output = sum or average over ranks of input; equal shapes; see kNormWeight
+  kAllReduce = 1,
+  // output[dim] = W*s: the shards of all ranks in rank order
+  kAllGather = 2,
+  // output = chunk `rank` along dim of the sum or average over ranks of input; input[dim] divisible by W
+  kReduceScatter = 3,
+  // C_i = gather(A, dim) * B_i for each i; the gathered A too if kGatheredA is given
+  kAllGatherMatmul = 4,
+  // C = chunk `rank` along dim of the sum or average over ranks of A * B
+  kMatmulReduceScatter = 5,
+  // C = sum or average over ranks of A * B; see kNormWeight
+  kMatmulAllReduce = 6,
+  // output = input of rank root
+  kBroadcast = 7,
+  // output, on root only = sum or average over ranks of input
+  kReduce = 8,
+  // chunk r of output along dim = chunk `rank` of rank r's input; input[dim] divisible by W
+  kAllToAll = 9,
+  // a transfer group: the `transfers` of this rank progress together and complete as a whole
+  kSendReceive = 10,
+  // no operands
+  kBarrier = 11,
+  // C = A * B, local; chunk i of A's rows is used once word i of kChunkSignals is 1
+  kAsyncInputMatmul = 12,
+  // nothing: measures the launch path, orders streams
+  kEmpty = 13,
 };
 
+// How values of several ranks become one.
 enum class ReduceOp : uint8_t { kSum = 0, kAvg = 1 };
 
 // Elements of K, and of N, that share a factor where fp8 operands have scales by blocks.
 inline constexpr int64_t kScaleBlock = 128;
 
-// The type in which partial sums travel: the output's own (one rounding each), or fp32 (`accumulate=exact`).
+// The type in which partial sums travel: the output's own (one rounding each), or fp32.
 enum class WireType : uint8_t { kOutput = 0, kF32 = 1 };
 
-// For a fused operation that only the unfused composition can serve. kAllow runs it. kWarn runs it with a
-// warning in the plan, in the daemon's log and as an event. kError fails Prepare with reason
-// UNFUSED_REFUSED.
+// For a fused operation that only the unfused composition can serve: run it, run it with a warning in the
+// plan, in the daemon's log and as an event, or fail the preparation with reason UNFUSED_REFUSED.
 enum class OnUnfused : uint8_t { kAllow = 0, kWarn = 1, kError = 2 };
 
-// For a rank whose client and engine share no MPS server, so that their kernels take turns on the GPU. Where
-// both run kernels, that costs about 290 us a launch.
+// For a rank whose client and engine share no MPS server, so that their kernels take turns on the GPU (about
+// 290 us a launch): join, join with a warning, or fail the join and later plans with kernels.
 enum class OnSlowPlacement : uint8_t { kAllow = 0, kWarn = 1, kError = 2 };
 
-// Where the launches of a plan run (docs/client-placement.md). kAuto leaves it to the group's option, and
-// that to the daemon's key `placement`.
+// Where a plan's launches run (docs/client-placement.md). kAuto leaves it to the group's option `placement`,
+// and that to the daemon's key.
 enum class PlanPlacement : uint8_t {
-  kAuto = 0,    // CUDA: the client where it is faster; host backend: kEngine
-  kEngine = 1,  // on the engines' lanes
-  kClient = 2,  // on the ranks' own streams
+  // CUDA: the client where it is faster; host backend: kEngine
+  kAuto = 0,
+  // on the engines' lanes
+  kEngine = 1,
+  // on the ranks' own streams
+  kClient = 2,
 };
 
-// The algorithms, one name for all operations. kAuto leaves the choice to the daemon.
+// The algorithms, one name for all operations. kAuto leaves the choice to the daemon; a chosen algorithm that
+// cannot run fails the preparation.
 enum class Algorithm : uint8_t {
   kAuto = 0,
   kOneShot = 1,
   kTwoShot = 2,
   kHybridCubeMesh = 3,
-  kLowLatency = 4,     // flag in data; CUDA only
-  kNccl = 5,           // on the host backend: its stand-in
-  kCopyEngine = 6,     // copies only, no SMs: all-gather, and reduce-scatter with one local sum
-  kSm = 7,             // symmetric-memory kernel: all-gather, reduce-scatter, broadcast, reduce, all-to-all
-  kUnfused = 8,        // matmul and collective one after the other
-  kPipeline = 9,       // chunk pipeline over two lanes
-  kRing = 10,          // S steps over n lanes
-  kTiledTwoShot = 11,  // matmul all-reduce, two-shot on tiles
-  kFused = 12,         // one fused kernel; CUDA only
-  kDirect = 13,        // send and receive, barrier, local operations: their only algorithm
+  // packets with flags in the data; CUDA only
+  kLowLatency = 4,
+  // on the host backend: a stand-in
+  kNccl = 5,
+  // copies only, no SMs: all-gather, and reduce-scatter with one local sum
+  kCopyEngine = 6,
+  // kernel on symmetric memory: all-gather, reduce-scatter, broadcast, reduce, all-to-all
+  kSm = 7,
+  // matmul and collective one after the other
+  kUnfused = 8,
+  // chunk pipeline over two lanes
+  kPipeline = 9,
+  // S steps over n lanes
+  kRing = 10,
+  // matmul all-reduce, two-shot on tiles
+  kTiledTwoShot = 11,
+  // one fused kernel; CUDA only
+  kFused = 12,
+  // send and receive, barrier, local operations: their only algorithm
+  kDirect = 13,
 };
 
-// The meaning of a slot to its operation.
+// The meaning of a slot to its operation. Several kB are allowed in kAllGatherMatmul; the i-th belongs to the
+// i-th kC, kScaleB, kBias and kResultScale.
 enum class Role : uint8_t {
   kInput = 1,
   kOutput = 2,
   kA = 3,
-  kB = 4,  // several allowed in kAllGatherMatmul; the i-th kB goes with the i-th kC, kScaleB, kBias, ...
+  kB = 4,
   kC = 5,
   kGatheredA = 6,
   // f32. One element: tensor-wise. The shard's leading dims + (1): row-wise, sharded, also where both would
-  // fit. The gathered leading dims + (1): row-wise, replicated. ceil(K / kScaleBlock) in place of (1): by
-  // blocks.
+  // fit. The gathered leading dims + (1): row-wise, replicated. ceil(K / 128) in place of (1): by blocks.
   kScaleA = 7,
-  // f32. One element; or (1, N); or by blocks (ceil(K / kScaleBlock), ceil(N / kScaleBlock) or N).
+  // f32. One element; or (1, N); or by blocks: (ceil(K / 128), ceil(N / 128) or N).
   kScaleB = 8,
-  kBias = 9,           // N elements, of C's dtype or f32
-  kResultScale = 10,   // f32, one element
-  kChunkSignals = 11,  // u32 words (dtype i32), kAsyncInputMatmul
-  // Of kAllReduce and kMatmulAllReduce: the output is the RMSNorm of the sum, over the last dimension, times
-  // these weights (Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019):
-  //   residual_output = sum + residual;  output = residual_output / sqrt(mean of its squares + epsilon) *
-  //   weight
+  // N elements, of C's dtype or f32
+  kBias = 9,
+  // f32, one element
+  kResultScale = 10,
+  // u32 words (dtype i32) of kAsyncInputMatmul
+  kChunkSignals = 11,
+  // Of kAllReduce and kMatmulAllReduce. One weight for each element of the last dimension. The output is the
+  // RMSNorm of the sum over that dimension, times the weights (Zhang and Sennrich, "Root Mean Square Layer
+  // Normalization", 2019):
+  //   residual_output = sum + residual;
+  //   output = residual_output / sqrt(mean of its squares + epsilon) * weight
   // The sum and residual_output are rounded to the output's dtype. All operands have that dtype and are
   // contiguous. Each rank uses its own weights and residual.
-  kNormWeight = 12,      // one for each element of the last dimension
-  kResidual = 13,        // the output's shape; only together with kNormWeight and kResidualOutput
-  kResidualOutput = 14,  // the output's shape; may be in place with kResidual
+  kNormWeight = 12,
+  // The output's shape: added before the norm. Only together with kNormWeight and kResidualOutput.
+  kResidual = 13,
+  // The output's shape: gets the sum with the residual. May be in place with kResidual.
+  kResidualOutput = 14,
 };
 
 // True for the roles of operands that a launch writes.

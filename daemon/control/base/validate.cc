@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "common/op_tables.h"
 #include "common/utf8.h"
 #include "tandem/v1/tandem.pb.h"
 
@@ -26,11 +27,12 @@ Status CheckText(const std::string& field, std::string_view text, size_t min, si
   return Status::Ok();
 }
 
+// A value of the enumeration from its number in a message.
 template <typename Enum>
-Status CheckEnum(const std::string& field, uint32_t value, Enum first, Enum last) {
-  if (value < static_cast<uint32_t>(first) || value > static_cast<uint32_t>(last)) {
-    return BadField(field, "has no value " + std::to_string(value));
-  }
+Status ReadEnum(const std::string& field, uint32_t number, Enum* value) {
+  const NamedValue<Enum>* found = FindValue<Enum>(number);
+  if (found == nullptr) return BadField(field, "has no value " + std::to_string(number));
+  *value = found->value;
   return Status::Ok();
 }
 
@@ -52,8 +54,8 @@ Status ValidateJoin(const v1::JoinGroupRequest& request) {
   TANDEM_RETURN_IF_ERROR(CheckText("name", request.name(), 1, 128));
   TANDEM_RETURN_IF_ERROR(CheckText("gpu_uuid", request.gpu_uuid(), 1, 128));
   TANDEM_RETURN_IF_ERROR(CheckText("host_id", request.host_id(), 0, 256));
-  if (request.on_slow_placement() > static_cast<uint32_t>(OnSlowPlacement::kError)) {
-    return BadField("on_slow_placement", "is none of allow, warn, error");
+  if (FindValue<OnSlowPlacement>(request.on_slow_placement()) == nullptr) {
+    return BadField("on_slow_placement", "is none of " + ListedNames<OnSlowPlacement>());
   }
   if (request.options_size() > 64) return BadField("options", "has more than 64 entries");
   for (const auto& [key, value] : request.options()) {
@@ -129,15 +131,12 @@ Status ValidatePrepare(const v1::PrepareRequest& request) {
 }
 
 Result<TensorSpec> ParseTensorSpec(const v1::TensorSpec& spec, const std::string& field) {
-  if (spec.dtype() > static_cast<uint32_t>(DType::kU8)) {
-    return BadField(field + ".dtype", "has no value " + std::to_string(spec.dtype()));
-  }
+  TensorSpec result;
+  TANDEM_RETURN_IF_ERROR(ReadEnum(field + ".dtype", spec.dtype(), &result.dtype));
   if (spec.shape_size() > kMaxDimensions) {
     return BadField(field + ".shape", "has " + std::to_string(spec.shape_size()) + " dimensions; at most " +
                                           std::to_string(kMaxDimensions) + " are allowed");
   }
-  TensorSpec result;
-  result.dtype = static_cast<DType>(spec.dtype());
   result.shape.assign(spec.shape().begin(), spec.shape().end());
   result.strides.assign(spec.strides().begin(), spec.strides().end());
   if (!result.strides.empty() && result.strides.size() != result.shape.size()) {
@@ -167,13 +166,13 @@ Result<uint64_t> ParseEmpty(const v1::EmptyRequest& request) {
 }
 
 Result<OpRequest> ParseOpRequest(const v1::OpRequest& proto, int world_size) {
-  TANDEM_RETURN_IF_ERROR(CheckEnum("op", proto.op(), Op::kAllReduce, Op::kEmpty));
-  TANDEM_RETURN_IF_ERROR(CheckEnum("reduce_op", proto.reduce_op(), ReduceOp::kSum, ReduceOp::kAvg));
-  TANDEM_RETURN_IF_ERROR(CheckEnum("wire", proto.wire(), WireType::kOutput, WireType::kF32));
-  TANDEM_RETURN_IF_ERROR(CheckEnum("algorithm", proto.algorithm(), Algorithm::kAuto, Algorithm::kDirect));
-  TANDEM_RETURN_IF_ERROR(CheckEnum("on_unfused", proto.on_unfused(), OnUnfused::kAllow, OnUnfused::kError));
-  TANDEM_RETURN_IF_ERROR(
-      CheckEnum("placement", proto.placement(), PlanPlacement::kAuto, PlanPlacement::kClient));
+  OpRequest request;
+  TANDEM_RETURN_IF_ERROR(ReadEnum("op", proto.op(), &request.op));
+  TANDEM_RETURN_IF_ERROR(ReadEnum("reduce_op", proto.reduce_op(), &request.reduce_op));
+  TANDEM_RETURN_IF_ERROR(ReadEnum("wire", proto.wire(), &request.wire));
+  TANDEM_RETURN_IF_ERROR(ReadEnum("algorithm", proto.algorithm(), &request.algorithm));
+  TANDEM_RETURN_IF_ERROR(ReadEnum("on_unfused", proto.on_unfused(), &request.on_unfused));
+  TANDEM_RETURN_IF_ERROR(ReadEnum("placement", proto.placement(), &request.placement));
   if (proto.operands_size() > kMaxOperands) {
     return BadField("operands", "has more than " + std::to_string(kMaxOperands) + " entries");
   }
@@ -188,14 +187,11 @@ Result<OpRequest> ParseOpRequest(const v1::OpRequest& proto, int world_size) {
   if (proto.steps() < 0 || proto.steps() > 1024) return BadField("steps", "must be 0 to 1024");
   if (proto.lanes() < 0 || proto.lanes() > 8) return BadField("lanes", "must be 0 to 8");
   if (proto.chunk_pivot() < 0) return BadField("chunk_pivot", "must not be negative");
-  OpRequest request;
-  request.op = static_cast<Op>(proto.op());
   for (int i = 0; i < proto.operands_size(); ++i) {
     const v1::Operand& from = proto.operands(i);
     const std::string field = "operands[" + std::to_string(i) + "]";
-    TANDEM_RETURN_IF_ERROR(CheckEnum(field + ".role", from.role(), Role::kInput, Role::kResidualOutput));
     Operand operand;
-    operand.role = static_cast<Role>(from.role());
+    TANDEM_RETURN_IF_ERROR(ReadEnum(field + ".role", from.role(), &operand.role));
     TANDEM_ASSIGN_OR_RETURN(operand.spec, ParseTensorSpec(from.spec(), field));
     operand.symmetric = from.symmetric();
     operand.alias_of = from.alias_of();
@@ -215,18 +211,13 @@ Result<OpRequest> ParseOpRequest(const v1::OpRequest& proto, int world_size) {
     request.transfers.push_back({from.send(), from.peer(), from.slot()});
   }
   request.dim = proto.dim();
-  request.reduce_op = static_cast<ReduceOp>(proto.reduce_op());
   request.root = proto.root();
-  request.wire = static_cast<WireType>(proto.wire());
   request.fast_accumulation = proto.fast_accumulation();
   request.low_contention = proto.low_contention();
   request.chunk_pivot = proto.chunk_pivot();
-  request.algorithm = static_cast<Algorithm>(proto.algorithm());
   request.steps = proto.steps();
   request.lanes = proto.lanes();
-  request.on_unfused = static_cast<OnUnfused>(proto.on_unfused());
   request.restartable = proto.restartable();
-  request.placement = static_cast<PlanPlacement>(proto.placement());
   request.norm_epsilon = proto.norm_epsilon();
   return request;
 }

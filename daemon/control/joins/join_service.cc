@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/op_tables.h"
 #include "daemon/control/base/blame.h"
 #include "daemon/control/base/validate.h"
 #include "daemon/control/joins/join_checks.h"
@@ -364,10 +365,10 @@ void JoinService::FillReply(const GroupRecord& group, v1::JoinGroupReply* reply)
     for (int j = 0; j < world; ++j) reply->add_link_counts(i == j ? 0 : context.topology.LinkCount(i, j));
   }
   const TopologyClass topology_class = Classify(context.topology);
-  for (uint32_t op = static_cast<uint32_t>(Op::kAllReduce); op <= static_cast<uint32_t>(Op::kEmpty); ++op) {
-    for (Algorithm algorithm : plan::AlgorithmsOf(static_cast<Op>(op))) {
+  for (const auto& [op, name] : kNamedValues<Op>) {
+    for (Algorithm algorithm : plan::AlgorithmsOf(op)) {
       v1::Offer* offer = reply->add_offers();
-      offer->set_op(op);
+      offer->set_op(static_cast<uint32_t>(op));
       offer->set_algorithm(static_cast<uint32_t>(algorithm));
       // Refused are algorithms that this group can never run, whatever the shapes; plans have the bounds by
       // size.

@@ -4,12 +4,13 @@
 #include <array>
 #include <utility>
 
+#include "common/op_tables.h"
 #include "program/text.h"
 
 namespace tandem::plan {
 namespace {
 
-constexpr int kRoles = static_cast<int>(Role::kResidualOutput) + 1;
+constexpr int kRoles = static_cast<int>(kNamedValues<Role>.back().value) + 1;
 constexpr int kMany = kMaxOperands;
 
 struct RoleBounds {
@@ -20,39 +21,10 @@ struct RoleBounds {
 
 // How often each role occurs in an operation; other roles not at all.
 std::vector<RoleBounds> RolesOf(Op op) {
-  switch (op) {
-    case Op::kAllReduce:
-      return {{Role::kInput, 1, 1},
-              {Role::kOutput, 1, 1},
-              {Role::kNormWeight, 0, 1},
-              {Role::kResidual, 0, 1},
-              {Role::kResidualOutput, 0, 1}};
-    case Op::kAllGather:
-    case Op::kReduceScatter:
-    case Op::kBroadcast:
-    case Op::kReduce:
-    case Op::kAllToAll: return {{Role::kInput, 1, 1}, {Role::kOutput, 1, 1}};
-    case Op::kAllGatherMatmul:
-      return {{Role::kA, 1, 1},         {Role::kB, 1, kMany},          {Role::kC, 1, kMany},
-              {Role::kGatheredA, 0, 1}, {Role::kScaleA, 0, 1},         {Role::kScaleB, 0, kMany},
-              {Role::kBias, 0, kMany},  {Role::kResultScale, 0, kMany}};
-    case Op::kMatmulReduceScatter:
-      return {{Role::kA, 1, 1},      {Role::kB, 1, 1},    {Role::kC, 1, 1},          {Role::kScaleA, 0, 1},
-              {Role::kScaleB, 0, 1}, {Role::kBias, 0, 1}, {Role::kResultScale, 0, 1}};
-    case Op::kMatmulAllReduce:
-      return {{Role::kA, 1, 1},           {Role::kB, 1, 1},
-              {Role::kC, 1, 1},           {Role::kScaleA, 0, 1},
-              {Role::kScaleB, 0, 1},      {Role::kBias, 0, 1},
-              {Role::kResultScale, 0, 1}, {Role::kNormWeight, 0, 1},
-              {Role::kResidual, 0, 1},    {Role::kResidualOutput, 0, 1}};
-    case Op::kAsyncInputMatmul:
-      return {{Role::kA, 1, 1},           {Role::kB, 1, 1},           {Role::kC, 1, 1},
-              {Role::kScaleA, 0, 1},      {Role::kScaleB, 0, 1},      {Role::kBias, 0, 1},
-              {Role::kResultScale, 0, 1}, {Role::kChunkSignals, 1, 1}};
-    case Op::kSendReceive: return {{Role::kInput, 0, kMany}, {Role::kOutput, 0, kMany}};
-    case Op::kBarrier:
-    case Op::kEmpty: return {};
-  }
+  using enum Role;
+#define TANDEM_OPERANDS(row, ...) \
+  if (op == Op::row) return {__VA_ARGS__};
+#include "common/ops.def"
   return {};
 }
 
@@ -170,7 +142,7 @@ Result<Slots> FindSlots(const OpRequest& request) {
   std::array<std::vector<int>, kRoles> found;
   for (int slot = 0; slot < static_cast<int>(request.operands.size()); ++slot) {
     const int role = static_cast<int>(request.operands[slot].role);
-    if (role <= 0 || role >= kRoles) return FieldError(OperandField(slot, "role"), "unknown role");
+    if (!IsListed(request.operands[slot].role)) return FieldError(OperandField(slot, "role"), "unknown role");
     found[role].push_back(slot);
   }
   std::array<bool, kRoles> known{};

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "common/op_tables.h"
 #include "daemon/planner/problem/matmul_checks.h"
 #include "daemon/planner/problem/norm_checks.h"
 #include "daemon/planner/problem/operand_checks.h"
@@ -20,13 +21,12 @@ bool Reduces(Op op) {
 }
 
 Status CheckAttributes(const OpRequest& request, int world_size) {
-  if (OpName(request.op) == "unknown") return FieldError("op", "unknown operation");
-  if (AlgorithmName(request.algorithm) == "unknown") return FieldError("algorithm", "unknown algorithm");
-  if (request.reduce_op > ReduceOp::kAvg) return FieldError("reduce_op", "must be sum or avg");
-  if (request.wire > WireType::kF32) return FieldError("wire", "must be output or f32");
-  if (request.on_unfused > OnUnfused::kError) return FieldError("on_unfused", "must be allow, warn or error");
-  if (request.placement > PlanPlacement::kClient)
-    return FieldError("placement", "must be auto, engine or client");
+  if (!IsListed(request.op)) return FieldError("op", "unknown operation");
+  if (!IsListed(request.algorithm)) return FieldError("algorithm", "unknown algorithm");
+  if (!IsListed(request.reduce_op)) return FieldError("reduce_op", "must be sum or avg");
+  if (!IsListed(request.wire)) return FieldError("wire", "must be output or f32");
+  if (!IsListed(request.on_unfused)) return FieldError("on_unfused", "must be allow, warn or error");
+  if (!IsListed(request.placement)) return FieldError("placement", "must be auto, engine or client");
   if (request.lanes < 0 || request.lanes > kMaxLanes) {
     return FieldError("lanes", Text(request.lanes, " is not within 0 to ", kMaxLanes));
   }

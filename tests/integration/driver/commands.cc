@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "client/ranks/request_json.h"
+#include "common/op_tables.h"
 #include "common/unique_fd.h"
 
 namespace tandem::driver {
@@ -138,9 +139,7 @@ Status Session::Join(const json& command, json* reply) {
   options.deadline = Deadline(command);
   options.launch_deadline = Milliseconds(command.value("launch_deadline_ms", 0));
   const std::string strictness = command.value("on_slow_placement", "allow");
-  options.on_slow_placement = strictness == "error"  ? OnSlowPlacement::kError
-                              : strictness == "warn" ? OnSlowPlacement::kWarn
-                                                     : OnSlowPlacement::kAllow;
+  options.on_slow_placement = ValueOf<OnSlowPlacement>(strictness).value_or(OnSlowPlacement::kAllow);
   TANDEM_ASSIGN_OR_RETURN(auto group, client_->JoinGroup(options));
   (*reply)["group_id"] = group->id();
   (*reply)["incarnation"] = group->incarnation();

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from . import _native
+from ._op_table import OPS
 from ._private import below_autocast
 from ._schemas import LIB
 
@@ -41,6 +41,6 @@ def _kernel(name: str, device: str) -> Callable[..., Any]:
     return kernel
 
 
-for _name in _native.CAST:
-    for _device in ("cpu", "cuda"):
+for _name, _schema in OPS.items():
+    for _device in ("cpu", "cuda") if _schema.autocast else ():
         LIB.impl(_name, _kernel(_name, _device), f"Autocast{_device.upper()}")

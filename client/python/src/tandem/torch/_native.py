@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from .. import _c, errors
+from ._op_table import OPS
 from ._plans import DTYPES
 from ._private import any_autocast, any_requires_grad, below_autograd, forward_level, is_traced, refuse_tangents
 
@@ -222,9 +223,6 @@ def _raise_meant(error: RuntimeError, given: Iterable[Any]) -> NoReturn:
 _OTHER = frozenset(("out", "outs", "graph"))
 
 
-# Ops that torch.autocast concerns (_autocast.py): those of products in their operands' type.
-CAST = ("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce", "matmul_all_reduce_rms_norm", "async_input_matmul")
-
 # By the op's name: what records a call for the backward, sooner than the Autograd key's kernel.
 recorders: dict[str, Callable[..., Any]] = {}
 
@@ -234,7 +232,7 @@ def guarded(operation: Callable[..., Any], with_more: Callable[..., Any] | None 
     where no gradient is recorded; where one is, to the recorder with the op's name. `with_more`: what is called instead where a
     call names an output or a graph, which other overloads take."""
     gradients, inference, need_gradients = torch.is_grad_enabled, torch.is_inference_mode_enabled, any_requires_grad
-    casts, autocast, level = name in CAST, any_autocast, forward_level
+    casts, autocast, level = name in OPS and OPS[name].autocast, any_autocast, forward_level
 
     def call(*given: Any, **named: Any) -> Any:
         chosen = operation

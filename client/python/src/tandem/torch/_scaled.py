@@ -25,7 +25,7 @@ from ._ops import (
 )
 from ._plans import Call, Slot
 from ._private import below_autograd, group_size
-from ._schemas import LIB, TAGS, define_noted, hide_behind_kernels
+from ._schemas import LIB
 from ._serving import run
 from ._shapes import as_rows, check_product, check_reduce_op, dim_of, gathered, scattered
 
@@ -44,25 +44,6 @@ _SCALAR_TYPES = {
     23: torch.float8_e5m2,
     24: torch.float8_e4m3fn,
 }
-
-SCHEMAS = {
-    "all_gather_scaled_matmul": "(Tensor A, Tensor[] Bs, Tensor A_scale, Tensor[] B_scales, int gather_dim, str group_name, "
-    "Tensor?[] biases, Tensor?[] result_scales, ScalarType?[] out_dtypes, bool[] use_fast_accum) -> (Tensor, Tensor[])",
-    "scaled_matmul_reduce_scatter": "(Tensor A, Tensor B, Tensor A_scale, Tensor B_scale, str reduce_op, int orig_scatter_dim, "
-    "int scatter_dim_after_maybe_reshape, str group_name, SymInt[]? output_shape, Tensor? bias=None, "
-    "Tensor? result_scale=None, ScalarType? out_dtype=None, bool use_fast_accum=False) -> Tensor",
-    "scaled_matmul_all_reduce": "(Tensor A, Tensor B, Tensor A_scale, Tensor B_scale, str reduce_op, str group_name, "
-    "Tensor? bias=None, Tensor? result_scale=None, ScalarType? out_dtype=None, bool use_fast_accum=False) -> Tensor",
-}
-# The written arguments: the gathered A and the products, or the result.
-_OUTS = {"all_gather_scaled_matmul": "Tensor(a!) gathered, Tensor(b!)[] outs"}
-for _name, _signature in SCHEMAS.items():
-    LIB.define(_name + _signature, tags=TAGS)
-    define_noted(_name, _signature)
-    _arguments, _outs = _signature.rsplit(") -> ", 1)[0], _OUTS.get(_name, "Tensor(a!) out")
-    LIB.define(f"{_name}.out{_arguments}, *, {_outs}) -> ()", tags=TAGS)
-    LIB.define(f"{_name}.noted_out{_arguments}, *, str graph, {_outs}) -> ()", tags=TAGS)
-hide_behind_kernels(SCHEMAS)
 
 
 def dtype_of(given: Any, otherwise: torch.dtype) -> torch.dtype:
