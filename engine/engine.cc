@@ -18,8 +18,8 @@ constexpr int64_t kLongestSleepNs = 500'000'000;
 constexpr int64_t kCrowdedSleepNs = 1'000'000;
 constexpr uint64_t kBeatEveryNs = 10'000'000;
 constexpr uint64_t kDoorbellPatienceNs = 10'000'000;
-// Under MPS a process that ends while one of its kernels runs takes every context on the GPU with it. Hence
-// lanes get nearly all the time that tandemd gives an engine to end.
+// Under MPS a process that ends while a kernel of it runs ends every context on the GPU. Hence lanes get
+// nearly all the time that tandemd gives an engine to end.
 constexpr uint64_t kDrainForNs = 4'000'000'000;
 
 }  // namespace

@@ -142,11 +142,11 @@ struct FusedPart {
   std::vector<FusedDelivery> deliveries;
 };
 
-// What a client-placed fused matmul sends of this rank's own before and beside its products.
+// A push of this rank's own data by a client-placed fused matmul, before and beside the products.
 struct FusedPush {
   int rank = 0;  // whose memory
   DeviceView from, to;
-  Word* done = nullptr;  // gets the epoch when `to` is written; null: the next push to this rank tells
+  Word* done = nullptr;  // gets the epoch when `to` is written; null: the next push's word covers it
 };
 
 // A product of few rows that one kernel of each rank computes together with its collective: see

@@ -36,8 +36,7 @@ inline constexpr uint64_t kSignalWordBytes = uint64_t{kMaxWorldSize} * kSignalsP
 inline constexpr uint64_t kPacketHalfBytes = uint64_t{2} << 20;
 inline constexpr uint64_t kSignalAreaBytes = kSignalWordBytes + 2 * kPacketHalfBytes;
 // Behind these, of clients on GPUs only: the dense packets, two halves by the parity of the launch's number.
-// Libraries of other versions tell by the area's size whether they lay it out alike: another layout, another
-// size.
+// Libraries of other versions recognise another layout by the area's size: another layout has another size.
 inline constexpr uint64_t kDensePacketHalfBytes = uint64_t{16} << 20;
 // Then the words of clients' fused matmuls, as many as there are signal words: a kernel waits for the value 1
 // in every launch, and the launch zeroes its rank's words before it meets the peers.
@@ -180,7 +179,7 @@ struct NcclStep {
 };
 
 // The product of few rows that one kernel computes together with its collective (program/skinny_layout.h):
-// what the kernel is told instead of the expansion.
+// the kernel's parameters in place of the expansion.
 struct SkinnyStep {
   // Gather: A is this rank's shard, C all rows. Reduce-scatter: all rows of A, this rank's of C; else all of
   // both. Both are matrices; bias and result scale come after the sum. Scale of A: one element, or one for

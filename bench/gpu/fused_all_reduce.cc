@@ -11,7 +11,7 @@ constexpr int kPart = 0, kSum = cuda::kMaxWordBands;  // words of World::word, t
 
 struct Way {
   Tuning tuning;
-  int bands;         // of columns, told one by one
+  int bands;         // of columns, signalled one by one
   int direct_waves;  // the last ones, whose tiles go directly; 0: all are carried, -1: none
 };
 

@@ -65,7 +65,7 @@ TEST(OverdueTest, AProgramThatCannotEndBreaksItsGroupAndNamesThePeer) {
   EXPECT_EQ(message.launch_failed().generation(), group.generation);
   EXPECT_EQ(message.launch_failed().code(), static_cast<int>(Code::kDeadlineExceeded));
   EXPECT_EQ(message.launch_failed().who(), "rank 1");
-  // Even without tandemd the log tells them.
+  // Even without tandemd the log has them.
   EXPECT_EQ(channel1->LaunchAndWait(Entry(hanging)).status.code(), Code::kUnavailable);
   EXPECT_EQ(channel0->LaunchAndWait(Entry(hanging)).status.code(), Code::kDeadlineExceeded);
   channel0->Launch(Entry(other));

@@ -1,7 +1,7 @@
 // File: fused_steps.h
 //
-// The expansion of a fused matmul, cut into its parts: what one kernel does, told by the steps that do the
-// same. And the layout of the skinny kernel. Pure.
+// The expansion of a fused matmul, cut into its parts: the work of one kernel, as the steps that do the same.
+// And the layout of the skinny kernel. Pure.
 #pragma once
 
 #include <vector>
@@ -32,11 +32,11 @@ struct FusedSteps {
 };
 
 // A fused matmul: its parts in order; the wait for an own word that stands before its first delivery, if one
-// does; and the waits behind its last part. A client's begins with a word to every peer and a wait for each
-// of theirs, of one index, and may then push data of its own.
+// does; and the waits behind its last part. A client's begins with a word to every peer and a wait for every
+// peer's, of one index, and may then push own data.
 struct FusedCut {
   int meeting = -1;                   // that index; -1: an engine's
-  std::vector<DeliverySteps> pushes;  // without a signal: the next push to the same rank tells
+  std::vector<DeliverySteps> pushes;  // without a signal: the next push to the same rank signals
   std::vector<FusedSteps> parts;
   const plan::WaitStep* entered = nullptr;
   std::vector<const plan::WaitStep*> closing;

@@ -51,8 +51,8 @@ struct CompiledProgram::Operation {
     Word** target;  // inside `collective`
   };
   std::vector<WordPatch> words;
-  // Of a fused matmul, by the epoch's parity: sets of addresses that it was launched with lately, and what
-  // the backend keeps for each. A model's layers may share one plan, each with its own operands.
+  // For a fused matmul, by the epoch's parity: sets of addresses of recent launches, and the backend's data
+  // for each. A model's layers may share one plan, each with its own operands.
   struct KeptSet {
     std::vector<const void*> bound;
     std::unique_ptr<PreparedWork> prepared;

@@ -1,6 +1,6 @@
 // File: view_bounds.h
 //
-// Whether a program is of its rank, and its views stay inside the memory they are of. Pure.
+// Checks that a program is of its rank, and that its views stay inside their memory. Pure.
 #pragma once
 
 #include <cstdint>

@@ -43,8 +43,8 @@ class ClientGroupState {
     return latest_.load(std::memory_order_acquire) > generation() &&
            !awaiting_.load(std::memory_order_acquire);
   }
-  // The user gets the news that launches of `told` were ended: later ones carry a newer generation. False if
-  // another call has reported it already.
+  // A call reports that launches of generation `told` were ended, and later launches carry a newer
+  // generation. False if another call has reported it already.
   bool MoveOn(uint64_t told);
   // The generation for a new launch. Waits up to `deadline` if a restart was reported and the engines are not
   // back yet; UNAVAILABLE then.

@@ -13,7 +13,7 @@ Status DoesNotFit() {
   return Internal("the daemon's answer about a client-placed plan does not fit together");
 }
 
-// Of the signal area that the program's kernel needs.
+// Bytes of the signal area that the program's kernel needs.
 uint64_t LeastSignalBytes(const plan::RankProgram& program) {
   const bool more = std::any_of(program.steps.begin(), program.steps.end(), [](const plan::Step& step) {
     const auto* collective = std::get_if<plan::CollectiveStep>(&step.work);

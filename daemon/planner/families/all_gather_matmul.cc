@@ -351,7 +351,7 @@ ExchangeViews GatherViews(const std::vector<View>& own, const std::vector<View>&
   return views;
 }
 
-// A shard packed as `shard`, and those of other ranks behind it: one dimension more, in front.
+// A shard packed as `shard`, followed by the other ranks' shards: one dimension more, in front.
 View WholeShape(const View& shard, int world, const Ref& ref) {
   View whole = shard;
   whole.ref = ref;

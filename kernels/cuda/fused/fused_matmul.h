@@ -131,7 +131,7 @@ struct FusedMatmulParams {
   StreamKSplit split;
   uint32_t* partial_words;
   float* partials;
-  // Of client-placed launches (client_fused.h), whose kernels read no `abort_word` and `timeout_ns`. A wait
+  // For client-placed launches (client_fused.h), whose kernels read no `abort_word` and `timeout_ns`. A wait
   // that gives up sets *failed, and no word is written from then on.
   LaunchFrame frame;
 };

@@ -31,7 +31,7 @@ SkinnyMatmul WithoutAddresses(const SkinnyArgs& args) {
   return few;
 }
 
-// What any variant asks for.
+// The form that every variant asks for.
 bool HasSkinnyForm(const SkinnyArgs& args) {
   const MatmulArgs& matmul = args.matmul;
   if (!HasRows(matmul.a) || !HasRows(matmul.c) || matmul.b.extent.size() != 2) return false;

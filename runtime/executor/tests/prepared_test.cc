@@ -44,7 +44,7 @@ class KeepingLane : public Lane {
   int made_ = 0;
 };
 
-// Of a product cut into parts, whose sums are f32, and of one of few rows.
+// Tests a product cut into parts, whose sums are f32, and one of few rows.
 class PreparedTest : public testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(Kernels, PreparedTest, testing::Bool());
 

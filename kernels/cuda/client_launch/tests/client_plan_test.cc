@@ -140,7 +140,7 @@ TEST(ClientPlan, ANormIsMergedIntoTheKernelOfItsSum) {
   EXPECT_EQ(launch.norm.epsilon, 0.5f);
   EXPECT_EQ(launch.words, 1);
   EXPECT_EQ(launch.sum.packets.blocks, 4);
-  // What it does not take stays two kernels: other addresses, another sum's norm, other packets.
+  // Other launches stay two kernels: other addresses, another sum's norm, other packets.
   EXPECT_FALSE(merged(MakeNormedSum(0x92004)).has_value());
   NormedSum other = MakeNormedSum();
   other.norm.sum.data = At(0x91010);

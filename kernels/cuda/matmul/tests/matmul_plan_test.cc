@@ -1,4 +1,4 @@
-// Where cuBLASLt is told that an fp8 product's scales and bias lie, and what becomes of what it refuses.
+// The places of an fp8 product's scales and bias that cuBLASLt gets, and the handling of refused products.
 // Driver and cuBLASLt are mocked: the plain kernel's launch fails here, which shows that it was tried.
 #include "kernels/cuda/matmul/matmul_plan.h"
 
