@@ -27,7 +27,7 @@ class TreeMap(unittest.TestCase):
             tree_map.with_map(page().replace(tree_map.END, ""))
 
     def test_purposes_are_of_rooms_that_exist(self):
-        self.assertEqual(set(tree_map.PURPOSE), set(ROOMS))
+        self.assertEqual(set(tree_map.PURPOSE), set(ROOMS), "describe each room in PURPOSE of tree_map.py")
         self.assertEqual(
             {room: set(inside) for room, inside in tree_map.INSIDE.items()},
             {room: set(order) for room, order in INNER.items()},
