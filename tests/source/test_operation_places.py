@@ -28,7 +28,7 @@ def places(page):
 
 
 def faults(found, read_file):
-    """What is wrong with these places: files that do not exist, rows without words, words that a file does not have."""
+    """Faults of these places: files that do not exist, rows without words, words that a file does not have."""
     wrong = []
     for path, words in found:
         try:
