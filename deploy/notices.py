@@ -40,7 +40,7 @@ def named(packages):
 
 
 def stanza(project, files, packages):
-    """What a copyright file in Debian's form says of a project."""
+    """A project's entry in a copyright file in Debian's form."""
     lines = ["Files:", *sorted(f" /usr/lib/*/{file}" for file in files)]
     lines += [f"Copyright: {project.copyright}", f"License: {project.licence.replace(' AND ', ' and ')}"]
     texts = ", ".join(f"bundled/{name}.copyright" for name in sorted(packages))

@@ -122,7 +122,7 @@ def shard_whole_rows(model, mesh):
 
 
 class Compiled(nn.Module):
-    """A compiled block. Dynamo keeps compiled code by function, so each arm has a function of its own."""
+    """A compiled block. Dynamo keeps compiled code by function, so each arm has a separate function."""
 
     def __init__(self, block):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What an eager op call of torch.ops.tandem costs the CPU above the library's launch.
+"""The CPU time of an eager op call of torch.ops.tandem above the library's launch.
 
     TANDEM_RUNTIME_DIR=DIR torchrun --nproc-per-node 1 bench/torch/overhead.py [--device cuda] [--json FILE]
 
@@ -7,8 +7,8 @@ functions in the same calls, launch and on the host backend wait; and of their d
 from registered memory that CPU tensors need. On CUDA both only enqueue, and the GPU is waited for between the rounds. "Recorded" is
 a forward whose gradient is wanted, with autograd's part.
 
-TANDEM_TORCH_KERNELS=python measures the kernels in Python. They do not measure the library's time: "library" is then a launch of the
-same plan by ctypes, in calls of its own.
+TANDEM_TORCH_KERNELS=python measures the kernels in Python. They do not measure the library's time: "library" is then a launch
+of the same plan by ctypes, in separate calls.
 
 The last lines are for scale: ops of torch's own; what the way in and out of a call costs in Python; and whole ops with a library
 whose functions return at once, so that no other process disturbs the caches.
@@ -45,7 +45,8 @@ def round_us(function):
 
 
 def medians_us(calls):
-    """{name: (context, function)} -> {name: medians over rounds of a call's time, of its part in the library, and of the difference}.
+    """{name: (context, function)} -> {name: medians over rounds of a call's time, of its part in the library, and of the
+    difference}.
 
     All take turns in each round, so that whatever else the machine does falls on all of them. A first round warms up."""
     rounds = {name: [] for name in calls}

@@ -1,4 +1,4 @@
-"""What a replay of a CUDA graph costs the CPU, and whether replays run ahead of the GPU.
+"""The CPU time of a replay of a CUDA graph, and whether replays run ahead of the GPU.
 
     TANDEM_RUNTIME_DIR=DIR torchrun --nproc-per-node 2 bench/torch/replays.py [--json FILE]
 

@@ -2,9 +2,9 @@
 
     bundle_libraries.py [--strip] [--folder NAME] LIBRARY OUT
 
-OUT gets the library, OUT/NAME the libraries that it needs, and OUT/bundled.json says what they are copies of. Each copy has a name of
-its own (name-HASH.so.N), which nothing else in a process asks for, finds the others beside itself, and shares no symbols with another
-copy (unique_symbols.py). The process's own gRPC stays apart. The libraries of SYSTEM are never copied.
+OUT gets the library, OUT/NAME the libraries that it needs, and OUT/bundled.json says what they are copies of. Each copy has a
+name of its own (name-HASH.so.N), which nothing else in a process asks for, finds the others beside itself, and shares no
+symbols with another copy (unique_symbols.py). The process's own gRPC stays apart. The libraries of SYSTEM are never copied.
 
 Needs patchelf, pyelftools, ldd, and with --strip the program strip.
 """
@@ -53,7 +53,7 @@ def found(library):
 
 
 def own_names(sources):
-    """{name: that of its copy}: libz.so.1 becomes libz-0123abcd.so.1. The digits stand for all of the bundle: a process that has two
+    """{name: the copy's name}: libz.so.1 becomes libz-0123abcd.so.1. The digits stand for all of the bundle: a process that has two
     bundles takes no library of one for the other's."""
     digest = hashlib.sha256()
     for name in sorted(sources):

@@ -171,7 +171,7 @@ def shard_dtensor(model, mesh):
 
 
 def replicated(model):
-    """Parameters that every rank has whole and as plain tensors: each rank's gradient is of its own tokens alone."""
+    """Parameters that every rank has whole and as plain tensors: each rank's gradient is from its own tokens alone."""
     from torch.distributed.tensor import DTensor
 
     sharded = {

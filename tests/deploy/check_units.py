@@ -29,7 +29,7 @@ def values(text, key):
 
 
 def start_server(command, starts):
-    """Runs the unit's `command`, which may take a second in place of ten: its exit status, and what the stand-in was told."""
+    """Runs the unit's `command`, which may take a second in place of ten: its exit status, and the stand-in's input."""
     with tempfile.TemporaryDirectory() as folder:
         control = pathlib.Path(folder) / "control"
         control.write_text(STAND_IN.format(starts=int(starts)))
@@ -64,7 +64,7 @@ def words(text, key):
 
 
 def check_spare(tandemd, mps, spare):
-    """The spare server's unit is the usual one's, with directories of its own, and tandemd may write there."""
+    """The spare server's unit is the usual one's, with separate directories, and tandemd may write there."""
     directory = "/run/" + values(spare, "RuntimeDirectory")[0]
     assert f"CUDA_MPS_PIPE_DIRECTORY={directory}" in values(spare, "Environment"), (
         "nobody makes the spare pipe directory"

@@ -13,7 +13,8 @@ import urllib.request
 
 
 class Daemon:
-    """tandemd with emulated GPUs in a folder of its own. `wrapper` stands before the program ("setpriv …"); `environment` is added."""
+    """tandemd with emulated GPUs in a separate folder. `wrapper` stands before the program ("setpriv …"); `environment` is
+    added."""
 
     def __init__(self, tandemd, wrapper=(), gpus=2, environment=None, owner=None):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="tandem-deploy-"))

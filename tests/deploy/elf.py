@@ -1,4 +1,4 @@
-"""Which hardening a program or a library has, by readelf."""
+"""The hardening of a program or a library, by readelf."""
 
 import re
 import subprocess

@@ -1,5 +1,5 @@
-"""Manifests and chart of deploy/kubernetes, and the CDI file: schemas accept them, the chart's defaults are the manifests, and tandemd has what
-they name: keys, directories, port, health paths."""
+"""Manifests and chart of deploy/kubernetes, and the CDI file: schemas accept them, the chart's defaults are the manifests, and
+tandemd has what they name: keys, directories, port, health paths."""
 
 import json
 import os
@@ -247,7 +247,7 @@ class Chart(unittest.TestCase):
 
 
 def print_config(files):
-    """What tandemd has in force with these files in config.d."""
+    """tandemd's settings with these files in config.d."""
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         (folder / "tandemd.toml").write_text("")

@@ -164,7 +164,7 @@ class Documents(unittest.TestCase):
         )
 
     def missing(self, pattern, exists, of=lambda document, word: word):
-        """What `pattern` finds in the documents and `exists` does not know."""
+        """Matches of `pattern` in the documents that `exists` does not know."""
         found = [
             (document, of(document, word))
             for document, text in self.documents.items()
@@ -248,7 +248,7 @@ class Documents(unittest.TestCase):
             self.assertEqual(shipped[key], value, key)
 
     def faults(self, find):
-        """What `find` reports of the documents, by document."""
+        """The findings of `find`, by document."""
         return {document: found for document, text in self.documents.items() if (found := find(text))}
 
     def test_covers_what_is_read(self):
@@ -296,7 +296,7 @@ class Documents(unittest.TestCase):
                 self.assertLess(len(line), 2500, f"{path}: {line[:80]} is no summary")
 
     def test_the_first_screen(self):
-        """What Tandem is, what to do with a program, what it gains, the commands, the first program."""
+        """The first screen has the purpose, the programs, the gains, the commands and the first program, in this order."""
         text = re.match(r".*?```cpp\n.*?```\n", self.documents["README.md"], re.S)[0]
         self.assertLess(text.count("\n"), 70)
         rows = [line.strip("|").split("|") for line in text.splitlines() if is_row(line)]

@@ -1,4 +1,4 @@
-"""What the tests of floods have in common: another user's job, an operator and new clients, and how long each takes."""
+"""The common parts of the tests of floods: another user's job, an operator and new clients, and the time of each."""
 
 import os
 import time

@@ -1,6 +1,6 @@
 """Runs tandemd and scripted clients as real processes, for the integration tests.
 
-Every test gets a daemon of its own in a temporary folder. A `Client` is a tandem-test-client process; its calls are
+Every test gets a separate daemon in a temporary folder. A `Client` is a tandem-test-client process; its calls are
 commands (see driver/commands.cc). `client.call` waits for the reply, `client.send` does not: `client.reply` takes it up.
 
 TANDEM_TEST_BACKEND=cuda runs the same tests on the machine's GPUs: tests of the host backend's own means (`host_only`) are
@@ -69,7 +69,7 @@ def own_gpus_only(test):
 
 
 def offered(*algorithms):
-    """Those that groups here have: NCCL refuses ranks that share a GPU."""
+    """The names that groups here have: NCCL refuses ranks that share a GPU."""
     return [name for name in algorithms if name != "nccl" or ENGINES_PER_GPU == 1]
 
 
@@ -241,7 +241,7 @@ class Daemon:
         return json.loads(self.ctl(*arguments, "--json").stdout)
 
     def engines(self):
-        """What tandemd says of each engine, in the GPUs' order."""
+        """tandemd's status of each engine, in the GPUs' order."""
         return self.ctl_json("stats")["engines"]
 
     def engine_pids(self):
@@ -375,7 +375,7 @@ class TandemTest(unittest.TestCase):
         )
 
     def all_reduce_plan(self, clients, count=256, key="ar", group="tp", **request):
-        """The same on memory of its own."""
+        """The same on separate memory."""
         everybody(clients, "register", group=group, memory=f"{key}.in", bytes=count * 4)
         everybody(clients, "register", group=group, memory=f"{key}.out", bytes=count * 4)
         return self.prepare_all_reduce(clients, count, key, group, **request)
@@ -405,7 +405,7 @@ class TandemTest(unittest.TestCase):
             everybody(clients, "wait", plan=group)
 
     def hear_restart(self, client, key="ar", earlier=()):
-        """After an engine's restart each rank is told ABORTED by one call: by one of `earlier`, or by its next launch or
+        """After an engine's restart each rank gets ABORTED from one call: from one of `earlier`, or from its next launch or
         that launch's wait. Then its launches belong to the new generation."""
         told = [reply for reply in earlier if reply.get("code") == "ABORTED"]
         for reply in earlier:

@@ -67,7 +67,7 @@ def sealed_memory(size):
 
 
 class OlderClient:
-    """One session. `rogue` is a running tandem-test-rogue of its own, for gRPC."""
+    """One session. `rogue` is a separate running tandem-test-rogue, for gRPC."""
 
     def __init__(self, runtime_dir, rogue, name="older"):
         self.rogue = rogue

@@ -4,7 +4,7 @@ from harness import TandemTest, everybody, offered
 
 
 def ramp(base, step, count):
-    """What the driver's `fill` writes."""
+    """The values that the driver's `fill` writes."""
     return [base + step * (i % 64) for i in range(count)]
 
 

@@ -1,5 +1,5 @@
-"""The main job as a test: tandem-train-digits on as many ranks as there are GPUs (four at most, unless ranks share them), then with a rank killed and
-recovered, on 3 ranks and on one; on the host also on an emulated hybrid cube mesh."""
+"""The main job as a test: tandem-train-digits on as many ranks as there are GPUs (four at most, unless ranks share them), then
+with a rank killed and recovered, on 3 ranks and on one; on the host also on an emulated hybrid cube mesh."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../fixtures
 
 
 def plan(gpus, cuda):
-    """What to run on a machine of so many GPUs: daemons, by their arguments, each with its runs' options."""
+    """The runs for a machine of so many GPUs: daemons, by their arguments, each with its runs' options."""
     most = gpus if harness.ENGINES_PER_GPU > 1 else min(gpus, 4)
     runs = [["--world", str(most)]]
     if most > 1:
@@ -26,7 +26,7 @@ def plan(gpus, cuda):
 
 
 def train(daemon, *arguments):
-    """Whether a run was right: all of its checks passed, in time."""
+    """Whether a run was right: all checks passed, in time."""
     print("---", *arguments, flush=True)
     try:
         return (

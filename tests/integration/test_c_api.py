@@ -1,4 +1,4 @@
-"""The C interface from end to end: two ranks written in C, each a process of its own (c_client/main.c)."""
+"""The C interface from end to end: two ranks written in C, each a separate process (c_client/main.c)."""
 
 import os
 import subprocess

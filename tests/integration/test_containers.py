@@ -1,5 +1,5 @@
-"""Jobs in containers, as namespaces make them: what works without the node's processes, IPC and network, and that root in a container
-that has the clients' directory cannot administer the node (docs/install.md)."""
+"""Jobs in containers, as namespaces make them: what works without the node's processes, IPC and network, and that root in a
+container that has the clients' directory cannot administer the node (docs/install.md)."""
 
 import os
 import shutil
@@ -49,7 +49,7 @@ def namespaces_may_be_made():
 
 
 def in_container(folders):
-    """What stands before a command line that is to run in a container with the build, the data set and these folders."""
+    """The prefix of a command line that is to run in a container with the build, the data set and these folders."""
     return ["unshare", *NAMESPACES, "--kill-child", "/bin/sh", "-c", ENTER, "sh", ":".join([BUILD, DATA, *folders])]
 
 
@@ -169,7 +169,7 @@ class MountedElsewhere(RestartTest):
 @unittest.skipUnless(namespaces_may_be_made(), "namespaces may not be made here")
 class DaemonInAContainer(unittest.TestCase):
     def daemon(self, *namespaces):
-        """A tandemd in these namespaces of its own."""
+        """A tandemd in these separate namespaces."""
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         program = os.path.join(folder.name, "tandemd")

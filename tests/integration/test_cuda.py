@@ -182,7 +182,7 @@ class Cuda(TandemTest):
 @cuda_only
 @own_gpus_only
 class ChunksOfMemory(TandemTest):
-    """Tensors in ranges of addresses with memory of its own behind each chunk, as PyTorch's expandable segments have them: they
+    """Tensors in ranges of addresses with separate memory behind each chunk, as PyTorch's expandable segments have them: they
     begin inside one chunk and end inside another."""
 
     gpus = 2
@@ -201,7 +201,7 @@ class ChunksOfMemory(TandemTest):
         return [0] + [at // item for at in range(CHUNK - offset % CHUNK, size, CHUNK)]
 
     def fill(self, clients, name, cuts, count, base):
-        """Every chunk's part of f32 elements with values of its own."""
+        """Every chunk's part of f32 elements with separate values."""
         for rank, client in enumerate(clients):
             for part, (begin, end) in enumerate(zip(cuts, cuts[1:] + [count])):
                 client.call(

@@ -73,7 +73,7 @@ def attach_message():
 class Floods(BesideAFlood):
     @contextlib.contextmanager
     def flood(self, program, *arguments):
-        """A process of another user that goes on until the end; begins once 600 of its tries are through."""
+        """A process of another user that runs until the end; begins once 600 tries are through."""
         process = subprocess.Popen(
             [sys.executable, "-c", BECOME + program, self.daemon.runtime_dir, *arguments],
             stdout=subprocess.PIPE,

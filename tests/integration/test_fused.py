@@ -34,7 +34,7 @@ def gather_request(m, n, k, world, algorithm="fused", dtype="bf16"):
 
 
 class FusedTest(OperationsTest):
-    """What holds wherever the launches run: by engines, or on the ranks' own streams."""
+    """Rules for launches by engines and on the ranks' own streams."""
 
     extra = EMULATED + ("--testing-verify-plans", "--fused-kernels", "explicit")
     placement = "engine"

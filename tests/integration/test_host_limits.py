@@ -73,7 +73,7 @@ class HostLimits(TandemTest):
 
 @host_only("CUDA's libraries open descriptors of their own")
 class FewDescriptors(TandemTest):
-    """Whoever has too few descriptors, a client or tandemd: the first failure names the limit and the process."""
+    """A client or tandemd has too few descriptors: the first failure names the limit and the process."""
 
     gpus = 1
 

@@ -49,7 +49,7 @@ class IdleConnections(TandemTest):
                     selector.unregister(key.fileobj)
 
     def check_answers(self):
-        """Page, state, metrics and health come in time. Three times: a state is made anew after half a second."""
+        """Page, state, metrics and health come in time. Three times: a new state is made after half a second."""
         paths = {
             self.daemon.page_port(): ("/", "/state.json"),
             self.daemon.metrics_port(): ("/metrics", "/livez", "/readyz"),

@@ -30,7 +30,7 @@ class LateRank(TandemTest):
         wait_until(long_enough, 20, f"no launch waits for rank {late}")
 
     def slices(self, plan_id, launch):
-        """The slices of a launch by GPU, once all of its launches are there: [wait, launch, steps of all lanes]."""
+        """The slices of a launch by GPU, once all launches are there: [wait, launch, steps of all lanes]."""
 
         def read():
             events = json.loads(self.daemon.ctl("trace").stdout)["traceEvents"]

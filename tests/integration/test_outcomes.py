@@ -1,4 +1,4 @@
-"""How a failed launch tells its reason: alike whether it was made on a stream, in a graph or by gRPC."""
+"""A failed launch reports its reason alike, whether it was made on a stream, in a graph or by gRPC."""
 
 import unittest
 

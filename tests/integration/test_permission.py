@@ -1,4 +1,4 @@
-"""Callers who may not use a socket of tandemd: each is told so, and never that no daemon answers."""
+"""Callers who may not use a socket of tandemd: each gets that reason, and never that no daemon answers."""
 
 import os
 import subprocess

@@ -22,7 +22,7 @@ OK, ABORTED, UNAVAILABLE = 0, 10, 14
 
 
 def descriptors(folder, *files):
-    """What protoc understands of the files: {"message/field" or "service/method": its number, type and label}."""
+    """protoc's reading of the files: {"message/field" or "service/method": its number, type and label}."""
     with tempfile.NamedTemporaryFile(suffix=".pb") as file:
         subprocess.run(["protoc", f"-I{folder}", f"--descriptor_set_out={file.name}", *files], check=True)
         text = subprocess.run(
@@ -65,7 +65,7 @@ def numbers(folder):
 
 
 def broken(old, new):
-    """What `new` has otherwise than `old`, or not at all."""
+    """Entries that `new` has otherwise than `old`, or not at all."""
     return {key: (facts, new.get(key)) for key, facts in old.items() if new.get(key) != facts}
 
 

@@ -39,7 +39,7 @@ class Refusals(unittest.TestCase):
         self.addCleanup(self.listener.close)
 
     def replies(self, times, reads_first, speaks=True):
-        """What a client is told that connects so often to a daemon that refuses, before or after it hears the client."""
+        """The answers to a client that connects so often to a daemon that refuses, before or after it hears the client."""
 
         def serve():
             for _ in range(times):

@@ -1,5 +1,5 @@
 """Jobs outlive a restart of tandemd (docs/restart.md): launches go on without it, and the next one takes sessions, groups,
-plans and engines over. What it cannot take over ends, by name."""
+plans and engines over. Sessions and groups that it cannot take over end, by name."""
 
 import os
 import signal

@@ -40,7 +40,7 @@ class Rogue(Client):
         return self.call("call", method=method, request=request or {}, **arguments)["reply"]
 
     def own_group(self, tensor_bytes=1 << 16):
-        """A group of its own on GPU 0, with a symmetric tensor and a channel, all of it mapped."""
+        """A separate group on GPU 0, with a symmetric tensor and a channel, all mapped."""
         self.group_id = self.rpc(
             "JoinGroup",
             {"job_key": "cm9ndWUtam9iLWtleS0wMQ==", "name": "rogue", "world_size": 1, "gpu_uuid": self.gpus[0]},
@@ -82,7 +82,7 @@ class RogueTest(TandemTest):
         self.assertEqual((self.daemon.process.pid, sorted(self.daemon.engine_pids())), self.pids)
 
     def assertGone(self, *rogues, timeout=ORPHANS):
-        """Once the rogues have ended, nothing of theirs is left."""
+        """Once the rogues have ended, nothing of them is left."""
         for rogue in rogues:
             rogue.close()
         self.assertUnharmed()

@@ -1,4 +1,4 @@
-"""Who may call what: health and reading on the clients' socket, changes on the administrators' only."""
+"""Permissions of calls: health and reading on the clients' socket, changes on the administrators' only."""
 
 import json
 import os

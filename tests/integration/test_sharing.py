@@ -1,4 +1,4 @@
-"""What plans and groups share: the bulk area of large programs, and a GPU between groups."""
+"""Shared by plans and groups: the bulk area of large programs, and a GPU between groups."""
 
 import contextlib
 import threading

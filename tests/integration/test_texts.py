@@ -74,7 +74,7 @@ class Texts(TandemTest):
         self.silent(sys.executable, "-B", "-c", PYTHON, self.daemon.runtime_dir, env=environment)
 
     def test_a_daemons_folder_that_is_no_text_is_refused_or_serves(self):
-        """Its clients are told the folder's path."""
+        """Its clients get the folder's path."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(os.fsencode(folder), b"caf\xe9")
             for key in (b"--runtime-dir=", b"--state-dir="):

@@ -1,4 +1,4 @@
-"""Who sees whose sessions on the clients' socket: two users, root, and the members of a group."""
+"""Visibility of sessions on the clients' socket: two users, root, and the members of a group."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What tables.py generates is what the files have, and a table that lacks something is found."""
+"""The files have the text that tables.py generates, and a table that lacks something is found."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""For programs that are a rank: checks that run one after another on all ranks, each under a deadline of its own.
+"""For programs that are a rank: checks that run one after another on all ranks, each under a separate deadline.
 
 Every check's outcome is a line of JSON on standard output: its name, and what failed or "". A rank ends after the first check that
 fails, since the ranks may disagree from then on; node.run_checks() starts them again with the checks that are left. A check

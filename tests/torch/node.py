@@ -1,8 +1,8 @@
 """A tandemd of the test's own, and ranks that are processes of their own; for the Python package's tests.
 
-TANDEM_TEST_BACKEND=cuda runs the same on GPUs; TANDEM_TEST_ENGINES_PER_GPU makes several of each (see tests/integration/harness.py).
-TANDEM_TEST_PLACEMENT=client or engine says where plans run; otherwise tandemd chooses, as it does for users.
-"""
+TANDEM_TEST_BACKEND=cuda runs the same on GPUs; TANDEM_TEST_ENGINES_PER_GPU makes several of each (see
+tests/integration/harness.py). TANDEM_TEST_PLACEMENT=client or engine says where plans run; otherwise tandemd chooses, as it
+does for users."""
 
 import json
 import os
@@ -36,10 +36,10 @@ def free_port():
 
 
 class Ranks:
-    """`world` processes of one program, with torchrun's variables. What they print goes to files: no rank waits for a reader."""
+    """`world` processes of one program, with torchrun's variables. Their output goes to files: no rank waits for a reader."""
 
     def __init__(self, daemon, world, program, *arguments, env=None, each=lambda rank: ((), {})):
-        """each: of a rank, what its command begins with, and more of its environment."""
+        """each: the beginning of a rank's command, and additions to its environment."""
         port = free_port()
         self.runtime_dir = "" if daemon is None else daemon.runtime_dir
         self.daemon = daemon
@@ -124,7 +124,7 @@ class Ranks:
         return json.loads(self.printed(rank).strip().splitlines()[-1])
 
     def outputs(self, timeout=PATIENCE):
-        """What all ranks print. AssertionError as of wait()."""
+        """The output of all ranks. AssertionError as of wait()."""
         try:
             self.wait(timeout=timeout)
             return [self.printed(rank) for rank in range(len(self.processes))]

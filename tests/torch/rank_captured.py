@@ -113,7 +113,7 @@ def test_a_capture_that_is_not_replayed(name):
 
 @check
 def test_launches_run_ahead_of_the_peers(name):
-    """One rank enqueues all of its replays, and of its eager calls, before another rank begins."""
+    """One rank enqueues all its replays and eager calls before another rank begins."""
     x = rand(64)
     graph, (output,) = captured(lambda x: [OPS.all_reduce(x, "sum", name)], x)
     store = dist.distributed_c10d._get_default_store()

@@ -1,5 +1,5 @@
-"""A rank that uses the handles of symmetric tensors as PyTorch's own tests do (test_upstream.py has their names): elements of peers,
-signal pads, bounds, views, groups that overlap, threads, and memory that is used again."""
+"""A rank that uses the handles of symmetric tensors as PyTorch's own tests do (test_upstream.py has their names): elements of
+peers, signal pads, bounds, views, groups that overlap, threads, and memory that is used again."""
 
 import gc
 import os
@@ -26,7 +26,7 @@ def peers():
 
 @check
 def test_elements_of_a_peer(name):
-    """Of the whole buffer, from an offset on, and into a part of another tensor."""
+    """Views of the whole buffer, from an offset on, and into a part of another tensor."""
     count, float32 = 1024, torch.float32
     x = tandem.torch.empty(2 * count).copy_(torch.arange(2.0 * count) + 2 * count * rank())
     memory = tandem.torch.rendezvous(x)

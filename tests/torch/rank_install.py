@@ -189,7 +189,7 @@ SIZES, SHIFTS = (4, 8192, 8196), (1, 2, 4)
 
 @check
 def test_all_reduces_are_bit_equal_and_stay_in_their_tensor(name):
-    """Of a part of a tensor, symmetric and not, in place and into another."""
+    """Reduces a part of a tensor, symmetric and not, in place and into another."""
     for dtype in (torch.float32, torch.bfloat16):
         for size in SIZES:
             for shift in SHIFTS:

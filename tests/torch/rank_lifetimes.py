@@ -39,7 +39,7 @@ def reach(name):
 
 
 def until(there):
-    """Polls: nothing tells of what these tests wait for."""
+    """Polls: nothing announces the events that these tests wait for."""
     deadline = time.monotonic() + PATIENCE
     while not there():
         assert time.monotonic() < deadline, "has not come in time"
@@ -60,8 +60,8 @@ class BrokenOff(BaseException):
 
 
 def broken_off(kind, call, may_end=False):
-    """Runs the call until it waits for other ranks; a signal's handler ends it there. Returns the seconds that this took. may_end: the
-    call may end by itself before."""
+    """Runs the call until it waits for other ranks; a signal's handler ends it there. Returns the seconds that this took.
+    may_end: the call may end by itself before."""
     sent = []
 
     def handle(number, frame):
@@ -357,7 +357,7 @@ def test_groups_that_end_leave_nothing(name):
 
 
 def in_child(call):
-    """What the call raises in a forked child."""
+    """The exception of the call in a forked child."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,5 +1,5 @@
-"""A rank that compiles sums with a residual and an RMSNorm behind them by Inductor: where residuals are written, and whole models for
-inference and for training."""
+"""A rank that compiles sums with a residual and an RMSNorm behind them by Inductor: where residuals are written, and whole
+models for inference and for training."""
 
 import re
 
@@ -118,7 +118,7 @@ def test_a_residual_that_torch_has_summed(name):
 
 
 class Layer(nn.Module):
-    """Of a decoder: this rank's heads, and its part of the hidden features."""
+    """A decoder's part on this rank: its heads, and its part of the hidden features."""
 
     def __init__(self, norm, columns, hidden, dtype):
         super().__init__()
@@ -269,7 +269,7 @@ def test_dtensor_infers_with_any_batch(name):
 
 @check
 def test_numbers_that_torch_makes_inputs(name):
-    """Under dynamic=True epsilon is one, and a number again where torch is told so."""
+    """Under dynamic=True epsilon is one, and a number again where torch is set so."""
     shapes = (2, 3, 8), (4, 5, 8)
     (record,) = inferred(shapes, bias=False, dynamic=True)
     assert record.fused_into == "matmul_all_reduce" and "epsilon is an input" in record.reason, str(record)

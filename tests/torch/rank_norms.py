@@ -14,7 +14,8 @@ EPSILON = 1e-5
 
 
 def operands(*shape, columns=6, dtype=torch.float32):
-    """Of a sum of this shape: the input and the product's factors, then residual, weights and bias, equal on all ranks."""
+    """Operands for a sum of this shape: the input and the product's factors, then residual, weights and bias, equal on all
+    ranks."""
     x, a, b = (
         rand(*shape, dtype=dtype),
         rand(*shape[:-1], columns, dtype=dtype, seed=1),

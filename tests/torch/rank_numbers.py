@@ -1,4 +1,4 @@
-"""Four ranks in two groups of two. In group {2, 3} global rank 2 hangs, or launches another op; rank 3 prints what it is told."""
+"""Four ranks in two groups of two. In group {2, 3} global rank 2 hangs, or launches another op; rank 3 prints the failure."""
 
 import json
 import os

@@ -95,7 +95,7 @@ def compared(function, *tensors, dynamic=None, eager=None):
 
 
 def operands(*shape, dtype=torch.float32, columns=6):
-    """Of a sum of this shape: the input, the product's factors, residual and weight."""
+    """Operands for a sum of this shape: the input, the product's factors, residual and weight."""
     x, a, b = rand(*shape), rand(*shape[:-1], columns, seed=1), rand(columns, shape[-1], seed=2)
     residual, weight = rand(*shape, seed=3, same=True), rand(shape[-1], seed=4, same=True)
     return [one.to(dtype) for one in (x, a, b, residual, weight)]

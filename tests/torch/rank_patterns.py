@@ -1,5 +1,5 @@
-"""A rank that compiles under the pass what PyTorch's own tests of async-TP and of compiled collectives compile. test_upstream.py has
-the names of these tests."""
+"""A rank that compiles under the pass what PyTorch's own tests of async-TP and of compiled collectives compile.
+test_upstream.py has the names of these tests."""
 
 import tandem.torch
 import torch
@@ -236,7 +236,7 @@ def wait_for_all(tensors):
 
 @check
 def test_one_wait_for_several_collectives(name):
-    """Each is fused as if it had a wait of its own; a tensor that no op reads is waited for as well."""
+    """Each is fused as if it had a separate wait; a tensor that no op reads is waited for as well."""
     ops = torch.ops._c10d_functional
 
     def function(x, w):

@@ -1,5 +1,5 @@
-"""A rank that compiles programs as others write them: checkpointed blocks, products that symm_mem has fused already, and collectives
-that the pass has no rule for."""
+"""A rank that compiles programs as others write them: checkpointed blocks, products that symm_mem has fused already, and
+collectives that the pass has no rule for."""
 
 import torch
 import torch.distributed as dist
@@ -14,7 +14,7 @@ from torch.distributed import _functional_collectives as funcol
 
 @check
 def test_products_that_are_fused_by_symm_mem(name):
-    """What torch's own pass makes of a graph, or a program says itself, becomes Tandem's op."""
+    """Ops of torch's own pass, or of the program itself, become Tandem's op."""
     ops, fp8, one = torch.ops.symm_mem, torch.float8_e4m3fn, torch.tensor(0.5, device=DEVICE)
     x, w = rand(2 * world(), 6), rand(6, 2 * world(), seed=1)
     for dim in (0, 1):

@@ -82,7 +82,7 @@ def test_a_scale_of_each_rank(name):
 
 @check
 def test_scaled_products_along_k(name):
-    """Each rank's part of a gathered row has a scale of its own; also where torch's collectives stand in."""
+    """Each rank's part of a gathered row has a separate scale; also where torch's collectives stand in."""
     fp8 = torch.float8_e4m3fn
     for shape, blocks in (((6, 16), 1), ((2, 3, 16), 1), ((4, 256), 2)):
         a, b = rand(*shape).to(fp8), rand(shape[-1] * world(), 8, seed=1, same=True).to(fp8)

@@ -32,7 +32,7 @@ def holds(memory, value):
 
 @check
 def test_barriers_on_two_streams(name):
-    """What a stream was given before a barrier is there behind it, on every stream of every rank."""
+    """Work that a stream was given before a barrier is done after it, on every stream of every rank."""
     x, memory = handle()
     first, second = torch.cuda.Stream(), torch.cuda.Stream()
     for turn in range(3):

@@ -1,4 +1,4 @@
-"""The core package without torch: ranks are threads of this process, each with a session of its own."""
+"""The core package without torch: ranks are threads of this process, each with a separate session."""
 
 import gc
 import os

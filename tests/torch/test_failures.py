@@ -1,4 +1,4 @@
-"""A killed rank, ranks without Tandem: no rank hangs, and all are told alike."""
+"""A killed rank, ranks without Tandem: no rank hangs, and all get the same failure."""
 
 import json
 import unittest

@@ -1,4 +1,4 @@
-"""What outlives what: launches whose calls are broken off, groups that end, forks, and threads of several groups (rank_lifetimes.py)."""
+"""Lifetimes: launches whose calls are broken off, groups that end, forks, and threads of several groups (rank_lifetimes.py)."""
 
 import unittest
 
@@ -20,7 +20,7 @@ class OnTheirStreams(TwoRanks):
 
 @unittest.skipIf(CUDA, "of the host backend, whose calls wait for their launches")
 class PythonsKernels(TwoRanks):
-    """What serves where libtandem_torch.so is missing."""
+    """The kernels that serve where libtandem_torch.so is missing."""
 
     env = {"TANDEM_TORCH_KERNELS": "python"}
 

@@ -18,7 +18,7 @@ class Llama(unittest.TestCase):
         cls.addClassCleanup(cls.daemon.stop)
 
     def train(self, world, *arguments, each=lambda rank: ((), {})):
-        """What rank 0 prints."""
+        """The output of rank 0."""
         if world > GPUS:
             self.skipTest(f"needs {world} GPUs")
         ranks = Ranks(self.daemon, world, EXAMPLE, "--check", *DEVICE, *arguments, each=each)

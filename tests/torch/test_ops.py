@@ -54,7 +54,7 @@ class Kernels(Checks, unittest.TestCase):
 
 @unittest.skipIf(CUDA, "differs on the host backend")
 class PythonsKernels(Checks, unittest.TestCase):
-    """What serves where libtandem_torch.so is missing."""
+    """The kernels that serve where libtandem_torch.so is missing."""
 
     program = "rank_ops.py"
     env = {"TANDEM_TORCH_KERNELS": "python"}

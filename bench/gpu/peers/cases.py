@@ -1,4 +1,4 @@
-"""What is measured: shapes of a 70B and an 8B model split over W ranks, and collectives by size. No GPU, no torch."""
+"""The measured cases: shapes of a 70B and an 8B model split over W ranks, and collectives by size. No GPU, no torch."""
 
 import re
 from dataclasses import dataclass
@@ -46,7 +46,8 @@ class Case:
 
 
 def cases(world, groups, small=False):
-    """All cases of the named groups: GROUPS, MORE, or blocks (fp8 with scales by blocks), which is tuned only: no rival fuses it."""
+    """All cases of the named groups: GROUPS, MORE, or blocks (fp8 with scales by blocks), which is tuned only: no rival fuses
+    it."""
     n_up, n_small = FEED_FORWARD // world, SMALL_FEED_FORWARD // world
     found = []
     if "empty" in groups:

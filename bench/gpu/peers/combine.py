@@ -1,10 +1,10 @@
 """Combines tuning tables of several sittings: combine.py [--ship] OUT TABLE…
 
 Which of two algorithms is faster by a percent changes from sitting to sitting. An entry of the result has the candidates that every
-table with this entry has measured, with the means of their figures over these tables and all their samples; what was refused, when, and by
-which version is the last table's. No GPU, no torch.
+table with this entry has measured, with the means of their figures over these tables and all their samples; what was refused,
+when, and by which version is the last table's. No GPU, no torch.
 
---ship keeps what a table that ships needs: at most three candidates an entry, each the fastest of its kind. So an entry still decides
+--ship keeps at most three candidates an entry: the fastest of each kind. So an entry still decides
 where a request or a configuration rules a kind out. Algorithms that run on request only are left out."""
 
 import re

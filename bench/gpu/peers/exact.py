@@ -1,4 +1,4 @@
-"""Some rows of a matmul's result in float64, from all ranks' operands: what the arms' rounding errors are told against."""
+"""Some rows of a matmul's result in float64, from all ranks' operands, to compare the arms' rounding errors with."""
 
 import torch
 import torch.distributed as dist
@@ -59,7 +59,7 @@ def reduced(context, a, b, scatter, scale_a=None, scale_b=None):
 
 
 def of(context, function, *arguments):
-    """What `function` gives, or None where it cannot: the comparison goes on without. What fails does so on all ranks, whose
+    """The result of `function`, or None where it fails: the comparison continues without. A failure is on all ranks, whose
     shapes and types are alike."""
     try:
         return function(context, *arguments)

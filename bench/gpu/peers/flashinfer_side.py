@@ -15,7 +15,7 @@ VECTOR = 8  # elements of 16 bytes
 
 
 def row_length(count, world, shots):
-    """Elements of the rows as which a message of `count` bf16 elements is summed. What the kernels cannot do raises.
+    """Elements of the rows as which a message of `count` bf16 elements is summed. Cases that the kernels cannot do raise.
 
     A row goes to one cluster of blocks. Two shots need more rows than ranks."""
     if 2 * count > LARGEST:

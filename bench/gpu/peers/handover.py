@@ -12,7 +12,7 @@ import node
 
 
 def engine_memory(daemon):
-    """{pid: MiB of GPU memory} by nvidia-smi; empty where it cannot tell."""
+    """{pid: MiB of GPU memory} by nvidia-smi; empty where it has no list."""
     listed = subprocess.run(
         ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"],
         capture_output=True,

@@ -45,7 +45,7 @@ def by_plan(events, world):
 
 
 def figures(launches, after):
-    """What a result says of a plan's {launch: µs}, those numbered up to `after` left out. Empty where nothing ran on lanes."""
+    """A result's figures of a plan's {launch: µs}, without launches up to number `after`. Empty where nothing ran on lanes."""
     timed = [us for launch, us in launches.items() if launch > after and is_timed(launch)]
     clock = [
         us for launch, us in launches.items() if launch > after and not is_timed(launch) and not has_timed_steps(launch)

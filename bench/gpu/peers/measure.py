@@ -207,7 +207,7 @@ class Bench:
         return None, problems[0]
 
     def finish(self, arm):
-        """What went wrong in the arm unseen, or None. Closes it."""
+        """The fault in the arm that no exception showed, or None. Closes it."""
         problem = None
         for call in (arm.check, arm.close) if arm is not None else ():
             try:
@@ -218,7 +218,7 @@ class Bench:
         return problem
 
     def kernel_times(self, case, live, times, count, rounds):
-        """What the daemon says of the GPU time of its plans' launches: {arm: figures}, on rank 0. The measured rounds are
+        """The daemon's GPU time of its plans' launches: {arm: figures}, on rank 0. The measured rounds are
         over; further launches follow them until enough have been timed by events, where that is a matter of an instant."""
         plans = {name: made[0].plan for name, made in sorted(live.items()) if made[0].plan is not None}
         if self.trace is None or not plans:

@@ -1,7 +1,7 @@
 """NCCL collectives on symmetric windows (ncclMemAlloc, ncclCommWindowRegister), by ctypes on the NCCL that torch loaded, or on
 another one beside it.
 
-The communicator is one of its own. All buffers are cut from one window a rank; the cuts are the same on all ranks."""
+The communicator is a separate one. All buffers are cut from one window a rank; the cuts are the same on all ranks."""
 
 import ctypes
 import os
@@ -31,7 +31,7 @@ def version_text(number):
 
 
 class Windows:
-    """Made by all ranks together. What fails on one rank fails on all: `agree` says whether all are well so far. `path`: of
+    """Made by all ranks together. A failure on one rank is one on all: `agree` returns whether all are well so far. `path`: of
     another library than torch's; its arms' names end with its version, `suffix`."""
 
     def __init__(self, rank, world, device, size, agree=lambda good: good, path=None):

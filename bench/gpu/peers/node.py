@@ -59,7 +59,7 @@ class Daemon:
         )
 
     def engines(self):
-        """What tandemd says of each engine, in the GPUs' order."""
+        """tandemd's status of each engine, in the GPUs' order."""
         return json.loads(self.ctl("stats", "--json").stdout)["engines"]
 
     def tail(self, lines=40):

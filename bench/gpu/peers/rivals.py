@@ -8,13 +8,13 @@ SET_UP = "set-up"  # in the place of a case, where a run stood
 
 
 def nccl_path():
-    """Of the newer NCCL, or None."""
+    """The newer NCCL, or None."""
     folder = os.environ.get("TANDEM_RIVALS")
     return os.environ.get("TANDEM_PEERS_NCCL") or (os.path.join(folder, "nccl/libnccl.so.2") if folder else None)
 
 
 def set_up(bench, name, make, absent):
-    """What make() gives, on all ranks or on none. Why there is none goes to `absent` by its name, alike on all ranks."""
+    """The result of make(), on all ranks or on none. Why there is none goes to `absent` by its name, alike on all ranks."""
     # run.py reads where a run stood when it hung or crashed, and starts it again without.
     bench.log(f"prepare {SET_UP} / {name}")
     made, problem = None, None

@@ -31,7 +31,7 @@ def gpu_count():
 
 
 def environment(ranks_per_gpu):
-    """Of a rank. Ranks of one GPU share its hardware queues, and PyTorch must be told that they may meet there."""
+    """Of a rank. Ranks of one GPU share its hardware queues, and PyTorch needs a setting for ranks that meet there."""
     shared = {"TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "8"}
     return {**os.environ, **(shared if ranks_per_gpu > 1 else {})}
 
@@ -95,7 +95,7 @@ class Ranks:
         return all(process.poll() == 0 for process in self.processes)
 
     def watch(self, until):
-        """Until all have ended, or one has failed, or nobody has written for SILENCE_S. What went wrong, or None."""
+        """Until all have ended, or one has failed, or nobody has written for SILENCE_S. The fault, or None."""
         while not self.ended_well():
             codes = [process.poll() for process in self.processes]
             bad = [f"rank {rank} ended with {code}" for rank, code in enumerate(codes) if code]

@@ -103,7 +103,7 @@ def figures_table(results):
 
 
 def other_table(results):
-    """What is no figure: why a rival was not there, say."""
+    """Lines without figures: why a rival was not there, say."""
     for r in results:
         print(json.dumps(r))
 

@@ -1,4 +1,4 @@
-"""Tunes the shapes of cases.py on this machine's GPUs: one `tandemctl tune` through a tandemd of its own, into one table.
+"""Tunes the shapes of cases.py on this machine's GPUs: one `tandemctl tune` through a separate tandemd, into one table.
 
     python3 tune.py --world 4 --out tuning-4xh200.toml [--groups matmul,fp8,blocks,collectives] [--small] [--only REGEX] [-- OPTION …]
     python3 tune.py --world 4 --list          # the cases as `tandemctl tune --from` reads them; no GPU needed

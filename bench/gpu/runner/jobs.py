@@ -1,4 +1,4 @@
-"""What a bundle runs: each job with its part, GPUs, time and limit, in the order in which it is most telling.
+"""The jobs of a bundle: each with its part, GPUs, time and limit, the most useful first.
 
 An entry's `expect` is what it took or should take; it decides what still fits a budget of time and what may run beside
 what. `limit` ends it.
@@ -426,7 +426,7 @@ def tune_jobs(bundle, results, world, count, more):
 
 
 def all_jobs(bundle, results, backend, count, world=0, more=(), tool=None):
-    """Everything that the bundle can run on `count` GPUs, the most telling first. `world`, `more`: of peers and tune.
+    """Everything that the bundle can run on `count` GPUs, the most useful first. `world`, `more`: of peers and tune.
 
     First what proves the data plane right where it has never run, in pairs beside each other; then what needs four GPUs;
     then what measures and must be alone."""

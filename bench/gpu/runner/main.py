@@ -126,7 +126,7 @@ def word(row):
 
 
 def rows_of(results):
-    """What earlier calls with the same RESULTS have run to its end, the last line of each job."""
+    """Jobs that earlier calls with the same RESULTS have run to the end, by their last lines."""
     rows = {}
     try:
         with open(os.path.join(results, RESULTS)) as lines:

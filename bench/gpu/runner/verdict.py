@@ -1,4 +1,4 @@
-"""What a job's log says: how much passed, failed and was skipped, and which it was."""
+"""The result in a job's log: how much passed, failed and was skipped, and which it was."""
 
 import json
 import re
@@ -69,7 +69,7 @@ READERS = {"gtest": of_gtest, "unittest": of_unittest, "conformance": of_conform
 
 
 def read(kind, log_path, code, timed_out, summary_path=None):
-    """The verdict of a job that ended with `code`; one that ended badly has a failure, whatever its log says."""
+    """The verdict of a job that ended with `code`; one that ended badly has a failure, also against its log."""
     try:
         with open(log_path, errors="replace") as file:
             log = file.read()

@@ -1,4 +1,4 @@
-"""What the tests of recovery measure, and the goals for it."""
+"""Measurements of the tests of recovery, and their goals."""
 
 import unittest
 

@@ -72,7 +72,7 @@ def become(uid):
 
 
 class Mps:
-    """An MPS control daemon for several users in a folder of its own."""
+    """An MPS control daemon for several users in a separate folder."""
 
     def __init__(self):
         self.folder = tempfile.mkdtemp(prefix="tandem-mps.")
@@ -205,7 +205,7 @@ class NoContext(RuntimeError):
 
 
 class Neighbour:
-    """A process of its own with a context on a GPU, no client of Tandem: a tandem-fault-client that watches itself."""
+    """A separate process with a context on a GPU, no client of Tandem: a tandem-fault-client that watches itself."""
 
     def __init__(self, daemon, gpu, uid=None, watch=True, env=None):
         self.buffer = b""

@@ -182,7 +182,8 @@ class Recovery:
         self.others_never_noticed()
 
     def contents_are_kept(self, survivor):
-        """What stage() wrote to both ranks' parts of a tensor, as the rank on GPU 1 has them mapped: one lies on GPU 0."""
+        """The bytes that stage() wrote to both ranks' parts of a tensor, as the rank on GPU 1 has them mapped: one lies on GPU
+        0."""
         for memory, base in (("kept", 200), ("kept of 0", 100)):
             for offset in (0, (COUNT - 128) * 4):
                 values = survivor.call("read", memory=memory, offset=offset, count=128)["values"]
@@ -216,7 +217,7 @@ class Recovery:
         self.assertEqual(survivor.call("read", memory="copy", count=128)["values"], [200 + i % 64 for i in range(128)])
 
     def group_broke(self, client, within=3.0):
-        """The rank on GPU 1 is told, by an event and by its calls."""
+        """The rank on GPU 1 gets the failure, by an event and by its calls."""
         begun = time.monotonic()
 
         def told():

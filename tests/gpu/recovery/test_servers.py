@@ -103,7 +103,7 @@ class Rounds(unittest.TestCase):
         return clients
 
     def kill_a_rank(self, clients, rank):
-        """The other one is told, and no stream hangs."""
+        """The other one gets the failure, and no stream hangs."""
         clients[rank].kill()
         other = clients[1 - rank]
         wait_until(

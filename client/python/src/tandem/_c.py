@@ -1,4 +1,4 @@
-"""The C interface (tandem/tandem.h) by ctypes. All that depends on the layout of its structures stands here."""
+"""The C interface (tandem/tandem.h) by ctypes. All that depends on the layout of the library's structures stands here."""
 
 from __future__ import annotations
 
@@ -220,8 +220,8 @@ class Library:
 
     def wait(self, function: Any, *arguments: Any, made: Callable[[], None] | None = None) -> None:
         """A call that waits for other ranks; raises the exception for its status. On the main thread an exception of a signal's
-        handler ends it at once. The rank may then make it again, unless it has succeeded all the same: then `made` is called before
-        the exception goes on."""
+        handler ends it at once. The rank may then make it again, unless it has succeeded nevertheless: then `made` is called
+        before the exception is raised."""
         if threading.current_thread() is not threading.main_thread():
             self.raise_status(function(*arguments))
             return
@@ -276,7 +276,7 @@ class Library:
 
 
 class _Call:
-    """A call on a thread of its own, for a thread that must hear signals meanwhile."""
+    """A call on a separate thread, so that the calling thread hears signals meanwhile."""
 
     def __init__(self, library: Library, function: Any, arguments: tuple[Any, ...]) -> None:
         self.status = 0

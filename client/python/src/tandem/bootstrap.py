@@ -1,4 +1,4 @@
-"""Rank, size and job key of this process, from the variables of its launcher."""
+"""Rank, size and job key of this process, from the launcher's variables."""
 
 from __future__ import annotations
 

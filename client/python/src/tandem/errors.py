@@ -90,7 +90,7 @@ class Cancelled(TandemError):
 
 
 class Unknown(TandemError):
-    """A failure without a code of its own."""
+    """A failure without a separate code."""
 
     code = Code.UNKNOWN
 

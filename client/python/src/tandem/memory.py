@@ -141,7 +141,7 @@ class Tensor(Memory):
         return View(self, address.value or 0, extents, kind)
 
     def signal_pad(self, peer: int) -> tuple[int, int]:
-        """(address, 32-bit words) of the signal pad on `peer`. Of the device on the CUDA backend."""
+        """(address, 32-bit words) of the signal pad on `peer`. An address of the device on the CUDA backend."""
         library, address, count = _c.library(), _c.Pointer(), ctypes.c_size_t()
         library.raise_status(library.tensor_signal_pad(self._open(), peer, ctypes.byref(address), ctypes.byref(count)))
         return address.value or 0, count.value

@@ -91,7 +91,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Request:
-    """What a plan is asked for. The fields are those of tandem::OpRequest."""
+    """The request of a plan. The fields are those of tandem::OpRequest."""
 
     op: Op | str
     operands: Sequence[Operand] = ()

@@ -27,7 +27,7 @@ class Sum:
     alone: Sum | None = None
 
     def told(self) -> str:
-        """What a record says of it."""
+        """The text for a record."""
         return ", with the bias that is added behind it" if self.behind else self.reason and f"; no bias: {self.reason}"
 
 

@@ -31,7 +31,7 @@ def padded(tensor: torch.Tensor, dim: int, parts: int, rows: int) -> torch.Tenso
 
 
 def padded_scale(scale: torch.Tensor, matrix: torch.Tensor, dim: int, parts: int, rows: int) -> torch.Tensor:
-    """The scale of `matrix` padded like it: factors of its rows, or one for all, which stays."""
+    """The scale of `matrix` padded like it: the rows' factors, or one for all, which stays."""
     return padded(scale, dim, parts, rows) if scale.dim() > 0 and scale.shape[:-1] == matrix.shape[:-1] else scale
 
 

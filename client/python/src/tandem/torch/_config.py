@@ -1,4 +1,4 @@
-"""What holds for all groups of this process."""
+"""Settings for all groups of this process."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def _factors(scale: torch.Tensor, rows: int, columns: int, blocks: int) -> torch
 
 
 def _spread(scale: torch.Tensor, columns: int) -> torch.Tensor:
-    """A's scales by rows, or by blocks of 128 of its columns, as one factor an element."""
+    """A's scales by rows, or by blocks of 128 columns, as one factor an element."""
     if scale.shape[-1] == 1:
         return scale.expand(*scale.shape[:-1], columns)
     return scale.repeat_interleave(128, -1)[..., :columns]

@@ -1,4 +1,4 @@
-"""What the compile pass does to all-gathers: fuses them with the products of what they gather."""
+"""The compile pass's work on all-gathers: fuses them with the products of the gathered tensors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def arguments(node: Node) -> tuple[Any, ...]:
 
 
 class Gathers(Writer):
-    """The gathers of one graph, and what became of its collectives."""
+    """The gathers of one graph, and the records of the graph's collectives."""
 
     def __init__(self, graph: Graph, name: str) -> None:
         super().__init__(graph, name)
@@ -152,8 +152,8 @@ class Gathers(Writer):
     def _scaled_arguments(
         self, a: Node, found: list[graphs.Product], form: layouts.Gathered, whole: list[Any], dim: int, group: str, dead: list[Node]
     ) -> tuple[Any, ...]:
-        """Of the fused op for fp8 products. Scales of rows that are gathered for it travel with the rows. Of all rows' scales a
-        rank takes its own, and so of the one scale of all that it has gathered: as a factor of B's."""
+        """Arguments of the fused op for fp8 products. Scales of rows that are gathered for it travel with the rows. A rank
+        takes its own rows' scales out of all rows'. It takes the one scale of all gathered rows as a factor of B's."""
         scale, scales_b = (found[0].scales or (a, a))[0], [(product.scales or (a, a))[1] for product in found]
         rows = [*(graphs.shape(a) or [])[:-1], 1]
         if tensor(scale).numel() == 1:

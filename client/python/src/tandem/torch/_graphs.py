@@ -1,4 +1,4 @@
-"""What the compile pass sees of a graph: chains of views, gathers, products, and whether nodes depend on one another.
+"""The compile pass's view of a graph: chains of views, gathers, products, and whether nodes depend on one another.
 
 The graph is Inductor's after the gradients are in it: collectives are functional, their waits explicit, views are reshapes.
 """
@@ -178,7 +178,7 @@ def used_once(node: Node, by: Sequence[Node] = ()) -> bool:
 
 
 def origin(node: Node, by: Sequence[Node] = ()) -> tuple[Node, list[Node]]:
-    """What a chain of views with one user each, or users of `by`, is a view of, and the views."""
+    """The origin of a chain of views with one user each, or users of `by`, and the views."""
     chain = []
     while calls(node, *RESHAPES) and used_once(node, by):
         chain.append(node)
@@ -200,7 +200,7 @@ _REWRITTEN = (c10d.all_gather_into_tensor.default, c10d.reduce_scatter_tensor.de
 
 
 def split_waits(graph: Graph) -> None:
-    """Gives each tensor a wait of its own where one wait is for several, among them the result of a collective that the pass may
+    """Gives each tensor a separate wait where one wait is for several, among them the result of a collective that the pass may
     rewrite. Other waits stay as they are."""
     waits: list[Node] = [] if WAIT_ALL is None else list(graph.find_nodes(op="call_function", target=WAIT_ALL))
     for wait in waits:

@@ -36,7 +36,7 @@ class Attachment:
     def __init__(
         self, process_group: Any, name: str, group: Group | None, reason: str, config: _config.Config, pids: Sequence[int]
     ) -> None:
-        """pids: of the ranks' processes; of none where they have not told."""
+        """pids: the ranks' processes; empty where they have not been exchanged."""
         self._process_group = weakref.ref(process_group)
         self._process = os.getpid()
         self.name, self.group, self.reason, self.config = name, group, reason, config
@@ -113,7 +113,7 @@ class _Turn:
 
 
 class _State:
-    """What this process has of Tandem. No lock is held while another rank is awaited: groups are independent."""
+    """This process's client and groups. No lock is held while another rank is awaited: groups are independent."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()  # of all that follows
@@ -247,7 +247,7 @@ def _gpus(offers: list[dict[str, Any]]) -> list[str]:
 
 
 def _meeting_of(process_group: Any, name: str) -> Meeting:
-    """The group's meeting: that of a call before which has given up, or a new one."""
+    """The group's meeting: an earlier call's that has given up, or a new one."""
     with _state.lock:
         found = _state.meetings.get(name)
     if found is None or not found.of(process_group):
@@ -282,7 +282,7 @@ def _outcome(meeting: Meeting, name: str, config: _config.Config, offers: list[d
 
 
 def _join(process_group: Any, name: str, config: _config.Config) -> tuple[Group | None, str, list[int]]:
-    """The group, or why there is none, and the pids of its ranks."""
+    """The group, or why there is none, and the ranks' pids."""
     if backend_of(process_group) == "fake":
         return None, "the process group is a fake one", []
     meeting = _meeting_of(process_group, name)

@@ -187,7 +187,7 @@ def _parts(cat: Node) -> list[Node]:
 
 
 def _cut_behind(cat: Node) -> Cut | None:
-    """What the operands of `cat` are parts of, complete or not; None if they are not cut from one tensor by one op."""
+    """The tensor that the operands of `cat` are parts of, complete or not; None if they are not cut from one tensor by one op."""
     parts: list[Any] = []
     seen: list[Node] = []
     for operand in _parts(cat):

@@ -1,4 +1,4 @@
-"""How the ranks of a process group tell one another small messages, over the group's store."""
+"""The ranks of a process group exchange small messages over the group's store."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """libtandem_torch.so by ctypes: the kernels of torch.ops.tandem in C++ (client/torch/torch_ops.h).
 
-A kernel finds the plan of its call in a table and launches it without Python. Calls that the table does not have come to the
+A kernel finds the call's plan in a table and launches it without Python. Calls that the table does not have come to the
 Python kernels of this package, under hidden ops; these add what they have prepared to the table. A kernel's failure reaches Python
 as RuntimeError: whoever calls the ops from Python gets the exception that was meant, since `guarded` puts it in its place.
 """
@@ -148,7 +148,7 @@ kernels: Kernels | None = _load()
 
 
 def counts() -> Counts:
-    """What the kernels have done in this process; zeros where Python's kernels serve alone."""
+    """Counts of the kernels' work in this process; zeros where Python's kernels serve alone."""
     read = Counts()
     if kernels is not None:
         kernels.read_counts(ctypes.byref(read))
@@ -354,8 +354,8 @@ def wait_on(number: int) -> None:
 
 
 def _describe(prepared: Prepared, slots: Sequence[Slot], tensors: list[torch.Tensor]) -> tuple[Any, Any, Any, Any] | None:
-    """Which tensor each slot is; the plan's slots and results in C, and what these point to. None if a slot is no tensor of the
-    call."""
+    """The tensor of each slot; the plan's slots and results in C, and the memory that these point to. None if a slot is no
+    tensor of the call."""
     numbers = {id(tensor): number for number, tensor in enumerate(tensors)}
     if len(numbers) != len(tensors):  # a tensor that stands twice
         return None

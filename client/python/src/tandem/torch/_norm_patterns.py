@@ -108,7 +108,7 @@ def addition_behind(wait: Node) -> tuple[Node, list[Node]]:
 
 
 def other_operand(node: Node, operand: Node) -> Any:
-    """What the node has beside this operand."""
+    """The node's other operand."""
     left, right = node.args[:2]
     return right if left is operand else left
 
@@ -210,7 +210,7 @@ def _epsilon(mean: Node, nodes: list[Node]) -> tuple[float, Node]:
 
 
 def _root(node: Node, nodes: list[Node]) -> tuple[Node, bool]:
-    """What the values are multiplied by, or divided by."""
+    """The factor or divisor of the values."""
     root = _within(node)
     nodes.append(root)
     if calls(root, aten.rsqrt.default) or (calls(root, aten.pow.Tensor_Scalar) and root.args[1] == -0.5):
@@ -225,7 +225,7 @@ def _root(node: Node, nodes: list[Node]) -> tuple[Node, bool]:
 
 
 def _skip(scaled: Node, total: Node, nodes: list[Node]) -> tuple[Node, Node]:
-    """What uses the scaled values, and these as it takes them: viewed otherwise, and rounded to the type or not."""
+    """The user of the scaled values, and these as it takes them: viewed otherwise, and rounded to the type or not."""
     value, user = scaled, _within(scaled)
     while calls(user, *RESHAPES) or (calls(user, CONVERT) and user.args[1] in (tensor(total).dtype, torch.float32)):
         nodes.append(user)

@@ -1,6 +1,6 @@
 """Sums with a residual and an RMSNorm behind them, as between the halves of a transformer layer. They have no gradients.
 
-The residual becomes residual + sum. The result is residual / sqrt(mean of its squares + epsilon) * weight, over the last dimension.
+The residual becomes residual + sum. The result is residual / sqrt(mean(residual²) + epsilon) * weight, over the last dimension.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _tandem: Any = torch.ops.tandem
 
 
 class _Norm(NamedTuple):
-    """What stands behind a sum."""
+    """The norm after a sum."""
 
     residual: Tensor
     weight: Tensor

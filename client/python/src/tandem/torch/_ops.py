@@ -75,7 +75,7 @@ def all_reduce(out: Tensor, input: Tensor, reduce_op: str, group_name: str) -> T
 
 
 def all_reduce_in_place(input: Tensor, reduce_op: str, group_name: str) -> Tensor:
-    """The same into `input`, without memory of its own."""
+    """The same into `input`, without further memory."""
     check_reduce_op(reduce_op, input)
     if not input.is_contiguous():
         return input.copy_(all_reduce(new_like(input, input.shape), input, reduce_op, group_name))

@@ -1,4 +1,4 @@
-"""What is known of all ranks when a graph is compiled: what DTensors among the program's inputs say of themselves.
+"""Knowledge of all ranks when a graph is compiled: the placements of DTensors among the program's inputs.
 
 A graph has this rank's shards alone, so neither its shapes nor its values are another rank's. A DTensor's placements and its whole
 shape are the program's word for all ranks, and equal on them.
@@ -39,7 +39,7 @@ class _Input:
 
 
 def _input_of(tensor: Any) -> _Input:
-    """Of a DTensor. A mesh without groups says nothing."""
+    """The placement of a DTensor. A mesh without groups says nothing."""
     spec, local = tensor._spec, tensor._local_tensor
     alike: set[str] = set()
     even: set[str] = set()
@@ -68,7 +68,7 @@ class _Frame:
 
 
 class Placements:
-    """Of the inputs of the frame whose graph Inductor compiles now: its forward, or a backward."""
+    """Placements of the inputs of the frame whose graph Inductor compiles now: its forward, or a backward."""
 
     _frames: weakref.WeakKeyDictionary[Any, _Frame] = weakref.WeakKeyDictionary()
 

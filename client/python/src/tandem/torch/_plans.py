@@ -54,7 +54,7 @@ class Slot(NamedTuple):
 
 
 class Call(NamedTuple):
-    """What an op asks for: the operation's name, its slots in order, and the request's other fields."""
+    """An op's request: the operation's name, its slots in order, and the other fields."""
 
     op: str
     slots: Sequence[Slot]
@@ -141,7 +141,7 @@ class Prepared:
         self._staged = memory
 
     def run_on_host(self, slots: Sequence[Slot], staging: _Staging, stream: Stream, deadline_ms: int) -> None:
-        """Runs the launch to its end, of which a TandemError tells as well. Any other exception leaves the launch in flight,
+        """Runs the launch to its end, also to a failure. Any other exception leaves the launch in flight,
         perhaps: its memory is not to be used again."""
         if self._kept:
             self._end_broken_off()
@@ -164,8 +164,8 @@ class Prepared:
                 slot.tensor.copy_(view)
 
     def _end_broken_off(self) -> None:
-        """Waits for launches whose calls were broken off. Nobody is told how they end: a call that raised an earlier one's failure
-        would end otherwise than on the other ranks."""
+        """Waits for launches whose calls were broken off. Their ends are not reported: a call that raised an earlier one's
+        failure would end otherwise than on the other ranks."""
         try:
             self.wait()
         except errors.TandemError as error:

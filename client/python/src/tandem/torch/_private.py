@@ -25,7 +25,7 @@ def resolve(group: Any) -> Any:
 
 
 class _Registration(tuple):  # type: ignore[type-arg]
-    """What torch keeps of a process group until the group is destroyed, and a function to call then."""
+    """An object that torch keeps until a process group is destroyed, and a function to call then."""
 
     function: Callable[[], None] | None = None
 
@@ -66,7 +66,7 @@ def trace_inner_gathers() -> None:
 
 
 def tracing_context() -> Any:
-    """What torch.compile knows of the frame that it compiles now, or None. A backward has its forward's."""
+    """torch.compile's context of the frame that it compiles now, or None. A backward has its forward's."""
     return torch._guards.TracingContext.try_get()
 
 
@@ -86,12 +86,12 @@ def input_number(node: Any) -> int | None:
 
 
 def call_of(operation: Any) -> Callable[..., Any]:
-    """The function that an op or one of its overloads calls."""
+    """The function that an op or an overload calls."""
     return operation._op  # type: ignore[no-any-return]
 
 
 def set_call(operation: Any, function: Callable[..., Any]) -> None:
-    """Puts the function in its place. To be called before the op is used: the op's hash is that of its function."""
+    """Puts the function in its place. To be called before the op is used: the op's hash is the function's."""
     before = call_of(operation)
     function.__module__, function.__name__ = before.__module__, before.__name__
     operation._op = function

@@ -94,7 +94,7 @@ class _Reports:
                 self._loaded(graph, [digest])
 
     def ran(self, graph: str) -> None:
-        """A compiled graph's ops run for the first time here, also those of a graph that nothing else has told of."""
+        """A compiled graph's ops run for the first time here, also in a graph that nothing else has announced."""
         with self._lock:
             digests = sorted(self._digests)
         self._loaded(graph, digests)

@@ -1,5 +1,5 @@
-"""What the compile pass does to a graph: fuses collectives with the matrix products beside them, and says of every collective what
-became of it."""
+"""The compile pass's work on a graph: fuses collectives with the matrix products beside them, and records the outcome for every
+collective."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def _without_tangents(operation: Any, name: str) -> Any:
 
 
 def _hide_behind_kernels(name: str) -> None:
-    """Of an op with kernels in C++ one more, "_" before its name, for the calls that these hand to Python. Where Python's kernels
+    """An op with kernels in C++ has one more, "_" before its name, for the calls that these hand to Python. Where Python's kernels
     serve alone, calls are only looked at for tangents."""
     operation = getattr(torch.ops.tandem, name)
     if _native.kernels is None:

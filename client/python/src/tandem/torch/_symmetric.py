@@ -1,4 +1,4 @@
-"""Which tensors lie in a group's symmetric memory. Ops use such operands in place, where the operation can."""
+"""Finds tensors that lie in a group's symmetric memory. Ops use such operands in place, where the operation can."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Ranges:
         self._owners: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def owners(self) -> list[Any]:
-        """What keeps the ranges alive."""
+        """The objects that keep the ranges alive."""
         return list(self._owners)
 
     def add(self, address: int, size: int, owner: Any) -> None:

@@ -29,7 +29,7 @@ def _name(node: Node) -> tuple[str, str]:
 
 
 def collective(node: Node) -> str:
-    """The name of a collective that the pass has no rule of its own for; "" for other nodes."""
+    """The name of a collective that the pass has no rule for; "" for other nodes."""
     namespace, name = _name(node)
     if namespace not in _NAMESPACES or name in ("wait_tensor", "wait_tensors"):
         return ""
@@ -49,7 +49,7 @@ def group_of(node: Node) -> str:
 
 
 def all_reduced(node: Node) -> tuple[Node, str] | None:
-    """What an all-reduce of symm_mem reduces, and by which operation; None for other nodes."""
+    """The input and operation of an all-reduce of symm_mem; None for other nodes."""
     namespace, name = _name(node)
     if namespace != "symm_mem" or name not in _ALL_REDUCES:
         return None

@@ -30,7 +30,7 @@ def tensor(node: Node) -> torch.Tensor:
 
 
 class Writer:
-    """Of one graph, whose ops note its name."""
+    """The writer of one graph, whose ops note its name."""
 
     def __init__(self, graph: Graph, name: str) -> None:
         self.graph, self.name = graph, name

@@ -1,6 +1,6 @@
 """Modules for sequence-parallel tensor parallelism in eager mode: linear layers behind a gather, and before a scatter.
 
-Each keeps this rank's shard of its weights as parameters. Gradients are those of the sum of all ranks' losses.
+Each keeps this rank's shard of the weights as parameters. Gradients are those of the sum of all ranks' losses.
 """
 
 from __future__ import annotations
