@@ -36,6 +36,10 @@ class LibraryTime {
   Clock::time_point begun_;
 };
 
+tandem_launch_options OptionsOf(const TablePlan& plan) {
+  return {sizeof(tandem_launch_options), plan.deadline_ms, nullptr, plan.rows};
+}
+
 RunOutcome Failure(tandem_status* status) {
   return {RunState::kFailed, status, library.status_message(status)};
 }
@@ -107,8 +111,9 @@ RunOutcome LaunchAndWait(const TablePlan& plan, std::span<const tandem_binding> 
   tandem_status *failed = nullptr, *waited = nullptr;
   {
     const LibraryTime time;
+    const tandem_launch_options options = OptionsOf(plan);
     failed =
-        library.launch(plan.plan, plan.stream, bindings.data(), bindings.size(), plan.deadline_ms, nullptr);
+        library.launch_with_options(plan.plan, plan.stream, bindings.data(), bindings.size(), &options);
     waited = library.plan_wait(plan.plan, kFirstWaitMs);
   }
   if (waited != nullptr && GoesOn(waited)) {
@@ -171,8 +176,9 @@ RunOutcome RunOnCuda(TablePlan& plan, std::span<const CallTensor> arguments,
     pointers[i] = SlotData(plan.slots[i], arguments, results);
   }
   const LibraryTime time;
-  tandem_status* failed = library.launch_cuda_pointers(plan.plan, stream, pointers.data(), plan.slots.size(),
-                                                       plan.deadline_ms, nullptr);
+  const tandem_launch_options options = OptionsOf(plan);
+  tandem_status* failed = library.launch_cuda_pointers_with_options(plan.plan, stream, pointers.data(),
+                                                                    plan.slots.size(), &options);
   return failed == nullptr ? RunOutcome{} : Failure(failed);
 }
 

@@ -21,6 +21,7 @@ std::shared_ptr<TablePlan> Copy(const tandem_torch_plan& from) {
   plan->plan = from.plan;
   plan->stream = from.stream;
   plan->deadline_ms = from.deadline_ms;
+  plan->rows = from.rows;
   plan->staging_bytes = from.staging_bytes;
   plan->slots.assign(from.slots, from.slots + from.slot_count);
   for (size_t i = 0; i < plan->slots.size(); ++i) {

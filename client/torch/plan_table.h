@@ -31,6 +31,7 @@ struct TablePlan {
   tandem_plan* plan = nullptr;      // Python's, valid until `removed`
   tandem_stream* stream = nullptr;  // of the host backend
   int64_t deadline_ms = 0;
+  int64_t rows = -1;  // of a family's launches
   std::vector<tandem_torch_slot> slots;
   uint32_t may_be_symmetric = 0;  // slots that can lie in symmetric memory, by bit
   uint32_t symmetric = 0;         // those that do

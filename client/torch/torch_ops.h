@@ -23,14 +23,16 @@ extern "C" {
 
 #define TANDEM_TORCH_API __attribute__((visibility("default")))
 /* Grows with every change of these functions. The package refuses a library of another version. */
-#define TANDEM_TORCH_VERSION 6
+#define TANDEM_TORCH_VERSION 7
 
 TANDEM_TORCH_API int tandem_torch_version(void);
 
 /* The functions of the libtandem.so that the package has loaded. */
 typedef struct tandem_torch_functions {
-  tandem_status* (*launch)(tandem_plan*, tandem_stream*, const tandem_binding*, size_t, int64_t, const char*);
-  tandem_status* (*launch_cuda_pointers)(tandem_plan*, void*, void* const*, size_t, int64_t, const char*);
+  tandem_status* (*launch_with_options)(tandem_plan*, tandem_stream*, const tandem_binding*, size_t,
+                                        const tandem_launch_options*);
+  tandem_status* (*launch_cuda_pointers_with_options)(tandem_plan*, void*, void* const*, size_t,
+                                                      const tandem_launch_options*);
   tandem_status* (*plan_wait)(tandem_plan*, int64_t);
   int (*status_code)(const tandem_status*);
   const char* (*status_message)(const tandem_status*);
@@ -98,6 +100,7 @@ typedef struct tandem_torch_plan {
   tandem_plan* plan;
   tandem_stream* stream; /* of the host backend; NULL: torch's current CUDA stream */
   int64_t deadline_ms;   /* of each launch; 0: the group's */
+  int64_t rows;          /* of each launch of a family; -1: its bound, or a plan of one shape */
   size_t slot_count;
   const tandem_torch_slot* slots;
   size_t result_count; /* in the order of the op's results; the gathered A comes last */

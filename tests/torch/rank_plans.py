@@ -31,6 +31,47 @@ def test_subgroups_and_recycled_names(name):
 
 
 @check
+def test_families_serve_other_rows_without_a_meeting(name):
+    tandem.torch.detach(name)
+    tandem.torch.configure(placement="client", families="all", max_rows=512)
+    try:
+        b, bias = rand(6, 5, seed=1), rand(5, seed=2, same=True)
+        plans = tandem.torch.attach(name).plans
+
+        def call(rows):
+            a, wide = rand(rows, 6), rand(rows * world(), 6, seed=3)
+            near(OPS.all_reduce(a, "sum", name), reference.all_reduce(a, "sum", name))
+            assert torch.equal(OPS.all_gather(a, 0, name), reference.all_gather(a, 0, name))
+            near(OPS.reduce_scatter(wide, "avg", 0, name), reference.reduce_scatter(wide, "avg", 0, name))
+            whole, (product,) = OPS.all_gather_matmul(a, [b], 0, name, [bias])
+            near(product, whole @ b + bias)
+            near(OPS.matmul_reduce_scatter(wide, b, "sum", 0, name), reference.reduce_scatter(wide @ b, "sum", 0, name))
+            near(OPS.matmul_all_reduce(a, b, "avg", name, bias), reference.all_reduce(a @ b, "avg", name) + bias)
+
+        call(7)
+        made = plans._made
+        for rows in (1, 2, 250, 33, 7, 64, 1):
+            call(rows)
+        assert plans._made == made, (plans._made, made)
+        before = _native.counts()
+        call(33)
+        if _native.kernels is not None:  # all six ops, without Python
+            assert _native.counts().launched == before.launched + 6
+        # The bound doubles where a call has more rows; beyond the most rows a plan has one shape.
+        call(300)
+        assert plans._made > made
+        made = plans._made
+        call(290)
+        assert plans._made == made, (plans._made, made)
+        x = rand(600, 6)
+        near(OPS.all_reduce(x, "sum", name), reference.all_reduce(x, "sum", name))
+        assert plans._made == made + 1
+    finally:
+        tandem.torch.configure(placement="auto", families="collectives", max_rows=8192)
+        tandem.torch.detach(name)
+
+
+@check
 def test_rows_are_padded_to_buckets(name):
     tandem.torch.detach(name)
     tandem.torch.configure(row_buckets=[8, 4])

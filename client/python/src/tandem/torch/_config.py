@@ -27,7 +27,9 @@ class Config:
     write outputs in symmetric memory in place, so that these must lie alike on all ranks; False: as other outputs. placement: where
     plans run: on the node's engines ("engine"), on torch's current stream ("client": a call that this cannot serve is declined), or
     as the daemon chooses ("auto"). autotune: a call that prepares a plan measures it first where no table of the node has a time,
-    some 50 ms on idle GPUs.
+    some 50 ms on idle GPUs. families: calls that differ in their rows alone share a plan, where ranks' own streams run it
+    ("collectives": not those with products; "all"; "none"): ranks meet for it, and again where a call has more rows than its bound,
+    which doubles up to max_rows. Calls with more rows have plans of one shape.
     """
 
     on_unavailable: OnUnavailable = "fallback"
@@ -38,6 +40,8 @@ class Config:
     write_in_place: bool = True
     placement: PlacementOption = "auto"
     autotune: bool = False
+    families: Literal["none", "collectives", "all"] = "collectives"
+    max_rows: int = 8192
     runtime_dir: str | None = None
 
 
@@ -61,6 +65,10 @@ def configure(**changes: Any) -> Config:
         raise ValueError(f"on_unavailable is 'fallback' or 'error', not {changed.on_unavailable!r}")
     if changed.placement not in ("auto", "engine", "client"):
         raise ValueError(f"placement is 'auto', 'engine' or 'client', not {changed.placement!r}")
+    if changed.families not in ("none", "collectives", "all"):
+        raise ValueError(f"families is 'none', 'collectives' or 'all', not {changed.families!r}")
+    if changed.max_rows < 1:
+        raise ValueError("max_rows is above 0")
     if any(rows < 1 for rows in changed.row_buckets):
         raise ValueError("row_buckets are above 0")
     if changed.max_plans < 1 or changed.rendezvous_timeout <= 0:

@@ -33,7 +33,8 @@ _NEVER, _ELSEWHERE, _SYMMETRIC = 0, 1, 2
 
 _u64, _int = ctypes.c_uint64, ctypes.c_int
 # In the order of tandem_torch_functions.
-_FUNCTIONS = ("launch", "launch_cuda_pointers", "plan_wait", "status_code", "status_message", "status_reason", "status_free")
+_LAUNCHES = ("launch_with_options", "launch_cuda_pointers_with_options")
+_FUNCTIONS = (*_LAUNCHES, "plan_wait", "status_code", "status_message", "status_reason", "status_free")
 
 
 class _Functions(ctypes.Structure):
@@ -53,6 +54,7 @@ class _Plan(ctypes.Structure):
         ("plan", _c.Pointer),
         ("stream", _c.Pointer),
         ("deadline_ms", ctypes.c_int64),
+        ("rows", ctypes.c_int64),
         ("slot_count", ctypes.c_size_t),
         ("slots", ctypes.POINTER(_Slot)),
         ("result_count", ctypes.c_size_t),
@@ -115,7 +117,7 @@ class Kernels:
         """For measuring: from here on launches and waits return at once, and results are not set."""
         nothing = self.last_use  # of group 0 it returns 0, a status of OK
         functions = {name: getattr(_c.library(), name) for name in _FUNCTIONS}
-        self._use(functions | dict.fromkeys(("launch", "launch_cuda_pointers", "plan_wait"), nothing))
+        self._use(functions | dict.fromkeys((*_LAUNCHES, "plan_wait"), nothing))
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"tandem_torch_{name} is not declared in {__name__}")
@@ -304,7 +306,8 @@ class Table:
         if layout in prepared.numbers:
             self._kernels.add_call(self.number, prepared.numbers[layout])
             return
-        plan = _Plan(prepared.plan._open(), stream, deadline_ms, len(slots), c_slots, len(results), results, prepared.staging_bytes)
+        plan = _Plan(prepared.plan._open(), stream, deadline_ms, prepared.rows, len(slots), c_slots, len(results), results)
+        plan.staging_bytes = prepared.staging_bytes
         number = int(self._kernels.add_plan(self.number, ctypes.byref(plan)))
         if number:
             prepared.numbers[layout] = number

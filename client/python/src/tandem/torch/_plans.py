@@ -15,6 +15,7 @@ from .. import _c, errors
 from ..enums import DType
 from ..memory import Memory
 from ..plan import Operand, Plan, Stream
+from ._families import Families, Shape, shape_of
 from ._private import raw_stream
 from ._symmetric import IN_PLACE
 
@@ -92,12 +93,15 @@ class Refusal:
 class Prepared:
     """A plan for calls of one signature. symmetric: the slots that lie in symmetric memory. numbers: of the plan in the kernels'
     table, one for each order of a call's tensors (an output may be given or made). used: the group's count at the last call that
-    Python ran."""
+    Python ran. rows: of a family's launches; -1: the plan is of one shape."""
 
-    def __init__(self, plan: Plan, call: Call, symmetric: Sequence[int], broken_off: Callable[[Prepared], None]) -> None:
-        """broken_off: called where an exception has ended a kernel's wait for the plan."""
+    def __init__(
+        self, plan: Plan, call: Call, symmetric: Sequence[int], broken_off: Callable[[Prepared], None], rows: int = -1
+    ) -> None:
+        """broken_off: called where an exception has ended a kernel's wait for the plan. rows: not -1: the family stays the
+        caller's."""
         slots = call.slots
-        self.plan, self.broken_off = plan, broken_off
+        self.plan, self.broken_off, self.rows = plan, broken_off, rows
         self.symmetric = frozenset(symmetric)
         self._in_place = IN_PLACE.get(call.op, ())
         self.numbers: dict[Any, int] = {}
@@ -107,7 +111,8 @@ class Prepared:
         self._forms = [(tuple(slot.tensor.shape), slot.tensor.dtype) for slot in slots]
         self.offsets: list[int] = []
         self.staging_bytes = 0
-        for slot, size in zip(slots, plan.slot_bytes, strict=True):
+        self._sizes = plan.slot_bytes if rows < 0 else _sizes(slots)
+        for slot, size in zip(slots, self._sizes, strict=True):
             if slot.alias_of is not None:
                 self.offsets.append(self.offsets[slot.alias_of])
                 continue
@@ -134,7 +139,7 @@ class Prepared:
         self._views = []
         self._bindings = (_c.Binding * max(1, self._count))()
         for i, ((shape, dtype), offset) in enumerate(zip(self._forms, self.offsets, strict=True)):
-            size = self.plan.slot_bytes[i]
+            size = self._sizes[i]
             self._views.append(staging.bytes[offset : offset + size].view(dtype).view(shape))
             if size:
                 self._bindings[i] = _c.Binding(memory._open(), offset)
@@ -152,7 +157,8 @@ class Prepared:
             elif not slot.written:
                 view.copy_(slot.tensor)
         library, plan = _c.library(), self.plan._open()
-        status = library.launch(plan, stream._open(), self._bindings, self._count, deadline_ms, None)
+        options = _c.LaunchOptions(ctypes.sizeof(_c.LaunchOptions), deadline_ms, None, self.rows)
+        status = library.launch_with_options(plan, stream._open(), self._bindings, self._count, options)
         if status:
             error = library.take(status)
             with contextlib.suppress(errors.TandemError):
@@ -180,10 +186,15 @@ class Prepared:
         device = slots[0].tensor.device.index if slots else torch.cuda.current_device()
         stream = raw_stream(device)
         self._captured = self._captured or torch.cuda.is_current_stream_capturing()
-        library.raise_status(library.launch_cuda_pointers(self.plan._open(), stream, pointers, self._count, deadline_ms, None))
+        options = _c.LaunchOptions(ctypes.sizeof(_c.LaunchOptions), deadline_ms, None, self.rows)
+        library.raise_status(
+            library.launch_cuda_pointers_with_options(self.plan._open(), stream, pointers, self._count, options)
+        )
 
     def close(self) -> None:
-        """Releases the plan after its launches. A plan in a CUDA graph lives as long as the graph."""
+        """Releases the plan after its launches. A plan in a CUDA graph lives as long as the graph. A family goes on."""
+        if self.rows >= 0:
+            return
         # A launch by the kernels may have been captured.
         if self._captured or (self.numbers and self._on_cuda):
             with contextlib.suppress(errors.TandemError):
@@ -209,6 +220,15 @@ class Prepared:
             raise error
 
 
+def _sizes(slots: Sequence[Slot]) -> list[int]:
+    """Bytes of each slot's memory, with all that lies in it."""
+    sizes = [slot.tensor.numel() * slot.tensor.element_size() for slot in slots]
+    for i, slot in enumerate(slots):
+        if slot.alias_of is not None:
+            sizes[i] = sizes[slot.alias_of] = max(sizes[i], sizes[slot.alias_of])
+    return sizes
+
+
 class PlanCache:
     """The plans of one group. Thread-safe. Ranks that make the same calls in the same order hold the same plans."""
 
@@ -226,6 +246,8 @@ class PlanCache:
         # be freed.
         self._kernels_staging: dict[int, _Staging] = {}
         self._made = 0
+        group = attachment.group
+        self._families = Families(attachment.config.max_rows, group.world_size if group is not None else 1)
         self._offers = True  # whether the kernels get plans
         self._calls = 0  # counted here where there is no table
         self._deadline_ms = _c.milliseconds(attachment.config.launch_deadline, 0)
@@ -329,11 +351,6 @@ class PlanCache:
     def _prepare(self, key: Any, call: Call, symmetric: tuple[int, ...], on_host: bool) -> Prepared | Refusal:
         group, config = self._attachment.group, self._attachment.config
         assert group is not None
-        if not on_host and torch.cuda.is_current_stream_capturing():
-            raise RuntimeError(
-                f"tandem.{call.op} has no plan for these shapes yet, and a CUDA graph is being captured: run the captured function "
-                "once before the capture, on all ranks, as torch.cuda.graph's warm-up does"
-            )
         operands = []
         for i, slot in enumerate(call.slots):
             dtype = DTYPES.get(slot.tensor.dtype)
@@ -341,16 +358,32 @@ class PlanCache:
                 return self._keep(key, Refusal(f"Tandem has no tensors of {slot.tensor.dtype}"))
             strides = None if on_host else slot.tensor.stride()
             operands.append(Operand(slot.role, dtype, tuple(slot.tensor.shape), strides, i in symmetric, slot.alias_of))
+        # On the host backend "auto" takes the engines, which run plans of one shape.
+        clients = config.placement == "client" or (config.placement == "auto" and not on_host)
+        family = shape_of(call, operands, config.families if clients else "none")
+        if family is not None and (plan := self._families.find(family)) is not None:
+            return self._keep(key, Prepared(plan, call, symmetric, self.broken_off, family.rows))
+        if not on_host and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                f"tandem.{call.op} has no plan for these shapes yet, and a CUDA graph is being captured: run the captured function "
+                "once before the capture, on all ranks, as torch.cuda.graph's warm-up does"
+            )
         # Ranks that disagree meet under one key all the same, and all get the field's name. A key whose call fails is used again:
         # a rank that has made another call instead has not used it.
         name = f"torch.{self._made}"
         options = {"placement": config.placement, "autotune": config.autotune, **call.options}
+        bound = 0 if family is None else self._families.bound_for(family)
+        if family is not None and bound > 0:
+            options |= {"max_rows": bound, "autotune": False}
         try:
             plan = group.prepare(name, call.op, operands, deadline=config.rendezvous_timeout, **options)
         except (errors.Unimplemented, errors.FailedPrecondition, errors.InvalidArgument) as error:
             if isinstance(error, errors.FieldMismatch) or error.reason in _SLIPS:
                 raise
             self._made += 1
+            if family is not None and bound > 0:
+                self._families.refuse(family)
+                return self._prepare(key, call, symmetric, on_host)
             return self._keep(key, Refusal(str(error)))
         except errors.TandemError:
             raise
@@ -359,10 +392,19 @@ class PlanCache:
             made = group.unclaimed(name)
             if made is not None:
                 self._made += 1
-                self._keep(key, Prepared(made, call, symmetric, self.broken_off))
+                self._kept_plan(key, made, call, symmetric, family, bound)
             raise
         self._made += 1
-        return self._keep(key, Prepared(plan, call, symmetric, self.broken_off))
+        return self._kept_plan(key, plan, call, symmetric, family, bound)
+
+    def _kept_plan(
+        self, key: Any, plan: Plan, call: Call, symmetric: tuple[int, ...], family: Shape | None, bound: int
+    ) -> Prepared | Refusal:
+        """The entry of a plan that was just made, which is a family where `bound` is above 0."""
+        if family is None or bound == 0:
+            return self._keep(key, Prepared(plan, call, symmetric, self.broken_off))
+        self._families.add(family, bound, plan)
+        return self._keep(key, Prepared(plan, call, symmetric, self.broken_off, family.rows))
 
     def _keep(self, key: Any, value: Prepared | Refusal) -> Prepared | Refusal:
         while len(self._plans) >= self._attachment.config.max_plans:
@@ -376,6 +418,13 @@ class PlanCache:
             if self._table is not None:
                 self._table.remove(plan)
             plan.close()
+
+    def _close_family(self, plan: Plan) -> None:
+        """Drops the handle after the family's launches: a graph may hold a member."""
+        with contextlib.suppress(errors.TandemError):
+            library = _c.library()
+            library.wait_in_slices(60, lambda wait: library.plan_wait(plan._open(), wait))
+        plan._handle.close()
 
     def prepared(self) -> list[Prepared]:
         """The live plans, the least recently used first."""
@@ -399,6 +448,7 @@ class PlanCache:
                 with contextlib.suppress(errors.TandemError):
                     self._close(plan)
             self._plans.clear()
+            self._families.close(self._close_family)
 
     def close(self) -> None:
         """Releases all plans, for good."""
