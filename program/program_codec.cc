@@ -7,12 +7,12 @@
 
 #include "program/kernel_phases.h"
 #include "program/skinny_layout.h"
-#include "tandem/engine/v1/program.pb.h"
+#include "tandem/program/v1/program.pb.h"
 
 namespace tandem::plan {
 namespace {
 
-namespace pb = engine::v1;
+namespace pb = program::v1;
 
 constexpr int kMaxViewDimensions = 16;
 
@@ -357,7 +357,7 @@ class Decoder {
 
 }  // namespace
 
-void EncodeProgram(const RankProgram& program, engine::v1::RankProgram* message) {
+void EncodeProgram(const RankProgram& program, program::v1::RankProgram* message) {
   message->Clear();
   message->set_rank(program.rank);
   message->set_world_size(program.world_size);
@@ -368,7 +368,7 @@ void EncodeProgram(const RankProgram& program, engine::v1::RankProgram* message)
   for (const Step& step : program.steps) EncodeStep(step, message->add_steps());
 }
 
-Result<RankProgram> DecodeProgram(const engine::v1::RankProgram& message) {
+Result<RankProgram> DecodeProgram(const program::v1::RankProgram& message) {
   RankProgram program;
   program.rank = message.rank();
   program.world_size = message.world_size();
