@@ -385,7 +385,7 @@ class ProgramCompiler {
     auto plan = plan::PlanPackets(step, program_.world_size);
     if (!plan) return InvalidArgument("a collective that packets cannot carry has blocks for them");
     CollectiveArgs& args = *operation->collective;
-    args.exchange = static_cast<PacketExchange>(plan->shape);
+    args.exchange = static_cast<PacketExchange>(plan->exchange);
     args.scale = plan->scale;
     args.pieces = plan->pieces;
     args.packets.assign(static_cast<size_t>(program_.world_size), nullptr);

@@ -106,7 +106,7 @@ CollectiveArgs KernelGroup::Args(int rank, uint64_t epoch, int launch) const {
   const auto own = static_cast<size_t>(rank);
   if (step.algorithm == Algorithm::kLowLatency) {
     plan::PacketPlan packets = *plan::PlanPackets(step, world_size());
-    args.exchange = static_cast<PacketExchange>(packets.shape);
+    args.exchange = static_cast<PacketExchange>(packets.exchange);
     args.scale = packets.scale;
     args.pieces = packets.pieces;
     args.packet_bytes = plan::kPacketHalfBytes;

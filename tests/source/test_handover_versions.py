@@ -23,6 +23,7 @@ FILES = {
         "program/packet_layout.h",
         "program/program.h",
         "program/skinny_layout.h",
+        "program/steps.h",
     ),
     "records": (
         "ipc/arrival_table.h",
