@@ -34,13 +34,7 @@ std::vector<uint64_t> ToVector(const Repeated& values) {
 // share.
 bool TakesEpoch(const plan::RankProgram& program) {
   if (program.workspace_bytes > 0 || program.bulk_bytes > 0) return true;
-  return std::any_of(program.steps.begin(), program.steps.end(), [](const plan::Step& step) {
-    return std::holds_alternative<plan::SignalStep>(step.work) ||
-           std::holds_alternative<plan::WaitStep>(step.work) ||
-           std::holds_alternative<plan::TransferGroupStep>(step.work) ||
-           std::holds_alternative<plan::NcclStep>(step.work) ||
-           std::holds_alternative<plan::CollectiveStep>(step.work);
-  });
+  return std::any_of(program.steps.begin(), program.steps.end(), plan::MeetsPeers);
 }
 
 Status NoGroup(uint64_t id) { return NotFound("no group " + std::to_string(id)); }

@@ -56,7 +56,7 @@ Status Await(const Event& event) {
 }
 
 Status CopyAndAwait(Lane& lane, Event* event, void* from, void* to, uint64_t bytes, bool copy_engine) {
-  CopyArgs copy{.src = WordsAt(from, bytes), .dst = WordsAt(to, bytes), .copy_engine = copy_engine};
+  CopyArgs copy{{.src = WordsAt(from, bytes), .dst = WordsAt(to, bytes), .copy_engine = copy_engine}};
   TANDEM_RETURN_IF_ERROR(lane.Copy(copy));
   TANDEM_RETURN_IF_ERROR(lane.Record(event));
   return Await(*event);
@@ -141,7 +141,7 @@ Result<uint64_t> MeasureLink(const v1::MeasureLink& link, Backend* backend, cons
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Event> begin, backend->MakeEvent());
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Event> end, backend->MakeEvent());
   dead->Add([lane, begin, end, pins](Backend*) {});
-  const CopyArgs copy{.src = WordsAt(from, bytes), .dst = WordsAt(to, bytes), .copy_engine = true};
+  const CopyArgs copy{{.src = WordsAt(from, bytes), .dst = WordsAt(to, bytes), .copy_engine = true}};
   int64_t least_ns = 0;
   // The first round touches memory and wakes the link: it does not count.
   for (int round = 0; round <= kMeasuredRounds; ++round) {

@@ -14,15 +14,16 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "common/unique_fd.h"
 #include "common/word.h"
 #include "program/skinny_layout.h"
+#include "program/steps.h"
 #include "tandem/dtype.h"
 #include "tandem/op_request.h"
 #include "tandem/status.h"
@@ -39,81 +40,53 @@ struct Guard {
   uint64_t value = 0;
 };
 
-// A strided box at an address. Like plan::View, resolved: extents and strides in elements, outermost first.
-struct DeviceView {
-  std::byte* data = nullptr;
-  DType dtype = DType::kF32;
-  std::vector<int64_t> extent;
-  std::vector<int64_t> stride;
-};
+// The steps of a program as a lane takes them: the same structs, with addresses.
+using DeviceView = plan::StridedView<std::byte*>;
+using NormArgs = plan::Norm<std::byte*>;
 
-struct CopyArgs {
-  DeviceView src, dst;
-  bool copy_engine = true;
+struct CopyArgs : plan::Copy<std::byte*> {
   Guard guard{};
 };
 
-// See plan::MatmulStep.
-struct MatmulArgs {
-  DeviceView a, b, c;
-  float alpha = 1.0f;
-  bool accumulate = false;
-  bool has_scale_a = false, has_scale_b = false, has_bias = false, has_result_scale = false;
-  DeviceView scale_a, scale_b, bias, result_scale;
-  bool block_scales = false;
-  int first_column = 0;
-  bool fast_accumulation = true;
-  const uint32_t* chunk_signals = nullptr;  // null: all of A is ready
-  int chunks = 1;
-  int chunk_pivot = 0;
+struct MatmulArgs : plan::Matmul<std::byte*> {
   const Word* abort_word = nullptr;  // non-zero ends the wait for a chunk; null: nothing does
   Guard guard{};
+
+  // The words that the chunks of A wait for, one each; null: all of A is ready.
+  const uint32_t* chunk_words() const { return reinterpret_cast<const uint32_t*>(chunk_signals.data); }
+  int chunks() const { return has_chunk_signals ? static_cast<int>(chunk_signals.extent[0]) : 1; }
 };
 
-// See plan::ReduceStep.
-struct ReduceArgs {
-  std::vector<DeviceView> sources;
-  DeviceView dst;
-  float scale = 1.0f;
-  bool has_bias = false, has_result_scale = false;
-  DeviceView bias, result_scale;
+struct ReduceArgs : plan::Reduce<std::byte*> {
   Guard guard{};
 };
 
-// See plan::NormStep.
-struct NormArgs {
-  DeviceView sum, weight, out;
-  bool has_residual = false;
-  DeviceView residual, residual_out;
-  float epsilon = 0;
-};
-
-// See plan::NcclStep. `communicator` is the group's, made by Backend::MakeCommunicator.
+// `communicator` is the group's, made by Backend::MakeCommunicator.
 class Communicator;
-struct NcclArgs {
-  int kind = 0;  // plan::NcclKind
-  DeviceView in, out;
-  ReduceOp reduce_op = ReduceOp::kSum;
-  int root = 0;
+struct NcclArgs : plan::Nccl<std::byte*> {
   Communicator* communicator = nullptr;
 };
 
-// destinations[…][i] = scale * (sources[0][i] + sources[1][i] + …), in this order, fp32 accumulators, one
-// rounding; one source at scale 1 is a copy. Equal extents, one dtype.
-struct CollectiveItem {
-  std::vector<DeviceView> sources, destinations;
-  float scale = 1.0f;
-};
+using CollectiveItem = plan::KernelSum<std::byte*>;
 
 // Waits for words of this rank's area, then items, then writes of the epoch to peers' words. The words are
-// those of block 0; block b's lie b * CollectiveArgs::word_stride further.
+// those of block 0; block b's lie b * PhasesArgs::word_stride further.
 struct CollectivePhase {
   std::vector<Word*> waits, signals;
   std::vector<CollectiveItem> items;
 };
 
-// How small data travels with its flag beside it; see PacketShape of the CUDA kernels.
-enum class PacketExchange : uint8_t { kNone = 0, kSum = 1, kGather = 2, kTwoShot = 3 };
+struct PhasesArgs {
+  int word_stride = 1;
+  std::vector<CollectivePhase> phases;
+};
+
+// A packet exchange: small data travels with its flag beside it.
+struct PacketsArgs : plan::PacketPieces<std::byte*> {
+  std::vector<std::byte*> packets;  // by rank: its packets of this launch's half, as mapped here
+  size_t packet_bytes = 0;          // of the half
+  bool dense = false;               // by dense packets behind both halves; engines have none
+};
 
 // Where a peer gets what a part of a fused matmul has made.
 struct FusedDelivery {
@@ -149,15 +122,25 @@ struct FusedPush {
   Word* done = nullptr;  // gets the epoch when `to` is written; null: the next push's word covers it
 };
 
+// A fused matmul: products in this order.
+struct FusedArgs {
+  std::vector<FusedPart> parts;
+  Word* entered = nullptr;     // deliveries may be written once it has reached the epoch; null: at once
+  std::vector<Word*> closing;  // the kernel ends once these have
+  // Of clients' fused matmuls: the index of the words by which all ranks meet first; -1: engines' have none.
+  int meeting = -1;
+  std::vector<FusedPush> pushes;
+};
+
 // A product of few rows that one kernel of each rank computes together with its collective: see
-// plan::SkinnyStep.
+// plan::SkinnyStep. A lane that refuses it fails its launch.
 struct SkinnyArgs {
   SkinnyLayout layout;
   MatmulArgs matmul;  // bias and result scale come after the sum
   bool scales_travel = false;
   std::vector<DeviceView> areas;  // by rank: its exchange area
-  std::vector<Word*> words,
-      arrived;  // by rank: this rank's first word there, and the other's first word here
+  // By rank: this rank's first word there, and the other's first word here.
+  std::vector<Word*> words, arrived;
 };
 
 // State that a backend keeps of a piece of work from launch to launch with the same addresses.
@@ -165,39 +148,26 @@ struct PreparedWork {
   virtual ~PreparedWork() = default;
 };
 
-// A whole collective as one kernel of each rank: see plan::CollectiveStep. Either phases, or a packet
-// exchange: piece p of `pieces` elements goes from source[p] to rank p, and what comes from rank p ends in
-// destination[p] (kSum: the sum of all in destination[rank]).
+// A whole collective as one kernel of each rank: see plan::CollectiveStep.
 struct CollectiveArgs {
   DType dtype = DType::kF32;
   int blocks = 1;  // equal on all ranks
-  int word_stride = 1;
-  std::vector<CollectivePhase> phases;
-
-  PacketExchange exchange = PacketExchange::kNone;
   int rank = 0, world_size = 1;
-  float scale = 1.0f;
-  std::vector<int64_t> pieces;                  // by rank, elements
-  std::vector<DeviceView> source, destination;  // contiguous
-  std::vector<std::byte*> packets;              // by rank: its packets of this launch's half, as mapped here
-  size_t packet_bytes = 0;                      // of the half
-  bool dense = false;                           // by dense packets behind both halves; engines have none
-
-  std::vector<FusedPart> parts;  // a fused matmul: products in this order, instead of all the above
-  Word* entered = nullptr;       // deliveries may be written once it has reached the epoch; null: at once
-  std::vector<Word*> closing;    // the kernel ends once these have
-  // Of clients' fused matmuls: the index of the words by which all ranks meet first; -1: engines' have none.
-  int meeting = -1;
-  std::vector<FusedPush> pushes;
-  std::optional<SkinnyArgs>
-      skinny;  // if any, instead of all the above. A lane that refuses it fails its launch
-  // Not null: where the backend may keep what it makes of `parts` or `skinny` with these addresses. Empty the
-  // first time.
+  std::variant<PhasesArgs, PacketsArgs, FusedArgs, SkinnyArgs> work;
+  // Not null: where the backend may keep what it makes of a product with these addresses. Empty the first
+  // time.
   std::unique_ptr<PreparedWork>* prepared = nullptr;
 
   uint64_t epoch = 0;
   const Word* abort_word = nullptr;  // non-zero ends the kernel's waits; null: nothing does
   Guard guard{};
+
+  // The work if it is of that kind, else null.
+  template <class Work>
+  const Work* As() const {
+    return std::get_if<Work>(&work);
+  }
+  bool Multiplies() const { return As<FusedArgs>() != nullptr || As<SkinnyArgs>() != nullptr; }
 };
 
 // A point in a lane's work. Created once, recorded many times; a wait sees the latest record made before it.
@@ -279,7 +249,7 @@ struct CommunicatorOptions {
   const Word* abort_word = nullptr;  // non-zero ends every wait of the stand-in
 };
 
-// The kinds of work that a guard may be on. kFused: a kernel for CollectiveArgs::parts or skinny;
+// The kinds of work that a guard may be on. kFused: a kernel that multiplies;
 // kCollective: other collectives. A kernel that was cancelled leaves no trace: no word, no state.
 enum class Guarded : uint8_t { kCopy, kCopyEngine, kMatmul, kReduce, kCollective, kFused };
 

@@ -58,7 +58,7 @@ Result<ByteBox> BoxOf(const View& view) {
   if (!IsValid(view.dtype)) return InvalidArgument("unknown dtype");
   const uint64_t item = DTypeBytes(view.dtype);
   if (view.ref.offset % item != 0) return InvalidArgument("offset is not a multiple of the element's size");
-  if (view.ref.offset > kMaxSpan) return InvalidArgument("offset overflows");
+  if (view.ref.offset > kMaxSpan) return OutOfRange("offset overflows");
   ByteBox box;
   box.begin = box.end = view.ref.offset;
   std::array<ByteBox::Dim, 2 * kMaxBoxDims> all;
@@ -76,11 +76,11 @@ Result<ByteBox> BoxOf(const View& view) {
     }
     uint64_t bytes = 0;
     if (__builtin_mul_overflow(static_cast<uint64_t>(stride), item, &bytes))
-      return InvalidArgument("strides overflow");
+      return OutOfRange("strides overflow");
     uint64_t length = 0;
     if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(extent - 1), &length) ||
         __builtin_add_overflow(reach, length, &reach) || reach > kMaxSpan) {
-      return InvalidArgument("strides overflow");
+      return OutOfRange("strides overflow");
     }
     if (count == static_cast<int>(all.size())) return InvalidArgument("too many dimensions");
     all[count++] = {static_cast<uint64_t>(extent), bytes};

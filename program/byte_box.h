@@ -33,8 +33,8 @@ struct ByteBox {
 };
 
 // The box of `view`. INVALID_ARGUMENT: extents and strides differ in length, a negative one, an offset that
-// is not a multiple of the element's size, more than kMaxBoxDims dimensions that do not merge, or an
-// overflow.
+// is not a multiple of the element's size, more than kMaxBoxDims dimensions that do not merge. OUT_OF_RANGE:
+// an overflow.
 Result<ByteBox> BoxOf(const View& view);
 
 // True if and only if the boxes, in the same buffer, have a byte in common. (Gives up after some millions of

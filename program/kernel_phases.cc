@@ -110,7 +110,7 @@ class Fuser {
 
 struct ViewTouch {
   const View* view;
-  uint64_t begin, end;  // bytes
+  std::optional<ByteBox> box;  // none: it may be any byte
 };
 // Reads of a rank's own memory, and writes to it by whatever rank.
 struct Touches {
@@ -118,21 +118,13 @@ struct Touches {
 };
 
 ViewTouch TouchOf(const View& view) {
-  uint64_t last = 0;
-  for (size_t d = 0; d < view.extent.size(); ++d) {
-    if (view.extent[d] == 0) return {&view, 0, 0};
-    last += static_cast<uint64_t>((view.extent[d] - 1) * view.stride[d]);
-  }
-  return {&view, view.ref.offset, view.ref.offset + (last + 1) * DTypeBytes(view.dtype)};
+  const Result<ByteBox> box = BoxOf(view);
+  return {&view, box.ok() ? std::optional(*box) : std::nullopt};
 }
 
 // Whether they have no byte in common. Parts along an inner dimension lie between one another without
 // meeting.
-bool AreApart(const ViewTouch& a, const ViewTouch& b) {
-  if (a.begin >= b.end || b.begin >= a.end) return true;
-  const Result<ByteBox> x = BoxOf(*a.view), y = BoxOf(*b.view);
-  return x.ok() && y.ok() && !Intersect(*x, *y);
-}
+bool AreApart(const ViewTouch& a, const ViewTouch& b) { return a.box && b.box && !Intersect(*a.box, *b.box); }
 
 // Where bytes are read and written in one launch, both are the same elements of equal boxes: the same block
 // has them.
@@ -205,13 +197,6 @@ int BlocksFor(std::span<CollectiveStep* const> steps) {
   return static_cast<int>(std::clamp<uint64_t>(wanted, 1, static_cast<uint64_t>(most)));
 }
 
-// True for steps that neither signal nor wait.
-bool IsOwnWork(const Step& step) {
-  return std::holds_alternative<MatmulStep>(step.work) || std::holds_alternative<ReduceStep>(step.work) ||
-         std::holds_alternative<CopyStep>(step.work) || std::holds_alternative<NormStep>(step.work) ||
-         std::holds_alternative<NopStep>(step.work);
-}
-
 }  // namespace
 
 int KernelWordIndex(const CollectiveStep& step, int index) {
@@ -226,8 +211,8 @@ std::optional<std::vector<KernelPhase>> FusePhases(const CollectiveStep& step) {
   return fuser.Take();
 }
 
-uint64_t MaxPacketPieceBytes(PacketPlan::Shape shape, int world_size, bool dense) {
-  const int shots = shape == PacketPlan::Shape::kTwoShot ? 2 : 1;
+uint64_t MaxPacketPieceBytes(PacketExchange exchange, int world_size, bool dense) {
+  const int shots = exchange == PacketExchange::kTwoShot ? 2 : 1;
   if (dense) {
     const DensePacketLayout layout{.half_bytes = kDensePacketHalfBytes, .world = world_size, .shots = shots};
     return layout.slot_packets() * DensePacketLayout::kPacketBytes;
@@ -243,11 +228,11 @@ std::optional<PacketPlan> PlanPackets(const CollectiveStep& step, int world_size
   plan.scale = ScaleOf(step);
   const bool gathers = step.op == Op::kAllGather;
   const bool two_shot = step.op == Op::kAllReduce && step.shots == 2;
-  if (gathers) plan.shape = PacketPlan::Shape::kGather;
-  if (two_shot) plan.shape = PacketPlan::Shape::kTwoShot;
+  if (gathers) plan.exchange = PacketExchange::kGather;
+  if (two_shot) plan.exchange = PacketExchange::kTwoShot;
   const bool summable = IsFloating(in.dtype) && !IsFloat8(in.dtype);
   if (step.dense && ((!gathers && !summable) || world_size < 2)) return std::nullopt;
-  const uint64_t most = MaxPacketPieceBytes(plan.shape, world_size, step.dense);
+  const uint64_t most = MaxPacketPieceBytes(plan.exchange, world_size, step.dense);
   for (int p = 0; p < world_size; ++p) {
     Range sent{0, Elements(in)}, received{0, Elements(out)};
     if (two_shot) {
@@ -272,7 +257,7 @@ void PlanKernels(std::vector<RankProgram>* programs, int sms) {
     for (Step& step : (*programs)[rank].steps) {
       if (auto* collective = std::get_if<CollectiveStep>(&step.work)) {
         by_rank[rank].push_back(collective);
-      } else if (!IsOwnWork(step)) {
+      } else if (MeetsPeers(step)) {
         return;
       }
     }

@@ -21,11 +21,7 @@ inline constexpr int kMaxKernelBlocks = 64;
 inline constexpr int kMaxFusedBlocks = 256;
 inline constexpr int kMaxDenseBlocks = 128;
 
-// All destinations receive scale * (sources[0] + sources[1] + …). Equal extents.
-struct KernelItem {
-  std::vector<View> sources, destinations;
-  float scale = 1.0f;
-};
+using KernelItem = KernelSum<Ref>;
 
 // The word (writer, index) of the reader; `rank` is the other side.
 struct KernelWord {
@@ -48,21 +44,14 @@ int KernelWordIndex(const CollectiveStep& step, int index);
 // that the kernel has not, several types, or more than a kernel takes.
 std::optional<std::vector<KernelPhase>> FusePhases(const CollectiveStep& step);
 
-// The exchange of kLowLatency's kernel: piece p goes from source[p] to rank p, and the piece from rank p ends
-// in destination[p]. The same numbers as tandem::PacketExchange.
-struct PacketPlan {
-  enum class Shape : uint8_t { kSum = 1, kGather = 2, kTwoShot = 3 };
-  Shape shape = Shape::kSum;
-  float scale = 1.0f;
-  std::vector<int64_t> pieces;  // elements
-  std::vector<View> source, destination;
-};
+// The exchange of kLowLatency's kernel.
+using PacketPlan = PacketPieces<Ref>;
 
 // The packets of a low-latency all-reduce (by `shots`), all-gather or reduce-scatter. Nothing when its
 // operands are not contiguous or a piece does not fit into its slot of the packets.
 std::optional<PacketPlan> PlanPackets(const CollectiveStep& step, int world_size);
 // The most bytes of a piece that fit.
-uint64_t MaxPacketPieceBytes(PacketPlan::Shape shape, int world_size, bool dense);
+uint64_t MaxPacketPieceBytes(PacketExchange exchange, int world_size, bool dense);
 
 // Sets `blocks` and the words of the collective of `programs` (all ranks of a plan), if no other step signals
 // or waits and a kernel can run it. The choice depends on all ranks' views and so is one for

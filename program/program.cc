@@ -2,14 +2,16 @@
 
 #include <array>
 
+#include "program/step_fields.h"
 #include "program/text.h"
 #include "program/views.h"
 
 namespace tandem::plan {
 namespace {
 
-constexpr std::array<std::string_view, 10> kStepKinds = {
-    "nop", "copy", "signal", "wait", "matmul", "reduce", "transfer_group", "nccl", "collective", "norm"};
+#define TANDEM_WORK(Type, field, Case) #field,
+constexpr std::string_view kStepKinds[] = {TANDEM_STEP_WORKS(TANDEM_WORK)};
+#undef TANDEM_WORK
 constexpr std::array<std::string_view, 7> kNcclKinds = {
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "barrier"};
 
@@ -99,6 +101,12 @@ void ListStep(const Step& step, const std::string& number, std::string* out) {
 }
 
 }  // namespace
+
+bool MeetsPeers(const Step& step) {
+  return std::holds_alternative<SignalStep>(step.work) || std::holds_alternative<WaitStep>(step.work) ||
+         std::holds_alternative<TransferGroupStep>(step.work) ||
+         std::holds_alternative<NcclStep>(step.work) || std::holds_alternative<CollectiveStep>(step.work);
+}
 
 std::string_view StepKindName(const Step& step) { return kStepKinds[step.work.index()]; }
 

@@ -1,7 +1,7 @@
 // File: program.h
 //
 // Rank programs: what one rank executes for one launch of a plan. The planner writes them, the verifier
-// proves them, the engine's executor runs them. Nothing here knows a backend, a process or an address.
+// proves them, engines and clients run them. Nothing here knows a backend, a process or an address.
 //
 // Lanes are in-order; steps of one lane run in the order of the program. Between lanes only `deps` order
 // steps.
@@ -14,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "program/steps.h"
 #include "tandem/op_request.h"
 
 namespace tandem::plan {
@@ -43,39 +44,11 @@ inline constexpr uint64_t kDensePacketHalfBytes = uint64_t{16} << 20;
 inline constexpr uint64_t kClientFusedWordsOffset = kSignalAreaBytes + 2 * kDensePacketHalfBytes;
 inline constexpr uint64_t kClientSignalAreaBytes = kClientFusedWordsOffset + kSignalWordBytes;
 
-// Where bytes lie.
-enum class Space : uint8_t {
-  kOperand = 0,    // the launch's binding of slot `slot`; of a peer only if the slot is symmetric
-  kWorkspace = 1,  // the group's workspace, the half of this launch's epoch parity
-  kBulk = 2,       // the group's one bulk area, for programs of over 32 MiB
-};
-
-// A place in rank `rank`'s memory (absolute rank in the group).
-struct Ref {
-  Space space = Space::kWorkspace;
-  uint8_t rank = 0;
-  uint16_t slot = 0;    // kOperand only
-  uint64_t offset = 0;  // bytes
-  bool operator==(const Ref&) const = default;
-};
-
-// A strided box of elements. extent and stride have equal lengths, outermost first, strides in elements (0
-// allowed for broadcast sources); no dimensions at all means one element.
-struct View {
-  Ref ref;
-  DType dtype = DType::kF32;
-  std::vector<int64_t> extent;
-  std::vector<int64_t> stride;
-  bool operator==(const View&) const = default;
-};
-
-// Copies `src` to `dst`, same extents and dtype. Reads or writes a peer's memory if a Ref's rank is not the
-// own one.
-struct CopyStep {
-  View src;
-  View dst;
-  bool copy_engine = true;  // false: by SMs
-};
+using CopyStep = Copy<Ref>;
+using MatmulStep = Matmul<Ref>;
+using ReduceStep = Reduce<Ref>;
+using NormStep = Norm<Ref>;
+using NcclStep = Nccl<Ref>;
 
 // Writes the launch's epoch to word (own rank, index) of `to_rank`, after all earlier steps of the lane.
 struct SignalStep {
@@ -87,55 +60,6 @@ struct SignalStep {
 struct WaitStep {
   uint8_t from_rank = 0;
   uint16_t index = 0;
-};
-
-// C = alpha * (scale_a * A) (scale_b * B) (+ C) (+ bias) (* result_scale), accumulated in fp32, rounded once
-// to C's dtype. A is [..., M, K] (leading dimensions are folded into rows), B is [K, N], C is [..., M, N];
-// any strides.
-struct MatmulStep {
-  View a, b, c;
-  float alpha = 1.0f;
-  bool accumulate = false;  // adds the old C
-  bool has_scale_a = false, has_scale_b = false, has_bias = false, has_result_scale = false;
-  View scale_a;  // one element, or A's leading extents (row-wise)
-  View scale_b;  // one element, or N elements
-  // By blocks of kScaleBlock elements of K, the last of which may be shorter: the sum over blocks b of
-  // scale_a[row, b] * scale_b[b, column] * (A·B within the block). scale_a is [..., M, blocks]. scale_b is
-  // [blocks, N], or [blocks, n]: column j has factor (first_column + j) / kScaleBlock, and n factors reach
-  // the last column.
-  bool block_scales = false;
-  int32_t first_column = 0;
-  View bias;          // N elements
-  View result_scale;  // one element
-  bool fast_accumulation = true;
-  // Words of kChunkSignals to wait for, kAsyncInputMatmul only: rows are computed in chunks from pivot on.
-  bool has_chunk_signals = false;
-  View chunk_signals;
-  int chunk_pivot = 0;
-};
-
-// dst = scale * (sources[0] + sources[1] + …), in this order, fp32 accumulators, one rounding to dst's dtype.
-// Sources may have another dtype than dst (wire type); equal extents.
-struct ReduceStep {
-  std::vector<View> sources;
-  View dst;
-  float scale = 1.0f;
-  // Then, once for the sum and before the rounding: dst = (dst + bias) * result_scale, the order of a
-  // matmul's own epilogue.
-  bool has_bias = false, has_result_scale = false;
-  View bias;  // extents of dst's last dimension
-  View result_scale;
-};
-
-// RMSNorm over the last dimension; see Role::kNormWeight. residual_out = sum + residual, rounded; out =
-// residual_out / sqrt(mean of its squares + epsilon) * weight, by fp32 from the rounded values, rounded once.
-// Without a residual the sum takes the place of residual_out. All are contiguous, of one dtype; out may be
-// sum, and residual_out residual.
-struct NormStep {
-  View sum, weight, out;
-  bool has_residual = false;
-  View residual, residual_out;
-  float epsilon = 0;
 };
 
 // Dimensions of an operand, and those of a copy's or a sum's views that backends walk together (a matmul's
@@ -155,27 +79,6 @@ struct TransferPart {
 // Sends and receives that progress together: all sends are issued before the first receive waits.
 struct TransferGroupStep {
   std::vector<TransferPart> parts;
-};
-
-enum class NcclKind : uint8_t {
-  kAllReduce = 0,
-  kAllGather = 1,
-  kReduceScatter = 2,
-  kBroadcast = 3,
-  kReduce = 4,
-  kAllToAll = 5,
-  kBarrier = 6
-};
-
-// A collective of NCCL over the whole group (its stand-in on the host backend). in and out are contiguous,
-// and in the rank's own memory. All-gather: out is W times in, rank-major. Reduce-scatter: in is W times out.
-// All-to-all: both are W equal chunks. Broadcast: in is read on root only; reduce: out is written on root
-// only.
-struct NcclStep {
-  NcclKind kind = NcclKind::kBarrier;
-  View in, out;
-  ReduceOp reduce_op = ReduceOp::kSum;
-  int root = 0;
 };
 
 // The product of few rows that one kernel computes together with its collective (program/skinny_layout.h):
@@ -241,6 +144,9 @@ struct RankProgram {
   int signal_count = 0;  // indexes used: [0, signal_count), below kSignalsPerWriter
   std::vector<Step> steps;
 };
+
+// Whether the step signals to peers or waits for them, by itself or in a kernel.
+bool MeetsPeers(const Step& step);
 
 // The kind of a step in one word: "copy", "signal", "wait", "matmul", "reduce", "transfer_group", "nccl",
 // "collective", "norm".

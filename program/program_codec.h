@@ -6,18 +6,18 @@
 #include "program/program.h"
 #include "tandem/status.h"
 
-namespace tandem::engine::v1 {
+namespace tandem::program::v1 {
 class RankProgram;
 }
 
 namespace tandem::plan {
 
 // Writes all of `program` into `message`.
-void EncodeProgram(const RankProgram& program, engine::v1::RankProgram* message);
+void EncodeProgram(const RankProgram& program, program::v1::RankProgram* message);
 
 // Reads a program and checks what its type alone demands: known kinds, ranks below the world size, lanes,
 // dependencies on earlier steps, signal indexes, equal numbers of extents and strides. INVALID_ARGUMENT names
 // the step.
-Result<RankProgram> DecodeProgram(const engine::v1::RankProgram& message);
+Result<RankProgram> DecodeProgram(const program::v1::RankProgram& message);
 
 }  // namespace tandem::plan

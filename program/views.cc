@@ -7,14 +7,6 @@
 
 namespace tandem::plan {
 
-int64_t Elements(const View& view) {
-  int64_t count = 1;
-  for (int64_t extent : view.extent) count *= extent;
-  return count;
-}
-
-uint64_t Bytes(const View& view) { return static_cast<uint64_t>(Elements(view)) * DTypeBytes(view.dtype); }
-
 View Packed(const Ref& ref, DType dtype, std::vector<int64_t> shape) {
   View view;
   view.ref = ref;
@@ -81,19 +73,6 @@ View DropDim(const View& view, int dim) {
 View Flatten(const View& view) { return Packed(view.ref, view.dtype, {Elements(view)}); }
 
 View FirstElement(const View& view) { return Packed(view.ref, view.dtype, {}); }
-
-bool IsContiguous(const View& view) {
-  int64_t expected = 1;
-  for (size_t i = view.extent.size(); i-- > 0;) {
-    if (view.extent[i] == 0) return true;
-    if (view.extent[i] != 1 && view.stride[i] != expected) {
-      // Only an empty view may still turn out contiguous.
-      return std::find(view.extent.begin(), view.extent.end(), 0) != view.extent.end();
-    }
-    expected *= view.extent[i];
-  }
-  return true;
-}
 
 bool HasOnePitch(const View& view) {
   int64_t expected = -1;

@@ -12,10 +12,6 @@
 
 namespace tandem::plan {
 
-// The number of elements, and their bytes when packed.
-int64_t Elements(const View& view);
-uint64_t Bytes(const View& view);
-
 // A packed view of `shape` at `ref`, last dimension fastest.
 View Packed(const Ref& ref, DType dtype, std::vector<int64_t> shape);
 
@@ -42,10 +38,6 @@ View Flatten(const View& view);
 
 // A view of one element at the view's first element.
 View FirstElement(const View& view);
-
-// True when the elements lie packed, last dimension fastest (extents of one are ignored; empty views are
-// contiguous).
-bool IsContiguous(const View& view);
 
 // True when all dimensions but the last lie as rows at one pitch, so that they are one (extents of one are
 // ignored).

@@ -141,8 +141,8 @@ void BenchPush(Gpu& gpu, Gpu& peer) {
     size_t whole = peer.segments.back()->bytes();
     auto mapped = Must(gpu.backend->MapSegment(peer.fds.back().get(), whole), "mapping");
     for (bool engine : {true, false}) {
-      CopyArgs args{Dense(from, DType::kF32, {bytes / 4}), Dense(mapped->data(), DType::kF32, {bytes / 4}),
-                    engine};
+      CopyArgs args{
+          {Dense(from, DType::kF32, {bytes / 4}), Dense(mapped->data(), DType::kF32, {bytes / 4}), engine}};
       Report(
           std::string("push ") + std::to_string(mib) + " MiB by " + (engine ? "copy engine" : "SMs") +
               ", bare = cuMemcpyAsync",

@@ -264,9 +264,9 @@ void Copies() {
         for (int j = 1; j < ranks; ++j) {
           const auto peer = static_cast<size_t>((rank + j) % ranks);
           const std::vector<int64_t> extent = {static_cast<int64_t>(bytes)}, stride = {1};
-          CopyArgs copy{{source[own].at[own], DType::kU8, extent, stride},
-                        {target[peer].at[own] + own * kMax, DType::kU8, extent, stride},
-                        engine};
+          CopyArgs copy{{{source[own].at[own], DType::kU8, extent, stride},
+                         {target[peer].at[own] + own * kMax, DType::kU8, extent, stride},
+                         engine}};
           Must(lanes[own]->Copy(copy), "copy");
           Must(lanes[own]->WriteWord(reinterpret_cast<Word*>(words[peer].at[own]) + own * 8, epoch),
                "signal");

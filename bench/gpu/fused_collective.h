@@ -97,7 +97,7 @@ class Bench {
   }
   void Nccl(int rank, plan::NcclKind kind, DeviceView in, DeviceView out) {
     NcclArgs args;
-    args.kind = static_cast<int>(kind);
+    args.kind = kind;
     args.in = std::move(in);
     args.out = std::move(out);
     args.communicator = world_.communicator(rank);

@@ -19,7 +19,7 @@
 #include "common/fd_socket.h"
 #include "common/utf8.h"
 #include "program/program_codec.h"
-#include "tandem/engine/v1/program.pb.h"
+#include "tandem/program/v1/program.pb.h"
 #include "tandem/v1/tandem.grpc.pb.h"
 
 namespace tandem::client {
@@ -295,7 +295,7 @@ Result<ClientPlacementInfo> GrpcControl::TakePlacement(const v1::ClientPlacement
                           lease_.Take(reply.transfer_id(), attempt.daemon, attempt.end));
   const auto signals = static_cast<size_t>(reply.signal_segment_ids_size());
   const auto workspace = static_cast<size_t>(reply.workspace_segment_ids_size());
-  engine::v1::RankProgram program;
+  program::v1::RankProgram program;
   if (fds.size() != 1 + signals + workspace || !program.ParseFromString(reply.program())) {
     return Internal("the daemon's answer about a client-placed plan is malformed");
   }

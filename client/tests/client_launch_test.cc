@@ -167,7 +167,7 @@ class Node {
   std::vector<uint64_t> WordsOf(int writer, int reader, int count) {
     std::vector<uint64_t> numbers;
     const Word* words = signals_[static_cast<size_t>(reader)] + writer * plan::kSignalsPerWriter;
-    for (int i = 0; i < count; ++i) numbers.push_back(words[i].load() >> kTagBits);
+    for (int i = 0; i < count; ++i) numbers.push_back(words[i].load() >> kLaunchTagBits);
     return numbers;
   }
   // Ends all ranks' launches at the first report, as tandemd does.

@@ -114,14 +114,15 @@ class PacketLane : public WrappedLane {
  public:
   PacketLane(std::unique_ptr<Lane> wrapped, int silent) : WrappedLane(std::move(wrapped)), silent_(silent) {}
   Status Collective(const CollectiveArgs& args) override {
-    const PacketLayout layout{.half_bytes = args.packet_bytes, .world = args.world_size};
+    const auto& packets = *args.As<PacketsArgs>();
+    const PacketLayout layout{.half_bytes = packets.packet_bytes, .world = args.world_size};
     for (int peer = 0; peer < args.world_size && args.rank != silent_; ++peer) {
       if (peer == args.rank) continue;
       const uint64_t bytes =
-          static_cast<uint64_t>(args.pieces[static_cast<size_t>(peer)]) * DTypeBytes(args.dtype);
+          static_cast<uint64_t>(packets.pieces[static_cast<size_t>(peer)]) * DTypeBytes(args.dtype);
       for (uint64_t i = 0; i < PacketLayout::packets_of(bytes); ++i) {
         const uint64_t packet = layout.first_packet(0, args.rank) + i;
-        std::byte* at = args.packets[static_cast<size_t>(peer)] + packet * PacketLayout::kPacketBytes;
+        std::byte* at = packets.packets[static_cast<size_t>(peer)] + packet * PacketLayout::kPacketBytes;
         reinterpret_cast<Word*>(at + PacketLayout::kDataBytes)->store(args.epoch);
       }
     }
@@ -138,7 +139,7 @@ class PacketBackend : public WrappedBackend {
       : WrappedBackend(std::move(backend), [silent](std::unique_ptr<Lane> lane, int, WrappedBackend&) {
           return std::make_unique<PacketLane>(std::move(lane), silent);
         }) {}
-  bool HasCollective(const CollectiveArgs& args) const override { return !args.packets.empty(); }
+  bool HasCollective(const CollectiveArgs& args) const override { return args.As<PacketsArgs>() != nullptr; }
 };
 
 // The failure of rank 0's launch of an all-reduce by packets among so many ranks, of which one sends nothing.

@@ -112,8 +112,8 @@ class CudaBackend : public Backend {
   Status Health() override { return device_->Health(); }
   int64_t HealthPeriodNs() const override { return kHealthPeriodNs; }
   bool HasCollective(const CollectiveArgs& args) const override {
-    if (args.skinny) return fused_kernels_.ok() && TakesSkinny(*args.skinny);
-    return args.parts.empty() ? TakesCollective(args) : fused_kernels_.ok() && TakesFused(args);
+    if (const auto* skinny = args.As<SkinnyArgs>()) return fused_kernels_.ok() && TakesSkinny(*skinny);
+    return args.Multiplies() ? fused_kernels_.ok() && TakesFused(args) : TakesCollective(args);
   }
   bool HonoursGuard(Guarded what) const override { return cuda::HonoursGuard(what); }
   Status FusedKernels() const override { return fused_kernels_; }

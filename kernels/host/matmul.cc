@@ -125,12 +125,13 @@ class Product {
     if (m_ == 0 || n_ == 0) return;
     int64_t panel = b_direct_ ? n_ : std::clamp<int64_t>(kPanelFloats / std::max<int64_t>(k_, 1), 16, n_);
     panel = std::min(panel, n_);
-    int64_t chunk_rows = (m_ + args_.chunks - 1) / args_.chunks;
+    const int chunks = args_.chunks();
+    int64_t chunk_rows = (m_ + chunks - 1) / chunks;
     for (int64_t column = 0; column < n_; column += panel) {
       int64_t columns = std::min(panel, n_ - column);
       FloatMatrix b = LoadPanel(column, columns);
-      for (int i = 0; i < args_.chunks; ++i) {
-        int chunk = (args_.chunk_pivot + i) % args_.chunks;
+      for (int i = 0; i < chunks; ++i) {
+        int chunk = (args_.chunk_pivot + i) % chunks;
         int64_t first = std::min(m_, chunk * chunk_rows);
         int64_t last = std::min(m_, first + chunk_rows);
         if (!AwaitChunk(chunk)) return;
@@ -147,9 +148,10 @@ class Product {
   }
 
   bool AwaitChunk(int chunk) const {
-    if (args_.chunk_signals == nullptr) return true;
+    const uint32_t* const words = args_.chunk_words();
+    if (words == nullptr) return true;
     Backoff backoff;
-    while (__atomic_load_n(args_.chunk_signals + chunk, __ATOMIC_ACQUIRE) == 0) {
+    while (__atomic_load_n(words + chunk, __ATOMIC_ACQUIRE) == 0) {
       if (context_.abandoned->load(std::memory_order_relaxed)) return false;
       if (args_.abort_word != nullptr && args_.abort_word->load(std::memory_order_relaxed) != 0) return false;
       backoff.Pause();
@@ -286,7 +288,7 @@ class Product {
 
 Status CheckFactors(const DeviceView& view, const char* name, int64_t many) {
   TANDEM_RETURN_IF_ERROR(CheckView(view, name));
-  int64_t count = CountOf(view);
+  int64_t count = plan::Elements(view);
   if (!IsFloating(view.dtype) || (count != 1 && count != many)) {
     return InvalidArgument(std::string(name) + " has " + std::to_string(count) + " elements; it needs 1 or " +
                            std::to_string(many));
@@ -304,8 +306,8 @@ Status CheckBlockFactors(const MatmulArgs& args, int64_t rows, int64_t columns) 
   if (args.first_column < 0 || args.first_column >= kScaleBlock)
     return InvalidArgument("no column of a block");
   if (args.scale_a.extent.empty() || args.scale_a.extent.back() != blocks ||
-      CountOf(args.scale_a) != rows * blocks) {
-    return InvalidArgument("scale_a has " + std::to_string(CountOf(args.scale_a)) + " elements; " +
+      plan::Elements(args.scale_a) != rows * blocks) {
+    return InvalidArgument("scale_a has " + std::to_string(plan::Elements(args.scale_a)) + " elements; " +
                            std::to_string(rows) + " rows and " + std::to_string(blocks) +
                            " blocks need one each");
   }
@@ -333,7 +335,7 @@ Status CheckMatmul(const MatmulArgs& args) {
     return InvalidArgument("the extents of A, B and C do not fit");
   }
   int64_t n = args.c.extent.back();
-  int64_t m = n == 0 ? 0 : CountOf(args.c) / n;
+  int64_t m = n == 0 ? 0 : plan::Elements(args.c) / n;
   if (m == 0) return Status::Ok();
   if (args.block_scales) {
     TANDEM_RETURN_IF_ERROR(CheckBlockFactors(args, m, n));
@@ -343,9 +345,9 @@ Status CheckMatmul(const MatmulArgs& args) {
   }
   if (args.has_bias) TANDEM_RETURN_IF_ERROR(CheckFactors(args.bias, "bias", n));
   if (args.has_result_scale) TANDEM_RETURN_IF_ERROR(CheckFactors(args.result_scale, "result_scale", 1));
-  if (args.chunks < 1 || args.chunk_pivot < 0 || args.chunk_pivot >= args.chunks) {
+  if (args.chunks() < 1 || args.chunk_pivot < 0 || args.chunk_pivot >= args.chunks()) {
     return InvalidArgument("chunk pivot " + std::to_string(args.chunk_pivot) + " of " +
-                           std::to_string(args.chunks) + " chunks");
+                           std::to_string(args.chunks()) + " chunks");
   }
   return Status::Ok();
 }

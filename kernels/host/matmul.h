@@ -15,7 +15,7 @@ namespace tandem::host {
 Status CheckMatmul(const MatmulArgs& args);
 
 // Runs a checked product. With chunk signals: the rows of A are `chunks` equal runs (the last may be
-// shorter), and run i is read once chunk_signals[i] is not 0. The order is pivot, pivot + 1, … modulo the
+// shorter), and run i is read once word i of chunk_signals is not 0. The order is pivot, pivot + 1, … modulo the
 // number of chunks. Ends early only if the queue is abandoned.
 void RunMatmul(const MatmulArgs& args, const TaskContext& context);
 

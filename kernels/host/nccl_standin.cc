@@ -114,16 +114,13 @@ bool HostCommunicator::Exchange(const TaskContext& context, Publish&& publish, C
 }
 
 Status HostCommunicator::Check(const NcclArgs& args) const {
-  if (args.kind < 0 || args.kind > static_cast<int>(NcclKind::kBarrier)) {
-    return InvalidArgument("unknown collective " + std::to_string(args.kind));
-  }
-  auto kind = static_cast<NcclKind>(args.kind);
+  const NcclKind kind = args.kind;
+  if (kind > NcclKind::kBarrier)
+    return InvalidArgument("unknown collective " + std::to_string(static_cast<int>(kind)));
   if (kind == NcclKind::kBarrier) return Status::Ok();
   if (args.root < 0 || args.root >= options_.world_size)
     return OutOfRange("root " + std::to_string(args.root));
-  bool is_root = args.root == options_.rank;
-  bool reads = kind != NcclKind::kBroadcast || is_root;
-  bool writes = kind != NcclKind::kReduce || is_root;
+  const bool reads = args.Reads(options_.rank), writes = args.Writes(options_.rank);
   if (reads) TANDEM_RETURN_IF_ERROR(CheckView(args.in, "collective input"));
   if (writes) TANDEM_RETURN_IF_ERROR(CheckView(args.out, "collective output"));
   if ((reads && !IsContiguous(args.in)) || (writes && !IsContiguous(args.out))) {
@@ -131,7 +128,7 @@ Status HostCommunicator::Check(const NcclArgs& args) const {
   }
   if (reads && writes) {
     if (args.in.dtype != args.out.dtype) return InvalidArgument("a collective's tensors differ in dtype");
-    int64_t in = CountOf(args.in), out = CountOf(args.out), world_size = options_.world_size;
+    int64_t in = plan::Elements(args.in), out = plan::Elements(args.out), world_size = options_.world_size;
     bool fits = kind == NcclKind::kAllGather       ? out == in * world_size
                 : kind == NcclKind::kReduceScatter ? in == out * world_size
                 : kind == NcclKind::kAllToAll      ? in == out && in % world_size == 0
@@ -150,7 +147,7 @@ Status HostCommunicator::Check(const NcclArgs& args) const {
 }
 
 void HostCommunicator::Run(const NcclArgs& args, const TaskContext& context) {
-  switch (static_cast<NcclKind>(args.kind)) {
+  switch (args.kind) {
     case NcclKind::kAllReduce: AllReduce(args, context, false); break;
     case NcclKind::kReduce: AllReduce(args, context, true); break;
     case NcclKind::kReduceScatter: ReduceScatter(args, context); break;
@@ -167,7 +164,7 @@ void HostCommunicator::Run(const NcclArgs& args, const TaskContext& context) {
 // In each loop below the exchange runs at least once: a collective of no elements still waits for every rank.
 void HostCommunicator::AllReduce(const NcclArgs& args, const TaskContext& context, bool root_only) {
   DType dtype = args.in.dtype;
-  int64_t count = CountOf(args.in), chunk = ChunkElements(dtype, 1), first = 0;
+  int64_t count = plan::Elements(args.in), chunk = ChunkElements(dtype, 1), first = 0;
   bool writes = !root_only || args.root == options_.rank;
   std::vector<const std::byte*> sources(static_cast<size_t>(options_.world_size));
   do {
@@ -188,7 +185,7 @@ void HostCommunicator::AllReduce(const NcclArgs& args, const TaskContext& contex
 
 void HostCommunicator::ReduceScatter(const NcclArgs& args, const TaskContext& context) {
   DType dtype = args.in.dtype;
-  int64_t count = CountOf(args.out), chunk = ChunkElements(dtype, options_.world_size), first = 0;
+  int64_t count = plan::Elements(args.out), chunk = ChunkElements(dtype, options_.world_size), first = 0;
   std::vector<const std::byte*> sources(static_cast<size_t>(options_.world_size));
   do {
     int64_t elements = std::min(chunk, count - first);
@@ -214,7 +211,7 @@ void HostCommunicator::ReduceScatter(const NcclArgs& args, const TaskContext& co
 
 void HostCommunicator::AllGather(const NcclArgs& args, const TaskContext& context) {
   DType dtype = args.in.dtype;
-  int64_t count = CountOf(args.in), chunk = ChunkElements(dtype, 1), first = 0;
+  int64_t count = plan::Elements(args.in), chunk = ChunkElements(dtype, 1), first = 0;
   do {
     int64_t elements = std::min(chunk, count - first);
     bool going = Exchange(
@@ -234,7 +231,7 @@ void HostCommunicator::AllGather(const NcclArgs& args, const TaskContext& contex
 void HostCommunicator::Broadcast(const NcclArgs& args, const TaskContext& context) {
   bool is_root = args.root == options_.rank;
   DType dtype = args.out.dtype;
-  int64_t count = CountOf(args.out), chunk = ChunkElements(dtype, 1), first = 0;
+  int64_t count = plan::Elements(args.out), chunk = ChunkElements(dtype, 1), first = 0;
   do {
     int64_t elements = std::min(chunk, count - first);
     bool going = Exchange(
@@ -252,7 +249,8 @@ void HostCommunicator::Broadcast(const NcclArgs& args, const TaskContext& contex
 
 void HostCommunicator::AllToAll(const NcclArgs& args, const TaskContext& context) {
   DType dtype = args.in.dtype;
-  int64_t count = CountOf(args.in) / options_.world_size, chunk = ChunkElements(dtype, options_.world_size);
+  int64_t count = plan::Elements(args.in) / options_.world_size,
+          chunk = ChunkElements(dtype, options_.world_size);
   // In place, the chunk published in this round is overwritten in this round only: both are at `first`.
   int64_t first = 0;
   do {

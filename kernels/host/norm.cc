@@ -34,7 +34,7 @@ Status CheckNorm(const NormArgs& args) {
       return InvalidArgument("operands of a norm are contiguous and of one shape and dtype");
   }
   TANDEM_RETURN_IF_ERROR(CheckView(args.weight, "norm weight"));
-  if (args.weight.dtype != args.out.dtype || CountOf(args.weight) != args.out.extent.back() ||
+  if (args.weight.dtype != args.out.dtype || plan::Elements(args.weight) != args.out.extent.back() ||
       !IsPacked(args.weight)) {
     return InvalidArgument("a norm's weight is a contiguous row of the output's dtype");
   }
@@ -45,7 +45,7 @@ void RunNorm(const NormArgs& args) {
   const DType type = args.out.dtype;
   const int64_t columns = args.out.extent.back();
   if (columns == 0) return;
-  const int64_t rows = CountOf(args.out) / columns;
+  const int64_t rows = plan::Elements(args.out) / columns;
   thread_local std::vector<float> values, other, weight;  // for their room
   for (std::vector<float>* row : {&values, &other, &weight}) row->resize(static_cast<size_t>(columns));
   ConvertToFloat(args.weight.data, type, 1, columns, weight.data());

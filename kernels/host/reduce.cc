@@ -96,8 +96,8 @@ Result<BoxReduce> PrepareReduce(const ReduceArgs& args) {
   if (args.has_bias) {
     TANDEM_RETURN_IF_ERROR(CheckView(args.bias, "bias"));
     int64_t last = args.dst.extent.empty() ? 1 : args.dst.extent.back();
-    if (CountOf(args.bias) != last || !IsFloating(args.bias.dtype)) {
-      return InvalidArgument("bias of " + std::to_string(CountOf(args.bias)) +
+    if (plan::Elements(args.bias) != last || !IsFloating(args.bias.dtype)) {
+      return InvalidArgument("bias of " + std::to_string(plan::Elements(args.bias)) +
                              " elements for a last dimension of " + std::to_string(last));
     }
     bias.data = args.bias.data;
@@ -113,7 +113,7 @@ Result<BoxReduce> PrepareReduce(const ReduceArgs& args) {
   }
   if (args.has_result_scale) {
     TANDEM_RETURN_IF_ERROR(CheckView(args.result_scale, "result scale"));
-    if (CountOf(args.result_scale) != 1 || args.result_scale.dtype != DType::kF32) {
+    if (plan::Elements(args.result_scale) != 1 || args.result_scale.dtype != DType::kF32) {
       return InvalidArgument("the result scale is one f32");
     }
     reduce.result_scale = args.result_scale.data;

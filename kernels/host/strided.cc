@@ -4,22 +4,6 @@
 
 namespace tandem::host {
 
-int64_t CountOf(const DeviceView& view) {
-  int64_t count = 1;
-  for (int64_t extent : view.extent) count *= extent;
-  return count;
-}
-
-bool IsContiguous(const DeviceView& view) {
-  if (CountOf(view) == 0) return true;
-  int64_t expected = 1;
-  for (size_t d = view.extent.size(); d-- > 0;) {
-    if (view.extent[d] != 1 && view.stride[d] != expected) return false;
-    expected *= view.extent[d];
-  }
-  return true;
-}
-
 Status CheckView(const DeviceView& view, const char* name) {
   if (view.extent.size() != view.stride.size()) {
     return InvalidArgument(std::string(name) + ": " + std::to_string(view.extent.size()) + " extents and " +
@@ -46,7 +30,7 @@ Result<StridedBox> MakeStridedBox(std::span<const DeviceView* const> views) {
   }
   StridedBox box;
   box.views = static_cast<int>(views.size());
-  box.count = CountOf(*views[0]);
+  box.count = plan::Elements(*views[0]);
   for (size_t d = 0; d < extent.size(); ++d) {
     if (extent[d] == 1) continue;
     bool merges = box.dims > 0;

@@ -31,10 +31,6 @@ struct StridedBox {
   int64_t inner_stride(int view) const { return stride[view][dims - 1]; }
 };
 
-// Elements of a view; extents must not be negative.
-int64_t CountOf(const DeviceView& view);
-// True when the view's elements are adjacent in the order of the view's dimensions.
-bool IsContiguous(const DeviceView& view);
 // INVALID_ARGUMENT unless extent and stride have equal lengths, extents are not negative, and the dtype is
 // known; and, where there are elements, the address is set.
 Status CheckView(const DeviceView& view, const char* name);

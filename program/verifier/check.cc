@@ -2,23 +2,11 @@
 #include <algorithm>
 #include <string>
 
+#include "program/step_fields.h"
 #include "program/verifier/graph.h"
-#include "program/views.h"
 
 namespace tandem::plan::verify {
 namespace {
-
-int64_t CountOf(const View& view) {
-  int64_t count = 1;
-  for (int64_t extent : view.extent) count *= extent;
-  return count;
-}
-
-int64_t LeadingRows(const View& view) {
-  int64_t rows = 1;
-  for (size_t d = 0; d + 1 < view.extent.size(); ++d) rows *= view.extent[d];
-  return rows;
-}
 
 class ProgramChecker {
  public:
@@ -29,7 +17,7 @@ class ProgramChecker {
     for (size_t s = 0; s < program_.steps.size(); ++s) {
       const Step& step = program_.steps[s];
       Status status = CheckPlace(step, s);
-      if (status.ok()) status = CheckWork(step, /*nested=*/false);
+      if (status.ok()) status = CheckWork(step);
       if (status.ok()) continue;
       return Refuse(
           status.detail().reason.empty() ? "MALFORMED" : status.detail().reason,
@@ -76,18 +64,43 @@ class ProgramChecker {
     return {};
   }
 
-  Status CheckCopy(const View& src, const View& dst) const {
-    TANDEM_RETURN_IF_ERROR(CheckView(src, "source"));
-    TANDEM_RETURN_IF_ERROR(CheckWritten(dst, "destination"));
-    if (src.extent != dst.extent) return InvalidArgument("source and destination have different extents");
-    if (src.dtype != dst.dtype) return InvalidArgument("source and destination have different dtypes");
+  // The views of a step's work, each by itself.
+  template <class Work>
+  Status CheckViews(const Work& work) const {
+    return ForEachView(
+        [this](const char* name, ViewUse use, const View& view) {
+          return use == ViewUse::kWrite ? CheckWritten(view, name) : CheckView(view, name);
+        },
+        work);
+  }
+
+  Status Check(const NopStep&) const { return {}; }
+  Status Check(const SignalStep& signal) const { return CheckSignal(signal.to_rank, signal.index); }
+  Status Check(const WaitStep& wait) const { return CheckSignal(wait.from_rank, wait.index); }
+
+  // A copy, or the send of a transfer group.
+  template <class Move>
+  Status CheckMove(const Move& move) const {
+    TANDEM_RETURN_IF_ERROR(CheckViews(move));
+    if (move.src.extent != move.dst.extent)
+      return InvalidArgument("source and destination have different extents");
+    if (move.src.dtype != move.dst.dtype)
+      return InvalidArgument("source and destination have different dtypes");
+    return {};
+  }
+  Status Check(const CopyStep& copy) const { return CheckMove(copy); }
+  Status Check(const TransferGroupStep& group) const {
+    for (const TransferPart& part : group.parts) {
+      TANDEM_RETURN_IF_ERROR(CheckSignal(part.peer, part.index));
+      if (!part.send) continue;
+      TANDEM_RETURN_IF_ERROR(CheckMove(part));
+      if (part.dst.ref.rank != part.peer) return InvalidArgument("a send's destination is not its peer's");
+    }
     return {};
   }
 
-  Status CheckMatmul(const MatmulStep& m) const {
-    TANDEM_RETURN_IF_ERROR(CheckView(m.a, "A"));
-    TANDEM_RETURN_IF_ERROR(CheckView(m.b, "B"));
-    TANDEM_RETURN_IF_ERROR(CheckWritten(m.c, "C"));
+  Status Check(const MatmulStep& m) const {
+    TANDEM_RETURN_IF_ERROR(CheckViews(m));
     if (m.a.extent.empty() || m.b.extent.size() != 2 || m.c.extent.size() != m.a.extent.size()) {
       return InvalidArgument("operands of the matmul have the wrong number of dimensions");
     }
@@ -95,13 +108,9 @@ class ProgramChecker {
     if (m.a.extent.back() != m.b.extent[0] || m.c.extent.back() != columns || LeadingRows(m.c) != rows) {
       return InvalidArgument("extents of A, B and C do not fit");
     }
-    auto check = [this](bool has, const View& view, const char* name, int64_t one, int64_t other) -> Status {
-      if (!has) return {};
-      TANDEM_RETURN_IF_ERROR(CheckView(view, name));
-      if (CountOf(view) != one && CountOf(view) != other) {
-        return InvalidArgument(std::string(name) + " has " + std::to_string(CountOf(view)) + " elements");
-      }
-      return {};
+    auto check = [](bool has, const View& view, const char* name, int64_t one, int64_t other) -> Status {
+      if (!has || Elements(view) == one || Elements(view) == other) return {};
+      return InvalidArgument(std::string(name) + " has " + std::to_string(Elements(view)) + " elements");
     };
     if (m.block_scales) {
       TANDEM_RETURN_IF_ERROR(CheckBlockScales(m, rows, columns));
@@ -110,14 +119,11 @@ class ProgramChecker {
       TANDEM_RETURN_IF_ERROR(check(m.has_scale_b, m.scale_b, "scale of B", 1, columns));
     }
     TANDEM_RETURN_IF_ERROR(check(m.has_bias, m.bias, "bias", columns, columns));
-    TANDEM_RETURN_IF_ERROR(check(m.has_result_scale, m.result_scale, "result scale", 1, 1));
-    return m.has_chunk_signals ? CheckView(m.chunk_signals, "chunk signals") : Status();
+    return check(m.has_result_scale, m.result_scale, "result scale", 1, 1);
   }
 
   Status CheckBlockScales(const MatmulStep& m, int64_t rows, int64_t columns) const {
     if (!m.has_scale_a || !m.has_scale_b) return InvalidArgument("scales by blocks of one operand alone");
-    TANDEM_RETURN_IF_ERROR(CheckView(m.scale_a, "scale of A"));
-    TANDEM_RETURN_IF_ERROR(CheckView(m.scale_b, "scale of B"));
     const int64_t blocks = (m.a.extent.back() + kScaleBlock - 1) / kScaleBlock;
     if (m.scale_a.extent.empty() || m.scale_a.extent.back() != blocks || LeadingRows(m.scale_a) != rows) {
       return InvalidArgument("scale of A has not one element for each row and block of K");
@@ -132,60 +138,44 @@ class ProgramChecker {
     return {};
   }
 
-  Status CheckReduce(const ReduceStep& r) const {
-    TANDEM_RETURN_IF_ERROR(CheckWritten(r.dst, "destination"));
+  Status Check(const ReduceStep& r) const {
+    TANDEM_RETURN_IF_ERROR(CheckViews(r));
     if (r.sources.empty()) return InvalidArgument("reduces nothing");
     for (const View& source : r.sources) {
-      TANDEM_RETURN_IF_ERROR(CheckView(source, "source"));
       if (source.extent != r.dst.extent)
         return InvalidArgument("sources and destination have different extents");
     }
-    if (r.has_bias) {
-      TANDEM_RETURN_IF_ERROR(CheckView(r.bias, "bias"));
-      if (r.dst.extent.empty() || CountOf(r.bias) != r.dst.extent.back())
-        return InvalidArgument("bias does not fit");
-    }
-    if (r.has_result_scale) {
-      TANDEM_RETURN_IF_ERROR(CheckView(r.result_scale, "result scale"));
-      if (CountOf(r.result_scale) != 1) return InvalidArgument("result scale is not one element");
-    }
+    if (r.has_bias && (r.dst.extent.empty() || Elements(r.bias) != r.dst.extent.back()))
+      return InvalidArgument("bias does not fit");
+    if (r.has_result_scale && Elements(r.result_scale) != 1)
+      return InvalidArgument("result scale is not one element");
     return {};
   }
 
-  Status CheckNorm(const NormStep& n) const {
-    TANDEM_RETURN_IF_ERROR(CheckView(n.sum, "sum"));
-    TANDEM_RETURN_IF_ERROR(CheckView(n.weight, "norm weight"));
-    TANDEM_RETURN_IF_ERROR(CheckWritten(n.out, "output"));
-    std::vector<const View*> same = {&n.sum};
-    if (n.has_residual) {
-      TANDEM_RETURN_IF_ERROR(CheckView(n.residual, "residual"));
-      TANDEM_RETURN_IF_ERROR(CheckWritten(n.residual_out, "residual output"));
-      same.insert(same.end(), {&n.residual, &n.residual_out});
-    }
+  Status Check(const NormStep& n) const {
+    TANDEM_RETURN_IF_ERROR(CheckViews(n));
     if (n.out.extent.empty() || n.weight.extent != std::vector<int64_t>{n.out.extent.back()})
       return InvalidArgument("the norm's weight does not fit");
-    for (const View* view : same) {
-      if (view->extent != n.out.extent || view->dtype != n.out.dtype || !IsContiguous(*view))
-        return InvalidArgument("views of a norm are contiguous and of one shape and dtype");
-    }
-    if (n.weight.dtype != n.out.dtype || !IsContiguous(n.weight) || !IsContiguous(n.out))
-      return InvalidArgument("views of a norm are contiguous and of one shape and dtype");
-    return {};
+    return ForEachView(
+        [&n](const char*, ViewUse, const View& view) -> Status {
+          const bool shaped = &view == &n.weight || view.extent == n.out.extent;
+          if (shaped && view.dtype == n.out.dtype && IsContiguous(view)) return {};
+          return InvalidArgument("views of a norm are contiguous and of one shape and dtype");
+        },
+        n);
   }
 
-  Status CheckNccl(const NcclStep& n) const {
+  Status Check(const NcclStep& n) const {
+    if (nested_) return InvalidArgument("a kernel's expansion cannot call NCCL");
     if (n.root < 0 || n.root >= program_.world_size) return InvalidArgument("root is no rank");
-    if (n.kind == NcclKind::kBarrier) return {};
     for (const View* view : {&n.in, &n.out}) {
-      // Broadcast's in and reduce's out mean something on the root only.
-      if (view == &n.in && n.kind == NcclKind::kBroadcast && program_.rank != n.root) continue;
-      if (view == &n.out && n.kind == NcclKind::kReduce && program_.rank != n.root) continue;
+      if (view == &n.in ? !n.Reads(program_.rank) : !n.Writes(program_.rank)) continue;
       TANDEM_RETURN_IF_ERROR(CheckWritten(*view, view == &n.in ? "input" : "output"));
       if (view->ref.rank != program_.rank)
         return InvalidArgument("a collective of NCCL works on own memory only");
       if (BoxOf(*view)->rank != 0) return InvalidArgument("a collective of NCCL needs contiguous buffers");
     }
-    int64_t in = CountOf(n.in), out = CountOf(n.out), world = program_.world_size;
+    int64_t in = Elements(n.in), out = Elements(n.out), world = program_.world_size;
     bool fits = true;
     switch (n.kind) {
       case NcclKind::kAllReduce: fits = in == out; break;
@@ -199,44 +189,29 @@ class ProgramChecker {
     return fits ? Status() : InvalidArgument("input and output of the collective do not fit");
   }
 
-  Status CheckWork(const Step& step, bool nested) {
-    if (auto* copy = std::get_if<CopyStep>(&step.work)) return CheckCopy(copy->src, copy->dst);
-    if (auto* signal = std::get_if<SignalStep>(&step.work))
-      return CheckSignal(signal->to_rank, signal->index);
-    if (auto* wait = std::get_if<WaitStep>(&step.work)) return CheckSignal(wait->from_rank, wait->index);
-    if (auto* matmul = std::get_if<MatmulStep>(&step.work)) return CheckMatmul(*matmul);
-    if (auto* reduce = std::get_if<ReduceStep>(&step.work)) return CheckReduce(*reduce);
-    if (auto* norm = std::get_if<NormStep>(&step.work)) return CheckNorm(*norm);
-    if (auto* group = std::get_if<TransferGroupStep>(&step.work)) {
-      for (const TransferPart& part : group->parts) {
-        TANDEM_RETURN_IF_ERROR(CheckSignal(part.peer, part.index));
-        if (!part.send) continue;
-        TANDEM_RETURN_IF_ERROR(CheckCopy(part.src, part.dst));
-        if (part.dst.ref.rank != part.peer) return InvalidArgument("a send's destination is not its peer's");
-      }
-      return {};
+  Status Check(const CollectiveStep& collective) {
+    if (nested_) return InvalidArgument("a kernel's expansion holds another kernel");
+    nested_ = true;
+    first_signal_ = collective.first_signal;
+    last_signal_ = collective.first_signal + collective.signal_count;
+    Status status;
+    for (size_t i = 0; i < collective.expansion.size() && status.ok(); ++i) {
+      status = CheckWork(collective.expansion[i]);
+      if (!status.ok()) status = status.WithContext("expansion step " + std::to_string(i));
     }
-    if (auto* nccl = std::get_if<NcclStep>(&step.work)) {
-      return nested ? InvalidArgument("a kernel's expansion cannot call NCCL") : CheckNccl(*nccl);
-    }
-    if (auto* collective = std::get_if<CollectiveStep>(&step.work)) {
-      if (nested) return InvalidArgument("a kernel's expansion holds another kernel");
-      first_signal_ = collective->first_signal;
-      last_signal_ = collective->first_signal + collective->signal_count;
-      Status status;
-      for (size_t i = 0; i < collective->expansion.size() && status.ok(); ++i) {
-        status = CheckWork(collective->expansion[i], true);
-        if (!status.ok()) status = status.WithContext("expansion step " + std::to_string(i));
-      }
-      first_signal_ = 0;
-      last_signal_ = kSignalsPerWriter;
-      return status;
-    }
-    return {};
+    nested_ = false;
+    first_signal_ = 0;
+    last_signal_ = kSignalsPerWriter;
+    return status;
+  }
+
+  Status CheckWork(const Step& step) {
+    return std::visit([this](const auto& work) { return Check(work); }, step.work);
   }
 
   const RankProgram& program_;
   const VerifyContext& context_;
+  bool nested_ = false;                                     // within a collective
   int first_signal_ = 0, last_signal_ = kSignalsPerWriter;  // what the step at hand may use
 };
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "program/step_fields.h"
 #include "program/text.h"
 #include "program/verifier/graph.h"
 
@@ -84,29 +85,18 @@ std::string WhyNotLocal(const View& view, int rank) {
   return {};
 }
 
-// Why `step` is not work on the rank's own operands and bulk area; empty if it is.
+// Why `step` is not work on the rank's own operands and bulk area alone; empty if it is.
 std::string WhyNotLocal(const Step& step, int rank) {
-  std::vector<const View*> views;
-  if (auto* copy = std::get_if<CopyStep>(&step.work)) {
-    views = {&copy->src, &copy->dst};
-  } else if (auto* reduce = std::get_if<ReduceStep>(&step.work)) {
-    for (const View& source : reduce->sources) views.push_back(&source);
-    views.push_back(&reduce->dst);
-  } else if (auto* matmul = std::get_if<MatmulStep>(&step.work)) {
-    if (matmul->has_chunk_signals) return "waits for the caller's words";
-    views = {&matmul->a, &matmul->b, &matmul->c};
-    if (matmul->has_scale_a) views.push_back(&matmul->scale_a);
-    if (matmul->has_scale_b) views.push_back(&matmul->scale_b);
-  } else if (auto* norm = std::get_if<NormStep>(&step.work)) {
-    views = {&norm->sum, &norm->weight, &norm->out};
-    if (norm->has_residual) views.insert(views.end(), {&norm->residual, &norm->residual_out});
-  } else if (!std::holds_alternative<NopStep>(step.work)) {
-    return "meets a peer outside the kernel";
-  }
-  for (const View* view : views) {
-    if (std::string why = WhyNotLocal(*view, rank); !why.empty()) return why;
-  }
-  return {};
+  if (MeetsPeers(step)) return "meets a peer outside the kernel";
+  const auto* matmul = std::get_if<MatmulStep>(&step.work);
+  if (matmul != nullptr && matmul->has_chunk_signals) return "waits for the caller's words";
+  std::string why;
+  const auto look = [&](const char*, ViewUse, const View& view) {
+    if (why.empty()) why = WhyNotLocal(view, rank);
+    return Status::Ok();
+  };
+  (void)std::visit([&](const auto& work) { return ForEachView(look, work); }, step.work);
+  return why;
 }
 
 }  // namespace
@@ -123,7 +113,7 @@ Status CheckOneKernel(std::span<const RankProgram> programs) {
         if (++kernels > 1) return NotOneKernel(program, s, "a second kernel that meets peers");
         continue;
       }
-      if (std::string why = WhyNotLocal(step, program.rank); !why.empty())
+      if (const std::string why = WhyNotLocal(step, program.rank); !why.empty())
         return NotOneKernel(program, s, why);
     }
     if (kernels == 0 && programs.size() > 1) {

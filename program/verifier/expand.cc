@@ -4,6 +4,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "program/step_fields.h"
 #include "program/verifier/graph.h"
 
 namespace tandem::plan::verify {
@@ -156,9 +157,6 @@ class Expander {
     return {};
   }
 
-  Status Read(const View& view, uint32_t event) { return AddAccess(view, false, event, event); }
-  Status Write(const View& view, uint32_t event) { return AddAccess(view, true, event, event); }
-
   bool SameMemory(const View& a, const View& b) const {
     if (a.ref.space != b.ref.space || a.ref.rank != b.ref.rank) return false;
     auto root = [this](uint16_t slot) {
@@ -180,10 +178,41 @@ class Expander {
     return Refuse("RACE", Here() + " reads bytes that it writes");
   }
 
-  Status AddCopy(const View& src, const View& dst, uint32_t event) {
-    TANDEM_RETURN_IF_ERROR(CheckOverlap(src, dst, true));
-    TANDEM_RETURN_IF_ERROR(Read(src, event));
-    return Write(dst, event);
+  static bool MayBeInPlace(const MatmulStep&, const View&, const View&) { return false; }
+  static bool MayBeInPlace(const ReduceStep& sum, const View& read, const View&) {
+    return &read != &sum.bias && &read != &sum.result_scale;
+  }
+  static bool MayBeInPlace(const NormStep& norm, const View& read, const View& written) {
+    return (&read == &norm.sum && &written == &norm.out) ||
+           (&read == &norm.residual && &written == &norm.residual_out);
+  }
+  template <class Move>
+  static bool MayBeInPlace(const Move&, const View&, const View&) {
+    return true;
+  }
+
+  // The reads and writes of a step's work at `event`; none may meet another one's writes.
+  template <class Work>
+  Status AddAccesses(const Work& work, uint32_t event) {
+    std::vector<const View*> written;
+    TANDEM_RETURN_IF_ERROR(ForEachView(
+        [&](const char*, ViewUse use, const View& view) {
+          if (use == ViewUse::kWrite) written.push_back(&view);
+          return Status::Ok();
+        },
+        work));
+    for (size_t i = 1; i < written.size(); ++i)
+      TANDEM_RETURN_IF_ERROR(CheckOverlap(*written[i], *written[i - 1], false));
+    TANDEM_RETURN_IF_ERROR(ForEachView(
+        [&](const char*, ViewUse use, const View& view) -> Status {
+          if (use == ViewUse::kWrite) return {};
+          for (const View* to : written)
+            TANDEM_RETURN_IF_ERROR(CheckOverlap(view, *to, MayBeInPlace(work, view, *to)));
+          return AddAccess(view, false, event, event);
+        },
+        work));
+    for (const View* to : written) TANDEM_RETURN_IF_ERROR(AddAccess(*to, true, event, event));
+    return {};
   }
 
   Status AddSignal(int to, int index, Signal signal) {
@@ -196,59 +225,8 @@ class Expander {
     return {};
   }
 
-  Status AddMatmul(const MatmulStep& m) {
-    const uint32_t event = Advance();
-    std::vector<const View*> reads = {&m.a, &m.b};
-    if (m.has_scale_a) reads.push_back(&m.scale_a);
-    if (m.has_scale_b) reads.push_back(&m.scale_b);
-    if (m.has_bias) reads.push_back(&m.bias);
-    if (m.has_result_scale) reads.push_back(&m.result_scale);
-    if (m.has_chunk_signals) reads.push_back(&m.chunk_signals);
-    for (const View* view : reads) {
-      TANDEM_RETURN_IF_ERROR(CheckOverlap(*view, m.c, false));
-      TANDEM_RETURN_IF_ERROR(Read(*view, event));
-    }
-    return Write(m.c, event);
-  }
-
-  Status AddReduce(const ReduceStep& r) {
-    const uint32_t event = Advance();
-    for (const View& source : r.sources) {
-      TANDEM_RETURN_IF_ERROR(CheckOverlap(source, r.dst, true));
-      TANDEM_RETURN_IF_ERROR(Read(source, event));
-    }
-    for (const View* view :
-         {r.has_bias ? &r.bias : nullptr, r.has_result_scale ? &r.result_scale : nullptr}) {
-      if (view == nullptr) continue;
-      TANDEM_RETURN_IF_ERROR(CheckOverlap(*view, r.dst, false));
-      TANDEM_RETURN_IF_ERROR(Read(*view, event));
-    }
-    return Write(r.dst, event);
-  }
-
-  Status AddNorm(const NormStep& n) {
-    const uint32_t event = Advance();
-    std::vector<const View*> reads = {&n.sum, &n.weight};
-    std::vector<const View*> writes = {&n.out};
-    if (n.has_residual) {
-      reads.push_back(&n.residual);
-      writes.push_back(&n.residual_out);
-    }
-    for (const View* written : writes) {
-      for (const View* read : reads) {
-        const bool in_place =
-            (read == &n.sum && written == &n.out) || (read == &n.residual && written == &n.residual_out);
-        TANDEM_RETURN_IF_ERROR(CheckOverlap(*read, *written, in_place));
-      }
-    }
-    if (n.has_residual) TANDEM_RETURN_IF_ERROR(CheckOverlap(n.residual_out, n.out, false));
-    for (const View* read : reads) TANDEM_RETURN_IF_ERROR(Read(*read, event));
-    for (const View* written : writes) TANDEM_RETURN_IF_ERROR(Write(*written, event));
-    return {};
-  }
-
   // Sends run beside one another: the first on the lane's chain, the others on chains of their own.
-  Status AddTransferGroup(const TransferGroupStep& group) {
+  Status AddWork(const TransferGroupStep& group) {
     const uint32_t begin = Advance();
     std::vector<uint32_t> others, signals;
     int sends = 0;
@@ -266,7 +244,7 @@ class Expander {
         Link(copy, signal);
         others.push_back(signal);
       }
-      TANDEM_RETURN_IF_ERROR(AddCopy(part.src, part.dst, copy));
+      TANDEM_RETURN_IF_ERROR(AddAccesses(part, copy));
       TANDEM_RETURN_IF_ERROR(AddSignal(part.peer, part.index, {signal, begin, kNone}));
       signals.push_back(static_cast<uint32_t>(Word(part.peer, rank_, part.index)));
     }
@@ -281,12 +259,10 @@ class Expander {
     return {};
   }
 
-  Status AddNccl(const NcclStep& n) {
+  Status AddWork(const NcclStep& n) {
     const uint32_t begin = Advance(), end = Advance();
     nccl_[rank_].push_back({begin, end, step_, &n});
-    if (n.kind == NcclKind::kBarrier) return {};
-    const bool reads = n.kind != NcclKind::kBroadcast || rank_ == n.root;
-    const bool writes = n.kind != NcclKind::kReduce || rank_ == n.root;
+    const bool reads = n.Reads(rank_), writes = n.Writes(rank_);
     if (reads) TANDEM_RETURN_IF_ERROR(AddAccess(n.in, false, begin, end));
     if (writes) TANDEM_RETURN_IF_ERROR(AddAccess(n.out, true, begin, end));
     if (!reads || !writes || !SameMemory(n.in, n.out) || !Intersect(*BoxOf(n.in), *BoxOf(n.out))) return {};
@@ -300,24 +276,24 @@ class Expander {
     return allowed ? Status() : Refuse("RACE", Here() + " reads bytes that it writes");
   }
 
-  Status AddWork(const Step& step) {
-    if (auto* copy = std::get_if<CopyStep>(&step.work)) return AddCopy(copy->src, copy->dst, Advance());
-    if (auto* signal = std::get_if<SignalStep>(&step.work)) {
-      return AddSignal(signal->to_rank, signal->index, {Advance(), kNone, kNone});
-    }
-    if (auto* wait = std::get_if<WaitStep>(&step.work)) {
-      waits_.push_back({Word(rank_, wait->from_rank, wait->index), Advance(), false, kNone, kNone});
-      return {};
-    }
-    if (auto* matmul = std::get_if<MatmulStep>(&step.work)) return AddMatmul(*matmul);
-    if (auto* reduce = std::get_if<ReduceStep>(&step.work)) return AddReduce(*reduce);
-    if (auto* norm = std::get_if<NormStep>(&step.work)) return AddNorm(*norm);
-    if (auto* group = std::get_if<TransferGroupStep>(&step.work)) return AddTransferGroup(*group);
-    if (auto* nccl = std::get_if<NcclStep>(&step.work)) return AddNccl(*nccl);
-    if (auto* collective = std::get_if<CollectiveStep>(&step.work)) {
-      for (const Step& inner : collective->expansion) TANDEM_RETURN_IF_ERROR(AddWork(inner));
-    }
+  Status AddWork(const NopStep&) { return {}; }
+  Status AddWork(const SignalStep& signal) {
+    return AddSignal(signal.to_rank, signal.index, {Advance(), kNone, kNone});
+  }
+  Status AddWork(const WaitStep& wait) {
+    waits_.push_back({Word(rank_, wait.from_rank, wait.index), Advance(), false, kNone, kNone});
     return {};
+  }
+  Status AddWork(const CollectiveStep& collective) {
+    for (const Step& inner : collective.expansion) TANDEM_RETURN_IF_ERROR(AddWork(inner));
+    return {};
+  }
+  Status AddWork(const CopyStep& copy) { return AddAccesses(copy, Advance()); }
+  Status AddWork(const MatmulStep& matmul) { return AddAccesses(matmul, Advance()); }
+  Status AddWork(const ReduceStep& sum) { return AddAccesses(sum, Advance()); }
+  Status AddWork(const NormStep& norm) { return AddAccesses(norm, Advance()); }
+  Status AddWork(const Step& step) {
+    return std::visit([this](const auto& work) { return AddWork(work); }, step.work);
   }
 
   Status JoinSignals() {
@@ -358,10 +334,7 @@ class Expander {
         const View& theirs = b.kind == NcclKind::kBroadcast ? b.out : b.in;
         bool same = a.kind == b.kind && a.root == b.root && a.reduce_op == b.reduce_op;
         if (same && a.kind != NcclKind::kBarrier) {
-          int64_t x = 1, y = 1;
-          for (int64_t extent : mine.extent) x *= extent;
-          for (int64_t extent : theirs.extent) y *= extent;
-          same = x == y && mine.dtype == theirs.dtype;
+          same = Elements(mine) == Elements(theirs) && mine.dtype == theirs.dtype;
         }
         if (!same) {
           return Refuse("MALFORMED", Describe(graph_.programs, rank, own.step, -1) + " and " +

@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "program/step_fields.h"
 #include "program/verifier/graph.h"
 
 namespace tandem::plan {
@@ -42,13 +43,14 @@ namespace {
 bool IsOwnProduct(const Step& step, int rank) {
   const auto* matmul = std::get_if<MatmulStep>(&step.work);
   if (matmul == nullptr) return false;
-  const auto is_own = [rank](bool is_used, const View& view) {
-    return !is_used || (view.ref.space == Space::kOperand && view.ref.rank == rank);
-  };
-  return is_own(true, matmul->a) && is_own(true, matmul->b) && is_own(true, matmul->c) &&
-         is_own(matmul->has_scale_a, matmul->scale_a) && is_own(matmul->has_scale_b, matmul->scale_b) &&
-         is_own(matmul->has_bias, matmul->bias) && is_own(matmul->has_result_scale, matmul->result_scale) &&
-         is_own(matmul->has_chunk_signals, matmul->chunk_signals);
+  bool own = true;
+  (void)ForEachView(
+      [&](const char*, ViewUse, const View& view) {
+        own = own && view.ref.space == Space::kOperand && view.ref.rank == rank;
+        return Status::Ok();
+      },
+      *matmul);
+  return own;
 }
 
 // Without a step on any rank, or with a product of each rank's own operands alone, a launch takes no epoch

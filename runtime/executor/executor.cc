@@ -1,8 +1,11 @@
 #include "runtime/executor/executor.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
+#include <variant>
 
 #include "program/packet_layout.h"
 #include "runtime/executor/operation.h"
@@ -13,16 +16,22 @@ namespace {
 // Sets of addresses of a fused matmul, a parity of epochs, that something is kept for: some kilobytes each.
 constexpr size_t kMaxKeptSets = 64;
 
+template <class... Functions>
+struct Overloaded : Functions... {
+  using Functions::operator()...;
+};
+template <class... Functions>
+Overloaded(Functions...) -> Overloaded<Functions...>;
+
 }  // namespace
 
 CompiledProgram::KernelWords CompiledProgram::WordsOf(const CollectiveArgs& kernel) {
-  if (kernel.skinny) {
+  if (const auto* skinny = kernel.As<SkinnyArgs>()) {
     // Two ranks that sum in one step use the first half alone.
-    const SkinnyLayout& layout = kernel.skinny->layout;
-    return {layout.one_step ? layout.ctas() : layout.words(), 1};
+    return {skinny->layout.one_step ? skinny->layout.ctas() : skinny->layout.words(), 1};
   }
-  if (!kernel.parts.empty()) return {};
-  return {kernel.blocks, kernel.word_stride};
+  if (const auto* phases = kernel.As<PhasesArgs>()) return {kernel.blocks, phases->word_stride};
+  return {};
 }
 
 uint8_t CompiledProgram::AwaitedRanks(const std::function<bool(uint32_t word)>& arrived) const {
@@ -32,56 +41,57 @@ uint8_t CompiledProgram::AwaitedRanks(const std::function<bool(uint32_t word)>& 
     if ((mask & writer) == 0 && !arrived(word)) mask |= writer;
   };
   for (size_t i = 0; i < operations_.size(); ++i) {
-    const Operation& operation = operations_[i];
-    if (operation.kind == Operation::Kind::kWaitSignal) look(operation.word);
-    if (operation.collective == nullptr || !operation.uses_kernel) continue;
-    const KernelWords words = WordsOf(*operation.collective);
-    for (const Operation::WordPatch& first : operation.words) {
-      for (int w = 0; w < words.count && first.reader == rank_; ++w)
+    if (const auto* wait = operations_[i]->As<Operation::WaitSignal>()) look(wait->word);
+    const Operation::Kernel* kernel = operations_[i]->RunningKernel();
+    if (kernel == nullptr) continue;
+    const KernelWords words = WordsOf(kernel->args);
+    for (const auto& first : kernel->words) {
+      for (int w = 0; w < words.count && first.rank == rank_; ++w)
         look(first.word + static_cast<uint32_t>(w * words.stride));
     }
-    i += operation.expansion;  // the kernel runs in its place
+    i += kernel->expansion;  // the kernel runs in its place
   }
   return mask & static_cast<uint8_t>(~(1u << rank_));
 }
 
 std::span<const uint32_t> CompiledProgram::ChunkSignals(std::span<const SlotAddress> slots) const {
-  for (const Operation& operation : operations_) {
-    if (operation.chunk_signals == nullptr) continue;
-    for (const Patch& patch : operation.patches) {
-      const bool words = patch.target == operation.chunk_signals.get();
+  for (const auto& operation : operations_) {
+    const auto* product = operation->As<MatmulArgs>();
+    if (product == nullptr || !product->has_chunk_signals) continue;
+    for (const Patch& patch : operation->patches) {
+      const bool words = patch.target == &product->chunk_signals.data;
       if (!words || patch.space != plan::Space::kOperand || patch.slot >= slots.size()) continue;
       const std::byte* base = slots[patch.slot].own;
       if (patch.rank != rank_ || base == nullptr) return {};
-      return {reinterpret_cast<const uint32_t*>(base + patch.offset),
-              static_cast<size_t>(operation.matmul->chunks)};
+      return {reinterpret_cast<const uint32_t*>(base + patch.offset), static_cast<size_t>(product->chunks())};
     }
   }
   return {};
 }
 
 bool CompiledProgram::AwaitsPackets() const {
-  return std::any_of(operations_.begin(), operations_.end(), [](const Operation& operation) {
-    return operation.collective != nullptr && operation.uses_kernel && !operation.collective->packets.empty();
+  return std::any_of(operations_.begin(), operations_.end(), [](const auto& operation) {
+    const Operation::Kernel* kernel = operation->RunningKernel();
+    return kernel != nullptr && kernel->args.template As<PacketsArgs>() != nullptr;
   });
 }
 
 uint8_t CompiledProgram::AwaitedPackets(const std::function<bool(uint64_t packet)>& come) const {
-  for (const Operation& operation : operations_) {
-    if (operation.collective == nullptr || !operation.uses_kernel || operation.collective->packets.empty())
-      continue;
-    const CollectiveArgs& args = *operation.collective;
-    const PacketLayout layout{.half_bytes = args.packet_bytes,
+  for (const auto& operation : operations_) {
+    const Operation::Kernel* kernel = operation->RunningKernel();
+    const auto* args = kernel != nullptr ? kernel->args.As<PacketsArgs>() : nullptr;
+    if (args == nullptr) continue;
+    const PacketLayout layout{.half_bytes = args->packet_bytes,
                               .world = world_size_,
-                              .shots = args.exchange == PacketExchange::kTwoShot ? 2 : 1};
+                              .shots = args->exchange == plan::PacketExchange::kTwoShot ? 2 : 1};
     for (int shot = 0; shot < layout.shots; ++shot) {
       uint8_t mask = 0;
       for (int writer = 0; writer < world_size_; ++writer) {
         if (writer == rank_) continue;
         // First every rank's piece for this one, then each writer's sum.
         const auto piece =
-            static_cast<uint64_t>(args.pieces[static_cast<size_t>(shot == 0 ? rank_ : writer)]);
-        const uint64_t packets = PacketLayout::packets_of(piece * DTypeBytes(args.dtype));
+            static_cast<uint64_t>(args->pieces[static_cast<size_t>(shot == 0 ? rank_ : writer)]);
+        const uint64_t packets = PacketLayout::packets_of(piece * DTypeBytes(kernel->args.dtype));
         const uint64_t first = layout.first_packet(shot, writer);
         if (packets > 0 && !(come(first) && come(first + packets - 1)))
           mask |= static_cast<uint8_t>(1u << writer);
@@ -102,9 +112,9 @@ bool CompiledProgram::forks() const {
 }
 
 Status CompiledProgram::Prepare(Backend& backend) {
-  for (Operation& operation : operations_) {
-    if (operation.collective != nullptr) operation.uses_kernel = backend.HasCollective(*operation.collective);
-    if (operation.matmul != nullptr) TANDEM_RETURN_IF_ERROR(backend.PrepareMatmul(*operation.matmul));
+  for (const auto& operation : operations_) {
+    if (auto* kernel = operation->As<Operation::Kernel>()) kernel->runs = backend.HasCollective(kernel->args);
+    if (auto* product = operation->As<MatmulArgs>()) TANDEM_RETURN_IF_ERROR(backend.PrepareMatmul(*product));
   }
   FindFirstKernel(backend);
   return Status::Ok();
@@ -112,26 +122,24 @@ Status CompiledProgram::Prepare(Backend& backend) {
 
 void CompiledProgram::FindFirstKernel(Backend& backend) {
   first_kernel_ = -1;
-  const auto first = std::find_if(operations_.begin(), operations_.end(), [](const Operation& operation) {
+  const auto first = std::find_if(operations_.begin(), operations_.end(), [](const auto& operation) {
     // A collective that no kernel runs is its expansion.
-    const bool none = operation.kind == Operation::Kind::kNop ||
-                      (operation.kind == Operation::Kind::kCollective && !operation.uses_kernel);
-    return operation.lane == 0 && !none;
+    const auto* kernel = operation->template As<Operation::Kernel>();
+    const bool none =
+        operation->template As<Operation::Nop>() != nullptr || (kernel != nullptr && !kernel->runs);
+    return operation->lane == 0 && !none;
   });
   if (first == operations_.end()) return;
+  const Operation& operation = **first;
   bool without_trace = false;
-  switch (first->kind) {
-    case Operation::Kind::kCopy:
-      without_trace = backend.HonoursGuard(first->copy->copy_engine ? Guarded::kCopyEngine : Guarded::kCopy);
-      break;
-    case Operation::Kind::kMatmul: without_trace = backend.HonoursGuard(Guarded::kMatmul); break;
-    case Operation::Kind::kReduce: without_trace = backend.HonoursGuard(Guarded::kReduce); break;
-    case Operation::Kind::kCollective: {
-      const bool multiplies = !first->collective->parts.empty() || first->collective->skinny.has_value();
-      without_trace = backend.HonoursGuard(multiplies ? Guarded::kFused : Guarded::kCollective);
-      break;
-    }
-    default: break;
+  if (const auto* copy = operation.As<CopyArgs>()) {
+    without_trace = backend.HonoursGuard(copy->copy_engine ? Guarded::kCopyEngine : Guarded::kCopy);
+  } else if (operation.As<MatmulArgs>() != nullptr) {
+    without_trace = backend.HonoursGuard(Guarded::kMatmul);
+  } else if (operation.As<ReduceArgs>() != nullptr) {
+    without_trace = backend.HonoursGuard(Guarded::kReduce);
+  } else if (const auto* kernel = operation.As<Operation::Kernel>()) {
+    without_trace = backend.HonoursGuard(kernel->args.Multiplies() ? Guarded::kFused : Guarded::kCollective);
   }
   if (without_trace) first_kernel_ = static_cast<int>(first - operations_.begin());
 }
@@ -145,36 +153,37 @@ Result<Event*> Executor::LaneEvent(int lane, int index) {
   return events[static_cast<size_t>(index)].get();
 }
 
-Status Executor::SetCollective(CompiledProgram::Operation& operation, int rank,
-                               const LaunchContext& context) {
-  CollectiveArgs& args = *operation.collective;
-  for (const auto& word : operation.words) {
-    Word* base = context.signals[word.reader];
+Status Executor::SetKernel(CompiledProgram::Operation& operation, const LaunchContext& context) {
+  auto& kernel = *operation.As<CompiledProgram::Operation::Kernel>();
+  for (const auto& word : kernel.words) {
+    Word* base = context.signals[word.rank];
     if (base == nullptr) {
-      return FailedPrecondition("the signal area of rank " + std::to_string(word.reader) + " is not mapped");
+      return FailedPrecondition("the signal area of rank " + std::to_string(word.rank) + " is not mapped");
     }
     *word.target = base + word.word;
   }
-  for (size_t peer = 0; peer < args.packets.size(); ++peer) {
-    if (context.signals[peer] == nullptr) {
-      return FailedPrecondition("the packets of rank " + std::to_string(peer) + " are not mapped");
+  if (auto* packets = std::get_if<PacketsArgs>(&kernel.args.work)) {
+    for (size_t peer = 0; peer < packets->packets.size(); ++peer) {
+      if (context.signals[peer] == nullptr) {
+        return FailedPrecondition("the packets of rank " + std::to_string(peer) + " are not mapped");
+      }
+      packets->packets[peer] = reinterpret_cast<std::byte*>(context.signals[peer]) + plan::kSignalWordBytes +
+                               (context.epoch & 1) * plan::kPacketHalfBytes;
     }
-    args.packets[peer] = reinterpret_cast<std::byte*>(context.signals[peer]) + plan::kSignalWordBytes +
-                         (context.epoch & 1) * plan::kPacketHalfBytes;
   }
-  args.rank = rank;
-  args.epoch = context.epoch;
-  args.abort_word = context.abort_word;
-  if (!args.parts.empty() || args.skinny) KeepPrepared(operation, context.epoch);
+  kernel.args.epoch = context.epoch;
+  kernel.args.abort_word = context.abort_word;
+  if (kernel.args.Multiplies()) KeepPrepared(operation, context.epoch);
   return Status::Ok();
 }
 
 void Executor::KeepPrepared(CompiledProgram::Operation& operation, uint64_t epoch) {
-  std::vector<const void*>& bound = operation.bound;
+  auto& kernel = *operation.As<CompiledProgram::Operation::Kernel>();
+  std::vector<const void*>& bound = kernel.bound;
   bound.clear();
   for (const auto& patch : operation.patches) bound.push_back(*patch.target);
-  for (const auto& word : operation.words) bound.push_back(*word.target);
-  auto& sets = operation.kept[epoch & 1];
+  for (const auto& word : kernel.words) bound.push_back(*word.target);
+  auto& sets = kernel.kept[epoch & 1];
   auto set = std::find_if(sets.begin(), sets.end(), [&](const auto& each) { return each.bound == bound; });
   if (set == sets.end()) {
     if (sets.size() < kMaxKeptSets) {
@@ -187,7 +196,7 @@ void Executor::KeepPrepared(CompiledProgram::Operation& operation, uint64_t epoc
     set->bound = bound;
   }
   set->used = epoch;
-  operation.collective->prepared = &set->prepared;
+  kernel.args.prepared = &set->prepared;
 }
 
 Status Executor::Enqueue(CompiledProgram& program, const LaunchContext& context) {
@@ -231,7 +240,7 @@ Status Executor::CheckContext(const CompiledProgram& program, const LaunchContex
 
 Status Executor::Bind(const CompiledProgram& program, CompiledProgram::Operation& operation,
                       const LaunchContext& context) {
-  using Kind = CompiledProgram::Operation::Kind;
+  using Operation = CompiledProgram::Operation;
   for (const auto& patch : operation.patches) {
     std::byte* base = nullptr;
     switch (patch.space) {
@@ -246,71 +255,128 @@ Status Executor::Bind(const CompiledProgram& program, CompiledProgram::Operation
     // An empty tensor may be bound to nothing; the kernels refuse a null address where there are elements.
     *patch.target = base == nullptr ? nullptr : base + patch.offset;
   }
-  if (operation.copy != nullptr) operation.copy->guard = context.guard;
-  if (operation.matmul != nullptr) operation.matmul->guard = context.guard;
-  if (operation.reduce != nullptr) operation.reduce->guard = context.guard;
-  if (operation.collective != nullptr) operation.collective->guard = context.guard;
-  if (operation.chunk_signals != nullptr) {
-    if (*operation.chunk_signals == nullptr) return InvalidArgument("the chunk signals are not bound");
-    operation.matmul->chunk_signals = reinterpret_cast<const uint32_t*>(*operation.chunk_signals);
-    operation.matmul->abort_word = context.abort_word;
+  if (auto* kernel = operation.As<Operation::Kernel>()) {
+    kernel->args.guard = context.guard;
+    return kernel->runs ? SetKernel(operation, context) : Status::Ok();
   }
-  if (operation.collective != nullptr && operation.uses_kernel) {
-    TANDEM_RETURN_IF_ERROR(SetCollective(operation, program.rank_, context));
+  if (auto* product = operation.As<MatmulArgs>(); product != nullptr && product->has_chunk_signals) {
+    if (product->chunk_words() == nullptr) return InvalidArgument("the chunk signals are not bound");
+    product->abort_word = context.abort_word;
   }
-  const bool is_signal = operation.kind == Kind::kSignal || operation.kind == Kind::kWaitSignal;
-  if (is_signal && context.signals[operation.rank] == nullptr) {
-    return FailedPrecondition("the signal area of rank " + std::to_string(operation.rank) + " is not mapped");
-  }
-  return Status::Ok();
+  return std::visit(
+      [&context](auto& work) -> Status {
+        if constexpr (requires { work.guard; }) work.guard = context.guard;
+        if constexpr (std::is_base_of_v<Operation::SignalWord, std::decay_t<decltype(work)>>) {
+          if (context.signals[work.rank] == nullptr) {
+            return FailedPrecondition("the signal area of rank " + std::to_string(work.rank) +
+                                      " is not mapped");
+          }
+        }
+        return Status::Ok();
+      },
+      operation.work);
 }
 
 Status Executor::EnqueueFirstKernel(CompiledProgram& program, const LaunchContext& context) {
-  using Kind = CompiledProgram::Operation::Kind;
   if (!program.has_first_kernel())
     return FailedPrecondition("nothing of the program can be enqueued ahead of its launch");
   TANDEM_RETURN_IF_ERROR(CheckContext(program, context));
-  CompiledProgram::Operation& first = program.operations_[static_cast<size_t>(program.first_kernel_)];
+  CompiledProgram::Operation& first = *program.operations_[static_cast<size_t>(program.first_kernel_)];
   TANDEM_RETURN_IF_ERROR(Bind(program, first, context));
-  Lane& lane = *lanes_[0];
-  switch (first.kind) {
-    case Kind::kCopy: return lane.Copy(*first.copy);
-    case Kind::kMatmul: return lane.Matmul(*first.matmul);
-    case Kind::kReduce: return lane.Reduce(*first.reduce);
-    case Kind::kCollective: return lane.Collective(*first.collective);
-    default: return Internal("a first kernel of another kind");
+  if (const auto* kernel = first.As<CompiledProgram::Operation::Kernel>())
+    return lanes_[0]->Collective(kernel->args);
+  size_t skipped = 0;
+  return EnqueueWork(first, context, &skipped);
+}
+
+namespace {
+
+// The arguments of work that a stream without lanes takes; nothing of other work.
+std::optional<BoundWork> BoundWorkOf(const MatmulArgs& product) {
+  return product.has_chunk_signals ? std::nullopt : std::optional<BoundWork>(&product);
+}
+template <class Args>
+std::optional<BoundWork> BoundWorkOf(const Args& args) {
+  if constexpr (requires { args.args; }) {
+    return &args.args;
+  } else if constexpr (std::is_constructible_v<BoundWork, const Args*>) {
+    return &args;
+  } else {
+    return std::nullopt;
   }
 }
+
+}  // namespace
 
 Result<std::vector<BoundWork>> Executor::BindAroundKernel(CompiledProgram& program,
                                                           const LaunchContext& context) {
   using Operation = CompiledProgram::Operation;
   TANDEM_RETURN_IF_ERROR(CheckContext(program, context));
-  std::vector<BoundWork> work;
+  std::vector<BoundWork> bound;
   int kernels = 0;
   for (size_t i = 0; i < program.operations_.size(); ++i) {
-    Operation& operation = program.operations_[i];
-    if (operation.kind == Operation::Kind::kNop) continue;
-    const bool local = operation.matmul != nullptr || operation.copy != nullptr ||
-                       operation.reduce != nullptr || operation.norm != nullptr;
-    const bool kernel = operation.collective != nullptr && ++kernels == 1;
-    if (operation.lane != 0 || operation.chunk_signals != nullptr || !(local || kernel)) {
+    Operation& operation = *program.operations_[i];
+    if (operation.As<Operation::Nop>() != nullptr) continue;
+    const std::optional<BoundWork> work =
+        std::visit([](const auto& args) { return BoundWorkOf(args); }, operation.work);
+    auto* kernel = operation.As<Operation::Kernel>();
+    if (operation.lane != 0 || !work || (kernel != nullptr && ++kernels > 1)) {
       return Unimplemented(
           "the program has other work than one kernel for a collective, and products, copies, "
           "sums and norms around it");
     }
     TANDEM_RETURN_IF_ERROR(Bind(program, operation, context));
-    if (kernel) TANDEM_RETURN_IF_ERROR(SetCollective(operation, program.rank_, context));
-    work.push_back({operation.collective.get(), operation.matmul.get(), operation.copy.get(),
-                    operation.reduce.get(), operation.norm.get()});
-    i += operation.expansion;
+    if (kernel != nullptr) {
+      TANDEM_RETURN_IF_ERROR(SetKernel(operation, context));
+      i += kernel->expansion;
+    }
+    bound.push_back(*work);
   }
   if (kernels == 0) return Unimplemented("the program has no kernel for a collective");
-  return work;
+  return bound;
+}
+
+Status Executor::EnqueueWork(CompiledProgram::Operation& operation, const LaunchContext& context,
+                             size_t* skipped) {
+  using Operation = CompiledProgram::Operation;
+  Lane& lane = *lanes_[operation.lane];
+  const auto enqueue = Overloaded{
+      [](Operation::Nop&) { return Status::Ok(); },
+      [&](CopyArgs& args) { return lane.Copy(args); },
+      [&](MatmulArgs& args) { return lane.Matmul(args); },
+      [&](ReduceArgs& args) { return lane.Reduce(args); },
+      [&](NormArgs& args) { return lane.Norm(args); },
+      [&](NcclArgs& args) {
+        args.communicator = context.communicator;
+        return lane.Nccl(args);
+      },
+      [&](Operation::Kernel& kernel) {
+        if (!kernel.runs) return Status::Ok();
+        Status status = lane.Collective(kernel.args);
+        // A fused matmul's peers see the same words from its steps: bindings that the kernel cannot take run
+        // by them.
+        const bool by_steps = status.code() == Code::kUnimplemented && kernel.args.As<FusedArgs>() != nullptr;
+        if (status.ok()) *skipped = kernel.expansion;
+        return by_steps ? Status::Ok() : status;
+      },
+      [&](Operation::Signal& signal) {
+        return lane.WriteWord(context.signals[signal.rank] + signal.word, context.epoch);
+      },
+      [&](Operation::WaitSignal& wait) {
+        return lane.WaitWord(context.signals[wait.rank] + wait.word, context.epoch);
+      },
+      [&](Operation::WaitEvent& wait) {
+        Result<Event*> event = LaneEvent(wait.lane, wait.event);
+        return event.ok() ? lane.Wait(*event) : event.status();
+      },
+      [&](Operation::RecordEvent& record) {
+        Result<Event*> event = LaneEvent(operation.lane, record.event);
+        return event.ok() ? lane.Record(*event) : event.status();
+      }};
+  return std::visit(enqueue, operation.work);
 }
 
 Status Executor::EnqueueOperations(CompiledProgram& program, const LaunchContext& context) {
-  using Kind = CompiledProgram::Operation::Kind;
   if (static_cast<size_t>(program.lanes_) > lanes_.size()) {
     return FailedPrecondition("the program has " + std::to_string(program.lanes_) + " lanes, the engine " +
                               std::to_string(lanes_.size()));
@@ -318,11 +384,11 @@ Status Executor::EnqueueOperations(CompiledProgram& program, const LaunchContext
   TANDEM_RETURN_IF_ERROR(CheckContext(program, context));
   const CompiledProgram::Operation* enqueued =
       context.first_kernel_enqueued && program.has_first_kernel()
-          ? &program.operations_[static_cast<size_t>(program.first_kernel_)]
+          ? program.operations_[static_cast<size_t>(program.first_kernel_)].get()
           : nullptr;
   // All addresses are set, and found to be there, before anything is enqueued.
-  for (auto& operation : program.operations_) {
-    if (&operation != enqueued) TANDEM_RETURN_IF_ERROR(Bind(program, operation, context));
+  for (const auto& operation : program.operations_) {
+    if (operation.get() != enqueued) TANDEM_RETURN_IF_ERROR(Bind(program, *operation, context));
   }
 
   const bool forks = program.forks();
@@ -339,7 +405,8 @@ Status Executor::EnqueueOperations(CompiledProgram& program, const LaunchContext
   // lane.
   Lane* previous = lanes_[0];
   size_t skipped = 0;  // operations of an expansion whose kernel has been enqueued
-  for (auto& operation : program.operations_) {
+  for (const auto& each : program.operations_) {
+    CompiledProgram::Operation& operation = *each;
     Lane& lane = *lanes_[operation.lane];
     if (&lane != previous) TANDEM_RETURN_IF_ERROR(previous->FlushWords());
     previous = &lane;
@@ -349,46 +416,11 @@ Status Executor::EnqueueOperations(CompiledProgram& program, const LaunchContext
     }
     const bool skip = skipped > 0 || &operation == enqueued;
     if (skipped > 0) --skipped;
-    if (&operation == enqueued) skipped = operation.expansion;
-    switch (skip ? Kind::kNop : operation.kind) {
-      case Kind::kNop: break;
-      case Kind::kCopy: TANDEM_RETURN_IF_ERROR(lane.Copy(*operation.copy)); break;
-      case Kind::kMatmul: TANDEM_RETURN_IF_ERROR(lane.Matmul(*operation.matmul)); break;
-      case Kind::kReduce: TANDEM_RETURN_IF_ERROR(lane.Reduce(*operation.reduce)); break;
-      case Kind::kNorm: TANDEM_RETURN_IF_ERROR(lane.Norm(*operation.norm)); break;
-      case Kind::kNccl:
-        operation.nccl->communicator = context.communicator;
-        TANDEM_RETURN_IF_ERROR(lane.Nccl(*operation.nccl));
-        break;
-      case Kind::kCollective:
-        if (!operation.uses_kernel) break;
-        if (Status status = lane.Collective(*operation.collective); !status.ok()) {
-          // A fused matmul's peers see the same words from its steps: bindings that the kernel cannot take
-          // run by them.
-          if (operation.collective->parts.empty() || status.code() != Code::kUnimplemented) return status;
-          break;
-        }
-        skipped = operation.expansion;
-        break;
-      case Kind::kSignal:
-        TANDEM_RETURN_IF_ERROR(
-            lane.WriteWord(context.signals[operation.rank] + operation.word, context.epoch));
-        break;
-      case Kind::kWaitSignal:
-        TANDEM_RETURN_IF_ERROR(
-            lane.WaitWord(context.signals[operation.rank] + operation.word, context.epoch));
-        break;
-      case Kind::kWaitEvent: {
-        TANDEM_ASSIGN_OR_RETURN(Event * event, LaneEvent(operation.event_lane, operation.event));
-        TANDEM_RETURN_IF_ERROR(lane.Wait(event));
-        break;
-      }
-      case Kind::kRecordEvent: {
-        TANDEM_ASSIGN_OR_RETURN(Event * event, LaneEvent(operation.lane, operation.event));
-        TANDEM_RETURN_IF_ERROR(lane.Record(event));
-        break;
-      }
+    if (&operation == enqueued) {
+      const auto* kernel = operation.As<CompiledProgram::Operation::Kernel>();
+      skipped = kernel != nullptr ? kernel->expansion : 0;
     }
+    if (!skip) TANDEM_RETURN_IF_ERROR(EnqueueWork(operation, context, &skipped));
     if (traced != nullptr && operation.ends_step && traced->end != nullptr) {
       TANDEM_RETURN_IF_ERROR(lane.Record(traced->end));
     }

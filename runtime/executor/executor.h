@@ -19,6 +19,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -146,17 +147,12 @@ class CompiledProgram {
   int first_kernel_ = -1;  // its operation, -1: none
   std::array<int, plan::kMaxLanes> events_per_lane_{};
   std::array<bool, plan::kMaxLanes> lane_used_{};
-  std::vector<Operation> operations_;
+  std::vector<std::unique_ptr<Operation>> operations_;
 };
 
-// The arguments of one piece of a program's work, of which one pointer is not null.
-struct BoundWork {
-  const CollectiveArgs* kernel = nullptr;
-  const MatmulArgs* product = nullptr;
-  const CopyArgs* copy = nullptr;
-  const ReduceArgs* sum = nullptr;
-  const NormArgs* norm = nullptr;
-};
+// The arguments of one piece of a program's work.
+using BoundWork = std::variant<const CollectiveArgs*, const MatmulArgs*, const CopyArgs*, const ReduceArgs*,
+                               const NormArgs*>;
 
 // Enqueues programs on one set of lanes. The lanes and the backend must outlive it.
 class Executor {
@@ -192,9 +188,12 @@ class Executor {
   static Status Bind(const CompiledProgram& program, CompiledProgram::Operation& operation,
                      const LaunchContext& context);
   // Sets a kernel's words and packets for one launch.
-  static Status SetCollective(CompiledProgram::Operation& operation, int rank, const LaunchContext& context);
-  // Gives a fused matmul what the backend has kept of earlier launches with these addresses.
+  static Status SetKernel(CompiledProgram::Operation& operation, const LaunchContext& context);
+  // Gives a product what the backend has kept of earlier launches with these addresses.
   static void KeepPrepared(CompiledProgram::Operation& operation, uint64_t epoch);
+  // Puts one operation onto its lane. `skipped` becomes the length of its expansion, if a kernel runs in
+  // place of that.
+  Status EnqueueWork(CompiledProgram::Operation& operation, const LaunchContext& context, size_t* skipped);
   // The `index`-th event that is only ever recorded on `lane`.
   Result<Event*> LaneEvent(int lane, int index);
 

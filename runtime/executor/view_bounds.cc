@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "program/byte_box.h"
+
 namespace tandem::runtime {
 
 using plan::Space;
@@ -51,28 +53,12 @@ Result<uint64_t> LimitOf(const plan::View& view, const plan::RankProgram& progra
 }
 
 Result<bool> CheckInside(const plan::View& view, uint64_t limit, const char* name) {
-  if (!IsValid(view.dtype) || view.extent.size() != view.stride.size()) {
-    return InvalidArgument(std::string(name) + ": malformed view");
-  }
-  int64_t last = 0;
-  bool empty = false, overflow = false;
-  for (size_t d = 0; d < view.extent.size(); ++d) {
-    if (view.extent[d] < 0 || view.stride[d] < 0)
-      return InvalidArgument(std::string(name) + ": negative extent");
-    empty = empty || view.extent[d] == 0;
-    int64_t reach = 0;
-    overflow = overflow || __builtin_mul_overflow(view.extent[d] - 1, view.stride[d], &reach) ||
-               __builtin_add_overflow(last, reach, &last);
-  }
-  if (empty) return true;
-  uint64_t element = DTypeBytes(view.dtype), end = 0;
-  overflow = overflow || __builtin_mul_overflow(static_cast<uint64_t>(last) + 1, element, &end) ||
-             __builtin_add_overflow(end, view.ref.offset, &end);
-  if (overflow || end > limit) {
+  const Result<plan::ByteBox> box = plan::BoxOf(view);
+  if (!box.ok()) return box.status().WithContext(name);
+  if (box->end > limit && !box->empty()) {
     return OutOfRange(std::string(name) + ": ends beyond the " + std::to_string(limit) + " bytes there are");
   }
-  if (view.ref.offset % element != 0) return InvalidArgument(std::string(name) + ": unaligned offset");
-  return false;
+  return box->empty();
 }
 
 }  // namespace tandem::runtime

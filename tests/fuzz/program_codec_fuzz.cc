@@ -8,7 +8,7 @@
 #include "program/program_codec.h"
 #include "program/verifier/verifier.h"
 #include "runtime/executor/executor.h"
-#include "tandem/engine/v1/program.pb.h"
+#include "tandem/program/v1/program.pb.h"
 #include "tests/fuzz/fuzz_input.h"
 
 namespace {
@@ -26,15 +26,15 @@ bool Small(const tandem::plan::RankProgram& program) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace tandem;
   google::protobuf::SetLogHandler(nullptr);
-  engine::v1::RankProgram message;
+  program::v1::RankProgram message;
   if (!message.ParseFromArray(data, static_cast<int>(size))) return 0;
   Result<plan::RankProgram> program = plan::DecodeProgram(message);
   if (!program.ok()) return 0;
-  engine::v1::RankProgram encoded;
+  program::v1::RankProgram encoded;
   plan::EncodeProgram(*program, &encoded);
   Result<plan::RankProgram> again = plan::DecodeProgram(encoded);
   fuzz::Expect(again.ok(), "what was encoded does not decode: " + again.status().ToString());
-  engine::v1::RankProgram encoded_again;
+  program::v1::RankProgram encoded_again;
   plan::EncodeProgram(*again, &encoded_again);
   fuzz::Expect(encoded.SerializeAsString() == encoded_again.SerializeAsString(), "the codec loses something");
   fuzz::Expect(plan::ListProgram(*program) == plan::ListProgram(*again), "the listing changes");

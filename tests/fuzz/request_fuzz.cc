@@ -12,7 +12,7 @@
 #include "program/program_codec.h"
 #include "program/verifier/verifier.h"
 #include "runtime/executor/executor.h"
-#include "tandem/engine/v1/program.pb.h"
+#include "tandem/program/v1/program.pb.h"
 #include "tandem/v1/tandem.pb.h"
 #include "tests/fuzz/fuzz_input.h"
 #include "tests/fuzz/fuzz_request.h"
@@ -52,7 +52,7 @@ void CheckPlan(const plan::OperationPlan& plan, const std::vector<OpRequest>& re
     fuzz::Expect(verified.ok(), "a planned program does not verify: " + verified.ToString() + "\n" + what);
   }
   for (size_t rank = 0; rank < plan.programs.size(); ++rank) {
-    engine::v1::RankProgram message;
+    program::v1::RankProgram message;
     plan::EncodeProgram(plan.programs[rank], &message);
     Result<plan::RankProgram> decoded = plan::DecodeProgram(message);
     fuzz::Expect(decoded.ok(),

@@ -168,7 +168,7 @@ TEST_F(CudaKernelsTest, CopiesOfEveryShape) {
           args.src = Random(type, shape.extent, shape.source, shift);
           args.dst = Random(type, shape.extent, shape.destination);
           Upload();
-          CopyArgs device{OnDevice(args.src), OnDevice(args.dst), engine};
+          CopyArgs device{{OnDevice(args.src), OnDevice(args.dst), engine}};
           ASSERT_TRUE(lane->Copy(device).ok());
           std::vector<std::byte> result = Result();
           host::RunCopy(*host::PrepareCopy(args), kContext);

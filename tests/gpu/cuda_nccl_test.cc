@@ -67,7 +67,7 @@ class TwoRanks {
   }
   Status Call(int rank, plan::NcclKind kind) {
     NcclArgs args;
-    args.kind = static_cast<int>(kind);
+    args.kind = kind;
     args.in = args.out = {ranks_[rank].segment->data(), DType::kF32, {1000}, {1}};
     if (kind == plan::NcclKind::kAllToAll) args.out.data += 8192;
     args.communicator = ranks_[rank].communicator.get();

@@ -105,28 +105,30 @@ CollectiveArgs KernelGroup::Args(int rank, uint64_t epoch, int launch) const {
   args.abort_word = abort_word_;
   const auto own = static_cast<size_t>(rank);
   if (step.algorithm == Algorithm::kLowLatency) {
-    plan::PacketPlan packets = *plan::PlanPackets(step, world_size());
-    args.exchange = static_cast<PacketExchange>(packets.shape);
-    args.scale = packets.scale;
-    args.pieces = packets.pieces;
-    args.packet_bytes = plan::kPacketHalfBytes;
-    args.dense = step.dense;
-    for (const plan::View& view : packets.source) args.source.push_back(Resolve(rank, view, epoch, launch));
-    for (const plan::View& view : packets.destination)
-      args.destination.push_back(Resolve(rank, view, epoch, launch));
+    const plan::PacketPlan plan = *plan::PlanPackets(step, world_size());
+    auto& packets = args.work.emplace<PacketsArgs>();
+    packets.exchange = plan.exchange;
+    packets.scale = plan.scale;
+    packets.pieces = plan.pieces;
+    packets.packet_bytes = plan::kPacketHalfBytes;
+    packets.dense = step.dense;
+    for (const plan::View& view : plan.source) packets.source.push_back(Resolve(rank, view, epoch, launch));
+    for (const plan::View& view : plan.destination)
+      packets.destination.push_back(Resolve(rank, view, epoch, launch));
     for (const SharedMemory& area : signals_) {
-      args.packets.push_back(area.at[own] + plan::kSignalWordBytes + (epoch & 1) * plan::kPacketHalfBytes);
+      packets.packets.push_back(area.at[own] + plan::kSignalWordBytes + (epoch & 1) * plan::kPacketHalfBytes);
     }
     return args;
   }
-  args.word_stride = plan::kKernelWordStride;
+  auto& work = args.work.emplace<PhasesArgs>();
+  work.word_stride = plan::kKernelWordStride;
   auto word = [&](int reader, int writer, int index) {
     return reinterpret_cast<Word*>(signals_[static_cast<size_t>(reader)].at[own]) +
            writer * plan::kSignalsPerWriter + plan::KernelWordIndex(step, index);
   };
   const auto phases = plan::FusePhases(step);
   for (const plan::KernelPhase& from : *phases) {
-    CollectivePhase& phase = args.phases.emplace_back();
+    CollectivePhase& phase = work.phases.emplace_back();
     for (const plan::KernelWord& wait : from.waits) phase.waits.push_back(word(rank, wait.rank, wait.index));
     for (const plan::KernelWord& signal : from.signals)
       phase.signals.push_back(word(signal.rank, rank, signal.index));

@@ -18,11 +18,12 @@ FILES = {
     "state": ("proto/tandem/state/v1/state.proto", "daemon/control/restart/journal.cc"),
     "commands": ("proto/tandem/engine/v1/engine.proto",),
     "program": (
-        "proto/tandem/engine/v1/program.proto",
+        "proto/tandem/program/v1/program.proto",
         "program/kernel_phases.h",
         "program/packet_layout.h",
         "program/program.h",
         "program/skinny_layout.h",
+        "program/steps.h",
     ),
     "records": (
         "ipc/arrival_table.h",

@@ -28,21 +28,21 @@ StatusDetail Awaiting(const char* reason, int rank) {
 }  // namespace
 
 Status ClientLane::WriteWord(Word* word, uint64_t number) {
-  word->store(number << kTagBits | launch_.tag, std::memory_order_release);
+  word->store(number << kLaunchTagBits | launch_.tag, std::memory_order_release);
   return Status::Ok();
 }
 
 Status ClientLane::WaitWord(const Word* word, uint64_t number) {
-  constexpr int64_t kOneLaunch = int64_t{1} << kTagBits;
+  constexpr int64_t kOneLaunch = int64_t{1} << kLaunchTagBits;
   const auto peer = static_cast<int>((word - launch_.own_words) / plan::kSignalsPerWriter);
   const auto context = [&] { return "launch " + std::to_string(number); };
   const auto rank = [&] { return "rank " + std::to_string(peer); };
   host::Backoff backoff;
   while (true) {
     const uint64_t value = word->load(std::memory_order_acquire);
-    const auto ahead = static_cast<int64_t>(value - (number << kTagBits));
+    const auto ahead = static_cast<int64_t>(value - (number << kLaunchTagBits));
     if (ahead >= 2 * kOneLaunch) {
-      return FailedPrecondition(context() + ": " + rank() + " is " + std::to_string(ahead >> kTagBits) +
+      return FailedPrecondition(context() + ": " + rank() + " is " + std::to_string(ahead >> kLaunchTagBits) +
                                 " launches ahead")
           .WithDetail(Awaiting("DESYNC", peer));
     }

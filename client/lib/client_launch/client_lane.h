@@ -10,12 +10,10 @@
 
 #include "ipc/verdict_page.h"
 #include "kernels/backend.h"
+#include "program/launch_word.h"
 #include "tandem/status.h"
 
 namespace tandem::client {
-
-// Bits of a word below the launch's number: the tag.
-inline constexpr int kTagBits = 16;
 
 // One launch, as its lane sees it.
 struct ClientLaunch {

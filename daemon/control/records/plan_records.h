@@ -42,7 +42,7 @@ struct PlanRecord {
     InClient(size_t world, std::string what) : armed(world, std::move(what), "arm it") {}
     Rendezvous armed;                       // of the ranks that can launch it
     std::string family;                     // serialised v1::Family; empty: a plan of one shape
-    std::vector<std::string> programs;      // by rank: serialised engine::v1::RankProgram
+    std::vector<std::string> programs;      // by rank: serialised program::v1::RankProgram
     std::shared_ptr<SegmentSet> workspace;  // null: it uses none. Later plans may have a larger one
     uint64_t half_bytes = 0;                // of this workspace
     uint64_t bulk_bytes = 0;

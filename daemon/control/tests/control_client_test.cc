@@ -29,7 +29,7 @@ TEST_F(ClientPlacementTest, MembersGetTheMemoryAndEnginesNoPlan) {
     EXPECT_EQ(client.workspace_segment_ids_size(), kWorld);
     EXPECT_GE(client.workspace_segment_bytes(), 2 * client.half_bytes() + client.bulk_bytes());
     EXPECT_EQ(lease.last_of(IdOf(rank)).size(), static_cast<size_t>(1 + 2 * kWorld));
-    engine::v1::RankProgram encoded;
+    program::v1::RankProgram encoded;
     ASSERT_TRUE(encoded.ParseFromString(client.program()));
     const auto program = plan::DecodeProgram(encoded);
     ASSERT_TRUE(program.ok()) << program.status().ToString();
@@ -68,7 +68,7 @@ TEST_F(ClientPlacementTest, SumsTravelInDensePacketsIfAllRanksKnowThem) {
     for (const auto& reply : replies) {
       ASSERT_TRUE(reply.ok()) << reply.status().ToString();
       ASSERT_TRUE(reply->has_client());
-      engine::v1::RankProgram sent;
+      program::v1::RankProgram sent;
       ASSERT_TRUE(sent.ParseFromString(reply->client().program()));
       const auto program = plan::DecodeProgram(sent);
       ASSERT_TRUE(program.ok()) << program.status().ToString();

@@ -27,8 +27,7 @@ Bounds CollectiveBounds(const Problem& problem) {
 }
 
 // The kernel of a collective whose pieces are `piece_bytes` each.
-Algorithm KernelOf(const Problem& problem, PacketPlan::Shape shape, uint64_t piece_bytes,
-                   Algorithm otherwise) {
+Algorithm KernelOf(const Problem& problem, PacketExchange shape, uint64_t piece_bytes, Algorithm otherwise) {
   const bool dense = SendsDensePackets(problem);
   const uint64_t most =
       dense ? std::max(kMaxPacketBytes, CollectiveBounds(problem).low_latency) : kMaxPacketBytes;
@@ -43,16 +42,16 @@ Algorithm SmallKernel(const Problem& problem) {
   const auto parts = static_cast<uint64_t>(problem.world_size);
   switch (problem.request->op) {
     case Op::kAllGatherMatmul:
-      return KernelOf(problem, PacketPlan::Shape::kGather, bytes / parts, Algorithm::kSm);
+      return KernelOf(problem, PacketExchange::kGather, bytes / parts, Algorithm::kSm);
     case Op::kMatmulReduceScatter:
-      return KernelOf(problem, PacketPlan::Shape::kSum, bytes / parts, Algorithm::kSm);
+      return KernelOf(problem, PacketExchange::kSum, bytes / parts, Algorithm::kSm);
     default: break;
   }
   // Two shots cut at multiples of 16 bytes.
   const Algorithm kernel =
       LowLatencyShots(problem) == 1
-          ? KernelOf(problem, PacketPlan::Shape::kSum, bytes, Algorithm::kTwoShot)
-          : KernelOf(problem, PacketPlan::Shape::kTwoShot, bytes / parts + 16, Algorithm::kTwoShot);
+          ? KernelOf(problem, PacketExchange::kSum, bytes, Algorithm::kTwoShot)
+          : KernelOf(problem, PacketExchange::kTwoShot, bytes / parts + 16, Algorithm::kTwoShot);
   return kernel == Algorithm::kTwoShot && bytes <= CollectiveBounds(problem).one_shot ? Algorithm::kOneShot
                                                                                       : kernel;
 }

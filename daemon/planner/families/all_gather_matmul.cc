@@ -401,7 +401,7 @@ bool UnfusedGather(const Problem& problem, Algorithm collective, Gather* gather,
   } else {
     // As bytes one kernel moves A and its scales.
     const auto as_packed = [&](const View& scale) { return LieAlike(scale, PackedInOrder(pieces[1], {})); };
-    const bool as_bytes = scales_travel && std::all_of(own.begin(), own.end(), IsContiguous) &&
+    const bool as_bytes = scales_travel && std::all_of(own.begin(), own.end(), IsContiguous<Ref>) &&
                           std::all_of(own_scale.begin(), own_scale.end(), as_packed);
     std::vector<ExchangeViews> tensors = {GatherViews(own, all, as_bytes)};
     if (scales_travel) tensors.push_back(GatherViews(own_scale, all_scale, as_bytes));

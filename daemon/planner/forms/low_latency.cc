@@ -57,9 +57,9 @@ std::string WhyNoPackets(const Problem& problem) {
     }
   }
   const bool two_shot = op == Op::kAllReduce && LowLatencyShots(problem) == 2;
-  const auto shape = two_shot               ? PacketPlan::Shape::kTwoShot
-                     : op == Op::kAllGather ? PacketPlan::Shape::kGather
-                                            : PacketPlan::Shape::kSum;
+  const auto shape = two_shot               ? PacketExchange::kTwoShot
+                     : op == Op::kAllGather ? PacketExchange::kGather
+                                            : PacketExchange::kSum;
   const uint64_t most = MaxPacketPieceBytes(shape, problem.world_size, SendsDensePackets(problem));
   const auto world = static_cast<uint64_t>(problem.world_size);
   const uint64_t bytes = problem.message_bytes;

@@ -307,7 +307,7 @@ TEST(LowLatency, CarriesSmallContiguousPieces) {
   EXPECT_GT(Collective(*plan, 0).blocks, 0);
   auto packets = PlanPackets(Collective(*plan, 1), 4);
   ASSERT_TRUE(packets.has_value());
-  EXPECT_EQ(packets->shape, PacketPlan::Shape::kSum);
+  EXPECT_EQ(packets->exchange, PacketExchange::kSum);
 
   request = AllReduce(60000, DType::kI32);
   request.algorithm = Algorithm::kLowLatency;

@@ -139,9 +139,9 @@ TEST_F(CudaDeviceTest, MovesOwnItsMemoryOnce) {
 TEST_F(CudaDeviceTest, CopiesTakeTheEngineCallThatFits) {
   std::byte source[4096], destination[4096];
   auto copy = [&](std::vector<int64_t> extent, std::vector<int64_t> from, std::vector<int64_t> to) {
-    CopyArgs args{{source, DType::kF32, extent, std::move(from)},
-                  {destination, DType::kF32, extent, std::move(to)},
-                  true};
+    CopyArgs args{{{source, DType::kF32, extent, std::move(from)},
+                   {destination, DType::kF32, extent, std::move(to)},
+                   true}};
     return EnqueueCopy(args, driver, kStream);
   };
   EXPECT_CALL(driver, MemcpyBesideKernelsAsync(_, _, 6 * 4, kStream))

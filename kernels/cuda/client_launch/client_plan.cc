@@ -17,7 +17,17 @@ bool LiesInHalf(const void* address, const ClientHalves& halves) {
   return false;
 }
 
-Result<ClientKernelLaunch> MakePhases(const CollectiveArgs& args, const ClientHalves& halves) {
+// What all kernels with counters for each block ask for.
+Status CheckBlocks(const CollectiveArgs& args, const ClientHalves& halves) {
+  if (!TakesCollective(args)) return Unimplemented("no client-placed kernel takes this collective");
+  if (args.blocks > kLaunchCounters) return Unimplemented("a client-placed kernel of too many blocks");
+  if (halves.half_bytes % 16 != 0) return InvalidArgument("halves that are no multiple of 16 bytes");
+  return Status::Ok();
+}
+
+Result<ClientKernelLaunch> Make(const PhasesArgs&, const CollectiveArgs& args, const ClientHalves& halves,
+                                const ClientFusedPlaces*) {
+  TANDEM_RETURN_IF_ERROR(CheckBlocks(args, halves));
   ClientPhasesLaunch launch = {};
   TANDEM_ASSIGN_OR_RETURN(launch.phases, MakePhasesLaunch(args));
   launch.half_bytes = static_cast<int64_t>(halves.half_bytes);
@@ -28,20 +38,22 @@ Result<ClientKernelLaunch> MakePhases(const CollectiveArgs& args, const ClientHa
   return ClientKernelLaunch(launch);
 }
 
-Result<ClientKernelLaunch> MakePackets(const CollectiveArgs& args, const ClientHalves& halves) {
+Result<ClientKernelLaunch> Make(const PacketsArgs& work, const CollectiveArgs& args,
+                                const ClientHalves& halves, const ClientFusedPlaces*) {
+  TANDEM_RETURN_IF_ERROR(CheckBlocks(args, halves));
   ClientPacketsLaunch launch = {};
   TANDEM_ASSIGN_OR_RETURN(launch.packets, MakePacketsLaunch(args));
-  launch.half_packets = static_cast<int64_t>(args.packet_bytes / sizeof(Packet));
-  launch.dense = args.dense;
-  if (args.dense) {
+  launch.half_packets = static_cast<int64_t>(work.packet_bytes / sizeof(Packet));
+  launch.dense = work.dense;
+  if (work.dense) {
     const DensePacketLayout layout{.half_bytes = plan::kDensePacketHalfBytes,
                                    .world = args.world_size,
-                                   .shots = args.exchange == PacketExchange::kTwoShot ? 2 : 1};
+                                   .shots = work.exchange == plan::PacketExchange::kTwoShot ? 2 : 1};
     launch.dense_offset = 2 * launch.half_packets;
     launch.dense_half = static_cast<int64_t>(layout.half_bytes / sizeof(Packet));
     launch.dense_slot = static_cast<int64_t>(layout.slot_packets());
   }
-  for (size_t rank = 0; rank < args.pieces.size(); ++rank) {
+  for (size_t rank = 0; rank < work.pieces.size(); ++rank) {
     if (LiesInHalf(launch.packets.source[rank], halves) ||
         LiesInHalf(launch.packets.destination[rank], halves)) {
       return Unimplemented("packets between halves of workspace");
@@ -50,11 +62,19 @@ Result<ClientKernelLaunch> MakePackets(const CollectiveArgs& args, const ClientH
   return ClientKernelLaunch(launch);
 }
 
-Result<ClientKernelLaunch> MakeSkinny(const CollectiveArgs& args, const ClientHalves& halves) {
-  for (const DeviceView& area : args.skinny->areas) {
+Result<ClientKernelLaunch> Make(const SkinnyArgs& work, const CollectiveArgs& args,
+                                const ClientHalves& halves, const ClientFusedPlaces*) {
+  for (const DeviceView& area : work.areas) {
     if (!LiesInHalf(area.data, halves)) return InvalidArgument("an exchange area outside the halves");
   }
   TANDEM_ASSIGN_OR_RETURN(const ClientSkinnyKernel kernel, MakeClientSkinny(args, halves.half_bytes));
+  return ClientKernelLaunch(kernel);
+}
+
+Result<ClientKernelLaunch> Make(const FusedArgs&, const CollectiveArgs& args, const ClientHalves&,
+                                const ClientFusedPlaces* fused) {
+  if (fused == nullptr) return Unimplemented("no client-placed kernel takes this collective");
+  TANDEM_ASSIGN_OR_RETURN(const ClientFusedKernel kernel, MakeClientFused(args, fused->words, fused->memory));
   return ClientKernelLaunch(kernel);
 }
 
@@ -90,18 +110,7 @@ Status LaunchOne(const ClientFusedKernel& kernel, CUstream_st* stream) {
 
 Result<ClientKernelLaunch> MakeClientLaunch(const CollectiveArgs& args, const ClientHalves& halves,
                                             const ClientFusedPlaces* fused) {
-  if (args.skinny) return MakeSkinny(args, halves);
-  if (!args.parts.empty() && fused != nullptr) {
-    TANDEM_ASSIGN_OR_RETURN(const ClientFusedKernel kernel,
-                            MakeClientFused(args, fused->words, fused->memory));
-    return ClientKernelLaunch(kernel);
-  }
-  if (!args.parts.empty() || !TakesCollective(args)) {
-    return Unimplemented("no client-placed kernel takes this collective");
-  }
-  if (args.blocks > kLaunchCounters) return Unimplemented("a client-placed kernel of too many blocks");
-  if (halves.half_bytes % 16 != 0) return InvalidArgument("halves that are no multiple of 16 bytes");
-  return args.exchange == PacketExchange::kNone ? MakePhases(args, halves) : MakePackets(args, halves);
+  return std::visit([&](const auto& work) { return Make(work, args, halves, fused); }, args.work);
 }
 
 std::optional<ClientKernelLaunch> WithNorm(const ClientKernelLaunch& kernel, const NormArgs& norm) {

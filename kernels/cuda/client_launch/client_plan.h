@@ -37,7 +37,7 @@ using ClientKernelLaunch = std::variant<ClientPhasesLaunch, ClientPacketsLaunch,
                                         ClientSkinnyKernel, ClientFusedKernel>;
 
 // The parameters, without the frame, of a kernel for `args`, whose addresses are those of an even launch.
-// `fused`: for `args` with parts. UNIMPLEMENTED for what no client-placed kernel takes. INVALID_ARGUMENT for
+// `fused`: for fused matmuls. UNIMPLEMENTED for what no client-placed kernel takes. INVALID_ARGUMENT for
 // views that are no runs.
 Result<ClientKernelLaunch> MakeClientLaunch(const CollectiveArgs& args, const ClientHalves& halves,
                                             const ClientFusedPlaces* fused = nullptr);

@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/collective.h"
+#include "program/launch_word.h"
 #include "program/skinny_layout.h"
 #include "tandem/status.h"
 
@@ -23,8 +24,6 @@ namespace tandem::cuda {
 // Counters of a rank, one for each block that a kernel may have.
 inline constexpr int kLaunchCounters = 256;
 inline constexpr int kPushedUnits = SkinnyLayout::kMaxUnits;
-// Bits of a word below the launch's number: its tag.
-inline constexpr int kLaunchTagBits = 16;
 
 // Why a kernel has given up.
 enum class GaveUp : uint64_t {

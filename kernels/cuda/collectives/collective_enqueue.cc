@@ -5,11 +5,12 @@
 namespace tandem::cuda {
 
 Status EnqueueCollective(const CollectiveArgs& args, CUstream_st* stream) {
-  if (args.exchange == PacketExchange::kNone) {
+  const auto* packets = args.As<PacketsArgs>();
+  if (packets == nullptr) {
     TANDEM_ASSIGN_OR_RETURN(PhasesLaunch launch, MakePhasesLaunch(args));
     return LaunchPhases(launch, stream);
   }
-  if (args.dense) return Unimplemented("an engine has no dense packets");
+  if (packets->dense) return Unimplemented("an engine has no dense packets");
   TANDEM_ASSIGN_OR_RETURN(PacketsLaunch launch, MakePacketsLaunch(args));
   return LaunchPackets(launch, stream);
 }

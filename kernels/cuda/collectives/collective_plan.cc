@@ -23,14 +23,14 @@ bool Sums(const CollectiveItem& item) { return item.sources.size() > 1 || item.s
 // Fills the tables of one launch.
 class PhasesWriter {
  public:
-  explicit PhasesWriter(const CollectiveArgs& args) : args_(args) {
+  PhasesWriter(const CollectiveArgs& args, const PhasesArgs& work) : args_(args), work_(work) {
     launch_.epoch = args.epoch;
     launch_.limits = LimitsOf(args);
     launch_.guard = DeviceGuardOf(args.guard);
     launch_.blocks = args.blocks;
-    launch_.word_stride = args.word_stride;
+    launch_.word_stride = work.word_stride;
     launch_.type = static_cast<uint8_t>(args.dtype);
-    for (const CollectivePhase& phase : args.phases) {
+    for (const CollectivePhase& phase : work.phases) {
       for (const CollectiveItem& item : phase.items) launch_.sums = launch_.sums || Sums(item);
     }
     // Moves are moves of bytes.
@@ -38,7 +38,7 @@ class PhasesWriter {
   }
 
   Result<PhasesLaunch> Write() {
-    for (const CollectivePhase& from : args_.phases) {
+    for (const CollectivePhase& from : work_.phases) {
       Phase& phase = launch_.phase[launch_.phases++];
       phase.first_wait = words_;
       phase.waits = AddWords(from.waits);
@@ -87,6 +87,7 @@ class PhasesWriter {
   }
 
   const CollectiveArgs& args_;
+  const PhasesArgs& work_;
   PhasesLaunch launch_ = {};
   int64_t unit_ = 1;
   uint16_t items_ = 0, pointers_ = 0, words_ = 0;
@@ -96,13 +97,15 @@ class PhasesWriter {
 
 bool TakesCollective(const CollectiveArgs& args) {
   if (args.blocks < 1 || args.world_size < 1 || args.world_size > kMaxGroupRanks) return false;
-  if (args.exchange != PacketExchange::kNone) {
+  if (const auto* packets = args.As<PacketsArgs>()) {
     const auto world = static_cast<size_t>(args.world_size);
-    return args.pieces.size() == world && args.source.size() == world && args.destination.size() == world &&
-           args.packets.size() == world;
+    return packets->pieces.size() == world && packets->source.size() == world &&
+           packets->destination.size() == world && packets->packets.size() == world;
   }
+  const auto* work = args.As<PhasesArgs>();
+  if (work == nullptr) return false;
   size_t items = 0, pointers = 0, words = 0;
-  for (const CollectivePhase& phase : args.phases) {
+  for (const CollectivePhase& phase : work->phases) {
     // One thread a word.
     if (phase.waits.size() > kCollectiveThreads || phase.signals.size() > kCollectiveThreads) return false;
     words += phase.waits.size() + phase.signals.size();
@@ -113,17 +116,19 @@ bool TakesCollective(const CollectiveArgs& args) {
       pointers += item.sources.size() + item.destinations.size();
     }
   }
-  return args.phases.size() <= kMaxPhases && items <= kMaxItems && pointers <= kMaxPointers &&
+  return work->phases.size() <= kMaxPhases && items <= kMaxItems && pointers <= kMaxPointers &&
          words <= kMaxPhaseWords;
 }
 
 Result<PhasesLaunch> MakePhasesLaunch(const CollectiveArgs& args) {
-  if (!TakesCollective(args)) return InvalidArgument("a collective that no kernel takes");
-  return PhasesWriter(args).Write();
+  const auto* work = args.As<PhasesArgs>();
+  if (work == nullptr || !TakesCollective(args)) return InvalidArgument("a collective that no kernel takes");
+  return PhasesWriter(args, *work).Write();
 }
 
 Result<PacketsLaunch> MakePacketsLaunch(const CollectiveArgs& args) {
-  if (!TakesCollective(args)) return InvalidArgument("a collective that no kernel takes");
+  const auto* work = args.As<PacketsArgs>();
+  if (work == nullptr || !TakesCollective(args)) return InvalidArgument("a collective that no kernel takes");
   PacketsLaunch launch = {};
   launch.epoch = args.epoch;
   launch.limits = LimitsOf(args);
@@ -132,16 +137,16 @@ Result<PacketsLaunch> MakePacketsLaunch(const CollectiveArgs& args) {
   launch.rank = args.rank;
   launch.world = args.world_size;
   launch.type = static_cast<uint8_t>(args.dtype);
-  launch.scale = args.scale;
+  launch.scale = work->scale;
   const bool summable = IsFloating(args.dtype) && !IsFloat8(args.dtype);
-  const bool gathers = args.exchange == PacketExchange::kGather;
-  if (args.dense && ((!gathers && !summable) || args.world_size < 2))
+  const bool gathers = work->exchange == plan::PacketExchange::kGather;
+  if (work->dense && ((!gathers && !summable) || args.world_size < 2))
     return InvalidArgument("dense packets carry terms of sums in 16 or 32 bits");
   int shots = 1;
   int64_t unit = 1;
-  switch (args.exchange) {
-    case PacketExchange::kSum: launch.shape = PacketShape::kSum; break;
-    case PacketExchange::kGather:
+  switch (work->exchange) {
+    case plan::PacketExchange::kSum: launch.shape = PacketShape::kSum; break;
+    case plan::PacketExchange::kGather:
       launch.shape = PacketShape::kGather;
       unit = static_cast<int64_t>(DTypeBytes(args.dtype));
       break;
@@ -152,20 +157,20 @@ Result<PacketsLaunch> MakePacketsLaunch(const CollectiveArgs& args) {
   }
   static_assert(sizeof(Packet) == PacketLayout::kPacketBytes &&
                 offsetof(Packet, epoch) == PacketLayout::kDataBytes);
-  const PacketLayout layout{.half_bytes = args.packet_bytes, .world = args.world_size, .shots = shots};
+  const PacketLayout layout{.half_bytes = work->packet_bytes, .world = args.world_size, .shots = shots};
   launch.slot_packets = static_cast<int64_t>(layout.slot_packets());
   const DensePacketLayout dense{
       .half_bytes = plan::kDensePacketHalfBytes, .world = args.world_size, .shots = shots};
   const auto element = static_cast<uint64_t>(DTypeBytes(args.dtype));
   const auto fits =
-      static_cast<int64_t>(args.dense ? dense.slot_packets() * DensePacketLayout::kPacketBytes / element
-                                      : layout.slot_packets() * PacketLayout::kDataBytes / element);
-  for (size_t p = 0; p < args.pieces.size(); ++p) {
-    if (args.pieces[p] > fits) return InvalidArgument("a piece that its packets cannot hold");
-    launch.count[p] = args.pieces[p] * unit;
-    launch.source[p] = args.source[p].data;
-    launch.destination[p] = args.destination[p].data;
-    launch.area[p] = reinterpret_cast<Packet*>(args.packets[p]);
+      static_cast<int64_t>(work->dense ? dense.slot_packets() * DensePacketLayout::kPacketBytes / element
+                                       : layout.slot_packets() * PacketLayout::kDataBytes / element);
+  for (size_t p = 0; p < work->pieces.size(); ++p) {
+    if (work->pieces[p] > fits) return InvalidArgument("a piece that its packets cannot hold");
+    launch.count[p] = work->pieces[p] * unit;
+    launch.source[p] = work->source[p].data;
+    launch.destination[p] = work->destination[p].data;
+    launch.area[p] = reinterpret_cast<Packet*>(work->packets[p]);
   }
   return launch;
 }

@@ -154,21 +154,21 @@ Status NcclCommunicator::Enqueue(const NcclArgs& args, CUstream stream) {
 
 Status NcclCommunicator::Issue(const NcclArgs& args, ncclComm_t communicator, CUstream stream) {
   NcclLibrary& nccl = *handle_->nccl;
-  auto kind = static_cast<plan::NcclKind>(args.kind);
+  const plan::NcclKind kind = args.kind;
   if (kind == plan::NcclKind::kBarrier) {
     // A sum of one word of nobody's interest: no rank has it before all have given theirs.
     void* word = handle_->barrier.data();
     return nccl.AllReduce(word, word, 1, ncclInt32, ncclSum, communicator, stream);
   }
-  if (!host::IsContiguous(args.in) || !host::IsContiguous(args.out)) {
+  if (!plan::IsContiguous(args.in) || !plan::IsContiguous(args.out)) {
     return InvalidArgument("NCCL's tensors must be contiguous");
   }
-  bool takes_in = kind != plan::NcclKind::kBroadcast || rank_ == args.root;
+  const bool takes_in = args.Reads(rank_);
   const DeviceView& typed = takes_in ? args.in : args.out;
   TANDEM_ASSIGN_OR_RETURN(ncclDataType_t type, NcclType(typed.dtype));
   ncclRedOp_t op = args.reduce_op == ReduceOp::kAvg ? ncclAvg : ncclSum;
-  auto in_count = static_cast<size_t>(host::CountOf(args.in)),
-       out_count = static_cast<size_t>(host::CountOf(args.out));
+  auto in_count = static_cast<size_t>(plan::Elements(args.in)),
+       out_count = static_cast<size_t>(plan::Elements(args.out));
   switch (kind) {
     case plan::NcclKind::kAllReduce:
       return nccl.AllReduce(args.in.data, args.out.data, in_count, type, op, communicator, stream);
@@ -180,13 +180,13 @@ Status NcclCommunicator::Issue(const NcclArgs& args, ncclComm_t communicator, CU
       return nccl.Broadcast(takes_in ? args.in.data : args.out.data, args.out.data, out_count, type,
                             args.root, communicator, stream);
     case plan::NcclKind::kReduce:
-      return nccl.Reduce(args.in.data, rank_ == args.root ? args.out.data : nullptr, in_count, type, op,
+      return nccl.Reduce(args.in.data, args.Writes(rank_) ? args.out.data : nullptr, in_count, type, op,
                          args.root, communicator, stream);
     case plan::NcclKind::kAllToAll:
       return AllToAll(args, in_count / static_cast<size_t>(world_size_), type, communicator, stream);
     case plan::NcclKind::kBarrier: break;
   }
-  return InvalidArgument("no collective " + std::to_string(args.kind));
+  return InvalidArgument("no collective " + std::to_string(static_cast<int>(kind)));
 }
 
 Status NcclCommunicator::AllToAll(const NcclArgs& args, size_t count, ncclDataType_t type,

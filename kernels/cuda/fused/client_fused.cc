@@ -11,7 +11,8 @@ namespace tandem::cuda {
 
 Result<ClientFusedKernel> MakeClientFused(const CollectiveArgs& args, const ClientFusedWords& words,
                                           const ClientFusedMemory& memory) {
-  if (args.meeting < 0 || args.meeting >= words.per_writer)
+  const auto* work = args.As<FusedArgs>();
+  if (work == nullptr || work->meeting < 0 || work->meeting >= words.per_writer)
     return Unimplemented("a fused kernel whose ranks do not meet first");
   const int sms = args.blocks > 0 ? std::min(args.blocks, SmCount()) : SmCount();
   TANDEM_ASSIGN_OR_RETURN(FusedMatmul matmul,
@@ -23,7 +24,7 @@ Result<ClientFusedKernel> MakeClientFused(const CollectiveArgs& args, const Clie
   TANDEM_ASSIGN_OR_RETURN(kernel.variant, FindFusedVariant(matmul));
   TANDEM_ASSIGN_OR_RETURN(static_cast<FusedMatmulParams&>(kernel.params),
                           MakeFusedParams(matmul, *kernel.variant));
-  TANDEM_ASSIGN_OR_RETURN(kernel.params.pushes, MakePushes(args.pushes, memory.pushed));
+  TANDEM_ASSIGN_OR_RETURN(kernel.params.pushes, MakePushes(work->pushes, memory.pushed));
   kernel.ctas = matmul.tiling.ctas;
 
   MeetingLaunch& meeting = kernel.meeting;
@@ -31,8 +32,8 @@ Result<ClientFusedKernel> MakeClientFused(const CollectiveArgs& args, const Clie
   meeting.world = args.world_size;
   for (int rank = 0; rank < args.world_size; ++rank) {
     const auto at = static_cast<size_t>(rank), own = static_cast<size_t>(args.rank);
-    meeting.told[rank] = words.meeting[at] + args.rank * words.per_writer + args.meeting;
-    meeting.awaited[rank] = words.meeting[own] + rank * words.per_writer + args.meeting;
+    meeting.told[rank] = words.meeting[at] + args.rank * words.per_writer + work->meeting;
+    meeting.awaited[rank] = words.meeting[own] + rank * words.per_writer + work->meeting;
   }
   meeting.words = words.fused[static_cast<size_t>(args.rank)];
   meeting.word_count = args.world_size * words.per_writer;

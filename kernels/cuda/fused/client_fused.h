@@ -51,7 +51,7 @@ struct ClientFusedKernel {
 // All compiled variants.
 std::span<const FusedVariant> ClientFusedVariants();
 
-// The kernels, without their frame, for `args`, which has parts and a meeting, and whose other words lie in
+// The kernels, without their frame, for `args`, a fused matmul with a meeting, and whose other words lie in
 // `words.fused`. UNIMPLEMENTED: there is no kernel, or addresses are not aligned to 16 bytes.
 Result<ClientFusedKernel> MakeClientFused(const CollectiveArgs& args, const ClientFusedWords& words,
                                           const ClientFusedMemory& memory);

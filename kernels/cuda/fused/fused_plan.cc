@@ -76,7 +76,7 @@ bool TakesBlockScales(const MatmulArgs& matmul, const MatmulArgs& first) {
 
 bool TakesPart(const FusedPart& part, const FusedPart& first, const Heights& heights) {
   const MatmulArgs& matmul = part.matmul;
-  if (!SameShape(matmul, first.matmul) || matmul.accumulate || matmul.chunk_signals != nullptr) return false;
+  if (!SameShape(matmul, first.matmul) || matmul.accumulate || matmul.has_chunk_signals) return false;
   auto a = FoldRows(matmul.a), c = FoldRows(matmul.c);
   if (!a || !c || !heights.Have(a->count) || a->count != c->count) return false;
   if (!TakesBlockScales(matmul, first.matmul)) return false;
@@ -121,8 +121,10 @@ void SetTypes(const MatmulArgs& matmul, FusedMatmul* fused) {
 }  // namespace
 
 bool TakesFused(const CollectiveArgs& args, std::span<const FusedVariant> variants) {
-  if (args.parts.empty() || args.parts.size() > kMaxPieces) return false;
-  const FusedPart& first = args.parts.front();
+  const auto* fused = args.As<FusedArgs>();
+  if (fused == nullptr || fused->parts.empty() || fused->parts.size() > kMaxPieces) return false;
+  const std::vector<FusedPart>& parts = fused->parts;
+  const FusedPart& first = parts.front();
   const MatmulArgs& matmul = first.matmul;
   if (matmul.b.extent.size() != 2 || matmul.a.extent.empty()) return false;
   const bool float8 = IsFloat8(matmul.a.dtype);
@@ -136,9 +138,9 @@ bool TakesFused(const CollectiveArgs& args, std::span<const FusedVariant> varian
   SetTypes(matmul, &probe);
   probe.b_along_n = rows && !(float8 && matmul.b.stride[0] == 1);
   const FusedPart* sums = nullptr;
-  const std::optional<Heights> heights = HeightsOf(args.parts);
-  if (!heights || TilesM(static_cast<int64_t>(args.parts.size()), heights->high) > kMaxTilesM) return false;
-  for (const FusedPart& part : args.parts) {
+  const std::optional<Heights> heights = HeightsOf(parts);
+  if (!heights || TilesM(static_cast<int64_t>(parts.size()), heights->high) > kMaxTilesM) return false;
+  for (const FusedPart& part : parts) {
     if (!TakesPart(part, first, *heights)) return false;
     if (part.sums && sums == nullptr) sums = &part;
     if (part.sums && !SameSum(part, *sums)) return false;
@@ -194,12 +196,14 @@ Status PlaceSum(const FusedPart& part, const Slices& slots, MatmulPiece* piece, 
 Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, const FusedMemory& memory,
                                     std::span<const FusedVariant> variants, int sms) {
   if (!TakesFused(args, variants)) return Unimplemented("no fused kernel for these parts");
-  const FusedPart& first = args.parts.front();
+  const FusedArgs& work = *args.As<FusedArgs>();
+  const std::vector<FusedPart>& parts = work.parts;
+  const FusedPart& first = parts.front();
   const MatmulArgs& matmul = first.matmul;
   const size_t element = DTypeBytes(matmul.a.dtype), out_element = DTypeBytes(matmul.c.dtype);
   FusedMatmul fused(variants);
   SetTypes(matmul, &fused);
-  const Heights heights = *HeightsOf(args.parts);
+  const Heights heights = *HeightsOf(parts);
   fused.rows = heights.high;
   fused.k = matmul.b.extent[0];
   fused.n = matmul.b.extent[1];
@@ -216,7 +220,7 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, const FusedMemor
   const auto a_map = [&](const FusedPart& part) { return part.waits.empty() && !is_short(part) ? 0 : 1; };
   Slices a[2], slots;
   OutputMaps out(heights.low);
-  for (const FusedPart& part : args.parts) {
+  for (const FusedPart& part : parts) {
     a[a_map(part)].addresses.push_back(part.matmul.a.data);
     out.Add(part);
     for (size_t s = 0; part.sums && s < part.sum.sources.size(); ++s) {
@@ -228,7 +232,7 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, const FusedMemor
   TANDEM_RETURN_IF_ERROR(slots.Arrange("the partial sums"));
 
   int64_t a_pitch[2] = {-1, -1};
-  for (const FusedPart& part : args.parts) {
+  for (const FusedPart& part : parts) {
     MatmulPiece piece = {};
     piece.rows = static_cast<int32_t>(FoldRows(part.matmul.a)->count);
     piece.a_map = static_cast<int16_t>(a_map(part));
@@ -311,8 +315,8 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, const FusedMemor
   fused.tiling = ChooseTiling(fused, sms);
   fused.runs = ChooseRuns(fused);
   fused.epoch = args.epoch;
-  for (const Word* word : args.closing) fused.closing.push_back(reinterpret_cast<const uint64_t*>(word));
-  fused.entered = reinterpret_cast<const uint64_t*>(args.entered);
+  for (const Word* word : work.closing) fused.closing.push_back(reinterpret_cast<const uint64_t*>(word));
+  fused.entered = reinterpret_cast<const uint64_t*>(work.entered);
   fused.abort_word = reinterpret_cast<const uint64_t*>(args.abort_word);
   fused.timeout_ns = TimeLimit(args.abort_word);
   return fused;

@@ -12,7 +12,7 @@
 
 namespace tandem::cuda {
 
-// True when a kernel of `variants` computes `args.parts`; reads types, extents and strides, no addresses.
+// True when `args` has a fused matmul that a kernel of `variants` computes; reads types, extents and strides, no addresses.
 bool TakesFused(const CollectiveArgs& args, std::span<const FusedVariant> variants = FusedVariants());
 
 // The kernel's work. UNIMPLEMENTED when addresses are not aligned as TMA needs them, or parts do not lie at
@@ -24,6 +24,6 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, const FusedMemor
 // Makes and enqueues it; with CollectiveArgs::prepared what was made is kept for launches with the same
 // addresses. One stream for one `memory`.
 Status EnqueueFused(const CollectiveArgs& args, const FusedMemory& memory, CUstream_st* stream,
-                    const FusedCalls& calls = {});
+                    PreparedFused::Launch launch = &LaunchFused);
 
 }  // namespace tandem::cuda

@@ -157,13 +157,14 @@ Status CudaLane::Nccl(const NcclArgs& args) {
 
 Status CudaLane::Collective(const CollectiveArgs& args) {
   TANDEM_RETURN_IF_ERROR(Enter());
-  if (args.parts.empty() && !args.skinny) return EnqueueCollective(args, stream_);
+  if (!args.Multiplies()) return EnqueueCollective(args, stream_);
   if (fused_state_.data() == nullptr) {
     TANDEM_ASSIGN_OR_RETURN(fused_state_, VmmAllocation::Create(device_, kFusedStatesBytes));
     TANDEM_RETURN_IF_ERROR(device_->driver().MemsetD8Async(reinterpret_cast<CUdeviceptr>(fused_state_.data()),
                                                            0, kFusedStatesBytes, stream_));
   }
-  if (args.skinny) return EnqueueSkinny(args, fused_state_.data() + kFusedStateBytes, stream_);
+  if (args.As<SkinnyArgs>() != nullptr)
+    return EnqueueSkinny(args, fused_state_.data() + kFusedStateBytes, stream_);
   static_assert(kPartialBytes <= kMatmulScratchBytes);
   TANDEM_RETURN_IF_ERROR(MakeWorkspace());
   return EnqueueFused(args, {.state = fused_state_.data(), .partials = workspace_.data()}, stream_);

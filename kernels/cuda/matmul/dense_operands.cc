@@ -37,7 +37,7 @@ DenseProduct MakeDense(const MatmulArgs& args) {
   if (b.extent.size() == 2 && b.extent[0] > 1 && b.extent[1] > 0 && b.stride[0] != 1 && b.stride[1] == 1) {
     Add(false, b.extent[0], b.extent[1], b.stride[0], &product);
   }
-  if (args.chunk_signals == nullptr && a.extent.size() == 2 && a.extent[1] > 1 && a.extent[0] > 0 &&
+  if (!args.has_chunk_signals && a.extent.size() == 2 && a.extent[1] > 1 && a.extent[0] > 0 &&
       a.stride[1] != 1 && a.stride[0] == 1) {
     Add(true, a.extent[1], a.extent[0], a.stride[1], &product);
   }

@@ -26,7 +26,7 @@ int64_t RowsOf(const MatmulArgs& args) {
   return rows;
 }
 
-int64_t ChunkRows(const MatmulArgs& args) { return (RowsOf(args) + args.chunks - 1) / args.chunks; }
+int64_t ChunkRows(const MatmulArgs& args) { return (RowsOf(args) + args.chunks() - 1) / args.chunks(); }
 
 // Bytes from the first element of a stored matrix to the end of the last one.
 size_t BytesOf(const LtMatrix& matrix) {
@@ -264,15 +264,15 @@ Status MatmulChooser::Enqueue(const MatmulArgs& args, std::byte* scratch, CUstre
   TANDEM_RETURN_IF_ERROR(host::CheckMatmul(args));
   int64_t rows = RowsOf(args), chunk_rows = ChunkRows(args);
   if (rows == 0 || args.c.extent.back() == 0) return Status::Ok();
-  for (int i = 0; i < args.chunks; ++i) {
-    int chunk = (args.chunk_pivot + i) % args.chunks;
+  for (int i = 0; i < args.chunks(); ++i) {
+    int chunk = (args.chunk_pivot + i) % args.chunks();
     int64_t first = std::min(rows, chunk * chunk_rows), last = std::min(rows, first + chunk_rows);
-    if (args.chunk_signals != nullptr) {
+    if (args.chunk_words() != nullptr) {
       // A kernel of one thread, not a memory operation: nobody else could end the wait for a word of the
       // user's own.
       WaitLimits limits;
       limits.abort_word = reinterpret_cast<const uint64_t*>(args.abort_word);
-      TANDEM_RETURN_IF_ERROR(LaunchAwaitWord32(args.chunk_signals + chunk, limits, stream));
+      TANDEM_RETURN_IF_ERROR(LaunchAwaitWord32(args.chunk_words() + chunk, limits, stream));
     }
     if (first < last) TANDEM_RETURN_IF_ERROR(EnqueueRows(args, first, last, scratch, stream));
   }

@@ -40,7 +40,7 @@ struct ClientSkinnyKernel {
 // All compiled variants.
 std::span<const SkinnyVariant> ClientSkinnyVariants();
 
-// The kernel, without its frame, for `args`, which has `skinny`. Its areas are those of even launches;
+// The kernel, without its frame, for `args`, a skinny product. Its areas are those of even launches;
 // `half_bytes` is a multiple of 16. UNIMPLEMENTED: there is no kernel for this product. INVALID_ARGUMENT: the
 // product is not bound.
 Result<ClientSkinnyKernel> MakeClientSkinny(const CollectiveArgs& args, uint64_t half_bytes);

@@ -36,7 +36,7 @@ bool HasSkinnyForm(const SkinnyArgs& args) {
   const MatmulArgs& matmul = args.matmul;
   if (!HasRows(matmul.a) || !HasRows(matmul.c) || matmul.b.extent.size() != 2) return false;
   if (RunsAlongN(matmul.b) && matmul.b.stride[1] != 1) return false;
-  if (matmul.accumulate || matmul.chunk_signals != nullptr || matmul.block_scales) return false;
+  if (matmul.accumulate || matmul.has_chunk_signals || matmul.block_scales) return false;
   if (args.layout.k * args.layout.element_bytes % 16 != 0) return false;  // what shards are pushed by
   if (!TakesScale(matmul.has_scale_a, matmul.scale_a) || !TakesScale(matmul.has_scale_b, matmul.scale_b))
     return false;
@@ -51,8 +51,9 @@ bool TakesSkinny(const SkinnyArgs& args, std::span<const SkinnyVariant> variants
 }
 
 Result<SkinnyMatmul> MakeSkinnyMatmul(const CollectiveArgs& args, void* state) {
-  const SkinnyArgs& skinny = *args.skinny;
-  if (!HasSkinnyForm(skinny)) return Unimplemented("no skinny kernel for this product");
+  const auto* work = args.As<SkinnyArgs>();
+  if (work == nullptr || !HasSkinnyForm(*work)) return Unimplemented("no skinny kernel for this product");
+  const SkinnyArgs& skinny = *work;
   const auto world = static_cast<size_t>(skinny.layout.world);
   if (skinny.areas.size() != world || skinny.words.size() != world || skinny.arrived.size() != world) {
     return InvalidArgument("areas or words of another number of ranks");

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "kernels/backend.h"
+#include "kernels/cuda/fused/fused_prepared.h"
 #include "kernels/cuda/skinny/skinny_matmul.h"
 #include "tandem/status.h"
 
@@ -16,18 +17,15 @@ namespace tandem::cuda {
 bool TakesSkinny(const SkinnyArgs& args, std::span<const SkinnyVariant> variants);
 bool TakesSkinny(const SkinnyArgs& args);
 
-// The kernel's work; `args` has skinny. `state`: see SkinnyMatmul. UNIMPLEMENTED: no kernel takes such a
+// The kernel's work; `args` has a skinny product. `state`: see SkinnyMatmul. UNIMPLEMENTED: no kernel takes such a
 // product.
 Result<SkinnyMatmul> MakeSkinnyMatmul(const CollectiveArgs& args, void* state);
 
-// The calls that put work on a stream; tests replace them.
-struct SkinnyCalls {
-  decltype(&LaunchSkinny) launch = &LaunchSkinny;
-};
+using PreparedSkinny = PreparedKernel<SkinnyParams, SkinnyVariant>;
 
 // Makes and enqueues it; with CollectiveArgs::prepared what was made is kept for launches with the same
 // addresses. One stream for one `state`.
 Status EnqueueSkinny(const CollectiveArgs& args, void* state, CUstream_st* stream,
-                     const SkinnyCalls& calls = {});
+                     PreparedSkinny::Launch launch = &LaunchSkinny);
 
 }  // namespace tandem::cuda

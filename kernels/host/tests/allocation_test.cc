@@ -43,8 +43,8 @@ TEST(HostLaneTest, OperationsAllocateNothingOnceTheyHaveBeenSeen) {
   auto event = (*backend)->MakeEvent();
   ASSERT_TRUE(lane.ok() && event.ok());
   std::vector<float> a(64 * 64, 1.0f), b(64 * 64, 2.0f), c(64 * 64), d(64 * 64), bias(64, 3.0f);
-  const CopyArgs row{View(a, {4096}, {1}), View(d, {4096}, {1}), true};
-  const CopyArgs strided{View(a, {64, 32}, {64, 2}), View(d, {64, 32}, {64, 1}), true};
+  const CopyArgs row{{View(a, {4096}, {1}), View(d, {4096}, {1}), true}};
+  const CopyArgs strided{{View(a, {64, 32}, {64, 2}), View(d, {64, 32}, {64, 1}), true}};
   ReduceArgs reduce;
   for (auto* source : {&a, &b, &d}) reduce.sources.push_back(View(*source, {64, 64}, {64, 1}));
   reduce.dst = View(c, {64, 64}, {64, 1});

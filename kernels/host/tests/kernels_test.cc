@@ -95,8 +95,8 @@ TEST(CopyTest, TransposesAndSlicesWithAndWithoutDelays) {
       std::vector<uint8_t> source(3 * 5 * 7 * 8), destination(source.size(), 0xee);
       for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<uint8_t>(i * 37 + i / 251);
       // destination[k][j][i] = source[i][j][k]
-      CopyArgs args{MakeView(source.data(), type, {3, 5, 7}, {35, 7, 1}),
-                    MakeView(destination.data(), type, {3, 5, 7}, {1, 3, 15}), true};
+      CopyArgs args{{MakeView(source.data(), type, {3, 5, 7}, {35, 7, 1}),
+                     MakeView(destination.data(), type, {3, 5, 7}, {1, 3, 15}), true}};
       auto copy = PrepareCopy(args);
       ASSERT_TRUE(copy.ok());
       RunCopy(*copy, TaskContext{&never, pause});

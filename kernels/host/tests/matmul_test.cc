@@ -284,8 +284,8 @@ TEST(MatmulTest, ChunksAreReadOnlyOnceTheirSignalIsSet) {
   b.Fill(2);
   alignas(4) uint32_t signals[kChunks] = {};
   MatmulArgs args = Args(a, b, c);
-  args.chunk_signals = signals;
-  args.chunks = kChunks;
+  args.has_chunk_signals = true;
+  args.chunk_signals = {reinterpret_cast<std::byte*>(signals), DType::kI32, {kChunks}, {1}};
   args.chunk_pivot = kPivot;
   ASSERT_TRUE(CheckMatmul(args).ok());
   std::thread runner([&] { RunMatmul(args, kMatmulContext); });
@@ -311,7 +311,8 @@ TEST(MatmulTest, RefusesWhatDoesNotFit) {
   args.bias = a.view;
   EXPECT_FALSE(CheckMatmul(args).ok());
   args = Args(a, b, c);
-  args.chunks = 2;
+  args.has_chunk_signals = true;
+  args.chunk_signals.extent = {2};
   args.chunk_pivot = 2;
   EXPECT_FALSE(CheckMatmul(args).ok());
   args = Args(a, b, c);

@@ -84,7 +84,7 @@ class NcclStandinTest : public testing::TestWithParam<Case> {
     Group group(test.world_size, kMinScratchBytes);
     auto args = [&](int r) {
       NcclArgs result;
-      result.kind = static_cast<int>(kind);
+      result.kind = kind;
       result.in = View(in[static_cast<size_t>(r)]);
       result.out = View(out[static_cast<size_t>(r)]);
       result.root = root;
@@ -175,7 +175,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, NcclStandinTest,
 TEST(NcclStandinEndTest, BarrierHoldsUntilEveryRankHasCome) {
   Group group(3, kMinScratchBytes);
   NcclArgs args;
-  args.kind = static_cast<int>(NcclKind::kBarrier);
+  args.kind = NcclKind::kBarrier;
   std::atomic<int> passed{0};
   std::vector<std::thread> threads;
   for (size_t r = 0; r < 2; ++r) {
@@ -196,7 +196,7 @@ TEST(NcclStandinEndTest, WaitsEnd) {
   for (int way = 0; way < 3; ++way) {
     Group group(3, kMinScratchBytes);
     NcclArgs args;
-    args.kind = static_cast<int>(NcclKind::kBarrier);
+    args.kind = NcclKind::kBarrier;
     std::vector<std::thread> threads;
     for (size_t r = 0; r < 2; ++r) {
       threads.emplace_back([&, r] { group.ranks[r]->Run(args, TaskContext{&group.abandoned, nullptr}); });
@@ -249,15 +249,15 @@ TEST(NcclStandinEndTest, RefusesWhatDoesNotFit) {
   ASSERT_TRUE(communicator.ok());
   std::vector<float> four(4), eight(8);
   NcclArgs args;
-  args.kind = static_cast<int>(NcclKind::kAllGather);
+  args.kind = NcclKind::kAllGather;
   args.in = View(four);
   args.out = View(four);
   EXPECT_FALSE((*communicator)->Check(args).ok());
   args.out = View(eight);
   EXPECT_TRUE((*communicator)->Check(args).ok());
-  args.kind = 99;
+  args.kind = static_cast<NcclKind>(99);
   EXPECT_FALSE((*communicator)->Check(args).ok());
-  args.kind = static_cast<int>(NcclKind::kAllReduce);
+  args.kind = NcclKind::kAllReduce;
   args.out = View(four);
   args.in.dtype = args.out.dtype = DType::kI32;
   EXPECT_TRUE((*communicator)->Check(args).ok());

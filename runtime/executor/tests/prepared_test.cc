@@ -31,7 +31,8 @@ class KeepingLane : public Lane {
   Status Collective(const CollectiveArgs& args) override {
     if (*args.prepared == nullptr) *args.prepared = std::make_unique<Kept>(++made_);
     found.push_back(static_cast<Kept&>(**args.prepared).number);
-    addresses.push_back(args.skinny ? args.skinny->matmul.a.data : args.parts.front().matmul.a.data);
+    addresses.push_back(args.As<SkinnyArgs>() != nullptr ? args.As<SkinnyArgs>()->matmul.a.data
+                                                         : args.As<FusedArgs>()->parts.front().matmul.a.data);
     return Status::Ok();
   }
   Status Record(Event*) override { return Status::Ok(); }

@@ -71,13 +71,14 @@ class ClientMixTest : public ClientSkinnyTest {
       args.blocks = 3;
       args.rank = rank;
       args.world_size = kRanks;
-      args.exchange = PacketExchange::kSum;
-      args.packet_bytes = kPacketBytes;
+      auto& packets = args.work.emplace<PacketsArgs>();
+      packets.exchange = plan::PacketExchange::kSum;
+      packets.packet_bytes = kPacketBytes;
       for (size_t peer = 0; peer < kRanks; ++peer) {
-        args.pieces.push_back(kCount);
-        args.source.push_back({in_[r], DType::kF32, {kCount}, {1}});
-        args.destination.push_back({out_[r], DType::kF32, {kCount}, {1}});
-        args.packets.push_back(packets_[peer]);
+        packets.pieces.push_back(kCount);
+        packets.source.push_back({in_[r], DType::kF32, {kCount}, {1}});
+        packets.destination.push_back({out_[r], DType::kF32, {kCount}, {1}});
+        packets.packets.push_back(packets_[peer]);
       }
       ClientHalves halves;
       for (size_t peer = 0; peer < kRanks; ++peer) halves.workspace[peer] = ranks_[peer].area[0];
@@ -248,8 +249,8 @@ class ClientLongTest : public ClientSkinnyTest {
     const auto& stash = stashes_[static_cast<size_t>(launch) % kSets][r];
     const std::array<std::byte*, 2> operands{ranks_[r].a, ranks_[r].b};
     for (size_t i = 0; i < operands.size(); ++i) {
-      const CopyArgs copy{{stash[i].at, DType::kBf16, {stash[i].count}, {1}},
-                          {operands[i], DType::kBf16, {stash[i].count}, {1}}};
+      const CopyArgs copy{{{stash[i].at, DType::kBf16, {stash[i].count}, {1}},
+                           {operands[i], DType::kBf16, {stash[i].count}, {1}}}};
       ASSERT_TRUE(StreamOf(rank)->Copy(copy).ok());
     }
     LaunchProbed(rank, FusedFault::kNone, launch % 2 == 0);

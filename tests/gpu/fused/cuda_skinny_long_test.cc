@@ -59,7 +59,8 @@ class SkinnyLongTest : public SkinnyRaceTest {
     Rank& rank = ranks_[static_cast<size_t>(r)];
     const Stash& own = stash[static_cast<size_t>(r)];
     const auto fill = [&rank](const Stashed& from, std::byte* to) {
-      const CopyArgs copy{{from.at, DType::kBf16, {from.count}, {1}}, {to, DType::kBf16, {from.count}, {1}}};
+      const CopyArgs copy{
+          {{from.at, DType::kBf16, {from.count}, {1}}, {to, DType::kBf16, {from.count}, {1}}}};
       ASSERT_TRUE(rank.lane->Copy(copy).ok());
     };
     fill(own.a, rank.a);

@@ -12,6 +12,27 @@ namespace {
 // Sets of operands that parameters are kept for: some kilobytes each.
 constexpr size_t kMaxKept = 64;
 
+// A piece of bound work as a step of the launch.
+struct StepMaker {
+  const cuda::ClientHalves& halves;
+  const cuda::ClientFusedPlaces* fused;  // null: the kernel is no fused matmul
+
+  Result<CudaClientStep> operator()(const CollectiveArgs* kernel) const {
+    TANDEM_ASSIGN_OR_RETURN(const cuda::ClientKernelLaunch launch,
+                            cuda::MakeClientLaunch(*kernel, halves, fused));
+    return CudaClientStep(launch);
+  }
+  Result<CudaClientStep> operator()(const CopyArgs* copy) const {
+    CopyArgs by_kernel = *copy;
+    by_kernel.copy_engine = false;  // whose calls a capture may not record
+    return CudaClientStep(std::move(by_kernel));
+  }
+  template <class Args>
+  Result<CudaClientStep> operator()(const Args* args) const {
+    return CudaClientStep(*args);
+  }
+};
+
 // A kernel and the norm behind it as one kernel, where there is one for these addresses.
 void MergeNorm(std::vector<CudaClientStep>* steps) {
   for (size_t i = 0; i + 1 < steps->size(); ++i) {
@@ -56,24 +77,12 @@ Result<std::vector<CudaClientStep>> CudaClientWork::Build(std::span<const runtim
   std::copy_n(memory_.workspace.begin(), halves.workspace.size(), halves.workspace.begin());
   halves.half_bytes = memory_.half_bytes;
   const cuda::ClientFusedPlaces places = FusedPlaces();
+  const StepMaker make{halves, is_fused_ ? &places : nullptr};
   std::vector<CudaClientStep> steps;
   steps.reserve(bound.size());
   for (const runtime::BoundWork& work : bound) {
-    if (work.kernel != nullptr) {
-      TANDEM_ASSIGN_OR_RETURN(const cuda::ClientKernelLaunch launch,
-                              cuda::MakeClientLaunch(*work.kernel, halves, is_fused_ ? &places : nullptr));
-      steps.emplace_back(launch);
-    } else if (work.product != nullptr) {
-      steps.emplace_back(*work.product);
-    } else if (work.copy != nullptr) {
-      CopyArgs copy = *work.copy;
-      copy.copy_engine = false;  // whose calls a capture may not record
-      steps.emplace_back(std::move(copy));
-    } else if (work.sum != nullptr) {
-      steps.emplace_back(*work.sum);
-    } else {
-      steps.emplace_back(*work.norm);
-    }
+    TANDEM_ASSIGN_OR_RETURN(CudaClientStep step, std::visit(make, work));
+    steps.push_back(std::move(step));
   }
   return steps;
 }

@@ -38,7 +38,7 @@ CollectiveArgs Copy(uintptr_t from, uintptr_t to) {
   args.world_size = 2;
   CollectivePhase phase;
   phase.items.push_back({.sources = {Floats(from, 64)}, .destinations = {Floats(to, 64)}});
-  args.phases.push_back(phase);
+  std::get<PhasesArgs>(args.work).phases.push_back(phase);
   return args;
 }
 
@@ -58,16 +58,17 @@ TEST(ClientPlan, PacketsStayBetweenOperands) {
   CollectiveArgs args;
   args.dtype = DType::kF32;
   args.world_size = 2;
-  args.exchange = PacketExchange::kSum;
-  args.pieces = {64, 64};
-  args.source = {Floats(0x90000, 64), Floats(0x90000, 64)};
-  args.destination = {Floats(0x91000, 64), Floats(0x91000, 64)};
-  args.packets = {At(0x40000), At(0x50000)};
-  args.packet_bytes = 8192;
+  auto& packets = args.work.emplace<PacketsArgs>();
+  packets.exchange = plan::PacketExchange::kSum;
+  packets.pieces = {64, 64};
+  packets.source = {Floats(0x90000, 64), Floats(0x90000, 64)};
+  packets.destination = {Floats(0x91000, 64), Floats(0x91000, 64)};
+  packets.packets = {At(0x40000), At(0x50000)};
+  packets.packet_bytes = 8192;
   const auto launch = MakeClientLaunch(args, Halves());
   ASSERT_TRUE(launch.ok()) << launch.status().ToString();
   EXPECT_EQ(std::get<ClientPacketsLaunch>(*launch).half_packets, 512);
-  args.destination[0].data = At(0x10000);
+  packets.destination[0].data = At(0x10000);
   EXPECT_EQ(MakeClientLaunch(args, Halves()).status().code(), Code::kUnimplemented);
 }
 
@@ -75,23 +76,24 @@ TEST(ClientPlan, DensePacketsLieBehindTheOthers) {
   CollectiveArgs args;
   args.dtype = DType::kF32;
   args.world_size = 2;
-  args.exchange = PacketExchange::kTwoShot;
-  args.pieces = {64, 64};
-  args.source = {Floats(0x90000, 64), Floats(0x90100, 64)};
-  args.destination = {Floats(0x91000, 64), Floats(0x91100, 64)};
-  args.packets = {At(0x40000), At(0x50000)};
-  args.packet_bytes = plan::kPacketHalfBytes;
-  args.dense = true;
+  auto& packets = args.work.emplace<PacketsArgs>();
+  packets.exchange = plan::PacketExchange::kTwoShot;
+  packets.pieces = {64, 64};
+  packets.source = {Floats(0x90000, 64), Floats(0x90100, 64)};
+  packets.destination = {Floats(0x91000, 64), Floats(0x91100, 64)};
+  packets.packets = {At(0x40000), At(0x50000)};
+  packets.packet_bytes = plan::kPacketHalfBytes;
+  packets.dense = true;
   const auto launch = MakeClientLaunch(args, Halves());
   ASSERT_TRUE(launch.ok()) << launch.status().ToString();
-  const auto& packets = std::get<ClientPacketsLaunch>(*launch);
-  EXPECT_TRUE(packets.dense);
-  EXPECT_EQ(packets.dense_offset * 16, static_cast<int64_t>(2 * plan::kPacketHalfBytes));
-  EXPECT_EQ(packets.dense_half * 16, static_cast<int64_t>(plan::kDensePacketHalfBytes));
-  EXPECT_EQ(packets.dense_slot * 16, static_cast<int64_t>(plan::kDensePacketHalfBytes / 2)) << "of a shot";
-  args.pieces = {static_cast<int64_t>(plan::kDensePacketHalfBytes), 64};
+  const auto& made = std::get<ClientPacketsLaunch>(*launch);
+  EXPECT_TRUE(made.dense);
+  EXPECT_EQ(made.dense_offset * 16, static_cast<int64_t>(2 * plan::kPacketHalfBytes));
+  EXPECT_EQ(made.dense_half * 16, static_cast<int64_t>(plan::kDensePacketHalfBytes));
+  EXPECT_EQ(made.dense_slot * 16, static_cast<int64_t>(plan::kDensePacketHalfBytes / 2)) << "of a shot";
+  packets.pieces = {static_cast<int64_t>(plan::kDensePacketHalfBytes), 64};
   EXPECT_EQ(MakeClientLaunch(args, Halves()).status().code(), Code::kInvalidArgument) << "does not fit";
-  args.pieces = {64, 64};
+  packets.pieces = {64, 64};
   args.dtype = DType::kI32;
   EXPECT_EQ(MakeClientLaunch(args, Halves()).status().code(), Code::kInvalidArgument) << "no NaN to mark";
 }
@@ -108,13 +110,14 @@ NormedSum MakeNormedSum(uintptr_t residual = 0x92000) {
   args.rank = 1;
   args.world_size = 2;
   args.blocks = 4;
-  args.exchange = PacketExchange::kSum;
-  args.pieces = {64, 64};
-  args.source = {Floats(0x90000, 64), Floats(0x90000, 64)};
-  args.destination = {Floats(0x91000, 64), Floats(0x91000, 64)};
-  args.packets = {At(0x40000), At(0x50000)};
-  args.packet_bytes = plan::kPacketHalfBytes;
-  args.dense = true;
+  auto& packets = args.work.emplace<PacketsArgs>();
+  packets.exchange = plan::PacketExchange::kSum;
+  packets.pieces = {64, 64};
+  packets.source = {Floats(0x90000, 64), Floats(0x90000, 64)};
+  packets.destination = {Floats(0x91000, 64), Floats(0x91000, 64)};
+  packets.packets = {At(0x40000), At(0x50000)};
+  packets.packet_bytes = plan::kPacketHalfBytes;
+  packets.dense = true;
   const auto rows = [](uintptr_t address) {
     return DeviceView{.data = At(address), .dtype = DType::kF32, .extent = {2, 32}, .stride = {32, 1}};
   };
@@ -146,7 +149,7 @@ TEST(ClientPlan, ANormIsMergedIntoTheKernelOfItsSum) {
   other.norm.sum.data = At(0x91010);
   EXPECT_FALSE(merged(other).has_value());
   other = MakeNormedSum();
-  other.sum.dense = false;
+  std::get<PacketsArgs>(other.sum.work).dense = false;
   EXPECT_FALSE(merged(other).has_value());
   other = MakeNormedSum();
   other.norm.sum.extent = other.norm.out.extent = {1, 32};
@@ -169,10 +172,11 @@ TEST(ClientPlan, ManyRowsAloneAreNormedByTheSumsOfSeveralRanks) {
     NormedSum made = MakeNormedSum();
     CollectiveArgs& args = made.sum;
     args.world_size = 4;
-    args.pieces.assign(4, 32 * rows);
-    args.source.assign(4, Floats(0x90000, 32 * rows));
-    args.destination.assign(4, Floats(0xA0000, 32 * rows));
-    args.packets = {At(0x40000), At(0x50000), At(0x60000), At(0x70000)};
+    auto& packets = std::get<PacketsArgs>(args.work);
+    packets.pieces.assign(4, 32 * rows);
+    packets.source.assign(4, Floats(0x90000, 32 * rows));
+    packets.destination.assign(4, Floats(0xA0000, 32 * rows));
+    packets.packets = {At(0x40000), At(0x50000), At(0x60000), At(0x70000)};
     for (DeviceView* view : {&made.norm.sum, &made.norm.out, &made.norm.residual, &made.norm.residual_out})
       view->extent = {rows, 32};
     made.norm.sum.data = made.norm.out.data = At(0xA0000);
@@ -193,7 +197,7 @@ CollectiveArgs SkinnyProduct(SkinnyKind kind, DType type, uintptr_t area = 0) {
   CollectiveArgs args;
   args.rank = 0;
   args.world_size = 2;
-  SkinnyArgs& few = args.skinny.emplace();
+  SkinnyArgs& few = args.work.emplace<SkinnyArgs>();
   few.layout = *MakeSkinnyLayout(kind, 2, 32, 128, 64, static_cast<int>(DTypeBytes(type)), 2, false);
   few.matmul.a = view(0x1000002, {32, 64}, {64, 1});
   few.matmul.b = view(0x2000002, {64, 128}, {1, 64});
@@ -216,12 +220,12 @@ TEST(ClientPlan, SkinnyProductsHaveAKernel) {
       frame.tag = 9;
       SetFrame(*made, frame);
       const auto& kernel = std::get<ClientSkinnyKernel>(*made);
-      EXPECT_EQ(kernel.ctas, args.skinny->layout.ctas());
+      EXPECT_EQ(kernel.ctas, args.As<SkinnyArgs>()->layout.ctas());
       EXPECT_EQ(kernel.launch.frame.tag, 9u);
       EXPECT_EQ(kernel.launch.half_bytes, static_cast<int64_t>(kHalf));
       EXPECT_EQ(kernel.launch.area[1], At(0x20100)) << "of even launches";
       EXPECT_EQ(kernel.variant->type, static_cast<uint8_t>(type));
-      EXPECT_EQ(kernel.variant->tile_n, args.skinny->layout.tile_n);
+      EXPECT_EQ(kernel.variant->tile_n, args.As<SkinnyArgs>()->layout.tile_n);
       EXPECT_EQ(kernel.launch.failure, nullptr);
     }
   }
@@ -259,19 +263,19 @@ TEST(ClientPlan, ProductsThatNoKernelTakes) {
             Code::kInvalidArgument)
       << "areas in the bulk area";
   CollectiveArgs wide = SkinnyProduct(SkinnyKind::kScatter, DType::kBf16);
-  wide.skinny->matmul.c.dtype = DType::kF32;
+  std::get<SkinnyArgs>(wide.work).matmul.c.dtype = DType::kF32;
   EXPECT_EQ(MakeClientLaunch(wide, Halves()).status().code(), Code::kUnimplemented);
   CollectiveArgs strided = SkinnyProduct(SkinnyKind::kScatter, DType::kBf16);
-  strided.skinny->matmul.a.stride = {1, 32};
+  std::get<SkinnyArgs>(strided.work).matmul.a.stride = {1, 32};
   EXPECT_EQ(MakeClientLaunch(strided, Halves()).status().code(), Code::kUnimplemented);
   CollectiveArgs unbound = SkinnyProduct(SkinnyKind::kScatter, DType::kBf16);
-  unbound.skinny->matmul.b.data = nullptr;
+  std::get<SkinnyArgs>(unbound.work).matmul.b.data = nullptr;
   EXPECT_EQ(MakeClientLaunch(unbound, Halves()).status().code(), Code::kInvalidArgument);
 }
 
 TEST(ClientPlan, OtherKernelsAreRefused) {
   CollectiveArgs fused = Copy(0x90000, 0x91000);
-  fused.parts.emplace_back();
+  fused.work.emplace<FusedArgs>().parts.emplace_back();
   EXPECT_EQ(MakeClientLaunch(fused, Halves()).status().code(), Code::kUnimplemented);
   CollectiveArgs wide = Copy(0x90000, 0x91000);
   wide.blocks = kLaunchCounters + 1;

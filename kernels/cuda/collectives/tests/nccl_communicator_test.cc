@@ -80,7 +80,7 @@ class NcclCommunicatorTest : public testing::Test {
   }
   Status Barrier() {
     NcclArgs args;
-    args.kind = static_cast<int>(plan::NcclKind::kBarrier);
+    args.kind = plan::NcclKind::kBarrier;
     return communicator_->Enqueue(args, nullptr);
   }
 

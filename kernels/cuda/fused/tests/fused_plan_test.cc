@@ -19,6 +19,11 @@ DeviceView Dense(std::byte* data, DType type, std::vector<int64_t> extent) {
   return {data, type, std::move(extent), std::move(stride)};
 }
 
+FusedArgs& Fused(CollectiveArgs& args) {
+  if (args.As<FusedArgs>() == nullptr) args.work.emplace<FusedArgs>();
+  return std::get<FusedArgs>(args.work);
+}
+
 class FusedPlanTest : public testing::Test {
  protected:
   // Three ranks' all-gather→matmul on rank 1: its own shard, then 2's and 0's from slots in the order of
@@ -34,7 +39,7 @@ class FusedPlanTest : public testing::Test {
                             DType::kBf16, {kRows, kK});
       part.matmul.c = Dense(At(0x5000000) + source * kRows * kN * 2, DType::kBf16, {kRows, kN});
       if (i > 0) part.waits = {&words_[static_cast<size_t>(source)]};
-      args.parts.push_back(part);
+      Fused(args).parts.push_back(part);
     }
     return args;
   }
@@ -58,7 +63,7 @@ class FusedPlanTest : public testing::Test {
                             Dense(At(0x7000000), DType::kBf16, {kRows, kN})};
         part.sum_waits = {&words_[4], &words_[5]};
       }
-      args.parts.push_back(part);
+      Fused(args).parts.push_back(part);
     }
     return args;
   }
@@ -88,10 +93,10 @@ class FusedPlanTest : public testing::Test {
         part.deliveries.push_back({rank, Dense(At(area), DType::kBf16, {kRows, kN}),
                                    &told_[static_cast<size_t>(4 * owner + rank)], part.sums ? 1 : 2});
       }
-      args.parts.push_back(part);
+      Fused(args).parts.push_back(part);
     }
-    args.entered = &words_[6];
-    args.closing = {&arrived_[20], &arrived_[520]};
+    Fused(args).entered = &words_[6];
+    Fused(args).closing = {&arrived_[20], &arrived_[520]};
     return args;
   }
 
@@ -156,30 +161,35 @@ TEST_F(FusedPlanTest, RefusesDeliveriesAndSumsThatDoNotFitTogether) {
   };
   EXPECT_EQ(code([](CollectiveArgs*) {}), Code::kOk);
   EXPECT_FALSE(takes([](CollectiveArgs* args) {
-    args->parts[0].deliveries.push_back(args->parts[0].deliveries[0]);
+    Fused(*args).parts[0].deliveries.push_back(Fused(*args).parts[0].deliveries[0]);
   })) << "one place";
-  EXPECT_FALSE(takes([](CollectiveArgs* args) { args->parts[0].deliveries[0].to.extent[0] = kRows - 8; }));
-  EXPECT_EQ(code([](CollectiveArgs* args) { args->parts[2].deliveries[0].to.stride[0] = 2 * kN + 4; }),
+  EXPECT_FALSE(
+      takes([](CollectiveArgs* args) { Fused(*args).parts[0].deliveries[0].to.extent[0] = kRows - 8; }));
+  EXPECT_EQ(code([](CollectiveArgs* args) { Fused(*args).parts[2].deliveries[0].to.stride[0] = 2 * kN + 4; }),
             Code::kUnimplemented);
-  EXPECT_EQ(code([this](CollectiveArgs* args) { args->parts[2].sum_waits[1] = &arrived_[7]; }),
+  EXPECT_EQ(code([this](CollectiveArgs* args) { Fused(*args).parts[2].sum_waits[1] = &arrived_[7]; }),
             Code::kUnimplemented)
       << "not beside the first";
-  EXPECT_EQ(code([](CollectiveArgs* args) { args->parts[2].sum_waits.pop_back(); }), Code::kUnimplemented);
-  EXPECT_EQ(code([](CollectiveArgs* args) { args->parts[0].deliveries[0].words = 3; }), Code::kUnimplemented)
+  EXPECT_EQ(code([](CollectiveArgs* args) { Fused(*args).parts[2].sum_waits.pop_back(); }),
+            Code::kUnimplemented);
+  EXPECT_EQ(code([](CollectiveArgs* args) { Fused(*args).parts[0].deliveries[0].words = 3; }),
+            Code::kUnimplemented)
       << "others are told in two";
-  EXPECT_EQ(code([](CollectiveArgs* args) { args->parts[2].deliveries[0].words = 2; }), Code::kUnimplemented);
+  EXPECT_EQ(code([](CollectiveArgs* args) { Fused(*args).parts[2].deliveries[0].words = 2; }),
+            Code::kUnimplemented);
   EXPECT_EQ(code([](CollectiveArgs* args) {
               for (int i : {0, 1})
-                args->parts[static_cast<size_t>(i)].deliveries[0].words = kMaxWordBands + 1;
+                Fused(*args).parts[static_cast<size_t>(i)].deliveries[0].words = kMaxWordBands + 1;
             }),
             Code::kUnimplemented);
-  EXPECT_NE(code([](CollectiveArgs* args) { args->parts.push_back(args->parts.back()); }), Code::kOk)
+  EXPECT_NE(code([](CollectiveArgs* args) { Fused(*args).parts.push_back(Fused(*args).parts.back()); }),
+            Code::kOk)
       << "two sums";
 }
 
 TEST_F(FusedPlanTest, ManyRowsGetHigherBandsRatherThanTooMany) {
   CollectiveArgs args = Gather();
-  for (FusedPart& part : args.parts) part.matmul.a.extent[0] = part.matmul.c.extent[0] = 64 * 128 * 16;
+  for (FusedPart& part : Fused(args).parts) part.matmul.a.extent[0] = part.matmul.c.extent[0] = 64 * 128 * 16;
   auto fused = MakeFusedMatmul(args, {});
   ASSERT_TRUE(fused.ok()) << fused.status().ToString();
   int most = 0, tiles = 0;
@@ -199,7 +209,7 @@ TEST_F(FusedPlanTest, MoreTilesThanBandsCanNumberRunStepByStep) {
   // Three parts of 10922 tiles are 32766, one tile less than the most; whatever clusters may halve.
   for (const int64_t rows : {int64_t{10922} * 128, int64_t{10922} * 128 + 1, int64_t{2} * 10922 * 128}) {
     CollectiveArgs args = Gather();
-    for (FusedPart& part : args.parts) part.matmul.a.extent[0] = part.matmul.c.extent[0] = rows;
+    for (FusedPart& part : Fused(args).parts) part.matmul.a.extent[0] = part.matmul.c.extent[0] = rows;
     const bool fits = rows == int64_t{10922} * 128;
     EXPECT_EQ(TakesFused(args), fits) << rows;
     EXPECT_EQ(MakeFusedMatmul(args, {}).status().code(), fits ? Code::kOk : Code::kUnimplemented) << rows;
@@ -251,13 +261,13 @@ TEST_F(FusedPlanTest, ScatterAnnouncesSlicesAndSumsItsOwnInRankOrder) {
 
 TEST_F(FusedPlanTest, ScalesAndBiasGoWhereTheyBelong) {
   CollectiveArgs args = Scatter();
-  for (FusedPart& part : args.parts) {
+  for (FusedPart& part : Fused(args).parts) {
     part.matmul.has_scale_a = part.matmul.has_scale_b = true;
     part.matmul.scale_a = Dense(At(0x100), DType::kF32, {kRows});
     part.matmul.scale_b = Dense(At(0x200), DType::kF32, {});
   }
-  args.parts[2].sum.has_bias = true;
-  args.parts[2].sum.bias = Dense(At(0x300), DType::kF32, {kN});
+  Fused(args).parts[2].sum.has_bias = true;
+  Fused(args).parts[2].sum.bias = Dense(At(0x300), DType::kF32, {kN});
   auto fused = MakeFusedMatmul(args, {});
   ASSERT_TRUE(fused.ok()) << fused.status().ToString();
   EXPECT_TRUE(fused->row_scales);
@@ -270,8 +280,8 @@ TEST_F(FusedPlanTest, ScalesAndBiasGoWhereTheyBelong) {
 TEST_F(FusedPlanTest, ScalesByBlocksKeepTheirStrides) {
   CollectiveArgs args = Gather();
   const auto scaled = [](CollectiveArgs* all) {
-    for (size_t i = 0; i < all->parts.size(); ++i) {
-      MatmulArgs& matmul = all->parts[i].matmul;
+    for (size_t i = 0; i < Fused(*all).parts.size(); ++i) {
+      MatmulArgs& matmul = Fused(*all).parts[i].matmul;
       matmul.a.dtype = matmul.b.dtype = DType::kF8E4M3;
       matmul.b.stride = {1, kK};
       matmul.has_scale_a = matmul.has_scale_b = matmul.block_scales = true;
@@ -308,37 +318,37 @@ TEST_F(FusedPlanTest, ScalesByBlocksKeepTheirStrides) {
   };
   EXPECT_TRUE(takes([](CollectiveArgs*) {}));
   EXPECT_FALSE(takes([](CollectiveArgs* all) {
-    all->parts[1].matmul.scale_a.stride = {2, kRows};
+    Fused(*all).parts[1].matmul.scale_a.stride = {2, kRows};
   })) << "shards that lie otherwise";
   EXPECT_TRUE(takes([](CollectiveArgs* all) {
-    all->parts[1].matmul.scale_a.stride = {1, 2 * kRows};
+    Fused(*all).parts[1].matmul.scale_a.stride = {1, 2 * kRows};
   })) << "one block's factors lie alike at any step from block to block";
   // The kernel reads two rows' factors, 8 apart, and counts in 32 bits.
   constexpr int64_t kMaxStep = std::numeric_limits<int32_t>::max() / 8;
   for (const int64_t step : {kMaxStep, kMaxStep + 1}) {
     const auto spread = [step](CollectiveArgs* all) {
-      for (FusedPart& part : all->parts) part.matmul.scale_a.stride = {step, 1};
+      for (FusedPart& part : Fused(*all).parts) part.matmul.scale_a.stride = {step, 1};
     };
     EXPECT_EQ(takes(spread), step == kMaxStep);
   }
   EXPECT_TRUE(takes([](CollectiveArgs* all) {
-    for (FusedPart& part : all->parts) part.matmul.scale_a.stride = {1, 8 * kMaxStep};
+    for (FusedPart& part : Fused(*all).parts) part.matmul.scale_a.stride = {1, 8 * kMaxStep};
   })) << "from block to block of K one at a time";
   EXPECT_FALSE(takes([](CollectiveArgs* all) {
-    for (FusedPart& part : all->parts) part.matmul.scale_b = Dense(At(0x200000), DType::kF32, {1, kN});
+    for (FusedPart& part : Fused(*all).parts) part.matmul.scale_b = Dense(At(0x200000), DType::kF32, {1, kN});
   })) << "a factor a column";
   EXPECT_FALSE(takes([](CollectiveArgs* all) {
-    for (FusedPart& part : all->parts) part.matmul.b.dtype = DType::kF8E5M2;
+    for (FusedPart& part : Fused(*all).parts) part.matmul.b.dtype = DType::kF8E5M2;
   }));
   EXPECT_FALSE(takes([](CollectiveArgs* all) {
-    for (FusedPart& part : all->parts) part.matmul.first_column = 64;
+    for (FusedPart& part : Fused(*all).parts) part.matmul.first_column = 64;
   }));
-  EXPECT_FALSE(takes([](CollectiveArgs* all) { all->parts[0].matmul.block_scales = false; }));
+  EXPECT_FALSE(takes([](CollectiveArgs* all) { Fused(*all).parts[0].matmul.block_scales = false; }));
 }
 
 TEST_F(FusedPlanTest, Float8AddsExactlyUnlessItMayAddFast) {
   CollectiveArgs args = Gather();
-  for (FusedPart& part : args.parts) {
+  for (FusedPart& part : Fused(args).parts) {
     part.matmul.a.dtype = DType::kF8E5M2;
     part.matmul.b.dtype = DType::kF8E4M3;
     part.matmul.b.stride = {1, kK};
@@ -351,16 +361,16 @@ TEST_F(FusedPlanTest, Float8AddsExactlyUnlessItMayAddFast) {
   EXPECT_EQ(fused->b_type, DType::kF8E4M3);
   EXPECT_TRUE(fused->exact);
   EXPECT_FALSE(fused->b_along_n);
-  args.parts[1].matmul.fast_accumulation = true;
+  Fused(args).parts[1].matmul.fast_accumulation = true;
   EXPECT_FALSE(TakesFused(args)) << "parts that add differently";
-  for (FusedPart& part : args.parts) part.matmul.fast_accumulation = true;
+  for (FusedPart& part : Fused(args).parts) part.matmul.fast_accumulation = true;
   fused = MakeFusedMatmul(args, {});
   ASSERT_TRUE(fused.ok()) << fused.status().ToString();
   EXPECT_FALSE(fused->exact);
-  for (FusedPart& part : args.parts) part.matmul.b.dtype = DType::kF16;
+  for (FusedPart& part : Fused(args).parts) part.matmul.b.dtype = DType::kF16;
   EXPECT_FALSE(TakesFused(args));
   args = Gather();
-  for (FusedPart& part : args.parts) part.matmul.fast_accumulation = false;  // of bf16 it says nothing
+  for (FusedPart& part : Fused(args).parts) part.matmul.fast_accumulation = false;  // of bf16 it says nothing
   fused = MakeFusedMatmul(args, {});
   ASSERT_TRUE(fused.ok()) << fused.status().ToString();
   EXPECT_FALSE(fused->exact);
@@ -368,13 +378,13 @@ TEST_F(FusedPlanTest, Float8AddsExactlyUnlessItMayAddFast) {
 
 TEST_F(FusedPlanTest, WhatAddressesForbidRunsStepByStep) {
   CollectiveArgs args = Gather();
-  args.parts[0].matmul.a.data += 2;
+  Fused(args).parts[0].matmul.a.data += 2;
   EXPECT_EQ(MakeFusedMatmul(args, {}).status().code(), Code::kUnimplemented);
   args = Gather();
-  for (FusedPart& part : args.parts) part.matmul.b.data += 8;
+  for (FusedPart& part : Fused(args).parts) part.matmul.b.data += 8;
   EXPECT_EQ(MakeFusedMatmul(args, {}).status().code(), Code::kUnimplemented);
   args = Scatter();  // three slots that are no multiple of a distance apart
-  args.parts[0].matmul.a.data += 16;
+  Fused(args).parts[0].matmul.a.data += 16;
   EXPECT_EQ(MakeFusedMatmul(args, {}).status().code(), Code::kUnimplemented);
 }
 
@@ -383,19 +393,19 @@ TEST_F(FusedPlanTest, WhatShapesForbidIsRefusedAtOnce) {
   EXPECT_TRUE(TakesFused(Scatter()));
   EXPECT_FALSE(TakesFused(CollectiveArgs{}));
   CollectiveArgs args = Gather();
-  args.parts[1].matmul.a.extent[0] = kRows - 1;
+  Fused(args).parts[1].matmul.a.extent[0] = kRows - 1;
   EXPECT_FALSE(TakesFused(args));
   args = Gather();
-  for (FusedPart& part : args.parts) part.matmul.a.stride[1] = 2;
+  for (FusedPart& part : Fused(args).parts) part.matmul.a.stride[1] = 2;
   EXPECT_FALSE(TakesFused(args));
   args = Gather();
-  for (FusedPart& part : args.parts) part.matmul.a.dtype = part.matmul.b.dtype = DType::kF32;
+  for (FusedPart& part : Fused(args).parts) part.matmul.a.dtype = part.matmul.b.dtype = DType::kF32;
   EXPECT_FALSE(TakesFused(args));
   args = Scatter();
-  args.parts[2].sum.scale = 0.5f;
+  Fused(args).parts[2].sum.scale = 0.5f;
   EXPECT_FALSE(TakesFused(args));
   args = Scatter();
-  args.parts[2].own = -1;
+  Fused(args).parts[2].own = -1;
   EXPECT_FALSE(TakesFused(args));
 }
 

@@ -17,14 +17,14 @@ CUstream_st* const kStream = reinterpret_cast<CUstream_st*>(64);
 
 TEST(FusedPreparedTest, LaunchesDifferInEpochAbortWordAndGuard) {
   launched.clear();
-  const FusedCalls calls{.launch = [](const FusedMatmulParams& params, const FusedVariant& variant, int ctas,
-                                      CUstream_st* stream) {
+  const auto launch = [](const FusedMatmulParams& params, const FusedVariant& variant, int ctas,
+                         CUstream_st* stream) {
     EXPECT_EQ(variant.tile_n, 224);
     EXPECT_EQ(ctas, 130);
     EXPECT_EQ(stream, kStream);
     launched.push_back(params);
     return launched.size() < 4 ? Status::Ok() : Internal("refused");
-  }};
+  };
   FusedMatmulParams params = {};
   params.units = 77;
   params.piece[3].a_slice = 5;
@@ -32,18 +32,18 @@ TEST(FusedPreparedTest, LaunchesDifferInEpochAbortWordAndGuard) {
   variant.tile_n = 224;
   std::unique_ptr<PreparedWork> prepared = std::make_unique<PreparedFused>(params, &variant, 130);
   const PreparedWork* const made = prepared.get();
-  CollectiveArgs args;  // no parts: what was made is not made again
+  CollectiveArgs args;  // no product: what was made is not made again
   args.prepared = &prepared;
   Word guard{0}, abort{0};
   args.epoch = 3;
   args.abort_word = &abort;
-  ASSERT_TRUE(EnqueueFused(args, {}, kStream, calls).ok());
+  ASSERT_TRUE(EnqueueFused(args, {}, kStream, launch).ok());
   args.guard = {.word = &guard, .value = 3};
-  ASSERT_TRUE(EnqueueFused(args, {}, kStream, calls).ok());
+  ASSERT_TRUE(EnqueueFused(args, {}, kStream, launch).ok());
   args.epoch = 5;
   args.guard = {};
   args.abort_word = nullptr;
-  ASSERT_TRUE(EnqueueFused(args, {}, kStream, calls).ok());
+  ASSERT_TRUE(EnqueueFused(args, {}, kStream, launch).ok());
   EXPECT_EQ(prepared.get(), made);
   ASSERT_EQ(launched.size(), 3u);
   for (const FusedMatmulParams& each : launched) {
@@ -61,7 +61,7 @@ TEST(FusedPreparedTest, LaunchesDifferInEpochAbortWordAndGuard) {
   EXPECT_EQ(launched[2].epoch, 5u);
   EXPECT_EQ(launched[2].guard_word, nullptr);
   EXPECT_EQ(launched[2].abort_word, nullptr);
-  EXPECT_EQ(EnqueueFused(args, {}, kStream, calls).code(), Code::kInternal);
+  EXPECT_EQ(EnqueueFused(args, {}, kStream, launch).code(), Code::kInternal);
 }
 
 }  // namespace

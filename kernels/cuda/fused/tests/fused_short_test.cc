@@ -22,6 +22,11 @@ DeviceView Dense(std::byte* data, std::vector<int64_t> extent, DType type = DTyp
   return {data, type, std::move(extent), std::move(stride)};
 }
 
+FusedArgs& Fused(CollectiveArgs& args) {
+  if (args.As<FusedArgs>() == nullptr) args.work.emplace<FusedArgs>();
+  return std::get<FusedArgs>(args.work);
+}
+
 // Three ranks' matmul→all-reduce on rank `rank`: rank 2's part of it has kShort rows. Parts' rows are [owner
 // * kRows, …).
 class FusedShort : public testing::Test {
@@ -48,7 +53,7 @@ class FusedShort : public testing::Test {
           if (source != rank) part.sum_waits.push_back(&arrived_[static_cast<size_t>(source)]);
         }
       }
-      args.parts.push_back(part);
+      Fused(args).parts.push_back(part);
     }
     return args;
   }
@@ -102,7 +107,7 @@ TEST_F(FusedShort, SumsNoMoreThanItsRows) {
 TEST_F(FusedShort, KeepsAFactorForEachRow) {
   for (int rank : {0, 2}) {
     CollectiveArgs args = AllReduce(rank);
-    for (FusedPart& part : args.parts) {
+    for (FusedPart& part : Fused(args).parts) {
       const bool is_short = part.matmul.a.extent[0] == kShort;
       if (is_short) {
         for (DeviceView* view : {&part.matmul.a, &part.matmul.c}) view->extent[0] = 1;
@@ -126,11 +131,12 @@ TEST_F(FusedShort, OthersRunStepByStep) {
   };
   EXPECT_TRUE(takes([](CollectiveArgs*) {}));
   EXPECT_FALSE(takes([](CollectiveArgs* args) {
-    for (DeviceView* view : {&args->parts[0].matmul.a, &args->parts[0].matmul.c}) view->extent[0] = 100;
+    for (DeviceView* view : {&Fused(*args).parts[0].matmul.a, &Fused(*args).parts[0].matmul.c})
+      view->extent[0] = 100;
   })) << "three heights";
-  EXPECT_FALSE(takes([this](CollectiveArgs* args) { args->parts[1].waits = {&words_[9]}; }))
+  EXPECT_FALSE(takes([this](CollectiveArgs* args) { Fused(*args).parts[1].waits = {&words_[9]}; }))
       << "A that arrives";
-  EXPECT_FALSE(takes([](CollectiveArgs* args) { args->parts[1].matmul.c.extent[0] = kRows; }))
+  EXPECT_FALSE(takes([](CollectiveArgs* args) { Fused(*args).parts[1].matmul.c.extent[0] = kRows; }))
       << "a C of other rows";
 }
 
@@ -163,7 +169,7 @@ TEST_F(FusedShort, DeliversAmongEightRanks) {
         part.deliveries.push_back(
             {peer, Dense(At(area), {rows, kN}), &told[8 + static_cast<size_t>(peer) + (part.sums ? 8 : 0)]});
       }
-      args.parts.push_back(part);
+      Fused(args).parts.push_back(part);
     }
     ASSERT_TRUE(TakesFused(args));
     auto fused = MakeFusedMatmul(args, {});

@@ -73,7 +73,7 @@ class CudaLaneTest : public testing::Test {
     started_ = true;
   }
   Status Copy() {
-    CopyArgs args{{bytes_, DType::kU8, {8}, {1}}, {bytes_ + 8, DType::kU8, {8}, {1}}, true};
+    CopyArgs args{{{bytes_, DType::kU8, {8}, {1}}, {bytes_ + 8, DType::kU8, {8}, {1}}, true}};
     return lane_->Copy(args);
   }
   std::vector<std::string> TakeCalls() { return std::exchange(calls_, {}); }
@@ -114,7 +114,7 @@ TEST_F(CudaLaneTest, HeldWordsGoOutTogetherInOrder) {
 // Work that cannot be cancelled refuses a guard, and nothing is enqueued.
 TEST_F(CudaLaneTest, WorkThatWouldRunAllTheSameTakesNoGuard) {
   const Guard guard{.word = kWord, .value = 3};
-  CopyArgs copy{{bytes_, DType::kU8, {8}, {1}}, {bytes_ + 8, DType::kU8, {8}, {1}}, true, guard};
+  CopyArgs copy{{{bytes_, DType::kU8, {8}, {1}}, {bytes_ + 8, DType::kU8, {8}, {1}}, true}, guard};
   EXPECT_EQ(lane_->Copy(copy).code(), Code::kFailedPrecondition);
   MatmulArgs matmul;
   matmul.guard = guard;
@@ -122,11 +122,10 @@ TEST_F(CudaLaneTest, WorkThatWouldRunAllTheSameTakesNoGuard) {
   EXPECT_TRUE(TakeCalls().empty());
   // Fused kernels take it: these are refused for what they are.
   CollectiveArgs fused;
-  fused.parts.resize(1);
+  fused.work.emplace<FusedArgs>().parts.resize(1);
   fused.guard = guard;
   EXPECT_EQ(lane_->Collective(fused).code(), Code::kUnimplemented);
-  fused.parts.clear();
-  fused.skinny.emplace();
+  fused.work.emplace<SkinnyArgs>();
   EXPECT_EQ(lane_->Collective(fused).code(), Code::kUnimplemented);
   for (Guarded kind : {Guarded::kCopyEngine, Guarded::kMatmul}) EXPECT_FALSE(HonoursGuard(kind));
   for (Guarded kind : {Guarded::kCopy, Guarded::kReduce, Guarded::kCollective, Guarded::kFused})
@@ -145,20 +144,20 @@ TEST(CollectivePlanTest, TheGuardReachesTheKernels) {
   args.blocks = 1;
   args.epoch = 9;
   args.guard = {.word = kWord, .value = 9};
-  args.phases.resize(1);
-  args.phases[0].items.resize(1);
-  args.phases[0].items[0].sources = {view(in)};
-  args.phases[0].items[0].destinations = {view(out)};
+  CollectiveItem& item = args.work.emplace<PhasesArgs>().phases.emplace_back().items.emplace_back();
+  item.sources = {view(in)};
+  item.destinations = {view(out)};
   auto phases = MakePhasesLaunch(args);
   ASSERT_TRUE(phases.ok()) << phases.status().ToString();
   EXPECT_EQ(phases->guard.word, reinterpret_cast<const uint64_t*>(kWord));
   EXPECT_EQ(phases->guard.value, 9u);
-  args.exchange = PacketExchange::kGather;
-  args.pieces = {4, 4};
-  args.source = {view(in), view(in)};
-  args.destination = {view(out), view(out)};
-  args.packets = {reinterpret_cast<std::byte*>(packets[0]), reinterpret_cast<std::byte*>(packets[1])};
-  args.packet_bytes = sizeof(packets[0]);
+  auto& exchange = args.work.emplace<PacketsArgs>();
+  exchange.exchange = plan::PacketExchange::kGather;
+  exchange.pieces = {4, 4};
+  exchange.source = {view(in), view(in)};
+  exchange.destination = {view(out), view(out)};
+  exchange.packets = {reinterpret_cast<std::byte*>(packets[0]), reinterpret_cast<std::byte*>(packets[1])};
+  exchange.packet_bytes = sizeof(packets[0]);
   auto packet = MakePacketsLaunch(args);
   ASSERT_TRUE(packet.ok()) << packet.status().ToString();
   EXPECT_EQ(packet->guard.word, reinterpret_cast<const uint64_t*>(kWord));

@@ -91,7 +91,7 @@ class LaneStreamsTest : public testing::Test {
     ASSERT_TRUE(lane_->WaitWord(kWord, 1).ok());
     ASSERT_TRUE(lane_->FlushWords().ok());
     ASSERT_TRUE(lane_->WaitWord(kWord, 2).ok());
-    const CopyArgs copy{{bytes_, DType::kU8, {8}, {1}}, {bytes_ + 8, DType::kU8, {8}, {1}}, true};
+    const CopyArgs copy{{{bytes_, DType::kU8, {8}, {1}}, {bytes_ + 8, DType::kU8, {8}, {1}}, true}};
     ASSERT_TRUE(lane_->Copy(copy).ok());
     const auto at = [](uintptr_t address, DType type, std::vector<int64_t> extent,
                        std::vector<int64_t> stride) {
@@ -149,7 +149,7 @@ TEST_F(LaneStreamsTest, AllWorkGoesToTheOneInUse) {
 TEST_F(LaneStreamsTest, TheStateOfFusedKernelsIsTheLanesNotTheStreams) {
   ASSERT_TRUE(lane_->UseStream(1).ok());
   CollectiveArgs fused;
-  fused.skinny.emplace();
+  fused.work.emplace<SkinnyArgs>();
   EXPECT_FALSE(lane_->Collective(fused).ok());
   EXPECT_THAT(TakeCalls(), ElementsAre("clear 10"));
   ASSERT_TRUE(lane_->UseStream(0).ok());

@@ -156,7 +156,8 @@ TEST_F(MatmulPlanTest, AScaleOfTheTensorIsOneFactor) {
 
 TEST_F(MatmulPlanTest, EachChunkOfRowsHasItsOwnScales) {
   MatmulArgs args = Float8(0x40000, 0x50000);
-  args.chunks = 3;  // of 11 rows: the second's scales lie at 44 bytes, the third's at 88
+  args.has_chunk_signals = true;
+  args.chunk_signals.extent = {3};  // of 11 rows: the second's scales lie at 44 bytes, the third's at 88
   ASSERT_TRUE(lane_->Matmul(args).ok());
   ASSERT_THAT(lt_.runs, SizeIs(3));
   EXPECT_EQ(OfA(lt_.runs[0]), 0x40000u);

@@ -28,11 +28,10 @@ struct Launched {
 };
 std::vector<Launched> launched;
 
-const SkinnyCalls kCalls{
-    .launch = [](const SkinnyParams& params, const SkinnyVariant& variant, int ctas, CUstream_st*) {
-      launched.push_back({params, &variant, ctas});
-      return Status::Ok();
-    }};
+Status Launch(const SkinnyParams& params, const SkinnyVariant& variant, int ctas, CUstream_st*) {
+  launched.push_back({params, &variant, ctas});
+  return Status::Ok();
+}
 
 class SkinnyPlanTest : public testing::Test {
  protected:
@@ -46,7 +45,7 @@ class SkinnyPlanTest : public testing::Test {
     args.rank = kRank;
     args.world_size = kWorld;
     args.epoch = 7;
-    SkinnyArgs& few = args.skinny.emplace();
+    SkinnyArgs& few = args.work.emplace<SkinnyArgs>();
     few.layout = *MakeSkinnyLayout(kind, kWorld, all, kN, kK, static_cast<int>(DTypeBytes(type)), 2, !float8);
     few.matmul.a = Dense(At(0x1000002), type, {kind == SkinnyKind::kGather ? rows : all, kK});
     few.matmul.b = Dense(At(0x2000002), type, {kK, kN});
@@ -130,18 +129,18 @@ TEST_F(SkinnyPlanTest, TakesWhatThereIsAKernelFor) {
     for (DType type : {DType::kBf16, DType::kF16, DType::kF8E4M3}) {
       for (bool fast : {false, true}) {
         CollectiveArgs args = Args(kind, type);
-        args.skinny->matmul.fast_accumulation = fast;
-        EXPECT_TRUE(TakesSkinny(*args.skinny)) << DTypeName(type);
+        std::get<SkinnyArgs>(args.work).matmul.fast_accumulation = fast;
+        EXPECT_TRUE(TakesSkinny(std::get<SkinnyArgs>(args.work))) << DTypeName(type);
         if (IsFloat8(type)) continue;
-        args.skinny->matmul.b.stride = {1, kK};
-        EXPECT_TRUE(TakesSkinny(*args.skinny)) << DTypeName(type) << ", B's columns";
+        std::get<SkinnyArgs>(args.work).matmul.b.stride = {1, kK};
+        EXPECT_TRUE(TakesSkinny(std::get<SkinnyArgs>(args.work))) << DTypeName(type) << ", B's columns";
       }
     }
   }
   const auto refuses = [this](auto change) {
     CollectiveArgs args = Args(SkinnyKind::kScatter);
-    change(*args.skinny);
-    return !TakesSkinny(*args.skinny);
+    change(std::get<SkinnyArgs>(args.work));
+    return !TakesSkinny(std::get<SkinnyArgs>(args.work));
   };
   EXPECT_TRUE(refuses([](SkinnyArgs& few) { few.matmul.c.dtype = DType::kF32; }));
   EXPECT_TRUE(refuses([](SkinnyArgs& few) { few.matmul.b.dtype = DType::kF16; }));
@@ -164,7 +163,7 @@ TEST_F(SkinnyPlanTest, TakesWhatThereIsAKernelFor) {
 
 TEST_F(SkinnyPlanTest, TellsTheKernelWhereEverythingLies) {
   CollectiveArgs args = Args(SkinnyKind::kAllReduce);
-  MatmulArgs& matmul = args.skinny->matmul;
+  MatmulArgs& matmul = std::get<SkinnyArgs>(args.work).matmul;
   matmul.b.stride = {1, kK};
   matmul.c.stride[0] = kN + 8;
   matmul.alpha = 0.5f;
@@ -199,7 +198,7 @@ TEST_F(SkinnyPlanTest, TellsTheKernelWhereEverythingLies) {
 // A shard of one row has one scale, which is not one for all.
 TEST_F(SkinnyPlanTest, ScalesThatTravelAreOneForEachRow) {
   CollectiveArgs args = Args(SkinnyKind::kGather, DType::kF8E4M3, 1);
-  MatmulArgs& matmul = args.skinny->matmul;
+  MatmulArgs& matmul = std::get<SkinnyArgs>(args.work).matmul;
   matmul.has_scale_a = true;
   matmul.scale_a = Dense(At(0x5000000), DType::kF32, {1});
   matmul.fast_accumulation = false;
@@ -207,7 +206,7 @@ TEST_F(SkinnyPlanTest, ScalesThatTravelAreOneForEachRow) {
   ASSERT_TRUE(few.ok()) << few.status().ToString();
   EXPECT_FALSE(few->row_scales);
   EXPECT_TRUE(few->exact);
-  args.skinny->scales_travel = true;
+  std::get<SkinnyArgs>(args.work).scales_travel = true;
   few = MakeSkinnyMatmul(args, state_.data());
   ASSERT_TRUE(few.ok()) << few.status().ToString();
   EXPECT_TRUE(few->row_scales && few->row_scales_travel);
@@ -218,17 +217,17 @@ TEST_F(SkinnyPlanTest, KeepsItsParameters) {
   CollectiveArgs args = Args(SkinnyKind::kScatter);
   std::unique_ptr<PreparedWork> prepared;
   args.prepared = &prepared;
-  ASSERT_TRUE(EnqueueSkinny(args, state_.data(), nullptr, kCalls).ok());
+  ASSERT_TRUE(EnqueueSkinny(args, state_.data(), nullptr, &Launch).ok());
   ASSERT_NE(prepared, nullptr);
   const PreparedWork* kept = prepared.get();
   args.epoch = 9;
   args.abort_word = &words_[3];
   args.guard = {.word = &words_[0], .value = 9};
-  args.skinny->matmul.a.data = nullptr;  // not looked at again
-  ASSERT_TRUE(EnqueueSkinny(args, state_.data(), nullptr, kCalls).ok());
+  std::get<SkinnyArgs>(args.work).matmul.a.data = nullptr;  // not looked at again
+  ASSERT_TRUE(EnqueueSkinny(args, state_.data(), nullptr, &Launch).ok());
   EXPECT_EQ(prepared.get(), kept);
   ASSERT_EQ(launched.size(), 2u);
-  const SkinnyLayout& layout = args.skinny->layout;
+  const SkinnyLayout& layout = std::get<SkinnyArgs>(args.work).layout;
   for (const Launched& each : launched) {
     EXPECT_EQ(each.ctas, layout.ctas());
     EXPECT_EQ(each.variant->tile_n, layout.tile_n);
@@ -250,7 +249,7 @@ TEST_F(SkinnyPlanTest, KeepsItsParameters) {
   EXPECT_EQ(launched[1].params.guard_value, 9u);
   // A guard is of one launch: the next has none again.
   args.guard = {};
-  ASSERT_TRUE(EnqueueSkinny(args, state_.data(), nullptr, kCalls).ok());
+  ASSERT_TRUE(EnqueueSkinny(args, state_.data(), nullptr, &Launch).ok());
   EXPECT_EQ(launched[2].params.guard_word, nullptr);
   launched[1].params.guard_word = nullptr;
   launched[1].params.guard_value = 0;
