@@ -161,7 +161,7 @@ class Decoder {
     if constexpr (std::is_integral_v<Number> && !std::is_same_v<Number, bool>) {
       if (!std::in_range<Number>(value)) return Bad(name);
     } else if constexpr (std::is_same_v<Number, ReduceOp>) {
-      if (value > static_cast<uint32_t>(ReduceOp::kAvg)) return Bad("reduction");
+      if (FindValue<ReduceOp>(value) == nullptr) return Bad("reduction");
     } else if constexpr (std::is_same_v<Number, NcclKind>) {
       if (value > static_cast<uint32_t>(NcclKind::kBarrier)) return Bad("collective kind");
     }
