@@ -47,7 +47,7 @@ GroupHandle::~GroupHandle() {
   // any more.
   IgnoreExceptions([&] {
     if (left_.load() || !session_->CanCallDaemon()) return;
-    SettleClientGroup();
+    ReportFinalProgress();
     for (const CancelledTensor& each : cancelled_) (void)session_->control().Free(each.tensor);
     (void)session_->control().LeaveGroup(id(), Milliseconds(5000));
   });
@@ -58,9 +58,9 @@ std::shared_ptr<ClientGroup> GroupHandle::client_group() {
   return client_group_;
 }
 
-void GroupHandle::SettleClientGroup() {
+void GroupHandle::ReportFinalProgress() {
   // Without the count tandemd ends the others' launches too, which is no worse than a rank that dies.
-  if (const auto group = client_group()) (void)group->queue().Settle();
+  if (const auto group = client_group()) (void)group->queue().ReportFinal();
 }
 
 Result<std::shared_ptr<Plan>> GroupHandle::Prepare(const std::string& key, const OpRequest& request,
@@ -272,7 +272,7 @@ Status GroupHandle::Leave(Milliseconds deadline) try {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
   auto end = std::chrono::steady_clock::now() + Bounded(deadline);
   TANDEM_RETURN_IF_ERROR(AwaitLaunches(end).WithContext("the group is not left"));
-  SettleClientGroup();
+  ReportFinalProgress();
   Status status = session_->control().LeaveGroup(id(), TimeLeft(end));
   if (status.ok()) {
     left_.store(true);
@@ -282,17 +282,17 @@ Status GroupHandle::Leave(Milliseconds deadline) try {
 }
 TANDEM_CATCH_TO_STATUS
 
-Result<RenewalInfo> GroupHandle::MeetForRenewal(ClientQueue* queue,
+Result<RenewalInfo> GroupHandle::MeetForRenewal(ClientGroup* group,
                                                 std::chrono::steady_clock::time_point end) {
   uint64_t finished = 0;
-  if (queue != nullptr) {
-    TANDEM_ASSIGN_OR_RETURN(finished, queue->Stop(end));
+  if (group != nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(finished, group->queue().Stop(end));
   }
   if (info_.renews_engines) TANDEM_RETURN_IF_ERROR(AwaitLaunches(end));
   // The report of a failure goes before the renewal that it is about.
   PollBackoff backoff;
   session_->ReapAll();
-  while (queue != nullptr && queue->AwaitsVerdict()) {
+  while (group != nullptr && !group->BeginRenewal() && group->AwaitsVerdict()) {
     if (std::chrono::steady_clock::now() >= end)
       return DeadlineExceeded("the daemon has not judged a failure").WithDetail({.reason = "DAEMON_SLOW"});
     backoff.Pause();
@@ -300,7 +300,7 @@ Result<RenewalInfo> GroupHandle::MeetForRenewal(ClientQueue* queue,
   }
   TANDEM_ASSIGN_OR_RETURN(const RenewalInfo stopped,
                           session_->control().StopForRenewal(id(), finished, TimeLeft(end)));
-  if (queue != nullptr) TANDEM_RETURN_IF_ERROR(queue->Restart(stopped.number));
+  if (group != nullptr) TANDEM_RETURN_IF_ERROR(group->queue().Restart(stopped.number));
   return session_->control().EndRenewal(id(), TimeLeft(end));
 }
 
@@ -310,13 +310,15 @@ Status GroupHandle::Renew(Milliseconds deadline) try {
   const std::shared_ptr<ClientGroup> group = client_group();
   if (group == nullptr && !info_.renews_engines) return Status::Ok();
   const auto end = std::chrono::steady_clock::now() + Bounded(deadline);
-  ClientQueue* queue = group == nullptr ? nullptr : &group->queue();
-  Result<RenewalInfo> renewed = MeetForRenewal(queue, end);
+  Result<RenewalInfo> renewed = MeetForRenewal(group.get(), end);
   // A peer has begun again, or the daemon: so do all.
   while (renewed.status().code() == Code::kAborted && std::chrono::steady_clock::now() < end)
-    renewed = MeetForRenewal(queue, end);
-  if (!renewed.ok()) return renewed.status();
-  if (group != nullptr) group->Renew(renewed->renewals);
+    renewed = MeetForRenewal(group.get(), end);
+  if (!renewed.ok()) {
+    if (group != nullptr) group->FailRenewal();
+    return renewed.status();
+  }
+  if (group != nullptr) group->EndRenewal(renewed->renewals);
   std::vector<std::shared_ptr<Plan>> plans;
   {
     std::lock_guard lock(plans_mutex_);

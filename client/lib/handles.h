@@ -138,12 +138,12 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
   // Of client-placed launches; null before the first such plan.
   std::shared_ptr<ClientGroup> client_group();
   // Both steps of a renewal. ABORTED: another rank has begun again.
-  // `queue`: of client-placed launches; null: there are none.
-  Result<RenewalInfo> MeetForRenewal(ClientQueue* queue, std::chrono::steady_clock::time_point end);
+  // `group`: of client-placed launches; null: there are none.
+  Result<RenewalInfo> MeetForRenewal(ClientGroup* group, std::chrono::steady_clock::time_point end);
   // Waits until no launch of this rank's is in flight. DEADLINE_EXCEEDED.
   Status AwaitLaunches(std::chrono::steady_clock::time_point end);
   // Before this rank leaves: tandemd learns how many client-placed launches have ended here.
-  void SettleClientGroup();
+  void ReportFinalProgress();
 
   const std::shared_ptr<ClientSession> session_;
   const JoinInfo info_;

@@ -231,7 +231,7 @@ Status PlanHandle::WaitPending(Clock::time_point deadline) {
   PollBackoff backoff;
   while (true) {
     session().ReapAll();
-    const bool judging = client_plan_ != nullptr && client_plan_->group().queue().AwaitsVerdict();
+    const bool judging = client_plan_ != nullptr && client_plan_->group().AwaitsVerdict();
     if (state_->Pending() == 0 && !judging) return Status::Ok();
     if (Clock::now() >= deadline) {
       return DeadlineExceeded(std::to_string(state_->Pending()) + " launches of plan '" + info_.key +
@@ -281,7 +281,7 @@ Result<bool> PlanHandle::Query() try {
   session().ReapAll();
   if (std::optional<Status> failure = state_->TakeFailure(kAnyStream)) return *failure;
   if (state_->Pending() != 0) return false;
-  if (client_plan_ != nullptr && client_plan_->group().queue().AwaitsVerdict()) return false;
+  if (client_plan_ != nullptr && client_plan_->group().AwaitsVerdict()) return false;
   for (uint64_t launch : DirectLaunches()) {
     Status status = WaitLaunch(launch, Milliseconds(0));
     if (status.code() == Code::kDeadlineExceeded && IsUnderWay(launch)) return false;
