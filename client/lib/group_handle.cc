@@ -4,6 +4,8 @@
 
 #include "client/lib/autotune.h"
 #include "client/lib/base/backoff.h"
+#include "client/lib/client_plan.h"
+#include "client/lib/engine_plan.h"
 #include "client/lib/handles.h"
 #include "common/deadline.h"
 #include "common/exceptions.h"
@@ -154,9 +156,9 @@ Result<std::shared_ptr<Plan>> GroupHandle::PrepareOnce(const std::string& key, c
       if (std::shared_ptr<Plan> plan = known->second.lock()) return plan;
     }
   }
-  std::shared_ptr<ClientPlan> client_plan;
+  std::shared_ptr<MappedPlan> mapped;
   if (prepared.client.has_value()) {
-    TANDEM_ASSIGN_OR_RETURN(client_plan, ArmClientPlan(prepared, request, deadline));
+    TANDEM_ASSIGN_OR_RETURN(mapped, ArmPlan(prepared, request, deadline));
   }
   if (told != nullptr) {
     told->measure = prepared.measure;
@@ -165,15 +167,19 @@ Result<std::shared_ptr<Plan>> GroupHandle::PrepareOnce(const std::string& key, c
   std::lock_guard lock(plans_mutex_);
   std::weak_ptr<Plan>& known = plans_[info.plan_id];
   if (std::shared_ptr<Plan> plan = known.lock()) return plan;
-  auto plan = std::shared_ptr<Plan>(
-      std::make_shared<PlanHandle>(shared_from_this(), std::move(info), request, std::move(client_plan)));
+  std::shared_ptr<Plan> plan;
+  if (mapped != nullptr) {
+    plan = std::make_shared<ClientPlan>(shared_from_this(), std::move(info), request, std::move(mapped));
+  } else {
+    plan = std::make_shared<EnginePlan>(shared_from_this(), std::move(info), request);
+  }
   known = plan;
   std::erase_if(plans_, [](const auto& entry) { return entry.second.expired(); });
   return plan;
 }
 
-Result<std::shared_ptr<ClientPlan>> GroupHandle::MakeClientPlan(const PreparedPlan& prepared,
-                                                                const OpRequest& request) {
+Result<std::shared_ptr<MappedPlan>> GroupHandle::MapPlan(const PreparedPlan& prepared,
+                                                         const OpRequest& request) {
   TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session_->device());
   std::shared_ptr<ClientGroup> group;
   {
@@ -189,14 +195,13 @@ Result<std::shared_ptr<ClientPlan>> GroupHandle::MakeClientPlan(const PreparedPl
     }
     group = client_group_;
   }
-  return ClientPlan::Make(*prepared.client, prepared.info, request, *device, session_->segments(), gpu_uuid_,
+  return MappedPlan::Make(*prepared.client, prepared.info, request, *device, session_->segments(), gpu_uuid_,
                           std::move(group));
 }
 
-Result<std::shared_ptr<ClientPlan>> GroupHandle::ArmClientPlan(const PreparedPlan& prepared,
-                                                               const OpRequest& request,
-                                                               Milliseconds deadline) {
-  Result<std::shared_ptr<ClientPlan>> made = MakeClientPlan(prepared, request);
+Result<std::shared_ptr<MappedPlan>> GroupHandle::ArmPlan(const PreparedPlan& prepared,
+                                                         const OpRequest& request, Milliseconds deadline) {
+  Result<std::shared_ptr<MappedPlan>> made = MapPlan(prepared, request);
   // Ranks that can launch it hear of one that cannot, and no launch waits for it.
   const Status armed = session_->control().ArmPlan(prepared.info.plan_id, made.status(), deadline);
   if (armed.ok() && made.ok()) return made;

@@ -15,7 +15,7 @@
 
 #include "client/lib/client_launch/client_group.h"
 #include "client/lib/client_launch/host/host_client_queue.h"
-#include "client/lib/client_launch/client_plan.h"
+#include "client/lib/client_launch/mapped_plan.h"
 #include "common/shared_memory.h"
 #include "daemon/planner/planner.h"
 #include "daemon/topology/topology.h"

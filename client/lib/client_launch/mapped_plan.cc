@@ -1,4 +1,4 @@
-#include "client/lib/client_launch/client_plan.h"
+#include "client/lib/client_launch/mapped_plan.h"
 
 #include <algorithm>
 #include <utility>
@@ -29,7 +29,7 @@ uint16_t ClientTag::Fold() const {
   return static_cast<uint16_t>(half ^ half >> 16);
 }
 
-Result<std::shared_ptr<ClientPlan>> ClientPlan::Make(const ClientPlacementInfo& info, const PlanInfo& plan,
+Result<std::shared_ptr<MappedPlan>> MappedPlan::Make(const ClientPlacementInfo& info, const PlanInfo& plan,
                                                      const OpRequest& request, ClientDevice& device,
                                                      SegmentCache& segments, const std::string& gpu_uuid,
                                                      std::shared_ptr<ClientGroup> group) {
@@ -43,7 +43,7 @@ Result<std::shared_ptr<ClientPlan>> ClientPlan::Make(const ClientPlacementInfo& 
       (!has_workspace && workspace != 0) || plan.slot_bytes.size() != request.operands.size()) {
     return DoesNotFit();
   }
-  std::shared_ptr<ClientPlan> made(new ClientPlan);
+  std::shared_ptr<MappedPlan> made(new MappedPlan);
   made->plan_id_ = plan.plan_id;
   made->deadline_ = info.launch_deadline;
   made->group_ = std::move(group);
@@ -65,15 +65,13 @@ Result<std::shared_ptr<ClientPlan>> ClientPlan::Make(const ClientPlacementInfo& 
     made->mappings_.push_back(std::move(area));
   }
   std::vector<runtime::SlotLimit> slots;
-  for (size_t slot = 0; slot < request.operands.size(); ++slot) {
+  for (size_t slot = 0; slot < request.operands.size(); ++slot)
     slots.push_back({plan.slot_bytes[slot], request.operands[slot].symmetric});
-    made->symmetric_.push_back(request.operands[slot].symmetric);
-  }
   TANDEM_ASSIGN_OR_RETURN(made->work_, made->group_->queue().Prepare(info.program, std::move(slots), memory));
   return made;
 }
 
-Status ClientPlan::Launch(LaunchStream& stream, bool capturing, uint64_t stream_id, ClientBindings bindings,
+Status MappedPlan::Launch(LaunchStream& stream, bool capturing, uint64_t stream_id, ClientBindings bindings,
                           Milliseconds deadline, const std::shared_ptr<ClientPlanState>& state) {
   ClientCall call;
   call.bindings = std::move(bindings);

@@ -1,6 +1,6 @@
-// File: client_plan.h
+// File: mapped_plan.h
 //
-// `ClientPlan`: a plan that this process launches on the caller's streams, with the memory that it maps.
+// `MappedPlan`: a plan that this process launches on the caller's streams, with the memory that it maps.
 #pragma once
 
 #include <chrono>
@@ -21,16 +21,15 @@
 namespace tandem::client {
 
 // Thread-safe. Launches in flight and graphs hold it, and with it the mappings.
-class ClientPlan : public std::enable_shared_from_this<ClientPlan> {
+class MappedPlan : public std::enable_shared_from_this<MappedPlan> {
  public:
   // Maps what the plan needs. `request`: this rank's. INTERNAL: the daemon's answer does not fit together.
-  static Result<std::shared_ptr<ClientPlan>> Make(const ClientPlacementInfo& info, const PlanInfo& plan,
+  static Result<std::shared_ptr<MappedPlan>> Make(const ClientPlacementInfo& info, const PlanInfo& plan,
                                                   const OpRequest& request, ClientDevice& device,
                                                   SegmentCache& segments, const std::string& gpu_uuid,
                                                   std::shared_ptr<ClientGroup> group);
 
   ClientGroup& group() const { return *group_; }
-  bool symmetric(size_t slot) const { return slot < symmetric_.size() && symmetric_[slot]; }
 
   // Puts one launch onto `stream`, behind all earlier ones of the group. `deadline`: of the launch; 0: the
   // group's. Its failure is kept in `state` under `stream_id`.
@@ -38,11 +37,10 @@ class ClientPlan : public std::enable_shared_from_this<ClientPlan> {
                 Milliseconds deadline, const std::shared_ptr<ClientPlanState>& state);
 
  private:
-  ClientPlan() = default;
+  MappedPlan() = default;
 
   uint64_t plan_id_ = 0;
   std::chrono::milliseconds deadline_{0};
-  std::vector<bool> symmetric_;  // by slot
   std::vector<std::shared_ptr<DeviceMapping>> mappings_;
   std::shared_ptr<ClientGroup> group_;
   std::shared_ptr<ClientWork> work_;
