@@ -97,10 +97,10 @@ class Engine : private LaunchListener {
 
   // LaunchListener.
   void OnLaunchDone(uint64_t launch_id, const Status& status) override;
-  void OnLaunchFailed(const EnginePlan& plan, uint64_t count, const Status& status) override;
-  void OnGroupLost(const EnginePlan& plan, uint64_t count, const Status& status) override;
+  void OnLaunchFailed(const InstalledPlan& plan, uint64_t count, const Status& status) override;
+  void OnGroupLost(const InstalledPlan& plan, uint64_t count, const Status& status) override;
   void OnGroupStalled(const EngineGroup& group, const Status& status) override;
-  void OnLate(const EnginePlan& plan, const engine::Launch& launch, const std::vector<int>& missing,
+  void OnLate(const InstalledPlan& plan, const engine::Launch& launch, const std::vector<int>& missing,
               double seconds) override;
   void OnPeerSilent(const EngineGroup& group, int rank) override;
 

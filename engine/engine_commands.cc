@@ -393,7 +393,7 @@ Status Engine::AddPlan(const v1::Command& command, bool* deferred) {
     limits.workspace_bytes = group->workspace->half_bytes;
     limits.bulk_bytes = group->workspace->bulk_bytes;
   }
-  auto plan = std::make_unique<EnginePlan>();
+  auto plan = std::make_unique<InstalledPlan>();
   for (const v1::PlanSlot& slot : from.slots()) {
     limits.slots.push_back({.bytes = slot.span_bytes(), .symmetric = slot.symmetric()});
     plan->slots.push_back({.span_bytes = slot.span_bytes(),

@@ -9,7 +9,7 @@
 namespace tandem::engine {
 namespace {
 
-v1::LaunchFailed DescribeFailure(const EnginePlan& plan, uint64_t count, const Status& status) {
+v1::LaunchFailed DescribeFailure(const InstalledPlan& plan, uint64_t count, const Status& status) {
   v1::LaunchFailed failed;
   failed.set_group_id(plan.group->id);
   failed.set_plan_id(plan.id);
@@ -41,7 +41,7 @@ void Engine::SendQueueSnapshot() {
   v1::Message message;
   v1::Queue* queue = message.mutable_queue();
   uint64_t now = NowNs();
-  queue_->ForEachActive([&](const EnginePlan& plan) {
+  queue_->ForEachActive([&](const InstalledPlan& plan) {
     v1::QueueItem* item = queue->add_items();
     item->set_plan_id(plan.id);
     item->set_group_id(plan.group->id);
@@ -74,13 +74,13 @@ void Engine::OnLaunchDone(uint64_t launch_id, const Status& status) {
   link_.Send(message);
 }
 
-void Engine::OnLaunchFailed(const EnginePlan& plan, uint64_t count, const Status& status) {
+void Engine::OnLaunchFailed(const InstalledPlan& plan, uint64_t count, const Status& status) {
   v1::Message message;
   *message.mutable_launch_failed() = DescribeFailure(plan, count, status);
   link_.Send(message, {}, true);
 }
 
-void Engine::OnGroupLost(const EnginePlan& plan, uint64_t count, const Status& status) {
+void Engine::OnGroupLost(const InstalledPlan& plan, uint64_t count, const Status& status) {
   v1::Message message;
   v1::LaunchFailed& failed = *message.mutable_launch_failed() = DescribeFailure(plan, count, status);
   failed.set_breaks_group(true);
@@ -107,7 +107,7 @@ void Engine::OnGroupStalled(const EngineGroup& group, const Status& status) {
   link_.Send(message);
 }
 
-void Engine::OnLate(const EnginePlan& plan, const engine::Launch& launch, const std::vector<int>& missing,
+void Engine::OnLate(const InstalledPlan& plan, const engine::Launch& launch, const std::vector<int>& missing,
                     double seconds) {
   v1::Message message;
   v1::Late* late = message.mutable_late();

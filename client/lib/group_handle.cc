@@ -4,6 +4,8 @@
 
 #include "client/lib/autotune.h"
 #include "client/lib/base/backoff.h"
+#include "client/lib/client_plan.h"
+#include "client/lib/engine_plan.h"
 #include "client/lib/handles.h"
 #include "common/deadline.h"
 #include "common/exceptions.h"
@@ -48,7 +50,7 @@ GroupHandle::~GroupHandle() {
   // any more.
   IgnoreExceptions([&] {
     if (left_.load() || !session_->CanCallDaemon()) return;
-    SettleClientGroup();
+    ReportFinalProgress();
     for (const CancelledTensor& each : cancelled_) (void)session_->control().Free(each.tensor);
     (void)session_->control().LeaveGroup(id(), Milliseconds(5000));
   });
@@ -59,9 +61,9 @@ std::shared_ptr<ClientGroup> GroupHandle::client_group() {
   return client_group_;
 }
 
-void GroupHandle::SettleClientGroup() {
+void GroupHandle::ReportFinalProgress() {
   // Without the count tandemd ends the others' launches too, which is no worse than a rank that dies.
-  if (const auto group = client_group()) (void)group->queue().Settle();
+  if (const auto group = client_group()) (void)group->queue().ReportFinal();
 }
 
 Result<std::shared_ptr<Plan>> GroupHandle::Prepare(const std::string& key, const OpRequest& request,
@@ -155,9 +157,9 @@ Result<std::shared_ptr<Plan>> GroupHandle::PrepareOnce(const std::string& key, c
       if (std::shared_ptr<Plan> plan = known->second.lock()) return plan;
     }
   }
-  std::shared_ptr<ClientPlan> client_plan;
+  std::shared_ptr<MappedPlan> mapped;
   if (prepared.client.has_value()) {
-    TANDEM_ASSIGN_OR_RETURN(client_plan, ArmClientPlan(prepared, request, deadline));
+    TANDEM_ASSIGN_OR_RETURN(mapped, ArmPlan(prepared, request, deadline));
   }
   if (told != nullptr) {
     told->measure = prepared.measure;
@@ -166,15 +168,19 @@ Result<std::shared_ptr<Plan>> GroupHandle::PrepareOnce(const std::string& key, c
   std::lock_guard lock(plans_mutex_);
   std::weak_ptr<Plan>& known = plans_[info.plan_id];
   if (std::shared_ptr<Plan> plan = known.lock()) return plan;
-  auto plan = std::shared_ptr<Plan>(
-      std::make_shared<PlanHandle>(shared_from_this(), std::move(info), request, std::move(client_plan)));
+  std::shared_ptr<Plan> plan;
+  if (mapped != nullptr) {
+    plan = std::make_shared<ClientPlan>(shared_from_this(), std::move(info), request, std::move(mapped));
+  } else {
+    plan = std::make_shared<EnginePlan>(shared_from_this(), std::move(info), request);
+  }
   known = plan;
   std::erase_if(plans_, [](const auto& entry) { return entry.second.expired(); });
   return plan;
 }
 
-Result<std::shared_ptr<ClientPlan>> GroupHandle::MakeClientPlan(const PreparedPlan& prepared,
-                                                                const OpRequest& request) {
+Result<std::shared_ptr<MappedPlan>> GroupHandle::MapPlan(const PreparedPlan& prepared,
+                                                         const OpRequest& request) {
   TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session_->device());
   std::shared_ptr<ClientGroup> group;
   {
@@ -191,14 +197,13 @@ Result<std::shared_ptr<ClientPlan>> GroupHandle::MakeClientPlan(const PreparedPl
     group = client_group_;
   }
   TANDEM_ASSIGN_OR_RETURN(const OpRequest bound, AtBound(request, world_size_));
-  return ClientPlan::Make(*prepared.client, prepared.info, bound, *device, session_->segments(), gpu_uuid_,
+  return MappedPlan::Make(*prepared.client, prepared.info, bound, *device, session_->segments(), gpu_uuid_,
                           std::move(group));
 }
 
-Result<std::shared_ptr<ClientPlan>> GroupHandle::ArmClientPlan(const PreparedPlan& prepared,
-                                                               const OpRequest& request,
-                                                               Milliseconds deadline) {
-  Result<std::shared_ptr<ClientPlan>> made = MakeClientPlan(prepared, request);
+Result<std::shared_ptr<MappedPlan>> GroupHandle::ArmPlan(const PreparedPlan& prepared,
+                                                         const OpRequest& request, Milliseconds deadline) {
+  Result<std::shared_ptr<MappedPlan>> made = MapPlan(prepared, request);
   // Ranks that can launch it hear of one that cannot, and no launch waits for it.
   const Status armed = session_->control().ArmPlan(prepared.info.plan_id, made.status(), deadline);
   if (armed.ok() && made.ok()) return made;
@@ -274,7 +279,7 @@ Status GroupHandle::Leave(Milliseconds deadline) try {
   TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
   auto end = std::chrono::steady_clock::now() + Bounded(deadline);
   TANDEM_RETURN_IF_ERROR(AwaitLaunches(end).WithContext("the group is not left"));
-  SettleClientGroup();
+  ReportFinalProgress();
   Status status = session_->control().LeaveGroup(id(), TimeLeft(end));
   if (status.ok()) {
     left_.store(true);
@@ -284,17 +289,17 @@ Status GroupHandle::Leave(Milliseconds deadline) try {
 }
 TANDEM_CATCH_TO_STATUS
 
-Result<RenewalInfo> GroupHandle::MeetForRenewal(ClientQueue* queue,
+Result<RenewalInfo> GroupHandle::MeetForRenewal(ClientGroup* group,
                                                 std::chrono::steady_clock::time_point end) {
   uint64_t finished = 0;
-  if (queue != nullptr) {
-    TANDEM_ASSIGN_OR_RETURN(finished, queue->Stop(end));
+  if (group != nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(finished, group->queue().Stop(end));
   }
   if (info_.renews_engines) TANDEM_RETURN_IF_ERROR(AwaitLaunches(end));
   // The report of a failure goes before the renewal that it is about.
   PollBackoff backoff;
   session_->ReapAll();
-  while (queue != nullptr && queue->AwaitsVerdict()) {
+  while (group != nullptr && !group->BeginRenewal() && group->AwaitsVerdict()) {
     if (std::chrono::steady_clock::now() >= end)
       return DeadlineExceeded("the daemon has not judged a failure").WithDetail({.reason = "DAEMON_SLOW"});
     backoff.Pause();
@@ -302,7 +307,7 @@ Result<RenewalInfo> GroupHandle::MeetForRenewal(ClientQueue* queue,
   }
   TANDEM_ASSIGN_OR_RETURN(const RenewalInfo stopped,
                           session_->control().StopForRenewal(id(), finished, TimeLeft(end)));
-  if (queue != nullptr) TANDEM_RETURN_IF_ERROR(queue->Restart(stopped.number));
+  if (group != nullptr) TANDEM_RETURN_IF_ERROR(group->queue().Restart(stopped.number));
   return session_->control().EndRenewal(id(), TimeLeft(end));
 }
 
@@ -312,13 +317,15 @@ Status GroupHandle::Renew(Milliseconds deadline) try {
   const std::shared_ptr<ClientGroup> group = client_group();
   if (group == nullptr && !info_.renews_engines) return Status::Ok();
   const auto end = std::chrono::steady_clock::now() + Bounded(deadline);
-  ClientQueue* queue = group == nullptr ? nullptr : &group->queue();
-  Result<RenewalInfo> renewed = MeetForRenewal(queue, end);
+  Result<RenewalInfo> renewed = MeetForRenewal(group.get(), end);
   // A peer has begun again, or the daemon: so do all.
   while (renewed.status().code() == Code::kAborted && std::chrono::steady_clock::now() < end)
-    renewed = MeetForRenewal(queue, end);
-  if (!renewed.ok()) return renewed.status();
-  if (group != nullptr) group->Renew(renewed->renewals);
+    renewed = MeetForRenewal(group.get(), end);
+  if (!renewed.ok()) {
+    if (group != nullptr) group->FailRenewal();
+    return renewed.status();
+  }
+  if (group != nullptr) group->EndRenewal(renewed->renewals);
   std::vector<std::shared_ptr<Plan>> plans;
   {
     std::lock_guard lock(plans_mutex_);

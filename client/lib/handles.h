@@ -1,6 +1,6 @@
 // File: handles.h
 //
-// The handles behind the public classes: client, group, plan, memory. Each is thin: it checks that the
+// The handles behind the public classes: client, group, memory; plan_handle.h has those of plans. Each is thin: it checks that the
 // session can be used, asks the gRPC plugin, and keeps what the answer means for the launch path.
 #pragma once
 
@@ -12,87 +12,13 @@
 #include <string>
 #include <vector>
 
-#include "client/lib/base/slot_overlap.h"
-#include "client/lib/client_launch/client_plan.h"
+#include "client/lib/client_launch/mapped_plan.h"
 #include "client/lib/session.h"
 #include "tandem/client.h"
 
 namespace tandem::client {
 
-class GroupHandle;
 class TensorHandle;
-
-class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> {
- public:
-  // `request`: this rank's, as the daemon has accepted it.
-  // `client_plan`: of a plan that this process launches; null: engines run it.
-  PlanHandle(std::shared_ptr<GroupHandle> group, PlanInfo info, const OpRequest& request,
-             std::shared_ptr<ClientPlan> client_plan = nullptr);
-  ~PlanHandle() override;
-
-  const PlanInfo& info() const override { return info_; }
-  Status Launch(StreamRef stream, std::span<const Binding> bindings, const LaunchOptions& options) override;
-  Result<uint64_t> LaunchWithoutStream(std::span<const Binding> bindings,
-                                       const LaunchOptions& options) override;
-  Status WaitLaunch(uint64_t launch, Milliseconds deadline) override;
-  Status Wait(Milliseconds deadline) override;
-  Result<bool> Query() override;
-  Status Release() override;
-  // After a renewal: nobody hears any more how launches before it have ended, but of engines' restarts.
-  void DropFailures();
-
- private:
-  ClientSession& session() const;
-  Status LaunchOnStream(StreamRef stream, std::span<const Binding> bindings, const LaunchOptions& options);
-  // A client-placed launch's operands, and what is wrong with them.
-  Result<ClientBindings> BindAddresses(std::span<const Binding> bindings, const LaunchOptions& options,
-                                       const PlanMember& member) const;
-  Result<runtime::SlotAddress> ResolveAddress(size_t i, const Binding& binding, uint64_t needed,
-                                              ClientTag* tag) const;
-  // Fills `entry` and `bound`, and returns what is wrong with the bindings, as far as this side knows. A
-  // wrong entry is filled so that the engine refuses the launch.
-  Status FillEntry(ClientDevice& device, std::span<const Binding> bindings, const LaunchOptions& options,
-                   LaunchEntry* entry, BoundRegistrations* bound) const;
-  // The memory that slot `i` is bound to.
-  Result<LaunchBinding> Resolve(ClientDevice& device, size_t i, const Binding& binding,
-                                BoundRegistrations* bound) const;
-  Status CheckDevice(const Memory& memory) const;
-  // FAILED_PRECONDITION, reason OTHER_GROUP or OTHER_CLIENT: engines know no such memory in this group. `i`:
-  // the slot.
-  Status CheckOwner(size_t i, const Memory& memory) const;
-  Status CheckAlignment(size_t i, const std::byte* start) const;
-  Status CheckCount(size_t bindings) const;
-  // An error of slot `i`'s binding, with the slot's name and field.
-  Status OfSlot(size_t i, const Status& error) const;
-  // The failure that a launch must return instead of being made; OK if it may go on.
-  Status BeforeLaunch();
-  // Waits until `pending` launches of the plan are in flight at most; DEADLINE_EXCEEDED otherwise.
-  Status WaitPending(std::chrono::steady_clock::time_point deadline);
-  Status WaitDirect(std::chrono::steady_clock::time_point deadline);
-  // The launches by gRPC whose outcome no call has told, and whether this is one.
-  std::vector<uint64_t> DirectLaunches();
-  bool IsUnderWay(uint64_t launch);
-
-  const std::shared_ptr<GroupHandle> group_;
-  const PlanInfo info_;
-  // What a slot's memory must be, as the request has it.
-  struct SlotRule {
-    size_t alignment = 1;
-    bool symmetric = false;
-  };
-  static std::vector<SlotRule> RulesOf(const OpRequest& request);
-  const std::vector<SlotRule> rules_;  // by slot
-  const SlotOverlap overlap_;
-  const std::shared_ptr<ClientPlan> client_plan_;
-  const std::shared_ptr<ClientPlanState> state_;
-  std::mutex direct_mutex_;
-  struct Direct {
-    uint64_t generation = 0;
-    BoundRegistrations bound;
-    Status wrong;  // with the bindings
-  };
-  std::map<uint64_t, Direct> direct_;  // launches by gRPC that nobody has waited for
-};
 
 class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandle> {
  public:
@@ -133,19 +59,19 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
                                              Milliseconds deadline);
   bool HasPlan(const std::string& key);
   // Maps the memory with which this process launches a plan itself.
-  Result<std::shared_ptr<ClientPlan>> MakeClientPlan(const PreparedPlan& prepared, const OpRequest& request);
+  Result<std::shared_ptr<MappedPlan>> MapPlan(const PreparedPlan& prepared, const OpRequest& request);
   // The same, once all ranks can launch the plan. Else the plan is released.
-  Result<std::shared_ptr<ClientPlan>> ArmClientPlan(const PreparedPlan& prepared, const OpRequest& request,
-                                                    Milliseconds deadline);
+  Result<std::shared_ptr<MappedPlan>> ArmPlan(const PreparedPlan& prepared, const OpRequest& request,
+                                              Milliseconds deadline);
   // Of client-placed launches; null before the first such plan.
   std::shared_ptr<ClientGroup> client_group();
   // Both steps of a renewal. ABORTED: another rank has begun again.
-  // `queue`: of client-placed launches; null: there are none.
-  Result<RenewalInfo> MeetForRenewal(ClientQueue* queue, std::chrono::steady_clock::time_point end);
+  // `group`: of client-placed launches; null: there are none.
+  Result<RenewalInfo> MeetForRenewal(ClientGroup* group, std::chrono::steady_clock::time_point end);
   // Waits until no launch of this rank's is in flight. DEADLINE_EXCEEDED.
   Status AwaitLaunches(std::chrono::steady_clock::time_point end);
   // Before this rank leaves: tandemd learns how many client-placed launches have ended here.
-  void SettleClientGroup();
+  void ReportFinalProgress();
 
   const std::shared_ptr<ClientSession> session_;
   const JoinInfo info_;

@@ -188,7 +188,7 @@ void ClientSession::ReapAll() {
     if (auto alive = channel.lock()) alive->Reap();
   }
   lock.unlock();
-  for (const auto& group : ClientGroups()) group->queue().Look();
+  for (const auto& group : ClientGroups()) group->queue().PollFailures();
 }
 
 void ClientSession::AddGroup(const std::shared_ptr<ClientGroupState>& group) {
@@ -214,7 +214,7 @@ void ClientSession::AddClientGroup(const std::shared_ptr<ClientGroup>& group) {
     std::erase_if(client_groups_, [](const auto& known) { return known.expired(); });
     client_groups_.push_back(group);
     has_client_groups_.store(true, std::memory_order_release);
-    if (group->queue().LookEvery().count() > 0) reporter_->Watch(group);
+    if (group->queue().PollInterval().count() > 0) reporter_->Watch(group);
   }
   // The session may have ended since the plan was prepared.
   if (const Status over = CheckLaunchable(); !over.ok()) group->CutOff(over);

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "client/lib/client_launch/client_group.h"
-#include "client/lib/client_launch/client_plan.h"
 #include "client/lib/client_launch/host/host_client_queue.h"
+#include "client/lib/client_launch/mapped_plan.h"
 #include "common/shared_memory.h"
 #include "daemon/planner/planner.h"
 #include "daemon/topology/topology.h"
@@ -412,12 +412,13 @@ void Renew(Node& node, int world, uint64_t skips) {
   for (int rank = 0; rank < world; ++rank) {
     auto finished = node.group(rank).queue().Stop(std::chrono::steady_clock::now() + kDeadline);
     ASSERT_TRUE(finished.ok()) << finished.status().ToString();
+    ASSERT_TRUE(node.group(rank).BeginRenewal());
     highest = std::max(highest, *finished);
   }
   for (int rank = 0; rank < world; ++rank)
     ASSERT_TRUE(node.group(rank).queue().Restart(highest + skips).ok());
   for (int rank = 0; rank < world; ++rank) node.page(rank).Clear();
-  for (int rank = 0; rank < world; ++rank) node.group(rank).Renew(1);
+  for (int rank = 0; rank < world; ++rank) node.group(rank).EndRenewal(1);
 }
 
 // Two ranks give up in a launch that the third never makes; one of them has ended the launch before it.

@@ -102,9 +102,9 @@ std::vector<GroupSnapshot> Inspector::SnapshotGroups() {
     snapshot.state = ShownState(group->state());
     snapshot.state_reason = group->state() == GroupState::kSuspended ? "an engine is restarting"
                                                                      : group->lifecycle.why().message();
-    for (const Status& stalled : {group->client.stalled, group->engines_stalled}) {
-      if (snapshot.state_reason.empty() && !stalled.ok())
-        snapshot.state_reason = "stalled, its ranks have to renew it: " + stalled.message();
+    for (const StallLifecycle* stall : {&group->client.stall, &group->engine_stall}) {
+      if (snapshot.state_reason.empty() && stall->stalled())
+        snapshot.state_reason = "stalled, its ranks have to renew it: " + stall->why().message();
     }
     if (snapshot.state_reason.empty()) snapshot.state_reason = group->ClientWaits();
     snapshot.topology_class = group->topology_class;

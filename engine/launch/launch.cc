@@ -10,7 +10,7 @@ uint64_t NowNs() {
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
 }
 
-runtime::LaunchContext ContextOf(const EnginePlan& plan, uint64_t epoch,
+runtime::LaunchContext ContextOf(const InstalledPlan& plan, uint64_t epoch,
                                  std::span<const runtime::SlotAddress> slots) {
   const EngineGroup& group = *plan.group;
   runtime::LaunchContext context;

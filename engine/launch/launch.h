@@ -64,7 +64,7 @@ struct Origin {
   uint64_t session_id = 0;
 };
 
-struct EnginePlan;
+struct InstalledPlan;
 
 // A launch that arrives now.
 struct LaunchRequest {
@@ -194,7 +194,7 @@ struct EngineGroup {
   bool MayStart() const { return !Broken() && !stalled && breaking.state == BreakState::kWhole; }
 };
 
-struct EnginePlan {
+struct InstalledPlan {
   uint64_t id = 0;
   EngineGroup* group = nullptr;
   uint32_t index = 0;  // row in the group's arrival table
@@ -247,7 +247,7 @@ inline constexpr uint64_t RunLimitNs(uint64_t asked_ns, uint64_t groups_ns) {
 
 // The context that a launch with this epoch and these slots is enqueued with, without events, guard and the
 // lanes' state.
-runtime::LaunchContext ContextOf(const EnginePlan& plan, uint64_t epoch,
+runtime::LaunchContext ContextOf(const InstalledPlan& plan, uint64_t epoch,
                                  std::span<const runtime::SlotAddress> slots);
 
 // CLOCK_MONOTONIC in nanoseconds.

@@ -37,7 +37,7 @@ bool LaunchQueue::DrainLog() {
   }
 }
 
-uint64_t LaunchQueue::FullCount(const EnginePlan& plan, uint16_t low) const {
+uint64_t LaunchQueue::FullCount(const InstalledPlan& plan, uint16_t low) const {
   uint64_t near = plan.arrivals + 1;
   return near +
          static_cast<uint64_t>(static_cast<int64_t>(static_cast<int16_t>(low - static_cast<uint16_t>(near))));
@@ -64,7 +64,7 @@ void LaunchQueue::Apply(const LogEntry& entry, uint64_t position) {
   }
   auto found = plans_.find(entry.plan);
   if (found == plans_.end()) return;
-  EnginePlan* plan = found->second.get();
+  InstalledPlan* plan = found->second.get();
   uint64_t count = FullCount(*plan, entry.count);
   const bool stalls =
       plan->group->stalls && (entry.kind == LogKind::kFailDeadline || entry.kind == LogKind::kFailDesync);
@@ -91,17 +91,17 @@ void LaunchQueue::Stall(EngineGroup* group, const Failure& why) {
   group->stalled = why;
   if (why.status.detail().reason != kRenewing) listener_->OnGroupStalled(*group, why.status);
   CancelSpeculation();
-  std::vector<EnginePlan*> waiting;
-  for (EnginePlan* plan : undecided_) {
+  std::vector<InstalledPlan*> waiting;
+  for (InstalledPlan* plan : undecided_) {
     if (plan->group == group) waiting.push_back(plan);
   }
-  for (EnginePlan* plan : waiting) {
+  for (InstalledPlan* plan : waiting) {
     listener_->OnLaunchFailed(*plan, plan->active.count, why.status);
     Refuse(plan, why);
   }
 }
 
-void LaunchQueue::AppendFailure(EnginePlan* plan, uint64_t count, LogKind kind, uint8_t ranks) {
+void LaunchQueue::AppendFailure(InstalledPlan* plan, uint64_t count, LogKind kind, uint8_t ranks) {
   LogEntry entry{.kind = kind,
                  .mask = ranks,
                  .plan = static_cast<uint32_t>(plan->id) & kLogIdMask,
@@ -119,7 +119,7 @@ void LaunchQueue::AppendFailure(EnginePlan* plan, uint64_t count, LogKind kind, 
   DrainLog();
 }
 
-void LaunchQueue::Refuse(EnginePlan* plan, Failure failure, std::optional<bool> started) {
+void LaunchQueue::Refuse(InstalledPlan* plan, Failure failure, std::optional<bool> started) {
   failure.status = failure.status.WithStarted(started);
   RemoveFromUndecided(plan);
   PublishOutcome(plan->active.origin, plan->group->generation, failure);
@@ -128,7 +128,7 @@ void LaunchQueue::Refuse(EnginePlan* plan, Failure failure, std::optional<bool> 
   CompleteByCpu(origin, failure, listener_);
 }
 
-void LaunchQueue::RemoveFromUndecided(EnginePlan* plan) {
+void LaunchQueue::RemoveFromUndecided(InstalledPlan* plan) {
   auto found = std::find(undecided_.begin(), undecided_.end(), plan);
   if (found != undecided_.end()) {
     *found = undecided_.back();
@@ -136,7 +136,7 @@ void LaunchQueue::RemoveFromUndecided(EnginePlan* plan) {
   }
 }
 
-std::vector<int> LaunchQueue::MissingRanks(const EnginePlan& plan) const {
+std::vector<int> LaunchQueue::MissingRanks(const InstalledPlan& plan) const {
   std::vector<int> missing;
   for (int rank = 0; rank < plan.group->world_size; ++rank) {
     if (plan.group->arrivals.Count(plan.index, rank) < plan.active.count) missing.push_back(rank);
@@ -144,7 +144,7 @@ std::vector<int> LaunchQueue::MissingRanks(const EnginePlan& plan) const {
   return missing;
 }
 
-uint8_t LaunchQueue::MissingMask(const EnginePlan& plan) const {
+uint8_t LaunchQueue::MissingMask(const InstalledPlan& plan) const {
   uint8_t missing = 0;
   for (int rank = 0; rank < plan.group->world_size; ++rank) {
     if (plan.group->arrivals.Count(plan.index, rank) < plan.active.count)
@@ -153,7 +153,7 @@ uint8_t LaunchQueue::MissingMask(const EnginePlan& plan) const {
   return missing;
 }
 
-uint8_t LaunchQueue::MismatchedRanks(const EnginePlan& plan) const {
+uint8_t LaunchQueue::MismatchedRanks(const InstalledPlan& plan) const {
   const ArrivalTable& arrivals = plan.group->arrivals;
   uint8_t mask = 0;
   for (int rank = 1; rank < plan.group->world_size; ++rank) {
@@ -163,7 +163,7 @@ uint8_t LaunchQueue::MismatchedRanks(const EnginePlan& plan) const {
   return mask;
 }
 
-bool LaunchQueue::ReadyToStart(const EnginePlan& plan) const {
+bool LaunchQueue::ReadyToStart(const InstalledPlan& plan) const {
   const EngineGroup& group = *plan.group;
   for (int rank = 0; rank < group.world_size; ++rank) {
     // Beyond our launch: it has been decided, and the log says how.
@@ -186,7 +186,7 @@ bool LaunchQueue::Admissible(uint8_t gpu_mask) const {
   return true;
 }
 
-void LaunchQueue::ReportLate(EnginePlan* plan, uint64_t now) {
+void LaunchQueue::ReportLate(InstalledPlan* plan, uint64_t now) {
   Launch& launch = plan->active;
   if (now < launch.next_late_ns) return;
   uint64_t waited = now - launch.arrive_ns;
@@ -197,7 +197,7 @@ void LaunchQueue::ReportLate(EnginePlan* plan, uint64_t now) {
 }
 
 // Ends or defers one undecided launch; puts it among the candidates if it may start. True if it has ended.
-bool LaunchQueue::DecideOne(EnginePlan* plan, uint64_t now) {
+bool LaunchQueue::DecideOne(InstalledPlan* plan, uint64_t now) {
   EngineGroup& group = *plan->group;
   const uint8_t missing = MissingMask(*plan);
   if (missing == 0) {
@@ -230,7 +230,7 @@ bool LaunchQueue::DecideOne(EnginePlan* plan, uint64_t now) {
 bool LaunchQueue::AppendStarts() {
   // Latency class first, then least GPU time used, then age.
   if (candidates_.size() > 1) {
-    std::sort(candidates_.begin(), candidates_.end(), [](const EnginePlan* a, const EnginePlan* b) {
+    std::sort(candidates_.begin(), candidates_.end(), [](const InstalledPlan* a, const InstalledPlan* b) {
       if (a->latency_class != b->latency_class) return a->latency_class;
       if (a->group->gpu_time_ns != b->group->gpu_time_ns)
         return a->group->gpu_time_ns < b->group->gpu_time_ns;
@@ -238,7 +238,7 @@ bool LaunchQueue::AppendStarts() {
     });
   }
   bool any = false;
-  for (EnginePlan* plan : candidates_) {
+  for (InstalledPlan* plan : candidates_) {
     while (fatal_.ok()) {
       // Everything before read_position_ has been read: if the launch is still undecided, this is its first
       // entry.
@@ -297,7 +297,7 @@ void LaunchQueue::PublishWaiting() {
   published_waiting_ = !undecided_.empty();
   uint64_t oldest = 0;
   uint32_t late = 0;
-  for (const EnginePlan* plan : undecided_) {
+  for (const InstalledPlan* plan : undecided_) {
     const Launch& launch = plan->active;
     if (oldest == 0 || launch.arrive_ns < oldest) oldest = launch.arrive_ns;
     // It has been reported as late.

@@ -18,8 +18,8 @@ constexpr uint64_t kSettledLooks = 2;
 
 }  // namespace
 
-EnginePlan* LaunchQueue::CountedPlan(const LaunchEntry& entry, uint64_t session_id) {
-  EnginePlan* plan = FindPlan(entry.plan_id);
+InstalledPlan* LaunchQueue::CountedPlan(const LaunchEntry& entry, uint64_t session_id) {
+  InstalledPlan* plan = FindPlan(entry.plan_id);
   if (plan == nullptr || !plan->group->ordered) return nullptr;
   const EngineGroup& group = *plan->group;
   const bool foreign = group.session_id != 0 && session_id != 0 && group.session_id != session_id;
@@ -27,20 +27,20 @@ EnginePlan* LaunchQueue::CountedPlan(const LaunchEntry& entry, uint64_t session_
 }
 
 void LaunchQueue::CountQueued(const LaunchEntry& entry, uint64_t session_id, bool more) {
-  EnginePlan* plan = CountedPlan(entry, session_id);
+  InstalledPlan* plan = CountedPlan(entry, session_id);
   if (plan == nullptr || (!more && plan->queued == 0)) return;
   plan->queued += more ? 1 : -1;
   PublishLaunched(*plan);
 }
 
 void LaunchQueue::NoteCaptured(const LaunchEntry& entry, uint64_t session_id) {
-  EnginePlan* plan = CountedPlan(entry, session_id);
+  InstalledPlan* plan = CountedPlan(entry, session_id);
   if (plan == nullptr) return;
   plan->in_graphs = true;
   PublishLaunched(*plan);
 }
 
-void LaunchQueue::PublishLaunched(const EnginePlan& plan) {
+void LaunchQueue::PublishLaunched(const InstalledPlan& plan) {
   EngineGroup& group = *plan.group;
   if (group.ordered) group.arrivals.SetLaunched(plan.index, group.rank, plan.Launched());
 }
@@ -51,7 +51,7 @@ void LaunchQueue::CountLooks() {
   }
 }
 
-const EnginePlan* LaunchQueue::LaunchedInstead(const EnginePlan& plan, int rank) const {
+const InstalledPlan* LaunchQueue::LaunchedInstead(const InstalledPlan& plan, int rank) const {
   const ArrivalTable& arrivals = plan.group->arrivals;
   const uint64_t theirs = arrivals.Launched(plan.index, rank);
   if (theirs == kUnknownLaunches || theirs >= plan.active.count) return nullptr;
@@ -63,14 +63,14 @@ const EnginePlan* LaunchQueue::LaunchedInstead(const EnginePlan& plan, int rank)
   return nullptr;
 }
 
-uint8_t LaunchQueue::FindDesync(EnginePlan* plan, uint8_t missing, uint64_t now) {
+uint8_t LaunchQueue::FindDesync(InstalledPlan* plan, uint8_t missing, uint64_t now) {
   Launch& launch = plan->active;
   EngineGroup& group = *plan->group;
   if (!group.ordered || now < launch.next_order_ns) return 0;
   launch.next_order_ns = now + kDesyncEveryNs;
   for (int rank = 0; rank < group.world_size; ++rank) {
     if ((missing & (1u << rank)) == 0) continue;
-    const EnginePlan* instead = LaunchedInstead(*plan, rank);
+    const InstalledPlan* instead = LaunchedInstead(*plan, rank);
     if (instead == nullptr) continue;
     const uint64_t looks = group.arrivals.Looks(rank), own_looks = group.arrivals.Looks(group.rank);
     Suspicion& suspicion = launch.suspicion;
@@ -85,7 +85,7 @@ uint8_t LaunchQueue::FindDesync(EnginePlan* plan, uint8_t missing, uint64_t now)
   return 0;
 }
 
-std::string LaunchQueue::WaitsIn(const EnginePlan& plan, int rank) const {
+std::string LaunchQueue::WaitsIn(const InstalledPlan& plan, int rank) const {
   const ArrivalTable& arrivals = plan.group->arrivals;
   for (const auto& [key, other] : plans_) {
     if (other->group != plan.group || other.get() == &plan) continue;
@@ -99,7 +99,7 @@ std::string LaunchQueue::WaitsIn(const EnginePlan& plan, int rank) const {
   return {};
 }
 
-Failure LaunchQueue::FailureByLog(const EnginePlan& plan, uint64_t count, const LogEntry& entry) const {
+Failure LaunchQueue::FailureByLog(const InstalledPlan& plan, uint64_t count, const LogEntry& entry) const {
   const std::optional<EngineGroup::ToldFailure>& told = plan.group->told;
   if (entry.kind == LogKind::kFailDeadline && entry.mask != 0) {
     Failure late = FailureOf(plan, count, entry);
@@ -129,14 +129,14 @@ Failure LaunchQueue::FailureByLog(const EnginePlan& plan, uint64_t count, const 
 }
 
 Status LaunchQueue::NoteReason(uint64_t plan_id, uint64_t count, Failure failure) {
-  EnginePlan* plan = FindPlan(plan_id);
+  InstalledPlan* plan = FindPlan(plan_id);
   if (plan == nullptr) return NotFound("no plan " + std::to_string(plan_id));
   plan->group->told = {plan_id, count, std::move(failure)};
   return Status::Ok();
 }
 
 Status LaunchQueue::FailUnmade(uint64_t plan_id, uint64_t count) {
-  EnginePlan* plan = FindPlan(plan_id);
+  InstalledPlan* plan = FindPlan(plan_id);
   if (plan == nullptr) return NotFound("no plan " + std::to_string(plan_id));
   const EngineGroup& group = *plan->group;
   if (!group.ordered || plan->Launched() >= count)

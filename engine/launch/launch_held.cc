@@ -20,13 +20,13 @@ std::string ChunkText(int chunk, size_t chunks) {
 
 }  // namespace
 
-std::string LaunchQueue::AwaitedInput(const EnginePlan& plan) {
+std::string LaunchQueue::AwaitedInput(const InstalledPlan& plan) {
   const Launch& launch = plan.active;
   if (!launch.Is(LaunchState::kHeld)) return {};
   return ChunkText(launch.chunk, plan.program->ChunkSignals(launch.slots).size()) + " of its input";
 }
 
-void LaunchQueue::RefuseHeld(EnginePlan* plan, const Failure& failure) {
+void LaunchQueue::RefuseHeld(InstalledPlan* plan, const Failure& failure) {
   std::erase(held_, plan);
   Refuse(plan, failure);
 }
@@ -35,7 +35,7 @@ bool LaunchQueue::ServeHeld() {
   const uint64_t now = NowNs();
   bool any = false;
   for (size_t i = 0; i < held_.size();) {
-    EnginePlan* plan = held_[i];
+    InstalledPlan* plan = held_[i];
     Launch& launch = plan->active;
     if (now < launch.next_chunk_ns) {
       ++i;

@@ -12,7 +12,7 @@ namespace tandem::engine {
 
 struct EngineGroup;
 struct Launch;
-struct EnginePlan;
+struct InstalledPlan;
 
 // Called from the queue's calls; must not call back.
 class LaunchListener {
@@ -20,14 +20,14 @@ class LaunchListener {
   virtual ~LaunchListener() = default;
   // A launch by message has ended.
   virtual void OnLaunchDone(uint64_t launch_id, const Status& status) = 0;
-  virtual void OnLaunchFailed(const EnginePlan& plan, uint64_t count, const Status& status) = 0;
+  virtual void OnLaunchFailed(const InstalledPlan& plan, uint64_t count, const Status& status) = 0;
   // A launch that is on lanes cannot end: its group is broken here and must break on all engines.
   // OnLaunchFailed is called for the launch as well.
-  virtual void OnGroupLost(const EnginePlan& plan, uint64_t count, const Status& status) = 0;
+  virtual void OnGroupLost(const InstalledPlan& plan, uint64_t count, const Status& status) = 0;
   // Launches of the group end with `status` until a renewal: a rank has missed one, or made another call. Not
   // called for a renewal that a rank has begun.
   virtual void OnGroupStalled(const EngineGroup& group, const Status& status) = 0;
-  virtual void OnLate(const EnginePlan& plan, const Launch& launch, const std::vector<int>& missing,
+  virtual void OnLate(const InstalledPlan& plan, const Launch& launch, const std::vector<int>& missing,
                       double seconds) = 0;
   // A broken group's lanes cannot be released: this rank's engine lives, and has not marked its launches
   // failed for a second.

@@ -29,11 +29,11 @@ Failure MakeFailure(std::string reason, const Status& status, int who_rank) {
   return {status.WithDetail(std::move(detail)), who_rank};
 }
 
-std::string LaunchName(const EnginePlan& plan, uint64_t count) {
+std::string LaunchName(const InstalledPlan& plan, uint64_t count) {
   return "launch " + std::to_string(count) + " of plan " + std::to_string(plan.id);
 }
 
-Failure FailureOf(const EnginePlan& plan, uint64_t count, const LogEntry& entry) {
+Failure FailureOf(const InstalledPlan& plan, uint64_t count, const LogEntry& entry) {
   const std::string name = LaunchName(plan, count);
   const int who = entry.mask == 0 ? -1 : std::countr_zero(entry.mask);
   const std::string ranks = RankList(entry.mask);

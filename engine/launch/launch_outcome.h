@@ -16,9 +16,9 @@
 namespace tandem::engine {
 
 // "launch 3 of plan 17", for messages.
-std::string LaunchName(const EnginePlan& plan, uint64_t count);
+std::string LaunchName(const InstalledPlan& plan, uint64_t count);
 // How launch `count` ends by this entry of the log.
-Failure FailureOf(const EnginePlan& plan, uint64_t count, const LogEntry& entry);
+Failure FailureOf(const InstalledPlan& plan, uint64_t count, const LogEntry& entry);
 
 inline constexpr char kRenewing[] = "RENEWING";
 

@@ -65,7 +65,7 @@ void LaunchQueue::RemoveGroup(uint64_t id) {
   groups_.erase(id);
 }
 
-Status LaunchQueue::AddPlan(std::unique_ptr<EnginePlan> plan) {
+Status LaunchQueue::AddPlan(std::unique_ptr<InstalledPlan> plan) {
   uint32_t key = static_cast<uint32_t>(plan->id) & kLogIdMask;
   if (plan->id == 0 || plans_.contains(key)) {
     return AlreadyExists("plan " + std::to_string(plan->id) + " exists already");
@@ -78,13 +78,13 @@ Status LaunchQueue::AddPlan(std::unique_ptr<EnginePlan> plan) {
   return Status::Ok();
 }
 
-EnginePlan* LaunchQueue::FindPlan(uint64_t id) {
+InstalledPlan* LaunchQueue::FindPlan(uint64_t id) {
   auto found = plans_.find(static_cast<uint32_t>(id) & kLogIdMask);
   return found == plans_.end() || found->second->id != id ? nullptr : found->second.get();
 }
 
 bool LaunchQueue::RemovePlan(uint64_t id) {
-  EnginePlan* plan = FindPlan(id);
+  InstalledPlan* plan = FindPlan(id);
   if (plan == nullptr) return true;
   NoteFatal(speculation_.CancelIfOf(*plan));
   if (plan->active.Is(LaunchState::kArrived)) {
@@ -132,7 +132,7 @@ Failure LaunchQueue::UnknownPlan(const LaunchRequest& request, bool foreign) con
   return {NotFound("no " + plan + " on this engine"), -1};
 }
 
-Failure LaunchQueue::WhyNotCounted(const EnginePlan& plan) const {
+Failure LaunchQueue::WhyNotCounted(const InstalledPlan& plan) const {
   const EngineGroup& group = *plan.group;
   uint64_t slowest = plan.arrivals;
   int slowest_rank = group.rank;
@@ -172,7 +172,7 @@ Failure LaunchQueue::WhyNotCounted(const EnginePlan& plan) const {
 }
 
 void LaunchQueue::Arrive(const LaunchRequest& request) {
-  EnginePlan* plan = FindPlan(request.plan_id);
+  InstalledPlan* plan = FindPlan(request.plan_id);
   bool foreign = plan != nullptr && plan->group->session_id != 0 && request.origin.session_id != 0 &&
                  plan->group->session_id != request.origin.session_id;
   if (plan == nullptr || foreign) {
@@ -186,7 +186,7 @@ void LaunchQueue::Arrive(const LaunchRequest& request) {
   PublishLaunched(*plan);
 }
 
-void LaunchQueue::ArriveAt(EnginePlan* plan, const LaunchRequest& request) {
+void LaunchQueue::ArriveAt(InstalledPlan* plan, const LaunchRequest& request) {
   EngineGroup& group = *plan->group;
   if (request.group_generation < group.generation) {
     // Not counted: it belongs to launches that ended with the old generation.
@@ -252,7 +252,7 @@ void LaunchQueue::ArriveAt(EnginePlan* plan, const LaunchRequest& request) {
   group.arrivals.Arrive(plan->index, group.rank, launch.digest, count);
 }
 
-void LaunchQueue::Activate(EnginePlan* plan, const LaunchRequest& request, uint64_t count, uint64_t now) {
+void LaunchQueue::Activate(InstalledPlan* plan, const LaunchRequest& request, uint64_t count, uint64_t now) {
   Launch& launch = plan->active;
   launch.progress.Advance(LaunchEvent::kArrive);
   launch.origin = request.origin;
@@ -272,7 +272,7 @@ void LaunchQueue::Activate(EnginePlan* plan, const LaunchRequest& request, uint6
   undecided_.push_back(plan);
 }
 
-Status LaunchQueue::ResolveBindings(const EnginePlan& plan, const LaunchRequest& request,
+Status LaunchQueue::ResolveBindings(const InstalledPlan& plan, const LaunchRequest& request,
                                     std::vector<runtime::SlotAddress>* slots,
                                     std::vector<std::shared_ptr<Registration>>* pins,
                                     uint64_t* digest) const {
@@ -293,7 +293,7 @@ void LaunchQueue::RejectArrival(const LaunchRequest& request, uint64_t generatio
   CompleteByCpu(request.origin, failure, listener_);
 }
 
-void LaunchQueue::RejectCounted(const LaunchRequest& request, const EnginePlan& plan, uint64_t count,
+void LaunchQueue::RejectCounted(const LaunchRequest& request, const InstalledPlan& plan, uint64_t count,
                                 const Failure& failure) {
   stats_.Count(plan.stats_row, static_cast<int>(failure.status.code()), 0);
   listener_->OnLaunchFailed(plan, count, failure.status);
@@ -312,7 +312,7 @@ bool LaunchQueue::MaySpeculate() {
 
 bool LaunchQueue::Speculate(const LaunchRequest& request, std::shared_ptr<Forecast> forecast) {
   if (!MaySpeculate()) return false;
-  EnginePlan* plan = FindPlan(request.plan_id);
+  InstalledPlan* plan = FindPlan(request.plan_id);
   if (plan == nullptr || !plan->program->has_first_kernel() || plan->never_speculative) return false;
   const EngineGroup& group = *plan->group;
   if (!group.MayStart() || group.left_mask != 0 || request.group_generation != group.generation) return false;
@@ -343,10 +343,10 @@ bool LaunchQueue::ServeReleased() {
          }) > 0;
 }
 
-void LaunchQueue::ForEachActive(const std::function<void(const EnginePlan&)>& visit) const {
-  for (const EnginePlan* plan : undecided_) visit(*plan);
-  for (const EnginePlan* plan : held_) visit(*plan);
-  for (const EnginePlan* plan : in_flight_) visit(*plan);
+void LaunchQueue::ForEachActive(const std::function<void(const InstalledPlan&)>& visit) const {
+  for (const InstalledPlan* plan : undecided_) visit(*plan);
+  for (const InstalledPlan* plan : held_) visit(*plan);
+  for (const InstalledPlan* plan : in_flight_) visit(*plan);
 }
 
 std::vector<uint64_t> LaunchQueue::GroupIds() const {

@@ -69,22 +69,22 @@ class LaunchQueue {
   void RemoveGroup(uint64_t id);  // idle; its plans go with it
 
   // Plans. RemovePlan first fails a launch that has not started (on all ranks); true once the plan is gone.
-  Status AddPlan(std::unique_ptr<EnginePlan> plan);
-  EnginePlan* FindPlan(uint64_t id);
+  Status AddPlan(std::unique_ptr<InstalledPlan> plan);
+  InstalledPlan* FindPlan(uint64_t id);
   bool RemovePlan(uint64_t id);
 
   // A rank's stream has reached a launch, or a launch came by message. It ends with a status in any case.
   void Arrive(const LaunchRequest& request);
 
-  // The queue of an ordered group knows all launches that a rank has made: entries off the ring whose streams
-  // have not reached them, entries that will never be reached, and a graph's.
+  // Of ordered groups the queue knows all launches that a rank has made: an entry that a channel has taken
+  // off its ring and whose stream has not reached it, one that never will, and a graph's.
   void NoteQueued(const LaunchEntry& entry, uint64_t session_id) { CountQueued(entry, session_id, true); }
   void NoteDropped(const LaunchEntry& entry, uint64_t session_id) { CountQueued(entry, session_id, false); }
   void NoteCaptured(const LaunchEntry& entry, uint64_t session_id);
   // Why the launch will fail, should the log name it. NOT_FOUND without the plan.
   Status NoteReason(uint64_t plan_id, uint64_t count, Failure failure);
-  // The rank makes another call instead of this own launch: the launch fails on all ranks, and stalls the
-  // group. All entries must have been taken off the rings. FAILED_PRECONDITION if this rank has made the
+  // The rank makes another call instead of this launch of its own: the launch fails on all ranks, and stalls
+  // the group. All entries must have been taken off the rings. FAILED_PRECONDITION if this rank has made the
   // launch or a graph may make it, or the group is not ordered. NOT_FOUND.
   Status FailUnmade(uint64_t plan_id, uint64_t count);
   // This rank renews the group, and makes no launch before: launches that it has not arrived at end on all
@@ -144,89 +144,89 @@ class LaunchQueue {
   OrderLog& log() { return log_; }
   bool LogHasNews() const;
   // Every plan that has a launch arrived and not ended.
-  void ForEachActive(const std::function<void(const EnginePlan&)>& visit) const;
-  std::vector<int> MissingRanks(const EnginePlan& plan) const;
-  // The input that a launch with all ranks there waits for before it runs on lanes; empty: nothing.
-  static std::string AwaitedInput(const EnginePlan& plan);
+  void ForEachActive(const std::function<void(const InstalledPlan&)>& visit) const;
+  std::vector<int> MissingRanks(const InstalledPlan& plan) const;
+  // What a launch that all ranks have arrived at waits for before it goes onto lanes; empty: nothing.
+  static std::string AwaitedInput(const InstalledPlan& plan);
   std::vector<uint64_t> GroupIds() const;
 
  private:
   // Arriving (launch_queue.cc). Takes over slots, pins and digest that are in the plan's launch already.
-  void Activate(EnginePlan* plan, const LaunchRequest& request, uint64_t count, uint64_t now);
+  void Activate(InstalledPlan* plan, const LaunchRequest& request, uint64_t count, uint64_t now);
   // Slots, pins and digest of a launch; nothing stays pinned on an error.
-  Status ResolveBindings(const EnginePlan& plan, const LaunchRequest& request,
+  Status ResolveBindings(const InstalledPlan& plan, const LaunchRequest& request,
                          std::vector<runtime::SlotAddress>* slots,
                          std::vector<std::shared_ptr<Registration>>* pins, uint64_t* digest) const;
   // Why a launch of a plan that this engine does not have, or that is another session's, cannot be made.
   Failure UnknownPlan(const LaunchRequest& request, bool foreign) const;
   // Why the plan's next launch on this rank is refused without a number; OK: it gets one.
-  Failure WhyNotCounted(const EnginePlan& plan) const;
+  Failure WhyNotCounted(const InstalledPlan& plan) const;
   void RejectArrival(const LaunchRequest& request, uint64_t generation, Failure failure);
   // The same for a launch that counts: it is reported, too.
-  void RejectCounted(const LaunchRequest& request, const EnginePlan& plan, uint64_t count,
+  void RejectCounted(const LaunchRequest& request, const InstalledPlan& plan, uint64_t count,
                      const Failure& failure);
   // Makes the launch arrive; its plan is there and its session's.
-  void ArriveAt(EnginePlan* plan, const LaunchRequest& request);
+  void ArriveAt(InstalledPlan* plan, const LaunchRequest& request);
   // The turn of this origin's channel ends with an arrival.
   void NoteTurn(const Origin& origin, uint64_t now);
 
   // Reading the log and deciding (launch_decide.cc).
   bool DrainLog();
   void Apply(const LogEntry& entry, uint64_t position);
-  uint64_t FullCount(const EnginePlan& plan, uint16_t low) const;
+  uint64_t FullCount(const InstalledPlan& plan, uint16_t low) const;
   // Appends a failure for launch `count` unless the log has decided it meanwhile. Reads the log up to it.
-  void AppendFailure(EnginePlan* plan, uint64_t count, LogKind kind, uint8_t ranks);
+  void AppendFailure(InstalledPlan* plan, uint64_t count, LogKind kind, uint8_t ranks);
   bool DecideAll();
-  bool DecideOne(EnginePlan* plan, uint64_t now);
-  bool ReadyToStart(const EnginePlan& plan) const;
+  bool DecideOne(InstalledPlan* plan, uint64_t now);
+  bool ReadyToStart(const InstalledPlan& plan) const;
   bool Admissible(uint8_t gpu_mask) const;
   bool AppendStarts();
-  void ReportLate(EnginePlan* plan, uint64_t now);
+  void ReportLate(InstalledPlan* plan, uint64_t now);
   // Ends the launches that wait in the group, and later ones until a renewal.
   void Stall(EngineGroup* group, const Failure& why);
 
   // Calls in another order (launch_desync.cc).
-  EnginePlan* CountedPlan(const LaunchEntry& entry, uint64_t session_id);
+  InstalledPlan* CountedPlan(const LaunchEntry& entry, uint64_t session_id);
   void CountQueued(const LaunchEntry& entry, uint64_t session_id, bool more);
-  void PublishLaunched(const EnginePlan& plan);
+  void PublishLaunched(const InstalledPlan& plan);
   void CountLooks();
   // A plan that `rank` has launched instead of the plan's launch, if that is certain of ranks that make all
   // calls in one order; else null.
-  const EnginePlan* LaunchedInstead(const EnginePlan& plan, int rank) const;
+  const InstalledPlan* LaunchedInstead(const InstalledPlan& plan, int rank) const;
   // The rank, as a bit, that is certain to have made another call; 0: none is.
-  uint8_t FindDesync(EnginePlan* plan, uint8_t missing, uint64_t now);
+  uint8_t FindDesync(InstalledPlan* plan, uint8_t missing, uint64_t now);
   // "; rank 1 waits for rank 0 in launch 7 of plan 3, …": another launch of the group in which `rank` waits;
   // empty if none is known.
-  std::string WaitsIn(const EnginePlan& plan, int rank) const;
-  Failure FailureByLog(const EnginePlan& plan, uint64_t count, const LogEntry& entry) const;
-  uint8_t MissingMask(const EnginePlan& plan) const;  // the ranks of MissingRanks
-  uint8_t MismatchedRanks(const EnginePlan& plan) const;
+  std::string WaitsIn(const InstalledPlan& plan, int rank) const;
+  Failure FailureByLog(const InstalledPlan& plan, uint64_t count, const LogEntry& entry) const;
+  uint8_t MissingMask(const InstalledPlan& plan) const;  // the ranks of MissingRanks
+  uint8_t MismatchedRanks(const InstalledPlan& plan) const;
   // Ends a launch that has arrived and not started. `started`: whether a peer may have started it; none:
   // unknown.
-  void Refuse(EnginePlan* plan, Failure failure, std::optional<bool> started = false);
-  void RemoveFromUndecided(EnginePlan* plan);
+  void Refuse(InstalledPlan* plan, Failure failure, std::optional<bool> started = false);
+  void RemoveFromUndecided(InstalledPlan* plan);
   void PublishProgress();
   // Writes the statistics of the waiting launches.
   void PublishWaiting();
 
   // Starting and ending (launch_start.cc).
-  void Start(EnginePlan* plan);
-  void StartOnLanes(EnginePlan* plan);
+  void Start(InstalledPlan* plan);
+  void StartOnLanes(InstalledPlan* plan);
   // Starts held launches whose chunks have all come; ends those whose time is up.
   bool ServeHeld();
   // Ends a held launch without running it.
-  void RefuseHeld(EnginePlan* plan, const Failure& failure);
-  Status EnqueueOnLanes(EnginePlan* plan);
+  void RefuseHeld(InstalledPlan* plan, const Failure& failure);
+  Status EnqueueOnLanes(InstalledPlan* plan);
   // Marks a launch on lanes as failed: status record first, before any lane is released.
-  void MarkFailed(EnginePlan* plan, Failure failure);
+  void MarkFailed(InstalledPlan* plan, Failure failure);
   // Ends the plan's launch by this event. `observed`: of a launch whose lanes have ended, else null.
-  void End(EnginePlan* plan, LaunchEvent event, const Failure& failure, uint64_t end_ns,
+  void End(InstalledPlan* plan, LaunchEvent event, const Failure& failure, uint64_t end_ns,
            const LaunchObserved* observed = nullptr);
   // Breaks the group of the program that the lanes run now if that runs for too long. True if it did.
   bool EndOverdue();
-  std::string AwaitedText(const EnginePlan& plan, int* who_rank) const;
+  std::string AwaitedText(const InstalledPlan& plan, int* who_rank) const;
   // Breaks the group of a launch on lanes, here and by the log and tandemd everywhere.
-  void LoseGroup(EnginePlan* plan, Failure failure);
+  void LoseGroup(InstalledPlan* plan, Failure failure);
   bool ServeBroken(uint64_t now);
   bool ServeReleased();
 
@@ -247,7 +247,7 @@ class LaunchQueue {
 
   std::unordered_map<uint64_t, std::unique_ptr<EngineGroup>> groups_;
   // By the low 24 bits of the id, as the log names plans.
-  std::unordered_map<uint32_t, std::unique_ptr<EnginePlan>> plans_;
+  std::unordered_map<uint32_t, std::unique_ptr<InstalledPlan>> plans_;
   // Why plans of broken groups are gone, for launches that were under way to them.
   std::unordered_map<uint64_t, Failure> tombstones_;
   std::deque<uint64_t> tombstone_order_;
@@ -258,13 +258,13 @@ class LaunchQueue {
     uint8_t gpu_mask;
   };
   std::deque<RecentStart> recent_starts_;
-  std::vector<EnginePlan*> undecided_;  // their launches are kArrived
-  std::vector<EnginePlan*> held_;       // their launches are kHeld
+  std::vector<InstalledPlan*> undecided_;  // their launches are kArrived
+  std::vector<InstalledPlan*> held_;       // their launches are kHeld
   // Their launches are kStarted or kFailing, in the order of their tickets.
-  std::deque<EnginePlan*> in_flight_;
-  uint64_t front_since_ns_ = 0;          // when the first in flight became that; 0: it started as such
-  std::vector<EnginePlan*> candidates_;  // scratch
-  std::optional<Origin> started_;        // see Started
+  std::deque<InstalledPlan*> in_flight_;
+  uint64_t front_since_ns_ = 0;             // when the first in flight became that; 0: it started as such
+  std::vector<InstalledPlan*> candidates_;  // scratch
+  std::optional<Origin> started_;           // see Started
   struct ReleasedChannel {
     uint64_t fence;
     std::shared_ptr<Channel> channel;

@@ -11,7 +11,7 @@
 namespace tandem::engine {
 namespace {
 
-Failure NotEnqueued(const EnginePlan& plan, const Status& status) {
+Failure NotEnqueued(const InstalledPlan& plan, const Status& status) {
   return MakeFailure("LAUNCH_FAILED",
                      status.WithContext("plan " + std::to_string(plan.id) + " could not be enqueued"),
                      plan.group->rank);
@@ -29,7 +29,7 @@ std::pair<Word*, uint64_t> DoneWordOf(const Origin& origin) {
 
 }  // namespace
 
-void LaunchQueue::Start(EnginePlan* plan) {
+void LaunchQueue::Start(InstalledPlan* plan) {
   RemoveFromUndecided(plan);
   Launch& launch = plan->active;
   // Such a program meets no peer: it may go onto the lanes at any time, and in any order.
@@ -40,7 +40,7 @@ void LaunchQueue::Start(EnginePlan* plan) {
   held_.push_back(plan);
 }
 
-void LaunchQueue::StartOnLanes(EnginePlan* plan) {
+void LaunchQueue::StartOnLanes(InstalledPlan* plan) {
   Launch& launch = plan->active;
   EngineGroup& group = *plan->group;
   launch.progress.Advance(LaunchEvent::kStart);
@@ -74,7 +74,7 @@ void LaunchQueue::StartOnLanes(EnginePlan* plan) {
   if (!enqueued.ok()) LoseGroup(plan, NotEnqueued(*plan, enqueued));
 }
 
-Status LaunchQueue::EnqueueOnLanes(EnginePlan* plan) {
+Status LaunchQueue::EnqueueOnLanes(InstalledPlan* plan) {
   Launch& launch = plan->active;
   ProfilerRange range("start", plan->id, launch.count);
   Lane& lane = lanes_.lane0();
@@ -107,7 +107,7 @@ Status LaunchQueue::EnqueueOnLanes(EnginePlan* plan) {
   return status;
 }
 
-void LaunchQueue::MarkFailed(EnginePlan* plan, Failure failure) {
+void LaunchQueue::MarkFailed(InstalledPlan* plan, Failure failure) {
   Launch& launch = plan->active;
   failure.status = failure.status.WithStarted(true);
   if (launch.Is(LaunchState::kStarted)) {
@@ -117,7 +117,7 @@ void LaunchQueue::MarkFailed(EnginePlan* plan, Failure failure) {
   launch.failure = std::move(failure);
 }
 
-void LaunchQueue::End(EnginePlan* plan, LaunchEvent event, const Failure& failure, uint64_t end_ns,
+void LaunchQueue::End(InstalledPlan* plan, LaunchEvent event, const Failure& failure, uint64_t end_ns,
                       const LaunchObserved* observed) {
   Launch& launch = plan->active;
   EngineGroup& group = *plan->group;
@@ -134,7 +134,7 @@ bool LaunchQueue::Reap() {
   const uint64_t completed = lanes_.Completed();
   bool any = false;
   while (!in_flight_.empty() && in_flight_.front()->active.ticket <= completed) {
-    EnginePlan* plan = in_flight_.front();
+    InstalledPlan* plan = in_flight_.front();
     in_flight_.pop_front();
     any = true;
     Launch& launch = plan->active;
@@ -167,11 +167,11 @@ void LaunchQueue::Break(EngineGroup* group, Failure failure) {
   if (!first) return;
   CancelSpeculation();
   const Failure& why = *group->breaking.failure;
-  std::vector<EnginePlan*> waiting;
-  for (EnginePlan* plan : undecided_) {
+  std::vector<InstalledPlan*> waiting;
+  for (InstalledPlan* plan : undecided_) {
     if (plan->group == group) waiting.push_back(plan);
   }
-  for (EnginePlan* plan : std::vector<EnginePlan*>(held_)) {
+  for (InstalledPlan* plan : std::vector<InstalledPlan*>(held_)) {
     if (plan->group != group) continue;
     listener_->OnLaunchFailed(*plan, plan->active.count, why.status);
     RefuseHeld(plan, why);
@@ -180,13 +180,13 @@ void LaunchQueue::Break(EngineGroup* group, Failure failure) {
   // have read the START of the others. Peers that get no command also read it: tandemd may be gone, or not
   // know yet.
   if ((group->in_flight > 0 || !waiting.empty()) && group->world_size > 1) breaker_.Announce(group);
-  for (EnginePlan* plan : waiting) {
+  for (InstalledPlan* plan : waiting) {
     listener_->OnLaunchFailed(*plan, plan->active.count, why.status);
     Refuse(plan, why, MissingMask(*plan) != 0 ? std::optional(false) : std::nullopt);
   }
   // A program that has ended keeps its outcome: its client may have read that.
   Reap();
-  for (EnginePlan* plan : in_flight_) {
+  for (InstalledPlan* plan : in_flight_) {
     if (plan->group != group) continue;
     MarkFailed(plan, why);
     listener_->OnLaunchFailed(*plan, plan->active.count, why.status);
@@ -196,7 +196,7 @@ void LaunchQueue::Break(EngineGroup* group, Failure failure) {
   NoteFatal(breaker_.Serve(group, now));
 }
 
-void LaunchQueue::LoseGroup(EnginePlan* plan, Failure failure) {
+void LaunchQueue::LoseGroup(InstalledPlan* plan, Failure failure) {
   EngineGroup& group = *plan->group;
   // The log first: no engine starts another program of the group.
   breaker_.Announce(&group);
@@ -221,7 +221,7 @@ bool LaunchQueue::ServeBroken(uint64_t now) {
   return any;
 }
 
-std::string LaunchQueue::AwaitedText(const EnginePlan& plan, int* who_rank) const {
+std::string LaunchQueue::AwaitedText(const InstalledPlan& plan, int* who_rank) const {
   const EngineGroup& group = *plan.group;
   const Word* words = group.signals[static_cast<size_t>(group.rank)];
   const uint64_t epoch = plan.active.epoch;
@@ -256,7 +256,7 @@ std::string LaunchQueue::AwaitedText(const EnginePlan& plan, int* who_rank) cons
 
 bool LaunchQueue::EndOverdue() {
   if (in_flight_.empty()) return false;
-  EnginePlan* plan = in_flight_.front();
+  InstalledPlan* plan = in_flight_.front();
   const Launch& launch = plan->active;
   if (plan->group->Broken()) return false;  // its lanes are being released
   const uint64_t now = NowNs(), since = std::max(launch.start_ns, front_since_ns_);

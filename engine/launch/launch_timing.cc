@@ -31,7 +31,7 @@ uint64_t TimeOf(const Event* event) {
 
 bool LaunchTiming::IsTimed(uint64_t launch) { return IsSampled(launch, kTimeEvery); }
 
-bool LaunchTiming::TimesSteps(const EnginePlan& plan, uint64_t launch) const {
+bool LaunchTiming::TimesSteps(const InstalledPlan& plan, uint64_t launch) const {
   return stats_->traces() && IsSampled(launch, kTimeStepsEvery) &&
          plan.program->step_count() <= kMaxSampledSteps;
 }
@@ -52,7 +52,7 @@ void LaunchTiming::GiveBack(TimingEvents events) {
   if (events) free_events_.push_back(std::move(events));
 }
 
-void LaunchTiming::PrepareSteps(EnginePlan* plan) {
+void LaunchTiming::PrepareSteps(InstalledPlan* plan) {
   Launch& launch = plan->active;
   launch.step_events.clear();
   if (!TimesSteps(*plan, launch.count)) return;
@@ -75,7 +75,7 @@ LaunchObserved LaunchTiming::Observe(const Launch& launch) const {
           .alone = launch.alone};
 }
 
-void LaunchTiming::End(EnginePlan* plan, Code code, uint64_t end_ns, const LaunchObserved* observed) {
+void LaunchTiming::End(InstalledPlan* plan, Code code, uint64_t end_ns, const LaunchObserved* observed) {
   Launch& launch = plan->active;
   TraceRecord record{.plan_id = plan->id,
                      .group_id = plan->group->id,
@@ -146,7 +146,7 @@ bool LaunchTiming::ReadOne(bool arrivals_wait, bool lanes_busy) {
   return true;
 }
 
-void LaunchTiming::ReadAll(const EnginePlan& plan) {
+void LaunchTiming::ReadAll(const InstalledPlan& plan) {
   for (auto it = unread_.begin(); it != unread_.end();) {
     if (it->plan != &plan) {
       ++it;

@@ -32,31 +32,31 @@ class LaunchTiming {
   // True if a plan's launch of that number is timed by events.
   static bool IsTimed(uint64_t launch);
   // True if it is timed step by step too: then an event comes before its first kernel, and one behind it.
-  bool TimesSteps(const EnginePlan& plan, uint64_t launch) const;
+  bool TimesSteps(const InstalledPlan& plan, uint64_t launch) const;
 
   Result<TimingEvents> TakeEvents();
   void GiveBack(TimingEvents events);
   // Sets the events for the steps of the plan's launch, which is about to be enqueued: none unless it is
   // sampled, and none where events cannot be made. A launch without its sample is as good.
-  void PrepareSteps(EnginePlan* plan);
+  void PrepareSteps(InstalledPlan* plan);
 
   // The known times of a launch, without its events, whose end has been seen just now.
   LaunchObserved Observe(const Launch& launch) const;
   // Counts the plan's launch, which has ended at `end_ns` with this code, and notes when it ran. `observed`:
   // of a launch whose lanes have ended, else null; if it was timed by events, they are taken over and read
   // later.
-  void End(EnginePlan* plan, Code code, uint64_t end_ns, const LaunchObserved* observed);
+  void End(InstalledPlan* plan, Code code, uint64_t end_ns, const LaunchObserved* observed);
 
   // Reads an event of a launch that has ended. `arrivals_wait`: launches wait for their ranks; `lanes_busy`:
   // programs are on the lanes. False if nothing is to be read now; while true, nobody sleeps.
   bool ReadOne(bool arrivals_wait, bool lanes_busy);
   // Reads all events of a plan's launches: before the plan goes, or its events are used again.
-  void ReadAll(const EnginePlan& plan);
+  void ReadAll(const InstalledPlan& plan);
 
  private:
   // A launch that was timed by events and has ended, until they are read.
   struct Unread {
-    EnginePlan* plan = nullptr;
+    InstalledPlan* plan = nullptr;
     TraceRecord record;       // its times are estimates
     LaunchObserved observed;  // without the events' times
     TimingEvents events;

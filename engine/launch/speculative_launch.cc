@@ -28,7 +28,7 @@ Status SpeculativeLaunch::EnqueuePassed() {
 }
 
 bool SpeculativeLaunch::Enqueue(ExpectedLaunch expected) {
-  EnginePlan& plan = *expected.plan;
+  InstalledPlan& plan = *expected.plan;
   ++turn_;
   runtime::LaunchContext context = ContextOf(plan, expected.epoch, expected.slots);
   context.guard = {GuardWord(*plan.group, turn_), turn_};
@@ -56,7 +56,7 @@ bool SpeculativeLaunch::Enqueue(ExpectedLaunch expected) {
   return true;
 }
 
-bool SpeculativeLaunch::Use(EnginePlan* plan, bool lanes_busy, Status* cancelled) {
+bool SpeculativeLaunch::Use(InstalledPlan* plan, bool lanes_busy, Status* cancelled) {
   if (!Waiting()) return false;
   Launch& launch = plan->active;
   // The other lanes of a program that forks would wait for its first kernel, were they not idle.

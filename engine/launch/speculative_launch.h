@@ -36,7 +36,7 @@ namespace tandem::engine {
 
 // The launch that is expected next: what its START would enqueue, and the forecast that expects it.
 struct ExpectedLaunch {
-  EnginePlan* plan = nullptr;
+  InstalledPlan* plan = nullptr;
   uint64_t epoch = 0;
   std::vector<runtime::SlotAddress> slots;
   std::vector<std::shared_ptr<Registration>> pins;
@@ -63,11 +63,11 @@ class SpeculativeLaunch {
   // kernel is let go, and the rest of the program is to be enqueued; the launch takes over its events. Else
   // `*cancelled` has the status of cancelling the other kernel that waits, if one does. `lanes_busy`:
   // programs are on the lanes.
-  bool Use(EnginePlan* plan, bool lanes_busy, Status* cancelled);
+  bool Use(InstalledPlan* plan, bool lanes_busy, Status* cancelled);
   // Cancels the kernel that waits, if one does: before calls that may block behind a lane, too. After an
   // error lane 0 is not usable any more.
   Status Cancel();
-  Status CancelIfOf(const EnginePlan& plan) {
+  Status CancelIfOf(const InstalledPlan& plan) {
     return Waiting() && expected_.plan == &plan ? Cancel() : Status::Ok();
   }
   // Cancels a kernel that has waited for so long that its channel does other work now.

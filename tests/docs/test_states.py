@@ -1,4 +1,4 @@
-"""The tables of states in docs/architecture.md are those of the headers."""
+"""The tables of states in docs/architecture.md and docs/client-placement.md are those of the headers."""
 
 import os
 import re
@@ -23,6 +23,22 @@ def rows(text, head):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
 
 
+def transitions(text, head):
+    """(state, event, next state) of each way in the table with this head."""
+    return {
+        (start, event, end)
+        for starts, events, end in rows(text, head)
+        for start in starts.split(", ")
+        for event in events.split(", ")
+    }
+
+
+# Header, head of its table in docs/client-placement.md, and how many transitions there are at least.
+CLIENT_TABLES = (
+    ("runtime/client_launch_state.h", "| a rank's launches | event | then |", 25),
+    ("daemon/control/records/stall_lifecycle.h", "| a group's launches | event | then |", 6),
+    ("daemon/control/records/renewal.h", "| a renewal | event | then |", 6),
+)
 TABLED = ("engine/launch/launch_state.h", "engine/launch/group_breaker.h", "engine/launch/speculative_launch.h")
 
 
@@ -80,13 +96,24 @@ class States(unittest.TestCase):
             )
         }
         self.assertGreater(len(wanted), 15)
-        shown = {
-            (start, event, end)
-            for starts, events, end in rows(read("docs/architecture.md"), "| from | event | to |")
-            for start in starts.split(", ")
-            for event in events.split(", ")
-        }
-        self.assertEqual(shown, wanted)
+        self.assertEqual(transitions(read("docs/architecture.md"), "| from | event | to |"), wanted)
+
+    def test_launches_in_clients(self):
+        page = read("docs/client-placement.md")
+        for path, head, least in CLIENT_TABLES:
+            wanted = {
+                (words(start), words(event), words(end))
+                for start, event, end in re.findall(r"\{S::k(\w+), E::k(\w+), S::k(\w+)\}", read(path))
+            }
+            self.assertGreaterEqual(len(wanted), least, path)
+            self.assertEqual(transitions(page, head), wanted, path)
+
+    def test_a_planted_transition_is_found(self):
+        page = "| from | event | to |\n|---|---|---|\n| one, two | go | two |\n| two | stop, end | one |\n"
+        self.assertEqual(
+            transitions(page, "| from | event | to |"),
+            {("one", "go", "two"), ("two", "go", "two"), ("two", "stop", "one"), ("two", "end", "one")},
+        )
 
     def test_launches(self):
         header = read("engine/launch/launch_state.h")

@@ -27,10 +27,10 @@ constexpr uint64_t kPatienceNs = 20'000'000'000;
 
 class Listener final : public LaunchListener {
   void OnLaunchDone(uint64_t, const Status&) override {}
-  void OnLaunchFailed(const EnginePlan&, uint64_t, const Status&) override {}
-  void OnGroupLost(const EnginePlan&, uint64_t, const Status&) override {}
+  void OnLaunchFailed(const InstalledPlan&, uint64_t, const Status&) override {}
+  void OnGroupLost(const InstalledPlan&, uint64_t, const Status&) override {}
   void OnGroupStalled(const EngineGroup&, const Status&) override {}
-  void OnLate(const EnginePlan&, const Launch&, const std::vector<int>&, double) override {}
+  void OnLate(const InstalledPlan&, const Launch&, const std::vector<int>&, double) override {}
   void OnPeerSilent(const engine::EngineGroup&, int) override {}
 };
 
@@ -105,7 +105,7 @@ class Engine {
   }
 
   uint64_t AddPlan(EngineGroup* group, uint32_t index, plan::RankProgram program, int slots) {
-    auto plan = std::make_unique<EnginePlan>();
+    auto plan = std::make_unique<InstalledPlan>();
     plan->id = ++last_id_;
     plan->group = group;
     plan->index = index;

@@ -9,26 +9,27 @@ namespace tandem::client {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using runtime::ClientLaunchEvent;
+using runtime::ClientLaunchState;
 
 }  // namespace
 
-Status ClientGroup::Kept() const {
-  if (!has_failed_.load(std::memory_order_acquire)) return Status::Ok();
-  std::lock_guard lock(failure_mutex_);
-  return failure_;
+Status ClientGroup::Renewing() const {
+  return FailedPrecondition("this rank has begun to renew the group, and the renewal has not ended")
+      .WithDetail({.reason = "RENEWING", .started = false});
 }
 
-Status ClientGroup::Failed() const {
-  if (Status kept = Kept(); !kept.ok()) return kept;
-  return page_.Aborts(finished() + 1) ? page_.Reason() : Status::Ok();
-}
-
-bool ClientGroup::Keep(const Status& why) {
-  std::lock_guard lock(failure_mutex_);
-  if (!failure_.ok()) return false;
-  failure_ = why;
-  has_failed_.store(true, std::memory_order_release);
-  return true;
+Status ClientGroup::Refusal() const {
+  switch (state()) {
+    case ClientLaunchState::kRunning:
+    case ClientLaunchState::kFailing:
+    case ClientLaunchState::kAwaitingVerdict: return Status::Ok();
+    case ClientLaunchState::kStalled:
+    case ClientLaunchState::kRenewing:
+    case ClientLaunchState::kOver: break;
+  }
+  Status failure = Failure();
+  return failure.ok() && state() == ClientLaunchState::kRenewing ? Renewing() : failure;
 }
 
 void ClientGroup::Report(uint64_t launch, uint64_t plan_id, const Status& why) {
@@ -51,7 +52,7 @@ void ClientGroup::ShowWaiting(bool is_under_way, uint64_t plan_id) {
 Status ClientGroup::Run(ClientProgram& program, uint64_t plan_id, uint16_t tag,
                         std::chrono::nanoseconds deadline, std::span<const runtime::SlotAddress> slots) {
   std::lock_guard lock(run_mutex_);
-  TANDEM_RETURN_IF_ERROR(Failed());
+  TANDEM_RETURN_IF_ERROR(queue_->Failed());
   ClientLaunch launch;
   launch.number = finished() + 1;
   launch.tag = tag;
@@ -67,33 +68,54 @@ Status ClientGroup::Run(ClientProgram& program, uint64_t plan_id, uint16_t tag,
     page_.SetFinished(launch.number);
     return status;
   }
-  if (!page_.Aborts(launch.number)) {
-    Report(launch.number, plan_id, status);
-    const auto end = Clock::now() + kVerdictPatience;
-    host::Backoff backoff;
-    while (!page_.Aborts(launch.number) && Clock::now() < end) backoff.Pause();
+  host::Backoff backoff;
+  std::optional<Status> failure = Judge(launch.number, plan_id, status);
+  for (; !failure.has_value(); failure = Judge(launch.number, plan_id, status)) backoff.Pause();
+  return *failure;
+}
+
+std::optional<Status> ClientGroup::Judge(uint64_t launch, uint64_t plan_id, const Status& why) {
+  std::lock_guard lock(verdict_mutex_);
+  if (Status kept = Failure(); !kept.ok()) return kept;
+  const bool is_judged = page_.Aborts(launch);
+  if (lifecycle_.Apply(ClientLaunchEvent::kLaunchFailed) && !is_judged &&
+      lifecycle_.Apply(ClientLaunchEvent::kReported)) {
+    reported_at_ = Clock::now();
+    Report(launch, plan_id, why);
   }
-  if (page_.Aborts(launch.number)) status = page_.Reason();
-  Keep(status);
-  return status;
+  if (is_judged) {
+    (void)lifecycle_.Apply(ClientLaunchEvent::kVerdict, page_.Reason());
+  } else if (Clock::now() - reported_at_ >= kVerdictWaitBudget) {
+    (void)lifecycle_.Apply(ClientLaunchEvent::kVerdictLate, why);
+  }
+  if (AwaitsVerdict()) return std::nullopt;
+  if (Status kept = Failure(); !kept.ok()) return kept;
+  // Within a renewal: no report interrupts it.
+  return is_judged ? page_.Reason() : why;
 }
 
 void ClientGroup::Refuse(uint64_t plan_id, const Status& why) {
   const Status refused(Code::kFailedPrecondition, "a launch was refused on this rank: " + why.message(),
                        {.reason = "LAUNCH_REFUSED", .field = why.detail().field, .started = false});
-  if (Keep(refused)) Report(queue_->NextLaunch(), plan_id, refused);
+  if (lifecycle_.Apply(ClientLaunchEvent::kLaunchRefused, refused))
+    Report(queue_->NextLaunch(), plan_id, refused);
 }
 
-void ClientGroup::Renew(uint64_t renewals) {
+void ClientGroup::EndRenewal(uint64_t renewals) {
   renewals_.store(renewals, std::memory_order_release);
-  std::lock_guard lock(failure_mutex_);
-  failure_ = Status::Ok();
-  has_failed_.store(false, std::memory_order_release);
+  (void)lifecycle_.Apply(ClientLaunchEvent::kRenewed);
+}
+
+void ClientGroup::FailRenewal() {
+  // The page may say more: that the group has broken, or which rank has begun the renewal first.
+  (void)lifecycle_.Apply(ClientLaunchEvent::kRenewalFailed,
+                         page_.AbortFrom() != 0 ? page_.Reason() : Renewing());
 }
 
 void ClientGroup::CutOff(const Status& why) {
-  std::lock_guard lock(failure_mutex_);
+  std::lock_guard lock(verdict_mutex_);
   page_.Abort(1, why);
+  (void)lifecycle_.Apply(ClientLaunchEvent::kSessionOver);
 }
 
 }  // namespace tandem::client

@@ -1,8 +1,8 @@
 // File: client_group.h
 //
 // `ClientGroup`: one rank's side of a group's client-placed launches (docs/client-placement.md). It has the
-// verdict page, the failure that stalls the group, and the queue that runs the launches. On the host backend
-// it also has the launch counter, which all plans of the group share.
+// verdict page, the state of the launches, and the queue that runs them. On the host backend it also has the
+// launch counter, which all plans of the group share.
 #pragma once
 
 #include <atomic>
@@ -11,18 +11,20 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 
 #include "client/lib/base/control_api.h"
 #include "client/lib/client_launch/client_program.h"
 #include "client/lib/client_launch/client_queue.h"
 #include "ipc/verdict_page.h"
+#include "runtime/client_launch_state.h"
 #include "tandem/status.h"
 
 namespace tandem::client {
 
 // How long a launch that has failed by itself waits for tandemd's verdict, which names the cause.
-inline constexpr std::chrono::milliseconds kVerdictPatience{500};
+inline constexpr std::chrono::milliseconds kVerdictWaitBudget{500};
 
 // Thread-safe. Launches run one at a time.
 class ClientGroup {
@@ -38,32 +40,46 @@ class ClientGroup {
   int rank() const { return rank_; }
   VerdictPage& page() { return page_; }
 
-  // Why no launch can be made any more; OK while they can. Of launches on the host.
-  Status Failed() const;
-  // The failure that has been kept; OK while there is none.
-  Status Kept() const;
-  // Keeps the first failure; true for it.
-  bool Keep(const Status& why);
-  // Tells tandemd of a launch that has failed here.
-  void Report(uint64_t launch, uint64_t plan_id, const Status& why);
+  runtime::ClientLaunchState state() const { return lifecycle_.state(); }
+  // A launch has failed, and its cause is not known yet: whoever waits polls again.
+  bool AwaitsVerdict() const { return lifecycle_.AwaitsVerdict(); }
+  // The failure that launches under way end with; OK while they do not fail. `Failures`: how many there were.
+  Status Failure() const { return lifecycle_.failure(); }
+  uint64_t Failures() const { return lifecycle_.failures(); }
+  // Why this rank makes no launch: the failure, or a renewal that has not ended. OK while launches are made,
+  // as far as no verdict page ends them.
+  Status Refusal() const;
 
   // Runs the group's next launch, on the thread of a stream. OK: all data is right, and the counter has
   // grown. An error stalls the group: until a renewal, launches return it and touch nothing.
   Status Run(ClientProgram& program, uint64_t plan_id, uint16_t tag, std::chrono::nanoseconds deadline,
              std::span<const runtime::SlotAddress> slots);
+  // Takes note of launch number `launch`, which has given up for `why`. The first call reports it. Returns the
+  // failure that launches under way end with. Nothing while the verdict may still come: call again.
+  std::optional<Status> Judge(uint64_t launch, uint64_t plan_id, const Status& why);
   // A launch that this rank's library has refused: the peers would pair their launches wrongly from then on.
   // Stalls the group.
   void Refuse(uint64_t plan_id, const Status& why);
+
+  // This rank has stopped its launches: it makes none before the renewal ends. False while a failure awaits
+  // its verdict.
+  bool BeginRenewal() { return lifecycle_.Apply(runtime::ClientLaunchEvent::kRenewalBegun); }
   // All ranks have renewed the group, `renewals` times by now: launches go on. None is under way.
-  void Renew(uint64_t renewals);
+  void EndRenewal(uint64_t renewals);
+  // A renewal that has begun has not ended on all ranks: the group stalls until the next one.
+  void FailRenewal();
   // Nobody writes verdicts any more: ends all launches, for `why`.
   void CutOff(const Status& why);
+  // The GPU's context is gone, and all launches with it.
+  void LoseContext(const Status& why) {
+    (void)lifecycle_.Apply(runtime::ClientLaunchEvent::kContextLost, why);
+  }
 
   // Tells operators that a launch has been under way since now, or that none is.
   // `plan_id`: its plan, 0 where it is not known.
   void ShowWaiting(bool is_under_way, uint64_t plan_id = 0);
 
-  // Launches that have ended well.
+  // Launches that have ended well, on the host backend.
   uint64_t finished() const { return counter_.load(std::memory_order_acquire); }
   // Graphs may launch plans of the group.
   void NoteCaptured() { in_graphs_.store(true, std::memory_order_relaxed); }
@@ -72,6 +88,10 @@ class ClientGroup {
   void SetFinished(uint64_t number) { counter_.store(number, std::memory_order_release); }
 
  private:
+  // Posts the report of a launch that has failed here.
+  void Report(uint64_t launch, uint64_t plan_id, const Status& why);
+  Status Renewing() const;
+
   const uint64_t group_id_;
   const int rank_;
   VerdictPage page_;
@@ -79,10 +99,10 @@ class ClientGroup {
   std::mutex run_mutex_;
   std::atomic<uint64_t> counter_{0};
   std::atomic<bool> in_graphs_{false};
-  std::atomic<bool> has_failed_{false};
   std::atomic<uint64_t> renewals_{0};
-  mutable std::mutex failure_mutex_;  // also of writes of the page
-  Status failure_;
+  runtime::ClientLaunchLifecycle lifecycle_;
+  std::mutex verdict_mutex_;  // of Judge, and of writes of the page's verdict
+  std::chrono::steady_clock::time_point reported_at_;
   std::unique_ptr<ClientQueue> queue_;  // last: it uses everything above
 };
 

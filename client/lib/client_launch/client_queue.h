@@ -58,17 +58,15 @@ class ClientQueue {
   virtual Status Failed() const = 0;
   // The number of the next launch, for messages; 0: only the device knows it.
   virtual uint64_t NextLaunch() const = 0;
-  // Hands on how launches have ended. Called by whoever waits, and from a thread of the session's every
-  // LookEvery().
-  virtual void Look() {}
-  // True while a failure is known and its cause, tandemd's verdict, is not: whoever waits looks again.
-  virtual bool AwaitsVerdict() const { return false; }
-  // 0: nobody need look.
-  virtual std::chrono::milliseconds LookEvery() const { return std::chrono::milliseconds(0); }
-  // Tells tandemd how many launches had ended at about the last call. Does not wait for the device.
-  virtual void Count() {}
-  // Tells tandemd how many launches have ended. Before this rank leaves, when none is under way.
-  virtual Status Settle() { return Status::Ok(); }
+  // Looks how launches have ended, and keeps their failures in their plans' states. Called by whoever waits,
+  // and from a thread of the session every PollInterval().
+  virtual void PollFailures() {}
+  // 0: launches keep their failures by themselves, and nobody need poll.
+  virtual std::chrono::milliseconds PollInterval() const { return std::chrono::milliseconds(0); }
+  // Reports to tandemd how many launches had ended at about the last call. Does not wait for the device.
+  virtual void ReportProgress() {}
+  // Reports to tandemd how many launches have ended. Before this rank leaves, when none is under way.
+  virtual Status ReportFinal() { return Status::Ok(); }
   // For a renewal. Waits until no launch is under way, replays neither, and returns the last number that a
   // block has finished. DEADLINE_EXCEEDED.
   virtual Result<uint64_t> Stop(std::chrono::steady_clock::time_point deadline) = 0;

@@ -9,7 +9,7 @@
 namespace tandem::client {
 namespace {
 
-constexpr std::chrono::seconds kCountEvery{1};
+constexpr std::chrono::seconds kProgressInterval{1};
 
 }  // namespace
 
@@ -32,27 +32,27 @@ void FailureReporter::Watch(const std::shared_ptr<ClientGroup>& group) {
   {
     std::lock_guard lock(mutex_);
     watched_.push_back(group);
-    const std::chrono::milliseconds every = group->queue().LookEvery();
-    look_every_ = look_every_.count() == 0 ? every : std::min(look_every_, every);
+    const std::chrono::milliseconds interval = group->queue().PollInterval();
+    poll_interval_ = poll_interval_.count() == 0 ? interval : std::min(poll_interval_, interval);
   }
   changed_.notify_all();
 }
 
-void FailureReporter::LookAtGroups() {
+void FailureReporter::PollGroups() {
   std::vector<std::shared_ptr<ClientGroup>> groups;
   {
     std::lock_guard lock(mutex_);
     std::erase_if(watched_, [](const auto& known) { return known.expired(); });
-    if (watched_.empty()) look_every_ = std::chrono::milliseconds(0);
+    if (watched_.empty()) poll_interval_ = std::chrono::milliseconds(0);
     for (const auto& known : watched_) {
       if (auto group = known.lock()) groups.push_back(std::move(group));
     }
   }
-  for (const auto& group : groups) group->queue().Look();
+  for (const auto& group : groups) group->queue().PollFailures();
   const auto now = std::chrono::steady_clock::now();
-  if (now - counted_ < kCountEvery) return;
-  counted_ = now;
-  for (const auto& group : groups) group->queue().Count();
+  if (now - progress_at_ < kProgressInterval) return;
+  progress_at_ = now;
+  for (const auto& group : groups) group->queue().ReportProgress();
 }
 
 void FailureReporter::Stop() {
@@ -79,15 +79,15 @@ void FailureReporter::RunUntilStopped() {
   std::unique_lock lock(mutex_);
   while (true) {
     const auto due = [&] { return stopping_ || !reports_.empty(); };
-    if (look_every_.count() == 0) {
-      changed_.wait(lock, [&] { return due() || look_every_.count() > 0; });
+    if (poll_interval_.count() == 0) {
+      changed_.wait(lock, [&] { return due() || poll_interval_.count() > 0; });
     } else {
-      changed_.wait_for(lock, look_every_, due);
+      changed_.wait_for(lock, poll_interval_, due);
     }
     if (stopping_) return;
     if (reports_.empty()) {
       lock.unlock();
-      LookAtGroups();
+      PollGroups();
       lock.lock();
       continue;
     }

@@ -1,8 +1,8 @@
 // File: failure_reporter.h
 //
 // `FailureReporter`: reports failed client-placed launches to tandemd, from a separate thread. A
-// stream's thread must not wait for an answer. The same thread looks at launches that end without a call of
-// the library's, as kernels do, and counts them each second.
+// stream's thread must not wait for an answer. The same thread polls launches that end without a call of the
+// library's, as kernels do, and reports their number each second.
 #pragma once
 
 #include <condition_variable>
@@ -31,7 +31,7 @@ class FailureReporter {
 
   // Returns at once. Dropped after Stop.
   void Post(FailureReport report);
-  // Looks at the group's launches from now on, as often as its queue asks for.
+  // Polls the group's launches from now on, at the interval that its queue asks for.
   void Watch(const std::shared_ptr<ClientGroup>& group);
   // Ends the thread, after the report that it is sending.
   void Stop();
@@ -39,15 +39,15 @@ class FailureReporter {
  private:
   void Run();
   void RunUntilStopped();
-  void LookAtGroups();
+  void PollGroups();
 
   ClientControl* const control_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<FailureReport> reports_;
   std::vector<std::weak_ptr<ClientGroup>> watched_;
-  std::chrono::milliseconds look_every_{0};        // 0: nothing is watched
-  std::chrono::steady_clock::time_point counted_;  // of the thread's
+  std::chrono::milliseconds poll_interval_{0};         // 0: nothing is watched
+  std::chrono::steady_clock::time_point progress_at_;  // of the thread's
   bool stopping_ = false;
   std::thread thread_;  // last: it uses everything above
 };

@@ -83,7 +83,7 @@ Status RenewalService::RenewEngines(const std::shared_ptr<GroupRecord>& group, c
     {
       RegistryLock lock(registry);
       ++group->engine_renewals;
-      group->engines_stalled = Status::Ok();
+      group->engine_stall.Apply(StallEvent::kRenewed);
       registry.Touch(*group);
       engine::v1::Command resume = command_of(engine::v1::RenewGroup::RESUME);
       resume.mutable_renew_group()->set_renewals(group->engine_renewals);
@@ -105,24 +105,25 @@ Result<v1::RenewGroupReply> RenewalService::Stop(RegistryLock& lock,
         .WithDetail({.field = "number"});
   }
   std::shared_ptr<Renewal>& current = group.client.renewal;
-  bool goes_on = current && !current->ready.over() && current->stopped.verdict().ok();
-  if (goes_on && current->stopped.over()) {
+  bool goes_on = current && current->UnderWay();
+  if (goes_on && current->state() == RenewalState::kSettingCounters) {
     // The answer to this rank's first call was lost, or its user has begun again. Then its peers have to.
     if (current->ready.Taken(rank) || number + kRenewalSkips > current->number) {
-      current->ready.EndGathering(Status(
+      current->EndGathering(Status(
           Code::kAborted,
           "rank " + std::to_string(rank) + " has begun the renewal of group '" + group.name + "' again"));
       goes_on = false;
     }
   }
-  if (!goes_on) current = std::make_shared<Renewal>(group);
+  if (!goes_on) current = std::make_shared<Renewal>(group.world(), group.name, group.illegal_transition);
   const std::shared_ptr<Renewal> renewal = current;
-  const bool gathering = renewal->stopped.phase() == Rendezvous::Phase::kGathering;
+  const bool gathering = renewal->state() == RenewalState::kStopping;
   if (gathering && !renewal->stopped.Taken(rank)) EndLaunchesWithout(group, rank, number);
   if (gathering) renewal->stopped.Take(rank, waiter.deadline);
   renewal->number = std::max(renewal->number, number + kRenewalSkips);
   if (gathering && renewal->stopped.Complete()) {
     renewal->stopped.BeginWork();
+    (void)renewal->Apply(RenewalEvent::kAllStopped);
     Status status;
     if (group.RenewsEngines()) {
       const Waiter for_all = GroupInstaller::ForAllRanks(shared_group, renewal->stopped.FirstDeadline());
@@ -130,6 +131,7 @@ Result<v1::RenewGroupReply> RenewalService::Stop(RegistryLock& lock,
       if (!group.lifecycle.why().ok()) status = group.lifecycle.why();
     }
     renewal->stopped.End(status);
+    (void)renewal->Apply(status.ok() ? RenewalEvent::kEnginesRenewed : RenewalEvent::kFailed);
   }
   return Await(lock, group, *renewal, renewal->stopped, rank, waiter);
 }
@@ -137,20 +139,21 @@ Result<v1::RenewGroupReply> RenewalService::Stop(RegistryLock& lock,
 Result<v1::RenewGroupReply> RenewalService::Ready(RegistryLock& lock, GroupRecord& group, size_t rank,
                                                   const Waiter& waiter) {
   const std::shared_ptr<Renewal> renewal = group.client.renewal;
-  const bool under_way = renewal && renewal->stopped.over() && renewal->stopped.verdict().ok();
-  if (!under_way)
+  const bool have_stopped = renewal && renewal->stopped.over() && renewal->stopped.verdict().ok();
+  if (!have_stopped)
     return Aborted("no renewal of group '" + group.name + "' has stopped all ranks: begin again");
-  if (!renewal->ready.over()) {
+  if (renewal->state() == RenewalState::kSettingCounters) {
     renewal->ready.Take(rank, waiter.deadline);
     if (renewal->ready.Complete()) {
       // No rank launches before its answer, so that no kernel looks at the pages now.
       for (VerdictPage& page : group.client.pages) page.Clear();
-      group.client.stalled = Status::Ok();
+      group.client.stall.Apply(StallEvent::kRenewed);
       group.failures.clear();
       // The count for client-placed launches: their reports carry it.
       if (!group.client.pages.empty()) ++group.client.renewals;
       core_.registry.Touch(group);
       renewal->ready.End(Status::Ok());
+      (void)renewal->Apply(RenewalEvent::kAllReady);
       core_.LogOf(group.payer.uid, LogSeverity::kInfo, "group=" + std::to_string(group.id) + " renewed");
     }
   }
@@ -158,9 +161,11 @@ Result<v1::RenewGroupReply> RenewalService::Ready(RegistryLock& lock, GroupRecor
 }
 
 Result<v1::RenewGroupReply> RenewalService::Await(RegistryLock& lock, const GroupRecord& group,
-                                                  const Renewal& renewal, Rendezvous& step, size_t rank,
+                                                  Renewal& renewal, Rendezvous& step, size_t rank,
                                                   const Waiter& waiter) {
   TANDEM_RETURN_IF_ERROR(step.Await(lock, rank, waiter));
+  // This call's deadline may have ended the meeting, and with it the attempt of all ranks.
+  if (!step.verdict().ok() && renewal.UnderWay()) (void)renewal.Apply(RenewalEvent::kFailed);
   TANDEM_RETURN_IF_ERROR(step.verdict());
   v1::RenewGroupReply reply;
   reply.set_number(renewal.number);

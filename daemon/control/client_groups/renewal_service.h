@@ -43,9 +43,9 @@ class RenewalService {
   Result<v1::RenewGroupReply> Ready(RegistryLock& lock, GroupRecord& group, size_t rank, const Waiter& waiter)
       TANDEM_REQUIRES(registry_mutex);
   // The answer to one rank's call, once all ranks have made `step` of `renewal`.
-  static Result<v1::RenewGroupReply> Await(RegistryLock& lock, const GroupRecord& group,
-                                           const Renewal& renewal, Rendezvous& step, size_t rank,
-                                           const Waiter& waiter) TANDEM_REQUIRES(registry_mutex);
+  static Result<v1::RenewGroupReply> Await(RegistryLock& lock, const GroupRecord& group, Renewal& renewal,
+                                           Rendezvous& step, size_t rank, const Waiter& waiter)
+      TANDEM_REQUIRES(registry_mutex);
 
   ControlCore& core_;
   GroupInstaller& installer_;

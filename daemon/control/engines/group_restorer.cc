@@ -20,7 +20,7 @@ void GroupRestorer::Restore(const std::shared_ptr<GroupRecord>& group) {
     if (group->state() != GroupState::kSuspended || registry.stopping) return;
     if (!registry.AllUp(group->gpus)) return;  // the next engine that comes up comes back to it
     ++group->generation;
-    group->engines_stalled = Status::Ok();  // the engines forget it
+    group->engine_stall.Apply(StallEvent::kEnginesRestarted);
     registry.Touch(*group);
   }
   Status status =

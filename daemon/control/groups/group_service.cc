@@ -98,8 +98,8 @@ void GroupService::Stall(GroupRecord& group, const Status& why) {
 }
 
 void GroupService::NoteEnginesStalled(GroupRecord& group, const Status& why) {
-  if (!group.engines_stalled.ok()) return;
-  group.engines_stalled = why;
+  if (group.engine_stall.stalled()) return;
+  group.engine_stall.Apply(StallEvent::kLaunchFailed, why);
   ShowStall(group, why);
 }
 

@@ -94,7 +94,7 @@ bool DesyncWatch::FailLaunch(RegistryLock& lock, GroupRecord& group, size_t rank
 // prepare.
 std::optional<Status> DesyncWatch::Renewing(const GroupRecord& group, const PrepareRendezvous& rendezvous) {
   const std::shared_ptr<Renewal>& renewal = group.client.renewal;
-  if (renewal == nullptr || renewal->stopped.phase() != Rendezvous::Phase::kGathering) return std::nullopt;
+  if (renewal == nullptr || renewal->state() != RenewalState::kStopping) return std::nullopt;
   for (size_t peer = 0; peer < group.world(); ++peer) {
     if (rendezvous.Taken(peer) || !renewal->stopped.Taken(peer)) continue;
     return Status(Code::kFailedPrecondition,
@@ -120,7 +120,7 @@ void DesyncWatch::Await(RegistryLock& lock, const std::shared_ptr<GroupRecord>& 
     };
     if (const std::optional<Status> renewing = Renewing(*group, rendezvous)) return end(*renewing);
     const std::optional<Found> found = Find(*group, rendezvous, rank, next_client_launch);
-    if (!found || (found->in_client && !group->client.stalled.ok())) continue;
+    if (!found || (found->in_client && group->client.stall.stalled())) continue;
     const Status why = Describe(*group, rendezvous, key, rank, *found);
     const Status named = why.WithContext("group '" + group->name + "'");
     if (found->in_client) {

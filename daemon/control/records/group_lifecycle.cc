@@ -28,10 +28,7 @@ const char* GroupEventName(GroupEvent event) {
 }
 
 std::optional<GroupState> NextGroupState(GroupState from, GroupEvent event) {
-  for (const GroupTransition& transition : kGroupTransitions) {
-    if (transition.from == from && transition.event == event) return transition.to;
-  }
-  return std::nullopt;
+  return NextState(kGroupTransitions, from, event);
 }
 
 void GroupLifecycle::TakeOver(GroupState state, const Status& why) {

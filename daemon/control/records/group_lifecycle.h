@@ -22,6 +22,7 @@
 #include <optional>
 #include <string>
 
+#include "common/transition_table.h"
 #include "tandem/status.h"
 
 namespace tandem::daemon {
@@ -45,11 +46,7 @@ enum class GroupEvent {
   kEnded,        // the last member has gone, or it could not be installed
 };
 
-struct GroupTransition {
-  GroupState from;
-  GroupEvent event;
-  GroupState to;
-};
+using GroupTransition = Transition<GroupState, GroupEvent>;
 
 // The legal transitions, with the reason of each.
 inline constexpr std::array kGroupTransitions = {

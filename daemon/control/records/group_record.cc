@@ -8,12 +8,8 @@
 
 namespace tandem::daemon {
 
-Renewal::Renewal(const GroupRecord& group)
-    : stopped(group.world(), "renewal of group '" + group.name + "'", "stop its launches"),
-      ready(group.world(), "renewal of group '" + group.name + "'", "set its counters") {}
-
 void GroupRecord::Stall(const Status& why) {
-  client.stalled = why;
+  client.stall.Apply(StallEvent::kLaunchFailed, why);
   AbortClientLaunches(1, why);
 }
 
@@ -41,9 +37,7 @@ void GroupRecord::EndGatherings(const Status& why) {
   for (const auto& [id, plan] : plans) {
     if (plan.client) plan.client->armed.EndGathering(why);
   }
-  if (client.renewal == nullptr) return;
-  client.renewal->stopped.EndGathering(why);
-  client.renewal->ready.EndGathering(why);
+  if (client.renewal != nullptr) client.renewal->EndGathering(why);
 }
 
 void GroupRecord::AbortClientLaunches(uint64_t from, const Status& why, int except_rank) {

@@ -19,7 +19,9 @@
 #include "daemon/control/records/group_lifecycle.h"
 #include "daemon/control/records/memory_records.h"
 #include "daemon/control/records/plan_records.h"
+#include "daemon/control/records/renewal.h"
 #include "daemon/control/records/session_record.h"
+#include "daemon/control/records/stall_lifecycle.h"
 #include "daemon/planner/planner.h"
 #include "ipc/verdict_page.h"
 #include "tandem/op_request.h"
@@ -47,17 +49,9 @@ struct MemberRecord {
 // already: a rank that gave up in it has written them.
 inline constexpr uint64_t kRenewalSkips = 2;
 
-// A renewal of a group's client-placed launches (docs/client-placement.md): the ranks meet twice.
-struct Renewal {
-  explicit Renewal(const GroupRecord& group);
-
-  Rendezvous stopped;  // no launch is under way
-  Rendezvous ready;    // all counters stand at `number`
-  uint64_t number TANDEM_GUARDED_BY(registry_mutex) = 0;
-};
-
 struct GroupRecord {
-  explicit GroupRecord(GroupLifecycle::IllegalHandler illegal) : lifecycle(std::move(illegal)) {}
+  explicit GroupRecord(const GroupLifecycle::IllegalHandler& illegal)
+      : lifecycle(illegal), illegal_transition(illegal) {}
 
   // Set before other threads see the record.
   uint64_t id = 0;
@@ -73,7 +67,8 @@ struct GroupRecord {
   std::map<std::string, std::string> options;
   size_t world() const { return gpus.size(); }
 
-  GroupLifecycle lifecycle;  // guarded, except for GroupLifecycle::Over
+  GroupLifecycle lifecycle;                                 // guarded, except for GroupLifecycle::Over
+  const GroupLifecycle::IllegalHandler illegal_transition;  // of its renewals, too
   uint64_t generation TANDEM_GUARDED_BY(registry_mutex) = 1;
   std::vector<MemberRecord> members TANDEM_GUARDED_BY(registry_mutex);  // by rank
   // By rank: the generation of the engine that last received the group.
@@ -106,8 +101,8 @@ struct GroupRecord {
   uint64_t half_bytes TANDEM_GUARDED_BY(registry_mutex) = 0;
   uint64_t bulk_bytes TANDEM_GUARDED_BY(registry_mutex) = 0;
   SharedFd arrivals TANDEM_GUARDED_BY(registry_mutex);
-  // Why its launches on engines end until a renewal; OK: they run. And the renewals that have begun there.
-  Status engines_stalled TANDEM_GUARDED_BY(registry_mutex);
+  // Of its launches on engines. And the renewals that have begun there.
+  StallLifecycle engine_stall TANDEM_GUARDED_BY(registry_mutex);
   uint64_t engine_renewals TANDEM_GUARDED_BY(registry_mutex) = 0;
 
   // Memory of client-placed plans; empty before the group's first one.
@@ -116,9 +111,9 @@ struct GroupRecord {
     uint64_t half_bytes = 0, bulk_bytes = 0;  // of the workspace
     std::vector<SharedFd> page_fds;           // by rank: verdict pages
     std::vector<VerdictPage> pages;
-    Status stalled;         // why launches have ended and the ranks must renew the group; OK: they run
-    uint64_t renewals = 0;  // that have ended well
-    std::shared_ptr<Renewal> renewal;  // under way, or the last that has failed; null: none
+    StallLifecycle stall;
+    uint64_t renewals = 0;             // that have ended well
+    std::shared_ptr<Renewal> renewal;  // the last attempt, of launches on engines, too; null: none
   };
   ClientMemory client TANDEM_GUARDED_BY(registry_mutex);
   // A failed client-placed launch, as a member has reported it.

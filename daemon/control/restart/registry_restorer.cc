@@ -171,7 +171,7 @@ void RegistryRestorer::RestoreGroup(const state::v1::Group& from) {
   group->gpus.assign(from.gpus().begin(), from.gpus().end());
   group->launch_deadline_ms = from.launch_deadline_ms();
   group->engine_renewals = from.engine_renewals();
-  if (from.has_engines_stalled()) group->engines_stalled = FullStatusOf(from.engines_stalled());
+  if (from.has_engines_stalled()) group->engine_stall.TakeOver(FullStatusOf(from.engines_stalled()));
   group->on_slow_placement = static_cast<OnSlowPlacement>(from.on_slow_placement());
   group->options.insert(from.options().begin(), from.options().end());
   group->lifecycle.TakeOver(static_cast<GroupState>(from.state()), FullStatusOf(from.why()));
@@ -229,7 +229,7 @@ void RegistryRestorer::RestoreClientMemory(const state::v1::Group& from, GroupRe
   group.client.half_bytes = from.client_half_bytes();
   group.client.bulk_bytes = from.client_bulk_bytes();
   group.client.renewals = from.client_renewals();
-  if (from.has_client_stalled()) group.client.stalled = FullStatusOf(from.client_stalled());
+  if (from.has_client_stalled()) group.client.stall.TakeOver(FullStatusOf(from.client_stalled()));
   if (!group.client.signals) return;
   std::vector<SharedFd> fds = FdsOf(engine::v1::Held::PAGES, group.id);
   if (fds.size() != group.world()) return;

@@ -239,9 +239,9 @@ state::v1::Group StateOf(const GroupRecord& group) {
   to.set_client_half_bytes(group.client.half_bytes);
   to.set_client_bulk_bytes(group.client.bulk_bytes);
   to.set_client_renewals(group.client.renewals);
-  if (!group.client.stalled.ok()) FillStatusDetail(group.client.stalled, to.mutable_client_stalled());
+  if (group.client.stall.stalled()) FillStatusDetail(group.client.stall.why(), to.mutable_client_stalled());
   to.set_engine_renewals(group.engine_renewals);
-  if (!group.engines_stalled.ok()) FillStatusDetail(group.engines_stalled, to.mutable_engines_stalled());
+  if (group.engine_stall.stalled()) FillStatusDetail(group.engine_stall.why(), to.mutable_engines_stalled());
   return to;
 }
 

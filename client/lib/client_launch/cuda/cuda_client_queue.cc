@@ -17,8 +17,8 @@ namespace {
 using cuda::CudaDriver;
 using cuda::GaveUp;
 
-// How often failures are looked for: no call of the library's may come after a replay.
-constexpr std::chrono::milliseconds kFailureLookEvery{5};
+// A replay may be the last call, so that only a thread of the library notices that it fails.
+constexpr std::chrono::milliseconds kFailurePollInterval{5};
 
 // Held by a graph. The driver drops it on a thread that must not call CUDA.
 struct GraphHold {
@@ -49,7 +49,7 @@ uint64_t LoadShared(const uint64_t& word) {
 
 }  // namespace
 
-std::chrono::milliseconds CudaClientQueue::LookEvery() const { return kFailureLookEvery; }
+std::chrono::milliseconds CudaClientQueue::PollInterval() const { return kFailurePollInterval; }
 
 Result<std::shared_ptr<ClientWork>> CudaClientQueue::Prepare(const plan::RankProgram& program,
                                                              std::vector<runtime::SlotLimit> slots,
@@ -85,7 +85,7 @@ Result<std::shared_ptr<ClientWork>> CudaClientQueue::Prepare(const plan::RankPro
 }
 
 Status CudaClientQueue::Failed() const {
-  if (Status kept = group_.Kept(); !kept.ok()) return kept;
+  TANDEM_RETURN_IF_ERROR(group_.Refusal());
   // A rank that has left was met by all launches that this rank has made. A new one would wait for it.
   return pages_->verdict().AbortFrom() != 0 ? pages_->verdict().Reason() : Status::Ok();
 }
@@ -205,65 +205,53 @@ Status CudaClientQueue::ReportedFailure() const {
       .WithDetail(awaiting("DESYNC"));
 }
 
-CudaClientQueue::Ending CudaClientQueue::CheckEnding() {
-  std::lock_guard lock(ending_mutex_);
-  if (!group_.Kept().ok()) {
-    awaits_verdict_.store(false, std::memory_order_release);
-    return Ending::kKept;
-  }
-  const Status failure = ReportedFailure();
-  if (failure.ok()) return Ending::kNone;
-  const bool judged = pages_->verdict().AbortFrom() != 0;
-  if (!judged && !reported_) {
-    reported_ = true;
-    reported_at_ = Clock::now();
-    awaits_verdict_.store(true, std::memory_order_release);
-    group_.Report(LoadShared(pages_->report()->number), LoadShared(pages_->report()->plan), failure);
-  }
-  if (!judged && Clock::now() - reported_at_ < kVerdictPatience) return Ending::kVerdictPending;
-  group_.Keep(judged ? pages_->verdict().Reason() : failure);
-  awaits_verdict_.store(false, std::memory_order_release);
-  return Ending::kKept;
+std::optional<Status> CudaClientQueue::CheckFailure() {
+  const Status reported = ReportedFailure();
+  if (reported.ok()) return group_.Failure();
+  const cuda::LaunchReport& report = *pages_->report();
+  return group_.Judge(LoadShared(report.number), LoadShared(report.plan), reported);
 }
 
-void CudaClientQueue::Look() {
+bool CudaClientQueue::PollOrder() {
+  SlowCallScope scope(pages_->device().driver());
+  Status status = pages_->device().Enter();
+  if (status.ok()) {
+    const Result<bool> reached = pages_->device().driver().EventQuery(pages_->order());
+    if (reached.ok()) return *reached;
+    status = reached.status();
+  }
+  group_.LoseContext(status);
+  return true;
+}
+
+void CudaClientQueue::PollFailures() {
   std::vector<InFlight> ended;
   std::vector<std::weak_ptr<ClientPlanState>> replayed;
+  Status failure;
   {
     // A launch may hold it in a call of the driver that goes on only when another launch has ended.
     std::unique_lock lock(mutex_, std::try_to_lock);
-    Status query;
-    bool done = false;
-    if (lock.owns_lock() && !in_flight_.empty()) {
-      SlowCallScope scope(pages_->device().driver());
-      query = pages_->device().Enter();
-      if (query.ok()) {
-        Result<bool> reached = pages_->device().driver().EventQuery(pages_->order());
-        query = reached.status();
-        done = !reached.ok() || *reached;
-      }
-      if (!query.ok()) group_.Keep(query);  // the context is gone, and all launches with it
-    }
+    const bool have_ended = lock.owns_lock() && !in_flight_.empty() && PollOrder();
     // After the event: a kernel that has failed has said so before it ended.
-    const Ending ending = CheckEnding();
-    if (ending == Ending::kVerdictPending || !lock.owns_lock()) return;
-    if (ending == Ending::kKept && !told_captured_) {
-      told_captured_ = true;
+    std::optional<Status> known = CheckFailure();
+    if (!known.has_value() || !lock.owns_lock()) return;
+    failure = *std::move(known);
+    if (const uint64_t failures = group_.Failures(); !failure.ok() && failures != replays_failed_) {
+      replays_failed_ = failures;
       replayed = captured_;
     }
-    if (done) ended.swap(in_flight_);
+    if (have_ended) ended.swap(in_flight_);
   }
-  const Status kept = group_.Kept();
   for (const auto& known : replayed) {
-    if (const auto state = known.lock()) state->Fail(kReplays, 0, kept, true);
+    if (const auto state = known.lock()) state->Fail(kReplays, 0, failure, true);
   }
   for (const InFlight& each : ended) {
-    if (!kept.ok()) each.state->Fail(each.stream_id, 0, kept, true);
+    if (!failure.ok()) each.state->Fail(each.stream_id, 0, failure, true);
     for (uint64_t i = 0; i < each.launches; ++i) each.state->Ended();
   }
 }
 
-void CudaClientQueue::Count() {
+void CudaClientQueue::ReportProgress() {
   if (!Failed().ok()) return;
   const uint64_t count = pages_->LastCount();
   group_.page().SetFinished(count);
@@ -274,7 +262,7 @@ void CudaClientQueue::Count() {
   (void)pages_->StartCount();  // a GPU that does not answer is reported by launches
 }
 
-Status CudaClientQueue::Settle() {
+Status CudaClientQueue::ReportFinal() {
   if (!Failed().ok()) return Status::Ok();
   TANDEM_ASSIGN_OR_RETURN(const uint64_t count, pages_->ReadCount());
   group_.page().SetFinished(count);
@@ -308,10 +296,7 @@ Status CudaClientQueue::Restart(uint64_t number) {
     }
     if (fused_ != nullptr) TANDEM_RETURN_IF_ERROR(fused_->Reset());
   }
-  TANDEM_RETURN_IF_ERROR(pages_->Restart(number));  // behind all of it on the service stream
-  std::lock_guard lock(ending_mutex_);
-  reported_ = told_captured_ = false;
-  return Status::Ok();
+  return pages_->Restart(number);  // behind all of it on the service stream
 }
 
 }  // namespace tandem::client

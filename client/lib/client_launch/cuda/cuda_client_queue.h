@@ -8,11 +8,11 @@
 // it is recorded behind each eager launch and at the end of each graph. The next launch waits for it.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -42,11 +42,10 @@ class CudaClientQueue final : public ClientQueue {
   Status Launch(LaunchStream& stream, ClientWork& work, ClientCall call) override;
   Status Failed() const override;
   uint64_t NextLaunch() const override { return 0; }
-  void Look() override;
-  bool AwaitsVerdict() const override { return awaits_verdict_.load(std::memory_order_acquire); }
-  std::chrono::milliseconds LookEvery() const override;
-  void Count() override;
-  Status Settle() override;
+  void PollFailures() override;
+  std::chrono::milliseconds PollInterval() const override;
+  void ReportProgress() override;
+  Status ReportFinal() override;
   Result<uint64_t> Stop(Clock::time_point deadline) override;
   Status Restart(uint64_t number) override;
 
@@ -68,7 +67,6 @@ class CudaClientQueue final : public ClientQueue {
     CUgraphNode last = nullptr;    // the last of the last launch's nodes
     CUgraphNode record = nullptr;  // records the order event behind all launches
   };
-  enum class Ending : uint8_t { kNone, kVerdictPending, kKept };
 
   Status LaunchEager(CudaLaunchStream& stream, CudaClientWork& work, std::span<CudaClientStep> steps,
                      const ClientCall& call);
@@ -76,8 +74,11 @@ class CudaClientQueue final : public ClientQueue {
                         const ClientCall& call);
   // Keeps a plan for the graph of a capture: by the capture's hold, else by the graph itself.
   Status KeepForGraph(CudaLaunchStream& stream, uint64_t capture, const std::shared_ptr<void>& keep);
-  // Whether a launch has failed, and whether tandemd's verdict, which names the cause, is known.
-  Ending CheckEnding();
+  // The failure that launches under way end with; OK while they do not fail. Nothing while tandemd's verdict
+  // is awaited, which names the cause.
+  std::optional<Status> CheckFailure();
+  // Whether all launches have ended; true, too, if the GPU is lost.
+  bool PollOrder();
   // The report of the first failed kernel as a status; OK without one.
   Status ReportedFailure() const;
 
@@ -99,14 +100,9 @@ class CudaClientQueue final : public ClientQueue {
   std::vector<std::weak_ptr<ClientPlanState>> captured_;  // plans with launches in graphs
   Capture capture_;
   bool ever_captured_ = false;
-  uint64_t last_count_ = 0;   // of launches, at the last Count
-  uint64_t last_stream_ = 0;  // of the last eager launch
-
-  std::mutex ending_mutex_;
-  bool reported_ = false;
-  bool told_captured_ = false;
-  std::atomic<bool> awaits_verdict_{false};
-  Clock::time_point reported_at_;
+  uint64_t replays_failed_ = 0;  // ClientGroup::Failures when replays were last told of one
+  uint64_t last_count_ = 0;      // of launches, at the last ReportProgress
+  uint64_t last_stream_ = 0;     // of the last eager launch
 };
 
 }  // namespace tandem::client

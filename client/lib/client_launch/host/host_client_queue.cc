@@ -24,7 +24,10 @@ Result<std::shared_ptr<ClientWork>> HostClientQueue::Prepare(const plan::RankPro
   return std::shared_ptr<ClientWork>(std::make_shared<HostClientWork>(std::move(made)));
 }
 
-Status HostClientQueue::Failed() const { return group_.Failed(); }
+Status HostClientQueue::Failed() const {
+  TANDEM_RETURN_IF_ERROR(group_.Refusal());
+  return group_.page().Aborts(NextLaunch()) ? group_.page().Reason() : Status::Ok();
+}
 
 uint64_t HostClientQueue::NextLaunch() const { return group_.finished() + 1; }
 

@@ -1,6 +1,6 @@
-// File: client_plan.h
+// File: mapped_plan.h
 //
-// `ClientPlan`: a plan that this process launches on the caller's streams, with the memory that it maps.
+// `MappedPlan`: a plan that this process launches on the caller's streams, with the memory that it maps.
 #pragma once
 
 #include <chrono>
@@ -22,16 +22,15 @@
 namespace tandem::client {
 
 // Thread-safe. Launches in flight and graphs hold its members, and with these the mappings and the group.
-class ClientPlan {
+class MappedPlan {
  public:
   // Maps what the plan needs. `request`: this rank's. INTERNAL: the daemon's answer does not fit together.
-  static Result<std::shared_ptr<ClientPlan>> Make(const ClientPlacementInfo& info, const PlanInfo& plan,
+  static Result<std::shared_ptr<MappedPlan>> Make(const ClientPlacementInfo& info, const PlanInfo& plan,
                                                   const OpRequest& request, ClientDevice& device,
                                                   SegmentCache& segments, const std::string& gpu_uuid,
                                                   std::shared_ptr<ClientGroup> group);
 
   ClientGroup& group() const { return *group_; }
-  bool symmetric(size_t slot) const { return slot < symmetric_.size() && symmetric_[slot]; }
   // The member for launches of `rows` rows; see PlanMembers::Find.
   Result<std::shared_ptr<const PlanMember>> Member(int64_t rows) { return members_->Find(rows); }
 
@@ -42,11 +41,10 @@ class ClientPlan {
                 const std::shared_ptr<ClientPlanState>& state);
 
  private:
-  ClientPlan() = default;
+  MappedPlan() = default;
 
   uint64_t plan_id_ = 0;
   std::chrono::milliseconds deadline_{0};
-  std::vector<bool> symmetric_;  // by slot
   std::shared_ptr<ClientGroup> group_;
   std::unique_ptr<PlanMembers> members_;
 };

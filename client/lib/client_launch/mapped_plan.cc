@@ -1,4 +1,4 @@
-#include "client/lib/client_launch/client_plan.h"
+#include "client/lib/client_launch/mapped_plan.h"
 
 #include <algorithm>
 #include <utility>
@@ -37,7 +37,7 @@ uint16_t ClientTag::Fold() const {
   return static_cast<uint16_t>(half ^ half >> 16);
 }
 
-Result<std::shared_ptr<ClientPlan>> ClientPlan::Make(const ClientPlacementInfo& info, const PlanInfo& plan,
+Result<std::shared_ptr<MappedPlan>> MappedPlan::Make(const ClientPlacementInfo& info, const PlanInfo& plan,
                                                      const OpRequest& request, ClientDevice& device,
                                                      SegmentCache& segments, const std::string& gpu_uuid,
                                                      std::shared_ptr<ClientGroup> group) {
@@ -50,7 +50,7 @@ Result<std::shared_ptr<ClientPlan>> ClientPlan::Make(const ClientPlacementInfo& 
       (!has_workspace && workspace != 0) || plan.slot_bytes.size() != request.operands.size()) {
     return DoesNotFit();
   }
-  std::shared_ptr<ClientPlan> made(new ClientPlan);
+  std::shared_ptr<MappedPlan> made(new MappedPlan);
   made->plan_id_ = plan.plan_id;
   made->deadline_ = info.launch_deadline;
   made->group_ = std::move(group);
@@ -73,13 +73,12 @@ Result<std::shared_ptr<ClientPlan>> ClientPlan::Make(const ClientPlacementInfo& 
     memory.bulk[rank] = area->data() + 2 * info.half_bytes;
     used->mappings.push_back(std::move(area));
   }
-  for (const Operand& operand : request.operands) made->symmetric_.push_back(operand.symmetric);
   TANDEM_ASSIGN_OR_RETURN(made->members_,
                           PlanMembers::Make(info, request, made->group_->queue(), memory, used));
   return made;
 }
 
-Status ClientPlan::Launch(LaunchStream& stream, bool capturing, uint64_t stream_id, ClientBindings bindings,
+Status MappedPlan::Launch(LaunchStream& stream, bool capturing, uint64_t stream_id, ClientBindings bindings,
                           const std::shared_ptr<const PlanMember>& member, Milliseconds deadline,
                           const std::shared_ptr<ClientPlanState>& state) {
   ClientCall call;
