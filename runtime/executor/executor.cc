@@ -255,18 +255,18 @@ Status Executor::Bind(const CompiledProgram& program, CompiledProgram::Operation
     // An empty tensor may be bound to nothing; the kernels refuse a null address where there are elements.
     *patch.target = base == nullptr ? nullptr : base + patch.offset;
   }
-  if (auto* kernel = operation.As<Operation::Kernel>()) {
-    kernel->args.guard = context.guard;
-    return kernel->runs ? SetKernel(operation, context) : Status::Ok();
-  }
-  if (auto* product = operation.As<MatmulArgs>(); product != nullptr && product->has_chunk_signals) {
-    if (product->chunk_words() == nullptr) return InvalidArgument("the chunk signals are not bound");
-    product->abort_word = context.abort_word;
-  }
   return std::visit(
-      [&context](auto& work) -> Status {
+      [&](auto& work) -> Status {
+        using Work = std::decay_t<decltype(work)>;
         if constexpr (requires { work.guard; }) work.guard = context.guard;
-        if constexpr (std::is_base_of_v<Operation::SignalWord, std::decay_t<decltype(work)>>) {
+        if constexpr (std::is_same_v<Work, MatmulArgs>) {
+          if (!work.has_chunk_signals) return Status::Ok();
+          if (work.chunk_words() == nullptr) return InvalidArgument("the chunk signals are not bound");
+          work.abort_word = context.abort_word;
+        } else if constexpr (std::is_same_v<Work, Operation::Kernel>) {
+          work.args.guard = context.guard;
+          if (work.runs) return SetKernel(operation, context);
+        } else if constexpr (std::is_base_of_v<Operation::SignalWord, Work>) {
           if (context.signals[work.rank] == nullptr) {
             return FailedPrecondition("the signal area of rank " + std::to_string(work.rank) +
                                       " is not mapped");

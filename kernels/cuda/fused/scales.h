@@ -11,14 +11,8 @@ namespace tandem::cuda {
 
 // A scale: one for all (step 0) or one each (step 1), if its elements lie one after another.
 inline std::optional<int> StepOf(const DeviceView& view) {
-  int64_t elements = 1, expected = 1;
-  for (size_t d = view.extent.size(); d-- > 0;) {
-    elements *= view.extent[d];
-    if (view.extent[d] == 1) continue;
-    if (view.stride[d] != expected) return std::nullopt;
-    expected = view.stride[d] * view.extent[d];
-  }
-  return elements == 1 ? 0 : 1;
+  if (!plan::IsContiguous(view)) return std::nullopt;
+  return plan::Elements(view) == 1 ? 0 : 1;
 }
 
 // True if the kernels read `scale`.

@@ -41,20 +41,7 @@ std::optional<LtMatrix> AsOperand(const Matrix& matrix, cudaDataType_t type, boo
   return std::nullopt;
 }
 
-bool IsVector(const DeviceView& view) {
-  int64_t count = 1;
-  for (int64_t extent : view.extent) count *= extent;
-  return count != 1;
-}
-
-bool IsDense(const DeviceView& view) {
-  int64_t expected = 1;
-  for (size_t d = view.extent.size(); d-- > 0;) {
-    if (view.extent[d] != 1 && view.stride[d] != expected) return false;
-    expected *= view.extent[d];
-  }
-  return true;
-}
+bool IsVector(const DeviceView& view) { return plan::Elements(view) != 1; }
 
 }  // namespace
 
@@ -105,8 +92,8 @@ std::optional<LtMapping> MapToLt(const MatmulArgs& args, int64_t rows, uint32_t 
   } else if (float8 && args.has_scale_a) {
     bool rowwise = IsVector(args.scale_a);
     if (rowwise != IsVector(args.scale_b)) return refuse("one scale by row, the other for the tensor");
-    if (args.scale_a.dtype != DType::kF32 || args.scale_b.dtype != DType::kF32 || !IsDense(args.scale_a) ||
-        !IsDense(args.scale_b)) {
+    if (args.scale_a.dtype != DType::kF32 || args.scale_b.dtype != DType::kF32 ||
+        !plan::IsContiguous(args.scale_a) || !plan::IsContiguous(args.scale_b)) {
       return refuse("scales that are not dense f32");
     }
     of_a = of_b = rowwise ? LtScale::kVector : LtScale::kTensor;
@@ -123,7 +110,7 @@ std::optional<LtMapping> MapToLt(const MatmulArgs& args, int64_t rows, uint32_t 
   Matrix d = mapping.swapped ? c->Transposed() : *c;
   if (args.has_bias) {
     if (!mapping.swapped) return refuse("a bias along the columns of a column-major C");
-    if (args.bias.dtype != args.c.dtype || !IsDense(args.bias) || !IsVector(args.bias)) {
+    if (args.bias.dtype != args.c.dtype || !plan::IsContiguous(args.bias) || !IsVector(args.bias)) {
       return refuse("a bias that is not dense, or of another type than C");
     }
     product.has_bias = true;

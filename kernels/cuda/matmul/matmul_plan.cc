@@ -20,11 +20,7 @@ uint32_t ElementAlignment(const MatmulArgs& args) {
       std::min({DTypeBytes(args.a.dtype), DTypeBytes(args.b.dtype), DTypeBytes(args.c.dtype)}));
 }
 
-int64_t RowsOf(const MatmulArgs& args) {
-  int64_t rows = 1;
-  for (size_t d = 0; d + 1 < args.c.extent.size(); ++d) rows *= args.c.extent[d];
-  return rows;
-}
+int64_t RowsOf(const MatmulArgs& args) { return plan::LeadingRows(args.c); }
 
 int64_t ChunkRows(const MatmulArgs& args) { return (RowsOf(args) + args.chunks() - 1) / args.chunks(); }
 
