@@ -76,15 +76,15 @@ class LaunchQueue {
   // A rank's stream has reached a launch, or a launch came by message. It ends with a status in any case.
   void Arrive(const LaunchRequest& request);
 
-  // The queue of an ordered group knows all launches that a rank has made: entries off the ring whose streams
-  // have not reached them, entries that will never be reached, and a graph's.
+  // Of ordered groups the queue knows all launches that a rank has made: an entry that a channel has taken
+  // off its ring and whose stream has not reached it, one that never will, and a graph's.
   void NoteQueued(const LaunchEntry& entry, uint64_t session_id) { CountQueued(entry, session_id, true); }
   void NoteDropped(const LaunchEntry& entry, uint64_t session_id) { CountQueued(entry, session_id, false); }
   void NoteCaptured(const LaunchEntry& entry, uint64_t session_id);
   // Why the launch will fail, should the log name it. NOT_FOUND without the plan.
   Status NoteReason(uint64_t plan_id, uint64_t count, Failure failure);
-  // The rank makes another call instead of this own launch: the launch fails on all ranks, and stalls the
-  // group. All entries must have been taken off the rings. FAILED_PRECONDITION if this rank has made the
+  // The rank makes another call instead of this launch of its own: the launch fails on all ranks, and stalls
+  // the group. All entries must have been taken off the rings. FAILED_PRECONDITION if this rank has made the
   // launch or a graph may make it, or the group is not ordered. NOT_FOUND.
   Status FailUnmade(uint64_t plan_id, uint64_t count);
   // This rank renews the group, and makes no launch before: launches that it has not arrived at end on all
@@ -146,7 +146,7 @@ class LaunchQueue {
   // Every plan that has a launch arrived and not ended.
   void ForEachActive(const std::function<void(const EnginePlan&)>& visit) const;
   std::vector<int> MissingRanks(const EnginePlan& plan) const;
-  // The input that a launch with all ranks there waits for before it runs on lanes; empty: nothing.
+  // What a launch that all ranks have arrived at waits for before it goes onto lanes; empty: nothing.
   static std::string AwaitedInput(const EnginePlan& plan);
   std::vector<uint64_t> GroupIds() const;
 

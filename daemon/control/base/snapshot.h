@@ -159,8 +159,8 @@ struct ControlSnapshot {
   uint64_t groups_stalled_total = 0;
   uint64_t events_dropped_total = 0;   // that clients have not read in time
   uint64_t client_launches_total = 0;  // that have ended on the ranks' own streams
-  // By the quota's key ("plans", "sessions_per_uid"): the largest part of it that a uid or cgroup uses, 0 to
-  // 1.
+  // By the quota's key ("plans", "sessions_per_uid"): the part of it that the uid or cgroup uses that uses
+  // the most, 0 to 1.
   std::map<std::string, double> quota_use;
   std::map<uint32_t, uint64_t> sessions_by_uid;
   // The kMaxOwners that have the most memory, the most first, then all others together, also those whose
