@@ -46,6 +46,7 @@ Status EnginePlan::BeforeLaunch() {
 
 Status EnginePlan::Launch(StreamRef ref, std::span<const Binding> bindings,
                           const LaunchOptions& options) try {
+  TANDEM_RETURN_IF_ERROR(CheckOneShape(options));
   TANDEM_RETURN_IF_ERROR(BeforeLaunch());
   TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session().device());
   LaunchStreamStorage storage;
@@ -100,6 +101,7 @@ TANDEM_CATCH_TO_STATUS
 
 Result<uint64_t> EnginePlan::LaunchWithoutStream(std::span<const Binding> bindings,
                                                  const LaunchOptions& options) try {
+  TANDEM_RETURN_IF_ERROR(CheckOneShape(options));
   TANDEM_RETURN_IF_ERROR(BeforeLaunch());
   DirectLaunch launch;
   launch.plan_id = info().plan_id;

@@ -50,6 +50,12 @@ void PlanHandle::ReleaseAtEnd() {
 
 ClientSession& PlanHandle::session() const { return *group_->session(); }
 
+Status PlanHandle::CheckOneShape(const LaunchOptions& options) {
+  if (options.rows == LaunchOptions::kBoundRows) return Status::Ok();
+  return InvalidArgument("rows: the plan is of one shape; prepare a family for other numbers of rows")
+      .WithDetail({.reason = "NOT_A_FAMILY", .field = "rows", .started = false});
+}
+
 Status PlanHandle::CheckNotReleased() const { return state_->Released() ? HasBeenReleased() : Status::Ok(); }
 
 Status PlanHandle::HasBeenReleased() const {

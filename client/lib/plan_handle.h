@@ -62,6 +62,8 @@ class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> 
   Status CheckDevice(const Memory& memory) const;
   Status CheckAlignment(size_t i, const std::byte* start) const;
   // Two slots that a launch binds to the same memory and must not; nothing if all are apart.
+  // OK unless the launch asks for rows, which a plan of one shape has not.
+  static Status CheckOneShape(const LaunchOptions& options);
   std::optional<SlotOverlap::Pair> FindOverlap(const SlotAddresses& addresses) const {
     return overlap_.Find(addresses);
   }

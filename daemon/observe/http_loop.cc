@@ -32,6 +32,7 @@ const char* Phrase(int code) {
     case 403: return "Forbidden";
     case 404: return "Not Found";
     case 405: return "Method Not Allowed";
+    case 429: return "Too Many Requests";
     case 431: return "Request Header Fields Too Large";
     default: return "Service Unavailable";
   }
@@ -83,7 +84,8 @@ HttpLoop::HttpLoop(UniqueFd listening, UniqueFd epoll, UniqueFd wake, HttpLimits
       epoll_(std::move(epoll)),
       wake_(std::move(wake)),
       limits_(limits),
-      ask_(std::move(ask)) {}
+      ask_(std::move(ask)),
+      password_limit_(limits.passwords) {}
 
 void HttpLoop::Run() {
   // TLS writes with write(), which raises SIGPIPE in the thread that writes.
@@ -275,17 +277,35 @@ bool HttpLoop::ReadHead(uint64_t id, Connection& connection) {
     if (!head->has_value()) continue;
     HttpHead& request = **head;
     connection.text.clear();
-    if (!connection.stream.security().Allows(request.authorization)) {
-      Begin(connection, ErrorText(401, "a name and a password are needed",
-                                  {"WWW-Authenticate: Basic realm=\"Tandem\", charset=\"UTF-8\""}));
-    } else if (request.method != "GET" && request.method != "HEAD") {
-      Begin(connection, ErrorText(405, "GET or HEAD", {"Allow: GET, HEAD"}));
+    if (std::optional<std::string> refusal = RefusalOf(connection, request); refusal.has_value()) {
+      Begin(connection, std::move(*refusal));
     } else {
       connection.state = State::kAsked;
       ask_(id, std::move(request));
     }
     return true;
   }
+}
+
+std::optional<std::string> HttpLoop::RefusalOf(const Connection& connection, const HttpHead& request) {
+  const HttpSecurity& security = connection.stream.security();
+  const auto now = Clock::now();
+  // A browser asks without a password first, which is no guess.
+  const bool guesses = security.has_password() && !request.authorization.empty();
+  if (guesses) {
+    const auto wait = std::chrono::ceil<std::chrono::seconds>(password_limit_.WaitOf(connection.peer, now));
+    if (wait.count() > 0)
+      return ErrorText(429, "too many wrong passwords from this address",
+                       {"Retry-After: " + std::to_string(wait.count())});
+  }
+  if (!security.Allows(request.authorization)) {
+    if (guesses) password_limit_.NoteWrong(connection.peer, now);
+    return ErrorText(401, "a name and a password are needed",
+                     {"WWW-Authenticate: Basic realm=\"Tandem\", charset=\"UTF-8\""});
+  }
+  if (request.method != "GET" && request.method != "HEAD")
+    return ErrorText(405, "GET or HEAD", {"Allow: GET, HEAD"});
+  return std::nullopt;
 }
 
 bool HttpLoop::WriteAnswer(Connection& connection) {

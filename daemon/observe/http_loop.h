@@ -26,6 +26,7 @@
 #include "common/mutex.h"
 #include "common/unique_fd.h"
 #include "daemon/observe/http_head.h"
+#include "daemon/observe/http_password_limit.h"
 #include "daemon/observe/http_security.h"
 #include "daemon/observe/http_stream.h"
 #include "tandem/status.h"
@@ -38,6 +39,7 @@ struct HttpLimits {
   std::chrono::milliseconds head_time{3000};
   std::chrono::milliseconds answer_time{10000};
   std::chrono::milliseconds ending_time{1000};
+  HttpPasswordLimits passwords = {};
 };
 
 // The whole of an answer as it goes over the wire, but for a body that `head_only` (HEAD) leaves out.
@@ -89,6 +91,8 @@ class HttpLoop {
   // Each moves a connection on as far as it goes; false: close it.
   bool Step(uint64_t id, Connection& connection);
   bool ReadHead(uint64_t id, Connection& connection);
+  // The answer to a request that is not passed on; none: it may be asked.
+  std::optional<std::string> RefusalOf(const Connection& connection, const HttpHead& request);
   bool WriteAnswer(Connection& connection);
   static bool AwaitEnd(Connection& connection);
   void Begin(Connection& connection, std::string text);
@@ -105,6 +109,7 @@ class HttpLoop {
   std::atomic<bool> stops_{false};
   Connections connections_;  // the loop's thread only, as all below but what mutex_ guards
   uint64_t last_id_ = 0;
+  HttpPasswordLimit password_limit_;
   std::optional<Clock::time_point> paused_until_;  // no connection is taken: the process has no descriptors
   Mutex mutex_;
   std::vector<std::pair<uint64_t, std::string>> answers_ TANDEM_GUARDED_BY(mutex_);

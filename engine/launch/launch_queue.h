@@ -144,10 +144,10 @@ class LaunchQueue {
   OrderLog& log() { return log_; }
   bool LogHasNews() const;
   // Every plan that has a launch arrived and not ended.
-  void ForEachActive(const std::function<void(const EnginePlan&)>& visit) const;
-  std::vector<int> MissingRanks(const EnginePlan& plan) const;
+  void ForEachActive(const std::function<void(const InstalledPlan&)>& visit) const;
+  std::vector<int> MissingRanks(const InstalledPlan& plan) const;
   // What a launch that all ranks have arrived at waits for before it goes onto lanes; empty: nothing.
-  static std::string AwaitedInput(const EnginePlan& plan);
+  static std::string AwaitedInput(const InstalledPlan& plan);
   std::vector<uint64_t> GroupIds() const;
 
  private:

@@ -1,327 +1,259 @@
 #!/usr/bin/env python3
 """Installs the DEBs of dist/ in a booted Debian: a container made by debootstrap and started by systemd-nspawn, with systemd as its first
-process. Installs, enables, runs a job as a member of the group, restarts, reloads, upgrades under running jobs, removes and purges.
+process. Installs, enables, runs a job as a member of the group, restarts, reloads, crashes, floods, upgrades under running jobs, removes and
+purges.
 
     check_boot.py [--dist FOLDER] [--base FOLDER] [--suite bookworm] [--mirror URL]
 
 Needs root, debootstrap, systemd-nspawn and a network. BASE keeps the bare system for the next run."""
 
 import argparse
-import json
 import os
 import pathlib
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 
+from boot import Job, Node, expect, step, wait_for
+
 ROOT = pathlib.Path(__file__).parents[2]
 MOST_EXPOSED = 4.5  # systemd-analyze security: what tandemd.service may have
+# A call beside a flood may take a second, or this many times as long as without one.
+BESIDE, SLOWER = 1.0, 4
+
+# A member of the group attaches and closes as fast as it can, and holds idle connections to the clients' socket. The file has the number
+# of its tries. The message is a lease's header and an attach with the versions of the protocol.
+FLOOD = """
+use Socket;
+$SIG{PIPE} = "IGNORE";
+my $attach = pack("H*", "4d444e540000000006000000000000000a0408021002");
+my @held;
+for (my $tries = 1;; ++$tries) {
+  socket(my $lease, AF_UNIX, SOCK_SEQPACKET, 0) or die;
+  if (connect($lease, pack_sockaddr_un("/run/tandem/lease.sock"))) {
+    send($lease, $attach, 0);
+    recv($lease, my $answer, 65536, 0);
+  }
+  close($lease);
+  socket(my $idle, AF_UNIX, SOCK_STREAM, 0) or die;
+  push @held, $idle if connect($idle, pack_sockaddr_un("/run/tandem/client.sock"));
+  shift @held if @held > 500;
+  next if $tries % 100;
+  open(my $file, ">", "/home/flooder/tries") or die;
+  print $file $tries;
+}
+"""
 
 
-class Container:
-    """A booted copy of `base`. Commands run in all of its namespaces."""
-
-    def __init__(self, base, root):
-        self.root = root
-        subprocess.run(["cp", "-a", "--reflink=auto", f"{base}/.", root], check=True)
-        self.log = open(f"{root}.log", "w")
-        self.nspawn = subprocess.Popen(
-            ["systemd-nspawn", "-D", root, "--register=no", "--keep-unit", "--boot", "--console=pipe"],
-            stdin=subprocess.DEVNULL,
-            stdout=self.log,
-            stderr=self.log,
-            start_new_session=True,
-        )
-        deadline = time.monotonic() + 180
-        self.leader = None
-        while self.leader is None:
-            children = subprocess.run(
-                ["pgrep", "-P", str(self.nspawn.pid)], capture_output=True, text=True, check=False
-            )
-            self.leader = next(iter(children.stdout.split()), None)
-            self._fail_after(deadline, "has no first process")
-            time.sleep(0.2)
-        while self.run("systemctl is-system-running --wait", check=False).returncode not in (0, 1):
-            self._fail_after(deadline, "does not boot")
-            time.sleep(0.5)
-
-    def _fail_after(self, deadline, what):
-        if self.nspawn.poll() is not None or time.monotonic() > deadline:
-            raise AssertionError(f"the container {what}: {pathlib.Path(self.log.name).read_text()}")
-
-    def run(self, command, check=True):
-        done = subprocess.run(
-            ["nsenter", "-t", self.leader, "-a", "/bin/sh", "-c", command],
-            capture_output=True,
-            text=True,
-            timeout=900,
-            check=False,
-            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"},
-        )
-        if check and done.returncode != 0:
-            raise AssertionError(f"{command}: {done.returncode}\n{done.stdout}{done.stderr}")
-        return done
-
-    def output(self, command):
-        return self.run(command).stdout.strip()
-
-    def stop(self):
-        if self.nspawn.poll() is None:
-            self.run("systemctl poweroff", check=False)
-            try:
-                self.nspawn.wait(timeout=60)
-            except subprocess.TimeoutExpired:
-                self.nspawn.send_signal(signal.SIGKILL)
-                self.nspawn.wait()
-        self.log.close()
-
-
-def with_release(package, folder, release, other_build=False):
-    """A copy of a DEB with another revision, and with dependencies on that revision. `other_build`: its programs say that they are of
-    another version too."""
-    subprocess.run(["dpkg-deb", "-R", package, folder], check=True)
-    control = pathlib.Path(folder) / "DEBIAN/control"
-    text = control.read_text()
-    version = re.search(r"^Version: (.*)$", text, re.M).group(1)
-    control.write_text(text.replace(version, version.rsplit("-", 1)[0] + f"-{release}"))
-    if other_build:
-        ours = version.rsplit("-", 1)[0].encode() + b"+"
-        other = ours[:-2] + (b"8+" if ours[-2:-1] == b"9" else b"9+")
-        for program in (
-            *pathlib.Path(folder).glob("usr/bin/tandemd"),
-            *pathlib.Path(folder).glob("usr/libexec/tandem/*/tandem-engine"),
-        ):
-            program.write_bytes(program.read_bytes().replace(ours, other))
-    made = pathlib.Path(f"{folder}.deb")
-    subprocess.run(["dpkg-deb", "--root-owner-group", "-b", folder, made], check=True, stdout=subprocess.DEVNULL)
-    return made
-
-
-def step(text):
-    print(f"[{time.strftime('%H:%M:%S')}] {text}", flush=True)
-
-
-def expect(what, condition):
-    if not condition:
-        raise AssertionError(what)
-    print(f"    {what}", flush=True)
-
-
-class Job:
-    """The digits, trained by a member of the group while the node changes."""
-
-    def __init__(self, container, name, epochs):
-        self.container, self.name = container, name
-        before = self.launches()  # of earlier jobs on the same engines
-        container.run(
-            f"systemd-run --quiet --unit={name} --uid=member --property=RemainAfterExit=yes -- "
-            f"tandem-train-digits --world 2 --epochs {epochs}"
-        )
-        deadline = time.monotonic() + 120
-        while self.launches() < before + 100:
-            if time.monotonic() > deadline:
-                raise AssertionError(f"the job does not begin: {self.log()}")
-            time.sleep(0.5)
-
-    def launches(self):
-        said = self.container.run("tandemctl stats --json", check=False).stdout
-        return sum(engine["launches"] for engine in json.loads(said)["engines"]) if said else 0
-
-    def runs(self):
-        return self.container.output(f"systemctl show -P SubState {self.name}") == "running"
-
-    def wait(self):
-        """The exit status."""
-        while self.runs():
-            time.sleep(0.5)
-        return int(self.container.output(f"systemctl show -P ExecMainStatus {self.name}"))
-
-    def log(self):
-        return self.container.output(f"journalctl --no-pager -o cat -u {self.name}")
-
-
-def logged(container, text, since):
-    """Whether tandemd's log has this text after a time; journald may be a little behind."""
-    deadline = time.monotonic() + 20
-    while text not in container.output(f"journalctl --no-pager -u tandemd --since=@{since}"):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.5)
-    return True
-
-
-def install_release(container, packages, work, release, **options):
-    """Upgrades to packages of another revision. Returns what apt-get said."""
-    (container.root / f"newer{release}").mkdir()
-    for package in sorted(packages.glob("tandem-*_*.deb")):
-        if "client-dev" not in package.name:
-            shutil.copy(
-                with_release(package, work / f"{package.stem}.{release}", release, **options),
-                container.root / f"newer{release}",
-            )
-    said = container.run(f"apt-get install -y -qq --no-install-recommends /newer{release}/*.deb").stdout
-    expect(
-        "the newer packages are installed",
-        container.output("dpkg-query -W -f '${Version}' tandem-daemon").endswith(f"-{release}"),
-    )
-    return said
-
-
-def check(container, packages, work):
-    def active():
-        return container.run("systemctl is-active tandemd", check=False).stdout.strip()
-
-    def main_pid():
-        return container.output("systemctl show -P MainPID tandemd")
-
+def check_install(node):
     step("installing")
-    shutil.copytree(packages, container.root / "dist")
-    container.run("apt-get update -qq")
-    container.run("apt-get install -y -qq --no-install-recommends /dist/tandem-daemon_*.deb /dist/tandem-client_*.deb")
-    expect("the group is there", container.output("getent group tandem"))
-    expect(
-        "nothing was started or enabled",
-        active() == "inactive" and "disabled" in container.run("systemctl is-enabled tandemd", check=False).stdout,
-    )
-    expect("the loader knows libtandem.so.0", "libtandem.so.0" in container.output("ldconfig -p"))
+    shutil.copytree(node.packages, node.root / "dist")
+    node.run("apt-get update -qq")
+    node.run("apt-get install -y -qq --no-install-recommends /dist/tandem-daemon_*.deb /dist/tandem-client_*.deb")
+    expect("the group is there", node.output("getent group tandem"))
+    enabled = node.run("systemctl is-enabled tandemd", check=False).stdout
+    expect("nothing was started or enabled", not node.active() and "disabled" in enabled)
+    expect("the loader knows libtandem.so.0", "libtandem.so.0" in node.output("ldconfig -p"))
 
     step("systemctl enable --now tandemd")
-    container.run("systemctl enable --now tandemd")
-    expect("tandemd is active", active() == "active")
-    expect("doctor finds no failure", container.run("tandemctl doctor").returncode == 0)
-    engine = container.output(f"readlink /proc/$(pgrep -P {main_pid()} | head -1)/exe")
+    node.run("systemctl enable --now tandemd")
+    expect("tandemd is active", node.active())
+    expect("doctor finds no failure", node.run("tandemctl doctor").returncode == 0)
+    engine = node.output(f"readlink /proc/$(pgrep -P {node.main_pid()} | head -1)/exe")
     expect(f"the engine is {engine}", re.fullmatch(r"/usr/libexec/tandem/[\d.]+/tandem-engine", engine))
 
+
+def check_users(node):
     step("users")
-    container.run("useradd -m -G tandem member && useradd -m stranger")
-    expect(
-        "a stranger may not use it",
-        container.run("runuser -u stranger -- tandemctl sessions", check=False).returncode == 5,
-    )
-    digits = container.run("runuser -u member -- tandem-train-digits --world 2", check=False)
+    node.run("useradd -m -G tandem member && useradd -m -G tandem flooder && useradd -m stranger")
+    refused = node.run("runuser -u stranger -- tandemctl sessions", check=False)
+    expect("a stranger may not use it", refused.returncode == 5)
+    digits = node.run("runuser -u member -- tandem-train-digits --world 2", check=False)
     expect("a member of the group trains the digits", digits.returncode == 0)
 
     step("the unit's sandbox")
-    exposure = float(
-        re.search(
-            r"([\d.]+) \w+ \S*$",
-            container.run("systemd-analyze security --no-pager tandemd", check=False).stdout.strip().splitlines()[-1],
-        ).group(1)
-    )
+    analysis = node.run("systemd-analyze security --no-pager tandemd", check=False).stdout.strip()
+    exposure = float(re.search(r"([\d.]+) \w+ \S*$", analysis.splitlines()[-1]).group(1))
     expect(f"exposure {exposure} is at most {MOST_EXPOSED}", exposure <= MOST_EXPOSED)
 
+
+def check_service(node):
     step("restart")
-    before = main_pid()
-    container.run("systemctl restart tandemd")
-    expect("another process is active", active() == "active" and main_pid() != before)
-    expect("doctor finds no failure", container.run("tandemctl doctor").returncode == 0)
+    before = node.main_pid()
+    node.restart()
+    expect("another process is active", node.active() and node.main_pid() != before)
+    expect("doctor finds no failure", node.run("tandemctl doctor").returncode == 0)
 
     step("stop and start")
-    directory = container.output("stat -c %i /run/tandem")
-    container.run("systemctl stop tandemd")
-    expect("the clients' directory stays", container.output("stat -c %i /run/tandem") == directory)
-    container.run("systemctl start tandemd")
-    expect("and is the same after the start", container.output("stat -c %i /run/tandem") == directory)
+    directory = node.output("stat -c %i /run/tandem")
+    node.run("systemctl stop tandemd")
+    expect("the clients' directory stays", node.output("stat -c %i /run/tandem") == directory)
+    node.run("systemctl start tandemd")
+    expect("and is the same after the start", node.output("stat -c %i /run/tandem") == directory)
 
     step("reload")
-    since = time.time()
-    container.run("printf 'log_level = \"warning\"\\n' > /etc/tandem/config.d/level.toml && systemctl reload tandemd")
-    expect("tandemd goes on", main_pid() != before and active() == "active")
-    expect("the log names the key", logged(container, "log_level=", since))
-    container.run("echo 'log_level = 7' > /etc/tandem/config.d/level.toml")
-    expect(
-        "a wrong configuration fails the reload", container.run("systemctl reload tandemd", check=False).returncode != 0
-    )
-    expect("and changes nothing", active() == "active")
-    container.run("rm /etc/tandem/config.d/level.toml")
+    since, before = time.time(), node.main_pid()
+    node.run("printf 'log_level = \"warning\"\\n' > /etc/tandem/config.d/level.toml && systemctl reload tandemd")
+    expect("tandemd goes on", node.main_pid() == before and node.active())
+    node.expect_logged("the log names the key", "log_level=", since)
+    node.run("echo 'log_level = 7' > /etc/tandem/config.d/level.toml")
+    wrong = node.run("systemctl reload tandemd", check=False)
+    expect("a wrong configuration fails the reload", wrong.returncode != 0)
+    expect("and changes nothing", node.main_pid() == before and node.active())
+    node.run("rm /etc/tandem/config.d/level.toml && systemctl reload tandemd")
 
+
+def check_revision(node):
     step("upgrade to a newer revision of the same build, with a job running")
-    container.run("echo 'restart_grace_ms = 60000' > /etc/tandem/config.d/restart.toml && systemctl restart tandemd")
-    container.run("echo '# a change of the administrator' >> /etc/tandem/tandemd.toml")
-    job = Job(container, "first-job", 400)
-    before = main_pid()
-    said = install_release(container, packages, work, 98)
-    expect(
-        "tandemd went on, and the upgrade names the next step",
-        main_pid() == before and "systemctl restart tandemd" in said,
-    )
-    expect(
-        "the administrator's change is kept",
-        "a change of the administrator" in container.output("cat /etc/tandem/tandemd.toml"),
-    )
-    engines = container.output("pgrep -x tandem-engine")
-    container.run("systemctl restart tandemd")
-    expect("the job goes on after the restart", main_pid() != before and job.runs())
-    expect("by the same engines", container.output("pgrep -x tandem-engine") == engines)
-    launches = job.launches()
-    time.sleep(1)
-    expect("it launches", job.launches() > launches or not job.runs())
-    expect("and is right in the end", job.wait() == 0)
+    node.run("echo 'restart_grace_ms = 60000' > /etc/tandem/config.d/restart.toml")
+    node.restart()
+    node.run("echo '# a change of the administrator' >> /etc/tandem/tandemd.toml")
+    job = Job(node, "first-job", 400)
+    before, engines = node.main_pid(), node.engine_pids()
+    said = node.install_release(98)
+    expect("tandemd went on", node.main_pid() == before)
+    expect("the upgrade names the next step", "systemctl restart tandemd" in said)
+    settings = node.output("cat /etc/tandem/tandemd.toml")
+    expect("the administrator's change is kept", "a change of the administrator" in settings)
+    node.restart()
+    expect("another process is active", node.active() and node.main_pid() != before)
+    job.expect_launches()
+    expect("on the same engines", node.engine_pids() == engines)
+    job.expect_right()
 
+
+def check_restarts_and_crashes(node):
     step("twenty restarts and five crashes in a row, with a job running")
-    job = Job(container, "restarted-job", 100000)
+    job = Job(node, "restarted-job", 600)
+    engines = node.engine_pids()
     for _ in range(20):
-        container.run("systemctl restart tandemd")
+        node.restart()
     for _ in range(5):
-        crashed = main_pid()
-        container.run("systemctl kill --kill-who=main --signal=KILL tandemd")
-        deadline = time.monotonic() + 60
-        while active() != "active" or main_pid() in ("0", crashed):
-            if time.monotonic() > deadline:
-                raise AssertionError(container.run("systemctl status --no-pager tandemd", check=False).stdout)
-            time.sleep(0.2)
-    expect("the job goes on", job.runs())
-    expect("by the same engines", container.output("pgrep -x tandem-engine") == engines)
-    launches, deadline = job.launches(), time.monotonic() + 60
-    while job.launches() <= launches and time.monotonic() < deadline:
-        time.sleep(0.2)
-    expect("it launches", job.launches() > launches)
-    container.run("systemctl stop restarted-job")
+        crashed = node.main_pid()
+        node.run("systemctl kill --kill-who=main --signal=KILL tandemd")
+        wait_for(lambda: node.active() and node.main_pid() not in ("0", crashed), "tandemd is started again")
+    restarts = int(node.output("systemctl show -P NRestarts tandemd"))
+    expect(f"systemd started tandemd again {restarts} times", restarts == 5)
+    job.expect_launches()
+    expect("on the same engines", node.engine_pids() == engines)
+    return job
 
-    step("upgrade to another build, with a job running")
-    before = main_pid()
-    install_release(container, packages, work, 99, other_build=True)
-    container.run("pkill -KILL -o -x tandem-engine")
-    deadline = time.monotonic() + 60
-    while not all(
-        engine["state"] == "ready" for engine in json.loads(container.output("tandemctl stats --json"))["engines"]
-    ):
-        if time.monotonic() > deadline:
-            raise AssertionError(container.output("tandemctl stats"))
-        time.sleep(0.2)
-    expect("an engine that restarts is of the running tandemd's build", main_pid() == before)
-    job = Job(container, "second-job", 1000)  # a new job, with the old tandemd
+
+def check_flood(node, job):
+    """`job` runs meanwhile, and ends right."""
+
+    def seconds(command):
+        began = time.monotonic()
+        node.run(command)
+        return time.monotonic() - began
+
+    def evict(name):
+        """Seconds that an operator takes to end a session of a job of its own."""
+        before = node.sessions()
+        victim = Job(node, name, 200)
+        session = min(node.sessions() - before)
+        took = seconds(f"tandemctl evict {session}")
+        expect(f"{name} ends with an error", victim.wait() != 0)
+        node.run(f"systemctl reset-failed {name}")
+        return took
+
+    def times(name):
+        new_job = "runuser -u member -- tandem-train-digits --world 2 --epochs 1"
+        return {"new job": seconds(new_job), "health": seconds("tandemctl health"), "evict": evict(name)}
+
+    step("a flood by a member of the group, with another member's job running")
+    undisturbed = times("evicted-job")
+    (node.root / "flood.pl").write_text(FLOOD)
+    tries = node.root / "home/flooder/tries"
+    since, before = time.time(), node.main_pid()
+    node.run("systemd-run --quiet --unit=flood --uid=flooder -- perl /flood.pl")
+
+    def tried():
+        return int(tries.read_text() or 0) if tries.exists() else 0
+
+    wait_for(lambda: tried() >= 5000, "five thousand tries of the flood")
+    began = tried()
+    for name, took in times("evicted-beside-flood").items():
+        limit = max(BESIDE, SLOWER * undisturbed[name])
+        expect(f"{name} took {took:.2f} s, {undisturbed[name]:.2f} s without the flood", took < limit)
+    job.expect_launches()
+    expect(f"the flood went on: {tried() - began} tries", tried() > began + 100)
+    node.run("systemctl stop flood")
+    expect("tandemd went on", node.main_pid() == before and node.active())
+    log = node.log_of_tandemd(since)
+    lines = len(re.findall(rf"uid={node.output('id -u flooder')}\b", log))
+    expect(f"the log has {lines} lines of the flood's {tried()} tries", lines < tried() / 2)
+    expect("the log has the operator's call", "audit call=Evict" in log)
+    left_out = node.run(f"journalctl --no-pager --since=@{since} | grep 'Suppressed.*tandemd'", check=False).stdout
+    expect("journald left nothing out", not left_out)
+    job.expect_right()
+
+
+def check_upgrade(node):
+    step("upgrade to another build and back, with a job running")
+    before = node.main_pid()
+    node.install_release(99, other_build=True)
+    node.run("pkill -KILL -o -x tandem-engine")
+    wait_for(
+        lambda: all(engine["state"] == "ready" for engine in node.engines()),
+        f"engines: {node.output('tandemctl stats')}",
+    )
+    expect("an engine that restarts is of the running tandemd's build", node.main_pid() == before)
+    job = Job(node, "upgraded-job", 400)
+    engines, since = node.engine_pids(), time.time()
+    node.restart()
+    node.expect_logged("the log names both builds", "and goes on under tandemd of ", since)
+    job.expect_launches()
+    node.install_release(100)
+    node.restart()
+    job.expect_launches()
+    expect("on the same engines", node.engine_pids() == engines)
+    job.expect_right()
+
+    step("upgrade to another version of the state, with a job running")
+    node.install_release(101, other_build=True, other_state=True)
+    job = Job(node, "ended-job", 1000)
     since = time.time()
-    container.run("systemctl restart tandemd")
-    expect(
-        "the restart ends jobs, and the log has why",
-        logged(container, "engines of an earlier tandemd are ended", since),
-    )
+    node.restart()
+    node.expect_logged("the log has why jobs end", "engines of an earlier tandemd are ended", since)
     expect("the job ends with an error", job.wait() != 0)
-    container.run("systemctl reset-failed second-job")
-    container.run("runuser -u member -- tandem-train-digits --world 2")
-    expect("the next job runs", container.run("tandemctl doctor").returncode == 0)
+    node.run("systemctl reset-failed ended-job")
+    node.run("runuser -u member -- tandem-train-digits --world 2")
+    expect("the next job runs", node.run("tandemctl doctor").returncode == 0)
 
+
+def check_removal(node):
     step("remove")
-    container.run("apt-get remove -y -qq tandem-daemon")
-    expect("tandemd has stopped", active() != "active" and not container.run("pgrep -x tandemd", check=False).stdout)
-    expect(
-        "settings and state are kept",
-        container.run("test -e /etc/tandem/tandemd.toml -a -d /var/lib/tandem").returncode == 0,
-    )
+    node.run("apt-get remove -y -qq tandem-daemon")
+    expect("tandemd has stopped", not node.active() and not node.run("pgrep -x tandemd", check=False).stdout)
+    kept = node.run("test -e /etc/tandem/tandemd.toml -a -d /var/lib/tandem", check=False)
+    expect("settings and state are kept", kept.returncode == 0)
 
     step("purge")
-    container.run("apt-get purge -y -qq tandem-daemon")
-    left = container.run(
-        "ls -d /etc/tandem /var/lib/tandem /run/tandem* /etc/systemd/system/*/tandem*", check=False
-    ).stdout
+    node.run("apt-get purge -y -qq tandem-daemon")
+    left = node.run("ls -d /etc/tandem /var/lib/tandem /run/tandem* /etc/systemd/system/*/tandem*", check=False).stdout
     expect("nothing is left", not left)
-    failed = container.output("systemctl --failed --no-legend --no-pager")
+    failed = node.output("systemctl --failed --no-legend --no-pager")
     expect(f"no unit has failed {failed}".strip(), not failed)
+
+
+def make_base(line):
+    step(f"making {line.base}")
+    subprocess.run(
+        [
+            "debootstrap",
+            "--variant=minbase",
+            "--include=systemd,systemd-sysv,dbus,procps",
+            line.suite,
+            line.base,
+            line.mirror,
+        ],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
 
 
 def main():
@@ -337,28 +269,20 @@ def main():
         if not shutil.which(program):
             sys.exit(f"check_boot.py: needs {program}")
     if not (line.base / "usr/bin/systemctl").exists():
-        step(f"making {line.base}")
-        subprocess.run(
-            [
-                "debootstrap",
-                "--variant=minbase",
-                "--include=systemd,systemd-sysv,dbus,procps",
-                line.suite,
-                line.base,
-                line.mirror,
-            ],
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
+        make_base(line)
     with tempfile.TemporaryDirectory(prefix="tandem-boot-", dir=line.base.parent) as work:
-        work = pathlib.Path(work)
         step("booting")
-        (work / "root").mkdir()
-        container = Container(line.base, work / "root")
+        node = Node(line.base, line.dist.resolve(), pathlib.Path(work))
         try:
-            check(container, line.dist.resolve(), work)
+            check_install(node)
+            check_users(node)
+            check_service(node)
+            check_revision(node)
+            check_flood(node, check_restarts_and_crashes(node))
+            check_upgrade(node)
+            check_removal(node)
         finally:
-            container.stop()
+            node.stop()
     step("all right")
 
 

@@ -87,6 +87,9 @@ ROOMS = {
         "client/include",
         "ipc",
         "program",
+        "program/verifier",
+        "daemon/topology",
+        "daemon/planner",  # members of families
         "drivers",
         "kernels",
         "kernels/host",
@@ -94,7 +97,7 @@ ROOMS = {
         "runtime",
         "runtime/executor",
     ],
-    "client/grpc_plugin": ["common", "proto", "program", "client/lib"],
+    "client/grpc_plugin": ["common", "proto", "program", "daemon/topology", "daemon/planner", "client/lib"],
     "client/ranks": ["common"],
     "client/torch": ["common", "client/include"],
     "client/tune": ["common", "client/include", "client/device", "client/ranks"],

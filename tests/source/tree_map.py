@@ -24,6 +24,7 @@ PURPOSE = {
     "kernels": "`backend.h`: the seam between backends",
     "kernels/host": "the host backend: memfds, threads, loops",
     "kernels/cuda": "the CUDA backend",
+    "runtime": "states of launches on the callers' streams",
     "runtime/executor": "runs a rank program, for engines and clients",
     "engine/memory": "mapped segments of an engine",
     "engine/launch": "matching, order log, start and end of launches",
@@ -80,6 +81,7 @@ INSIDE = {
         "cost": "predicted and measured times",
         "choice": "algorithm and placement, with reasons",
         "families": "the programs of each algorithm",
+        "members": "the plan of one number of rows of a family",
         ".": "a plan from requests",
     },
     "engine": {
@@ -162,8 +164,9 @@ def main():
     path = os.path.join(test_includes.ROOT, PAGE)
     with open(path) as file:
         page = file.read()
+    page = with_map(page)
     with open(path, "w") as file:
-        file.write(with_map(page))
+        file.write(page)
 
 
 if __name__ == "__main__":

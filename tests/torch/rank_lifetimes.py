@@ -190,6 +190,46 @@ def test_a_join_that_is_broken_off_is_made_again(name):
 
 
 @check
+def test_a_leave_that_is_broken_off_is_made_again(name):
+    """Beside a launch that the other ranks have not made, and as they make it: then the first call may succeed all the same."""
+    client, want = tandem.connect(), world() * (world() + 1) / 2
+    dist.barrier()
+    before = daemon_objects()
+    dist.barrier()
+    for step in range(6):
+        group = client.join(
+            f"left {step}",
+            rank=rank(),
+            world_size=world(),
+            job_key=16 * "k",
+            deadline=PATIENCE,
+            launch_deadline=PATIENCE,
+        )
+        mine, total = group.registered(16), group.registered(16)
+        plan = group.prepare("sum", "all_reduce", [("input", mine), ("output", total)], deadline=PATIENCE)
+        torch.from_dlpack(mine).fill_(rank() + 1.0)
+        if rank() == 0:
+            plan.launch(mine, total)
+            assert broken_off("meet", lambda: group.leave(PATIENCE), may_end=step > 1) < PATIENCE / 3
+        if step < 2:
+            reach(f"leave {step} broken off")
+        if rank() != 0:
+            plan.launch(mine, total)
+        group.leave(PATIENCE)  # nothing happens where the first call has succeeded
+        assert (torch.from_dlpack(total) == want).all(), torch.from_dlpack(total)
+        try:
+            group.renew()
+            raise AssertionError("the group has not been left")
+        except ValueError as error:
+            assert "has been left" in str(error)
+    plan = mine = total = group = None
+    dist.barrier()
+    until(lambda: daemon_objects() == before)
+    dist.barrier()
+    client.close()
+
+
+@check
 def test_memory_that_is_broken_off_is_made_again(name):
     """Before the other ranks come, with the same tensor and another one, and as they come: then the first call may succeed."""
     both_prepared(name)

@@ -152,14 +152,7 @@ struct ControlSnapshot : NodeCounters {
   uint64_t registrations = 0;
   uint64_t channels = 0;
   uint64_t segment_bytes = 0;
-  uint64_t descriptors = 0;             // held by the control plane: segments, registrations, channels
-  uint64_t sessions_total = 0;          // since the start
-  uint64_t sessions_lost_total = 0;     // ended by the end of their process
-  uint64_t sessions_evicted_total = 0;  // ended by an operator
-  uint64_t groups_broken_total = 0;
-  uint64_t groups_stalled_total = 0;
-  uint64_t events_dropped_total = 0;   // that clients have not read in time
-  uint64_t client_launches_total = 0;  // that have ended on the ranks' own streams
+  uint64_t descriptors = 0;  // held by the control plane: segments, registrations, channels
   // By the quota's key ("plans", "sessions_per_uid"): the part of it that the uid or cgroup uses that uses
   // the most, 0 to 1.
   std::map<std::string, double> quota_use;

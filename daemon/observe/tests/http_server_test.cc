@@ -5,12 +5,15 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <future>
 #include <stdexcept>
 #include <string>
@@ -42,8 +45,8 @@ UniqueFd Connect(int port, const char* own = "127.0.0.1") {
   return socket;
 }
 
-UniqueFd Send(int port, const std::string& request) {
-  UniqueFd socket = Connect(port);
+UniqueFd Send(int port, const std::string& request, const char* from = "127.0.0.1") {
+  UniqueFd socket = Connect(port, from);
   EXPECT_EQ(::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(request.size()));
   return socket;
@@ -58,7 +61,9 @@ std::string ReadAll(const UniqueFd& socket) {
   return answer;
 }
 
-std::string Ask(int port, const std::string& request) { return ReadAll(Send(port, request)); }
+std::string Ask(int port, const std::string& request, const char* from = "127.0.0.1") {
+  return ReadAll(Send(port, request, from));
+}
 
 std::string Get(int port, const std::string& path) {
   return Ask(port, "GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -200,6 +205,34 @@ TEST(HttpServerTest, AnAnswerThatIsAwaitedIsNotDropped) {
   may_answer.set_value();
   EXPECT_THAT(ReadAll(first), HasSubstr("late"));
   EXPECT_THAT(ReadAll(second), HasSubstr("late"));
+}
+
+TEST(HttpServerTest, WrongPasswordsOfAnAddressAreLimited) {
+  std::string directory = testing::TempDir() + "/passwords.XXXXXX";
+  ASSERT_NE(::mkdtemp(directory.data()), nullptr);
+  const std::string path = directory + "/password";
+  std::ofstream(path) << "p";
+  ASSERT_EQ(::chmod(path.c_str(), 0600), 0);
+  auto security = HttpSecurity::Load({.user = "u", .password = path});
+  std::filesystem::remove_all(directory);
+  ASSERT_TRUE(security.ok()) << security.status().ToString();
+  auto server = HttpServer::Start("127.0.0.1:0", {{"/", [](const std::string&) { return HttpAnswer{}; }}},
+                                  {.passwords = {.burst = 3, .interval = std::chrono::hours(1)}}, *security);
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+  const auto get = [&](const std::string& credentials, const char* from = "127.0.0.1") {
+    const std::string field = credentials.empty() ? "" : "Authorization: Basic " + credentials + "\r\n";
+    return Ask((*server)->port(), "GET / HTTP/1.1\r\n" + field + "\r\n", from);
+  };
+  const std::string right = "dTpw" /* u:p */, wrong = "dTpx" /* u:q */;
+  for (int i = 0; i < 10; ++i) EXPECT_THAT(get(""), StartsWith("HTTP/1.1 401")) << "no guess";
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_THAT(get(right), StartsWith("HTTP/1.1 200"));
+    EXPECT_THAT(get(wrong), StartsWith("HTTP/1.1 401"));
+  }
+  // The right password is refused as well: otherwise the answer would tell it from the wrong ones.
+  for (const std::string& any : {wrong, right})
+    EXPECT_THAT(get(any), testing::AllOf(StartsWith("HTTP/1.1 429"), HasSubstr("\r\nRetry-After: ")));
+  EXPECT_THAT(get(right, "127.0.0.2"), StartsWith("HTTP/1.1 200"));
 }
 
 TEST(HttpServerTest, AHalfClosedConnectionGetsItsAnswer) {

@@ -13,8 +13,9 @@ Times are in seconds. Objects may be used from any thread.
 """
 
 from . import errors
+from ._session import Event
 from .bootstrap import Job
-from .client import Client, Event, connect, cuda_device_uuid, init
+from .client import Client, connect, cuda_device_uuid, init
 from .enums import Algorithm, Code, DType, EventKind, OnUnfused, Op, Placement, ReduceOp, Role, WireType
 from .errors import (
     Aborted,
@@ -34,7 +35,8 @@ from .errors import (
 )
 from .group import Group
 from .memory import Memory, Reservation, Tensor
-from .plan import Graph, Operand, Plan, PlanInfo, Stream, Transfer
+from .plan import Operand, Plan, PlanInfo, Transfer
+from .streams import Graph, Stream
 
 __all__ = [
     "Aborted",

@@ -6,6 +6,7 @@ import _thread
 import ctypes
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -331,9 +332,7 @@ class _Call:
 
 def bundle_folder() -> Path:
     """Where the wheel has its programs and libraries; of an editable installation apart from the sources."""
-    import tandem
-
-    folders = [Path(folder) / "_bundle" for folder in tandem.__path__]
+    folders = [Path(folder) / "_bundle" for folder in sys.modules[__package__].__path__]
     return next((folder for folder in folders if folder.exists()), folders[0])
 
 

@@ -3,64 +3,30 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import os
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from . import _c, _places, enums, errors
+from . import _c, _places, errors
+from ._session import Session, cuda_device_uuid
 from .bootstrap import Job
-from .enums import DType, EventKind
+from .enums import DType
 from .group import Group
-from .memory import Memory, Reservation
-from .plan import Stream
+from .memory import Memory, Reservation, allocate_registered, reserve
 
-__all__ = ["Client", "Event", "connect", "init"]
-
-
-@dataclass(frozen=True)
-class Event:
-    """Something that happened to the session, its groups or the daemon. `error` is None where nothing failed."""
-
-    kind: EventKind
-    group_id: int
-    rank: int
-    error: errors.TandemError | None
+__all__ = ["Client", "connect", "cuda_device_uuid", "init"]
 
 
-class Client:
+class Client(Session):
     """A session. Usable from any thread, not in a child that was forked after the connection (connect there anew by spawn)."""
 
     def __init__(self, handle: int) -> None:
-        library = _c.library()
-        self._handle = _c.Handle(handle, library.client_free)
-        self._callback: object = None
-        self._stream: Stream | None = None
-        self._lock = threading.Lock()
-        self._ordinals: dict[str, int] = {}
+        super().__init__(handle)
         self._unclaimed: dict[Any, Group] = {}
-        self.session_id: int = library.client_session_id(handle)
-        self.backend: str = library.client_backend(handle).decode()
-        self.daemon_version: str = library.client_daemon_version(handle).decode()
-        self.gpus: tuple[str, ...] = tuple(
-            library.client_gpu_uuid(handle, index).decode() for index in range(library.client_gpu_count(handle))
-        )
 
     def __repr__(self) -> str:
         return f"<tandem.Client {self.session_id}: {self.backend}, {len(self.gpus)} GPUs>"
-
-    def _open(self) -> int:
-        if not self._handle.value:
-            raise ValueError("this client has been closed")
-        return self._handle.value
-
-    def check(self) -> None:
-        """Returns if the daemon is reachable and the session lives; else raises why not."""
-        library = _c.library()
-        library.raise_status(library.client_check(self._open()))
 
     def join(
         self,
@@ -106,13 +72,7 @@ class Client:
 
     def registered(self, shape: Sequence[int] | int, dtype: DType | str = DType.f32, *, gpu_uuid: str) -> Memory:
         """New registered memory on a GPU, of this shape. Its contents are not set."""
-        extents = (shape,) if isinstance(shape, int) else tuple(shape)
-        kind = enums.parse(DType, dtype)
-        library, memory, uuid = _c.library(), _c.Pointer(), _c.text("gpu_uuid", gpu_uuid)
-        library.raise_status(
-            library.allocate_registered(self._open(), math.prod(extents) * kind.itemsize, uuid, ctypes.byref(memory))
-        )
-        return Memory(self, memory.value or 0, extents, kind, keep=gpu_uuid)
+        return allocate_registered(self, shape, dtype, gpu_uuid)
 
     def empty(
         self, shape: Sequence[int] | int, dtype: DType | str = DType.f32, *, gpu_uuid: str, name: str | None = None
@@ -121,65 +81,7 @@ class Client:
 
         name: persistent: later reservations with the name get the same memory in a group. NotFound: no such GPU.
         """
-        extents = (shape,) if isinstance(shape, int) else tuple(shape)
-        kind = enums.parse(DType, dtype)
-        library, number = _c.library(), ctypes.c_uint64()
-        library.raise_status(
-            library.empty(
-                self._open(),
-                _c.extents(extents),
-                len(extents),
-                kind,
-                _c.text("gpu_uuid", gpu_uuid),
-                _c.optional_text("persistent_name", name),
-                ctypes.byref(number),
-            )
-        )
-        return Reservation(self, number.value, extents, kind)
-
-    def on_event(self, callback: Callable[[Event], None] | None) -> None:
-        """Calls `callback` from a thread of the library, one event at a time. It must not block. None: no callback."""
-        library = _c.library()
-
-        def forward(_user: int, kind: int, group_id: int, rank: int, status: int) -> None:
-            if callback is not None and kind in EventKind._value2member_map_:  # a newer library has more
-                error = library.take(status, free=False) if status else None
-                callback(Event(EventKind(kind), group_id, rank, error))
-
-        function = _c.EventCallback() if callback is None else _c.EventCallback(forward)
-        library.client_on_event(self._open(), function, None)
-        self._callback = function  # the former one lives until here
-
-    def host_stream(self, stream: Stream | int | None = None) -> Stream:
-        """`stream` if it is a host stream; for None the client's own stream. TypeError for a cudaStream_t."""
-        if isinstance(stream, Stream):
-            return stream
-        if stream is not None:
-            raise TypeError("the host backend takes a tandem.Stream, not a cudaStream_t")
-        with self._lock:
-            if self._stream is None:
-                self._stream = Stream()
-            return self._stream
-
-    def cuda_ordinal(self, gpu_uuid: str) -> int:
-        """This process's number of the CUDA device that the daemon names so; NotFound if the process does not see it."""
-        gpu_uuid, _, _share = gpu_uuid.partition("#")
-        if gpu_uuid not in self._ordinals:
-            for ordinal in range(64):
-                try:
-                    self._ordinals.setdefault(cuda_device_uuid(ordinal), ordinal)
-                except errors.TandemError:
-                    break
-        if gpu_uuid not in self._ordinals:
-            raise errors.NotFound(f"this process sees no CUDA device {gpu_uuid}")
-        return self._ordinals[gpu_uuid]
-
-    def close(self) -> None:
-        """Ends the session cleanly; handles raise SessionLost or Unavailable afterwards. Does nothing the second time."""
-        if self._handle.value:
-            library = _c.library()
-            library.raise_status(library.client_detach(self._handle.value))
-            self._handle.close()
+        return reserve(self, shape, dtype, gpu_uuid, name)
 
     def __enter__(self) -> Client:
         return self
@@ -208,13 +110,6 @@ def connect(runtime_dir: str | os.PathLike[str] | None = None, *, name: str | No
         )
     )
     return Client(client.value or 0)
-
-
-def cuda_device_uuid(ordinal: int) -> str:
-    """The UUID of this process's CUDA device `ordinal`, as the daemon names it."""
-    library, text = _c.library(), ctypes.create_string_buffer(96)
-    library.raise_status(library.cuda_device_uuid(ordinal, text, len(text)))
-    return text.value.decode()
 
 
 def init(

@@ -5,48 +5,30 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import _c, enums, errors
+from ._membership import Membership
+from ._session import Session
 from .enums import DType, Op
-from .memory import Memory, Tensor
+from .memory import Memory, Tensor, allocate_registered
 from .plan import Operand, Plan, Request
-
-if TYPE_CHECKING:
-    from .client import Client
 
 __all__ = ["Group"]
 
 
-class Group:
+class Group(Membership):
     """This rank's membership of a group. Usable from any thread. Leaving the context, or leave(), leaves it cleanly."""
 
-    def __init__(self, client: Client, handle: int, name: str) -> None:
-        library = _c.library()
-        self.client, self.name = client, name
+    def __init__(self, client: Session, handle: int, name: str) -> None:
+        super().__init__(client, handle, name)
         self._owns_client = False  # of init(): the client ends with the group
         # Results of prepare() and empty() calls that were broken off as they succeeded.
         self._unclaimed: dict[str, Plan] = {}
         self._unclaimed_tensors: dict[Any, Tensor] = {}
-        self._handle = _c.Handle(handle, library.group_free)
-        self.id: int = library.group_id(handle)
-        self.rank: int = library.group_rank(handle)
-        self.world_size: int = library.group_world_size(handle)
-        self.incarnation: int = library.group_incarnation(handle)
-        self.gpu_uuid: str = library.group_gpu_uuid(handle).decode()
-        self.topology_class: str = library.group_topology_class(handle).decode()
 
     def __repr__(self) -> str:
         return f"<tandem.Group {self.name!r}: rank {self.rank} of {self.world_size} on {self.gpu_uuid}>"
-
-    def _open(self) -> int:
-        if not self._handle.value:
-            raise ValueError("this group has been left")
-        return self._handle.value
-
-    def links(self, source: int, destination: int) -> int:
-        """NVLinks between the GPUs of two ranks; 0 if there is no such rank."""
-        return int(_c.library().group_links(self._open(), source, destination))
 
     def prepare(
         self,
@@ -124,7 +106,7 @@ class Group:
 
     def registered(self, shape: Sequence[int] | int, dtype: DType | str = DType.f32) -> Memory:
         """Registered memory of this rank's own on the group's GPU. No other rank takes part."""
-        return self.client.registered(shape, dtype, gpu_uuid=self.gpu_uuid)
+        return allocate_registered(self.client, shape, dtype, self.gpu_uuid)
 
     def leave(self, deadline: float | None = 30) -> None:
         """Leaves after this rank's own launches. Later launches of the others fail with RankLeft. A call that a signal's handler
@@ -144,16 +126,6 @@ class Group:
         self._handle.close()
         if self._owns_client:
             self.client.close()
-
-    def renew(self, deadline: float | None = 30) -> None:
-        """Lets plans go on after one of their launches has stalled the group, with the same plans and memory.
-
-        All ranks call it; it waits for them. Until it returns, launch no plan of the group. All ranks agree first on the launch to
-        go on with. Failures that no call has raised yet are dropped. RankLate names who is missing; then all ranks may call it
-        again. RankLost: the group is broken.
-        """
-        library = _c.library()
-        library.wait(library.group_renew, self._open(), _c.milliseconds(deadline))
 
     def __enter__(self) -> Group:
         return self

@@ -6,15 +6,13 @@ import ctypes
 import math
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import _c, _dlpack, enums
+from ._membership import Membership
+from ._session import Session
 from .enums import DType
-
-if TYPE_CHECKING:
-    from .client import Client
-    from .group import Group
-    from .plan import Stream
+from .streams import Stream
 
 __all__ = ["Memory", "Reservation", "Tensor"]
 
@@ -29,7 +27,7 @@ class Memory:
     device on the CUDA backend.
     """
 
-    def __init__(self, client: Client, handle: int, shape: Sequence[int], dtype: DType, keep: Any = None) -> None:
+    def __init__(self, client: Session, handle: int, shape: Sequence[int], dtype: DType, keep: Any = None) -> None:
         library = _c.library()
         self._client = client  # a handle of the C interface keeps what it came from alive
         self._handle = _c.Handle(handle, library.memory_free)
@@ -108,6 +106,17 @@ class Memory:
         self.close()
 
 
+def allocate_registered(session: Session, shape: Sequence[int] | int, dtype: DType | str, gpu_uuid: str) -> Memory:
+    """New registered memory on a GPU, of this shape. Its contents are not set."""
+    extents = (shape,) if isinstance(shape, int) else tuple(shape)
+    kind = enums.parse(DType, dtype)
+    library, memory, uuid = _c.library(), _c.Pointer(), _c.text("gpu_uuid", gpu_uuid)
+    library.raise_status(
+        library.allocate_registered(session._open(), math.prod(extents) * kind.itemsize, uuid, ctypes.byref(memory))
+    )
+    return Memory(session, memory.value or 0, extents, kind, keep=gpu_uuid)
+
+
 class Tensor(Memory):
     """A symmetric tensor: every rank of the group has one at the same offset, and all of them are mapped here.
 
@@ -116,7 +125,7 @@ class Tensor(Memory):
 
     symmetric = True
 
-    def __init__(self, group: Group, handle: int, shape: Sequence[int], dtype: DType) -> None:
+    def __init__(self, group: Membership, handle: int, shape: Sequence[int], dtype: DType) -> None:
         super().__init__(group.client, handle, shape, dtype, keep=group.gpu_uuid)
         self.group = group
 
@@ -182,12 +191,12 @@ class Tensor(Memory):
 class Reservation:
     """A tensor that several groups may share: each rendezvous() gives it a place in a group. Usable from any thread."""
 
-    def __init__(self, client: Client, number: int, shape: Sequence[int], dtype: DType) -> None:
+    def __init__(self, client: Session, number: int, shape: Sequence[int], dtype: DType) -> None:
         self._client, self._number = client, number
         self._unclaimed: dict[int, Tensor] = {}  # by group: of rendezvous() calls that were broken off as they succeeded
         self.shape, self.dtype = tuple(int(extent) for extent in shape), dtype
 
-    def rendezvous(self, group: Group, deadline: float | None = 30) -> Tensor:
+    def rendezvous(self, group: Membership, deadline: float | None = 30) -> Tensor:
         """The symmetric tensor that this one is with those of the group's other ranks, all of which call this.
 
         RankLate names who is missing, InvalidArgument: sizes differ between ranks.
@@ -212,6 +221,18 @@ class Reservation:
         if number and self._client._handle.value:
             library = _c.library()
             library.raise_status(library.free_tensor(self._client._open(), number))
+
+
+def reserve(session: Session, shape: Sequence[int] | int, dtype: DType | str, gpu_uuid: str, name: str | None) -> Reservation:
+    """A tensor on a GPU that no group has yet. name: persistent."""
+    extents = (shape,) if isinstance(shape, int) else tuple(shape)
+    kind = enums.parse(DType, dtype)
+    library, number = _c.library(), ctypes.c_uint64()
+    uuid, persistent = _c.text("gpu_uuid", gpu_uuid), _c.optional_text("persistent_name", name)
+    library.raise_status(
+        library.empty(session._open(), _c.extents(extents), len(extents), kind, uuid, persistent, ctypes.byref(number))
+    )
+    return Reservation(session, number.value, extents, kind)
 
 
 class View:

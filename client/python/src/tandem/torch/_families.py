@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..plan import Operand, Plan
-
-if TYPE_CHECKING:
-    from ._plans import Call
+from ._prepared import Call
 
 # Slots whose first dimension holds rows.
 _ROWS = frozenset(("input", "output", "a", "c", "gathered_a", "residual", "residual_output"))

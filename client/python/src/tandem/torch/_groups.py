@@ -54,7 +54,7 @@ class Attachment:
         if group is not None and _native.kernels is not None:
             self._table = _native.Table(name)
         self.symmetric = Ranges(self._table, config.write_in_place)
-        self.plans = PlanCache(self, self._table)
+        self.plans = PlanCache(group, config, self.symmetric, self._table)
         # Without notice of the group's end a plan might serve a later group of this name.
         if not on_end(process_group, functools.partial(_group_ended, weakref.ref(self))) and self._table is not None:
             self._table.hide()

@@ -26,7 +26,7 @@ import torch.utils.dlpack
 
 from .. import _dlpack, errors
 from ..enums import DType
-from ..memory import Reservation, Tensor as CoreTensor
+from ..memory import Reservation, Tensor as CoreTensor, reserve
 from ._groups import Attachment, attach
 from ._private import raw_stream
 
@@ -128,7 +128,7 @@ def empty(*size: Any, dtype: torch.dtype | None = None, group: Any = None, name:
     # A call before may have been broken off, also as the ranks met.
     reservation = attachment.broken_off.pop((bytes_, name), None)
     if reservation is None:
-        reservation = attachment.group.client.empty(bytes_, DType.u8, gpu_uuid=attachment.group.gpu_uuid, name=name)
+        reservation = reserve(attachment.group.client, bytes_, DType.u8, attachment.group.gpu_uuid, name)
     try:
         allocation = _Allocation(reservation, attachment, attachment.config.rendezvous_timeout)
     except errors.TandemError:

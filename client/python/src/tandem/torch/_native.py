@@ -13,21 +13,18 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import torch
 
 from .. import _c, errors
 from ._op_table import OPS
-from ._plans import DTYPES
+from ._prepared import DTYPES, Prepared, Slot
 from ._private import any_autocast, any_requires_grad, below_autograd, forward_level, is_traced, refuse_tangents
-
-if TYPE_CHECKING:
-    from ._plans import Prepared, Slot
 
 _log = logging.getLogger("tandem.torch")
 
-VERSION = 6
+VERSION = 7
 _ARGUMENT, _RESULT = 0, 1
 _NEVER, _ELSEWHERE, _SYMMETRIC = 0, 1, 2
 

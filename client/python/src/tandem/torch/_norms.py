@@ -13,7 +13,7 @@ import torch
 
 from . import _buckets as buckets, _fallback as fallback
 from ._ops import check_out, refuse_gradients, register_op, solid
-from ._plans import Call, Slot
+from ._prepared import Call, Slot
 from ._private import below_autograd
 from ._serving import run
 from ._shapes import as_rows, check_product

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from . import _buckets as buckets, _fallback as fallback, _native
-from ._plans import Call, Slot
+from ._prepared import Call, Slot
 from ._private import below_autograd, group_size, plan_output
 from ._schemas import LIB
 from ._serving import of_the_pass, run

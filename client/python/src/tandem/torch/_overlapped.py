@@ -11,7 +11,7 @@ from .. import errors
 from . import _fallback as fallback
 from ._groups import attachment
 from ._ops import refuse_gradients, register_op, run_collective, solid
-from ._plans import Call, Slot
+from ._prepared import Call, Slot
 from ._private import group_size
 from ._serving import run
 from ._shapes import check_product, check_reduce_op, gathered, scattered

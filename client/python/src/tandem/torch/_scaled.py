@@ -23,7 +23,7 @@ from ._ops import (
     register_noted,
     solid,
 )
-from ._plans import Call, Slot
+from ._prepared import Call, Slot
 from ._private import below_autograd, group_size
 from ._schemas import LIB
 from ._serving import run

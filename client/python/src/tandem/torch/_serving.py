@@ -12,7 +12,8 @@ import torch
 from .. import errors
 from . import _config
 from ._groups import Attachment, attachment, naming_ranks
-from ._plans import Call, Declined
+from ._plans import Declined
+from ._prepared import Call
 
 __all__ = ["CallDeclined", "of_the_pass", "run", "with_theirs"]
 

@@ -4,24 +4,11 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from ._native import Table
-
-# The operands that are used in place where they lie in symmetric memory, by operation: those that peers write, and those that are
-# read while they are written. Elsewhere symmetric memory changes nothing.
-IN_PLACE = {
-    "all_reduce": ("output",),
-    "all_gather": ("output",),
-    "all_to_all": ("output",),
-    "broadcast": ("output",),
-    "matmul_all_reduce": ("c",),
-    "all_gather_matmul": ("gathered_a",),
-    "async_input_matmul": ("a", "chunk_signals"),
-}
+from ._native import Table
 
 
 class Ranges:

@@ -1,0 +1,103 @@
+"""A session with the node's daemon, without what is made in it."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from . import _c, errors
+from .enums import EventKind
+from .streams import Stream
+
+__all__ = ["Event", "Session", "cuda_device_uuid"]
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to the session, its groups or the daemon. `error` is None where nothing failed."""
+
+    kind: EventKind
+    group_id: int
+    rank: int
+    error: errors.TandemError | None
+
+
+class Session:
+    """What groups, memory and plans need of the client that they came from."""
+
+    def __init__(self, handle: int) -> None:
+        library = _c.library()
+        self._handle = _c.Handle(handle, library.client_free)
+        self._callback: object = None
+        self._stream: Stream | None = None
+        self._lock = threading.Lock()
+        self._ordinals: dict[str, int] = {}
+        self.session_id: int = library.client_session_id(handle)
+        self.backend: str = library.client_backend(handle).decode()
+        self.daemon_version: str = library.client_daemon_version(handle).decode()
+        self.gpus: tuple[str, ...] = tuple(
+            library.client_gpu_uuid(handle, index).decode() for index in range(library.client_gpu_count(handle))
+        )
+
+    def _open(self) -> int:
+        if not self._handle.value:
+            raise ValueError("this client has been closed")
+        return self._handle.value
+
+    def check(self) -> None:
+        """Returns if the daemon is reachable and the session lives; else raises why not."""
+        library = _c.library()
+        library.raise_status(library.client_check(self._open()))
+
+    def on_event(self, callback: Callable[[Event], None] | None) -> None:
+        """Calls `callback` from a thread of the library, one event at a time. It must not block. None: no callback."""
+        library = _c.library()
+
+        def forward(_user: int, kind: int, group_id: int, rank: int, status: int) -> None:
+            if callback is not None and kind in EventKind._value2member_map_:  # a newer library has more
+                error = library.take(status, free=False) if status else None
+                callback(Event(EventKind(kind), group_id, rank, error))
+
+        function = _c.EventCallback() if callback is None else _c.EventCallback(forward)
+        library.client_on_event(self._open(), function, None)
+        self._callback = function  # the former one lives until here
+
+    def host_stream(self, stream: Stream | int | None = None) -> Stream:
+        """`stream` if it is a host stream; for None the client's own stream. TypeError for a cudaStream_t."""
+        if isinstance(stream, Stream):
+            return stream
+        if stream is not None:
+            raise TypeError("the host backend takes a tandem.Stream, not a cudaStream_t")
+        with self._lock:
+            if self._stream is None:
+                self._stream = Stream()
+            return self._stream
+
+    def cuda_ordinal(self, gpu_uuid: str) -> int:
+        """This process's number of the CUDA device that the daemon names so; NotFound if the process does not see it."""
+        gpu_uuid, _, _share = gpu_uuid.partition("#")
+        if gpu_uuid not in self._ordinals:
+            for ordinal in range(64):
+                try:
+                    self._ordinals.setdefault(cuda_device_uuid(ordinal), ordinal)
+                except errors.TandemError:
+                    break
+        if gpu_uuid not in self._ordinals:
+            raise errors.NotFound(f"this process sees no CUDA device {gpu_uuid}")
+        return self._ordinals[gpu_uuid]
+
+    def close(self) -> None:
+        """Ends the session cleanly; handles raise SessionLost or Unavailable afterwards. Does nothing the second time."""
+        if self._handle.value:
+            library = _c.library()
+            library.raise_status(library.client_detach(self._handle.value))
+            self._handle.close()
+
+
+def cuda_device_uuid(ordinal: int) -> str:
+    """The UUID of this process's CUDA device `ordinal`, as the daemon names it."""
+    library, text = _c.library(), ctypes.create_string_buffer(96)
+    library.raise_status(library.cuda_device_uuid(ordinal, text, len(text)))
+    return text.value.decode()
