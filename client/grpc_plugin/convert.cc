@@ -121,6 +121,14 @@ void ToProto(const OpRequest& request, v1::OpRequest* proto) {
   proto->set_max_rows(request.max_rows);
 }
 
+void ToProto(const MeasuredTime& time, v1::MeasuredTime* proto) {
+  proto->set_algorithm(static_cast<uint32_t>(time.algorithm));
+  proto->set_samples(time.samples);
+  proto->set_median_us(time.median_us);
+  proto->set_p10_us(time.p10_us);
+  proto->set_p90_us(time.p90_us);
+}
+
 void ToProto(const Status& status, v1::StatusDetail* proto) {
   proto->set_code(static_cast<int>(status.code()));
   proto->set_message(AsUtf8(status.message()));

@@ -12,6 +12,7 @@
 namespace tandem::client {
 
 Status FromProto(const v1::StatusDetail& detail);
+void ToProto(const MeasuredTime& time, v1::MeasuredTime* proto);
 void ToProto(const Status& status, v1::StatusDetail* proto);
 // gRPC ends the process where it has no descriptor for its poller. FD_LIMIT unless it can have some.
 Status CheckGrpcsDescriptors();

@@ -1,5 +1,6 @@
 #include "client/grpc_plugin/family.h"
 
+#include <memory>
 #include <utility>
 
 namespace tandem::client {
@@ -35,10 +36,8 @@ OpRequest RequestFrom(const v1::OpRequest& proto) {
   return request;
 }
 
-}  // namespace
-
-Result<std::shared_ptr<const FamilyInfo>> FromProto(const v1::Family& family, const v1::RowTable& rows,
-                                                    int world_size) {
+Result<std::shared_ptr<const FamilyInfo>> FamilyFrom(const v1::Family& family, const v1::RowTable& rows,
+                                                     int world_size) {
   const auto world = static_cast<size_t>(world_size);
   const auto pairs = static_cast<int>(world * world);
   const bool alike = family.requests_size() == 1;
@@ -77,6 +76,15 @@ Result<std::shared_ptr<const FamilyInfo>> FromProto(const v1::Family& family, co
                                   {}});
   }
   return std::shared_ptr<const FamilyInfo>(std::move(info));
+}
+
+}  // namespace
+
+Status AddFamily(const v1::PrepareReply& reply, ClientPlacementInfo* placement) {
+  if (!reply.client().has_family()) return Status::Ok();
+  TANDEM_ASSIGN_OR_RETURN(placement->family, FamilyFrom(reply.client().family(), reply.plan().rows(),
+                                                        placement->program.world_size));
+  return Status::Ok();
 }
 
 }  // namespace tandem::client

@@ -372,14 +372,7 @@ Result<PreparedPlan> GrpcControl::Prepare(uint64_t group_id, const std::string& 
   request.set_cannot_measure(AsUtf8(tuning.cannot_measure));
   request.set_next_client_launch(tuning.next_client_launch);
   request.set_times_placement(static_cast<uint32_t>(tuning.placement));
-  for (const MeasuredTime& time : tuning.times) {
-    v1::MeasuredTime* to = request.add_times();
-    to->set_algorithm(static_cast<uint32_t>(time.algorithm));
-    to->set_samples(time.samples);
-    to->set_median_us(time.median_us);
-    to->set_p10_us(time.p10_us);
-    to->set_p90_us(time.p90_us);
-  }
+  for (const MeasuredTime& time : tuning.times) ToProto(time, request.add_times());
   return calls_.Repeat(deadline + kAnswerTime, [&](const Attempt& attempt) -> Result<PreparedPlan> {
     v1::PrepareReply reply;
     TANDEM_RETURN_IF_ERROR(calls_.Call(&v1::Tandem::StubInterface::Prepare, request, &reply, attempt));
@@ -389,13 +382,8 @@ Result<PreparedPlan> GrpcControl::Prepare(uint64_t group_id, const std::string& 
       prepared.measure.push_back(static_cast<Algorithm>(algorithm));
     if (!reply.has_client()) return prepared;
     Result<ClientPlacementInfo> placement = TakePlacement(reply.client(), attempt);
-    if (placement.ok() && reply.client().has_family()) {
-      auto family = FromProto(reply.client().family(), reply.plan().rows(), placement->program.world_size);
-      if (family.ok()) {
-        placement->family = *std::move(family);
-      } else {
-        placement = family.status();
-      }
+    if (placement.ok()) {
+      if (const Status family = AddFamily(reply, &*placement); !family.ok()) placement = family;
     }
     if (!placement.ok() && !IsRestart(placement.status())) {
       // The other ranks need not wait for this one.

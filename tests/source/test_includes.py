@@ -87,8 +87,6 @@ ROOMS = {
         "client/include",
         "ipc",
         "program",
-        "program/verifier",
-        "daemon/topology",
         "daemon/planner",  # members of families
         "drivers",
         "kernels",
@@ -97,7 +95,7 @@ ROOMS = {
         "runtime",
         "runtime/executor",
     ],
-    "client/grpc_plugin": ["common", "proto", "program", "daemon/topology", "daemon/planner", "client/lib"],
+    "client/grpc_plugin": ["common", "proto", "program", "client/lib"],
     "client/ranks": ["common"],
     "client/torch": ["common", "client/include"],
     "client/tune": ["common", "client/include", "client/device", "client/ranks"],
