@@ -39,7 +39,7 @@ PURPOSE = {
     "daemon/admin": "tandemctl's calls",
     "daemon/main": "the process that owns all of the daemon",
     "client/device": "streams and memory of a measuring rank",
-    "client/lib": "the library: sessions, groups, plans, launches",
+    "client/lib": "the library",
     "client/grpc_plugin": "the library's calls to tandemd; loaded with local symbols",
     "client/ranks": "ranks as processes: job keys, requests as JSON",
     "client/torch": "kernels of `torch.ops.tandem` on PyTorch's stable ABI",
@@ -117,11 +117,13 @@ OTHERS = {
 
 
 def reduced(room):
-    """The rooms that `room` includes, less those that one of these includes, too."""
-    below = set()
+    """The rooms that `room` includes, less those that one of these includes, too. A room and one inside it are `room/*`."""
+    below = {"common/include"}
     for other in ROOMS[room]:
         below.update(_all_below(other))
-    return [other for other in ROOMS[room] if other not in below and other != "common/include"]
+    left = [other for other in ROOMS[room] if other not in below]
+    both = [other for other in left if any(inner.startswith(f"{other}/") for inner in left)]
+    return [f"{one}/*" if one in both else one for one in left if not one.startswith(tuple(f"{outer}/" for outer in both))]
 
 
 def _all_below(room):
