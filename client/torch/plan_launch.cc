@@ -112,8 +112,7 @@ RunOutcome LaunchAndWait(const TablePlan& plan, std::span<const tandem_binding> 
   {
     const LibraryTime time;
     const tandem_launch_options options = OptionsOf(plan);
-    failed =
-        library.launch_with_options(plan.plan, plan.stream, bindings.data(), bindings.size(), &options);
+    failed = library.launch_with_options(plan.plan, plan.stream, bindings.data(), bindings.size(), &options);
     waited = library.plan_wait(plan.plan, kFirstWaitMs);
   }
   if (waited != nullptr && GoesOn(waited)) {

@@ -36,7 +36,9 @@ class Families(TandemTest):
 
     def all_reduce(self, clients, key="ar", **request):
         operands = [matrix("input", 8, COLUMNS), matrix("output", 8, COLUMNS)]
-        return self.prepare(clients, key, {"op": "all_reduce", "operands": operands, **request}, [BOUND * COLUMNS * 4] * 2)
+        return self.prepare(
+            clients, key, {"op": "all_reduce", "operands": operands, **request}, [BOUND * COLUMNS * 4] * 2
+        )
 
     def bindings(self, key, slots):
         return [[f"{key}.{slot}", 0] for slot in range(slots)]
@@ -112,7 +114,9 @@ class Families(TandemTest):
                 width = operands[-1]["shape"][1]
                 out_rows = rows * operands[-1]["shape"][0] // operands[0]["shape"][0]
                 for client in clients:
-                    values = client.call("read", memory=f"{key}.{len(operands) - 1}", count=(out_rows + 1) * width)["values"]
+                    values = client.call("read", memory=f"{key}.{len(operands) - 1}", count=(out_rows + 1) * width)[
+                        "values"
+                    ]
                     if op == "all_gather":
                         expected = [1.0] * (rows * width) + [2.0] * (rows * width)
                     elif op == "all_gather_matmul":
@@ -125,7 +129,9 @@ class Families(TandemTest):
         clients = self.group(2)
         self.all_reduce(clients)
         for rows, code in ((BOUND + 1, "OUT_OF_RANGE"), (-3, "INVALID_ARGUMENT")):
-            failure = self.assertFails(code, clients[1].call, "launch", plan="ar", bindings=self.bindings("ar", 2), rows=rows)
+            failure = self.assertFails(
+                code, clients[1].call, "launch", plan="ar", bindings=self.bindings("ar", 2), rows=rows
+            )
             self.assertEqual(failure.detail["field"], "rows", failure.message)
             everybody(clients, "renew")
             self.check_all_reduce(clients, 3)
@@ -168,7 +174,12 @@ class Families(TandemTest):
             client.call("register", group="tp", memory="one.in", bytes=4 * COLUMNS * 8)
         self.all_reduce_plan(clients, count=8 * COLUMNS, key="one.x", placement="client")
         failure = self.assertFails(
-            "INVALID_ARGUMENT", clients[0].call, "launch", plan="one.x", bindings=[["one.x.in", 0], ["one.x.out", 0]], rows=4
+            "INVALID_ARGUMENT",
+            clients[0].call,
+            "launch",
+            plan="one.x",
+            bindings=[["one.x.in", 0], ["one.x.out", 0]],
+            rows=4,
         )
         self.assertEqual((failure.detail["reason"], failure.detail["field"]), ("NOT_A_FAMILY", "rows"))
 

@@ -123,7 +123,9 @@ def reduced(room):
         below.update(_all_below(other))
     left = [other for other in ROOMS[room] if other not in below]
     both = [other for other in left if any(inner.startswith(f"{other}/") for inner in left)]
-    return [f"{one}/*" if one in both else one for one in left if not one.startswith(tuple(f"{outer}/" for outer in both))]
+    return [
+        f"{one}/*" if one in both else one for one in left if not one.startswith(tuple(f"{outer}/" for outer in both))
+    ]
 
 
 def _all_below(room):

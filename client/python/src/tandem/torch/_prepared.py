@@ -178,9 +178,7 @@ class Prepared:
         stream = raw_stream(device)
         self._captured = self._captured or torch.cuda.is_current_stream_capturing()
         options = _c.LaunchOptions(ctypes.sizeof(_c.LaunchOptions), deadline_ms, None, self.rows)
-        library.raise_status(
-            library.launch_cuda_pointers_with_options(self.plan._open(), stream, pointers, self._count, options)
-        )
+        library.raise_status(library.launch_cuda_pointers_with_options(self.plan._open(), stream, pointers, self._count, options))
 
     def close(self) -> None:
         """Releases the plan after its launches. A plan in a CUDA graph lives as long as the graph. A family goes on."""
