@@ -15,6 +15,7 @@ whose functions return at once, so that no other process disturbs the caches.
 """
 
 import argparse
+import ctypes
 import json
 import os
 import statistics
@@ -68,14 +69,15 @@ def bare_call(attached, operands):
     """The launch of the plan that was used last, as a program in C makes it; on the host backend, its wait too."""
     prepared = attached.plans.prepared()[-1]
     library, plan, count = _c.library(), prepared.plan._open(), prepared._count
+    options = _c.LaunchOptions(ctypes.sizeof(_c.LaunchOptions), 0, None, prepared.rows)
     if attached.device_type == "cuda":
         pointers = (_c.Pointer * count)(*[tensor.data_ptr() for tensor in operands])
         stream = torch.cuda.current_stream().cuda_stream
-        return lambda: library.raise_status(library.launch_cuda_pointers(plan, stream, pointers, count, 0, None))
+        return lambda: library.raise_status(library.launch_cuda_pointers_with_options(plan, stream, pointers, count, options))
     stream, bindings = attached.group.client.host_stream()._open(), prepared._bindings
 
     def launch_and_wait():
-        library.raise_status(library.launch(plan, stream, bindings, count, 0, None))
+        library.raise_status(library.launch_with_options(plan, stream, bindings, count, options))
         prepared.wait()
 
     return launch_and_wait
