@@ -27,6 +27,7 @@ STRUCTS = {
     "tandem_join_options": _c.JoinOptions,
     "tandem_operand": _c.Operand,
     "tandem_request": _c.Request,
+    "tandem_launch_options": _c.LaunchOptions,
     "tandem_transfer": _c.Transfer,
     "tandem_binding": _c.Binding,
     "tandem_dlpack_owner": _dlpack._Owner,
