@@ -372,7 +372,7 @@ def _describe(prepared: Prepared, slots: Sequence[Slot], tensors: list[torch.Ten
         source, index = (_RESULT, made.index(i)) if i in made else (_ARGUMENT, numbers[id(slot.tensor)])
         layout.append((source, index))
         where = _SYMMETRIC if i in prepared.symmetric else _ELSEWHERE if prepared.can_be_symmetric(slot) else _NEVER
-        c_slots[i] = _Slot(source, index, int(slot.written), where, prepared.plan.slot_bytes[i], prepared.offsets[i])
+        c_slots[i] = _Slot(source, index, int(slot.written), where, prepared.sizes[i], prepared.offsets[i])
     shapes = [_c.extents(slots[i].tensor.shape) for i in made]
     results = (_Result * len(made))()
     for result, shape, i in zip(results, shapes, made, strict=True):

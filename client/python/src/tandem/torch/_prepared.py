@@ -102,8 +102,8 @@ class Prepared:
         self._forms = [(tuple(slot.tensor.shape), slot.tensor.dtype) for slot in slots]
         self.offsets: list[int] = []
         self.staging_bytes = 0
-        self._sizes = plan.slot_bytes if rows < 0 else _sizes(slots)
-        for slot, size in zip(slots, self._sizes, strict=True):
+        self.sizes = plan.slot_bytes if rows < 0 else _sizes(slots)
+        for slot, size in zip(slots, self.sizes, strict=True):
             if slot.alias_of is not None:
                 self.offsets.append(self.offsets[slot.alias_of])
                 continue
@@ -130,7 +130,7 @@ class Prepared:
         self._views = []
         self._bindings = (_c.Binding * max(1, self._count))()
         for i, ((shape, dtype), offset) in enumerate(zip(self._forms, self.offsets, strict=True)):
-            size = self._sizes[i]
+            size = self.sizes[i]
             self._views.append(staging.bytes[offset : offset + size].view(dtype).view(shape))
             if size:
                 self._bindings[i] = _c.Binding(memory._open(), offset)
