@@ -83,6 +83,7 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
   std::vector<std::vector<int>> link_counts_;
   const std::shared_ptr<ClientGroupState> state_;
   std::atomic<bool> left_{false};
+  std::atomic<bool> leave_unanswered_{false};  // a call of Leave has failed, or was cancelled
   std::mutex plans_mutex_;
   std::map<uint64_t, std::weak_ptr<Plan>> plans_;
   std::shared_ptr<ClientGroup> client_group_;  // guarded by `plans_mutex_`; made for the first such plan

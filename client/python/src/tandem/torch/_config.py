@@ -40,7 +40,7 @@ class Config:
     write_in_place: bool = True
     placement: PlacementOption = "auto"
     autotune: bool = False
-    families: Literal["none", "collectives", "all"] = "collectives"
+    families: Literal["none", "collectives", "all"] = "none"
     max_rows: int = 8192
     runtime_dir: str | None = None
 
