@@ -46,7 +46,9 @@ class ClientLaunchRanks {
   explicit ClientLaunchRanks(const ClientLaunchCase& test)
       : test_(test), group_(&Machine(), RequestsOf(test), OptionsOf(test), ContextOf(test)) {
     EXPECT_TRUE(group_.status().ok()) << group_.status().ToString();
-    EXPECT_EQ(group_.Args(0, 0, 0).dense, test.dense());
+    const CollectiveArgs args = group_.Args(0, 0, 0);
+    const auto* packets = args.As<PacketsArgs>();
+    EXPECT_EQ(packets != nullptr && packets->dense, test.dense());
     for (int rank = 0; rank < test.world; ++rank) {
       Current(rank);
       EXPECT_TRUE(cuda::LoadProbes().ok());
@@ -338,7 +340,7 @@ TEST(CudaClientLaunchTest, AnotherTagIsAMismatch) {
     const cuda::LaunchReport report = ranks.Report(0);
     EXPECT_EQ(static_cast<GaveUp>(report.kind), GaveUp::kMismatch) << AlgorithmName(algorithm);
     EXPECT_EQ(report.peer, 1u);
-    EXPECT_EQ(report.seen, (uint64_t{1} << cuda::kLaunchTagBits) + 8);
+    EXPECT_EQ(report.seen, (uint64_t{1} << kLaunchTagBits) + 8);
   }
 }
 

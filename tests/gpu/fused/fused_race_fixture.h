@@ -253,7 +253,10 @@ class FusedRaceTest : public ProbedGpuTest {
   }
   void Copy(Lane& lane, std::byte* from, std::byte* to, size_t bytes) {
     const auto count = static_cast<int64_t>(bytes / 2);
-    ASSERT_TRUE(lane.Copy({{from, DType::kBf16, {count}, {1}}, {to, DType::kBf16, {count}, {1}}, true}).ok());
+    CopyArgs copy;
+    copy.src = {from, DType::kBf16, {count}, {1}};
+    copy.dst = {to, DType::kBf16, {count}, {1}};
+    ASSERT_TRUE(lane.Copy(copy).ok());
   }
   void UploadLaunch(const Launch& launch) {
     Upload(a_, launch.a);
