@@ -91,7 +91,7 @@ Status FailureService::Report(const SessionRef& session, const v1::ReportFailure
   const auto over = [&]() TANDEM_REQUIRES(registry_mutex) {
     const GroupState state = group->state();
     return state == GroupState::kBroken || state == GroupState::kEnded || registry.stopping ||
-           group->client.stall.stalled();
+           group->client.stall.stalled() || request.renewals() < group->client.renewals;  // renewed meanwhile
   };
   if (first) {
     Waiter::For(kGatherReports).Wait(lock, registry.engines_changed, [&]() TANDEM_REQUIRES(registry_mutex) {
