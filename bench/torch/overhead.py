@@ -73,7 +73,9 @@ def bare_call(attached, operands):
     if attached.device_type == "cuda":
         pointers = (_c.Pointer * count)(*[tensor.data_ptr() for tensor in operands])
         stream = torch.cuda.current_stream().cuda_stream
-        return lambda: library.raise_status(library.launch_cuda_pointers_with_options(plan, stream, pointers, count, options))
+        return lambda: library.raise_status(
+            library.launch_cuda_pointers_with_options(plan, stream, pointers, count, options)
+        )
     stream, bindings = attached.group.client.host_stream()._open(), prepared._bindings
 
     def launch_and_wait():
