@@ -32,11 +32,12 @@ def cases(name, world, columns, device):
     total = world * (world + 1) / 2
     weight = torch.eye(columns, dtype=torch.bfloat16, device=device)
     most = torch.full((8192, columns), rank + 1.0, dtype=torch.bfloat16, device=device)
+    residual = most.clone()
     norm_weight = torch.ones(columns, dtype=torch.bfloat16, device=device)
     return {
         "all_reduce": (lambda rows: OPS.all_reduce(most[:rows], "sum", name), total),
         "all_reduce_rms_norm": (
-            lambda rows: OPS.all_reduce_rms_norm(most[:rows], most[:rows], norm_weight, 0.0, name)[0],
+            lambda rows: OPS.all_reduce_rms_norm(most[:rows], residual[:rows], norm_weight, 0.0, name)[0],
             1.0,
         ),
         "all_gather": (lambda rows: OPS.all_gather(most[:rows], 0, name)[:rows], 1.0),
