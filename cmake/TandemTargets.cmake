@@ -20,10 +20,9 @@ function(tandem_library name)
   target_link_libraries(${name} PUBLIC ${ARG_DEPS} Threads::Threads)
 endfunction()
 
-# tandem_test(NAME SOURCES … DEPS … [LABELS …] [TIMEOUT seconds] [MOCKS] [NO_CORE] [ONE_THREAD]): a GoogleTest program with one ctest
+# tandem_test(NAME SOURCES … DEPS … [LABELS …] [TIMEOUT seconds] [NO_CORE] [ONE_THREAD]): a GoogleTest program with one ctest
 # entry. Unit tests also get the labels "core" (built with ASan+UBSan) and "threads" (built with TSan).
 #   NO_CORE     neither: the test links libraries without instrumentation (gRPC), in which TSan reports false races.
-#   MOCKS       the test has mocks of whole interfaces, which take half the time to compile without optimisation.
 #   ONE_THREAD  no "threads": the code under test starts no thread and shares nothing, so TSan has nothing to find.
 foreach(part core threads)
   if(NOT TARGET ${part}_tests)
@@ -34,7 +33,7 @@ function(tandem_test name)
   if(NOT TANDEM_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "MOCKS;NO_CORE;ONE_THREAD" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "NO_CORE;ONE_THREAD" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
@@ -52,11 +51,10 @@ function(tandem_test name)
       add_dependencies(threads_tests ${name})
     endif()
   endif()
-  if(ARG_MOCKS)
-    target_compile_options(${name} PRIVATE -O0)
+  if(NOT TANDEM_HARDENING)
+    target_compile_options(${name} PRIVATE -O0)  # halves the time to compile test code; the libraries are optimized
   endif()
   if(TANDEM_SANITIZE)
-    target_compile_options(${name} PRIVATE -O0)  # halves the time to compile test code; the libraries keep -O1
     math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 5")
   endif()
   add_test(NAME ${name} COMMAND ${name})

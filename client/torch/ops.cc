@@ -216,6 +216,8 @@ void Run(const Overload& overload, StableIValue* stack) {
   TANDEM_TORCH_KERNEL(function##NotedOut, #name, "noted_out", into ", str graph, " outs, ResultKind::kNothing)
 #define TANDEM_TORCH_OP(function, name, types, arguments, out) \
   TANDEM_TORCH_OP_SEVERAL(function, name, types, arguments, arguments, out, "Tensor")
+#define TANDEM_TORCH_OP_IN_PLACE(function, name, arguments) \
+  TANDEM_TORCH_KERNEL(function, #name, "", arguments, ResultKind::kNothing)
 #include "client/torch/torch_ops.def"
 
 void RegisterAll(torch::stable::detail::StableLibrary& library) {
@@ -224,6 +226,7 @@ void RegisterAll(torch::stable::detail::StableLibrary& library) {
   library.impl(#name ".noted", &function##Noted).impl(#name ".noted_out", &function##NotedOut);
 #define TANDEM_TORCH_OP(function, name, types, arguments, out) \
   TANDEM_TORCH_OP_SEVERAL(function, name, types, arguments, arguments, out, "Tensor")
+#define TANDEM_TORCH_OP_IN_PLACE(function, name, arguments) library.impl(#name, &function);
 #include "client/torch/torch_ops.def"
 }
 

@@ -189,6 +189,11 @@ def parse_torch_ops(text):
     return rows
 
 
+def parse_torch_ops_in_place(text):
+    """The rows of the ops that change their first argument: name and arguments."""
+    return re.findall(r'^TANDEM_TORCH_OP_IN_PLACE\(\w+, (\w+), "([^"]*)"\)', text, re.M)
+
+
 TORCH_HEAD = '''"""The ops of torch.ops.tandem. Generated from client/torch/torch_ops.def, which has the reasons, by tests/source/tables.py."""
 
 from __future__ import annotations
@@ -223,7 +228,9 @@ def table_of_torch(root=ROOT):
         arguments, into, outs, result = texts if len(texts) == 4 else (texts[0], texts[0], texts[1], "Tensor")
         fields = [quoted(text, 8) for text in (arguments, into, outs, result)] + [str(casts)]
         rows.append(f'    "{name}": OpSchema(\n' + "".join(f"        {one},\n" for one in fields) + "    ),\n")
-    return {TORCH_TABLE: TORCH_HEAD + "".join(rows) + "}\n"}
+    in_place = [f'    "{name}": "{arguments}",\n' for name, arguments in parse_torch_ops_in_place(read(TORCH_OPS, root))]
+    tail = "# Those that change their first argument, and return nothing: their arguments.\nIN_PLACE_OPS = {\n"
+    return {TORCH_TABLE: TORCH_HEAD + "".join(rows) + "}\n\n" + tail + "".join(in_place) + "}\n"}
 
 
 def generated(root=ROOT):

@@ -33,8 +33,8 @@ def test_nothing_serves_cpu_tensors_before(name):
         raise AssertionError("there is a kernel")
     except NotImplementedError:
         pass
-    tandem.torch.install()
-    tandem.torch.install()
+    tandem.torch.install(collectives=False)
+    tandem.torch.install(collectives=False)
     assert tandem.torch.installed()
 
 
@@ -275,7 +275,7 @@ def test_what_tandem_declines_runs_on_their_own_kernel(name):
     planted = torch.library.Library("symm_mem", "IMPL")
     try:
         planted.impl("fused_matmul_reduce_scatter", theirs, "CPU")
-        tandem.torch.install()
+        tandem.torch.install(collectives=False)
         a, b = rand(2 * world(), 4), rand(4, 3, seed=1)
         near(OPS.fused_matmul_reduce_scatter(a, b, "sum", 0, name), reference.reduce_scatter(a @ b, "sum", 0, name))
         assert not calls
@@ -293,7 +293,7 @@ def test_what_tandem_declines_runs_on_their_own_kernel(name):
     finally:
         tandem.torch.uninstall()
         planted._destroy()
-        tandem.torch.install()
+        tandem.torch.install(collectives=False)
 
 
 @check
@@ -313,5 +313,5 @@ def test_uninstall(name):
 if __name__ == "__main__":
     # As in PyTorch's own tests: memory that nobody writes holds NaN.
     torch.use_deterministic_algorithms(True, warn_only=True)
-    tandem.torch.install()
+    tandem.torch.install(collectives=False)
     main()

@@ -94,6 +94,14 @@ class Overlapped(Checks, unittest.TestCase):
     program = "rank_overlapped.py"
 
 
+class Collectives(Checks, unittest.TestCase):
+    program = "rank_collectives.py"
+
+
+class CollectivesOfFourRanks(Collectives):
+    world = 4
+
+
 class Installed(Checks, unittest.TestCase):
     program = "rank_install.py"
 
@@ -161,6 +169,8 @@ add_tests(
     Plans,
     PlansOfFourRanks,
     Overlapped,
+    Collectives,
+    CollectivesOfFourRanks,
     Installed,
     Memory,
     MemoryOfFourRanks,

@@ -16,6 +16,7 @@ from ._groups import Attachment, attach, attachment, detach, renew, synchronize
 from ._install import install, installed, uninstall
 from ._memory import SymmetricMemory, empty, is_symmetric, memset32, rendezvous, stream_write_value32
 from ._pool import mem_pool
+from ._report import Report, report
 
 if TYPE_CHECKING:
     from ._compile_config import compile_config
@@ -25,6 +26,7 @@ __all__ = [
     "Attachment",
     "Config",
     "GraphRecord",
+    "Report",
     "SymmetricMemory",
     "TandemPass",
     "attach",
@@ -41,6 +43,7 @@ __all__ = [
     "memset32",
     "rendezvous",
     "renew",
+    "report",
     "stream_write_value32",
     "synchronize",
     "uninstall",

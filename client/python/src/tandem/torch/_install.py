@@ -1,4 +1,4 @@
-"""Tandem behind torch.ops.symm_mem.fused_* and its collectives, so that programs written for these run unchanged."""
+"""Tandem behind torch.distributed's collectives and torch.ops.symm_mem, so that programs written for these run unchanged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed._symmetric_memory as symm_mem
 
-from . import _ops, _scaled
+from . import _door, _ops, _scaled
 from ._ops import new_like
 from ._private import below_autograd, group_size, new_library
 from ._serving import with_theirs
@@ -221,26 +221,46 @@ _library: Any = None
 _lock = threading.Lock()
 
 
-def install() -> None:
-    """Puts Tandem behind symm_mem's fused products and collectives, for CPU and CUDA tensors.
+def install(collectives: bool = True) -> None:
+    """Puts Tandem behind torch.distributed's collectives, and behind symm_mem's fused products and collectives.
 
-    Programs that call these, and what Inductor's async-TP pass makes of a graph, then run on Tandem. Inputs need not be symmetric
-    memory. Where Tandem declines a call, symm_mem's own kernel serves it as before, with one warning; on the CPU, which has none,
-    torch's collectives and products. A second call does nothing. Call it alike on all ranks.
+    collectives: takes all_reduce, all_gather, reduce_scatter, all_to_all and broadcast of process groups: of dist.*, functional
+    collectives, DTensor, FSDP2 and DDP. Which calls are taken depends on operation, type, bytes and group alone; report() has the
+    counts, and the reason for the others, which the process group's own backend runs as before. False: symm_mem's alone.
+
+    symm_mem's ops need no symmetric memory then. Where Tandem declines one, symm_mem's own kernel serves it, with one warning; on
+    the CPU, which has none, torch's collectives and products.
+
+    A second call changes nothing but `collectives`. Call it alike on all ranks: a rank without it would not come to the meeting of
+    a group's first collective.
     """
     global _library
     with _lock:
-        if _library is not None:
-            return
-        library = new_library("symm_mem", "IMPL")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # "Overriding a previously registered kernel"
-            for name, kernel in _KERNELS.items():
-                for device in ("CPU", "CUDA"):
-                    theirs = _theirs(name, device)
-                    chosen = kernel if theirs is None else with_theirs(kernel, theirs)
-                    library.impl(name, chosen, device, allow_override=True)
-        _library = library
+        if _library is None:
+            _library = _put_behind_symm_mem()
+        _take_collectives(collectives)
+
+
+def _put_behind_symm_mem() -> Any:
+    library = new_library("symm_mem", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # "Overriding a previously registered kernel"
+        for name, kernel in _KERNELS.items():
+            for device in ("CPU", "CUDA"):
+                theirs = _theirs(name, device)
+                chosen = kernel if theirs is None else with_theirs(kernel, theirs)
+                library.impl(name, chosen, device, allow_override=True)
+    return library
+
+
+def _take_collectives(on: bool) -> None:
+    library = _door.load() if on else _door.library
+    if library is None:
+        return
+    if not on:
+        library.uninstall()
+    elif not library.install():
+        raise RuntimeError("torch refuses kernels for torch.ops.c10d")
 
 
 def installed() -> bool:
@@ -249,9 +269,10 @@ def installed() -> bool:
 
 
 def uninstall() -> None:
-    """Puts symm_mem's own kernels back. Does nothing if install() is not in force."""
+    """Puts back what was there before install(). Does nothing if that is not in force."""
     global _library
     with _lock:
         if _library is not None:
             _library._destroy()
             _library = None
+            _take_collectives(False)

@@ -367,11 +367,11 @@ def _describe(prepared: Prepared, slots: Sequence[Slot], tensors: list[torch.Ten
     for i, slot in enumerate(slots):
         if i in made and not (slot.written and slot.tensor.is_contiguous()):
             return None
-        if slot.alias_of is not None and prepared.can_be_symmetric(slot):  # both slots of it would have to lie there
-            return None
         source, index = (_RESULT, made.index(i)) if i in made else (_ARGUMENT, numbers[id(slot.tensor)])
         layout.append((source, index))
-        where = _SYMMETRIC if i in prepared.symmetric else _ELSEWHERE if prepared.can_be_symmetric(slot) else _NEVER
+        # An output in place is so together with its input.
+        able = prepared.can_be_symmetric(slot) or any(one.alias_of == i and prepared.can_be_symmetric(one) for one in slots)
+        where = _SYMMETRIC if i in prepared.symmetric else _ELSEWHERE if able else _NEVER
         c_slots[i] = _Slot(source, index, int(slot.written), where, prepared.sizes[i], prepared.offsets[i])
     shapes = [_c.extents(slots[i].tensor.shape) for i in made]
     results = (_Result * len(made))()

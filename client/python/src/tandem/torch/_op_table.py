@@ -137,3 +137,9 @@ OPS = {
         False,
     ),
 }
+
+# Those that change their first argument, and return nothing: their arguments.
+IN_PLACE_OPS = {
+    "all_reduce_": "Tensor(a!) input, str reduce_op, str group_name",
+    "broadcast_": "Tensor(a!) input, int root, str group_name",
+}

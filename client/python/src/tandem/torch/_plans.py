@@ -13,6 +13,7 @@ from .. import _c, errors
 from ..group import Group
 from ..plan import Operand, Plan
 from ..streams import Stream
+from . import _door
 from ._config import Config
 from ._families import Families, Shape, shape_of
 from ._native import Table
@@ -173,6 +174,8 @@ class PlanCache:
         if family is not None and (known := self._families.find(family)) is not None:
             return self._keep(key, Prepared(known, call, symmetric, self.broken_off, family.rows))
         if not on_host and torch.cuda.is_current_stream_capturing():
+            if _door.decline(_door.Decline.ONCE, "a graph is being captured, and no plan is there yet"):
+                raise Declined("no plan is there yet")
             raise RuntimeError(
                 f"tandem.{call.op} has no plan for these shapes yet, and a CUDA graph is being captured: run the captured function "
                 "once before the capture, on all ranks, as torch.cuda.graph's warm-up does"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from . import _native
-from ._op_table import OPS, OpSchema
+from ._op_table import IN_PLACE_OPS, OPS, OpSchema
 from ._private import call_of, forward_level, new_library, refuse_tangents, set_call
 
 LIB: Any = new_library("tandem", "DEF")
@@ -30,6 +30,8 @@ def _define(name: str, schema: OpSchema) -> None:
 
 for _name, _schema in OPS.items():
     _define(_name, _schema)
+for _name, _arguments in IN_PLACE_OPS.items():
+    LIB.define(f"{_name}({_arguments}) -> ()", tags=TAGS)
 
 
 def _without_tangents(operation: Any, name: str) -> Any:
@@ -61,5 +63,5 @@ def _hide_behind_kernels(name: str) -> None:
 
 if _native.kernels is not None:
     LIB.define("_wait(int plan) -> ()")
-for _name in OPS:
+for _name in (*OPS, *IN_PLACE_OPS):
     _hide_behind_kernels(_name)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .. import errors
-from . import _config
+from . import _config, _door
 from ._groups import Attachment, attachment, naming_ranks
 from ._plans import Declined
 from ._prepared import Call
@@ -62,10 +62,11 @@ def with_theirs(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callabl
 def run(op: str, group_name: str, device: torch.device, key: tuple[Any, ...], make: Callable[[], Call]) -> Call | None:
     """Runs the call by Tandem. None: it must be done by torch's collectives, on all ranks alike, and a warning says why.
 
-    Raises CallDeclined instead within `with_theirs`.
+    Raises CallDeclined instead within `with_theirs`, and where the call is one of torch.distributed.
     """
     group: Attachment = attachment(group_name)
     reason = group.unserved(device.type)
+    scope = _door.Decline.GROUP if group.group is None else _door.Decline.KIND
     if not reason and _thread.of_the_pass and group.disagreement:
         return None  # a warning has reported it
     if not reason:
@@ -84,6 +85,9 @@ def run(op: str, group_name: str, device: torch.device, key: tuple[Any, ...], ma
             op = "what the compile pass fused"
     if group.config.on_unavailable == "error":
         raise errors.Unavailable(f"Tandem cannot serve {op} of group {group_name!r}: {reason}", reason="UNAVAILABLE")
+    if _door.decline(scope, reason):
+        _config.warn_once(group.rank, group_name, "collectives" if scope is _door.Decline.GROUP else op, reason)
+        raise CallDeclined(reason)
     if _thread.has_theirs:
         _config.warn_once(group.rank, group_name, op, reason, "symm_mem's own kernel")
         raise CallDeclined(reason)

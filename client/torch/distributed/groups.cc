@@ -1,0 +1,87 @@
+#include "client/torch/distributed/groups.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <unistd.h>
+
+#include <unordered_map>
+
+namespace tandem::torch_distributed {
+
+GroupState::GroupState(const c10::intrusive_ptr<::c10d::ProcessGroup>& group)
+    : group_(group),
+      name_(group->getGroupName()),
+      rank_(group->getRank()),
+      size_(group->getSize()),
+      process_(::getpid()),
+      queue_(new HostQueue) {}
+
+bool GroupState::Of(const c10::intrusive_ptr<::c10d::ProcessGroup>& group) const {
+  return !group_.expired() && group_._unsafe_get_target() == group.get() && process_ == ::getpid();
+}
+
+std::optional<std::string> GroupState::Declined(uint32_t kind) const {
+  const std::lock_guard lock(mutex_);
+  if (all_declined_) return all_declined_;
+  const auto found = declined_.find(kind);
+  if (found == declined_.end()) return std::nullopt;
+  return found->second;
+}
+
+void GroupState::Decline(uint32_t kind, std::string reason) {
+  const std::lock_guard lock(mutex_);
+  declined_.insert_or_assign(kind, std::move(reason));
+}
+
+void GroupState::Serve(uint32_t kind) {
+  const std::lock_guard lock(mutex_);
+  served_.insert(kind);
+}
+
+bool GroupState::Served(uint32_t kind) const {
+  const std::lock_guard lock(mutex_);
+  return served_.contains(kind);
+}
+
+void GroupState::DeclineAll(std::string reason) {
+  const std::lock_guard lock(mutex_);
+  all_declined_ = std::move(reason);
+}
+
+c10::Stream GroupState::SideStream(c10::Device device) {
+  const std::lock_guard lock(mutex_);
+  auto found = streams_.find(device.index());
+  if (found == streams_.end()) {
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    found = streams_.emplace(device.index(), guard.getStreamFromGlobalPool(device, /*isHighPriority=*/true)).first;
+  }
+  return found->second;
+}
+
+namespace {
+
+struct Groups {
+  std::mutex mutex;
+  std::unordered_map<const ::c10d::ProcessGroup*, std::shared_ptr<GroupState>> states;
+};
+Groups& TheGroups() {
+  static auto* const groups = new Groups;
+  return *groups;
+}
+
+}  // namespace
+
+std::shared_ptr<GroupState> StateOf(const c10::intrusive_ptr<::c10d::ProcessGroup>& group) {
+  Groups& groups = TheGroups();
+  const std::lock_guard lock(groups.mutex);
+  std::shared_ptr<GroupState>& state = groups.states[group.get()];
+  if (state == nullptr || !state->Of(group)) state = std::make_shared<GroupState>(group);
+  return state;
+}
+
+void ForgetGroups() {
+  Groups& groups = TheGroups();
+  const std::lock_guard lock(groups.mutex);
+  groups.states.clear();
+}
+
+}  // namespace tandem::torch_distributed

@@ -1,0 +1,64 @@
+// File: groups.h
+//
+// What is known of each process group whose collectives are tried by Tandem.
+#pragma once
+
+#include <c10/core/Stream.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "client/torch/distributed/works.h"
+
+namespace tandem::torch_distributed {
+
+// One process group. Thread-safe.
+class GroupState {
+ public:
+  explicit GroupState(const c10::intrusive_ptr<::c10d::ProcessGroup>& group);
+
+  const std::string& name() const { return name_; }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  // Whether the state is this process group's, in this process: another may lie at the same address later, and a
+  // forked child cannot use its parent's.
+  bool Of(const c10::intrusive_ptr<::c10d::ProcessGroup>& group) const;
+
+  // Why Tandem runs no calls of this kind; nothing where it may.
+  std::optional<std::string> Declined(uint32_t kind) const;
+  // Alike on all ranks: no call of the kind is tried again.
+  void Decline(uint32_t kind, std::string reason);
+  // Calls of the kind have been served.
+  void Serve(uint32_t kind);
+  bool Served(uint32_t kind) const;
+  // No call of the group is tried again.
+  void DeclineAll(std::string reason);
+
+  HostQueue& queue() { return *queue_; }
+  // The stream of asynchronous collectives of a device's tensors.
+  c10::Stream SideStream(c10::Device device);
+
+ private:
+  const c10::weak_intrusive_ptr<::c10d::ProcessGroup> group_;
+  const std::string name_;
+  const int rank_, size_;
+  const int process_;
+  HostQueue* const queue_;  // never destroyed: its thread lives as long as the process
+  mutable std::mutex mutex_;
+  std::map<uint32_t, std::string> declined_;  // by kind
+  std::set<uint32_t> served_;
+  std::optional<std::string> all_declined_;
+  std::map<c10::DeviceIndex, c10::Stream> streams_;
+};
+
+// The group's state, made at its first call.
+std::shared_ptr<GroupState> StateOf(const c10::intrusive_ptr<::c10d::ProcessGroup>& group);
+// Forgets all states: what has been declined is tried again.
+void ForgetGroups();
+
+}  // namespace tandem::torch_distributed

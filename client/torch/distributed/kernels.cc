@@ -1,0 +1,256 @@
+// Kernels of c10d's ops, in front of torch's own: every collective of torch.distributed passes here, of dist.*,
+// functional collectives, DTensor, FSDP2 and DDP alike.
+#include "client/torch/distributed/kernels.h"
+
+#include <c10/util/Exception.h>
+#include <torch/library.h>
+
+#include <tuple>
+
+#include "client/torch/distributed/served.h"
+
+namespace tandem::torch_distributed {
+namespace {
+
+using ::c10d::OpType;
+using ::c10d::ReduceOp;
+using Group = c10::intrusive_ptr<::c10d::ProcessGroup>;
+using Reduction = c10::intrusive_ptr<ReduceOp>;
+using Work = c10::intrusive_ptr<::c10d::Work>;
+using Tensors = std::vector<at::Tensor>;
+
+constexpr const char* kNotDense = "a tensor has gaps, or elements that share memory";
+
+bool Overlap(const at::Tensor& one, const at::Tensor& other) {
+  const auto* first = static_cast<const char*>(one.const_data_ptr());
+  const auto* second = static_cast<const char*>(other.const_data_ptr());
+  return first < second + other.nbytes() && second < first + one.nbytes();
+}
+
+template <typename Options>
+Options WithTimeout(int64_t timeout, bool async) {
+  Options options;
+  options.timeout = std::chrono::milliseconds(timeout);
+  options.asyncOp = async;
+  return options;
+}
+
+c10::intrusive_ptr<::c10d::Backend> BackendOf(const Group& group, const at::Tensor& tensor) {
+  return group->getBackend(tensor.device().type());
+}
+
+// The steps of tensors that are summed or broadcast in place; none where one has no flat form.
+std::vector<Step> InPlace(at::TensorList tensors) {
+  std::vector<Step> steps;
+  for (const at::Tensor& tensor : tensors) {
+    at::Tensor flat = Flat(tensor);
+    if (!flat.defined()) return {};
+    steps.push_back({std::move(flat), {}});
+  }
+  return steps;
+}
+
+// Adds the step that reads `input` and writes `output`. Returns false where one of them has no flat form.
+bool AddStep(const at::Tensor& output, const at::Tensor& input, std::vector<Step>* steps) {
+  if (!output.is_contiguous() || !input.is_contiguous() || output.scalar_type() != input.scalar_type()) return false;
+  // A gather's input may be its own part of the output.
+  steps->push_back({Overlap(output, input) ? Flat(input).clone() : Flat(input), Flat(output)});
+  return true;
+}
+
+std::vector<Step> Each(at::TensorList outputs, at::TensorList inputs) {
+  std::vector<Step> steps;
+  if (outputs.size() != inputs.size()) return {};
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!AddStep(outputs[i], inputs[i], &steps)) return {};
+  }
+  return steps;
+}
+
+// Whether each output has a rank's elements for each rank of the group, or the other way round.
+bool Multiply(const std::vector<Step>& steps, const Group& group, bool scatters) {
+  for (const Step& step : steps) {
+    const int64_t small = (scatters ? step.output : step.input).numel();
+    if (small * group->getSize() != (scatters ? step.input : step.output).numel()) return false;
+  }
+  return true;
+}
+
+Work RunOr(Call call, const at::Tensor& first, const char* reason) {
+  if (!call.steps.empty()) return Run(std::move(call));
+  LeaveTo(call.op, first, reason);
+  return call.backend();
+}
+
+std::tuple<Tensors, Work> AllReduce(at::TensorList tensors, const Group& group, const Reduction& reduction,
+                                    const std::optional<at::Tensor>& sparse, bool async, int64_t timeout) {
+  Tensors all = tensors.vec();
+  auto options = WithTimeout<::c10d::AllreduceOptions>(timeout, async);
+  options.reduceOp = *reduction;
+  options.sparseIndices = sparse;
+  Call call{.op = Collective::kAllReduce, .group = group, .type = OpType::ALLREDUCE, .reduction = reduction->op_,
+            .async = async, .outputs = all};
+  call.backend = [all, group, options]() mutable { return BackendOf(group, all[0])->allreduce(all, options); };
+  if (tensors.size() == 1 && !sparse) call.steps = InPlace(tensors);
+  Work work = RunOr(std::move(call), all[0], sparse ? "its tensor is sparse" : kNotDense);
+  return {std::move(all), std::move(work)};
+}
+
+Work AllReduceCoalesced(at::TensorList tensors, const Group& group, const Reduction& reduction, bool async,
+                        int64_t timeout) {
+  Tensors all = tensors.vec();
+  ::c10d::AllreduceCoalescedOptions options;
+  options.reduceOp = *reduction;
+  options.timeout = std::chrono::milliseconds(timeout);
+  options.asyncOp = async;
+  Call call{.op = Collective::kAllReduce, .group = group, .type = OpType::ALLREDUCE_COALESCED,
+            .reduction = reduction->op_, .async = async, .steps = InPlace(tensors), .outputs = all};
+  call.backend = [all, group, options]() mutable {
+    return BackendOf(group, all[0])->allreduce_coalesced(all, options);
+  };
+  return RunOr(std::move(call), all[0], kNotDense);
+}
+
+std::tuple<Tensors, Work> Broadcast(at::TensorList tensors, const Group& group, int64_t root, int64_t root_tensor,
+                                    bool async, int64_t timeout) {
+  Tensors all = tensors.vec();
+  auto options = WithTimeout<::c10d::BroadcastOptions>(timeout, async);
+  options.rootRank = root;
+  options.rootTensor = root_tensor;
+  Call call{.op = Collective::kBroadcast, .group = group, .type = OpType::BROADCAST, .root = root, .async = async,
+            .outputs = all};
+  call.backend = [all, group, options]() mutable { return BackendOf(group, all[0])->broadcast(all, options); };
+  if (tensors.size() == 1 && root_tensor == 0) call.steps = InPlace(tensors);
+  Work work = RunOr(std::move(call), all[0], kNotDense);
+  return {std::move(all), std::move(work)};
+}
+
+std::tuple<at::Tensor, Work> AllGatherBase(at::Tensor& output, at::Tensor& input, const Group& group, bool async,
+                                           int64_t timeout) {
+  Call call{.op = Collective::kAllGather, .group = group, .type = OpType::_ALLGATHER_BASE, .async = async,
+            .steps = Each(output, input), .outputs = {output}};
+  call.backend = [=]() mutable {
+    return BackendOf(group, input)->_allgather_base(output, input,
+                                                    WithTimeout<::c10d::AllgatherOptions>(timeout, async));
+  };
+  if (!Multiply(call.steps, group, false)) call.steps.clear();
+  return {output, RunOr(std::move(call), input, kNotDense)};
+}
+
+Work AllGatherCoalesced(at::TensorList outputs, at::TensorList inputs, const Group& group, bool async) {
+  Tensors out = outputs.vec(), in = inputs.vec();
+  Call call{.op = Collective::kAllGather, .group = group, .type = OpType::COALESCED, .async = async,
+            .steps = Each(outputs, inputs), .outputs = out};
+  call.backend = [=]() mutable {
+    ::c10d::AllgatherOptions options;
+    options.asyncOp = async;
+    return BackendOf(group, in[0])->allgather_into_tensor_coalesced(out, in, options);
+  };
+  if (!Multiply(call.steps, group, false)) call.steps.clear();
+  return RunOr(std::move(call), in[0], kNotDense);
+}
+
+// A gather into one tensor a rank goes through one that has all.
+std::tuple<std::vector<Tensors>, Work> AllGather(const std::vector<Tensors>& outputs, at::TensorList inputs,
+                                                 const Group& group, bool async, int64_t timeout) {
+  Tensors in = inputs.vec();
+  Call call{.op = Collective::kAllGather, .group = group, .type = OpType::ALLGATHER, .async = async};
+  call.backend = [=]() mutable {
+    auto into = outputs;
+    return BackendOf(group, in[0])->allgather(into, in, WithTimeout<::c10d::AllgatherOptions>(timeout, async));
+  };
+  const bool even = in.size() == 1 && outputs.size() == 1 && in[0].is_contiguous() &&
+                    outputs[0].size() == static_cast<size_t>(group->getSize()) &&
+                    std::all_of(outputs[0].begin(), outputs[0].end(), [&](const at::Tensor& each) {
+                      return each.numel() == in[0].numel() && each.scalar_type() == in[0].scalar_type();
+                    });
+  if (even) {
+    const at::Tensor whole = in[0].new_empty({group->getSize(), in[0].numel()});
+    call.steps = Each(whole, Flat(in[0]));
+    call.outputs = outputs[0];
+    call.after = [whole, into = outputs[0]] {
+      for (size_t rank = 0; rank < into.size(); ++rank) {
+        into[rank].copy_(whole[static_cast<int64_t>(rank)].view(into[rank].sizes()));
+      }
+    };
+  }
+  Work work = RunOr(std::move(call), in[0], "its tensors have several shapes");
+  return {outputs, std::move(work)};
+}
+
+std::tuple<at::Tensor, Work> ReduceScatterBase(at::Tensor& output, at::Tensor& input, const Group& group,
+                                               const Reduction& reduction, bool async, int64_t timeout) {
+  Call call{.op = Collective::kReduceScatter, .group = group, .type = OpType::_REDUCE_SCATTER_BASE,
+            .reduction = reduction->op_, .async = async, .steps = Each(output, input), .outputs = {output}};
+  auto options = WithTimeout<::c10d::ReduceScatterOptions>(timeout, async);
+  options.reduceOp = *reduction;
+  call.backend = [=]() mutable { return BackendOf(group, input)->_reduce_scatter_base(output, input, options); };
+  if (!Multiply(call.steps, group, true)) call.steps.clear();
+  return {output, RunOr(std::move(call), input, kNotDense)};
+}
+
+Work ReduceScatterCoalesced(at::TensorList outputs, at::TensorList inputs, const Group& group,
+                            const Reduction& reduction, bool async, int64_t timeout) {
+  Tensors out = outputs.vec(), in = inputs.vec();
+  Call call{.op = Collective::kReduceScatter, .group = group, .type = OpType::COALESCED, .reduction = reduction->op_,
+            .async = async, .steps = Each(outputs, inputs), .outputs = out};
+  auto options = WithTimeout<::c10d::ReduceScatterOptions>(timeout, async);
+  options.reduceOp = *reduction;
+  call.backend = [=]() mutable {
+    return BackendOf(group, in[0])->reduce_scatter_tensor_coalesced(out, in, options);
+  };
+  if (!Multiply(call.steps, group, true)) call.steps.clear();
+  return RunOr(std::move(call), in[0], kNotDense);
+}
+
+// Whether ranks exchange equal parts: this rank's word for it, since each has its own splits.
+bool Even(const std::vector<int64_t>& splits, const at::Tensor& tensor, const Group& group) {
+  return splits.empty() && tensor.dim() > 0 && tensor.size(0) % group->getSize() == 0;
+}
+
+Work AllToAllBase(at::Tensor& output, at::Tensor& input, const Group& group, std::vector<int64_t> output_splits,
+                  std::vector<int64_t> input_splits, bool async, int64_t timeout) {
+  Call call{.op = Collective::kAllToAll, .group = group, .type = OpType::ALLTOALL_BASE, .async = async,
+            .outputs = {output}};
+  // Splits that are given may be equal on this rank alone: only calls without any are alike on all ranks.
+  if (Even(output_splits, output, group) && Even(input_splits, input, group) && output.numel() == input.numel())
+    call.steps = Each(output, input);
+  call.backend = [=]() mutable {
+    return BackendOf(group, input)->alltoall_base(output, input, output_splits, input_splits,
+                                                  WithTimeout<::c10d::AllToAllOptions>(timeout, async));
+  };
+  return RunOr(std::move(call), input, "its splits are given");
+}
+
+void Register(torch::Library& library) {
+  library.impl("allreduce_", &AllReduce);
+  library.impl("allreduce_coalesced_", &AllReduceCoalesced);
+  library.impl("broadcast_", &Broadcast);
+  library.impl("_allgather_base_", &AllGatherBase);
+  library.impl("allgather_into_tensor_coalesced_", &AllGatherCoalesced);
+  library.impl("allgather_", &AllGather);
+  library.impl("_reduce_scatter_base_", &ReduceScatterBase);
+  library.impl("reduce_scatter_tensor_coalesced_", &ReduceScatterCoalesced);
+  library.impl("alltoall_base_", &AllToAllBase);
+}
+
+// torch warns of kernels that stand in front of others.
+class QuietWarnings final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning&) override {}
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<torch::Library>> RegisterKernels() {
+  QuietWarnings quiet;
+  const c10::WarningUtils::WarningHandlerGuard guard(&quiet);
+  std::vector<std::unique_ptr<torch::Library>> libraries;
+  for (const c10::DispatchKey key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA}) {
+    libraries.push_back(std::make_unique<torch::Library>(torch::Library::IMPL, "c10d", key, __FILE__, __LINE__));
+    Register(*libraries.back());
+  }
+  return libraries;
+}
+
+}  // namespace tandem::torch_distributed

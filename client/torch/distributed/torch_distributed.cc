@@ -1,0 +1,67 @@
+#include "client/torch/distributed/torch_distributed.h"
+
+#include <cstring>
+
+#include "client/torch/distributed/door.h"
+#include "client/torch/distributed/kernels.h"
+#include "client/torch/distributed/served.h"
+
+using namespace tandem::torch_distributed;  // NOLINT: this file is all glue
+
+namespace {
+
+std::vector<std::unique_ptr<torch::Library>>& TheLibraries() {
+  static auto* const libraries = new std::vector<std::unique_ptr<torch::Library>>;
+  return *libraries;
+}
+
+}  // namespace
+
+extern "C" {
+
+int tandem_c10d_version(void) { return TANDEM_C10D_VERSION; }
+
+int tandem_c10d_install(void) {
+  try {
+    if (TheLibraries().empty()) TheLibraries() = RegisterKernels();
+    return 1;
+  } catch (...) {
+    return 0;
+  }
+}
+
+void tandem_c10d_uninstall(void) {
+  TheLibraries().clear();
+  ForgetGroups();
+}
+
+void tandem_c10d_set_limit(int op, uint64_t bytes) {
+  if (op >= 0 && static_cast<size_t>(op) < kCollectives) TheLimits()[static_cast<size_t>(op)] = bytes;
+}
+
+int tandem_c10d_decline(int how, const char* reason) {
+  Attempt* attempt = ThisAttempt();
+  if (attempt == nullptr || how < TANDEM_C10D_ONCE || how > TANDEM_C10D_GROUP) return 0;
+  if (attempt->decline != Decline::kNone) return 1;
+  attempt->decline = static_cast<Decline>(how);
+  try {
+    attempt->reason = reason;
+  } catch (...) {
+    attempt->reason.clear();
+  }
+  return 1;
+}
+
+size_t tandem_c10d_tallies(char* text, size_t size) {
+  try {
+    const std::string lines = TheTallies().Lines();
+    std::memcpy(text, lines.data(), std::min(size, lines.size()));
+    return lines.size();
+  } catch (...) {
+    return 0;
+  }
+}
+
+void tandem_c10d_clear_tallies(void) { TheTallies().Clear(); }
+
+}  // extern "C"

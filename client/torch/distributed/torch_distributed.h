@@ -1,0 +1,42 @@
+/* File: torch_distributed.h
+ *
+ * libtandem_c10d_MAJOR_MINOR.so: the collectives of torch.distributed by Tandem, for one version of PyTorch, whose
+ * C++ interface it uses. The Python package loads it and calls these functions by ctypes; programs do not. */
+#ifndef TANDEM_CLIENT_TORCH_DISTRIBUTED_TORCH_DISTRIBUTED_H_
+#define TANDEM_CLIENT_TORCH_DISTRIBUTED_TORCH_DISTRIBUTED_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define TANDEM_C10D_VERSION 1
+#define TANDEM_C10D_API __attribute__((visibility("default")))
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* How Python declines the call that this thread has come from: this one alone, all of its kind, or the group's. */
+enum tandem_c10d_decline { TANDEM_C10D_ONCE = 1, TANDEM_C10D_KIND = 2, TANDEM_C10D_GROUP = 3 };
+
+TANDEM_C10D_API int tandem_c10d_version(void);
+/* Takes the collectives from now on. torch.ops.tandem must be there. Returns 0 where torch refuses. A second call
+ * does nothing. Not thread-safe. */
+TANDEM_C10D_API int tandem_c10d_install(void);
+/* Leaves them to the process groups' backends, and forgets what was declined. */
+TANDEM_C10D_API void tandem_c10d_uninstall(void);
+/* The most bytes of a call of CUDA tensors that is taken. op: all_reduce, all_gather, reduce_scatter, all_to_all,
+ * broadcast, from 0 on; others are ignored. */
+TANDEM_C10D_API void tandem_c10d_set_limit(int op, uint64_t bytes);
+/* Declines the call that this thread is in: its kernel's failure is none then, and the backend runs the call.
+ * Returns 0 where the thread is in no such call. */
+TANDEM_C10D_API int tandem_c10d_decline(int how, const char* reason);
+/* Writes lines of "op, calls, bytes, reason" with tabs between; the reason is empty where Tandem has run the calls.
+ * Writes no more than `size` bytes, and returns the size of all. */
+TANDEM_C10D_API size_t tandem_c10d_tallies(char* text, size_t size);
+TANDEM_C10D_API void tandem_c10d_clear_tallies(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* TANDEM_CLIENT_TORCH_DISTRIBUTED_TORCH_DISTRIBUTED_H_ */

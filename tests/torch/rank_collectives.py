@@ -1,0 +1,272 @@
+"""A rank: eager collectives of torch.distributed, taken by Tandem behind install()."""
+
+from datetime import timedelta
+
+import tandem.torch
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from checks import CUDA, DEVICE, check, main
+
+TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8)
+MOVED = (*TYPES, torch.float64, torch.bool, torch.int8, torch.int16, torch.complex64, torch.complex128)
+
+
+def world():
+    return dist.get_world_size()
+
+
+def counted(taken, left=0):
+    """Checks the calls since the last check of this kind, and clears the counts."""
+    now = tandem.torch.report()
+    before = counted.before
+    counted.before = (now.seen, now.taken)
+    got = (now.taken - before[1], now.seen - now.taken - before[0] + before[1])
+    assert got == (taken, left), f"{got} taken and left, not {(taken, left)}:\n{now}"
+
+
+counted.before = (0, 0)
+
+
+def values(shape, dtype, rank=None):
+    """Small whole numbers of one rank, so that sums are exact in every type."""
+    torch.manual_seed(17 + (dist.get_rank() if rank is None else rank))
+    return torch.randint(0, 7, shape).to(dtype).to(DEVICE)
+
+
+def of_all(shape, dtype):
+    return [values(shape, dtype, rank) for rank in range(world())]
+
+
+def total(tensors):
+    whole = tensors[0].clone()
+    for one in tensors[1:]:
+        whole += one
+    return whole
+
+
+@check
+def test_sums_and_averages(name):
+    for dtype in TYPES:
+        for shape in ((1,), (5, 3), (2, 0), (3000,)):
+            x = values(shape, dtype)
+            dist.all_reduce(x)
+            assert torch.equal(x, total(of_all(shape, dtype))), (dtype, shape)
+        counted(3, 1)
+    if CUDA:
+        x = values((64,), torch.float32)
+        dist.all_reduce(x, dist.ReduceOp.AVG)
+        assert torch.equal(x, total(of_all((64,), torch.float32)) / world())
+        counted(1)
+    x = values((8,), torch.complex64)
+    dist.all_reduce(x)
+    assert torch.equal(x, total(of_all((8,), torch.complex64)))
+    counted(1)
+
+
+@check
+def test_what_tandem_has_no_sum_of_stays_with_the_backend(name):
+    x = values((8,), torch.float32)
+    dist.all_reduce(x, dist.ReduceOp.MAX)
+    assert torch.equal(x, torch.stack(of_all((8,), torch.float32)).max(0).values)
+    x = values((8,), torch.float64)
+    dist.all_reduce(x)
+    assert torch.equal(x, total(of_all((8,), torch.float64)))
+    counted(0, 2)
+    reasons = {row.reason for row in tandem.torch.report().rows}
+    assert "Tandem has no sums of Double" in reasons, reasons
+    assert "Tandem has run" in str(tandem.torch.report())
+
+
+@check
+def test_elements_that_are_moved_keep_their_bits(name):
+    for dtype in MOVED:
+        x, each = values((3, 4), dtype), of_all((3, 4), dtype)
+        into = torch.empty((3 * world(), 4), dtype=dtype, device=DEVICE)
+        dist.all_gather_into_tensor(into, x)
+        assert torch.equal(into, torch.cat(each)), dtype
+        parts = [torch.empty_like(x) for _ in range(world())]
+        dist.all_gather(parts, x)
+        assert all(torch.equal(got, want) for got, want in zip(parts, each, strict=True)), dtype
+        for root in range(world()):
+            y = x.clone()
+            dist.broadcast(y, root)
+            assert torch.equal(y, each[root]), (dtype, root)
+        counted(2 + world())
+    x = torch.tensor([float("nan"), -0.0, float("inf")], device=DEVICE).to(torch.bfloat16).repeat(4)
+    into = torch.empty(12 * world(), dtype=torch.bfloat16, device=DEVICE)
+    dist.all_gather_into_tensor(into, x)
+    assert torch.equal(into.view(torch.int16), x.view(torch.int16).repeat(world()))
+    counted(1)
+
+
+@check
+def test_scatters_and_exchanges(name):
+    n = world()
+    for dtype in TYPES:
+        wide = values((2 * n, 5), dtype)
+        out = torch.empty((2, 5), dtype=dtype, device=DEVICE)
+        dist.reduce_scatter_tensor(out, wide)
+        mine = slice(2 * dist.get_rank(), 2 * dist.get_rank() + 2)
+        assert torch.equal(out, total(of_all((2 * n, 5), dtype))[mine]), dtype
+        got = torch.empty_like(wide)
+        dist.all_to_all_single(got, wide)
+        assert torch.equal(got, torch.cat([one[mine] for one in of_all((2 * n, 5), dtype)])), dtype
+        counted(2)
+    got = torch.empty_like(wide)
+    dist.all_to_all_single(got, wide, [2] * n, [2] * n)  # another rank's splits may be uneven
+    assert torch.equal(got, torch.cat([one[mine] for one in of_all((2 * n, 5), dtype)]))
+    counted(0, 1)
+
+
+@check
+def test_tensors_in_other_orders_and_places(name):
+    x = values((4, 6), torch.float32).t()
+    dist.all_reduce(x)  # dense, in another order
+    assert torch.equal(x, total(of_all((4, 6), torch.float32)).t())
+    whole = torch.zeros(40, dtype=torch.bfloat16, device=DEVICE)
+    view = whole[3:20]  # at an odd address
+    view.copy_(values((17,), torch.bfloat16))
+    dist.all_reduce(view)
+    assert torch.equal(view, total(of_all((17,), torch.bfloat16)))
+    assert not whole[:3].any() and not whole[20:].any()
+    counted(2)
+    into = torch.zeros((world(), 6), device=DEVICE)
+    own = into[dist.get_rank()]
+    own.copy_(values((6,), torch.float32))
+    dist.all_gather_into_tensor(into, own)  # in place
+    assert torch.equal(into, torch.stack(of_all((6,), torch.float32)))
+    counted(1)
+
+
+@check
+def test_asynchronous_works(name):
+    tensors = [values((100 + i,), torch.float32) for i in range(20)]
+    works = [dist.all_reduce(x, async_op=True) for x in tensors]
+    for i, (x, work) in enumerate(zip(tensors, works, strict=True)):
+        work.wait()
+        assert torch.equal(x, total(of_all((100 + i,), torch.float32)))
+        assert work.is_completed() or CUDA
+    x = values((64,), torch.float32)
+    future = dist.all_reduce(x, async_op=True).get_future()
+    doubled = future.then(lambda done: done.value()[0] * 2)
+    doubled.wait()
+    assert torch.equal(doubled.value(), 2 * total(of_all((64,), torch.float32)))
+    counted(21)
+
+
+@check
+def test_functional_collectives(name):
+    x, group = values((4, 3), torch.float32), dist.group.WORLD
+    assert torch.equal(functional.all_reduce(x, "sum", group), total(of_all((4, 3), torch.float32)))
+    assert torch.equal(functional.all_gather_tensor(x, 0, group), torch.cat(of_all((4, 3), torch.float32)))
+    wide = values((2 * world(), 3), torch.float32)
+    mine = slice(2 * dist.get_rank(), 2 * dist.get_rank() + 2)
+    want = total(of_all((2 * world(), 3), torch.float32))[mine]
+    assert torch.equal(functional.reduce_scatter_tensor(wide, "sum", 0, group), want)
+    counted(3)
+
+
+@check
+def test_objects(name):
+    got = [None] * world()
+    dist.all_gather_object(got, {"rank": dist.get_rank(), "text": "x" * dist.get_rank()})
+    assert got == [{"rank": rank, "text": "x" * rank} for rank in range(world())]
+    told = ["from 0" if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(told, 0)
+    assert told == ["from 0"]
+    counted.before = (tandem.torch.report().seen, tandem.torch.report().taken)
+
+
+@check
+def test_subgroups_and_groups_made_again(name):
+    pairs = [dist.new_group([first, first + 1]) for first in range(0, world(), 2)]
+    pair = pairs[dist.get_rank() // 2]
+    x = values((5,), torch.float32)
+    dist.all_reduce(x, group=pair)
+    first = dist.get_rank() // 2 * 2
+    assert torch.equal(x, values((5,), torch.float32, first) + values((5,), torch.float32, first + 1))
+    counted(1)
+    for _ in range(20):
+        again = dist.new_group()
+        y = torch.ones(3, device=DEVICE)
+        dist.all_reduce(y, group=again)
+        assert torch.equal(y, torch.full((3,), float(world()), device=DEVICE))
+        dist.destroy_process_group(again)
+    counted(20)
+
+
+@check
+def test_ddp(name):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 50), torch.nn.Tanh(), torch.nn.Linear(50, 3)).to(DEVICE)
+    alone = torch.nn.Sequential(torch.nn.Linear(6, 50), torch.nn.Tanh(), torch.nn.Linear(50, 3)).to(DEVICE)
+    alone.load_state_dict(model.state_dict())
+    wrapped = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.0001)
+    for step in range(3):
+        batches = [torch.randn(4, 6, generator=torch.Generator().manual_seed(10 * step + r)).to(DEVICE) for r in range(world())]
+        wrapped.zero_grad()
+        wrapped(batches[dist.get_rank()]).square().mean().backward()
+        alone.zero_grad()
+        (sum(alone(batch).square().mean() for batch in batches) / world()).backward()
+        for got, want in zip(model.parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(got.grad, want.grad)
+    now = tandem.torch.report()
+    assert now.taken > counted.before[1], str(now)
+    counted.before = (now.seen, now.taken)
+
+
+@check
+def test_fsdp2(name):
+    from torch.distributed.fsdp import fully_shard
+
+    def make():
+        torch.manual_seed(0)
+        return torch.nn.Sequential(torch.nn.Linear(6, 32), torch.nn.Tanh(), torch.nn.Linear(32, 4)).to(DEVICE)
+
+    alone, model = make(), make()
+    for layer in model:
+        if isinstance(layer, torch.nn.Linear):
+            fully_shard(layer)
+    fully_shard(model)
+    batches = [torch.randn(4, 6, generator=torch.Generator().manual_seed(r)).to(DEVICE) for r in range(world())]
+    model(batches[dist.get_rank()]).square().mean().backward()
+    (sum(alone(batch).square().mean() for batch in batches) / world()).backward()
+    for got, want in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(got.grad.full_tensor(), want.grad)
+    now = tandem.torch.report()
+    assert now.taken > counted.before[1], str(now)
+    counted.before = (now.seen, now.taken)
+
+
+@check
+def test_a_group_that_tandem_does_not_serve(name):
+    tandem.torch.configure(runtime_dir="/nowhere")
+    lone = dist.new_group(timeout=timedelta(seconds=60))
+    try:
+        import warnings
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for _ in range(2):
+                x = values((5,), torch.float32)
+                dist.all_reduce(x, group=lone)
+                assert torch.equal(x, total(of_all((5,), torch.float32)))
+        counted(0, 2)
+    finally:
+        tandem.torch.configure(runtime_dir=None)
+        dist.destroy_process_group(lone)
+
+
+@check
+def test_uninstall(name):
+    tandem.torch.uninstall()
+    x = values((5,), torch.float32)
+    dist.all_reduce(x)
+    assert torch.equal(x, total(of_all((5,), torch.float32)))
+    counted(0)
+
+
+if __name__ == "__main__":
+    tandem.torch.install()
+    main()
