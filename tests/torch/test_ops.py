@@ -94,14 +94,6 @@ class Overlapped(Checks, unittest.TestCase):
     program = "rank_overlapped.py"
 
 
-class Collectives(Checks, unittest.TestCase):
-    program = "rank_collectives.py"
-
-
-class CollectivesOfFourRanks(Collectives):
-    world = 4
-
-
 class Installed(Checks, unittest.TestCase):
     program = "rank_install.py"
 
@@ -169,8 +161,6 @@ add_tests(
     Plans,
     PlansOfFourRanks,
     Overlapped,
-    Collectives,
-    CollectivesOfFourRanks,
     Installed,
     Memory,
     MemoryOfFourRanks,

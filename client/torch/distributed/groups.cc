@@ -47,6 +47,12 @@ void GroupState::DeclineAll(std::string reason) {
   all_declined_ = std::move(reason);
 }
 
+void GroupState::ForgetDeclined() {
+  const std::lock_guard lock(mutex_);
+  declined_.clear();
+  all_declined_.reset();
+}
+
 c10::Stream GroupState::SideStream(c10::Device device) {
   const std::lock_guard lock(mutex_);
   auto found = streams_.find(device.index());
@@ -78,10 +84,10 @@ std::shared_ptr<GroupState> StateOf(const c10::intrusive_ptr<::c10d::ProcessGrou
   return state;
 }
 
-void ForgetGroups() {
+void ForgetDeclined() {
   Groups& groups = TheGroups();
   const std::lock_guard lock(groups.mutex);
-  groups.states.clear();
+  for (const auto& [group, state] : groups.states) state->ForgetDeclined();
 }
 
 }  // namespace tandem::torch_distributed

@@ -38,6 +38,8 @@ class GroupState {
   bool Served(uint32_t kind) const;
   // No call of the group is tried again.
   void DeclineAll(std::string reason);
+  // Calls that were declined are tried again.
+  void ForgetDeclined();
 
   HostQueue& queue() { return *queue_; }
   // The stream of asynchronous collectives of a device's tensors.
@@ -58,7 +60,7 @@ class GroupState {
 
 // The group's state, made at its first call.
 std::shared_ptr<GroupState> StateOf(const c10::intrusive_ptr<::c10d::ProcessGroup>& group);
-// Forgets all states: what has been declined is tried again.
-void ForgetGroups();
+// What has been declined is tried again.
+void ForgetDeclined();
 
 }  // namespace tandem::torch_distributed

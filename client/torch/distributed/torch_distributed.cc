@@ -32,7 +32,7 @@ int tandem_c10d_install(void) {
 
 void tandem_c10d_uninstall(void) {
   TheLibraries().clear();
-  ForgetGroups();
+  ForgetDeclined();
 }
 
 void tandem_c10d_set_limit(int op, uint64_t bytes) {
