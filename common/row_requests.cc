@@ -60,9 +60,10 @@ Result<RowRequests> RowRequests::Make(std::span<const OpRequest> requests, int w
     return WrongField("op", std::string(OpName(first.op)) + " has no rows that could vary");
   }
   RowRequests made;
+  int64_t rows = 0;  // that the requests were made with
   for (const Operand& operand : first.operands) {
     if (operand.role == Role::kInput || operand.role == Role::kA) {
-      made.rows_ = operand.spec.shape.empty() ? 0 : operand.spec.shape[0];
+      rows = operand.spec.shape.empty() ? 0 : operand.spec.shape[0];
       const auto dims = static_cast<int>(operand.spec.shape.size());
       if (HasDim(first.op) && first.dim != 0 && first.dim != -dims)
         return WrongField("dim",
@@ -70,22 +71,22 @@ Result<RowRequests> RowRequests::Make(std::span<const OpRequest> requests, int w
       break;
     }
   }
-  if (made.rows_ < 1) return WrongField(ShapeField(0), "needs a first dimension of at least one row");
+  if (rows < 1) return WrongField(ShapeField(0), "needs a first dimension of at least one row");
   made.extents_.resize(first.operands.size());
   for (size_t slot = 0; slot < first.operands.size(); ++slot) {
     const Operand& operand = first.operands[slot];
     if (!ElementCount(operand.spec.shape).ok() || operand.spec.shape.empty() || !FollowsRows(operand))
       continue;
     const int64_t extent = operand.spec.shape[0];
-    if (extent < 1 || (extent % made.rows_ != 0 && made.rows_ % extent != 0)) {
+    if (extent < 1 || (extent % rows != 0 && rows % extent != 0)) {
       return WrongField(ShapeField(slot), "extent " + std::to_string(extent) + " is in no proportion to " +
-                                              std::to_string(made.rows_) + " rows");
+                                              std::to_string(rows) + " rows");
     }
     Extent& follows = made.extents_[slot];
-    if (extent >= made.rows_) {
-      follows = {extent / made.rows_, 1};
+    if (extent >= rows) {
+      follows = {extent / rows, 1};
     } else {
-      follows = {1, made.rows_ / extent};
+      follows = {1, rows / extent};
     }
     made.unit_ = std::lcm(made.unit_, follows.parts);
   }

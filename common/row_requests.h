@@ -25,22 +25,19 @@ class RowRequests {
 
   // Numbers of rows are multiples of it: the ranks' parts are equal.
   int64_t unit() const { return unit_; }
-  // The number of rows that the requests were made with.
-  int64_t rows() const { return rows_; }
   // All requests for `rows` rows, placed in the client, with max_rows 0. INVALID_ARGUMENT, field "rows":
   // negative, or no multiple of unit().
   Result<std::vector<OpRequest>> At(int64_t rows) const;
 
+ private:
   // The first extent of an operand: rows * times / parts; times 0: it does not follow the rows.
   struct Extent {
     int64_t times = 0, parts = 1;
   };
-  const std::vector<Extent>& extents() const { return extents_; }  // by slot
 
- private:
   std::vector<OpRequest> requests_;
   std::vector<Extent> extents_;  // by slot
-  int64_t rows_ = 0, unit_ = 1;
+  int64_t unit_ = 1;
 };
 
 // The request of a family (OpRequest::max_rows) with the shapes of its bound; any other request as it is. The

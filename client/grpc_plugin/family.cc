@@ -6,50 +6,17 @@
 namespace tandem::client {
 namespace {
 
-OpRequest RequestFrom(const v1::OpRequest& proto) {
-  OpRequest request;
-  request.op = static_cast<Op>(proto.op());
-  for (const v1::Operand& from : proto.operands()) {
-    Operand operand;
-    operand.role = static_cast<Role>(from.role());
-    operand.spec.dtype = static_cast<DType>(from.spec().dtype());
-    operand.spec.shape.assign(from.spec().shape().begin(), from.spec().shape().end());
-    operand.spec.strides.assign(from.spec().strides().begin(), from.spec().strides().end());
-    operand.symmetric = from.symmetric();
-    operand.alias_of = from.alias_of();
-    request.operands.push_back(std::move(operand));
-  }
-  request.dim = proto.dim();
-  request.reduce_op = static_cast<ReduceOp>(proto.reduce_op());
-  request.root = proto.root();
-  request.wire = static_cast<WireType>(proto.wire());
-  request.fast_accumulation = proto.fast_accumulation();
-  request.low_contention = proto.low_contention();
-  request.algorithm = static_cast<Algorithm>(proto.algorithm());
-  request.steps = proto.steps();
-  request.lanes = proto.lanes();
-  request.on_unfused = static_cast<OnUnfused>(proto.on_unfused());
-  request.restartable = proto.restartable();
-  request.placement = static_cast<PlanPlacement>(proto.placement());
-  request.norm_epsilon = proto.norm_epsilon();
-  request.max_rows = proto.max_rows();
-  return request;
-}
-
 Result<std::shared_ptr<const FamilyInfo>> FamilyFrom(const v1::Family& family, const v1::RowTable& rows,
                                                      int world_size) {
   const auto world = static_cast<size_t>(world_size);
   const auto pairs = static_cast<int>(world * world);
-  const bool alike = family.requests_size() == 1;
-  if (world_size < 1 || world_size > kMaxGpus || (!alike && family.requests_size() != world_size) ||
-      family.switch_links_size() != world_size || family.nvlinks_size() != pairs ||
-      family.peer_access_size() != pairs || rows.unit() < 1 || rows.ranges().empty()) {
+  if (world_size < 1 || world_size > kMaxGpus || family.switch_links_size() != world_size ||
+      family.nvlinks_size() != pairs || family.peer_access_size() != pairs || rows.unit() < 1 ||
+      rows.ranges().empty()) {
     return Internal("the daemon's answer about a family does not fit together");
   }
   auto info = std::make_shared<FamilyInfo>();
   info->members_version = family.members_version();
-  for (int rank = 0; rank < world_size; ++rank)
-    info->requests.push_back(RequestFrom(family.requests(alike ? 0 : rank)));
   plan::GroupContext& group = info->group;
   group.packet_kernels = family.packet_kernels();
   group.dense_packets = family.dense_packets();

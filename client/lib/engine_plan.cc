@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "client/lib/base/backoff.h"
+#include "client/lib/client_launch/plan_members.h"
 #include "client/lib/handles.h"
 #include "common/deadline.h"
 #include "common/digest.h"
@@ -46,7 +47,7 @@ Status EnginePlan::BeforeLaunch() {
 
 Status EnginePlan::Launch(StreamRef ref, std::span<const Binding> bindings,
                           const LaunchOptions& options) try {
-  TANDEM_RETURN_IF_ERROR(CheckOneShape(options));
+  if (options.rows != LaunchOptions::kBoundRows) return NotAFamily();
   TANDEM_RETURN_IF_ERROR(BeforeLaunch());
   TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, session().device());
   LaunchStreamStorage storage;
@@ -101,7 +102,7 @@ TANDEM_CATCH_TO_STATUS
 
 Result<uint64_t> EnginePlan::LaunchWithoutStream(std::span<const Binding> bindings,
                                                  const LaunchOptions& options) try {
-  TANDEM_RETURN_IF_ERROR(CheckOneShape(options));
+  if (options.rows != LaunchOptions::kBoundRows) return NotAFamily();
   TANDEM_RETURN_IF_ERROR(BeforeLaunch());
   DirectLaunch launch;
   launch.plan_id = info().plan_id;
@@ -269,7 +270,7 @@ Status EnginePlan::FillEntry(ClientDevice& device, std::span<const Binding> bind
     }
     if (!binding.ok() && status.ok()) status = OfSlot(i, binding.status());
   }
-  const std::optional<SlotOverlap::Pair> shared = FindOverlap(addresses);
+  const std::optional<SlotOverlap::Pair> shared = overlap_.Find(addresses);
   if (!shared.has_value()) return status;
   const auto second = static_cast<size_t>(shared->second);
   entry->bindings[second] = {};

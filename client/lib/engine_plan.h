@@ -15,6 +15,7 @@
 
 #include "client/lib/base/client_device.h"
 #include "client/lib/base/registrations.h"
+#include "client/lib/base/slot_overlap.h"
 #include "client/lib/plan_handle.h"
 #include "ipc/channel_layout.h"
 
@@ -25,7 +26,7 @@ class EnginePlan final : public PlanHandle {
  public:
   // `request`: this rank's, as the daemon has accepted it.
   EnginePlan(std::shared_ptr<GroupHandle> group, PlanInfo info, const OpRequest& request)
-      : PlanHandle(std::move(group), std::move(info), request) {}
+      : PlanHandle(std::move(group), std::move(info), request), overlap_(request) {}
   ~EnginePlan() override { ReleaseAtEnd(); }
 
   Status Launch(StreamRef stream, std::span<const Binding> bindings, const LaunchOptions& options) override;
@@ -63,6 +64,8 @@ class EnginePlan final : public PlanHandle {
   // The launches by gRPC whose outcome no call has returned, and whether this is one.
   std::vector<uint64_t> DirectLaunches();
   bool IsUnderWay(uint64_t launch);
+
+  const SlotOverlap overlap_;
 
   std::mutex direct_mutex_;
   std::map<uint64_t, Direct> direct_;  // launches by gRPC that nobody has waited for

@@ -38,7 +38,6 @@ PlanHandle::PlanHandle(std::shared_ptr<GroupHandle> group, PlanInfo info, const 
     : group_(std::move(group)),
       info_(std::move(info)),
       rules_(RulesOf(request)),
-      overlap_(request),
       state_(std::make_shared<ClientPlanState>(info_.plan_id, group_->state())) {}
 
 void PlanHandle::ReleaseAtEnd() {
@@ -49,12 +48,6 @@ void PlanHandle::ReleaseAtEnd() {
 }
 
 ClientSession& PlanHandle::session() const { return *group_->session(); }
-
-Status PlanHandle::CheckOneShape(const LaunchOptions& options) {
-  if (options.rows == LaunchOptions::kBoundRows) return Status::Ok();
-  return InvalidArgument("rows: the plan is of one shape; prepare a family for other numbers of rows")
-      .WithDetail({.reason = "NOT_A_FAMILY", .field = "rows", .started = false});
-}
 
 Status PlanHandle::CheckNotReleased() const { return state_->Released() ? HasBeenReleased() : Status::Ok(); }
 

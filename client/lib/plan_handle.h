@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "client/lib/base/control_api.h"
@@ -61,12 +60,6 @@ class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> 
   static Status CheckRoom(const Memory& memory, uint64_t offset, uint64_t needed);
   Status CheckDevice(const Memory& memory) const;
   Status CheckAlignment(size_t i, const std::byte* start) const;
-  // Two slots that a launch binds to the same memory and must not; nothing if all are apart.
-  // OK unless the launch asks for rows, which a plan of one shape has not.
-  static Status CheckOneShape(const LaunchOptions& options);
-  std::optional<SlotOverlap::Pair> FindOverlap(const SlotAddresses& addresses) const {
-    return overlap_.Find(addresses);
-  }
   static Status Overlaps(const SlotOverlap::Pair& pair);
   static Status NotBound();
   static Status NotSymmetric();
@@ -90,7 +83,6 @@ class PlanHandle : public Plan, public std::enable_shared_from_this<PlanHandle> 
   const std::shared_ptr<GroupHandle> group_;
   const PlanInfo info_;
   const std::vector<SlotRule> rules_;  // by slot
-  const SlotOverlap overlap_;
   const std::shared_ptr<ClientPlanState> state_;
 };
 

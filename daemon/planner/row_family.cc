@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <tuple>
 #include <utility>
 #include <variant>
 
@@ -100,6 +99,7 @@ class RangeFinder {
     std::vector<RowRange> ranges;
     const Structure* before = nullptr;
     for (const auto& [rows, known] : plans_) {
+      // 0 rows are a range of their own: their parts are empty, and prove nothing about other numbers.
       if (before != nullptr && *before == known.structure && rows > requests_.unit()) {
         ranges.back() = known.range;
       } else {
@@ -153,8 +153,8 @@ Result<RowTable> PlanRows(const RowRequests& requests, int64_t max_rows, const G
   TANDEM_ASSIGN_OR_RETURN(table.ranges, RangeFinder(requests, group).Find(max_rows));
   if (table.ranges.size() > kMaxRanges) return Internal("a family of more structures than a table has");
   for (const int64_t rows : RowsToProve(table)) {
-    Result<OperationPlan> member = MakeMember(table, requests, group, rows);
     TANDEM_ASSIGN_OR_RETURN(const std::vector<OpRequest> own, requests.At(rows));
+    Result<OperationPlan> member = MakeMember(table, own, group, rows);
     const Status proven =
         member.ok() ? CheckClientPlacement(*member, own, group.client_kernels) : member.status();
     if (!proven.ok())

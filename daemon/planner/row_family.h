@@ -7,7 +7,7 @@
 // Between two numbers of rows whose plans have one structure, everything in a program follows the rows: sizes
 // and offsets grow by whole elements, and parts by balanced or aligned cuts. A range has one structure. Its
 // plans are proven where these cuts change: at both ends, beside them, and around multiples of the sizes that
-// tiles and cuts have. row_family_test.cc compares 10^4 members with plans made for their shape.
+// tiles and cuts have. planner_rows_test.cc compares 10^4 members with plans made for their shape.
 #pragma once
 
 #include <cstdint>

@@ -66,10 +66,10 @@ struct ChannelInfo {
   UniqueFd ring, words;
 };
 
-// A family: what this rank needs to make the plan of any number of rows (plan::MakeMember).
+// A family: what this rank needs beside its request to make the plan of any number of rows (see
+// plan::MakeMember).
 struct FamilyInfo {
-  uint32_t members_version = 0;     // plan::kMembersVersion of the daemon's build
-  std::vector<OpRequest> requests;  // by rank, with the shapes of the bound
+  uint32_t members_version = 0;  // plan::kMembersVersion of the daemon's build
   plan::GroupContext group;
   plan::RowTable table;
 };

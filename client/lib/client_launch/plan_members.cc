@@ -2,6 +2,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "daemon/planner/members/member.h"
 
@@ -13,11 +14,16 @@ constexpr size_t kMaxMembers = 512;
 
 }  // namespace
 
+Status NotAFamily() {
+  return InvalidArgument("rows: the plan is of one shape; prepare a family for other numbers of rows")
+      .WithDetail({.reason = "NOT_A_FAMILY", .field = "rows", .started = false});
+}
+
 Result<std::unique_ptr<PlanMembers>> PlanMembers::Make(const ClientPlacementInfo& info,
                                                        const OpRequest& request, ClientQueue& queue,
                                                        const ClientLaunchMemory& memory,
                                                        std::shared_ptr<void> keep) {
-  std::unique_ptr<PlanMembers> made(new PlanMembers(queue, memory, info.program.rank, std::move(keep)));
+  std::unique_ptr<PlanMembers> made(new PlanMembers(queue, memory, info.program, std::move(keep)));
   TANDEM_ASSIGN_OR_RETURN(made->bound_, made->MakeMember(info.program, request));
   if (info.family == nullptr) return made;
   if (info.family->members_version != plan::kMembersVersion) {
@@ -27,8 +33,7 @@ Result<std::unique_ptr<PlanMembers>> PlanMembers::Make(const ClientPlacementInfo
         .WithDetail({.reason = "MEMBERS_VERSION", .field = "max_rows"});
   }
   made->family_ = info.family;
-  TANDEM_ASSIGN_OR_RETURN(made->row_requests_,
-                          RowRequests::Make(made->family_->requests, info.program.world_size));
+  TANDEM_ASSIGN_OR_RETURN(made->row_requests_, RowRequests::Make({&request, 1}, info.program.world_size));
   made->bound_->rows = made->family_->table.max_rows;
   // What launches need is loaded before the first of them, which may be in a capture: each range's kernels.
   int64_t first = 0;
@@ -54,11 +59,13 @@ Result<std::shared_ptr<PlanMember>> PlanMembers::MakeMember(const plan::RankProg
 }
 
 Result<std::shared_ptr<PlanMember>> PlanMembers::MakeMember(int64_t rows) const {
+  // The table says first what is wrong with the number.
+  TANDEM_RETURN_IF_ERROR(family_->table.Find(rows).status());
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<OpRequest> own, row_requests_->At(rows));
+  const std::vector<OpRequest> requests(world_size_, own[0]);
   TANDEM_ASSIGN_OR_RETURN(const plan::OperationPlan plan,
-                          plan::MakeMember(family_->table, *row_requests_, family_->group, rows));
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<OpRequest> requests, row_requests_->At(rows));
-  const auto rank = static_cast<size_t>(rank_);
-  TANDEM_ASSIGN_OR_RETURN(auto member, MakeMember(plan.programs[rank], requests[rank]));
+                          plan::MakeMember(family_->table, requests, family_->group, rows));
+  TANDEM_ASSIGN_OR_RETURN(auto member, MakeMember(plan.programs[rank_], own[0]));
   member->rows = rows;
   return member;
 }
@@ -66,12 +73,8 @@ Result<std::shared_ptr<PlanMember>> PlanMembers::MakeMember(int64_t rows) const 
 Result<std::shared_ptr<const PlanMember>> PlanMembers::Find(int64_t rows) {
   using Found = Result<std::shared_ptr<const PlanMember>>;
   if (rows == LaunchOptions::kBoundRows) return Found(bound_);
-  if (family_ == nullptr) {
-    return InvalidArgument("rows: the plan is of one shape; prepare a family for other numbers of rows")
-        .WithDetail({.reason = "NOT_A_FAMILY", .field = "rows", .started = false});
-  }
+  if (family_ == nullptr) return NotAFamily();
   if (rows == bound_->rows) return Found(bound_);
-  TANDEM_RETURN_IF_ERROR(family_->table.Find(rows).status());
   std::lock_guard lock(mutex_);
   if (const auto known = by_rows_.find(rows); known != by_rows_.end()) {
     latest_.splice(latest_.begin(), latest_, known->second);

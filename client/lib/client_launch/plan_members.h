@@ -1,8 +1,8 @@
 // File: plan_members.h
 //
 // `PlanMembers`: the work of a plan's launches by their number of rows. A plan of one shape has one member. A
-// family's are made when they are first launched: from the family's table and requests, without a call of
-// another process, and alike on all ranks.
+// family's are made when they are first launched: from the family's table and this rank's request, without a
+// call of another process, and alike on all ranks.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +33,9 @@ struct PlanMember {
   std::shared_ptr<void> keep;  // the memory that the work uses, and the group
 };
 
+// INVALID_ARGUMENT, reason NOT_A_FAMILY: a launch of a plan of one shape asks for rows.
+Status NotAFamily();
+
 // Thread-safe.
 class PlanMembers {
  public:
@@ -48,18 +51,23 @@ class PlanMembers {
   Result<std::shared_ptr<const PlanMember>> Find(int64_t rows);
 
  private:
-  PlanMembers(ClientQueue& queue, const ClientLaunchMemory& memory, int rank, std::shared_ptr<void> keep)
-      : queue_(queue), memory_(memory), rank_(rank), keep_(std::move(keep)) {}
+  PlanMembers(ClientQueue& queue, const ClientLaunchMemory& memory, const plan::RankProgram& bound,
+              std::shared_ptr<void> keep)
+      : queue_(queue),
+        memory_(memory),
+        rank_(static_cast<size_t>(bound.rank)),
+        world_size_(static_cast<size_t>(bound.world_size)),
+        keep_(std::move(keep)) {}
   Result<std::shared_ptr<PlanMember>> MakeMember(const plan::RankProgram& program,
                                                  const OpRequest& request) const;
   Result<std::shared_ptr<PlanMember>> MakeMember(int64_t rows) const;
 
   ClientQueue& queue_;
   const ClientLaunchMemory memory_;
-  const int rank_;
+  const size_t rank_, world_size_;
   const std::shared_ptr<void> keep_;
   std::shared_ptr<const FamilyInfo> family_;  // null: of one shape
-  std::optional<RowRequests> row_requests_;   // of a family
+  std::optional<RowRequests> row_requests_;   // of a family: this rank's, with which the others' agree
   std::shared_ptr<PlanMember> bound_;
 
   std::mutex mutex_;

@@ -1,8 +1,5 @@
 #include "daemon/control/plans/family_messages.h"
 
-#include <algorithm>
-
-#include "daemon/control/base/validate.h"
 #include "daemon/planner/members/member.h"
 
 namespace tandem::daemon {
@@ -20,12 +17,8 @@ void FillRows(const plan::RowTable& from, v1::RowTable* rows) {
   }
 }
 
-void FillFamily(std::span<const OpRequest> requests, const plan::GroupContext& group, v1::Family* family) {
+void FillFamily(const plan::GroupContext& group, v1::Family* family) {
   family->set_members_version(plan::kMembersVersion);
-  const bool alike = std::all_of(requests.begin(), requests.end(),
-                                 [&](const OpRequest& request) { return request == requests[0]; });
-  for (const OpRequest& request : alike ? requests.first(1) : requests)
-    *family->add_requests() = OpRequestToProto(request);
   family->set_packet_kernels(group.packet_kernels);
   family->set_dense_packets(group.dense_packets);
   family->set_fused_kernels(group.fused_kernels);

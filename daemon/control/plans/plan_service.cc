@@ -196,7 +196,7 @@ Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group, Prep
     draft.client = std::make_shared<PlanRecord::InClient>(group.world(), draft.context);
     if (draft.requests[0].max_rows > 0) {
       v1::Family family;
-      FillFamily(draft.requests, context, &family);
+      FillFamily(context, &family);
       draft.client->family = family.SerializeAsString();
       draft.kept_bytes += draft.client->family.size();
     }

@@ -2,7 +2,6 @@
 
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "daemon/planner/families/build.h"
 #include "daemon/planner/forms/client_form.h"
@@ -30,11 +29,10 @@ Result<OperationPlan> MakeBy(const RowRange& range, const Problem& problem) {
 
 }  // namespace
 
-Result<OperationPlan> MakeMember(const RowTable& table, const RowRequests& requests,
+Result<OperationPlan> MakeMember(const RowTable& table, std::span<const OpRequest> requests,
                                  const GroupContext& group, int64_t rows) {
   TANDEM_ASSIGN_OR_RETURN(const RowRange* const range, table.Find(rows));
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<OpRequest> own, requests.At(rows));
-  TANDEM_ASSIGN_OR_RETURN(const Problem problem, MakeProblem(own, group));
+  TANDEM_ASSIGN_OR_RETURN(const Problem problem, MakeProblem(requests, group));
   Result<OperationPlan> plan = MakeBy(*range, problem);
   for (const RowRange& other : table.ranges) {
     if (plan.ok()) break;

@@ -1,14 +1,15 @@
 // File: member.h
 //
 // A family's member: the plan for one number of rows. Every rank makes it by itself, from the family's table
-// and requests, and all ranks get the same.
+// and its own request, and all ranks get the same.
 #pragma once
 
 #include <cstdint>
+#include <span>
 
-#include "common/row_requests.h"
 #include "daemon/planner/types/operation_plan.h"
 #include "daemon/planner/types/row_table.h"
+#include "tandem/op_request.h"
 #include "tandem/status.h"
 
 namespace tandem::plan {
@@ -18,9 +19,9 @@ namespace tandem::plan {
 inline constexpr uint32_t kMembersVersion = 1;
 
 // The plan for `rows` rows, placed in the client: by its range's algorithm, or by the first other one of the
-// table that can run it. The errors of RowTable::Find; FAILED_PRECONDITION: none can. Its reasons and
-// predictions are left out.
-Result<OperationPlan> MakeMember(const RowTable& table, const RowRequests& requests,
+// table that can run it. `requests`: by rank, for `rows` rows (RowRequests::At). Reasons and predictions are
+// left out. The errors of RowTable::Find; FAILED_PRECONDITION: no algorithm of the table can run it.
+Result<OperationPlan> MakeMember(const RowTable& table, std::span<const OpRequest> requests,
                                  const GroupContext& group, int64_t rows);
 
 }  // namespace tandem::plan

@@ -79,6 +79,13 @@ std::string Listing(const OperationPlan& plan) {
   return text;
 }
 
+// The member of `rows` rows, as a rank makes it.
+Result<OperationPlan> MemberOf(const RowTable& table, const RowRequests& requests, const GroupContext& group,
+                               int64_t rows) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<OpRequest> own, requests.At(rows));
+  return MakeMember(table, own, group, rows);
+}
+
 class Rows : public testing::TestWithParam<int> {};
 
 TEST_P(Rows, MembersArePlansOfTheirShape) {
@@ -94,13 +101,13 @@ TEST_P(Rows, MembersArePlansOfTheirShape) {
       ASSERT_TRUE(table.ok()) << OpName(request.op) << ": " << table.status().ToString();
       const std::string where = Text(OpName(request.op), "\n", ListRows(*table));
       std::uniform_real_distribution<double> exponent(0, std::log2(static_cast<double>(bound)));
-      for (int i = 0; i < 100; ++i) {
+      for (int i = 0; i < 250; ++i) {
         const auto drawn = static_cast<int64_t>(std::exp2(exponent(random)));
         const int64_t rows = drawn / requests->unit() * requests->unit();
         const auto own = requests->At(rows);
         ASSERT_TRUE(own.ok());
         ++members;
-        const auto member = MakeMember(*table, *requests, group, rows);
+        const auto member = MakeMember(*table, *own, group, rows);
         ASSERT_TRUE(member.ok()) << rows << " rows of " << where << member.status().ToString();
         auto alone = MakePlan(*own, group);
         ASSERT_TRUE(alone.ok()) << rows << " rows of " << where << alone.status().ToString();
@@ -133,8 +140,8 @@ TEST_P(Rows, MembersTakeTurns) {
     const std::vector<int64_t> rows = RowsToProve(*table);
     for (size_t i = 0; i + 1 < rows.size(); i += 3) {
       const int64_t other = rows[rows.size() - 1 - i];
-      const auto p = MakeMember(*table, *requests, group, rows[i]);
-      const auto q = MakeMember(*table, *requests, group, other);
+      const auto p = MemberOf(*table, *requests, group, rows[i]);
+      const auto q = MemberOf(*table, *requests, group, other);
       ASSERT_TRUE(p.ok() && q.ok());
       const auto p_sizes = ContextOf(*requests->At(rows[i])), q_sizes = ContextOf(*requests->At(other));
       const Status proven = VerifyPair(p->programs, *p_sizes, q->programs, *q_sizes, {.in_client = true});
@@ -154,8 +161,8 @@ TEST_P(Rows, ARankWithOneRowLessIsFound) {
     const auto table = PlanRows(*requests, 64 * requests->unit(), group);
     ASSERT_TRUE(table.ok()) << table.status().ToString();
     const int64_t rows = 48 * requests->unit();
-    auto whole = MakeMember(*table, *requests, group, rows);
-    const auto less = MakeMember(*table, *requests, group, rows - requests->unit());
+    auto whole = MemberOf(*table, *requests, group, rows);
+    const auto less = MemberOf(*table, *requests, group, rows - requests->unit());
     ASSERT_TRUE(whole.ok() && less.ok());
     EXPECT_NE(Listing(*whole), Listing(*less)) << OpName(request.op);
     // The launch binds this rank's smaller operands.
@@ -213,7 +220,7 @@ TEST(RowTable, RangesJoin) {
   // An end that is one row too far: the member takes what can run there.
   RowTable wrong = *table;
   wrong.ranges[1].last = wrong.max_rows - 1;
-  const auto member = MakeMember(wrong, *requests, CudaClients(2), (4 << 20) + 4096);
+  const auto member = MemberOf(wrong, *requests, CudaClients(2), (4 << 20) + 4096);
   ASSERT_TRUE(member.ok()) << member.status().ToString();
   EXPECT_TRUE(CheckClientPlacement(*member, *requests->At((4 << 20) + 4096), ClientKernels::kFused).ok());
 }
