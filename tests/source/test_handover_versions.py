@@ -1,7 +1,9 @@
-"""A changed format of what a tandemd takes over from an earlier build is looked at: ipc/handover_versions.cc has its version.
+"""A changed format of what a tandemd takes over from an earlier build is looked at: ipc/handover_versions.cc has its version. So
+are the sources from which ranks make a family's programs by themselves: daemon/planner/members/member.h has their version.
 
 The digests of handover_versions.json leave out comments and spaces. Where one differs, decide: would a side of the last version
-misunderstand what the other writes? Then raise that version. Record the digests either way: test_handover_versions.py --record.
+misunderstand what the other writes, or a rank of the last version make another program? Then raise that version. Record the digests
+either way: test_handover_versions.py --record.
 """
 
 import hashlib
@@ -33,6 +35,25 @@ FILES = {
         "ipc/verdict_page.h",
     ),
 }
+MEMBERS = "daemon/planner/members/member.h"
+
+
+def sources(folder):
+    names = sorted(os.listdir(os.path.join(ROOT, folder)))
+    return tuple(f"{folder}/{name}" for name in names if name.endswith((".cc", ".h")))
+
+
+# A member's programs, from the table and the request on. CollectiveSteps are expanded by program/kernel_phases.cc.
+FILES["members"] = (
+    *sources("daemon/planner/problem"),
+    *sources("daemon/planner/forms"),
+    *sources("daemon/planner/families"),
+    *sources("daemon/planner/members"),
+    "daemon/planner/types/row_table.cc",
+    "common/row_requests.cc",
+    "program/kernel_phases.cc",
+    *FILES["program"],
+)
 
 
 def read(path):
@@ -46,7 +67,14 @@ def digest(text):
 
 def versions():
     text = re.search(r'"tandem-handover ([^"]*)"', read("ipc/handover_versions.cc")).group(1)
-    return {name: int(number) for name, number in (word.split("=") for word in text.split())}
+    found = {name: int(number) for name, number in (word.split("=") for word in text.split())}
+    found["members"] = int(re.search(r"kMembersVersion = (\d+);", read(MEMBERS)).group(1))
+    return found
+
+
+def place(name):
+    """Where this version stands."""
+    return MEMBERS if name == "members" else "ipc/handover_versions.cc"
 
 
 def current():
@@ -64,9 +92,10 @@ class HandoverVersions(unittest.TestCase):
         now = current()
         self.assertEqual(set(versions()), set(recorded))
         for name, found in now.items():
-            changed = [path for path, sum in found["files"].items() if recorded[name]["files"].get(path) != sum]
+            changed = set(found["files"].items()) ^ set(recorded[name]["files"].items())
+            changed = sorted({path for path, _ in changed})
             with self.subTest(version=name):
-                self.assertEqual(changed, [], f"raise {name} in ipc/handover_versions.cc if need be, then --record")
+                self.assertEqual(changed, [], f"raise {name} in {place(name)} if need be, then --record")
                 self.assertEqual(found["version"], recorded[name]["version"], f"{name} has been raised: --record")
 
     def test_comments_and_spaces_do_not_count(self):
