@@ -123,6 +123,8 @@ void AddExplain(CLI::App& app, CommandLine& line) {
   sub->add_option("--steps", explain.steps,
                   "Steps of the ring, a multiple of the world size; 0: the planner's choice");
   sub->add_option("--lanes", explain.lanes, "Lanes of ring and pipeline; 0: the planner's choice");
+  sub->add_option("--max-rows", explain.max_rows,
+                  "A family: one plan for 0 to this many rows, the first extent of the input or of A");
   sub->add_flag("--b-rows", explain.b_rows,
                 "B's rows are contiguous; else its columns, as of a linear layer's weights");
   sub->add_flag("--symmetric", explain.symmetric, "The operands are symmetric tensors");

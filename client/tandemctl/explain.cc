@@ -8,6 +8,7 @@
 #include "client/tandemctl/names.h"
 #include "client/tandemctl/table.h"
 #include "client/tandemctl/views.h"
+#include "common/row_requests.h"
 #include "daemon/planner/cost/cost_model.h"
 #include "daemon/topology/topology_file.h"
 #include "program/verifier/verifier.h"
@@ -152,7 +153,35 @@ Result<OpRequest> MakeRequest(const ExplainOptions& options, int rank) {
     case Op::kBarrier:
     case Op::kEmpty: break;
   }
-  return request;
+  request.max_rows = options.max_rows;
+  return AtBound(request, options.world);
+}
+
+// A family's algorithms by rows.
+std::string RowsText(const plan::RowTable& rows) {
+  Table table({">rows", "algorithm", ">predicted at the end", "why"});
+  int64_t first = 0;
+  for (const plan::RowRange& range : rows.ranges) {
+    const std::string numbers =
+        std::to_string(first) + (first == range.last ? "" : " - " + std::to_string(range.last));
+    table.Add(
+        {numbers, std::string(AlgorithmName(range.algorithm)), Micros(range.predicted_us), range.reason});
+    first = range.last + rows.unit;
+  }
+  return table.Text();
+}
+
+nlohmann::ordered_json RowsJson(const plan::RowTable& rows) {
+  nlohmann::ordered_json json{
+      {"max_rows", rows.max_rows}, {"unit", rows.unit}, {"ranges", nlohmann::ordered_json::array()}};
+  for (const plan::RowRange& range : rows.ranges) {
+    json["ranges"].push_back({{"last", range.last},
+                              {"algorithm", std::string(AlgorithmName(range.algorithm))},
+                              {"collective", std::string(AlgorithmName(range.collective))},
+                              {"reason", range.reason},
+                              {"predicted_us", range.predicted_us}});
+  }
+  return json;
 }
 
 }  // namespace
@@ -234,6 +263,7 @@ std::string ExplanationText(const Explanation& explanation, const ExplainOptions
   line("predicted", PredictedText(plan.predicted_us, explanation.prediction_model));
   for (const std::string& warning : plan.warnings) line("warning", warning);
   line("verified", "no deadlock, no race, in bounds, closed");
+  if (plan.rows.max_rows > 0) text += "\n" + RowsText(plan.rows);
   if (!plan.refused.empty()) {
     Table table({"not chosen", ">predicted", "why not"});
     for (const auto& refused : plan.refused) {
@@ -281,6 +311,7 @@ std::string ExplanationJson(const Explanation& explanation, const ExplainOptions
                                {"reason", refused.reason},
                                {"predicted_us", refused.predicted_us}});
   }
+  if (plan.rows.max_rows > 0) json["rows"] = RowsJson(plan.rows);
   if (options.program != -1) {
     json["programs"] = nlohmann::ordered_json::array();
     for (const auto& program : plan.programs) {

@@ -4,6 +4,7 @@
 // this algorithm, why not the others, and the programs.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct ExplainOptions {
   int root = 0;
   int steps = 0;
   int lanes = 0;
+  int64_t max_rows = 0;  // not 0: a family up to this number of rows, whatever the rows of `shape`
   // B's rows are contiguous; else its columns, as of the weights [N, K] of a linear layer.
   bool b_rows = false;
   bool symmetric = false;          // the operands are symmetric tensors

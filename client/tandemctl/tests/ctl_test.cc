@@ -4,6 +4,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "client/tandemctl/explain.h"
@@ -275,6 +276,37 @@ TEST(ExplainTest, PlacementIsExplained) {
   EXPECT_THAT(ExplanationText(*Explain(options), options), HasSubstr("host backend; the client cannot run"));
   options.placement = "gpu";
   EXPECT_EQ(Explain(options).status().code(), Code::kInvalidArgument);
+}
+
+TEST(ExplainTest, AFamilysRowsAreExplained) {
+  ExplainOptions options;
+  options.shape = "8x1024";
+  options.max_rows = 4096;
+  const auto family = Explain(options);
+  ASSERT_TRUE(family.ok()) << family.status().ToString();
+  const std::string text = ExplanationText(*family, options);
+  EXPECT_THAT(text, HasSubstr("all_reduce bf16[4096, 1024]")) << "the rest is of the bound";
+  EXPECT_THAT(text, testing::ContainsRegex("rows +algorithm +predicted at the end +why\n +0 "));
+  EXPECT_THAT(text, testing::ContainsRegex(" - 4096  two_shot "));
+  const auto json = nlohmann::json::parse(ExplanationJson(*family, options));
+  EXPECT_EQ(json["rows"]["max_rows"], 4096);
+  EXPECT_EQ(json["rows"]["unit"], 1);
+  const auto& ranges = json["rows"]["ranges"];
+  ASSERT_EQ(ranges.size(), family->plan.rows.ranges.size());
+  EXPECT_EQ(ranges.front()["last"], 0);
+  EXPECT_EQ(ranges.back()["last"], 4096);
+  EXPECT_EQ(ranges.back()["algorithm"], json["algorithm"]);
+  EXPECT_EQ(ranges.back()["predicted_us"], json["predicted_us"]);
+  for (const auto& [op, rows, field] :
+       {std::tuple{"barrier", int64_t{8}, "op"}, std::tuple{"all_to_all", int64_t{6}, "max_rows"},
+        std::tuple{"all_reduce", int64_t{-1}, "max_rows"}}) {
+    options.op = op;
+    options.max_rows = rows;
+    EXPECT_EQ(Explain(options).status().detail().field, field) << op;
+  }
+  options = {};
+  options.shape = "8x1024";
+  EXPECT_FALSE(nlohmann::json::parse(ExplanationJson(*Explain(options), options)).contains("rows"));
 }
 
 TEST(JsonTest, IntegersAreNumbersWhereADoubleHoldsThem) {
