@@ -85,6 +85,26 @@ TEST_F(RenewalTest, TheNextFailureStallsItAgainAndAnOlderReportDoesNot) {
   EXPECT_EQ(control->Snapshot().groups_stalled_total, 2u);
 }
 
+// The report waits for the other ranks' reports while the ranks renew. In whichever order these calls meet, the
+// group is as the renewal has left it.
+TEST_F(RenewalTest, AReportThatARenewalOvertakesStallsNothing) {
+  Begin();
+  PlanAll("ar");
+  constexpr uint64_t kRounds = 20;
+  uint64_t number = 5;
+  for (uint64_t round = 0; round < kRounds; ++round) {
+    auto report = std::async(std::launch::async, [&, launch = number] {
+      return Report(0, launch, 1, DeadlineExceeded("it waited for rank 1"), 0, /*renewals=*/round);
+    });
+    const auto renewed = RenewAll(number, number);
+    EXPECT_TRUE(report.get().ok()) << "round " << round;
+    ASSERT_TRUE(renewed.ok()) << "round " << round << ": " << renewed.status().ToString();
+    number = *renewed;
+    for (int rank = 0; rank < kWorld; ++rank) ASSERT_EQ(PageOf(rank).AbortFrom(), 0u) << "round " << round;
+    ASSERT_EQ(control->SnapshotGroups().at(0).state_reason, "") << "round " << round;
+  }
+}
+
 TEST_F(RenewalTest, AGroupThatHasNotFailedIsRenewedToo) {
   Begin();
   PlanAll("ar");
