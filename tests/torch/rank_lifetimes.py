@@ -110,6 +110,29 @@ def test_a_launch_that_is_broken_off_keeps_its_memory(name):
 
 
 @check
+def test_a_family_that_is_dropped_ends_launches_that_were_broken_off(name):
+    tandem.torch.detach(name)
+    before = tandem.torch.configure()
+    tandem.torch.configure(placement="client", families="all")
+    try:
+        plans = tandem.torch.attach(name).plans
+        OPS.all_reduce(torch.ones(4, 8), "sum", name)
+        members = plans.prepared()
+        assert [one.rows for one in members] == [4], members
+        if rank() == 0:
+            broken_off("launch", lambda: OPS.all_reduce(torch.ones(4, 8), "sum", name))
+            assert members[0]._kept
+        reach("a family's launch broken off")
+        if rank() != 0:
+            OPS.all_reduce(torch.ones(4, 8), "sum", name)
+        plans.drop()
+        assert not members[0]._kept
+    finally:
+        tandem.torch.configure(placement=before.placement, families=before.families)
+        tandem.torch.detach(name)
+
+
+@check
 def test_a_symmetric_output_outlives_a_call_that_is_broken_off(name):
     tensor = tandem.torch.empty(64)
     OPS.all_reduce.out(torch.ones(64), "sum", name, out=tensor)

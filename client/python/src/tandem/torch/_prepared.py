@@ -181,8 +181,11 @@ class Prepared:
         library.raise_status(library.launch_cuda_pointers_with_options(self.plan._open(), stream, pointers, self._count, options))
 
     def close(self) -> None:
-        """Releases the plan after its launches. A plan in a CUDA graph lives as long as the graph. A family goes on."""
+        """Releases the plan after its launches. A plan in a CUDA graph lives as long as the graph. A family goes on, and a launch
+        of it whose call was broken off ends before its memory goes."""
         if self.rows >= 0:
+            if self._kept:
+                self._end_broken_off()
             return
         # A launch by the kernels may have been captured.
         if self._captured or (self.numbers and self._on_cuda):
