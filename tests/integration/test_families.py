@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import unittest
 
 from harness import TandemTest, everybody, needs_gpus
 
@@ -185,6 +186,4 @@ class Families(TandemTest):
 
 
 if __name__ == "__main__":
-    import unittest
-
     unittest.main()
