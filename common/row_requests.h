@@ -17,10 +17,10 @@ namespace tandem {
 // A value: any thread may use it.
 class RowRequests {
  public:
-  // `requests`: of all ranks, or of one that stands for all, for some number of rows of at least one. Row-wise
-  // scales need two or more, since one element is a scale of the whole tensor. INVALID_ARGUMENT names the
-  // field: an operation without rows, a dimension that is not the first, operands whose rows are not in
-  // proportion.
+  // `requests`: of all ranks, or of one that stands for all, for some number of rows of at least one.
+  // Row-wise scales need two or more, since one element is a scale of the whole tensor. INVALID_ARGUMENT
+  // names the field: an operation without rows, a dimension that is not the first, operands whose rows are
+  // not in proportion.
   static Result<RowRequests> Make(std::span<const OpRequest> requests, int world_size);
 
   // Numbers of rows are multiples of it: the ranks' parts are equal.

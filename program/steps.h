@@ -61,9 +61,9 @@ struct Copy {
   bool copy_engine = true;  // false: by SMs
 };
 
-// C = alpha * (scale_a * A) (scale_b * B) (+ C) (+ bias) (* result_scale), accumulated in fp32, rounded once
-// to C's dtype. A is [..., M, K] (leading dimensions are folded into rows), B is [K, N], C is [..., M, N];
-// any strides.
+// C = alpha * (scale_a * A) (scale_b * B) (+ C) (+ bias) (* result_scale). It is accumulated in fp32 and
+// rounded once to C's dtype. A is [..., M, K], B is [K, N], C is [..., M, N], with any strides. Leading
+// dimensions are folded into rows.
 template <class Place>
 struct Matmul {
   StridedView<Place> a, b, c;
@@ -72,10 +72,10 @@ struct Matmul {
   bool has_scale_a = false, has_scale_b = false, has_bias = false, has_result_scale = false;
   StridedView<Place> scale_a;  // one element, or A's leading extents (row-wise)
   StridedView<Place> scale_b;  // one element, or N elements
-  // By blocks of kScaleBlock elements of K, the last of which may be shorter: the sum over blocks b of
-  // scale_a[row, b] * scale_b[b, column] * (A·B within the block). scale_a is [..., M, blocks]. scale_b is
-  // [blocks, N], or [blocks, n]: column j has factor (first_column + j) / kScaleBlock, and n factors reach
-  // the last column.
+  // Scales by blocks of kScaleBlock elements of K; the last block may be shorter. The product is the sum over
+  // blocks b of scale_a[row, b] * scale_b[b, column] * (A·B within the block).
+  // scale_a is [..., M, blocks]. scale_b is [blocks, N], a factor a column; or [blocks, n], n < N. Then
+  // column j has factor (first_column + j) / kScaleBlock, and n factors reach the last column.
   bool block_scales = false;
   int32_t first_column = 0;
   StridedView<Place> bias;          // N elements
@@ -87,24 +87,25 @@ struct Matmul {
   int chunk_pivot = 0;
 };
 
-// dst = scale * (sources[0] + sources[1] + …), in this order, fp32 accumulators, one rounding to dst's dtype.
-// Sources may have another dtype than dst (wire type); equal extents.
+// dst = scale * (sources[0] + sources[1] + …), in this order. It is accumulated in fp32 and rounded once to
+// dst's dtype. Extents are equal. Sources may have another dtype than dst, the wire type.
 template <class Place>
 struct Reduce {
   std::vector<StridedView<Place>> sources;
   StridedView<Place> dst;
   float scale = 1.0f;
-  // Then, once for the sum and before the rounding: dst = (dst + bias) * result_scale, the order of a
-  // matmul's own epilogue.
+  // Before the rounding the sum becomes (sum + bias) * result_scale, in the order of a matmul's own epilogue.
   bool has_bias = false, has_result_scale = false;
   StridedView<Place> bias;  // extents of dst's last dimension
   StridedView<Place> result_scale;
 };
 
-// RMSNorm over the last dimension; see Role::kNormWeight. residual_out = sum + residual, rounded; out =
-// residual_out / sqrt(mean of its squares + epsilon) * weight, by fp32 from the rounded values, rounded once.
-// Without a residual the sum takes the place of residual_out. All are contiguous, of one dtype; out may be
-// sum, and residual_out residual.
+// RMSNorm over the last dimension; see Role::kNormWeight:
+//   residual_out = sum + residual, rounded;
+//   out = residual_out / sqrt(mean of its squares + epsilon) * weight.
+// out is computed in fp32 from the rounded residual_out, and rounded once. Without a residual the sum takes
+// the place of residual_out. All are contiguous, of one dtype. out may be the memory of sum, residual_out
+// that of residual.
 template <class Place>
 struct Norm {
   StridedView<Place> sum, weight, out;

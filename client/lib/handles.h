@@ -1,7 +1,7 @@
 // File: handles.h
 //
-// The handles behind the public classes: client, group, memory; plan_handle.h has those of plans. Each is thin: it checks that the
-// session can be used, asks the gRPC plugin, and keeps what the answer means for the launch path.
+// The handles behind the public classes: client, group, memory. plan_handle.h has those of plans. Each handle
+// is thin: it checks the session, asks the gRPC plugin, and keeps what the launch path needs of the answer.
 #pragma once
 
 #include <array>

@@ -10,10 +10,13 @@
 
 namespace tandem::ctl {
 
-// The GPUs and the matrices of their links. The fields are "topology_class", "source", "gpus" (each {"index",
-// "uuid", …}), "links", "pcie" and "peer_access". "links" counts NVLinks between two GPUs, through switches
-// too. "pcie" has the distances' names, "X" for a GPU and itself. An error if tandemd's answer is no
-// topology.
+// The GPUs and the matrices of their links, as an object of these fields.
+//   "topology_class", "source": as tandemd names them
+//   "gpus": an array of {"index", "uuid", …}
+//   "links": NVLinks between two GPUs, those through switches too
+//   "pcie": the names of distances, "X" for a GPU and itself
+//   "peer_access"
+// Fails if tandemd's answer is no topology.
 Result<std::string> TopologyJson(const admin::v1::GetTopologyReply& reply);
 
 }  // namespace tandem::ctl

@@ -22,9 +22,9 @@
 namespace tandem::plan {
 
 // The table of `requests` for 0 to `max_rows` rows in `group`: for each number the algorithm that a plan of
-// that shape would take if the client had to run it. INVALID_ARGUMENT, field "max_rows": below one unit, or no
-// multiple of it. The errors of MakePlan with placement kClient. INTERNAL: a member could not be proven; it
-// names the number of rows.
+// that shape would take if the client had to run it. INVALID_ARGUMENT, field "max_rows": below one unit, or
+// no multiple of it. The errors of MakePlan with placement kClient. INTERNAL: a member could not be proven;
+// it names the number of rows.
 Result<RowTable> PlanRows(const RowRequests& requests, int64_t max_rows, const GroupContext& group);
 
 // The numbers of rows of `table` whose members PlanRows proves, ascending.

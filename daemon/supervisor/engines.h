@@ -42,11 +42,11 @@ inline const char* EngineStateName(EngineState state) {
 
 // The abilities that an engine announced at its start.
 struct EngineCapabilities {
-  bool packet_kernels = false;  // kernels of the algorithm low_latency
-  bool communicators = false;   // NCCL's, each made by a unique id
-  bool ipc_memory = false;      // clients' memory by a CUDA IPC handle
-  // It runs on a GPU: kernels of several processes take turns there, measured times hold for the GPU's model,
-  // and clients' descriptors are the driver's.
+  bool packet_kernels = false;  // it has the kernels of the algorithm low_latency
+  bool communicators = false;   // it makes communicators of NCCL, each from a unique id
+  bool ipc_memory = false;      // it opens clients' memory by CUDA IPC handles
+  // It runs on a GPU. Kernels of several processes take turns there. Measured times hold for the GPU's model.
+  // Clients' descriptors are the driver's.
   bool on_gpu = false;
   bool operator==(const EngineCapabilities&) const = default;
 };
@@ -110,7 +110,7 @@ class Engines {
   virtual int count() const = 0;
   virtual EngineStatus StatusOf(int gpu) const = 0;
   // Sends a command with descriptors (kept by the caller) and waits for its Ack. The command's id is set
-  // here. Thread- safe; commands of one GPU are executed in the order of the calls. UNAVAILABLE if the engine
+  // here. Thread-safe; commands of one GPU are executed in the order of the calls. UNAVAILABLE if the engine
   // is down or ends meanwhile, DEADLINE_EXCEEDED if it does not answer.
   virtual Status Call(int gpu, engine::v1::Command command, const std::vector<int>& fds = {},
                       std::chrono::milliseconds deadline = std::chrono::milliseconds(10000)) = 0;

@@ -14,8 +14,8 @@ namespace tandem::host {
 // bias have the sizes that plan::MatmulStep gives them.
 Status CheckMatmul(const MatmulArgs& args);
 
-// Runs a checked product. With chunk signals: the rows of A are `chunks` equal runs (the last may be
-// shorter), and run i is read once word i of chunk_signals is not 0. The order is pivot, pivot + 1, … modulo the
+// Runs a checked product. With chunk signals the rows of A are `chunks` equal runs, of which the last may be
+// shorter. Run i is read once word i of chunk_signals is not 0. The order is pivot, pivot + 1, … modulo the
 // number of chunks. Ends early only if the queue is abandoned.
 void RunMatmul(const MatmulArgs& args, const TaskContext& context);
 

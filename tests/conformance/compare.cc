@@ -40,12 +40,14 @@ double NormBound(DType dtype, bool fp8_operands, double k) {
 // mean of small outputs, and more than 4e-3 in one of some thousand.
 double RoundingGrowth(int roundings) { return std::sqrt(std::max(1.0, roundings / 2.0)); }
 
-// fp8 products with fast accumulation on CUDA: what the tensor cores' accumulators add to the error, in units
-// of the sum's magnitude. Hopper's keep about 14 bits: DeepSeek-V3 Technical Report, arXiv 2412.19437,
-// section 3.3.2, has a relative error of nearly 2 % at K = 4096. "Some Matrix Multiplication Engines Are Not
-// As Accurate As We Thought", pytorch.org, 2025, has 13 bits of fraction, truncated. An instruction sums 32
-// terms, then the accumulator is cut: at most two units in the last place each. Without fast accumulation
-// parts of the sum are promoted to fp32.
+// The error that the tensor cores' accumulators add to fp8 products with fast accumulation on CUDA, in units
+// of the sum's magnitude. An instruction sums 32 terms. Then the accumulator is cut to 13 bits of fraction,
+// an error of at most two units in the last place. Without fast accumulation parts of the sum are promoted to
+// fp32.
+//
+// Hopper's accumulators keep about 14 bits by the DeepSeek-V3 Technical Report, arXiv 2412.19437, section
+// 3.3.2. There the relative error is nearly 2 % at K = 4096. "Some Matrix Multiplication Engines Are Not As
+// Accurate As We Thought", pytorch.org, 2025, has 13 bits of fraction, truncated.
 double FastAccumulation(double terms) { return 0x1p-12 * std::ceil(terms / 32); }
 
 // The largest finite e5m2.

@@ -129,16 +129,17 @@ struct PlanInfo {
   double predicted_us = 0;
   std::vector<std::string> warnings;
   std::vector<uint64_t> slot_bytes;  // by slot: bytes needed from a binding's offset
-  // Of a family (OpRequest::max_rows), all else being of its bound: numbers of rows are multiples of row_unit,
-  // up to max_rows. `rows` has the algorithm of each; a range begins behind the last of the range before.
+  // Numbers of rows of a family (OpRequest::max_rows) that have one algorithm. The first range begins at 0,
+  // each other one behind the last number of the range before.
   struct RowRange {
     int64_t last = 0;
     Algorithm algorithm = Algorithm::kAuto;
     std::string reason = {};
     double predicted_us = 0;  // of `last` rows
   };
+  // A family's launches have multiples of row_unit, up to max_rows. The other fields describe its bound.
   int64_t max_rows = 0, row_unit = 1;
-  std::vector<RowRange> rows;
+  std::vector<RowRange> rows;  // ascending
 };
 
 // The explanation as text for people, in lines. Empty where memory is out.
@@ -228,8 +229,8 @@ struct Binding {
 struct LaunchOptions {
   Milliseconds deadline{0};  // from the first rank's arrival; 0: the group's
   std::string tag = {};      // compared across ranks; a mismatch fails the launch on all ranks
-  // Of a family: the launch's number of rows, the same on all ranks. Bindings need memory for these rows only.
-  // kBoundRows: the family's bound, and the only value for plans of one shape.
+  // Of a family: the launch's number of rows, the same on all ranks. Bindings need memory for these rows
+  // only. kBoundRows: the family's bound, and the only value for plans of one shape.
   static constexpr int64_t kBoundRows = -1;
   int64_t rows = kBoundRows;
 };

@@ -54,8 +54,8 @@ class ClientGroup {
   // grown. An error stalls the group: until a renewal, launches return it and touch nothing.
   Status Run(ClientProgram& program, uint64_t plan_id, uint16_t tag, std::chrono::nanoseconds deadline,
              std::span<const runtime::SlotAddress> slots);
-  // Takes note of launch number `launch`, which has given up for `why`. The first call reports it. Returns the
-  // failure that launches under way end with. Nothing while the verdict may still come: call again.
+  // Takes note of launch number `launch`, which has given up for `why`. The first call reports it. Returns
+  // the failure that launches under way end with. Nothing while the verdict may still come: call again.
   std::optional<Status> Judge(uint64_t launch, uint64_t plan_id, const Status& why);
   // A launch that this rank's library has refused: the peers would pair their launches wrongly from then on.
   // Stalls the group.

@@ -34,8 +34,8 @@ class MappedPlan {
   // The member for launches of `rows` rows; see PlanMembers::Find.
   Result<std::shared_ptr<const PlanMember>> Member(int64_t rows) { return members_->Find(rows); }
 
-  // Puts one launch of `member` onto `stream`, behind all earlier ones of the group. `deadline`: of the launch;
-  // 0: the group's. Its failure is kept in `state` under `stream_id`.
+  // Puts one launch of `member` onto `stream`, behind all earlier ones of the group. `deadline`: of the
+  // launch; 0: the group's. Its failure is kept in `state` under `stream_id`.
   Status Launch(LaunchStream& stream, bool capturing, uint64_t stream_id, ClientBindings bindings,
                 const std::shared_ptr<const PlanMember>& member, Milliseconds deadline,
                 const std::shared_ptr<ClientPlanState>& state);

@@ -39,15 +39,16 @@ Status NotAFamily();
 // Thread-safe.
 class PlanMembers {
  public:
-  // Makes the bound's member. `request`: this rank's, with the shapes of the bound. `keep`: see PlanMember. The
-  // queue is the group's, which `keep` holds. FAILED_PRECONDITION, reason MEMBERS_VERSION: tandemd plans
+  // Makes the bound's member. `request`: this rank's, with the shapes of the bound. `keep`: see PlanMember.
+  // The queue is the group's, which `keep` holds. FAILED_PRECONDITION, reason MEMBERS_VERSION: tandemd plans
   // families otherwise than this library. The errors of ClientQueue::Prepare.
   static Result<std::unique_ptr<PlanMembers>> Make(const ClientPlacementInfo& info, const OpRequest& request,
                                                    ClientQueue& queue, const ClientLaunchMemory& memory,
                                                    std::shared_ptr<void> keep);
 
-  // The member of `rows` rows (LaunchOptions::rows). INVALID_ARGUMENT, field "rows": a plan of one shape has no
-  // rows, or the number is negative or no multiple of the unit. OUT_OF_RANGE, field "rows": above the bound.
+  // The member of `rows` rows (LaunchOptions::rows). INVALID_ARGUMENT, field "rows": a plan of one shape has
+  // no rows, or the number is negative or no multiple of the unit. OUT_OF_RANGE, field "rows": above the
+  // bound.
   Result<std::shared_ptr<const PlanMember>> Find(int64_t rows);
 
  private:

@@ -204,10 +204,10 @@ struct OpRequest {
   // algorithms that are predicted fastest, on memory of its own, and tandemd keeps the times
   // (docs/tuning.md). The GPUs should be idle. All ranks alike.
   bool autotune = false;
-  // Not 0: a family. Its launches have any number of rows from 0 to max_rows (LaunchOptions::rows), with the
-  // other extents and all strides as they are here. Rows are the first dimension of the input, or of A; all
-  // operands that hold rows follow in proportion, and their extents here are those of any number of rows from
-  // one on, from two on with row-wise scales. Families run on the ranks' own streams.
+  // Not 0: a family. Its launches have any number of rows from 0 to max_rows (LaunchOptions::rows). Rows are
+  // the first dimension of the input, or of A. All operands that hold rows follow in proportion. The other
+  // extents and all strides stay as they are here. The extents of rows here may be those of any number of
+  // rows: at least one, with row-wise scales two. Families run on the ranks' own streams.
   int64_t max_rows = 0;
   bool operator==(const OpRequest&) const = default;
 };

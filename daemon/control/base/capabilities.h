@@ -1,7 +1,7 @@
 // File: capabilities.h
 //
-// The capabilities that all engines of a group have. Control asks these and never for a backend's name: engines that a tandemd
-// took over may be of another build than those that it starts.
+// The capabilities that all engines of a group have. Control asks for these and never for a backend's name:
+// engines that a tandemd took over may be of another build than those that it starts.
 #pragma once
 
 #include <vector>

@@ -1,8 +1,8 @@
 // File: counters.h
 //
 // `NodeCounters`: the counters of the control plane, and `kNodeCounters`, the one list of them. The registry
-// holds the counters, snapshots have a copy, and the journal, /metrics and the web page go through the list. The
-// journal keeps a counter in the field of the same name of state.proto's Node.
+// holds the counters, and snapshots have a copy. The journal, /metrics and the web page go through the list.
+// The journal keeps a counter in the field of the same name of state.proto's Node.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct NodeCounters {
   uint64_t client_launches_total = 0;
 };
 
-// A figure for operators: for all who may read /metrics and, with `on_page`, on the web page, without "_total".
+// A figure for operators. /metrics has it and, with `on_page`, the web page, where its name has no "_total".
 template <typename Record>
 struct Figure {
   const char* metric;

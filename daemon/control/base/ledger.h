@@ -35,8 +35,8 @@ enum class Resource : size_t {
 };
 inline constexpr size_t kResources = 10;
 
-// The cgroup of the job that the process in `cgroup` belongs to, which quotas are kept by: a pod's in
-// Kubernetes ("…/kubepods.slice/…/pod<uid>"), a job's in Slurm ("…/job_17"), else `cgroup` itself. Tasks and
+// The cgroup that quotas are kept by: that of the job that a process in `cgroup` belongs to. In Kubernetes it
+// is a pod's ("…/kubepods.slice/…/pod<uid>"), in Slurm a job's ("…/job_17"), else `cgroup` itself. Tasks and
 // containers of one job have cgroups of their own below the job's.
 std::string OwnerOf(const std::string& cgroup);
 

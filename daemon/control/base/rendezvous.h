@@ -1,7 +1,7 @@
 // File: rendezvous.h
 //
 // `Rendezvous`: the ranks of a group meet for one thing, a join, a plan or a symmetric tensor. Each rank
-// takes its slot; the call that takes the last one works for all; all ranks get one verdict, with the first
+// takes its slot. The call that takes the last slot works for all. All ranks get one verdict, with the first
 // cause.
 //
 //   gathering ──(last slot taken)──▶ working ──(its work ends)──▶ over

@@ -101,7 +101,7 @@ struct GroupRecord {
   uint64_t half_bytes TANDEM_GUARDED_BY(registry_mutex) = 0;
   uint64_t bulk_bytes TANDEM_GUARDED_BY(registry_mutex) = 0;
   SharedFd arrivals TANDEM_GUARDED_BY(registry_mutex);
-  // Of its launches on engines. And the renewals that have begun there.
+  // The stall of the group's launches on engines, and how many renewals of these have begun.
   StallLifecycle engine_stall TANDEM_GUARDED_BY(registry_mutex);
   uint64_t engine_renewals TANDEM_GUARDED_BY(registry_mutex) = 0;
 

@@ -25,8 +25,7 @@ using tandem::PlanPlacement;
 // The kernels that a client launches on its own stream.
 enum class ClientKernels : uint8_t {
   kAll = 0,          // of the host backend: a function that runs any program of one kernel
-  kCollectives = 1,  // CUDA: collectives and products of few rows, each alone; engines number the other
-                     // kernels
+  kCollectives = 1,  // CUDA: collectives and products of few rows, each alone; engines number the others
   kProducts = 2,     // CUDA: also products by cuBLASLt, copies and sums before and behind the collective
   kFused = 3,        // CUDA: also fused matmuls of many rows
 };
@@ -38,31 +37,31 @@ Result<PlanPlacement> ParsePlacement(std::string_view name);
 // The planner's assumptions about the engines of a group.
 struct GroupContext {
   Topology topology;           // of the group's GPUs in rank order; its size is the world size
-  bool fused_kernels = false;  // of every engine: kFused
+  bool fused_kernels = false;  // every engine can run kFused
   std::string no_fused_kernels =
-      "needs the CUDA backend's fused kernels (Hopper)";  // where there are none: why
-  bool fused_by_choice = false;  // kAuto may become kFused; else it runs when asked for
-  bool packet_kernels = false;   // CUDA: kLowLatency
-  bool dense_packets = true;     // of every client: CollectiveStep::dense, with packet_kernels
+      "needs the CUDA backend's fused kernels (Hopper)";  // why not, where fused_kernels is false
+  bool fused_by_choice = false;  // kAuto may become kFused; else kFused runs when a request names it
+  bool packet_kernels = false;   // CUDA: kLowLatency can run
+  bool dense_packets = true;     // every client can run CollectiveStep::dense; read with packet_kernels
   bool nccl = true;              // NCCL or its stand-in can be used
-  std::string no_nccl = "NCCL is not available";  // where it cannot: why
-  // The fewest SMs that a kernel that waits for peers may take on one of the GPUs; 0: no bound.
+  std::string no_nccl = "NCCL is not available";  // why not, where nccl is false
+  // Each GPU bounds the SMs of a kernel that waits for peers: the smallest of these bounds; 0: no bound.
   int kernel_sms = 0;
   // Bandwidths and latencies of the cost model; defaults are the built-in table for the topology's class.
   double link_gbps = 0;  // GB/s a GPU sends to its peers; 0: built in
   double memory_gbps = 0;
   double tflops = 0;           // of the request's dtype
   double step_latency_us = 0;  // of one signal → wait
-  // Measured times, which go before thresholds and predictions; null: none. Must live as long as the planner
-  // is called.
+  // Measured times, which go before thresholds and predictions; null: none. It outlives the planner's calls.
   const TuningTable* tuning = nullptr;
   std::string gpu_model;  // the table's name for these GPUs; empty: no table holds for them
-  // kClient: a plan must be one that the client can run. With algorithm kAuto the planner takes the fastest
-  // such algorithm; else it refuses the request (MakePlan). A request's own placement goes before it.
+  // kClient: the client must be able to run the plan. With algorithm kAuto the planner takes the fastest such
+  // algorithm. MakePlan refuses any other algorithm that the client cannot run. A request's own placement
+  // goes before this one.
   PlanPlacement placement = PlanPlacement::kAuto;
   ClientKernels client_kernels = ClientKernels::kAll;
   std::string no_client_plans;  // why no plan may run in the clients; empty: plans may
-  // Some rank's client and engine share no MPS server, so that their kernels take turns.
+  // The kernels of some rank's client and engine take turns, since both share no MPS server.
   bool kernels_take_turns = false;
 };
 
@@ -84,8 +83,8 @@ struct OperationPlan {
   Op op = Op::kBarrier;
   Algorithm algorithm = Algorithm::kAuto;
   Algorithm collective = Algorithm::kAuto;  // beside a product that it does not overlap with
-  std::string reason;                       // why this one
-  std::vector<RefusedAlgorithm> refused;    // each other one that the operation has, and why not
+  std::string reason;                       // why this algorithm
+  std::vector<RefusedAlgorithm> refused;    // the operation's other algorithms, and why not
   bool fused = true;                        // false: the unfused composition of a fused operation
   int steps = 0;                            // ring's S, pipeline's chunks; 0 where it means nothing
   int lanes = 1;
@@ -102,9 +101,9 @@ struct OperationPlan {
   double predicted_us = 0;
   double measured_us = 0;                            // what the tuning table has; 0: not chosen by it
   PlanPlacement placement = PlanPlacement::kEngine;  // kEngine or kClient
-  std::string placement_reason;       // why; of an engine's plan also whether the client could run it
+  std::string placement_reason;       // of an engine's plan also whether the client could run it
   std::vector<std::string> warnings;  // on_unfused = warn, slow placement, …
-  RowTable rows;                      // of a family; max_rows 0: of one shape. The rest is of its bound
+  RowTable rows;  // of a family, whose bound the other fields describe; max_rows 0: a plan of one shape
   std::vector<RankProgram> programs;  // index is the rank
 };
 

@@ -1,7 +1,7 @@
 // File: row_table.h
 //
-// `RowTable`: which algorithm a family's launches take, by their number of rows. It is alike on all ranks, and
-// depends on nothing but the requests and the group.
+// `RowTable`: which algorithm a family's launches take, by their number of rows. It is alike on all ranks,
+// and depends on nothing but the requests and the group.
 #pragma once
 
 #include <cstdint>

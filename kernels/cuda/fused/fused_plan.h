@@ -12,7 +12,8 @@
 
 namespace tandem::cuda {
 
-// True when `args` has a fused matmul that a kernel of `variants` computes; reads types, extents and strides, no addresses.
+// True when `args` has a fused matmul that a kernel of `variants` computes. Reads types, extents and strides,
+// no addresses.
 bool TakesFused(const CollectiveArgs& args, std::span<const FusedVariant> variants = FusedVariants());
 
 // The kernel's work. UNIMPLEMENTED when addresses are not aligned as TMA needs them, or parts do not lie at

@@ -12,13 +12,13 @@
 
 namespace tandem::cuda {
 
-// True when there is a kernel for `args`, of `variants` or of those that engines launch; reads types, extents
+// True when there is a kernel for `args`, of `variants` or of those that engines launch. Reads types, extents
 // and strides, no addresses.
 bool TakesSkinny(const SkinnyArgs& args, std::span<const SkinnyVariant> variants);
 bool TakesSkinny(const SkinnyArgs& args);
 
-// The kernel's work; `args` has a skinny product. `state`: see SkinnyMatmul. UNIMPLEMENTED: no kernel takes such a
-// product.
+// The kernel's work. `args` has a skinny product. `state`: see SkinnyMatmul. UNIMPLEMENTED: no kernel takes
+// such a product.
 Result<SkinnyMatmul> MakeSkinnyMatmul(const CollectiveArgs& args, void* state);
 
 using PreparedSkinny = PreparedKernel<SkinnyParams, SkinnyVariant>;

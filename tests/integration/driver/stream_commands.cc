@@ -15,8 +15,7 @@
 
 namespace tandem::driver {
 
-// {"graph": name, "stream": …, "launches": [{"plan": …, "bindings": […], "tag": …}…]}: one graph of these
-// launches.
+// One graph of the launches of {"graph": name, "stream": …, "launches": [{"plan": …, "bindings": […], …}…]}.
 Status Session::Capture(const json& command) {
   TANDEM_ASSIGN_OR_RETURN(RankStream * stream, Stream(command));
   TANDEM_RETURN_IF_ERROR(stream->BeginCapture());
@@ -49,8 +48,8 @@ Status Session::Replay(const json& command) {
   return Status::Ok();
 }
 
-// {"launches": [{"plan": …, "bindings": …, "stream": …, "times": …}…]}: each from a separate thread, at
-// once.
+// Makes the launches of {"launches": [{"plan": …, "bindings": …, "stream": …, "times": …}…]} at once, each
+// from a thread of its own.
 Status Session::LaunchThreads(const json& command) {
   json launches = command.value("launches", json::array());
   for (const json& launch : launches) {
