@@ -116,7 +116,9 @@ def main():
     rows = []
     if dist.get_rank() == 0:
         print(f"{given.checks} random calls on three groups: {wrong} wrong")
-        print(f"{'':22} {'bytes':>9} {'CPU us':>8} {'backend':>8} {'ratio':>6} {'all us':>8} {'backend':>8} {'ratio':>6}")
+        print(
+            f"{'':22} {'bytes':>9} {'CPU us':>8} {'backend':>8} {'ratio':>6} {'all us':>8} {'backend':>8} {'ratio':>6}"
+        )
     for size in (int(text) for text in given.bytes.split(",")):
         for name, function in collectives(size // 2, given.device).items():
             times = measure(function, given.device, given.calls)

@@ -303,7 +303,7 @@ class Documents(unittest.TestCase):
         programs, gains = ([row for row in rows if len(row) == cells] for cells in (2, 4))
         self.assertEqual(len(programs) + len(gains), len(rows))
         for table in (programs, gains):
-            self.assertIn(len(table), range(2 + 3, 2 + 7))
+            self.assertIn(len(table), range(2 + 3, 2 + 9))
         parts = ("# Tandem", programs[0][0], gains[0][0], "./deploy/quickstart", "./tests/run", "```cpp")
         order = [text.index(part) for part in parts]
         self.assertEqual(order, sorted(order))

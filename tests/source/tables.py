@@ -228,7 +228,9 @@ def table_of_torch(root=ROOT):
         arguments, into, outs, result = texts if len(texts) == 4 else (texts[0], texts[0], texts[1], "Tensor")
         fields = [quoted(text, 8) for text in (arguments, into, outs, result)] + [str(casts)]
         rows.append(f'    "{name}": OpSchema(\n' + "".join(f"        {one},\n" for one in fields) + "    ),\n")
-    in_place = [f'    "{name}": "{arguments}",\n' for name, arguments in parse_torch_ops_in_place(read(TORCH_OPS, root))]
+    in_place = [
+        f'    "{name}": "{arguments}",\n' for name, arguments in parse_torch_ops_in_place(read(TORCH_OPS, root))
+    ]
     tail = "# Those that change their first argument, and return nothing: their arguments.\nIN_PLACE_OPS = {\n"
     return {TORCH_TABLE: TORCH_HEAD + "".join(rows) + "}\n\n" + tail + "".join(in_place) + "}\n"}
 

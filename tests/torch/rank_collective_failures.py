@@ -84,7 +84,9 @@ def between():
     except ValueError:
         pass
     right = summed()
-    bad = outcome(lambda: dist.all_reduce(torch.ones(4, 4, device=DEVICE)[:, 1]))  # gaps: the backend's own error, or its result
+    bad = outcome(
+        lambda: dist.all_reduce(torch.ones(4, 4, device=DEVICE)[:, 1])
+    )  # gaps: the backend's own error, or its result
     tell(*error, right_again=right and summed(), bad=bad[0])
     stop()
 

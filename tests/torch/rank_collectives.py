@@ -204,7 +204,9 @@ def test_ddp(name):
     alone.load_state_dict(model.state_dict())
     wrapped = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.0001)
     for step in range(3):
-        batches = [torch.randn(4, 6, generator=torch.Generator().manual_seed(10 * step + r)).to(DEVICE) for r in range(world())]
+        batches = [
+            torch.randn(4, 6, generator=torch.Generator().manual_seed(10 * step + r)).to(DEVICE) for r in range(world())
+        ]
         wrapped.zero_grad()
         wrapped(batches[dist.get_rank()]).square().mean().backward()
         alone.zero_grad()

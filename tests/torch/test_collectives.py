@@ -29,7 +29,7 @@ class Failures(unittest.TestCase):
             ranks.processes[1].kill()
             told = ranks.result(0, timeout=60)
             self.assertEqual(told["error"], "DistBackendError", told)
-            self.assertIn("RankLost", told["text"])
+            self.assertIn("was lost", told["text"])
             self.assertIn("rank 1", told["text"])
         finally:
             ranks.close()

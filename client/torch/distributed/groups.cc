@@ -7,19 +7,19 @@
 
 namespace tandem::torch_distributed {
 
-GroupState::GroupState(const c10::intrusive_ptr<::c10d::ProcessGroup>& group)
+ServedGroup::ServedGroup(const c10::intrusive_ptr<::c10d::ProcessGroup>& group)
     : group_(group),
       name_(group->getGroupName()),
       rank_(group->getRank()),
       size_(group->getSize()),
       process_(::getpid()),
-      queue_(new HostQueue) {}
+      queue_(new WorkQueue) {}
 
-bool GroupState::Of(const c10::intrusive_ptr<::c10d::ProcessGroup>& group) const {
+bool ServedGroup::Of(const c10::intrusive_ptr<::c10d::ProcessGroup>& group) const {
   return !group_.expired() && group_._unsafe_get_target() == group.get() && process_ == ::getpid();
 }
 
-std::optional<std::string> GroupState::Declined(uint32_t kind) const {
+std::optional<std::string> ServedGroup::Declined(uint32_t kind) const {
   const std::lock_guard lock(mutex_);
   if (all_declined_) return all_declined_;
   const auto found = declined_.find(kind);
@@ -27,38 +27,39 @@ std::optional<std::string> GroupState::Declined(uint32_t kind) const {
   return found->second;
 }
 
-void GroupState::Decline(uint32_t kind, std::string reason) {
+void ServedGroup::Decline(uint32_t kind, std::string reason) {
   const std::lock_guard lock(mutex_);
   declined_.insert_or_assign(kind, std::move(reason));
 }
 
-void GroupState::Serve(uint32_t kind) {
+void ServedGroup::Serve(uint32_t kind) {
   const std::lock_guard lock(mutex_);
   served_.insert(kind);
 }
 
-bool GroupState::Served(uint32_t kind) const {
+bool ServedGroup::Served(uint32_t kind) const {
   const std::lock_guard lock(mutex_);
   return served_.contains(kind);
 }
 
-void GroupState::DeclineAll(std::string reason) {
+void ServedGroup::DeclineAll(std::string reason) {
   const std::lock_guard lock(mutex_);
   all_declined_ = std::move(reason);
 }
 
-void GroupState::ForgetDeclined() {
+void ServedGroup::ForgetDeclined() {
   const std::lock_guard lock(mutex_);
   declined_.clear();
   all_declined_.reset();
 }
 
-c10::Stream GroupState::SideStream(c10::Device device) {
+c10::Stream ServedGroup::SideStream(c10::Device device) {
   const std::lock_guard lock(mutex_);
   auto found = streams_.find(device.index());
   if (found == streams_.end()) {
     const c10::impl::VirtualGuardImpl guard(device.type());
-    found = streams_.emplace(device.index(), guard.getStreamFromGlobalPool(device, /*isHighPriority=*/true)).first;
+    found = streams_.emplace(device.index(), guard.getStreamFromGlobalPool(device, /*isHighPriority=*/true))
+                .first;
   }
   return found->second;
 }
@@ -67,7 +68,7 @@ namespace {
 
 struct Groups {
   std::mutex mutex;
-  std::unordered_map<const ::c10d::ProcessGroup*, std::shared_ptr<GroupState>> states;
+  std::unordered_map<const ::c10d::ProcessGroup*, std::shared_ptr<ServedGroup>> states;
 };
 Groups& TheGroups() {
   static auto* const groups = new Groups;
@@ -76,11 +77,11 @@ Groups& TheGroups() {
 
 }  // namespace
 
-std::shared_ptr<GroupState> StateOf(const c10::intrusive_ptr<::c10d::ProcessGroup>& group) {
+std::shared_ptr<ServedGroup> StateOf(const c10::intrusive_ptr<::c10d::ProcessGroup>& group) {
   Groups& groups = TheGroups();
   const std::lock_guard lock(groups.mutex);
-  std::shared_ptr<GroupState>& state = groups.states[group.get()];
-  if (state == nullptr || !state->Of(group)) state = std::make_shared<GroupState>(group);
+  std::shared_ptr<ServedGroup>& state = groups.states[group.get()];
+  if (state == nullptr || !state->Of(group)) state = std::make_shared<ServedGroup>(group);
   return state;
 }
 

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <c10/core/Stream.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <map>
 #include <memory>
@@ -12,15 +11,16 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "client/torch/distributed/works.h"
 
 namespace tandem::torch_distributed {
 
 // One process group. Thread-safe.
-class GroupState {
+class ServedGroup {
  public:
-  explicit GroupState(const c10::intrusive_ptr<::c10d::ProcessGroup>& group);
+  explicit ServedGroup(const c10::intrusive_ptr<::c10d::ProcessGroup>& group);
 
   const std::string& name() const { return name_; }
   int rank() const { return rank_; }
@@ -41,7 +41,7 @@ class GroupState {
   // Calls that were declined are tried again.
   void ForgetDeclined();
 
-  HostQueue& queue() { return *queue_; }
+  WorkQueue& queue() { return *queue_; }
   // The stream of asynchronous collectives of a device's tensors.
   c10::Stream SideStream(c10::Device device);
 
@@ -50,7 +50,7 @@ class GroupState {
   const std::string name_;
   const int rank_, size_;
   const int process_;
-  HostQueue* const queue_;  // never destroyed: its thread lives as long as the process
+  WorkQueue* const queue_;  // never destroyed: its thread lives as long as the process
   mutable std::mutex mutex_;
   std::map<uint32_t, std::string> declined_;  // by kind
   std::set<uint32_t> served_;
@@ -59,7 +59,7 @@ class GroupState {
 };
 
 // The group's state, made at its first call.
-std::shared_ptr<GroupState> StateOf(const c10::intrusive_ptr<::c10d::ProcessGroup>& group);
+std::shared_ptr<ServedGroup> StateOf(const c10::intrusive_ptr<::c10d::ProcessGroup>& group);
 // What has been declined is tried again.
 void ForgetDeclined();
 

@@ -40,8 +40,8 @@ c10::intrusive_ptr<::c10d::Backend> BackendOf(const Group& group, const at::Tens
 }
 
 // The steps of tensors that are summed or broadcast in place; none where one has no flat form.
-std::vector<Step> InPlace(at::TensorList tensors) {
-  std::vector<Step> steps;
+std::vector<TensorStep> InPlace(at::TensorList tensors) {
+  std::vector<TensorStep> steps;
   for (const at::Tensor& tensor : tensors) {
     at::Tensor flat = Flat(tensor);
     if (!flat.defined()) return {};
@@ -51,15 +51,16 @@ std::vector<Step> InPlace(at::TensorList tensors) {
 }
 
 // Adds the step that reads `input` and writes `output`. Returns false where one of them has no flat form.
-bool AddStep(const at::Tensor& output, const at::Tensor& input, std::vector<Step>* steps) {
-  if (!output.is_contiguous() || !input.is_contiguous() || output.scalar_type() != input.scalar_type()) return false;
+bool AddStep(const at::Tensor& output, const at::Tensor& input, std::vector<TensorStep>* steps) {
+  if (!output.is_contiguous() || !input.is_contiguous() || output.scalar_type() != input.scalar_type())
+    return false;
   // A gather's input may be its own part of the output.
   steps->push_back({Overlap(output, input) ? Flat(input).clone() : Flat(input), Flat(output)});
   return true;
 }
 
-std::vector<Step> Each(at::TensorList outputs, at::TensorList inputs) {
-  std::vector<Step> steps;
+std::vector<TensorStep> Each(at::TensorList outputs, at::TensorList inputs) {
+  std::vector<TensorStep> steps;
   if (outputs.size() != inputs.size()) return {};
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!AddStep(outputs[i], inputs[i], &steps)) return {};
@@ -68,8 +69,8 @@ std::vector<Step> Each(at::TensorList outputs, at::TensorList inputs) {
 }
 
 // Whether each output has a rank's elements for each rank of the group, or the other way round.
-bool Multiply(const std::vector<Step>& steps, const Group& group, bool scatters) {
-  for (const Step& step : steps) {
+bool Multiply(const std::vector<TensorStep>& steps, const Group& group, bool scatters) {
+  for (const TensorStep& step : steps) {
     const int64_t small = (scatters ? step.output : step.input).numel();
     if (small * group->getSize() != (scatters ? step.input : step.output).numel()) return false;
   }
@@ -88,9 +89,15 @@ std::tuple<Tensors, Work> AllReduce(at::TensorList tensors, const Group& group, 
   auto options = WithTimeout<::c10d::AllreduceOptions>(timeout, async);
   options.reduceOp = *reduction;
   options.sparseIndices = sparse;
-  Call call{.op = Collective::kAllReduce, .group = group, .type = OpType::ALLREDUCE, .reduction = reduction->op_,
-            .async = async, .outputs = all};
-  call.backend = [all, group, options]() mutable { return BackendOf(group, all[0])->allreduce(all, options); };
+  Call call{.op = Collective::kAllReduce,
+            .group = group,
+            .type = OpType::ALLREDUCE,
+            .reduction = reduction->op_,
+            .async = async,
+            .outputs = all};
+  call.backend = [all, group, options]() mutable {
+    return BackendOf(group, all[0])->allreduce(all, options);
+  };
   if (tensors.size() == 1 && !sparse) call.steps = InPlace(tensors);
   Work work = RunOr(std::move(call), all[0], sparse ? "its tensor is sparse" : kNotDense);
   return {std::move(all), std::move(work)};
@@ -103,35 +110,50 @@ Work AllReduceCoalesced(at::TensorList tensors, const Group& group, const Reduct
   options.reduceOp = *reduction;
   options.timeout = std::chrono::milliseconds(timeout);
   options.asyncOp = async;
-  Call call{.op = Collective::kAllReduce, .group = group, .type = OpType::ALLREDUCE_COALESCED,
-            .reduction = reduction->op_, .async = async, .steps = InPlace(tensors), .outputs = all};
+  Call call{.op = Collective::kAllReduce,
+            .group = group,
+            .type = OpType::ALLREDUCE_COALESCED,
+            .reduction = reduction->op_,
+            .async = async,
+            .steps = InPlace(tensors),
+            .outputs = all};
   call.backend = [all, group, options]() mutable {
     return BackendOf(group, all[0])->allreduce_coalesced(all, options);
   };
   return RunOr(std::move(call), all[0], kNotDense);
 }
 
-std::tuple<Tensors, Work> Broadcast(at::TensorList tensors, const Group& group, int64_t root, int64_t root_tensor,
-                                    bool async, int64_t timeout) {
+std::tuple<Tensors, Work> Broadcast(at::TensorList tensors, const Group& group, int64_t root,
+                                    int64_t root_tensor, bool async, int64_t timeout) {
   Tensors all = tensors.vec();
   auto options = WithTimeout<::c10d::BroadcastOptions>(timeout, async);
   options.rootRank = root;
   options.rootTensor = root_tensor;
-  Call call{.op = Collective::kBroadcast, .group = group, .type = OpType::BROADCAST, .root = root, .async = async,
+  Call call{.op = Collective::kBroadcast,
+            .group = group,
+            .type = OpType::BROADCAST,
+            .root = root,
+            .async = async,
             .outputs = all};
-  call.backend = [all, group, options]() mutable { return BackendOf(group, all[0])->broadcast(all, options); };
+  call.backend = [all, group, options]() mutable {
+    return BackendOf(group, all[0])->broadcast(all, options);
+  };
   if (tensors.size() == 1 && root_tensor == 0) call.steps = InPlace(tensors);
   Work work = RunOr(std::move(call), all[0], kNotDense);
   return {std::move(all), std::move(work)};
 }
 
-std::tuple<at::Tensor, Work> AllGatherBase(at::Tensor& output, at::Tensor& input, const Group& group, bool async,
-                                           int64_t timeout) {
-  Call call{.op = Collective::kAllGather, .group = group, .type = OpType::_ALLGATHER_BASE, .async = async,
-            .steps = Each(output, input), .outputs = {output}};
+std::tuple<at::Tensor, Work> AllGatherBase(at::Tensor& output, at::Tensor& input, const Group& group,
+                                           bool async, int64_t timeout) {
+  Call call{.op = Collective::kAllGather,
+            .group = group,
+            .type = OpType::_ALLGATHER_BASE,
+            .async = async,
+            .steps = Each(output, input),
+            .outputs = {output}};
   call.backend = [=]() mutable {
-    return BackendOf(group, input)->_allgather_base(output, input,
-                                                    WithTimeout<::c10d::AllgatherOptions>(timeout, async));
+    return BackendOf(group, input)
+        ->_allgather_base(output, input, WithTimeout<::c10d::AllgatherOptions>(timeout, async));
   };
   if (!Multiply(call.steps, group, false)) call.steps.clear();
   return {output, RunOr(std::move(call), input, kNotDense)};
@@ -139,8 +161,12 @@ std::tuple<at::Tensor, Work> AllGatherBase(at::Tensor& output, at::Tensor& input
 
 Work AllGatherCoalesced(at::TensorList outputs, at::TensorList inputs, const Group& group, bool async) {
   Tensors out = outputs.vec(), in = inputs.vec();
-  Call call{.op = Collective::kAllGather, .group = group, .type = OpType::COALESCED, .async = async,
-            .steps = Each(outputs, inputs), .outputs = out};
+  Call call{.op = Collective::kAllGather,
+            .group = group,
+            .type = OpType::COALESCED,
+            .async = async,
+            .steps = Each(outputs, inputs),
+            .outputs = out};
   call.backend = [=]() mutable {
     ::c10d::AllgatherOptions options;
     options.asyncOp = async;
@@ -157,7 +183,8 @@ std::tuple<std::vector<Tensors>, Work> AllGather(const std::vector<Tensors>& out
   Call call{.op = Collective::kAllGather, .group = group, .type = OpType::ALLGATHER, .async = async};
   call.backend = [=]() mutable {
     auto into = outputs;
-    return BackendOf(group, in[0])->allgather(into, in, WithTimeout<::c10d::AllgatherOptions>(timeout, async));
+    return BackendOf(group, in[0])
+        ->allgather(into, in, WithTimeout<::c10d::AllgatherOptions>(timeout, async));
   };
   const bool even = in.size() == 1 && outputs.size() == 1 && in[0].is_contiguous() &&
                     outputs[0].size() == static_cast<size_t>(group->getSize()) &&
@@ -180,11 +207,18 @@ std::tuple<std::vector<Tensors>, Work> AllGather(const std::vector<Tensors>& out
 
 std::tuple<at::Tensor, Work> ReduceScatterBase(at::Tensor& output, at::Tensor& input, const Group& group,
                                                const Reduction& reduction, bool async, int64_t timeout) {
-  Call call{.op = Collective::kReduceScatter, .group = group, .type = OpType::_REDUCE_SCATTER_BASE,
-            .reduction = reduction->op_, .async = async, .steps = Each(output, input), .outputs = {output}};
+  Call call{.op = Collective::kReduceScatter,
+            .group = group,
+            .type = OpType::_REDUCE_SCATTER_BASE,
+            .reduction = reduction->op_,
+            .async = async,
+            .steps = Each(output, input),
+            .outputs = {output}};
   auto options = WithTimeout<::c10d::ReduceScatterOptions>(timeout, async);
   options.reduceOp = *reduction;
-  call.backend = [=]() mutable { return BackendOf(group, input)->_reduce_scatter_base(output, input, options); };
+  call.backend = [=]() mutable {
+    return BackendOf(group, input)->_reduce_scatter_base(output, input, options);
+  };
   if (!Multiply(call.steps, group, true)) call.steps.clear();
   return {output, RunOr(std::move(call), input, kNotDense)};
 }
@@ -192,8 +226,13 @@ std::tuple<at::Tensor, Work> ReduceScatterBase(at::Tensor& output, at::Tensor& i
 Work ReduceScatterCoalesced(at::TensorList outputs, at::TensorList inputs, const Group& group,
                             const Reduction& reduction, bool async, int64_t timeout) {
   Tensors out = outputs.vec(), in = inputs.vec();
-  Call call{.op = Collective::kReduceScatter, .group = group, .type = OpType::COALESCED, .reduction = reduction->op_,
-            .async = async, .steps = Each(outputs, inputs), .outputs = out};
+  Call call{.op = Collective::kReduceScatter,
+            .group = group,
+            .type = OpType::COALESCED,
+            .reduction = reduction->op_,
+            .async = async,
+            .steps = Each(outputs, inputs),
+            .outputs = out};
   auto options = WithTimeout<::c10d::ReduceScatterOptions>(timeout, async);
   options.reduceOp = *reduction;
   call.backend = [=]() mutable {
@@ -208,16 +247,22 @@ bool Even(const std::vector<int64_t>& splits, const at::Tensor& tensor, const Gr
   return splits.empty() && tensor.dim() > 0 && tensor.size(0) % group->getSize() == 0;
 }
 
-Work AllToAllBase(at::Tensor& output, at::Tensor& input, const Group& group, std::vector<int64_t> output_splits,
-                  std::vector<int64_t> input_splits, bool async, int64_t timeout) {
-  Call call{.op = Collective::kAllToAll, .group = group, .type = OpType::ALLTOALL_BASE, .async = async,
+Work AllToAllBase(at::Tensor& output, at::Tensor& input, const Group& group,
+                  std::vector<int64_t> output_splits, std::vector<int64_t> input_splits, bool async,
+                  int64_t timeout) {
+  Call call{.op = Collective::kAllToAll,
+            .group = group,
+            .type = OpType::ALLTOALL_BASE,
+            .async = async,
             .outputs = {output}};
   // Splits that are given may be equal on this rank alone: only calls without any are alike on all ranks.
-  if (Even(output_splits, output, group) && Even(input_splits, input, group) && output.numel() == input.numel())
+  if (Even(output_splits, output, group) && Even(input_splits, input, group) &&
+      output.numel() == input.numel())
     call.steps = Each(output, input);
   call.backend = [=]() mutable {
-    return BackendOf(group, input)->alltoall_base(output, input, output_splits, input_splits,
-                                                  WithTimeout<::c10d::AllToAllOptions>(timeout, async));
+    return BackendOf(group, input)
+        ->alltoall_base(output, input, output_splits, input_splits,
+                        WithTimeout<::c10d::AllToAllOptions>(timeout, async));
   };
   return RunOr(std::move(call), input, "its splits are given");
 }
@@ -247,7 +292,8 @@ std::vector<std::unique_ptr<torch::Library>> RegisterKernels() {
   const c10::WarningUtils::WarningHandlerGuard guard(&quiet);
   std::vector<std::unique_ptr<torch::Library>> libraries;
   for (const c10::DispatchKey key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA}) {
-    libraries.push_back(std::make_unique<torch::Library>(torch::Library::IMPL, "c10d", key, __FILE__, __LINE__));
+    libraries.push_back(
+        std::make_unique<torch::Library>(torch::Library::IMPL, "c10d", key, __FILE__, __LINE__));
     Register(*libraries.back());
   }
   return libraries;

@@ -56,7 +56,7 @@ c10::ScalarType CarriedType(Collective op, c10::ScalarType type) {
 
 uint64_t BytesOf(const Call& call) {
   uint64_t bytes = 0;
-  for (const Step& step : call.steps) {
+  for (const TensorStep& step : call.steps) {
     bytes += std::max<uint64_t>(step.input.nbytes(), step.output.defined() ? step.output.nbytes() : 0);
   }
   return bytes;
@@ -69,12 +69,12 @@ uint32_t KindOf(const Call& call) {
 }
 
 // Why the call is the backend's to run; nothing where Tandem may.
-std::optional<std::string> Reason(const Call& call, const GroupState& state, uint64_t bytes) {
+std::optional<std::string> Reason(const Call& call, const ServedGroup& state, uint64_t bytes) {
   if (ThisAttempt() != nullptr) return "it is part of a call that Tandem has declined";
   if (state.size() == 1) return "the group has one rank";
   if (call.steps.empty() || bytes == 0) return "it has no elements";
   const at::Tensor& first = call.steps.front().input;
-  for (const Step& step : call.steps) {
+  for (const TensorStep& step : call.steps) {
     if (step.input.scalar_type() != first.scalar_type()) return "its tensors have several types";
     if (step.input.numel() == 0) return "one of its tensors has no elements";
   }
@@ -94,9 +94,11 @@ struct Operation {
   const char* name;
   const char* overload;
 };
-constexpr std::array<Operation, kCollectives> kOperations = {
-    {{"tandem::all_reduce_", ""}, {"tandem::all_gather", "out"}, {"tandem::reduce_scatter", "out"},
-     {"tandem::all_to_all", "out"}, {"tandem::broadcast_", ""}}};
+constexpr std::array<Operation, kCollectives> kOperations = {{{"tandem::all_reduce_", ""},
+                                                              {"tandem::all_gather", "out"},
+                                                              {"tandem::reduce_scatter", "out"},
+                                                              {"tandem::all_to_all", "out"},
+                                                              {"tandem::broadcast_", ""}}};
 
 const c10::OperatorHandle& HandleOf(Collective op) {
   static const auto handles = [] {
@@ -114,7 +116,7 @@ at::Tensor Carried(Collective op, const at::Tensor& tensor) {
   return type == tensor.scalar_type() ? tensor : tensor.view(type);
 }
 
-void CallOp(const Call& call, const std::string& group_name, const Step& step) {
+void CallOp(const Call& call, const std::string& group_name, const TensorStep& step) {
   std::vector<c10::IValue> stack;
   stack.emplace_back(Carried(call.op, step.input));
   if (Sums(call.op)) stack.emplace_back(call.reduction == ReduceOp::AVG ? "avg" : "sum");
@@ -130,12 +132,12 @@ void CallOp(const Call& call, const std::string& group_name, const Step& step) {
 
 void RunSteps(const Call& call, const std::string& group_name) {
   const at::AutoDispatchBelowADInplaceOrView below;
-  for (const Step& step : call.steps) CallOp(call, group_name, step);
+  for (const TensorStep& step : call.steps) CallOp(call, group_name, step);
   if (call.after) call.after();
 }
 
 // Returns false where Python has declined the call.
-bool Try(const Call& call, GroupState& state, uint64_t bytes) {
+bool Try(const Call& call, ServedGroup& state, uint64_t bytes) {
   Attempt attempt;
   try {
     const AttemptScope scope(&attempt);
@@ -156,11 +158,12 @@ bool Try(const Call& call, GroupState& state, uint64_t bytes) {
   return false;
 }
 
-void KeepUntil(const c10::Stream& stream, const c10::impl::VirtualGuardImpl& guard, const at::Tensor& tensor) {
+void KeepUntil(const c10::Stream& stream, const c10::impl::VirtualGuardImpl& guard,
+               const at::Tensor& tensor) {
   if (tensor.defined()) guard.recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
 }
 
-c10::intrusive_ptr<::c10d::Work> RunOnStream(const Call& call, GroupState& state, uint64_t bytes) {
+c10::intrusive_ptr<::c10d::Work> RunOnStream(const Call& call, ServedGroup& state, uint64_t bytes) {
   const at::Device device = call.steps.front().input.device();
   const c10::DeviceGuard on_device(device);
   if (!call.async) {
@@ -176,7 +179,7 @@ c10::intrusive_ptr<::c10d::Work> RunOnStream(const Call& call, GroupState& state
     const c10::StreamGuard on_side(side);
     if (!Try(call, state, bytes)) return nullptr;
   }
-  for (const Step& step : call.steps) {
+  for (const TensorStep& step : call.steps) {
     KeepUntil(side, guard, step.input);
     KeepUntil(side, guard, step.output);
   }
@@ -184,18 +187,22 @@ c10::intrusive_ptr<::c10d::Work> RunOnStream(const Call& call, GroupState& state
   return c10::make_intrusive<StreamWork>(state.rank(), call.type, call.outputs, side);
 }
 
-c10::intrusive_ptr<::c10d::Work> RunOnHost(const Call& call, const std::shared_ptr<GroupState>& state,
+c10::intrusive_ptr<::c10d::Work> RunOnHost(const Call& call, const std::shared_ptr<ServedGroup>& state,
                                            uint64_t bytes) {
   auto work = c10::make_intrusive<HostWork>(state->rank(), call.type, call.outputs);
   // A kind's first call is waited for: a backend that runs it instead has it in the order of the calls.
   if (call.async && state->Served(KindOf(call))) {
-    state->queue().Run(work, [call, state, bytes] {
-      if (!Try(call, *state, bytes)) call.backend()->wait();
-    }, /*async=*/true);
+    state->queue().Run(
+        work,
+        [call, state, bytes] {
+          if (!Try(call, *state, bytes)) call.backend()->wait();
+        },
+        /*async=*/true);
     return work;
   }
   bool taken = false;
-  state->queue().Run(work, [&] { taken = Try(call, *state, bytes); }, /*async=*/false);
+  state->queue().Run(
+      work, [&] { taken = Try(call, *state, bytes); }, /*async=*/false);
   return taken ? work : nullptr;
 }
 
@@ -213,7 +220,7 @@ void LeaveTo(Collective op, const at::Tensor& tensor, const char* reason) {
 }
 
 c10::intrusive_ptr<::c10d::Work> Run(Call call) {
-  const std::shared_ptr<GroupState> state = StateOf(call.group);
+  const std::shared_ptr<ServedGroup> state = StateOf(call.group);
   const uint64_t bytes = BytesOf(call);
   if (const std::optional<std::string> reason = Reason(call, *state, bytes)) {
     if (ThisAttempt() == nullptr) TheTallies().Left(call.op, bytes, *reason);

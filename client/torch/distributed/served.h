@@ -3,11 +3,10 @@
 // Runs a collective of torch.distributed by Tandem's ops, or says why the process group's own backend does.
 #pragma once
 
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-
 #include <array>
 #include <atomic>
 #include <functional>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
 #include "client/torch/distributed/groups.h"
@@ -16,7 +15,7 @@
 namespace tandem::torch_distributed {
 
 // One tensor's part of a call: it is gathered, scattered, exchanged, or summed or broadcast in place.
-struct Step {
+struct TensorStep {
   at::Tensor input;
   at::Tensor output;  // undefined: the input itself
 };
@@ -30,9 +29,9 @@ struct Call {
   ::c10d::ReduceOp::RedOpType reduction = ::c10d::ReduceOp::SUM;
   int64_t root = 0;
   bool async = false;
-  std::vector<Step> steps{};
-  std::vector<at::Tensor> outputs{};  // of the Work
-  std::function<void()> after{};      // runs behind the steps, on their stream
+  std::vector<TensorStep> steps{};
+  std::vector<at::Tensor> outputs{};                            // of the Work
+  std::function<void()> after{};                                // runs behind the steps, on their stream
   std::function<c10::intrusive_ptr<::c10d::Work>()> backend{};  // the call by the process group's own backend
 };
 

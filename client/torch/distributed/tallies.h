@@ -15,9 +15,8 @@ namespace tandem::torch_distributed {
 
 enum class Collective : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast };
 inline constexpr size_t kCollectives = 5;
-inline constexpr std::array<const char*, kCollectives> kCollectiveNames = {"all_reduce", "all_gather",
-                                                                          "reduce_scatter", "all_to_all",
-                                                                          "broadcast"};
+inline constexpr std::array<const char*, kCollectives> kCollectiveNames = {
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"};
 
 // Thread-safe.
 class Tallies {

@@ -11,7 +11,8 @@ namespace tandem::torch_distributed {
 namespace {
 
 c10::intrusive_ptr<c10::ivalue::Future> NewFuture(std::vector<c10::Device> devices = {}) {
-  return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), std::move(devices));
+  return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
+                                                  std::move(devices));
 }
 
 c10::Stream CurrentStream(const at::Tensor& tensor) {
@@ -22,16 +23,11 @@ c10::Stream CurrentStream(const at::Tensor& tensor) {
 
 StreamWork::StreamWork(int rank, ::c10d::OpType type, std::vector<at::Tensor> outputs,
                        std::optional<c10::Stream> side)
-    : Work(rank, type),
-      outputs_(std::move(outputs)),
-      side_(side),
-      ended_(outputs_.front().device().type()) {
+    : Work(rank, type), outputs_(std::move(outputs)), side_(side), ended_(outputs_.front().device().type()) {
   if (side_) ended_.record(*side_);
 }
 
-bool StreamWork::isCompleted() {
-  return side_ ? ended_.query() : CurrentStream(outputs_.front()).query();
-}
+bool StreamWork::isCompleted() { return side_ ? ended_.query() : CurrentStream(outputs_.front()).query(); }
 
 bool StreamWork::wait(std::chrono::milliseconds) {
   synchronize();
@@ -72,7 +68,7 @@ void HostWork::Run(const std::function<void()>& work) {
   finish(failure);
 }
 
-void HostQueue::Run(const c10::intrusive_ptr<HostWork>& work, std::function<void()> function, bool async) {
+void WorkQueue::Run(const c10::intrusive_ptr<HostWork>& work, std::function<void()> function, bool async) {
   {
     std::unique_lock lock(mutex_);
     if (async || !entries_.empty()) {
@@ -90,7 +86,7 @@ void HostQueue::Run(const c10::intrusive_ptr<HostWork>& work, std::function<void
 }
 
 // The thread lives as long as the process: the queue is never destroyed.
-void HostQueue::Serve() {
+void WorkQueue::Serve() {
   while (true) {
     Entry entry;
     {

@@ -4,13 +4,13 @@
 #pragma once
 
 #include <c10/core/Event.h>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
 namespace tandem::torch_distributed {
@@ -37,7 +37,7 @@ class StreamWork final : public ::c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-// A collective of CPU tensors. Ends where a HostQueue has run it.
+// A collective of CPU tensors. Ends where a WorkQueue has run it.
 class HostWork final : public ::c10d::Work {
  public:
   HostWork(int rank, ::c10d::OpType type, std::vector<at::Tensor> outputs);
@@ -54,7 +54,7 @@ class HostWork final : public ::c10d::Work {
 
 // Runs one group's collectives of CPU tensors in the order of their calls: on the caller's thread where none is
 // under way and the call waits anyway, else on a thread of the queue. Thread-safe.
-class HostQueue {
+class WorkQueue {
  public:
   void Run(const c10::intrusive_ptr<HostWork>& work, std::function<void()> function, bool async);
 

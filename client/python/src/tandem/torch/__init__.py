@@ -10,7 +10,7 @@ raises tandem.RankLost on the others.
 
 from typing import TYPE_CHECKING, Any
 
-from . import _autocast, _autograd, _norms, _ops, _overlapped, _scaled, _schemas  # noqa: F401  (they register)
+from . import _autocast, _autograd, _in_place, _norms, _ops, _overlapped, _scaled, _schemas  # noqa: F401  (they register)
 from ._config import Config, configure
 from ._groups import Attachment, attach, attachment, detach, renew, synchronize
 from ._install import install, installed, uninstall

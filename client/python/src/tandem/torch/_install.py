@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed._symmetric_memory as symm_mem
 
-from . import _door, _ops, _scaled
+from . import _door, _in_place, _ops, _scaled
 from ._ops import new_like
 from ._private import below_autograd, group_size, new_library
 from ._serving import with_theirs
@@ -198,8 +198,8 @@ _KERNELS: dict[str, Callable[..., Any]] = {
     "one_shot_all_reduce_copy": _one_shot_all_reduce_copy,
     "one_shot_all_reduce_copy_out": _one_shot_all_reduce_copy_out,
     "two_shot_all_reduce_out": _two_shot_all_reduce_out,
-    "two_shot_all_reduce_": _ops.all_reduce_in_place,
-    "multimem_all_reduce_": _ops.all_reduce_in_place,
+    "two_shot_all_reduce_": _in_place.all_reduce_in_place,
+    "multimem_all_reduce_": _in_place.all_reduce_in_place,
     "multimem_one_shot_all_reduce": _one_shot_all_reduce,
     "multimem_one_shot_all_reduce_out": _all_reduce_out,
     "multimem_all_gather_out": _all_gather_out,

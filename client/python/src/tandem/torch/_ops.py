@@ -74,20 +74,6 @@ def all_reduce(out: Tensor, input: Tensor, reduce_op: str, group_name: str) -> T
     )
 
 
-def all_reduce_in_place(input: Tensor, reduce_op: str, group_name: str) -> Tensor:
-    """The same into `input`, without further memory."""
-    check_reduce_op(reduce_op, input)
-    if not input.is_contiguous():
-        return input.copy_(all_reduce(new_like(input, input.shape), input, reduce_op, group_name))
-
-    def make() -> Call:
-        return Call("all_reduce", (Slot("input", input), Slot("output", input, True, 0)), {"reduce_op": reduce_op})
-
-    if run("all_reduce", group_name, input.device, (input.shape, input.dtype, reduce_op, "in place"), make) is None:
-        input.copy_(fallback.all_reduce(input, reduce_op, group_name))
-    return input
-
-
 def all_gather_shape(input: Tensor, gather_dim: int, group_name: str) -> list[int]:
     return gathered(input.shape, dim_of(gather_dim, input, "gather_dim"), group_size(group_name))
 
@@ -127,20 +113,6 @@ def all_to_all(out: Tensor, input: Tensor, dim: int, group_name: str) -> Tensor:
     return run_collective(
         "all_to_all", input, out, group_name, (along,), {"dim": along}, lambda: fallback.all_to_all(input, along, group_name)
     )
-
-
-def broadcast_in_place(input: Tensor, root: int, group_name: str) -> Tensor:
-    """The tensor of rank `root` of the group into `input`."""
-    broadcast_shape(input, root, group_name)
-    if not input.is_contiguous():
-        return input.copy_(broadcast(new_like(input, input.shape), input, root, group_name))
-
-    def make() -> Call:
-        return Call("broadcast", (Slot("input", input), Slot("output", input, True, 0)), {"root": root})
-
-    if run("broadcast", group_name, input.device, (input.shape, input.dtype, root, "in place"), make) is None:
-        input.copy_(fallback.broadcast(input, root, group_name))
-    return input
 
 
 def broadcast_shape(input: Tensor, root: int, group_name: str) -> list[int]:
@@ -478,22 +450,6 @@ def register_op(name: str, shape: Callable[..., list[int]], kernel: Callable[...
     plan_outputs(name)
 
 
-def register_in_place(name: str, kernel: Callable[..., Tensor]) -> None:
-    """An op that changes its first argument and returns nothing."""
-
-    def into(*given: Any, **named: Any) -> None:
-        kernel(*given, **named)
-
-    def fake(*given: Any, **named: Any) -> None:
-        pass
-
-    refuse_gradients(name, "default")
-    register_kernel(name, "default", into, no_result)
-    torch.library.register_fake(f"tandem::{name}", fake, lib=LIB)
-
-
-register_in_place("all_reduce_", all_reduce_in_place)
-register_in_place("broadcast_", broadcast_in_place)
 register_op("all_reduce", all_reduce_shape, all_reduce)
 register_op("all_gather", all_gather_shape, all_gather)
 register_op("reduce_scatter", reduce_scatter_shape, reduce_scatter)
