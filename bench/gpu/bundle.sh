@@ -17,7 +17,7 @@ build() {
     "-DTANDEM_TORCH_PYTHON=${TANDEM_TORCH_PYTHON:-}" >"$1/configure.log" ||
     { cat "$1/configure.log" >&2; return 1; }
   local known targets=(gpu_tests tandem_grpc_plugin) program
-  [ -z "${TANDEM_TORCH_PYTHON:-}" ] || targets+=(tandem_torch)
+  [ -z "${TANDEM_TORCH_PYTHON:-}" ] || targets+=(tandem_torch tandem_c10d)
   known=$(ninja -C "$1" -t targets all | cut -d: -f1)
   for program in "${programs[@]}"; do
     if grep -qx "$program" <<<"$known"; then targets+=("$program"); fi
@@ -53,6 +53,9 @@ for test in json.load(sys.stdin)["tests"]:
   copy_stripped "$build/lib/libtandem_grpc.so" "$folder/lib/libtandem_grpc.so"
   # Where the build had a Python with torch (TANDEM_TORCH_PYTHON).
   [ ! -e "$build/lib/libtandem_torch.so" ] || copy_stripped "$build/lib/libtandem_torch.so" "$folder/lib/libtandem_torch.so"
+  for file in "$build"/lib/libtandem_c10d_*.so; do
+    [ ! -e "$file" ] || copy_stripped "$file" "$folder/lib/$(basename "$file")"
+  done
   for file in $(ldd "$build"/bin/{tandemd,tandemctl,tandem-engine} "$build/lib/libtandem_grpc.so" |
                 awk '$3 ~ /^\// { print $3 }' | sort -u); do
     if [[ ! $(basename "$file") =~ $own_of_the_machine ]] && [[ $file != "$build"/* ]]; then

