@@ -37,7 +37,8 @@ def killed():
         print("ready", flush=True)
         threading.Event().wait(10 * PATIENCE)
         os._exit(1)
-    tell(*outcome(summed))
+    # CUDA tensors raise it in a later call.
+    tell(*outcome(lambda: [summed() for _ in range(3)]))
     os._exit(0)  # rank 1 ends no more
 
 

@@ -1,5 +1,6 @@
 """A rank: eager collectives of torch.distributed, taken by Tandem behind install()."""
 
+import os
 from datetime import timedelta
 
 import tandem.torch
@@ -168,6 +169,21 @@ def test_functional_collectives(name):
 
 
 @check
+def test_new_sizes_need_no_meeting(name):
+    plans = tandem.torch.attach(name).plans
+    for dtype in (torch.float32, torch.bfloat16):
+        dist.all_reduce(values((900,), dtype))
+        made = plans._made
+        for count in (1, 2, 37, 511, 1000, 1023, 5):
+            x = values((count,), dtype)
+            dist.all_reduce(x)
+            assert torch.equal(x, total(of_all((count,), dtype))), (dtype, count)
+        families = CUDA or "TANDEM_TEST_CLIENT" in os.environ
+        assert (plans._made == made) == families, (plans._made, made)
+        counted(8)
+
+
+@check
 def test_objects(name):
     got = [None] * world()
     dist.all_gather_object(got, {"rank": dist.get_rank(), "text": "x" * dist.get_rank()})
@@ -270,5 +286,7 @@ def test_uninstall(name):
 
 
 if __name__ == "__main__":
+    if "TANDEM_TEST_CLIENT" in os.environ:
+        tandem.torch.configure(placement="client")
     tandem.torch.install()
     main()

@@ -68,7 +68,7 @@ def test_families_serve_other_rows_without_a_meeting(name):
         near(OPS.all_reduce(x, "sum", name), reference.all_reduce(x, "sum", name))
         assert plans._made == made + 1
     finally:
-        tandem.torch.configure(placement="auto", families="none", max_rows=8192)
+        tandem.torch.configure(placement="auto", families="eager", max_rows=8192)
         tandem.torch.detach(name)
 
 

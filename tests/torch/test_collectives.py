@@ -14,6 +14,12 @@ class CollectivesOfFourRanks(Collectives):
     world = 4
 
 
+class CollectivesOnTheirStreams(Collectives):
+    """By families, which the ranks' own streams run."""
+
+    env = {"TANDEM_TEST_CLIENT": "1"}
+
+
 class Failures(unittest.TestCase):
     """Whatever a rank does, the others get one clear error that names it."""
 
@@ -62,7 +68,7 @@ class Failures(unittest.TestCase):
             self.assertTrue(told["right_again"], told)
 
 
-add_tests(Collectives, CollectivesOfFourRanks)
+add_tests(Collectives, CollectivesOfFourRanks, CollectivesOnTheirStreams)
 
 if __name__ == "__main__":
     unittest.main()

@@ -52,6 +52,8 @@ int tandem_c10d_decline(int how, const char* reason) {
   return 1;
 }
 
+int tandem_c10d_inside(void) { return ThisAttempt() == nullptr ? 0 : 1; }
+
 size_t tandem_c10d_tallies(char* text, size_t size) {
   try {
     const std::string lines = TheTallies().Lines();

@@ -30,6 +30,8 @@ TANDEM_C10D_API void tandem_c10d_set_limit(int op, uint64_t bytes);
 /* Declines the call that this thread is in: its kernel's failure is none then, and the backend runs the call.
  * Returns 0 where the thread is in no such call. */
 TANDEM_C10D_API int tandem_c10d_decline(int how, const char* reason);
+/* Whether the thread is in a call of torch.distributed. */
+TANDEM_C10D_API int tandem_c10d_inside(void);
 /* Writes lines of "op, calls, bytes, reason" with tabs between; the reason is empty where Tandem has run the calls.
  * Writes no more than `size` bytes, and returns the size of all. */
 TANDEM_C10D_API size_t tandem_c10d_tallies(char* text, size_t size);

@@ -13,6 +13,7 @@ import torch
 
 _log = logging.getLogger("tandem.torch")
 OnUnavailable = Literal["fallback", "error"]
+FamiliesOption = Literal["none", "eager", "collectives", "all"]
 PlacementOption = Literal["auto", "engine", "client"]
 
 
@@ -27,9 +28,9 @@ class Config:
     write outputs in symmetric memory in place, so that these must lie alike on all ranks; False: as other outputs. placement: where
     plans run: on the node's engines ("engine"), on torch's current stream ("client": a call that this cannot serve is declined), or
     as the daemon chooses ("auto"). autotune: a call that prepares a plan measures it first where no table of the node has a time,
-    some 50 ms on idle GPUs. families: calls that differ in their rows alone share a plan, where ranks' own streams run it
-    ("collectives": not those with products; "all"; "none"): ranks meet for it, and again where a call has more rows than its bound,
-    which doubles up to max_rows. Calls with more rows have plans of one shape.
+    some 50 ms on idle GPUs. families: calls that differ in their rows alone share a plan, where ranks' own streams run it ("eager":
+    those of torch.distributed behind install(); "collectives": not those with products; "all"; "none"): ranks meet for it, and
+    again where a call has more rows than its bound, which doubles up to max_rows. Calls with more rows have plans of one shape.
     """
 
     on_unavailable: OnUnavailable = "fallback"
@@ -40,7 +41,7 @@ class Config:
     write_in_place: bool = True
     placement: PlacementOption = "auto"
     autotune: bool = False
-    families: Literal["none", "collectives", "all"] = "none"
+    families: FamiliesOption = "eager"
     max_rows: int = 8192
     runtime_dir: str | None = None
 
@@ -65,8 +66,8 @@ def configure(**changes: Any) -> Config:
         raise ValueError(f"on_unavailable is 'fallback' or 'error', not {changed.on_unavailable!r}")
     if changed.placement not in ("auto", "engine", "client"):
         raise ValueError(f"placement is 'auto', 'engine' or 'client', not {changed.placement!r}")
-    if changed.families not in ("none", "collectives", "all"):
-        raise ValueError(f"families is 'none', 'collectives' or 'all', not {changed.families!r}")
+    if changed.families not in ("none", "eager", "collectives", "all"):
+        raise ValueError(f"families is 'none', 'eager', 'collectives' or 'all', not {changed.families!r}")
     if changed.max_rows < 1:
         raise ValueError("max_rows is above 0")
     if any(rows < 1 for rows in changed.row_buckets):

@@ -36,6 +36,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "uninstall": (None, []),
     "set_limit": (None, [ctypes.c_int, ctypes.c_uint64]),
     "decline": (ctypes.c_int, [ctypes.c_int, ctypes.c_char_p]),
+    "inside": (ctypes.c_int, []),
     "tallies": (ctypes.c_size_t, [ctypes.c_char_p, ctypes.c_size_t]),
     "clear_tallies": (None, []),
 }
@@ -82,6 +83,11 @@ def load() -> Library | None:
 def decline(how: Decline, reason: str) -> bool:
     """Leaves the call of torch.distributed that this thread is in to its backend. False: the thread is in none."""
     return library is not None and bool(library.decline(how, reason.encode()))
+
+
+def inside() -> bool:
+    """Whether this thread is in a call of torch.distributed."""
+    return library is not None and bool(library.inside())
 
 
 def tallies() -> list[tuple[str, int, int, str]]:

@@ -170,7 +170,10 @@ class PlanCache:
             operands.append(Operand(slot.role, dtype, tuple(slot.tensor.shape), strides, i in symmetric, slot.alias_of))
         # On the host backend "auto" takes the engines, which run plans of one shape.
         clients = config.placement == "client" or (config.placement == "auto" and not on_host)
-        family = shape_of(call, operands, config.families if clients else "none")
+        served = config.families if clients else "none"
+        if served == "eager":
+            served = "collectives" if _door.inside() else "none"
+        family = shape_of(call, operands, served)
         if family is not None and (known := self._families.find(family)) is not None:
             return self._keep(key, Prepared(known, call, symmetric, self.broken_off, family.rows))
         if not on_host and torch.cuda.is_current_stream_capturing():
