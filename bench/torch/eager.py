@@ -59,7 +59,7 @@ def round_us(function, device, calls):
 def measure(function, device, calls):
     """By "tandem" and by "backend": medians of the CPU's time and of the whole."""
     rounds = {"tandem": [], "backend": []}
-    for number in range(1 + ROUNDS):
+    for _ in range(1 + ROUNDS):
         for by, taken in rounds.items():
             tandem.torch.install(collectives=by == "tandem")
             for _ in range(3):
