@@ -51,9 +51,19 @@ Status CheckBooleans(const std::vector<Flag>& flags, const std::vector<std::stri
   return Status::Ok();
 }
 
+// The files' places of a tandemd that one job has started. No file of the node's is for it.
+void SetEmbedded(DaemonCommandLine& line) {
+  line.config_path.clear();
+  line.config.runtime_dir = line.embedded_directory + "/run";
+  line.config.state_dir = line.embedded_directory + "/state";
+  line.config.socket_group.clear();
+}
+
 // --config's file, or the default one if it is there, and config.d beside it; then the flags.
 Status Load(const std::vector<Flag>& flags, bool config_given, DaemonCommandLine& line) {
-  if (config_given || access(line.config_path.c_str(), F_OK) == 0) {
+  if (!line.embedded_directory.empty()) {
+    SetEmbedded(line);
+  } else if (config_given || access(line.config_path.c_str(), F_OK) == 0) {
     TANDEM_RETURN_IF_ERROR(LoadConfigOver(line.config_path, line.config));
   } else {
     TANDEM_ASSIGN_OR_RETURN(bool any, LoadDropInsOver(line.config_path, line.config));
@@ -85,6 +95,11 @@ Result<DaemonCommandLine> ParseCommandLine(int argc, const char* const* argv,
       app.add_option("--config", line.config_path,
                      "Configuration file (TOML); config.d/*.toml beside it are read after it")
           ->type_name("FILE");
+  app.add_option("--embedded", line.embedded_directory,
+                 "Serve one job: keep all files in this private directory, read no configuration file, end "
+                 "after the job's last process, and remove the directory")
+      ->type_name("DIRECTORY")
+      ->excludes(config_option);
   CLI::Option* check_option = app.add_flag("--check-config", check, "Check the configuration and end");
   app.add_flag("--strict", line.strict,
                "With --check-config: check what the start needs too: engine program, backend, directories, "

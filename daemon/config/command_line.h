@@ -1,7 +1,7 @@
 // File: command_line.h
 //
 // tandemd's command line: --config, --check-config [--strict], --print-config, --print-default-config,
-// --version, --help, and one flag for each configuration key (--emulated-gpus 8, --quotas-plans 100), which
+// --embedded, --version, --help, and one flag for each configuration key (--emulated-gpus 8, --quotas-plans 100), which
 // goes over the files.
 #pragma once
 
@@ -26,7 +26,9 @@ struct DaemonCommandLine {
   // --check-config: the caller checks what the configuration names too, then prints `output`.
   bool check = false;
   bool strict = false;  // --strict: the caller checks what the start needs, without starting anything
-  std::string output;   // help, version, printed configuration, "configuration is valid"
+  // --embedded: the directory of a tandemd that one job has started; "": another tandemd.
+  std::string embedded_directory = {};
+  std::string output;  // help, version, printed configuration, "configuration is valid"
 };
 
 // Reads `argv` (argv[0] is the program's name), the files, and checks the outcome; --check-config and

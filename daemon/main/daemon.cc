@@ -363,6 +363,11 @@ Daemon::~Daemon() {
   if (made_admin_directory_) std::filesystem::remove(AdminDirectory(config_), ignored);
 }
 
+SessionCounts Daemon::Sessions() {
+  const ControlSnapshot now = control_->Snapshot();
+  return {now.sessions, now.sessions_total};
+}
+
 std::string Daemon::Summary() {
   ControlSnapshot now = control_->Snapshot();
   int ready = 0;

@@ -15,6 +15,7 @@
 #include "daemon/admin/admin_service.h"
 #include "daemon/config/config.h"
 #include "daemon/control/control.h"
+#include "daemon/main/embedded.h"
 #include "daemon/main/gpu_cordons.h"
 #include "daemon/main/http_listeners.h"
 #include "daemon/main/servers.h"
@@ -57,6 +58,7 @@ class Daemon {
   // Sets what the gRPC health service answers. Called whenever the node's health may have changed.
   // Thread-safe.
   void PublishHealth();
+  SessionCounts Sessions();
   // No group is left.
   bool Drained();
   // There are sessions that the next tandemd can take over, if this one leaves its jobs.

@@ -5,7 +5,8 @@
 //
 // SIGTERM and SIGINT drain: no new job is accepted, groups may end within stop_grace_ms, then everything
 // stops; a second signal stops at once. With restart_grace_ms SIGTERM leaves the jobs that there are to the
-// next tandemd (docs/restart.md). SIGHUP reads the configuration again.
+// next tandemd (docs/restart.md). SIGHUP reads the configuration again. With --embedded the end of the job's
+// last session drains, too.
 #include <signal.h>
 
 #include <algorithm>
@@ -24,6 +25,7 @@
 #include "daemon/config/command_line.h"
 #include "daemon/main/check_start.h"
 #include "daemon/main/daemon.h"
+#include "daemon/main/embedded.h"
 #include "daemon/main/library_logs.h"
 #include "daemon/topology/topology_file.h"
 
@@ -64,9 +66,9 @@ void Reload(Daemon& daemon, int argc, char** argv) {
   tandem::NotifyReady(daemon.Summary());
 }
 
-// Serves until a stop signal comes, and returns it; SIGHUP calls `reload`. The watchdog hears from us only
-// while the daemon's parts make progress.
-int Serve(Daemon& daemon, const std::function<void()>& reload) {
+// Serves until a stop signal comes, and returns it, or 0 once `is_over`; SIGHUP calls `reload`. The watchdog
+// hears from us only while the daemon's parts make progress.
+int Serve(Daemon& daemon, const std::function<void()>& reload, const std::function<bool()>& is_over) {
   milliseconds turn(500);  // a change of the node's health is published this late
   if (auto interval = tandem::WatchdogInterval(); interval.count() > 0) {
     turn = std::min(turn, std::max(milliseconds(10), std::chrono::duration_cast<milliseconds>(interval / 3)));
@@ -79,6 +81,7 @@ int Serve(Daemon& daemon, const std::function<void()>& reload) {
     } else if (signal != 0) {
       return signal;
     }
+    if (is_over()) return 0;
     if (daemon.Alive()) tandem::NotifyAlive();
     daemon.PublishHealth();
     daemon.MendFiles();
@@ -155,6 +158,14 @@ int main(int argc, char** argv) {
       std::string("tandemd ") + tandem::BuildVersion() + " starts" +
       (line->config_path.empty() ? std::string() : " config=" + tandem::log::FieldValue(line->config_path)));
   for (const std::string& note : line->config.old_names) tandem::log::Warning(note);
+  const bool embedded = !line->embedded_directory.empty();
+  if (const tandem::Status ready = embedded
+                                       ? tandem::daemon::PrepareEmbeddedDirectory(line->embedded_directory)
+                                       : tandem::Status::Ok();
+      !ready.ok()) {
+    tandem::log::Error("cannot start: " + ready.message());
+    return 1;
+  }
   auto daemon = Daemon::Start(line->config, tandem::BuildVersion());
   if (!daemon.ok()) {
     tandem::log::Error("cannot start: " + daemon.status().message());
@@ -162,7 +173,11 @@ int main(int argc, char** argv) {
   }
   tandem::log::Info("serving at " + line->config.runtime_dir + ": " + (*daemon)->Summary());
   tandem::NotifyReady((*daemon)->Summary());
-  const int signal = Serve(**daemon, [&] { Reload(**daemon, argc, argv); });
+  tandem::daemon::JobWatch job(Clock::now());
+  const int signal = Serve(
+      **daemon, [&] { Reload(**daemon, argc, argv); },
+      [&] { return embedded && job.IsOver((*daemon)->Sessions(), Clock::now()); });
+  if (signal == 0) tandem::log::Info("the job is over: no session is left");
   if (signal == SIGTERM && (*daemon)->HasJobsToLeave()) {
     tandem::NotifyStopping("leaving the jobs to the next tandemd");
     tandem::log::Info("stopping: the jobs go on, and wait for the next tandemd: " + (*daemon)->Summary());
@@ -172,5 +187,9 @@ int main(int argc, char** argv) {
   }
   (*daemon).reset();
   tandem::log::Info("stopped");
+  if (embedded) {
+    if (const auto removed = tandem::daemon::RemoveEmbeddedDirectory(line->embedded_directory); !removed.ok())
+      tandem::log::Warning(removed.message());
+  }
   return 0;
 }

@@ -64,6 +64,22 @@ TEST_F(CommandLineFile, PrintedConfigParsesBackToWhatIsInForce) {
   EXPECT_EQ(PrintConfig(parsed), PrintConfig(line->config));
 }
 
+TEST_F(CommandLineFile, AnEmbeddedDaemonReadsNoFileAndKeepsItsFilesTogether) {
+  const char* const arguments[] = {"tandemd", "--embedded", "/tmp/job", "--emulated-gpus", "2"};
+  Result<DaemonCommandLine> line = ParseCommandLine(5, arguments, path_);
+  ASSERT_TRUE(line.ok()) << line.status().ToString();
+  EXPECT_EQ(line->embedded_directory, "/tmp/job");
+  EXPECT_EQ(line->config.runtime_dir, "/tmp/job/run");
+  EXPECT_EQ(AdminDirectory(line->config), "/tmp/job/run-admin");
+  EXPECT_EQ(line->config.state_dir, "/tmp/job/state");
+  EXPECT_EQ(line->config.socket_group, "");
+  EXPECT_EQ(line->config.emulated_gpus, 2) << "flags count";
+  EXPECT_EQ(line->config.hardware_queues, Config().hardware_queues) << "the file does not";
+  EXPECT_EQ(line->config_path, "");
+  EXPECT_THAT(Parse({"--embedded", "job"}).status().message(), HasSubstr("must be an absolute path"));
+  EXPECT_FALSE(Parse({"--embedded", "/tmp/job", "--config", path_.c_str()}).ok());
+}
+
 TEST_F(CommandLineFile, CheckConfigFailsWhereTheDaemonWould) {
   Result<DaemonCommandLine> good = Parse({"--config", path_.c_str(), "--check-config"});
   ASSERT_TRUE(good.ok());
