@@ -1,8 +1,7 @@
 """Trains a small Llama-style model (RMSNorm, rotary positions, grouped-query attention, SwiGLU) on text, tensor-parallel with the
 sequence sharded between the products, through Tandem.
 
-    tandemd --backend host --socket-group "" --runtime-dir /tmp/tandem --state-dir /tmp/tandem/state &
-    TANDEM_RUNTIME_DIR=/tmp/tandem torchrun --nproc-per-node 2 examples/torch/train_llama.py --check
+    torchrun --nproc-per-node 2 examples/torch/train_llama.py --check
 
 --mode eager uses tandem.torch.nn; --mode compiled uses parallelize_module and torch.compile with Tandem's pass. --check trains the
 whole model in each process too, and ends with 1 if a loss differs by more than the type's bound.

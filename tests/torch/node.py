@@ -60,6 +60,7 @@ class Ranks:
                     "MASTER_ADDR": "127.0.0.1",
                     "MASTER_PORT": str(port),
                     "TANDEM_RUNTIME_DIR": self.runtime_dir or "/nonexistent",
+                    "TANDEM_EMBEDDED": "0",  # these tests have their own daemon, or none
                     "OMP_NUM_THREADS": "1",
                     "TORCHINDUCTOR_COMPILE_THREADS": "4" if CUDA else "1",
                     "TORCHINDUCTOR_VEC_ISA_OK": "1",  # else every rank starts a process with torch to try it

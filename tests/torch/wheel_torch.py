@@ -1,8 +1,10 @@
-"""Runs torch.ops.tandem from an installed wheel alone: two processes, gloo, the wheel's tandemd and its kernels for PyTorch.
+"""Runs torch.ops.tandem from an installed wheel alone: two processes, gloo, the wheel's tandemd and its kernels for PyTorch. First
+with a tandemd that runs, then with one that the ranks start.
 
 python wheel_torch.py; the other processes are this program's own.
 """
 
+import glob
 import os
 import subprocess
 import sys
@@ -19,7 +21,7 @@ def rank(number, folder):
     import tandem.torch
     import torch
     import torch.distributed as dist
-    from tandem.torch import _native
+    from tandem.torch import _groups, _native
 
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=number, world_size=WORLD)
     tandem.torch.configure(on_unavailable="error", rendezvous_timeout=PATIENCE_S)
@@ -37,10 +39,42 @@ def rank(number, folder):
     dist.all_reduce(x)
     assert x.tolist() == [sum(range(1, WORLD + 1))] * 5, x
     assert tandem.torch.report().taken == 1, str(tandem.torch.report())
+    own = _groups._state.daemons.started.get("host", "")
+    assert own.startswith(os.environ["TMPDIR"]) == (not os.environ["TANDEM_RUNTIME_DIR"]), own
     dist.barrier()
     tandem.torch.detach()
     print("served", flush=True)
     os._exit(0)  # torch's own end aborts at times
+
+
+def run_ranks(folder, runtime_dir):
+    """Two ranks, which find the daemon there, or for "" start one."""
+    environment = {"TANDEM_RUNTIME_DIR": runtime_dir, "TMPDIR": folder, "GLOO_SOCKET_IFNAME": "lo"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-B", __file__, str(number), folder],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "LOCAL_RANK": str(number), **environment},
+        )
+        for number in range(WORLD)
+    ]
+    try:
+        told = [one.communicate(timeout=2 * PATIENCE_S)[0] for one in ranks]
+        assert all("served" in text for text in told), told
+    finally:
+        for one in ranks:
+            one.kill()
+
+
+def run_alone():
+    """Without a daemon: the ranks' own ends after them, and leaves nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        run_ranks(folder, "")
+        deadline = time.monotonic() + PATIENCE_S
+        while glob.glob(os.path.join(folder, "tandem-*/job-*")):
+            assert time.monotonic() < deadline, "the ranks' tandemd does not end"
+            time.sleep(0.1)
 
 
 def main():
@@ -57,28 +91,17 @@ def main():
         ]
         command += ["--runtime-dir", os.path.join(folder, "run"), "--state-dir", os.path.join(folder, "state")]
         daemon = subprocess.Popen(command)
-        ranks = []
         try:
             deadline = time.monotonic() + PATIENCE_S
             while subprocess.run([os.path.join(PROGRAMS, "tandemctl"), "stats"], capture_output=True).returncode != 0:
                 assert daemon.poll() is None and time.monotonic() < deadline, "tandemd does not answer"
                 time.sleep(0.1)
-            ranks = [
-                subprocess.Popen(
-                    [sys.executable, "-B", __file__, str(number), folder],
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    env={**os.environ, "LOCAL_RANK": str(number), "GLOO_SOCKET_IFNAME": "lo"},
-                )
-                for number in range(WORLD)
-            ]
-            told = [one.communicate(timeout=2 * PATIENCE_S)[0] for one in ranks]
-            assert all("served" in text for text in told), told
+            run_ranks(folder, os.environ["TANDEM_RUNTIME_DIR"])
         finally:
-            for one in ranks:
-                one.kill()
             daemon.terminate()
             daemon.wait(PATIENCE_S)
+    if not os.path.exists("/run/tandem/lease.sock"):  # the node's own goes first
+        run_alone()
     print("the wheel serves torch")
 
 

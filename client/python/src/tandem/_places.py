@@ -29,13 +29,17 @@ def is_ours(folder: Path) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
 
 
+def candidates() -> list[str]:
+    """Where a daemon may be, the system's first; without regard to $TANDEM_RUNTIME_DIR. Sockets there may be of a daemon that was
+    killed."""
+    own = [folder / "run" for folder in user_folders() if is_ours(folder)]
+    return [SYSTEM, *(str(folder) for folder in own if (folder / _SOCKET).exists())]
+
+
 def runtime_dir() -> str:
     """$TANDEM_RUNTIME_DIR; else the system's daemon, if there is one; else the user's own, if there is one."""
     given = os.environ.get("TANDEM_RUNTIME_DIR", "")
     if given:
         return given
-    if not os.path.exists(os.path.join(SYSTEM, _SOCKET)):
-        for folder in user_folders():
-            if is_ours(folder) and (folder / "run" / _SOCKET).exists():
-                return str(folder / "run")
-    return SYSTEM
+    system, *own = candidates()
+    return own[0] if own and not os.path.exists(os.path.join(system, _SOCKET)) else system

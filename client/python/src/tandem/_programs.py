@@ -13,6 +13,7 @@ from . import _c, _places
 _SAY_WHERE = (
     "--runtime-dir",
     "--state-dir",
+    "--embedded",
     "--config",
     "--check-config",
     "--print-config",

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .. import _places, client as core, errors
-from ..client import Client
+from .. import client as core, errors
 from ..group import Group
 from ..memory import Reservation
 from . import _config, _graph_holds, _native
+from ._daemon import Choice, Daemons, agree
 from ._meeting import Meeting, rank_late
 from ._plans import PlanCache
 from ._private import backend_of, global_ranks, on_end, process_groups, resolve
@@ -121,8 +121,7 @@ class _State:
         self.leaving: dict[str, Attachment] = {}  # of detach() calls that have not ended
         self.meetings: dict[str, Meeting] = {}
         self.turns: dict[str, _Turn] = {}
-        self.connecting = threading.Lock()
-        self.clients: dict[str, Client] = {}
+        self.daemons = Daemons()
         # Process groups that a forked child has from its parent, whose sockets they use.
         self.inherited: weakref.WeakSet[Any] = weakref.WeakSet()
         self.parent: Any = None  # its state, which must not end here
@@ -177,17 +176,8 @@ def _group_ended(ended: weakref.ref[Attachment]) -> None:
     _close(found)
 
 
-def _client(config: _config.Config) -> Client:
-    where = config.runtime_dir or _places.runtime_dir()
-    with _state.connecting:
-        if where not in _state.clients:
-            _state.clients[where] = core.connect(where, timeout=10)
-        return _state.clients[where]
-
-
-def _daemon_identity(config: _config.Config) -> str:
+def _daemon_identity(where: str) -> str:
     """Equal for processes that talk to one daemon: the boot of the machine, and the socket's inode."""
-    where = config.runtime_dir or _places.runtime_dir()
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot = file.read().strip()
     socket = os.stat(os.path.join(where, "lease.sock"))
@@ -203,15 +193,17 @@ def _local_rank() -> int:
     return int(text)
 
 
-def _offer(config: _config.Config) -> dict[str, Any]:
+def _offer(choice: Choice) -> dict[str, Any]:
     """This rank's side of the decision: its daemon and GPU, or why there is none."""
+    if choice.refused:
+        return {"refused": choice.refused}
     try:
-        client = _client(config)
+        client = _state.daemons.client(choice.where)
         if client.backend == "cuda":
             gpu = core.cuda_device_uuid(torch.cuda.current_device())
         else:
             gpu = client.gpus[_local_rank() % len(client.gpus)]
-        return {"daemon": _daemon_identity(config), "backend": client.backend, "gpu": gpu, "gpus": list(client.gpus)}
+        return {"daemon": _daemon_identity(choice.where), "backend": client.backend, "gpu": gpu, "gpus": list(client.gpus)}
     except (errors.TandemError, ImportError, OSError, RuntimeError) as error:
         return {"refused": str(error)}
 
@@ -257,13 +249,13 @@ def _meeting_of(process_group: Any, name: str) -> Meeting:
     return found
 
 
-def _outcome(meeting: Meeting, name: str, config: _config.Config, offers: list[dict[str, Any]]) -> dict[str, Any]:
+def _outcome(meeting: Meeting, name: str, config: _config.Config, choice: Choice, offers: list[dict[str, Any]]) -> dict[str, Any]:
     """Joins the Tandem group, for which all ranks have made offers; {} once it is joined, else why not."""
     before = [outcome for outcome in meeting.seen("outcome") if outcome]
     if before:  # others have given up
         return before[0]
     try:
-        meeting.joined = _client(config).join(
+        meeting.joined = _state.daemons.client(choice.where).join(
             f"torch.{name}",
             world_size=meeting.size,
             rank=meeting.rank,
@@ -289,9 +281,10 @@ def _join(process_group: Any, name: str, config: _config.Config) -> tuple[Group 
     timeout = config.rendezvous_timeout
     end = time.monotonic() + timeout
     while True:
+        choice = agree(meeting, process_group, config, _state.daemons)
         if not meeting.has_sent("offer"):
             key = {"key": secrets.token_hex(16)} if meeting.rank == 0 else {}
-            meeting.send("offer", {**_offer(config), **key, "pid": os.getpid()})
+            meeting.send("offer", {**_offer(choice), **key, "pid": os.getpid()})
         offers = meeting.receive("offer", timeout)
         pids = [int(offer["pid"]) for offer in offers]
         refusal = _refusal(offers)
@@ -300,7 +293,7 @@ def _join(process_group: Any, name: str, config: _config.Config) -> tuple[Group 
             return None, refusal, pids
         came_late = not meeting.has_sent("outcome")
         if came_late:
-            meeting.send("outcome", _outcome(meeting, name, config, offers))
+            meeting.send("outcome", _outcome(meeting, name, config, choice, offers))
         try:
             # A rank that could not join has waited for the others already.
             outcomes = meeting.receive("outcome", 0.0 if came_late and meeting.late else timeout)
@@ -310,6 +303,8 @@ def _join(process_group: Any, name: str, config: _config.Config) -> tuple[Group 
         meeting.end_round()
         failed = [outcome for outcome in outcomes if outcome]
         if not failed:
+            if meeting.rank == 0:
+                _state.daemons.tell(choice, name)
             return group, "", pids
         if group is not None:
             with contextlib.suppress(errors.TandemError):
@@ -446,7 +441,4 @@ def _shutdown() -> None:
     for found in list(_state.attachments.values()):
         _close(found)
     _state.attachments.clear()
-    for client in _state.clients.values():
-        with contextlib.suppress(errors.TandemError):
-            client.close()
-    _state.clients.clear()
+    _state.daemons.close()

@@ -77,12 +77,14 @@ class Meeting:
         """The messages that are there."""
         return [self._read(key) for key in self._keys(topic) if self._store.check([key])]
 
-    def receive(self, topic: str, timeout: float) -> list[dict[str, Any]]:
-        """Every rank's message, in rank order. RankLate names the ranks that have not sent one in time."""
-        keys, end, pause = self._keys(topic), time.monotonic() + timeout, _SHORTEST
+    def receive(self, topic: str, timeout: float, ranks: Sequence[int] | None = None) -> list[dict[str, Any]]:
+        """The messages of these ranks, or of all. RankLate names the ranks that have not sent one in time."""
+        chosen = range(self.size) if ranks is None else ranks
+        every = self._keys(topic)
+        keys, end, pause = [every[rank] for rank in chosen], time.monotonic() + timeout, _SHORTEST
         while not self._store.check(keys):
             if time.monotonic() >= end:
-                late = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+                late = [rank for rank, key in zip(chosen, keys, strict=True) if not self._store.check([key])]
                 if late:
                     raise rank_late(self._group(), late, f"attaching: {{}} has not come within {timeout:g} s")
             time.sleep(pause)

@@ -113,6 +113,16 @@ def store_of(process_group: Any) -> Any:
     return _c10d._get_process_group_store(process_group)
 
 
+def job_store(process_group: Any) -> Any:
+    """The store of all processes; the group's own where it is no subgroup of any."""
+    return _c10d._get_default_store() if _c10d.is_initialized() else store_of(process_group)
+
+
+def backends_of(process_group: Any) -> str:
+    """The names of the process group's backends, with the types of devices: "cpu:gloo,cuda:nccl"."""
+    return str(_c10d._world.pg_backend_config.get(process_group) or backend_of(process_group))
+
+
 def backend_of(process_group: Any) -> str:
     """The name of the process group's backend."""
     return str(_c10d.get_backend(process_group))
