@@ -20,9 +20,10 @@ function(tandem_library name)
   target_link_libraries(${name} PUBLIC ${ARG_DEPS} Threads::Threads)
 endfunction()
 
-# tandem_test(NAME SOURCES … DEPS … [LABELS …] [TIMEOUT seconds] [NO_CORE] [ONE_THREAD]): a GoogleTest program with one ctest
-# entry. Unit tests also get the labels "core" (built with ASan+UBSan) and "threads" (built with TSan).
+# tandem_test(NAME SOURCES … DEPS … [LABELS …] [TIMEOUT seconds] [NO_CORE] [ONE_THREAD] [OPTIMIZED]): a GoogleTest program with
+# one ctest entry. Unit tests also get the labels "core" (built with ASan+UBSan) and "threads" (built with TSan).
 #   NO_CORE     neither: the test links libraries without instrumentation (gRPC), in which TSan reports false races.
+#   OPTIMIZED   the test computes much itself.
 #   ONE_THREAD  no "threads": the code under test starts no thread and shares nothing, so TSan has nothing to find.
 foreach(part core threads)
   if(NOT TARGET ${part}_tests)
@@ -33,7 +34,7 @@ function(tandem_test name)
   if(NOT TANDEM_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "NO_CORE;ONE_THREAD" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "NO_CORE;ONE_THREAD;OPTIMIZED" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
@@ -51,7 +52,7 @@ function(tandem_test name)
       add_dependencies(threads_tests ${name})
     endif()
   endif()
-  if(NOT TANDEM_HARDENING)
+  if(TANDEM_SANITIZE OR NOT (TANDEM_HARDENING OR ARG_OPTIMIZED))
     target_compile_options(${name} PRIVATE -O0)  # halves the time to compile test code; the libraries are optimized
   endif()
   if(TANDEM_SANITIZE)
