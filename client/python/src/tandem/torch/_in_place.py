@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from . import _fallback as fallback
-from ._ops import all_reduce, broadcast, broadcast_shape, new_like, no_result, refuse_gradients, register_kernel
+from ._ops import broadcast_shape, no_result, refuse_gradients, register_kernel
 from ._prepared import Call, Slot
 from ._schemas import LIB
 from ._serving import run
@@ -17,32 +17,29 @@ from ._shapes import check_reduce_op
 Tensor = torch.Tensor
 
 
-def all_reduce_in_place(input: Tensor, reduce_op: str, group_name: str) -> Tensor:
-    """The same into `input`, without further memory."""
-    check_reduce_op(reduce_op, input)
-    if not input.is_contiguous():
-        return input.copy_(all_reduce(new_like(input, input.shape), input, reduce_op, group_name))
+def _run_in_place(op: str, input: Tensor, group_name: str, options: dict[str, Any], otherwise: Callable[[], Tensor]) -> Tensor:
+    """Runs the operation `op` over `input`, without further memory where that is contiguous."""
+    whole = input.contiguous()
 
     def make() -> Call:
-        return Call("all_reduce", (Slot("input", input), Slot("output", input, True, 0)), {"reduce_op": reduce_op})
+        return Call(op, (Slot("input", whole), Slot("output", whole, True, 0)), options)
 
-    if run("all_reduce", group_name, input.device, (input.shape, input.dtype, reduce_op, "in place"), make) is None:
-        input.copy_(fallback.all_reduce(input, reduce_op, group_name))
-    return input
+    if run(op, group_name, input.device, (input.shape, input.dtype, *options.values(), "in place"), make) is None:
+        return input.copy_(otherwise())
+    return input if whole is input else input.copy_(whole)
+
+
+def all_reduce_in_place(input: Tensor, reduce_op: str, group_name: str) -> Tensor:
+    """Sum or average of all ranks' tensors, in each of them."""
+    check_reduce_op(reduce_op, input)
+    options = {"reduce_op": reduce_op}
+    return _run_in_place("all_reduce", input, group_name, options, lambda: fallback.all_reduce(input, reduce_op, group_name))
 
 
 def broadcast_in_place(input: Tensor, root: int, group_name: str) -> Tensor:
-    """The tensor of rank `root` of the group into `input`."""
+    """The tensor of rank `root` of the group, in all of them."""
     broadcast_shape(input, root, group_name)
-    if not input.is_contiguous():
-        return input.copy_(broadcast(new_like(input, input.shape), input, root, group_name))
-
-    def make() -> Call:
-        return Call("broadcast", (Slot("input", input), Slot("output", input, True, 0)), {"root": root})
-
-    if run("broadcast", group_name, input.device, (input.shape, input.dtype, root, "in place"), make) is None:
-        input.copy_(fallback.broadcast(input, root, group_name))
-    return input
+    return _run_in_place("broadcast", input, group_name, {"root": root}, lambda: fallback.broadcast(input, root, group_name))
 
 
 def register_in_place(name: str, kernel: Callable[..., Tensor]) -> None:
