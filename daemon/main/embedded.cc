@@ -10,7 +10,7 @@
 namespace tandem::daemon {
 namespace {
 
-// What a starter may have put there (client/python/src/tandem/_embedded.py).
+// A starter may have put these files there (client/python/src/tandem/_embedded.py).
 constexpr const char* kStartersFiles[] = {"alive", "tandemd.log"};
 
 bool IsStartersFile(const std::string& name) {

@@ -1,7 +1,7 @@
 // File: embedded.h
 //
-// A tandemd of one job (`--embedded DIR`): all of its files lie in one private directory, which goes with it,
-// and it ends once the job's processes have ended.
+// A tandemd of one job (`--embedded DIR`). It ends once the job's processes have ended. Its files lie in one
+// private directory, which it removes then.
 #pragma once
 
 #include <chrono>

@@ -231,7 +231,7 @@ def table_of_torch(root=ROOT):
     in_place = [
         f'    "{name}": "{arguments}",\n' for name, arguments in parse_torch_ops_in_place(read(TORCH_OPS, root))
     ]
-    tail = "# Those that change their first argument, and return nothing: their arguments.\nIN_PLACE_OPS = {\n"
+    tail = "# Arguments of the ops that change their first argument and return nothing.\nIN_PLACE_OPS = {\n"
     return {TORCH_TABLE: TORCH_HEAD + "".join(rows) + "}\n\n" + tail + "".join(in_place) + "}\n"}
 
 

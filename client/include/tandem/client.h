@@ -229,8 +229,8 @@ struct Binding {
 struct LaunchOptions {
   Milliseconds deadline{0};  // from the first rank's arrival; 0: the group's
   std::string tag = {};      // compared across ranks; a mismatch fails the launch on all ranks
-  // Of a family: the launch's number of rows, the same on all ranks. Bindings need memory for these rows
-  // only. kBoundRows: the family's bound, and the only value for plans of one shape.
+  // A family's launch names its number of rows, the same on all ranks. Bindings need memory for these rows
+  // only. kBoundRows stands for the family's bound, and is the only value for plans of one shape.
   static constexpr int64_t kBoundRows = -1;
   int64_t rows = kBoundRows;
 };

@@ -163,7 +163,7 @@ def _start(path: Path, base: Path, start: Start) -> tuple[Path, subprocess.Popen
     try:
         fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with open(folder / _LOG, "ab") as log:
-            # A session of its own: Ctrl-C in a terminal is for the ranks.
+            # In a new session, since Ctrl-C in a terminal is for the ranks.
             child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,

@@ -138,7 +138,7 @@ OPS = {
     ),
 }
 
-# Those that change their first argument, and return nothing: their arguments.
+# Arguments of the ops that change their first argument and return nothing.
 IN_PLACE_OPS = {
     "all_reduce_": "Tensor(a!) input, str reduce_op, str group_name",
     "broadcast_": "Tensor(a!) input, int root, str group_name",
