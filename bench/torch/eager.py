@@ -22,7 +22,7 @@ ROUNDS, CALLS = 9, 40
 
 
 def collectives(count, device):
-    """Name -> (function of no arguments, bytes)."""
+    """Name -> function of no arguments, for tensors of `count` elements a rank."""
     world = dist.get_world_size()
     x = torch.randn(count, device=device).to(torch.bfloat16)
     wide = torch.randn(count * world, device=device).to(torch.bfloat16)

@@ -1,7 +1,7 @@
 // File: door.h
 //
-// What this thread's call of an op of torch.ops.tandem stands for: while a collective of torch.distributed is
-// tried by Tandem, the collectives that it calls in turn are the process group's own, and Python may decline it.
+// A thread's attempt to run a collective of torch.distributed by Tandem. Python may decline it. Collectives that
+// the thread calls meanwhile are the process group's own.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@ namespace tandem::torch_distributed {
 // How Python has declined the call.
 enum class Decline : uint8_t {
   kNone,
-  kOnce,   // this call alone, as in a capture before a plan is there
-  kKind,   // all calls of its kind in this group
-  kGroup,  // all calls of this group
+  kOnce,   // this call, as in a capture before a plan is there
+  kKind,   // every call of this kind in the group
+  kGroup,  // every call of the group
 };
 
 struct Attempt {

@@ -12,11 +12,12 @@ ServedGroup::ServedGroup(const c10::intrusive_ptr<::c10d::ProcessGroup>& group)
       name_(group->getGroupName()),
       rank_(group->getRank()),
       size_(group->getSize()),
-      process_(::getpid()),
-      queue_(new WorkQueue) {}
+      process_(::getpid()) {}
+
+bool ServedGroup::Lives() const { return !group_.expired() && process_ == ::getpid(); }
 
 bool ServedGroup::Of(const c10::intrusive_ptr<::c10d::ProcessGroup>& group) const {
-  return !group_.expired() && group_._unsafe_get_target() == group.get() && process_ == ::getpid();
+  return Lives() && group_._unsafe_get_target() == group.get();
 }
 
 std::optional<std::string> ServedGroup::Declined(uint32_t kind) const {
@@ -81,8 +82,10 @@ std::shared_ptr<ServedGroup> StateOf(const c10::intrusive_ptr<::c10d::ProcessGro
   Groups& groups = TheGroups();
   const std::lock_guard lock(groups.mutex);
   std::shared_ptr<ServedGroup>& state = groups.states[group.get()];
-  if (state == nullptr || !state->Of(group)) state = std::make_shared<ServedGroup>(group);
-  return state;
+  if (state != nullptr && state->Of(group)) return state;
+  auto made = state = std::make_shared<ServedGroup>(group);
+  std::erase_if(groups.states, [](const auto& known) { return !known.second->Lives(); });
+  return made;
 }
 
 void ForgetDeclined() {

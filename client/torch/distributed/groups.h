@@ -1,6 +1,6 @@
 // File: groups.h
 //
-// What is known of each process group whose collectives are tried by Tandem.
+// The process groups whose collectives Tandem tries, and what it has declined.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -25,6 +25,8 @@ class ServedGroup {
   const std::string& name() const { return name_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
+  // Whether its process group is there, in this process.
+  bool Lives() const;
   // Whether the state is this process group's, in this process: another may lie at the same address later, and a
   // forked child cannot use its parent's.
   bool Of(const c10::intrusive_ptr<::c10d::ProcessGroup>& group) const;
@@ -41,7 +43,7 @@ class ServedGroup {
   // Calls that were declined are tried again.
   void ForgetDeclined();
 
-  WorkQueue& queue() { return *queue_; }
+  WorkQueue& queue() { return queue_; }
   // The stream of asynchronous collectives of a device's tensors.
   c10::Stream SideStream(c10::Device device);
 
@@ -50,7 +52,7 @@ class ServedGroup {
   const std::string name_;
   const int rank_, size_;
   const int process_;
-  WorkQueue* const queue_;  // never destroyed: its thread lives as long as the process
+  WorkQueue queue_;
   mutable std::mutex mutex_;
   std::map<uint32_t, std::string> declined_;  // by kind
   std::set<uint32_t> served_;
@@ -58,9 +60,9 @@ class ServedGroup {
   std::map<c10::DeviceIndex, c10::Stream> streams_;
 };
 
-// The group's state, made at its first call.
+// The group's state, made at its first call. States of groups that have ended go.
 std::shared_ptr<ServedGroup> StateOf(const c10::intrusive_ptr<::c10d::ProcessGroup>& group);
-// What has been declined is tried again.
+// Calls that were declined are tried again, in all groups.
 void ForgetDeclined();
 
 }  // namespace tandem::torch_distributed

@@ -19,7 +19,7 @@ using Reduction = c10::intrusive_ptr<ReduceOp>;
 using Work = c10::intrusive_ptr<::c10d::Work>;
 using Tensors = std::vector<at::Tensor>;
 
-constexpr const char* kNotDense = "a tensor has gaps, or elements that share memory";
+constexpr const char* kUnfit = "sizes, types or layouts of its tensors do not fit";
 
 bool Overlap(const at::Tensor& one, const at::Tensor& other) {
   const auto* first = static_cast<const char*>(one.const_data_ptr());
@@ -39,15 +39,23 @@ c10::intrusive_ptr<::c10d::Backend> BackendOf(const Group& group, const at::Tens
   return group->getBackend(tensor.device().type());
 }
 
-// The steps of tensors that are summed or broadcast in place; none where one has no flat form.
-std::vector<TensorStep> InPlace(at::TensorList tensors) {
-  std::vector<TensorStep> steps;
+// Adds the steps of tensors that are summed or broadcast in place. One with gaps goes through a copy, since a
+// rank's layout must not decide who runs the call.
+void AddInPlace(at::TensorList tensors, Call* call) {
+  std::vector<std::pair<at::Tensor, at::Tensor>> copied;
   for (const at::Tensor& tensor : tensors) {
     at::Tensor flat = Flat(tensor);
-    if (!flat.defined()) return {};
-    steps.push_back({std::move(flat), {}});
+    if (!flat.defined()) {
+      const at::Tensor copy = tensor.contiguous();
+      flat = Flat(copy);
+      copied.emplace_back(tensor, copy);
+    }
+    call->steps.push_back({std::move(flat), {}});
   }
-  return steps;
+  if (copied.empty()) return;
+  call->after = [copied = std::move(copied)] {
+    for (const auto& [tensor, copy] : copied) tensor.copy_(copy);
+  };
 }
 
 // Adds the step that reads `input` and writes `output`. Returns false where one of them has no flat form.
@@ -98,8 +106,8 @@ std::tuple<Tensors, Work> AllReduce(at::TensorList tensors, const Group& group, 
   call.backend = [all, group, options]() mutable {
     return BackendOf(group, all[0])->allreduce(all, options);
   };
-  if (tensors.size() == 1 && !sparse) call.steps = InPlace(tensors);
-  Work work = RunOr(std::move(call), all[0], sparse ? "its tensor is sparse" : kNotDense);
+  if (tensors.size() == 1 && !sparse) AddInPlace(tensors, &call);
+  Work work = RunOr(std::move(call), all[0], sparse ? "its tensor is sparse" : kUnfit);
   return {std::move(all), std::move(work)};
 }
 
@@ -115,12 +123,12 @@ Work AllReduceCoalesced(at::TensorList tensors, const Group& group, const Reduct
             .type = OpType::ALLREDUCE_COALESCED,
             .reduction = reduction->op_,
             .async = async,
-            .steps = InPlace(tensors),
             .outputs = all};
+  AddInPlace(tensors, &call);
   call.backend = [all, group, options]() mutable {
     return BackendOf(group, all[0])->allreduce_coalesced(all, options);
   };
-  return RunOr(std::move(call), all[0], kNotDense);
+  return RunOr(std::move(call), all[0], kUnfit);
 }
 
 std::tuple<Tensors, Work> Broadcast(at::TensorList tensors, const Group& group, int64_t root,
@@ -138,8 +146,8 @@ std::tuple<Tensors, Work> Broadcast(at::TensorList tensors, const Group& group, 
   call.backend = [all, group, options]() mutable {
     return BackendOf(group, all[0])->broadcast(all, options);
   };
-  if (tensors.size() == 1 && root_tensor == 0) call.steps = InPlace(tensors);
-  Work work = RunOr(std::move(call), all[0], kNotDense);
+  if (tensors.size() == 1 && root_tensor == 0) AddInPlace(tensors, &call);
+  Work work = RunOr(std::move(call), all[0], kUnfit);
   return {std::move(all), std::move(work)};
 }
 
@@ -156,7 +164,7 @@ std::tuple<at::Tensor, Work> AllGatherBase(at::Tensor& output, at::Tensor& input
         ->_allgather_base(output, input, WithTimeout<::c10d::AllgatherOptions>(timeout, async));
   };
   if (!Multiply(call.steps, group, false)) call.steps.clear();
-  return {output, RunOr(std::move(call), input, kNotDense)};
+  return {output, RunOr(std::move(call), input, kUnfit)};
 }
 
 Work AllGatherCoalesced(at::TensorList outputs, at::TensorList inputs, const Group& group, bool async) {
@@ -173,7 +181,7 @@ Work AllGatherCoalesced(at::TensorList outputs, at::TensorList inputs, const Gro
     return BackendOf(group, in[0])->allgather_into_tensor_coalesced(out, in, options);
   };
   if (!Multiply(call.steps, group, false)) call.steps.clear();
-  return RunOr(std::move(call), in[0], kNotDense);
+  return RunOr(std::move(call), in[0], kUnfit);
 }
 
 // A gather into one tensor a rank goes through one that has all.
@@ -186,14 +194,14 @@ std::tuple<std::vector<Tensors>, Work> AllGather(const std::vector<Tensors>& out
     return BackendOf(group, in[0])
         ->allgather(into, in, WithTimeout<::c10d::AllgatherOptions>(timeout, async));
   };
-  const bool even = in.size() == 1 && outputs.size() == 1 && in[0].is_contiguous() &&
+  const bool even = in.size() == 1 && outputs.size() == 1 &&
                     outputs[0].size() == static_cast<size_t>(group->getSize()) &&
                     std::all_of(outputs[0].begin(), outputs[0].end(), [&](const at::Tensor& each) {
                       return each.numel() == in[0].numel() && each.scalar_type() == in[0].scalar_type();
                     });
   if (even) {
     const at::Tensor whole = in[0].new_empty({group->getSize(), in[0].numel()});
-    call.steps = Each(whole, Flat(in[0]));
+    call.steps = Each(whole, in[0].contiguous());
     call.outputs = outputs[0];
     call.after = [whole, into = outputs[0]] {
       for (size_t rank = 0; rank < into.size(); ++rank) {
@@ -220,7 +228,7 @@ std::tuple<at::Tensor, Work> ReduceScatterBase(at::Tensor& output, at::Tensor& i
     return BackendOf(group, input)->_reduce_scatter_base(output, input, options);
   };
   if (!Multiply(call.steps, group, true)) call.steps.clear();
-  return {output, RunOr(std::move(call), input, kNotDense)};
+  return {output, RunOr(std::move(call), input, kUnfit)};
 }
 
 Work ReduceScatterCoalesced(at::TensorList outputs, at::TensorList inputs, const Group& group,
@@ -239,7 +247,7 @@ Work ReduceScatterCoalesced(at::TensorList outputs, at::TensorList inputs, const
     return BackendOf(group, in[0])->reduce_scatter_tensor_coalesced(out, in, options);
   };
   if (!Multiply(call.steps, group, true)) call.steps.clear();
-  return RunOr(std::move(call), in[0], kNotDense);
+  return RunOr(std::move(call), in[0], kUnfit);
 }
 
 // Whether ranks exchange equal parts: this rank's word for it, since each has its own splits.

@@ -16,15 +16,6 @@ Attempt*& ThisAttempt() {
   return attempt;
 }
 
-std::array<std::atomic<uint64_t>, kCollectives>& TheLimits() {
-  static auto* const limits = [] {
-    auto* made = new std::array<std::atomic<uint64_t>, kCollectives>;
-    for (auto& limit : *made) limit = UINT64_MAX;
-    return made;
-  }();
-  return *limits;
-}
-
 namespace {
 
 using ::c10d::ReduceOp;
@@ -85,8 +76,6 @@ std::optional<std::string> Reason(const Call& call, const ServedGroup& state, ui
     if (call.reduction != ReduceOp::SUM && !(call.reduction == ReduceOp::AVG && floating))
       return "Tandem has sums, and averages of floating point, alone";
   }
-  if (!first.is_cpu() && bytes > TheLimits()[static_cast<size_t>(call.op)])
-    return "the backend is not slower with so many bytes";
   return state.Declined(KindOf(call));
 }
 
@@ -146,15 +135,12 @@ bool Try(const Call& call, ServedGroup& state, uint64_t bytes) {
     if (attempt.decline == Decline::kNone) TORCH_CHECK_WITH(DistBackendError, false, error.what());
   }
   switch (attempt.decline) {
-    case Decline::kNone:
-      TheTallies().Taken(call.op, bytes);
-      state.Serve(KindOf(call));
-      return true;
+    case Decline::kNone: TheTallies().Add(call.op, bytes, ""); return true;
     case Decline::kOnce: break;
     case Decline::kKind: state.Decline(KindOf(call), attempt.reason); break;
     case Decline::kGroup: state.DeclineAll(attempt.reason); break;
   }
-  TheTallies().Left(call.op, bytes, attempt.reason);
+  TheTallies().Add(call.op, bytes, attempt.reason);
   return false;
 }
 
@@ -203,7 +189,9 @@ c10::intrusive_ptr<::c10d::Work> RunOnHost(const Call& call, const std::shared_p
   bool taken = false;
   state->queue().Run(
       work, [&] { taken = Try(call, *state, bytes); }, /*async=*/false);
-  return taken ? work : nullptr;
+  if (!taken) return nullptr;
+  state->Serve(KindOf(call));
+  return work;
 }
 
 }  // namespace
@@ -216,14 +204,14 @@ at::Tensor Flat(const at::Tensor& tensor) {
 }
 
 void LeaveTo(Collective op, const at::Tensor& tensor, const char* reason) {
-  TheTallies().Left(op, tensor.defined() ? tensor.nbytes() : 0, reason);
+  TheTallies().Add(op, tensor.defined() ? tensor.nbytes() : 0, reason);
 }
 
 c10::intrusive_ptr<::c10d::Work> Run(Call call) {
   const std::shared_ptr<ServedGroup> state = StateOf(call.group);
   const uint64_t bytes = BytesOf(call);
   if (const std::optional<std::string> reason = Reason(call, *state, bytes)) {
-    if (ThisAttempt() == nullptr) TheTallies().Left(call.op, bytes, *reason);
+    if (ThisAttempt() == nullptr) TheTallies().Add(call.op, bytes, *reason);
     return call.backend();
   }
   const bool on_host = call.steps.front().input.is_cpu();

@@ -3,8 +3,6 @@
 // Runs a collective of torch.distributed by Tandem's ops, or says why the process group's own backend does.
 #pragma once
 
-#include <array>
-#include <atomic>
 #include <functional>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
@@ -35,16 +33,13 @@ struct Call {
   std::function<c10::intrusive_ptr<::c10d::Work>()> backend{};  // the call by the process group's own backend
 };
 
-// The most bytes of a call of CUDA tensors that Tandem takes; larger ones are the backend's, which is not slower.
-std::array<std::atomic<uint64_t>, kCollectives>& TheLimits();
-
 // Runs a call by Tandem, or by its backend. Raises DistBackendError where Tandem has taken the call and failed.
 c10::intrusive_ptr<::c10d::Work> Run(Call call);
 
 // Counts a call whose form alone keeps it from Tandem.
 void LeaveTo(Collective op, const at::Tensor& tensor, const char* reason);
 
-// All elements of a tensor in the order of memory; undefined where they have gaps or share memory.
+// All elements of a tensor in the order of memory. Undefined where they have gaps or share memory.
 at::Tensor Flat(const at::Tensor& tensor);
 
 }  // namespace tandem::torch_distributed

@@ -2,9 +2,7 @@
 
 namespace tandem::torch_distributed {
 
-void Tallies::Taken(Collective op, uint64_t bytes) { Left(op, bytes, ""); }
-
-void Tallies::Left(Collective op, uint64_t bytes, std::string_view reason) {
+void Tallies::Add(Collective op, uint64_t bytes, std::string_view reason) {
   const std::lock_guard lock(mutex_);
   ByReason& counts = counts_[static_cast<size_t>(op)];
   auto found = counts.find(reason);
@@ -23,11 +21,6 @@ std::string Tallies::Lines() const {
     }
   }
   return lines;
-}
-
-void Tallies::Clear() {
-  const std::lock_guard lock(mutex_);
-  for (ByReason& counts : counts_) counts.clear();
 }
 
 Tallies& TheTallies() {

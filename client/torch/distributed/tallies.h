@@ -21,13 +21,11 @@ inline constexpr std::array<const char*, kCollectives> kCollectiveNames = {
 // Thread-safe.
 class Tallies {
  public:
-  // bytes: of the larger of input and output.
-  void Taken(Collective op, uint64_t bytes);
-  // The process group's own backend has run the call, since `reason`.
-  void Left(Collective op, uint64_t bytes, std::string_view reason);
+  // A call. bytes: of the larger of input and output. reason: why the process group's own backend has run it;
+  // empty where Tandem has.
+  void Add(Collective op, uint64_t bytes, std::string_view reason);
   // One line a count: op, calls, bytes, reason ("": taken), with tabs between.
   std::string Lines() const;
-  void Clear();
 
  private:
   struct Count {
@@ -39,7 +37,7 @@ class Tallies {
   std::array<ByReason, kCollectives> counts_;  // guarded by mutex_; "": taken
 };
 
-// Of this process; never destroyed.
+// The counts of this process. They are never destroyed.
 Tallies& TheTallies();
 
 }  // namespace tandem::torch_distributed

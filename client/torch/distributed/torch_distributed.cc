@@ -35,10 +35,6 @@ void tandem_c10d_uninstall(void) {
   ForgetDeclined();
 }
 
-void tandem_c10d_set_limit(int op, uint64_t bytes) {
-  if (op >= 0 && static_cast<size_t>(op) < kCollectives) TheLimits()[static_cast<size_t>(op)] = bytes;
-}
-
 int tandem_c10d_decline(int how, const char* reason) {
   Attempt* attempt = ThisAttempt();
   if (attempt == nullptr || how < TANDEM_C10D_ONCE || how > TANDEM_C10D_GROUP) return 0;
@@ -63,7 +59,5 @@ size_t tandem_c10d_tallies(char* text, size_t size) {
     return 0;
   }
 }
-
-void tandem_c10d_clear_tallies(void) { TheTallies().Clear(); }
 
 }  // extern "C"

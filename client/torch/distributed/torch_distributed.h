@@ -6,7 +6,6 @@
 #define TANDEM_CLIENT_TORCH_DISTRIBUTED_TORCH_DISTRIBUTED_H_
 
 #include <stddef.h>
-#include <stdint.h>
 
 #define TANDEM_C10D_VERSION 1
 #define TANDEM_C10D_API __attribute__((visibility("default")))
@@ -24,9 +23,6 @@ TANDEM_C10D_API int tandem_c10d_version(void);
 TANDEM_C10D_API int tandem_c10d_install(void);
 /* Leaves them to the process groups' backends, and forgets what was declined. */
 TANDEM_C10D_API void tandem_c10d_uninstall(void);
-/* The most bytes of a call of CUDA tensors that is taken. op: all_reduce, all_gather, reduce_scatter, all_to_all,
- * broadcast, from 0 on; others are ignored. */
-TANDEM_C10D_API void tandem_c10d_set_limit(int op, uint64_t bytes);
 /* Declines the call that this thread is in: its kernel's failure is none then, and the backend runs the call.
  * Returns 0 where the thread is in no such call. */
 TANDEM_C10D_API int tandem_c10d_decline(int how, const char* reason);
@@ -35,7 +31,6 @@ TANDEM_C10D_API int tandem_c10d_inside(void);
 /* Writes lines of "op, calls, bytes, reason" with tabs between; the reason is empty where Tandem has run the calls.
  * Writes no more than `size` bytes, and returns the size of all. */
 TANDEM_C10D_API size_t tandem_c10d_tallies(char* text, size_t size);
-TANDEM_C10D_API void tandem_c10d_clear_tallies(void);
 
 #ifdef __cplusplus
 }

@@ -4,6 +4,7 @@
 #include <ATen/core/jit_type.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <unistd.h>
 
 #include <thread>
 
@@ -41,7 +42,7 @@ void StreamWork::synchronize() {
 c10::intrusive_ptr<c10::ivalue::Future> StreamWork::getFuture() {
   const std::lock_guard lock(mutex_);
   if (future_ == nullptr) {
-    // The future records an event of its own, on the stream that is current when it is marked.
+    // A future records another event, on the stream that is current when it is marked.
     std::optional<c10::StreamGuard> guard;
     if (side_) guard.emplace(*side_);
     future_ = NewFuture({outputs_.front().device()});
@@ -68,35 +69,43 @@ void HostWork::Run(const std::function<void()>& work) {
   finish(failure);
 }
 
-void WorkQueue::Run(const c10::intrusive_ptr<HostWork>& work, std::function<void()> function, bool async) {
-  {
-    std::unique_lock lock(mutex_);
-    if (async || !entries_.empty()) {
-      entries_.push_back({work, std::move(function)});
-      if (!has_thread_) std::thread([this] { Serve(); }).detach();
-      has_thread_ = true;
-      wakes_.notify_all();
-      lock.unlock();
-      if (!async) work->wait(kNoTimeout);
-      return;
-    }
-  }
-  work->Run(function);
-  work->wait(kNoTimeout);  // raises what has failed
+WorkQueue::WorkQueue() : entries_(std::make_shared<Entries>()), process_(::getpid()) {}
+
+WorkQueue::~WorkQueue() {
+  if (process_ != ::getpid()) return;
+  const std::lock_guard lock(entries_->mutex);
+  entries_->closing = true;
+  entries_->wakes.notify_all();
 }
 
-// The thread lives as long as the process: the queue is never destroyed.
-void WorkQueue::Serve() {
+void WorkQueue::Run(const c10::intrusive_ptr<HostWork>& work, std::function<void()> function, bool async) {
+  std::unique_lock lock(entries_->mutex);
+  if (!async && entries_->waiting.empty()) {
+    lock.unlock();
+    work->Run(function);
+  } else {
+    entries_->waiting.push_back({work, std::move(function)});
+    if (!entries_->has_thread) std::thread([entries = entries_] { Serve(entries); }).detach();
+    entries_->has_thread = true;
+    entries_->wakes.notify_all();
+    lock.unlock();
+  }
+  if (!async) work->wait(kNoTimeout);  // raises what has failed
+}
+
+void WorkQueue::Serve(const std::shared_ptr<Entries>& entries) {
+  std::unique_lock lock(entries->mutex);
   while (true) {
-    Entry entry;
-    {
-      std::unique_lock lock(mutex_);
-      wakes_.wait(lock, [this] { return !entries_.empty(); });
-      entry = entries_.front();
-    }
+    entries->wakes.wait(lock, [&] { return entries->closing || !entries->waiting.empty(); });
+    if (entries->waiting.empty()) return;
+    Entry entry = entries->waiting.front();
+    lock.unlock();
     entry.work->Run(entry.function);
-    const std::lock_guard lock(mutex_);
-    entries_.pop_front();
+    lock.lock();
+    entries->waiting.pop_front();
+    lock.unlock();
+    entry = {};  // the function may own the queue, whose end takes the lock
+    lock.lock();
   }
 }
 

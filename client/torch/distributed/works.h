@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -56,6 +57,12 @@ class HostWork final : public ::c10d::Work {
 // under way and the call waits anyway, else on a thread of the queue. Thread-safe.
 class WorkQueue {
  public:
+  WorkQueue();
+  // The queue's thread ends behind what has been enqueued. Waits for nothing.
+  ~WorkQueue();
+  WorkQueue(const WorkQueue&) = delete;
+  WorkQueue& operator=(const WorkQueue&) = delete;
+
   void Run(const c10::intrusive_ptr<HostWork>& work, std::function<void()> function, bool async);
 
  private:
@@ -63,12 +70,18 @@ class WorkQueue {
     c10::intrusive_ptr<HostWork> work;
     std::function<void()> function;
   };
-  [[noreturn]] void Serve();
+  // The thread has it too, and may outlive the queue.
+  struct Entries {
+    std::mutex mutex;
+    std::condition_variable wakes;
+    std::deque<Entry> waiting;  // the first one is under way
+    bool has_thread = false;
+    bool closing = false;
+  };
+  static void Serve(const std::shared_ptr<Entries>& entries);
 
-  std::mutex mutex_;
-  std::condition_variable wakes_;
-  std::deque<Entry> entries_;  // the first one is under way
-  bool has_thread_ = false;
+  const std::shared_ptr<Entries> entries_;
+  const int process_;  // a forked child has no thread, and the lock may be another thread's
 };
 
 }  // namespace tandem::torch_distributed

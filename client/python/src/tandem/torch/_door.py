@@ -18,8 +18,6 @@ from .. import _c
 _log = logging.getLogger("tandem.torch")
 
 VERSION = 1
-# In the library's order.
-OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 
 
 class Decline(IntEnum):
@@ -34,11 +32,9 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "version": (ctypes.c_int, []),
     "install": (ctypes.c_int, []),
     "uninstall": (None, []),
-    "set_limit": (None, [ctypes.c_int, ctypes.c_uint64]),
     "decline": (ctypes.c_int, [ctypes.c_int, ctypes.c_char_p]),
     "inside": (ctypes.c_int, []),
     "tallies": (ctypes.c_size_t, [ctypes.c_char_p, ctypes.c_size_t]),
-    "clear_tallies": (None, []),
 }
 
 
