@@ -132,6 +132,14 @@ def test_tensors_in_other_orders_and_places(name):
     assert torch.equal(view, total(of_all((17,), torch.bfloat16)))
     assert not whole[:3].any() and not whole[20:].any()
     counted(2)
+    mine = values((4, 3), torch.float32)
+    table = torch.zeros((4, 5), device=DEVICE)
+    table[:, :3] = mine
+    gaps = table[:, :3] if dist.get_rank() == 0 else mine  # on one rank alone
+    dist.all_reduce(gaps)
+    assert torch.equal(gaps, total(of_all((4, 3), torch.float32)))
+    assert not table[:, 3:].any()
+    counted(1)
     into = torch.zeros((world(), 6), device=DEVICE)
     own = into[dist.get_rank()]
     own.copy_(values((6,), torch.float32))
