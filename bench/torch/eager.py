@@ -5,10 +5,14 @@
 For each collective and size: the CPU's time of a call that only enqueues, and the time from end to end of a row of calls, both in
 microseconds, and Tandem's part of the backend's. Both take turns in each round; printed are medians over the rounds. On the CPU a
 call ends with its collective, so that both times are one. Results of random calls are compared first.
+
+--only-tandem is for ranks that share a GPU, which NCCL refuses: nothing is compared, and the CPU's times alone mean something.
+Under MPS, with `tandemd --testing-engines-per-gpu 2`.
 """
 
 import argparse
 import json
+import math
 import os
 import statistics
 import time
@@ -22,13 +26,13 @@ ROUNDS, CALLS = 9, 40
 
 
 def collectives(count, device):
-    """Name -> function of no arguments, for tensors of `count` elements a rank."""
+    """Name -> function of no arguments, for tensors of `count` elements a rank; and what draws their values anew: sums grow."""
     world = dist.get_world_size()
     x = torch.randn(count, device=device).to(torch.bfloat16)
     wide = torch.randn(count * world, device=device).to(torch.bfloat16)
     into, part = torch.empty_like(wide), torch.empty_like(x)
     group = dist.group.WORLD
-    return {
+    functions = {
         "all_reduce": lambda: dist.all_reduce(x),
         "all_reduce async": lambda: dist.all_reduce(x, async_op=True).wait(),
         "all_reduce functional": lambda: functional.wait_tensor(functional.all_reduce(x, "sum", group)),
@@ -37,6 +41,7 @@ def collectives(count, device):
         "all_to_all": lambda: dist.all_to_all_single(into, wide),
         "broadcast": lambda: dist.broadcast(x, 0),
     }
+    return functions, x.normal_
 
 
 def synchronize(device):
@@ -56,12 +61,13 @@ def round_us(function, device, calls):
     return 1e6 * (enqueued - begun) / calls, 1e6 * (time.perf_counter() - begun) / calls
 
 
-def measure(function, device, calls):
+def measure(function, refresh, device, calls, only_tandem):
     """By "tandem" and by "backend": medians of the CPU's time and of the whole."""
-    rounds = {"tandem": [], "backend": []}
+    rounds = {"tandem": []} if only_tandem else {"tandem": [], "backend": []}
     for _ in range(1 + ROUNDS):
         for by, taken in rounds.items():
             tandem.torch.install(collectives=by == "tandem")
+            refresh()
             for _ in range(3):
                 function()
             taken.append(round_us(function, device, calls))
@@ -97,7 +103,9 @@ def check(device, calls):
                 dist.all_to_all_single(out, x, group=group)
             results.append(out)
         wrong += not torch.equal(*results)
-    return wrong
+    told = [0] * dist.get_world_size()
+    dist.all_gather_object(told, wrong)
+    return sum(told)
 
 
 def main():
@@ -106,26 +114,30 @@ def main():
     parser.add_argument("--bytes", default="1024,8192,65536,1048576,16777216", help="of one rank's tensor")
     parser.add_argument("--checks", type=int, default=300, help="random calls that are compared")
     parser.add_argument("--calls", type=int, default=CALLS)
+    parser.add_argument("--only-tandem", action="store_true")
     parser.add_argument("--json")
     given = parser.parse_args()
     if given.device == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("cpu:gloo,cuda:nccl" if given.device == "cuda" else "gloo")
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    with_nccl = given.device == "cuda" and not given.only_tandem
+    dist.init_process_group("cpu:gloo,cuda:nccl" if with_nccl else "gloo")
     tandem.torch.configure(on_unavailable="error")
-    wrong = check(given.device, given.checks)
+    checks = 0 if given.only_tandem else given.checks
+    wrong = check(given.device, checks)
     rows = []
     if dist.get_rank() == 0:
-        print(f"{given.checks} random calls on three groups: {wrong} wrong")
+        print(f"{checks} random calls on three groups: {wrong} wrong")
         print(
             f"{'':22} {'bytes':>9} {'CPU us':>8} {'backend':>8} {'ratio':>6} {'all us':>8} {'backend':>8} {'ratio':>6}"
         )
     for size in (int(text) for text in given.bytes.split(",")):
-        for name, function in collectives(size // 2, given.device).items():
-            times = measure(function, given.device, given.calls)
+        functions, refresh = collectives(size // 2, given.device)
+        for name, function in functions.items():
+            times = measure(function, refresh, given.device, given.calls, given.only_tandem)
             row = {"collective": name, "bytes": size, **times}
             rows.append(row)
             if dist.get_rank() == 0:
-                (cpu, whole), (cpu_of_backend, whole_of_backend) = times["tandem"], times["backend"]
+                (cpu, whole), (cpu_of_backend, whole_of_backend) = times["tandem"], times.get("backend", [math.nan] * 2)
                 print(
                     f"{name:22} {size:9} {cpu:8.1f} {cpu_of_backend:8.1f} {cpu / cpu_of_backend:6.2f}"
                     f" {whole:8.1f} {whole_of_backend:8.1f} {whole / whole_of_backend:6.2f}",
