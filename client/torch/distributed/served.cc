@@ -7,7 +7,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/distributed/c10d/exception.h>
 
-#include "client/torch/distributed/door.h"
+#include "client/torch/distributed/attempt.h"
 
 namespace tandem::torch_distributed {
 

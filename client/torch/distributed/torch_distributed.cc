@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "client/torch/distributed/door.h"
+#include "client/torch/distributed/attempt.h"
 #include "client/torch/distributed/kernels.h"
 #include "client/torch/distributed/served.h"
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed._symmetric_memory as symm_mem
 
-from . import _door, _in_place, _ops, _scaled
+from . import _distributed, _in_place, _ops, _scaled
 from ._ops import new_like
 from ._private import below_autograd, group_size, new_library
 from ._serving import with_theirs
@@ -254,7 +254,7 @@ def _put_behind_symm_mem() -> Any:
 
 
 def _take_collectives(on: bool) -> None:
-    library = _door.load() if on else _door.library
+    library = _distributed.load() if on else _distributed.library
     if library is None:
         return
     if not on:

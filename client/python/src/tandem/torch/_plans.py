@@ -13,7 +13,7 @@ from .. import _c, errors
 from ..group import Group
 from ..plan import Operand, Plan
 from ..streams import Stream
-from . import _door
+from . import _distributed
 from ._config import Config
 from ._families import Families, Shape, shape_of
 from ._native import Table
@@ -172,12 +172,12 @@ class PlanCache:
         clients = config.placement == "client" or (config.placement == "auto" and not on_host)
         served = config.families if clients else "none"
         if served == "eager":
-            served = "collectives" if _door.inside() else "none"
+            served = "collectives" if _distributed.inside() else "none"
         family = shape_of(call, operands, served)
         if family is not None and (known := self._families.find(family)) is not None:
             return self._keep(key, Prepared(known, call, symmetric, self.broken_off, family.rows))
         if not on_host and torch.cuda.is_current_stream_capturing():
-            if _door.decline(_door.Decline.ONCE, "a graph is being captured, and no plan is there yet"):
+            if _distributed.decline(_distributed.Decline.ONCE, "a graph is being captured, and no plan is there yet"):
                 raise Declined("no plan is there yet")
             raise RuntimeError(
                 f"tandem.{call.op} has no plan for these shapes yet, and a CUDA graph is being captured: run the captured function "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from . import _door
+from . import _distributed
 
 __all__ = ["Report", "ReportRow", "report"]
 
@@ -43,4 +43,4 @@ class Report(NamedTuple):
 
 def report() -> Report:
     """Which collectives of torch.distributed Tandem has run, and why not the others."""
-    return Report([ReportRow(*row) for row in _door.tallies()])
+    return Report([ReportRow(*row) for row in _distributed.tallies()])

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .. import errors
-from . import _config, _door
+from . import _config, _distributed
 from ._groups import Attachment, attachment, naming_ranks
 from ._plans import Declined
 from ._prepared import Call
@@ -66,7 +66,7 @@ def run(op: str, group_name: str, device: torch.device, key: tuple[Any, ...], ma
     """
     group: Attachment = attachment(group_name)
     reason = group.unserved(device.type)
-    scope = _door.Decline.GROUP if group.group is None else _door.Decline.KIND
+    scope = _distributed.Decline.GROUP if group.group is None else _distributed.Decline.KIND
     if not reason and _thread.of_the_pass and group.disagreement:
         return None  # a warning has reported it
     if not reason:
@@ -85,8 +85,8 @@ def run(op: str, group_name: str, device: torch.device, key: tuple[Any, ...], ma
             op = "what the compile pass fused"
     if group.config.on_unavailable == "error":
         raise errors.Unavailable(f"Tandem cannot serve {op} of group {group_name!r}: {reason}", reason="UNAVAILABLE")
-    if _door.decline(scope, reason):
-        _config.warn_once(group.rank, group_name, "collectives" if scope is _door.Decline.GROUP else op, reason)
+    if _distributed.decline(scope, reason):
+        _config.warn_once(group.rank, group_name, "collectives" if scope is _distributed.Decline.GROUP else op, reason)
         raise CallDeclined(reason)
     if _thread.has_theirs:
         _config.warn_once(group.rank, group_name, op, reason, "symm_mem's own kernel")

@@ -1,4 +1,4 @@
-// File: door.h
+// File: attempt.h
 //
 // A thread's attempt to run a collective of torch.distributed by Tandem. Python may decline it. Collectives that
 // the thread calls meanwhile are the process group's own.
