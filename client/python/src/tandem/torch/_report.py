@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import sys
 from typing import NamedTuple
 
 from . import _distributed
@@ -39,6 +42,23 @@ class Report(NamedTuple):
         for row in self.rows:
             lines.append(f"  {row.op:15} {row.calls:9} calls {row.bytes:15} bytes  {row.reason or 'by Tandem'}")
         return "\n".join(lines)
+
+
+def _line(counts: Report) -> str:
+    """The counts in one line; reasons by their numbers of calls, of all collectives together."""
+    reasons: dict[str, int] = {}
+    for row in counts.rows:
+        if row.reason:
+            reasons[row.reason] = reasons.get(row.reason, 0) + row.calls
+    left = [f"{calls} not, since {reason}" for reason, calls in sorted(reasons.items(), key=lambda item: -item[1])]
+    return "; ".join([f"ran {counts.taken} of {counts.seen} collectives of torch.distributed", *left])
+
+
+if os.environ.get("TANDEM_REPORT", "") == "1":
+
+    @atexit.register
+    def _tell() -> None:
+        print(f"tandem: rank {os.environ.get('RANK', '?')} {_line(report())}", file=sys.stderr, flush=True)
 
 
 def report() -> Report:
