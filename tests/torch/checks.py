@@ -42,14 +42,14 @@ def once(function):
     return check(function)
 
 
-def start():
-    """Joins torch's process group; the settings are a test's: short deadlines."""
+def start(backend=None, **options):
+    """Joins torch's process group, by the backend that suits if none is given; the settings are a test's: short deadlines."""
     if CUDA:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    backend = "cpu:gloo,cuda:nccl" if CUDA and not SHARED_GPUS else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(seconds=2 * PATIENCE))
+    fit = "cpu:gloo,cuda:nccl" if CUDA and not SHARED_GPUS else "gloo"
+    dist.init_process_group(backend or fit, timeout=timedelta(seconds=2 * PATIENCE), **options)
     tandem.torch.configure(rendezvous_timeout=PATIENCE, launch_deadline=PATIENCE)
     return dist.group.WORLD.group_name
 
@@ -66,9 +66,9 @@ def stop(status=0):
     os._exit(status)
 
 
-def main():
-    """Runs all checks, or those that the command line names."""
-    name = start()
+def main(backend=None, **options):
+    """Runs all checks, or those that the command line names. The arguments are of start()."""
+    name = start(backend, **options)
     for function in CHECKS:
         if len(sys.argv) > 1 and function.__name__ not in sys.argv[1:]:
             continue

@@ -25,6 +25,9 @@ struct Attempt {
 // The attempt that this thread is in; null outside.
 Attempt*& ThisAttempt();
 
+// Whether the thread's collectives are coalesced by their backends.
+bool& ThisThreadCoalesces();
+
 // Makes an attempt this thread's for as long as it lives.
 class AttemptScope {
  public:

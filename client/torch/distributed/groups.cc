@@ -20,6 +20,51 @@ bool ServedGroup::Of(const c10::intrusive_ptr<::c10d::ProcessGroup>& group) cons
   return Lives() && group_._unsafe_get_target() == group.get();
 }
 
+namespace {
+
+// Which groups are taken: each TakeGroups() has a number, so that all groups are asked for again.
+struct Choice {
+  std::mutex mutex;
+  TakesFn takes = nullptr;
+  std::atomic<uint64_t> number = 1;
+};
+Choice& TheChoice() {
+  static auto* const choice = new Choice;
+  return *choice;
+}
+
+constexpr uint64_t kOnCpu = 1, kOnGpu = 2;
+constexpr int kAnswerBits = 2;
+
+}  // namespace
+
+void TakeGroups(TakesFn takes) {
+  Choice& choice = TheChoice();
+  const std::lock_guard lock(choice.mutex);
+  choice.takes = takes;
+  ++choice.number;
+}
+
+bool ServedGroup::Takes(c10::DeviceType device) {
+  Choice& choice = TheChoice();
+  uint64_t taken = taken_.load();
+  if (taken >> kAnswerBits != choice.number.load()) {
+    TakesFn takes = nullptr;
+    uint64_t number = 0;
+    {
+      const std::lock_guard lock(choice.mutex);
+      takes = choice.takes;
+      number = choice.number.load();
+    }
+    // No lock is held here: Python answers, and may wait for its own.
+    const bool cpu = takes == nullptr || takes(name_.c_str(), 1) != 0;
+    const bool gpu = takes == nullptr || takes(name_.c_str(), 0) != 0;
+    taken = number << kAnswerBits | (cpu ? kOnCpu : 0) | (gpu ? kOnGpu : 0);
+    taken_.store(taken);
+  }
+  return (taken & (device == c10::DeviceType::CPU ? kOnCpu : kOnGpu)) != 0;
+}
+
 std::optional<std::string> ServedGroup::Declined(uint32_t kind) const {
   const std::lock_guard lock(mutex_);
   if (all_declined_) return all_declined_;

@@ -5,6 +5,7 @@
 
 #include <c10/core/Stream.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,6 +17,9 @@
 #include "client/torch/distributed/works.h"
 
 namespace tandem::torch_distributed {
+
+// Whether the collectives of a group's tensors on the CPU, or on GPUs, are taken. Null: all are.
+using TakesFn = int (*)(const char* group, int on_cpu);
 
 // One process group. Thread-safe.
 class ServedGroup {
@@ -31,6 +35,8 @@ class ServedGroup {
   // forked child cannot use its parent's.
   bool Of(const c10::intrusive_ptr<::c10d::ProcessGroup>& group) const;
 
+  // Whether its collectives of such tensors are taken.
+  bool Takes(c10::DeviceType device);
   // Why Tandem runs no calls of this kind; nothing where it may.
   std::optional<std::string> Declined(uint32_t kind) const;
   // Alike on all ranks: no call of the kind is tried again.
@@ -58,7 +64,11 @@ class ServedGroup {
   std::set<uint32_t> served_;
   std::optional<std::string> all_declined_;
   std::map<c10::DeviceIndex, c10::Stream> streams_;
+  std::atomic<uint64_t> taken_ = 0;  // what TakesFn has said, behind the number of its TakeGroups()
 };
+
+// Which groups' collectives are taken from now on.
+void TakeGroups(TakesFn takes);
 
 // The group's state, made at its first call. States of groups that have ended go.
 std::shared_ptr<ServedGroup> StateOf(const c10::intrusive_ptr<::c10d::ProcessGroup>& group);

@@ -67,9 +67,9 @@ bool AddStep(const at::Tensor& output, const at::Tensor& input, std::vector<Tens
   return true;
 }
 
-std::vector<TensorStep> Each(at::TensorList outputs, at::TensorList inputs) {
+std::vector<TensorStep> Each(at::TensorList outputs, at::TensorList inputs, const Group& group) {
   std::vector<TensorStep> steps;
-  if (outputs.size() != inputs.size()) return {};
+  if (outputs.size() != inputs.size() || !Takes(group, inputs[0])) return {};
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!AddStep(outputs[i], inputs[i], &steps)) return {};
   }
@@ -87,7 +87,7 @@ bool Multiply(const std::vector<TensorStep>& steps, const Group& group, bool sca
 
 Work RunOr(Call call, const at::Tensor& first, const char* reason) {
   if (!call.steps.empty()) return Run(std::move(call));
-  LeaveTo(call.op, first, reason);
+  LeaveToBackend(call, first, reason);
   return call.backend();
 }
 
@@ -157,7 +157,7 @@ std::tuple<at::Tensor, Work> AllGatherBase(at::Tensor& output, at::Tensor& input
             .group = group,
             .type = OpType::_ALLGATHER_BASE,
             .async = async,
-            .steps = Each(output, input),
+            .steps = Each(output, input, group),
             .outputs = {output}};
   call.backend = [=]() mutable {
     return BackendOf(group, input)
@@ -173,7 +173,7 @@ Work AllGatherCoalesced(at::TensorList outputs, at::TensorList inputs, const Gro
             .group = group,
             .type = OpType::COALESCED,
             .async = async,
-            .steps = Each(outputs, inputs),
+            .steps = Each(outputs, inputs, group),
             .outputs = out};
   call.backend = [=]() mutable {
     ::c10d::AllgatherOptions options;
@@ -194,14 +194,14 @@ std::tuple<std::vector<Tensors>, Work> AllGather(const std::vector<Tensors>& out
     return BackendOf(group, in[0])
         ->allgather(into, in, WithTimeout<::c10d::AllgatherOptions>(timeout, async));
   };
-  const bool even = in.size() == 1 && outputs.size() == 1 &&
+  const bool even = Takes(group, in[0]) && in.size() == 1 && outputs.size() == 1 &&
                     outputs[0].size() == static_cast<size_t>(group->getSize()) &&
                     std::all_of(outputs[0].begin(), outputs[0].end(), [&](const at::Tensor& each) {
                       return each.numel() == in[0].numel() && each.scalar_type() == in[0].scalar_type();
                     });
   if (even) {
     const at::Tensor whole = in[0].new_empty({group->getSize(), in[0].numel()});
-    call.steps = Each(whole, in[0].contiguous());
+    call.steps = Each(whole, in[0].contiguous(), group);
     call.outputs = outputs[0];
     call.after = [whole, into = outputs[0]] {
       for (size_t rank = 0; rank < into.size(); ++rank) {
@@ -220,7 +220,7 @@ std::tuple<at::Tensor, Work> ReduceScatterBase(at::Tensor& output, at::Tensor& i
             .type = OpType::_REDUCE_SCATTER_BASE,
             .reduction = reduction->op_,
             .async = async,
-            .steps = Each(output, input),
+            .steps = Each(output, input, group),
             .outputs = {output}};
   auto options = WithTimeout<::c10d::ReduceScatterOptions>(timeout, async);
   options.reduceOp = *reduction;
@@ -239,7 +239,7 @@ Work ReduceScatterCoalesced(at::TensorList outputs, at::TensorList inputs, const
             .type = OpType::COALESCED,
             .reduction = reduction->op_,
             .async = async,
-            .steps = Each(outputs, inputs),
+            .steps = Each(outputs, inputs, group),
             .outputs = out};
   auto options = WithTimeout<::c10d::ReduceScatterOptions>(timeout, async);
   options.reduceOp = *reduction;
@@ -266,7 +266,7 @@ Work AllToAllBase(at::Tensor& output, at::Tensor& input, const Group& group,
   // Splits that are given may be equal on this rank alone: only calls without any are alike on all ranks.
   if (Even(output_splits, output, group) && Even(input_splits, input, group) &&
       output.numel() == input.numel())
-    call.steps = Each(output, input);
+    call.steps = Each(output, input, group);
   call.backend = [=]() mutable {
     return BackendOf(group, input)
         ->alltoall_base(output, input, output_splits, input_splits,

@@ -16,6 +16,11 @@ Attempt*& ThisAttempt() {
   return attempt;
 }
 
+bool& ThisThreadCoalesces() {
+  thread_local bool coalesces = false;
+  return coalesces;
+}
+
 namespace {
 
 using ::c10d::ReduceOp;
@@ -62,6 +67,7 @@ uint32_t KindOf(const Call& call) {
 // Why the call is the backend's to run; nothing where Tandem may.
 std::optional<std::string> Reason(const Call& call, const ServedGroup& state, uint64_t bytes) {
   if (ThisAttempt() != nullptr) return "it is part of a call that Tandem has declined";
+  if (ThisThreadCoalesces()) return "its backend coalesces it with others";
   if (state.size() == 1) return "the group has one rank";
   if (call.steps.empty() || bytes == 0) return "it has no elements";
   const at::Tensor& first = call.steps.front().input;
@@ -203,12 +209,17 @@ at::Tensor Flat(const at::Tensor& tensor) {
   return at::as_strided(tensor, {tensor.numel()}, {1});
 }
 
-void LeaveTo(Collective op, const at::Tensor& tensor, const char* reason) {
-  TheTallies().Add(op, tensor.defined() ? tensor.nbytes() : 0, reason);
+bool Takes(const c10::intrusive_ptr<::c10d::ProcessGroup>& group, const at::Tensor& tensor) {
+  return StateOf(group)->Takes(tensor.device().type());
+}
+
+void LeaveToBackend(const Call& call, const at::Tensor& tensor, const char* reason) {
+  if (Takes(call.group, tensor)) TheTallies().Add(call.op, tensor.nbytes(), reason);
 }
 
 c10::intrusive_ptr<::c10d::Work> Run(Call call) {
   const std::shared_ptr<ServedGroup> state = StateOf(call.group);
+  if (!state->Takes(call.steps.front().input.device().type())) return call.backend();
   const uint64_t bytes = BytesOf(call);
   if (const std::optional<std::string> reason = Reason(call, *state, bytes)) {
     if (ThisAttempt() == nullptr) TheTallies().Add(call.op, bytes, *reason);

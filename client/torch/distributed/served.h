@@ -36,8 +36,11 @@ struct Call {
 // Runs a call by Tandem, or by its backend. Raises DistBackendError where Tandem has taken the call and failed.
 c10::intrusive_ptr<::c10d::Work> Run(Call call);
 
-// Counts a call whose form alone keeps it from Tandem.
-void LeaveTo(Collective op, const at::Tensor& tensor, const char* reason);
+// Whether the group's collectives of such tensors are taken.
+bool Takes(const c10::intrusive_ptr<::c10d::ProcessGroup>& group, const at::Tensor& tensor);
+
+// Counts a group's call whose form alone keeps it from Tandem.
+void LeaveToBackend(const Call& call, const at::Tensor& tensor, const char* reason);
 
 // All elements of a tensor in the order of memory. Undefined where they have gaps or share memory.
 at::Tensor Flat(const at::Tensor& tensor);

@@ -21,8 +21,9 @@ extern "C" {
 
 int tandem_c10d_version(void) { return TANDEM_C10D_VERSION; }
 
-int tandem_c10d_install(void) {
+int tandem_c10d_install(tandem_c10d_takes_fn takes) {
   try {
+    TakeGroups(takes);
     if (TheLibraries().empty()) TheLibraries() = RegisterKernels();
     return 1;
   } catch (...) {
@@ -47,6 +48,8 @@ int tandem_c10d_decline(int how, const char* reason) {
   }
   return 1;
 }
+
+void tandem_c10d_coalescing(int on) { ThisThreadCoalesces() = on != 0; }
 
 int tandem_c10d_inside(void) { return ThisAttempt() == nullptr ? 0 : 1; }
 

@@ -10,7 +10,9 @@ raises tandem.RankLost on the others.
 
 from typing import TYPE_CHECKING, Any
 
+from .. import _autoload
 from . import _autocast, _autograd, _in_place, _norms, _ops, _overlapped, _scaled, _schemas  # noqa: F401  (they register)
+from ._backend import BackendOptions
 from ._config import Config, configure
 from ._groups import Attachment, attach, attachment, detach, renew, synchronize
 from ._install import install, installed, uninstall
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Attachment",
+    "BackendOptions",
     "Config",
     "GraphRecord",
     "Report",
@@ -48,6 +51,8 @@ __all__ = [
     "synchronize",
     "uninstall",
 ]
+
+_autoload.register_backend()
 
 
 def __getattr__(name: str) -> Any:

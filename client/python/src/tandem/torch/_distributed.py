@@ -1,12 +1,13 @@
 """libtandem_c10d_MAJOR_MINOR.so by ctypes: the collectives of torch.distributed (client/torch/distributed/torch_distributed.h).
 
-It uses torch's C++ interface, so each version of torch has a library of its own. Knows nothing of the rest of this package.
+It uses torch's C++ interface, so each version of torch has a library of its own.
 """
 
 from __future__ import annotations
 
 import ctypes
 import logging
+from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from typing import Any
 import torch
 
 from .. import _c
+from ._private import around_coalescing
 
 _log = logging.getLogger("tandem.torch")
 
-VERSION = 1
+VERSION = 2
 
 
 class Decline(IntEnum):
@@ -28,11 +30,14 @@ class Decline(IntEnum):
     GROUP = 3
 
 
+# int takes(const char* group, int on_cpu)
+_Takes = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_int)
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "version": (ctypes.c_int, []),
-    "install": (ctypes.c_int, []),
+    "install": (ctypes.c_int, [_Takes]),
     "uninstall": (None, []),
     "decline": (ctypes.c_int, [ctypes.c_int, ctypes.c_char_p]),
+    "coalescing": (None, [ctypes.c_int]),
     "inside": (ctypes.c_int, []),
     "tallies": (ctypes.c_size_t, [ctypes.c_char_p, ctypes.c_size_t]),
 }
@@ -74,6 +79,46 @@ def load() -> Library | None:
     except OSError as error:
         _log.warning("collectives of torch.distributed stay with their backends: torch %s needs %s", torch.__version__, error)
     return library
+
+
+_all_groups = False  # install() is in force
+_takes: Any = None  # which groups have the backend "tandem"; None: none has been made
+
+
+def _take() -> None:
+    assert library is not None
+    if not _all_groups and _takes is None:
+        library.uninstall()
+        return
+    if not library.install(_Takes() if _all_groups else _takes):
+        raise RuntimeError("torch refuses kernels for torch.ops.c10d")
+    around_coalescing(library.coalescing)
+
+
+def take_all(on: bool) -> None:
+    """Takes the collectives of all groups from now on, or of those alone that have the backend "tandem"."""
+    global _all_groups
+    if on:
+        load()
+    if library is not None:
+        _all_groups = on
+        _take()
+
+
+def take_backend(takes: Callable[[str, bool], bool]) -> None:
+    """Takes the collectives of groups that have the backend "tandem". takes(group's name, on the CPU): whether one has it."""
+    global _takes
+    if load() is None or _takes is not None:
+        return
+
+    def asked(name: bytes, on_cpu: int) -> int:
+        try:
+            return int(takes(name.decode(), bool(on_cpu)))
+        except Exception:  # a group that torch does not know
+            return 0
+
+    _takes = _Takes(asked)  # kept: the library has it from now on
+    _take()
 
 
 def decline(how: Decline, reason: str) -> bool:

@@ -238,7 +238,7 @@ def install(collectives: bool = True) -> None:
     with _lock:
         if _library is None:
             _library = _put_behind_symm_mem()
-        _take_collectives(collectives)
+        _distributed.take_all(collectives)
 
 
 def _put_behind_symm_mem() -> Any:
@@ -253,16 +253,6 @@ def _put_behind_symm_mem() -> Any:
     return library
 
 
-def _take_collectives(on: bool) -> None:
-    library = _distributed.load() if on else _distributed.library
-    if library is None:
-        return
-    if not on:
-        library.uninstall()
-    elif not library.install():
-        raise RuntimeError("torch refuses kernels for torch.ops.c10d")
-
-
 def installed() -> bool:
     """Whether install() is in force."""
     return _library is not None
@@ -275,4 +265,4 @@ def uninstall() -> None:
         if _library is not None:
             _library._destroy()
             _library = None
-            _take_collectives(False)
+            _distributed.take_all(False)

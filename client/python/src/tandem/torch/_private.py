@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch._library import _out_variant
 from torch.distributed import distributed_c10d
 
@@ -103,6 +104,36 @@ def global_ranks(process_group: Any) -> list[int]:
     return list(range(process_group.size())) if ranks is None else sorted(ranks, key=ranks.__getitem__)
 
 
+def around_coalescing(tell: Callable[[int], None]) -> None:
+    """Calls tell(1) when a thread's collectives begin to be coalesced by their backend, and tell(0) at the end. A backend that was
+    promised calls, and gets none, has no work to wait for. A second call does nothing."""
+    group: Any = dist.ProcessGroup
+    begin, end = group._start_coalescing, group._end_coalescing
+    if hasattr(begin, "of_tandem"):
+        return
+
+    def begin_and_tell(self: Any, device: torch.device) -> None:
+        begin(self, device)
+        tell(1)
+
+    def end_and_tell(self: Any, device: torch.device) -> Any:
+        tell(0)
+        return end(self, device)
+
+    begin_and_tell.of_tandem = True  # type: ignore[attr-defined]
+    group._start_coalescing, group._end_coalescing = begin_and_tell, end_and_tell
+
+
+def split_source(global_ranks: list[int]) -> tuple[Any, int] | None:
+    """The NCCL backend that a new group with these ranks is split from, and the number of its part. None: it is made anew.
+
+    torch splits every group from the default one where that has a device, and calls its ranks outside the new group for it."""
+    if not _c10d.is_initialized() or not _c10d._get_default_group().bound_device_id:
+        return None
+    source = _c10d._get_split_source(_c10d._get_default_group())
+    return None if source is None else (source, _c10d._process_group_color(global_ranks))
+
+
 def process_groups() -> list[Any]:
     """The process groups of this process."""
     return list(_c10d._world.pg_map)
@@ -116,6 +147,11 @@ def store_of(process_group: Any) -> Any:
 def job_store(process_group: Any) -> Any:
     """The store of all processes; the group's own where it is no subgroup of any."""
     return _c10d._get_default_store() if _c10d.is_initialized() else store_of(process_group)
+
+
+def set_default_backend(process_group: Any) -> None:
+    """Lets the process group find its default backend: torch 2.11 sets none where one device of several has a custom one."""
+    process_group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
 
 
 def backends_of(process_group: Any) -> str:

@@ -1,0 +1,93 @@
+"""The backend "tandem" of torch.distributed, and programs that have no line of Tandem's."""
+
+import os
+import tempfile
+import unittest
+
+from check_programs import Checks, add_tests
+from node import CUDA, SOURCE, Daemon, Ranks
+
+
+class Backend(Checks, unittest.TestCase):
+    program = "rank_backend.py"
+
+
+class BackendOfFourRanks(Backend):
+    world = 4
+
+
+@unittest.skipIf(CUDA, "its sums are on the CPU")
+class Autoload(unittest.TestCase):
+    """The package is installed, so that `import torch` finds its entry points."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = Daemon(gpus=2)
+        cls.addClassCleanup(cls.daemon.stop)
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        info = os.path.join(folder.name, "tandem_gpu-0.dist-info")
+        os.mkdir(info)
+        with open(os.path.join(info, "METADATA"), "w") as file:
+            file.write("Metadata-Version: 2.1\nName: tandem-gpu\nVersion: 0\n")
+        with open(os.path.join(info, "entry_points.txt"), "w") as file:
+            file.write(entry_points())
+        cls.path = f"{SOURCE}{os.pathsep}{folder.name}"
+
+    def ranks(self, backend, **env):
+        """(what each rank printed, each rank's log)."""
+        ranks = Ranks(self.daemon, 2, "rank_autoload.py", backend, env={"PYTHONPATH": self.path} | env)
+        try:
+            ranks.wait()
+            return [(ranks.printed(rank).strip(), ranks.log(rank)) for rank in range(2)]
+        finally:
+            ranks.close()
+
+    def test_the_backend_needs_no_import(self):
+        for rank, (printed, log) in enumerate(self.ranks("cpu:tandem", TANDEM_REPORT="1")):
+            self.assertEqual(printed, "True")
+            self.assertIn(
+                f"tandem: rank {rank} ran 1 of 2 collectives of torch.distributed; "
+                "1 not, since Tandem has no sums of Double",
+                log,
+            )
+
+    def test_a_variable_installs(self):
+        for rank, (printed, log) in enumerate(self.ranks("gloo", TANDEM_INSTALL="1", TANDEM_REPORT="1")):
+            self.assertEqual(printed, "True")
+            self.assertIn(f"tandem: rank {rank} ran 1 of 2 collectives", log)
+
+    def test_nothing_happens_unasked(self):
+        for printed, log in self.ranks("gloo", TANDEM_REPORT="1"):
+            self.assertEqual(printed, "False")
+            self.assertNotIn("tandem", log)
+
+    def test_torch_goes_on_without_tandems_library(self):
+        for _, log in self.ranks("gloo", TANDEM_INSTALL="1", TANDEM_LIBRARY="/nonexistent/libtandem.so"):
+            self.assertIn("collectives of torch.distributed stay with their backends", log)
+
+    def test_torch_goes_on_without_tandem(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "sitecustomize.py"), "w") as file:
+                file.write("import sys\nsys.modules['tandem.torch'] = None\n")
+            for printed, log in self.ranks("gloo", TANDEM_INSTALL="1", PYTHONPATH=os.pathsep.join((folder, self.path))):
+                self.assertEqual(printed, "True")  # the entry that lets no import through
+                self.assertIn("Tandem is not installed behind torch", log)
+
+
+def entry_points():
+    """The entry points of the package, in the form of a distribution's file."""
+    import tomllib
+
+    with open(os.path.join(SOURCE, "../pyproject.toml"), "rb") as file:
+        groups = tomllib.load(file)["project"]["entry-points"]
+    lines = []
+    for group, points in groups.items():
+        lines += [f"[{group}]", *(f"{name} = {target}" for name, target in points.items()), ""]
+    return "\n".join(lines)
+
+
+add_tests(Backend, BackendOfFourRanks)
+
+if __name__ == "__main__":
+    unittest.main()
