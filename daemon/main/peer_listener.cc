@@ -25,6 +25,7 @@ namespace tandem::daemon {
 namespace {
 
 constexpr size_t kMaxCommand = 256;
+constexpr int kAcceptsInARow = 256;  // then the ends of connections are looked at
 // Data of epoll's events that are not the id of a connection.
 constexpr uint64_t kListening = UINT64_MAX, kWake = UINT64_MAX - 1;
 // Until sessions that have ended are noticed, and descriptors that gRPC has closed.
@@ -172,7 +173,8 @@ void PeerListener::Serve() {
     for (int i = 0; i < count; ++i) {
       const uint64_t id = events[static_cast<size_t>(i)].data.u64;
       if (id == kListening) {
-        Accept();
+        // A full queue of connections makes others fail, so it is emptied faster than anybody can fill it.
+        for (int more = kAcceptsInARow; more > 0 && Accept(); --more) continue;
       } else if (id != kWake) {
         // It stays until gRPC has closed its descriptor: a call may be under way.
         std::lock_guard<std::mutex> lock(mutex_);
@@ -232,8 +234,8 @@ void PeerListener::Sweep() {
   for (const uint64_t id : closed) Forget(id);
 }
 
-void PeerListener::Accept() {
-  UniqueFd socket, own;
+bool PeerListener::Accept() {
+  UniqueFd socket;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     socket = UniqueFd(::accept4(file_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -241,8 +243,13 @@ void PeerListener::Accept() {
   if (!socket.valid()) {
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM)
       std::this_thread::sleep_for(std::chrono::milliseconds(100));  // until somebody closes something
-    return;
+    return false;
   }
+  Admit(std::move(socket));
+  return true;
+}
+
+void PeerListener::Admit(UniqueFd socket) {
   if (!LeavesReserve(socket.get(), options_.use)) return;
   if (options_.bounded) {
     // Before anything that costs more: a user that connects in a loop must not keep others waiting.
@@ -257,7 +264,7 @@ void PeerListener::Accept() {
     const std::string uid = std::to_string(peer.caller->uid);
     if (!by_owner_.Take(uid + " " + peer.owner)) return log::CountRefusal("uid=" + uid);
   }
-  own = UniqueFd(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
+  UniqueFd own(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
   struct stat status;
   if (!own.valid() || ::fstat(socket.get(), &status) != 0) return;
   const int number = socket.Release();

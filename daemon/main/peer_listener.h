@@ -80,7 +80,10 @@ class PeerListener {
   PeerListener(PeerListenerOptions options, grpc::Server* server, SocketFile file, UniqueFd epoll,
                UniqueFd wake);
   void Serve();
-  void Accept();
+  // Takes one connection that waits. Returns false if none does, or none can be taken now.
+  bool Accept();
+  // Gives a connection to gRPC, or closes one that is too many.
+  void Admit(UniqueFd socket);
   void TakeUp(int number, uint64_t inode, UniqueFd own, ConnectionPeer peer);
   // Whether gRPC has closed its descriptor.
   static bool Closed(const Connection& connection);

@@ -3,14 +3,17 @@
 import contextlib
 import os
 import re
+import select
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
+import threading
 import unittest
 
 from floods import FLOODER, USER, BesideAFlood
-from harness import Client, host_only, wait_until
+from harness import BIN, Client, host_only, wait_until
 
 # Flooders become another user themselves: that user may not be able to run the tests' interpreter, nor read its library.
 BECOME = f"""
@@ -110,6 +113,47 @@ class Floods(BesideAFlood):
             idle.settimeout(20)
             while idle.recv(4096):  # what gRPC greets with, then the end
                 pass
+
+    def test_a_full_queue_of_connections(self):
+        """gRPC takes a socket with a full queue for a connected one, and fails the call."""
+        with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(os.path.join(folder, "client.sock"))
+            listener.listen(0)  # one connection fills it: the first that tandemctl makes
+            command = [os.path.join(BIN, "tandemctl"), "--runtime-dir", folder, "stats", "--json"]
+            asked = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                asked.wait(1)  # the time in which it finds the queue full
+            serving = threading.Thread(target=self.forward, args=(listener, asked), daemon=True)
+            serving.start()
+            out, err = asked.communicate(timeout=60)
+            self.assertEqual(asked.returncode, 0, err)
+            self.assertIn("uptime", out)
+            serving.join()
+
+    def forward(self, listener, asked):
+        """Passes on what comes to `listener`, and the daemon's answers, until the process has ended."""
+        pairs = {}
+        while asked.poll() is None:
+            ready, _, _ = select.select([listener, *pairs], [], [], 0.1)
+            for one in ready:
+                if one is listener:
+                    given, _ = listener.accept()
+                    ours = socket.socket(socket.AF_UNIX)
+                    ours.connect(os.path.join(self.daemon.runtime_dir, "client.sock"))
+                    pairs |= {given: ours, ours: given}
+                    continue
+                data = b""
+                with contextlib.suppress(OSError):
+                    data = one.recv(65536)
+                    pairs[one].sendall(data)
+                if not data:
+                    other = pairs.pop(one)
+                    pairs.pop(other)
+                    one.close()
+                    other.close()
+                    break  # the other may be among those that are ready
+        for one in pairs:
+            one.close()
 
     def test_attaches(self):
         clients = self.job()
