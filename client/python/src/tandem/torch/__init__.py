@@ -10,7 +10,7 @@ raises tandem.RankLost on the others.
 
 from typing import TYPE_CHECKING, Any
 
-from .. import _autoload
+from .. import _registration
 from . import _autocast, _autograd, _in_place, _norms, _ops, _overlapped, _scaled, _schemas  # noqa: F401  (they register)
 from ._backend import BackendOptions
 from ._config import Config, configure
@@ -52,7 +52,7 @@ __all__ = [
     "uninstall",
 ]
 
-_autoload.register_backend()
+_registration.register_backend()
 
 
 def __getattr__(name: str) -> Any:
