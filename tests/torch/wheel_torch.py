@@ -18,9 +18,11 @@ PROGRAMS = os.path.dirname(sys.executable)
 
 def rank(number, folder):
     """One rank: the op gives what torch's own collectives give, and the second call goes past Python."""
-    import tandem.torch
     import torch
     import torch.distributed as dist
+
+    assert "tandem" in dist.Backend.backend_list, "torch has not found the wheel's entry points"
+    import tandem.torch
     from tandem.torch import _groups, _native
 
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=number, world_size=WORLD)
