@@ -1,5 +1,6 @@
 """A rank: programs of transformers, Accelerate and Lightning, by the process group's backend and by Tandem."""
 
+import contextlib
 import warnings
 
 import torch
@@ -25,10 +26,9 @@ def copy(tensors):
     return [(one.full_tensor() if isinstance(one, DTensor) else one).detach().clone().cpu() for one in tensors]
 
 
-def write_llama(transformers, folder):
-    """A Llama of random weights, as of the Hub."""
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
+def small(kind, **more):
+    """A configuration of a transformers model."""
+    return kind(
         vocab_size=128,
         hidden_size=32,
         intermediate_size=64,
@@ -37,8 +37,32 @@ def write_llama(transformers, folder):
         num_key_value_heads=4,
         eos_token_id=None,
         pad_token_id=0,
+        **more,
     )
-    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+
+
+def batch_of_ids(rank, rows=2):
+    return torch.randint(1, 128, (rows, 7), generator=torch.Generator().manual_seed(rank)).to(DEVICE)
+
+
+def llama(transformers):
+    torch.manual_seed(0)
+    return transformers.LlamaForCausalLM(small(transformers.LlamaConfig))
+
+
+def mixture_of_experts(transformers):
+    torch.manual_seed(0)
+    config = small(transformers.Qwen3MoeConfig, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)
+    return transformers.Qwen3MoeForCausalLM(config)
+
+
+@contextlib.contextmanager
+def saved(model):
+    """The folder of a model of random weights, as it would come from the Hub."""
+    with shared_folder() as folder:
+        model.save_pretrained(folder)
+        dist.barrier()
+        yield folder
 
 
 @check
@@ -50,8 +74,7 @@ def test_transformers_tensor_parallel(name):
     def program(folder):
         how = transformers.DistributedConfig(tp_plan="auto")
         model = transformers.AutoModelForCausalLM.from_pretrained(folder, distributed_config=how).eval()
-        torch.manual_seed(1)
-        ids = torch.randint(1, 128, (2, 7)).to(DEVICE)
+        ids = batch_of_ids(0)
         with torch.no_grad():
             logits = model(ids).logits
         tokens = model.generate(ids, max_new_tokens=12, do_sample=False)
@@ -60,10 +83,73 @@ def test_transformers_tensor_parallel(name):
         gradients = copy(one.grad for one in model.parameters())
         return copy([logits, loss]), tokens.tolist(), gradients
 
-    with shared_folder() as folder:
-        write_llama(transformers, folder)
-        dist.barrier()
+    with saved(llama(transformers)) as folder:
         both_ways("transformers, tp_plan", lambda: program(folder), {"all_gather", "all_reduce"})
+
+
+@check
+def test_transformers_fsdp2(name):
+    import transformers
+
+    def program(folder):
+        how = transformers.DistributedConfig(fsdp_size=dist.get_world_size())
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, distributed_config=how)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses = []
+        for _ in range(2):
+            ids = batch_of_ids(dist.get_rank())
+            loss = model(ids, labels=ids).loss
+            loss.backward()
+            optimizer.step()
+            losses.append(loss)
+        return copy(losses), copy(model.parameters())
+
+    with saved(llama(transformers)) as folder:
+        both_ways("transformers, fsdp_size", lambda: program(folder), {"all_gather", "reduce_scatter"})
+
+
+@check
+def test_transformers_expert_parallel(name):
+    import transformers
+
+    def program(folder):
+        world = dist.get_world_size()
+        how = transformers.DistributedConfig(fsdp_size=world, ep_size=world)
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, distributed_config=how)
+        ids = batch_of_ids(dist.get_rank())
+        loss = model(ids, labels=ids).loss
+        loss.backward()
+        return copy([loss]), copy(one.grad for one in model.parameters())
+
+    with saved(mixture_of_experts(transformers)) as folder:
+        taken, left = {"all_gather", "all_to_all", "reduce_scatter"}, {("all_to_all", "its splits are given")}
+        both_ways("transformers, ep_size", lambda: program(folder), taken, left)
+
+
+@check
+def test_transformers_trainer(name):
+    import transformers
+
+    def program(folder):
+        ids = [{"input_ids": one, "labels": one} for one in batch_of_ids(0, 16)]
+        how = transformers.TrainingArguments(
+            folder,
+            use_cpu=not CUDA,
+            max_steps=3,
+            per_device_train_batch_size=2,
+            report_to=[],
+            save_strategy="no",
+            disable_tqdm=True,
+            logging_steps=1,
+            learning_rate=0.01,
+            optim="sgd",
+        )
+        trainer = transformers.Trainer(llama(transformers), how, train_dataset=ids, eval_dataset=ids)
+        loss = trainer.train().training_loss
+        return loss, trainer.evaluate()["eval_loss"], copy(trainer.model.parameters())
+
+    with shared_folder() as folder:
+        both_ways("transformers, Trainer", lambda: program(folder), {"all_gather", "all_reduce", "broadcast"})
 
 
 @check

@@ -7,6 +7,7 @@ from both_ways import both_ways, shared_folder
 from checks import DEVICE, check, main
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.join import Join
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -15,7 +16,9 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -26,6 +29,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 WIDE, STEPS = 24, 3
+NO_SUM = ("all_reduce", "Tandem has sums, and averages of floating point, alone")
 
 
 class Block(nn.Module):
@@ -115,8 +119,7 @@ def test_fsdp2_in_mixed_precision(name):
     def program():
         return train(sharded(mp_policy=policy, reshard_after_forward=False), clip=float("inf"))
 
-    largest = ("all_reduce", "Tandem has sums, and averages of floating point, alone")
-    both_ways("FSDP2 in bf16, clipped by the largest", program, {"all_gather", "reduce_scatter"}, {largest})
+    both_ways("FSDP2 in bf16, clipped by the largest", program, {"all_gather", "reduce_scatter"}, {NO_SUM})
 
 
 @check
@@ -155,6 +158,30 @@ def test_a_checkpoint_of_fsdp2(name):
 
     with shared_folder() as folder:
         both_ways("FSDP2's checkpoint", lambda: program(folder), {"all_gather", "broadcast", "reduce_scatter"})
+
+
+@check
+def test_fsdp1(name):
+    def program():
+        policy = ModuleWrapPolicy({Block})
+        return train(FullyShardedDataParallel(make(), auto_wrap_policy=policy, device_id=torch.device(DEVICE)))
+
+    both_ways("FSDP1", program, {"all_gather", "reduce_scatter"})
+
+
+@check
+def test_ddp_with_a_sharded_optimizer_and_uneven_batches(name):
+    def program():
+        ddp = nn.parallel.DistributedDataParallel(make())
+        optimizer = ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.SGD, lr=0.1)
+        with Join([ddp, optimizer]):
+            for step in range(2 + dist.get_rank() % 2):
+                optimizer.zero_grad()
+                ddp(batch(step, dist.get_rank())).square().mean().backward()
+                optimizer.step()
+        return state(ddp)
+
+    both_ways("DDP, ZeRO and uneven batches", program, {"all_gather", "all_reduce", "broadcast"}, {NO_SUM})
 
 
 @check
