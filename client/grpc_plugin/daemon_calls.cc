@@ -3,6 +3,9 @@
 namespace tandem::client {
 namespace {
 
+// In which a daemon that has answered at its lease's socket takes a connection for calls.
+constexpr std::chrono::seconds kConnectTime{5};
+
 std::string Hex(const std::string& bytes) {
   static constexpr char kDigits[] = "0123456789abcdef";
   std::string text;
@@ -33,8 +36,12 @@ std::shared_ptr<DaemonCalls::Stub> DaemonCalls::MakeStub() const {
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  return v1::Tandem::NewStub(
-      grpc::CreateCustomChannel("unix:" + grpc_socket_, grpc::InsecureChannelCredentials(), arguments));
+  const auto channel =
+      grpc::CreateCustomChannel("unix:" + grpc_socket_, grpc::InsecureChannelCredentials(), arguments);
+  // gRPC takes a socket whose queue of connections is full for a connected one, and fails the first call. Beside a
+  // flood of connections only a further try gets through.
+  channel->WaitForConnected(std::chrono::system_clock::now() + kConnectTime);
+  return v1::Tandem::NewStub(channel);
 }
 
 void DaemonCalls::AwaitAnswer(Stub& stub) const {

@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import select
+import selectors
 import socket
 import struct
 import subprocess
@@ -114,26 +115,54 @@ class Floods(BesideAFlood):
             while idle.recv(4096):  # what gRPC greets with, then the end
                 pass
 
-    def test_a_full_queue_of_connections(self):
-        """gRPC takes a socket with a full queue for a connected one, and fails the call."""
+    @contextlib.contextmanager
+    def full_queue(self):
+        """A folder whose client.sock has a full queue of connections, once one more has come; and its listener."""
         with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
+            os.symlink(os.path.join(self.daemon.runtime_dir, "lease.sock"), os.path.join(folder, "lease.sock"))
             listener.bind(os.path.join(folder, "client.sock"))
-            listener.listen(0)  # one connection fills it: the first that tandemctl makes
+            listener.listen(0)
+            yield folder, listener
+
+    def test_tandemctl_beside_a_full_queue_of_connections(self):
+        """gRPC takes a socket with a full queue for a connected one, and fails the call."""
+        with self.full_queue() as (folder, listener):  # tandemctl's probe fills it
             command = [os.path.join(BIN, "tandemctl"), "--runtime-dir", folder, "stats", "--json"]
             asked = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 asked.wait(1)  # the time in which it finds the queue full
-            serving = threading.Thread(target=self.forward, args=(listener, asked), daemon=True)
-            serving.start()
-            out, err = asked.communicate(timeout=60)
+            with self.forwarding(listener):
+                out, err = asked.communicate(timeout=60)
             self.assertEqual(asked.returncode, 0, err)
             self.assertIn("uptime", out)
+
+    def test_a_client_beside_a_full_queue_of_connections(self):
+        client = Client(self.daemon, "late")
+        with self.full_queue() as (folder, listener), socket.socket(socket.AF_UNIX) as first:
+            first.connect(os.path.join(folder, "client.sock"))
+            client.send("connect", runtime_dir=folder, name="late")
+            call = client.send("join", name="tp", rank=0, world=1, job_key=self.job_key)
+            with selectors.DefaultSelector() as selector:
+                selector.register(client.process.stdout, selectors.EVENT_READ)
+                selector.select(1)  # the time in which it finds the queue full
+            with self.forwarding(listener):
+                self.assertTrue(client.reply(call)["ok"])
+
+    @contextlib.contextmanager
+    def forwarding(self, listener):
+        ended = threading.Event()
+        serving = threading.Thread(target=self.forward, args=(listener, ended), daemon=True)
+        serving.start()
+        try:
+            yield
+        finally:
+            ended.set()
             serving.join()
 
-    def forward(self, listener, asked):
-        """Passes on what comes to `listener`, and the daemon's answers, until the process has ended."""
+    def forward(self, listener, ended):
+        """Passes on what comes to `listener`, and the daemon's answers."""
         pairs = {}
-        while asked.poll() is None:
+        while not ended.is_set():
             ready, _, _ = select.select([listener, *pairs], [], [], 0.1)
             for one in ready:
                 if one is listener:
