@@ -110,9 +110,9 @@ def test_scatter_of_a_dimension_that_is_moved_to_the_front(name):
     compiler = compare(lambda x, w: moved(x @ w, 0), rand(2 * world(), 3, 6), w, fused=[RS], grads=False)
     if not SHARED_GPUS:
         compiler = compare(
-            lambda x, w: moved(x @ w, 1), rand(4, 6), rand(6, 2 * world()), fused=[], left=1, grads=False
+            lambda x, w: moved(x @ w, 1), rand(4, 6), rand(6, 2 * world()), fused=["reduce_scatter"], grads=False
         )
-        assert "no matrix product" in compiler.reasons()[0], compiler.reasons()
+        assert "no matrix product" in compiler.records[0].reason, compiler.records
 
 
 @check
@@ -143,15 +143,15 @@ def test_other_parts_are_not_fused(name):
             wide = torch.cat(parts(funcol.all_gather_tensor(x, 0, group)), 1)
             return wide @ torch.cat([w] * (wide.shape[1] // 6))
 
-        compiler = compare(function, x, w, fused=[], left=1, grads=False)
-        assert reason in compiler.reasons()[0], compiler.reasons()
+        compiler = compare(function, x, w, fused=["all_gather"], grads=False)
+        assert reason in compiler.records[0].reason, compiler.records
 
     def part(x, w):
         parts = slices(funcol.all_gather_tensor(x, 0, group), 0)
         return torch.cat(parts, 1) @ torch.cat([w] * n) + parts[0].sum()
 
-    compiler = compare(part, x, w, fused=[], left=1, grads=False)
-    assert "on its own" in compiler.reasons()[0], compiler.reasons()
+    compiler = compare(part, x, w, fused=["all_gather"], grads=False)
+    assert "on its own" in compiler.records[0].reason, compiler.records
     y = rand(2 * n, 6)
     for function, reason in (
         (
@@ -169,8 +169,8 @@ def test_other_parts_are_not_fused(name):
             "on its own",
         ),
     ):
-        compiler = compare(function, y, w, fused=[], left=1, grads=False)
-        assert reason in compiler.reasons()[0], compiler.reasons()
+        compiler = compare(function, y, w, fused=["reduce_scatter"], grads=False)
+        assert reason in compiler.records[0].reason, compiler.records
 
 
 @check
@@ -202,10 +202,10 @@ def test_padded_rows_behind_a_gather(name):
         rand(4, 6),
         rand(5, seed=3, same=True),
         w,
-        fused=[AG],
-        left=1,
+        fused=[AG, "reduce_scatter"],
     )
-    assert "no matrix product" in compiler.reasons()[0], compiler.reasons()  # the gradient's, padded before its scatter
+    # The gradient's, padded before its scatter.
+    assert "no matrix product" in compiler.records[1].reason, compiler.records
 
 
 @check
@@ -235,11 +235,10 @@ def test_other_slices_of_a_gathered_tensor_are_not_fused(name):
             lambda x, w: (p := rows(funcol.all_gather_tensor(x, 0, group))) @ w[: p.shape[1]],
             x,
             w,
-            fused=[],
-            left=1,
+            fused=["all_gather"],
             grads=False,
         )
-        assert reason in compiler.reasons()[0], compiler.reasons()
+        assert reason in compiler.records[0].reason, compiler.records
 
 
 @check

@@ -36,6 +36,26 @@ class PassBiases(Checks, unittest.TestCase):
     env = {"TANDEM_TEST_PATIENCE": "60"}
 
 
+class PassLone(Checks, unittest.TestCase):
+    program = "rank_pass_lone.py"
+    timeout = 300
+    env = {"TANDEM_TEST_PATIENCE": "60"}
+
+
+class PassLoneOfFour(Checks, unittest.TestCase):
+    """Those whose values depend on the number of ranks."""
+
+    world = 4
+    program = "rank_pass_lone.py"
+    timeout = 300
+    env = {"TANDEM_TEST_PATIENCE": "60"}
+
+    @classmethod
+    def names(cls):
+        kinds = ("gathers", "scatters", "exchanges", "gradients", "parameters", "several")
+        return [name for name in super().names() if name.removeprefix("test_").startswith(kinds)]
+
+
 class PassRanks(Checks, unittest.TestCase):
     program = "rank_pass_ranks.py"
     timeout = 240
@@ -79,6 +99,8 @@ add_tests(
     PassLayouts,
     PassNorms,
     PassBiases,
+    PassLone,
+    PassLoneOfFour,
     PassRanks,
     Lowered,
     LoweredNorms,

@@ -86,13 +86,13 @@ def product(node: Any) -> Product | None:
             found.refused = "addmm's first operand is no vector"
         return found
     if calls(node, aten._scaled_mm.default):
-        given = _given(node)
+        given = named_arguments(node)
         found = _scaled(node, given, given["scale_a"], given["scale_b"])
         if given.get("scale_result") is not None:
             found.refused = "_scaled_mm has a result scale"
         return found
     if V2 is not None and calls(node, V2):
-        given = _given(node)
+        given = named_arguments(node)
         scales_a, scales_b = given["scale_a"], given["scale_b"]
         found = _scaled(node, given, scales_a[0], scales_b[0])
         if len(scales_a) != 1 or len(scales_b) != 1:
@@ -107,7 +107,7 @@ def product(node: Any) -> Product | None:
     return None
 
 
-def _given(node: Node) -> dict[str, Any]:
+def named_arguments(node: Node) -> dict[str, Any]:
     """The call's arguments by their names."""
     target: Any = node.target
     names = [argument.name for argument in target._schema.arguments]
@@ -196,7 +196,18 @@ def _value(node: Any) -> torch.Tensor:
 
 # torch 2.15 waits for several tensors by one op, as after coalesced collectives; torch 2.11 has no such op.
 WAIT_ALL: Any = getattr(getattr(c10d, "wait_tensors", None), "default", None)
-_REWRITTEN = (c10d.all_gather_into_tensor.default, c10d.reduce_scatter_tensor.default, c10d.all_reduce.default)
+_REWRITTEN = (
+    c10d.all_gather_into_tensor.default,
+    c10d.reduce_scatter_tensor.default,
+    c10d.all_reduce.default,
+    c10d.all_to_all_single.default,
+)
+_COALESCED = (c10d.all_gather_into_tensor_coalesced.default, c10d.reduce_scatter_tensor_coalesced.default)
+
+
+def _rewritten(one: Any) -> bool:
+    """Whether the tensor is the result of a collective that the pass may rewrite."""
+    return calls(one, *_REWRITTEN) or (calls(one, operator.getitem) and calls(one.args[0], *_COALESCED))
 
 
 def split_waits(graph: Graph) -> None:
@@ -205,7 +216,7 @@ def split_waits(graph: Graph) -> None:
     waits: list[Node] = [] if WAIT_ALL is None else list(graph.find_nodes(op="call_function", target=WAIT_ALL))
     for wait in waits:
         tensors: Any = wait.args[0]
-        if not any(calls(one, *_REWRITTEN) for one in tensors) or any(user.target is not operator.getitem for user in wait.users):
+        if not any(map(_rewritten, tensors)) or any(user.target is not operator.getitem for user in wait.users):
             continue
         with graph.inserting_before(wait):
             singles = {one: _wait_for(graph, one) for one in dict.fromkeys(tensors)}

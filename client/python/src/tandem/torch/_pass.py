@@ -13,9 +13,9 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph
 
 from ._placements import Placements
-from ._private import trace_inner_gathers
+from ._private import trace_even_exchanges, trace_inner_gathers
 from ._reports import GraphRecord, explain_graph, reports
-from ._rewrite import SMALL_ALL_REDUCE_BYTES, Rewrite
+from ._rewrite import SMALL_BYTES, Rewrite
 
 __all__ = ["GraphRecord", "TandemPass", "explain_graph"]
 
@@ -35,6 +35,7 @@ class TandemPass(CustomGraphPass):
         self.groups = None if groups is None else tuple(sorted(groups))
         self.previous = previous
         trace_inner_gathers()
+        trace_even_exchanges()
 
     def __call__(self, graph: Graph) -> None:
         if self.previous is not None:
@@ -58,7 +59,7 @@ class TandemPass(CustomGraphPass):
 
     def digest(self) -> str:
         """The same as one text, of this pass alone."""
-        given = json.dumps([_source_digest(), torch.__version__, self.groups, SMALL_ALL_REDUCE_BYTES])
+        given = json.dumps([_source_digest(), torch.__version__, self.groups, SMALL_BYTES])
         return hashlib.sha256(given.encode()).hexdigest()[:16]
 
 

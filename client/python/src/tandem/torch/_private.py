@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -64,6 +65,35 @@ def trace_inner_gathers() -> None:
 
     traced.of_tandem = True  # type: ignore[attr-defined]
     functional._maybe_view_chunk_cat = traced
+
+
+# Extents behind the first of an exchange without splits, as torch.compile traces it here: no other tensor has them.
+EVEN = (1, 1, 1)
+
+
+def trace_even_exchanges() -> None:
+    """Lets the compile pass know exchanges without splits. torch writes splits to each graph, where equal ones of one rank may be
+    unequal on another. The traced exchange is of a row for each rank, with EVEN behind it. Eager calls stay torch's."""
+    from torch.distributed import _functional_collectives
+
+    functional: Any = _functional_collectives
+    for name in ("all_to_all_single", "all_to_all_single_autograd"):
+        exchange: Any = getattr(functional, name)
+        if not hasattr(exchange, "of_tandem"):
+            setattr(functional, name, _traced_even(exchange, functional))
+
+
+def _traced_even(exchange: Any, functional: Any) -> Any:
+    @functools.wraps(exchange)
+    def traced(self: torch.Tensor, output_split_sizes: Any, input_split_sizes: Any, group: Any, tag: str = "") -> torch.Tensor:
+        if output_split_sizes is not None or input_split_sizes is not None or not torch.compiler.is_compiling():
+            return exchange(self, output_split_sizes, input_split_sizes, group, tag)  # type: ignore[no-any-return]
+        world = _c10d._get_group_size_by_name(functional._resolve_group_name(group, tag))
+        rows = self.reshape(world, *EVEN, self.shape[0] // world, *self.shape[1:])
+        return exchange(rows, [1] * world, [1] * world, group, tag).reshape(self.shape)  # type: ignore[no-any-return]
+
+    traced.of_tandem = True  # type: ignore[attr-defined]
+    return traced
 
 
 def tracing_context() -> Any:
@@ -173,6 +203,17 @@ def new_library(namespace: str, kind: str) -> Any:
     """torch.library.Library."""
     library: Any = torch.library.Library
     return library(namespace, kind)
+
+
+def buckets_collectives(kind: str) -> bool:
+    """Whether Inductor is set to make one collective of several, or to move them beside other work: "all_gather", "all_to_all" or
+    "reduce_scatter"."""
+    from torch._inductor import config
+
+    given: Any = config
+    schedule = getattr(given, "aten_distributed_optimizations", None)
+    buckets = getattr(given, f"bucket_{kind}s_fx", "none") != "none"
+    return buckets or bool(getattr(schedule, "enable_overlap_scheduling", False))
 
 
 def inductor_counters() -> Any:

@@ -11,33 +11,24 @@ from torch.fx import Graph, Node
 
 from . import _graphs as graphs, _layouts as layouts, _upstream as upstream
 from ._biases import Sum, with_bias
-from ._gathers import UNEQUAL, Declined, Gathers, arguments
+from ._gathers import UNEQUAL, Declined, arguments
 from ._graphs import aten, c10d
+from ._lone import SMALL_BYTES, Lone, check_reduces, check_sums
 from ._norm_patterns import NoNorm, is_solid, norm_behind, shares_memory
 from ._private import group_size
 from ._reports import GraphRecord
 from ._writer import static, tensor
 
-__all__ = ["SMALL_ALL_REDUCE_BYTES", "Rewrite"]
+__all__ = ["SMALL_BYTES", "Rewrite"]
 
 _ops: Any = torch.ops.tandem
-# An all-reduce of no more bytes than this is Tandem's also without a product.
-SMALL_ALL_REDUCE_BYTES = 128 << 10
 
 
-def _check_reduces(source: Node, reduce_op: str) -> None:
-    if reduce_op not in ("sum", "avg"):
-        raise Declined(f"it reduces by {reduce_op}")
-    if reduce_op == "avg" and not tensor(source).dtype.is_floating_point:
-        raise Declined(f"it averages {tensor(source).dtype}")
-
-
-class Rewrite(Gathers):
+class Rewrite(Lone):
     """One run over one graph."""
 
     def __init__(self, graph: Graph, enabled: Any, name: str = "") -> None:
-        super().__init__(graph, name)
-        self.enabled = enabled
+        super().__init__(graph, name, enabled)
 
     @property
     def records(self) -> list[GraphRecord]:
@@ -58,6 +49,7 @@ class Rewrite(Gathers):
                     self._try(node, name, method)
             if node not in self._outcomes and (other := upstream.collective(node)):
                 self._try_other(node, other)
+        self._take_lone()
         if any(record.fused_into for record in self.records):
             from torch._inductor.pattern_matcher import stable_topological_sort
 
@@ -192,7 +184,7 @@ class Rewrite(Gathers):
     def _scatter(self, scatter: Node, wait: Node, group: str) -> tuple[str, str]:
         source, reduce_op, world, _ = arguments(scatter)
         assert isinstance(source, Node) and isinstance(world, int)
-        _check_reduces(source, reduce_op)
+        check_reduces(source, reduce_op)
         refused: list[str] = []
         cut = layouts.scattered_from(source, world, refused) or layouts.Cut(source, 0, [])
         if refused:
@@ -238,12 +230,12 @@ class Rewrite(Gathers):
 
     def _reduce(self, reduce: Node, wait: Node, group: str) -> tuple[str, str]:
         source, reduce_op, _ = arguments(reduce)
-        return self._reduced(reduce, wait, source, reduce_op, group, SMALL_ALL_REDUCE_BYTES)
+        return self._reduced(reduce, wait, source, reduce_op, group, SMALL_BYTES)
 
     def _reduced(self, reduce: Node, wait: Node, source: Any, reduce_op: str, group: str, most: int | None) -> tuple[str, str]:
         """most: bytes of an all-reduce that is Tandem's without a product; None: any."""
         assert isinstance(source, Node)
-        _check_reduces(source, reduce_op)
+        check_reduces(source, reduce_op)
         product: graphs.Product | None = None
         chain: list[Node] = []
         summed, why = Sum(wait, None, [wait, reduce]), ""
@@ -319,11 +311,8 @@ class Rewrite(Gathers):
         size = value.numel() * value.element_size()
         if most is not None and not graphs.surely_within(size, 0, most):
             raise Declined(why)
+        check_sums(source)
         with self.graph.inserting_before(wait):
-            if static(value.shape):
-                out = self._buffer(value, value.shape)
-                (lowered,) = self._fill(_ops.all_reduce.noted_out, (source, *how), {"out": out})
-            else:
-                lowered = self._emit(_ops.all_reduce.noted, (source, *how), {"graph": self.name}, value, value.shape)
+            lowered = self._call_lone(_ops.all_reduce, (source, *how), value.shape)
         self._replace(wait, lowered, [wait, reduce])
         return "all_reduce", f"{size} bytes; no product: {why}"

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ._graphs import named_arguments
+
 _ops: Any = torch.ops.tandem
 # Arguments are alike and in the same order.
 _OURS = {
@@ -36,15 +38,9 @@ def collective(node: Node) -> str:
     return name if namespace != "symm_mem" or name in _OURS or name in _ALL_REDUCES else ""
 
 
-def _given(node: Node) -> dict[str, Any]:
-    """The call's arguments by their names."""
-    target: Any = node.target
-    return dict(zip((one.name for one in target._schema.arguments), node.args, strict=False)) | node.kwargs
-
-
 def group_of(node: Node) -> str:
     """The name of the collective's group; "" where it is no name."""
-    value = _given(node).get("group_name", "")
+    value = named_arguments(node).get("group_name", "")
     return value if isinstance(value, str) else ""
 
 
@@ -53,7 +49,7 @@ def all_reduced(node: Node) -> tuple[Node, str] | None:
     namespace, name = _name(node)
     if namespace != "symm_mem" or name not in _ALL_REDUCES:
         return None
-    given = _given(node)
+    given = named_arguments(node)
     return given[_ALL_REDUCES[name]], given["reduce_op"]
 
 
@@ -61,9 +57,11 @@ def replace(node: Node, graph_name: str) -> tuple[str, str]:
     """Puts Tandem's op in the place of a fused one. Returns (what the node is now, why); where it stays, ("", why)."""
     ours = _OURS.get(_name(node)[1], "")
     if not ours:
+        if node.target._schema.is_mutable:  # type: ignore[union-attr]
+            return "", "it writes its argument"
         return "", "the pass has no fused form of it"
     if ours == "scaled_matmul_reduce_scatter":
-        given = _given(node)
+        given = named_arguments(node)
         if given.get("bias") is not None or given.get("result_scale") is not None:
             return "", "it adds a bias or a scale on each rank, before the sum"
     node.target = getattr(_ops, ours).noted
