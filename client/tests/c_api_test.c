@@ -195,6 +195,8 @@ int main(void) {
   int count = 0;
 
   CHECK(tandem_abi_version() == TANDEM_ABI_VERSION);
+  CHECK(tandem_version() != NULL && strncmp(tandem_version(), "0.", 2) == 0);
+  CHECK(tandem_protocol_version() > 0);
   if (NullStatuses() || NullSessions() || NullMemory() || NullPlans() || NullStreams() || DlpackOwners() ||
       Cancellations())
     return 1;

@@ -242,6 +242,13 @@ class MemoryTest(NodeTest):
 
 
 class Sessions(NodeTest):
+    def test_versions(self):
+        versions = tandem.version()
+        with tandem.connect(self.daemon.runtime_dir) as client:
+            self.assertEqual(versions.library.split("+")[0], client.daemon_version.split("+")[0])
+        self.assertGreater(versions.protocol, 0)
+        self.assertGreater(versions.interface, 0)
+
     def test_no_daemon(self):
         with self.assertRaises(tandem.Unavailable) as caught:
             tandem.connect("/nonexistent", timeout=0.2)

@@ -22,6 +22,10 @@ extern "C" {
 #define TANDEM_ABI_VERSION 3
 /* Returns TANDEM_ABI_VERSION of the loaded library. */
 TANDEM_C_API int tandem_abi_version(void);
+/* Returns the version of the loaded library, with its commit: "0.1.0+0123456789ab". Static text. */
+TANDEM_C_API const char* tandem_version(void);
+/* Returns the version of the protocol that the library speaks with tandemd, which speaks the one before, too. */
+TANDEM_C_API int tandem_protocol_version(void);
 
 /* Status codes: gRPC's, with gRPC's numbers. */
 enum tandem_code {

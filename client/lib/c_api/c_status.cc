@@ -12,8 +12,6 @@ const tandem::StatusDetail& Detail(const tandem_status* status) {
 
 extern "C" {
 
-int tandem_abi_version(void) { return TANDEM_ABI_VERSION; }
-
 int tandem_status_code(const tandem_status* status) {
   return status == nullptr ? TANDEM_OK : static_cast<int>(status->status.code());
 }

@@ -14,6 +14,7 @@ Times are in seconds. Objects may be used from any thread.
 
 from . import errors
 from ._session import Event
+from ._version import Version, version
 from .bootstrap import Job
 from .client import Client, connect, cuda_device_uuid, init
 from .enums import Algorithm, Code, DType, EventKind, OnUnfused, Op, Placement, ReduceOp, Role, WireType
@@ -75,9 +76,11 @@ __all__ = [
     "Tensor",
     "Transfer",
     "Unavailable",
+    "Version",
     "WireType",
     "connect",
     "cuda_device_uuid",
     "errors",
     "init",
+    "version",
 ]

@@ -108,6 +108,8 @@ _options = ctypes.POINTER(LaunchOptions)
 STATUS = Pointer
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "abi_version": (_int, []),
+    "version": (_text, []),
+    "protocol_version": (_int, []),
     "status_code": (_int, [Pointer]),
     "status_message": (_text, [Pointer]),
     "status_reason": (_text, [Pointer]),
