@@ -55,6 +55,19 @@ def test_groups_of_other_backends_are_left_alone(name):
 
 
 @check
+def test_a_monitored_barrier_is_gloos(name):
+    try:
+        dist.monitored_barrier(timeout=timedelta(seconds=30))
+    except ValueError as error:
+        assert "GLOO" in str(error), error  # torch asks for the backend's name
+    else:
+        raise AssertionError("torch has another monitored_barrier now")
+    other = dist.new_group(backend="gloo")
+    dist.monitored_barrier(other, timeout=timedelta(seconds=30))
+    dist.destroy_process_group(other)
+
+
+@check
 def test_devices_of_other_backends_are_left_alone(name):
     mixed = dist.new_group(backend="cpu:gloo,cuda:tandem", pg_options=OPTIONS)
     x = torch.ones(3)
