@@ -16,8 +16,11 @@ if not CUDA:
     torch.cuda.current_device = lambda: torch.device("cpu")  # where Megatron makes its buffers
 
 from megatron.core import ModelParallelConfig, parallel_state
-from megatron.core.tensor_parallel import layers
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.tensor_parallel import layers, random
 from megatron.core.transformer.mlp import MLP, MLPSubmodules
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 SEQUENCE, BATCH, WIDE, INNER = 8, 3, 32, 64
@@ -36,7 +39,7 @@ def config(sequence_parallel, dtype=torch.float32, **more):
     return ModelParallelConfig(
         tensor_model_parallel_size=group().size(),
         sequence_parallel=sequence_parallel,
-        use_cpu_initialization=not CUDA,
+        use_cpu_initialization=True,
         params_dtype=dtype,
         **more,
     )
@@ -48,9 +51,9 @@ def filled(shape, seed, dtype=torch.float32):
 
 
 def fill(model, rank):
-    """Weights and biases: of shards from this rank's seed, of what lies on all ranks from one."""
-    for number, (name, one) in enumerate(model.named_parameters()):
-        alike = name.endswith("bias") and not hasattr(one, "tensor_model_parallel")
+    """Moves a model to the device, with new parameters: shards from this rank's seed, what lies on all ranks from one."""
+    for number, one in enumerate(model.to(DEVICE).parameters()):
+        alike = not hasattr(one, "tensor_model_parallel")
         with torch.no_grad():
             one.copy_(filled(one.shape, 100 + number + (0 if alike else 1000 * rank), one.dtype) / WIDE**0.5)
     return model
@@ -296,7 +299,7 @@ def test_the_package_own_mlp(name):
             activation_func=torch.nn.functional.silu,
             tensor_model_parallel_size=group().size(),
             sequence_parallel=sequence_parallel,
-            use_cpu_initialization=not CUDA,
+            use_cpu_initialization=True,
         )
 
         def program(how=how):
@@ -311,6 +314,59 @@ def test_the_package_own_mlp(name):
             return results, dict(model.state_dict())
 
         compare(f"MLP, {sequence_parallel}", program, {COLUMN: 3, ROW: 3}, launches, near=3e-6)
+
+
+def gpt(sequence_parallel):
+    """A GPT of Megatron's local specification. Norms are torch's: Megatron's own for sequence parallelism is Apex's."""
+    how = TransformerConfig(
+        num_layers=2,
+        hidden_size=WIDE,
+        num_attention_heads=4,
+        ffn_hidden_size=INNER,
+        attention_dropout=0.0,
+        hidden_dropout=0.0,
+        normalization="RMSNorm",
+        bias_dropout_fusion=False,
+        masked_softmax_fusion=False,
+        tensor_model_parallel_size=group().size(),
+        sequence_parallel=sequence_parallel,
+        use_cpu_initialization=True,
+    )
+    layer = get_gpt_layer_local_spec(normalization="RMSNorm")
+    layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = Norm
+    block = TransformerBlockSubmodules(layer_specs=[layer] * 2, layer_norm=Norm)
+    return fill(GPTModel(how, block, vocab_size=128, max_sequence_length=SEQUENCE), dist.get_rank())
+
+
+class Norm(torch.nn.RMSNorm):
+    def __init__(self, config, hidden_size, eps=1e-5):
+        super().__init__(hidden_size, eps)
+
+
+@check
+def test_the_package_own_gpt(name):
+    for sequence_parallel, launches in ((True, 46), (False, 18)):
+
+        def program(sequence_parallel=sequence_parallel):
+            model = gpt(sequence_parallel)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            losses = []
+            for number in range(2):
+                tokens = torch.randint(128, (BATCH, SEQUENCE + 1), generator=torch.Generator().manual_seed(number)).to(
+                    DEVICE
+                )
+                places = torch.arange(SEQUENCE, device=DEVICE).expand(BATCH, SEQUENCE)
+                mask = torch.ones(SEQUENCE, SEQUENCE, dtype=torch.bool, device=DEVICE).triu(1)[None, None]
+                optimizer.zero_grad()
+                loss = model(tokens[:, :-1], places, mask, labels=tokens[:, 1:]).mean()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.detach())
+            return losses, {name: one for name, one in model.state_dict().items() if one is not None}
+
+        forks = mock.patch.object(random.CudaRNGStatesTracker, "fork", lambda *given: contextlib.nullcontext())
+        with forks:
+            compare(f"GPT, {sequence_parallel}", program, {COLUMN: 10, ROW: 8}, launches, near=3e-6)
 
 
 @check
