@@ -60,22 +60,27 @@ def configure(**changes: Any) -> Config:
     Call it alike on all ranks. ValueError for a wrong value, TypeError for an unknown field.
     """
     global _config
-    changed = replace(_config, **changes)
-    changed = replace(changed, row_buckets=tuple(sorted(changed.row_buckets)))
-    if changed.on_unavailable not in ("fallback", "error"):
-        raise ValueError(f"on_unavailable is 'fallback' or 'error', not {changed.on_unavailable!r}")
-    if changed.placement not in ("auto", "engine", "client"):
-        raise ValueError(f"placement is 'auto', 'engine' or 'client', not {changed.placement!r}")
-    if changed.families not in ("none", "eager", "collectives", "all"):
-        raise ValueError(f"families is 'none', 'eager', 'collectives' or 'all', not {changed.families!r}")
-    if changed.max_rows < 1:
+    _config = changed(changes)
+    return _config
+
+
+def changed(changes: dict[str, Any]) -> Config:
+    """The configuration in force with other values of some fields. Raises as configure()."""
+    made = replace(_config, **changes)
+    made = replace(made, row_buckets=tuple(sorted(made.row_buckets)))
+    if made.on_unavailable not in ("fallback", "error"):
+        raise ValueError(f"on_unavailable is 'fallback' or 'error', not {made.on_unavailable!r}")
+    if made.placement not in ("auto", "engine", "client"):
+        raise ValueError(f"placement is 'auto', 'engine' or 'client', not {made.placement!r}")
+    if made.families not in ("none", "eager", "collectives", "all"):
+        raise ValueError(f"families is 'none', 'eager', 'collectives' or 'all', not {made.families!r}")
+    if made.max_rows < 1:
         raise ValueError("max_rows is above 0")
-    if any(rows < 1 for rows in changed.row_buckets):
+    if any(rows < 1 for rows in made.row_buckets):
         raise ValueError("row_buckets are above 0")
-    if changed.max_plans < 1 or changed.rendezvous_timeout <= 0:
+    if made.max_plans < 1 or made.rendezvous_timeout <= 0:
         raise ValueError("max_plans and rendezvous_timeout are above 0")
-    _config = changed
-    return changed
+    return made
 
 
 _warned: set[tuple[str, str, str]] = set()

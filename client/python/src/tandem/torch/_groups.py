@@ -11,7 +11,6 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -318,11 +317,18 @@ def _join(process_group: Any, name: str, config: _config.Config) -> tuple[Group 
             raise late or rank_late(process_group, late_ranks, "attaching: {} has given up; attach again")
 
 
-def attach(group: Any = None, *, on_unavailable: _config.OnUnavailable | None = None) -> Attachment:
+def attach(
+    group: Any = None,
+    *,
+    on_unavailable: _config.OnUnavailable | None = None,
+    families: _config.FamiliesOption | None = None,
+    max_rows: int | None = None,
+) -> Attachment:
     """Joins a Tandem group for a process group: collective, over the group's store.
 
     group: a ProcessGroup, its name, or None for the default one. Ops attach by themselves on first use; call this to choose when,
-    or to set `on_unavailable` for this group. Attached already, the attachment that exists is returned.
+    or to set what is not None here of the configuration (see Config) for this group. Attached already, the attachment that exists
+    is returned.
 
     The outcome is alike on all ranks: where one rank has no daemon, another host or no GPU, none gets a Tandem group, and
     `Attachment.reason` says why. With on_unavailable="error" that raises Unavailable on all ranks. RankLate names ranks that do
@@ -341,9 +347,8 @@ def attach(group: Any = None, *, on_unavailable: _config.OnUnavailable | None = 
         if found is not None:
             found.hide()
             _close(found)
-        config = _config.current()
-        if on_unavailable is not None:
-            config = replace(config, on_unavailable=on_unavailable)
+        changes = {"on_unavailable": on_unavailable, "families": families, "max_rows": max_rows}
+        config = _config.changed({name: value for name, value in changes.items() if value is not None})
         joined, reason, pids = _join(process_group, name, config)
         made = Attachment(process_group, name, joined, reason, config, pids)
         with _state.lock:

@@ -28,6 +28,10 @@ class Declined(Exception):
     """Tandem cannot serve this call; the argument says why. Equal on all ranks."""
 
 
+class NoPlanYet(RuntimeError):
+    """A CUDA graph is being captured, and no plan or family serves the call; alike on all ranks."""
+
+
 class Refusal:
     """Why Tandem cannot serve calls of one signature."""
 
@@ -179,7 +183,7 @@ class PlanCache:
         if not on_host and torch.cuda.is_current_stream_capturing():
             if _distributed.decline(_distributed.Decline.ONCE, "a graph is being captured, and no plan is there yet"):
                 raise Declined("no plan is there yet")
-            raise RuntimeError(
+            raise NoPlanYet(
                 f"tandem.{call.op} has no plan for these shapes yet, and a CUDA graph is being captured: run the captured function "
                 "once before the capture, on all ranks, as torch.cuda.graph's warm-up does"
             )

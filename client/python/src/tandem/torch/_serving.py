@@ -15,7 +15,7 @@ from ._groups import Attachment, attachment, naming_ranks
 from ._plans import Declined
 from ._prepared import Call
 
-__all__ = ["CallDeclined", "of_the_pass", "run", "with_theirs"]
+__all__ = ["CallDeclined", "of_the_pass", "offer", "run", "with_theirs"]
 
 
 class CallDeclined(Exception):
@@ -23,9 +23,10 @@ class CallDeclined(Exception):
 
 
 class _Thread(threading.local):
-    """has_theirs: the op that runs has a kernel of another's. of_the_pass: the compile pass has put the op into its graph."""
+    """theirs: what of another's serves the op that runs where Tandem declines it; "" if nothing does. of_the_pass: the compile pass
+    has put the op into its graph."""
 
-    has_theirs = False
+    theirs = ""
     of_the_pass = False
 
 
@@ -42,19 +43,24 @@ def of_the_pass() -> Iterator[None]:
         _thread.of_the_pass = outer
 
 
+def offer(theirs: str, ours: Callable[..., Any], *given: Any, **named: Any) -> tuple[Any, str]:
+    """Calls `ours`, which runs ops. Returns its result and "", or None and why Tandem declines an op: on all ranks alike, and a
+    warning says that `theirs` serves it. The caller does so then."""
+    outer, _thread.theirs = _thread.theirs, theirs
+    try:
+        return ours(*given, **named), ""
+    except CallDeclined as declined:
+        return None, str(declined)
+    finally:
+        _thread.theirs = outer
+
+
 def with_theirs(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel that runs `ours`, and `theirs` where Tandem declines the call: on all ranks alike, and a warning says why."""
+    """A kernel that runs `ours`, and symm_mem's own, `theirs`, where Tandem declines the call."""
 
     def kernel(*given: Any, **named: Any) -> Any:
-        outer = _thread.has_theirs
-        _thread.has_theirs = True
-        try:
-            return ours(*given, **named)
-        except CallDeclined:
-            pass
-        finally:
-            _thread.has_theirs = outer
-        return theirs(*given, **named)
+        result, reason = offer("symm_mem's own kernel", ours, *given, **named)
+        return theirs(*given, **named) if reason else result
 
     return kernel
 
@@ -62,7 +68,7 @@ def with_theirs(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callabl
 def run(op: str, group_name: str, device: torch.device, key: tuple[Any, ...], make: Callable[[], Call]) -> Call | None:
     """Runs the call by Tandem. None: it must be done by torch's collectives, on all ranks alike, and a warning says why.
 
-    Raises CallDeclined instead within `with_theirs`, and where the call is one of torch.distributed.
+    Raises CallDeclined instead within offer(), and where the call is one of torch.distributed.
     """
     group: Attachment = attachment(group_name)
     reason = group.unserved(device.type)
@@ -88,8 +94,8 @@ def run(op: str, group_name: str, device: torch.device, key: tuple[Any, ...], ma
     if _distributed.decline(scope, reason):
         _config.warn_once(group.rank, group_name, "collectives" if scope is _distributed.Decline.GROUP else op, reason)
         raise CallDeclined(reason)
-    if _thread.has_theirs:
-        _config.warn_once(group.rank, group_name, op, reason, "symm_mem's own kernel")
+    if _thread.theirs:
+        _config.warn_once(group.rank, group_name, op, reason, _thread.theirs)
         raise CallDeclined(reason)
     _config.warn_once(group.rank, group_name, op, reason)
     return None
