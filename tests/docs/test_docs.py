@@ -44,6 +44,7 @@ SOURCES = (
 # Flags of other programs.
 FLAGS = {
     *("--now", "--nodes", "--gres", "--cflags", "--libs", "--since"),
+    "--tensor-parallel-size",
     *("--rm", "--group-add", "--namespace", "--create-namespace", "--set", "--unix-socket"),
 }
 CONSTANTS = {

@@ -1,0 +1,153 @@
+"""Communicators of vLLM whose tensor-parallel collectives run by Tandem."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..torch import _config, _groups
+from ..torch._plans import NoPlanYet
+from ..torch._serving import offer
+from ._counts import count
+
+__all__ = ["subclass"]
+
+Tensor = torch.Tensor
+_tandem: Any = torch.ops.tandem
+_log = logging.getLogger("tandem.vllm")
+
+
+def subclass(base: type) -> type:
+    """A subclass of vLLM's class of communicators, whose groups "tp" are served."""
+    more = [kind for name, kind in _OPTIONAL.items() if hasattr(base, name)]
+    return type(base.__name__, (*more, _Served, base), {"__module__": f"{__package__}._communicators"})
+
+
+def _of_vllm(name: str, default: Any) -> Any:
+    """A variable of vLLM's; the default where this version has none of this name."""
+    return getattr(importlib.import_module("vllm.envs"), name, default)
+
+
+def _most_rows(world_size: int) -> int:
+    """The most rows that a collective of the model may have."""
+    config: Any = importlib.import_module("vllm.config").get_current_vllm_config_or_none()
+    tokens = 0 if config is None else int(config.scheduler_config.max_num_batched_tokens or 0)
+    return max(_config.current().max_rows, tokens * world_size)
+
+
+def _attached(communicator: Any) -> str:
+    """Attaches the communicator's process group, with all ranks; its name if Tandem serves it, else ""."""
+    group, name = communicator.device_group, communicator.unique_name
+    if name.split(":")[0] != "tp" or communicator.world_size < 2:
+        return ""
+    if group is None or not dist.is_initialized() or group not in dist.distributed_c10d._world.pg_map:
+        reason = "its process group is not one of torch.distributed"
+    elif _of_vllm("VLLM_BATCH_INVARIANT", False):
+        reason = "VLLM_BATCH_INVARIANT is set"
+    else:
+        # A server has ever new numbers of rows, in captures too.
+        found = _groups.attach(group, families="collectives", max_rows=_most_rows(communicator.world_size))
+        reason = found.reason
+    level = logging.WARNING if reason and communicator.rank_in_group == 0 else logging.INFO
+    _log.log(level, "vLLM's group %s %s", name, f"keeps vLLM's own collectives: {reason}" if reason else "runs by Tandem")
+    return "" if reason else str(group.group_name)
+
+
+def _all_reduce(x: Tensor, name: str) -> Tensor:
+    return _tandem.all_reduce(x, "sum", name)  # type: ignore[no-any-return]
+
+
+def _all_gather(x: Tensor, dim: int, name: str, world: int) -> Tensor:
+    """Along another dimension than the first by a gather of rows: one plan serves all numbers of rows then."""
+    whole: Tensor = _tandem.all_gather(x, 0, name)
+    dim %= x.dim()
+    if dim == 0:
+        return whole
+    return whole.view(world, *x.shape).movedim(0, dim).reshape(*x.shape[:dim], -1, *x.shape[dim + 1 :])
+
+
+def _reduce_scatter(x: Tensor, dim: int, name: str, world: int) -> Tensor:
+    """Along another dimension than the first by a scatter of rows, as above: the chunks become rows of their own."""
+    dim %= x.dim()
+    if dim == 0:
+        return _tandem.reduce_scatter(x, "sum", 0, name)  # type: ignore[no-any-return]
+    shape = [*x.shape[:dim], x.shape[dim] // world, *x.shape[dim + 1 :]]
+    chunks = x.reshape(*x.shape[:dim], world, *shape[dim:]).movedim(dim, 0)
+    rows = chunks.reshape(world * shape[0], *shape[1:])
+    return _tandem.reduce_scatter(rows, "sum", 0, name)  # type: ignore[no-any-return]
+
+
+class _Served:
+    """The communicator of a group "tp" runs by Tandem what Tandem does not decline; another group's is vLLM's own."""
+
+    device_group: Any
+    unique_name: str
+    world_size: int
+    _tandem_group = ""  # the name of the process group; "" where vLLM's own communicator serves
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        vllms: Any = super()
+        vllms.__init__(*given, **named)
+        self._tandem_group = _attached(self)
+
+    def _run(self, op: str, ours: Callable[..., Tensor], given: tuple[Any, ...], theirs: Callable[[], Any]) -> Any:
+        if not self._tandem_group or torch.compiler.is_compiling():
+            return theirs()
+        try:
+            result, reason = offer("vLLM's own communicator", ours, *given)
+        except NoPlanYet as none:
+            result, reason = None, str(none)
+        count(self.unique_name, op, reason)
+        return theirs() if reason else result
+
+    def all_reduce(self, input_: Tensor) -> Tensor:
+        """The sum of all ranks' tensors, in a new one."""
+        vllms: Any = super()
+        return self._run("all_reduce", _all_reduce, (input_, self._tandem_group), lambda: vllms.all_reduce(input_))  # type: ignore[no-any-return]
+
+    def all_gather(self, input_: Tensor, dim: int = -1) -> Tensor:
+        """All ranks' tensors behind one another along a dimension."""
+        vllms: Any = super()
+        given = (input_, dim, self._tandem_group, self.world_size)
+        return self._run("all_gather", _all_gather, given, lambda: vllms.all_gather(input_, dim))  # type: ignore[no-any-return]
+
+    def reduce_scatter(self, input_: Tensor, dim: int = -1) -> Tensor:
+        """This rank's chunk, along a dimension, of the sum of all ranks' tensors."""
+        vllms: Any = super()
+        given = (input_, dim, self._tandem_group, self.world_size)
+        return self._run("reduce_scatter", _reduce_scatter, given, lambda: vllms.reduce_scatter(input_, dim))  # type: ignore[no-any-return]
+
+    def destroy(self) -> None:
+        """Leaves the Tandem group, and ends vLLM's own communicator."""
+        name, self._tandem_group = self._tandem_group, ""
+        vllms: Any = super()
+        try:
+            vllms.destroy()
+        finally:
+            if name:
+                _groups.detach(name)
+
+
+class _Gathers(_Served):
+    def custom_all_gather(self, input_: Tensor) -> Tensor | None:
+        """All ranks' tensors behind one another along the first dimension; None where the caller is to call all_gather."""
+        vllms: Any = super()
+        given = (input_, 0, self._tandem_group, self.world_size)
+        return self._run("all_gather", _all_gather, given, lambda: vllms.custom_all_gather(input_))  # type: ignore[no-any-return]
+
+
+class _Scatters(_Served):
+    def custom_reduce_scatter(self, input_: Tensor) -> Tensor | None:
+        """This rank's chunk of the sum, along the first dimension; None where the caller is to call reduce_scatter."""
+        vllms: Any = super()
+        given = (input_, 0, self._tandem_group, self.world_size)
+        return self._run("reduce_scatter", _reduce_scatter, given, lambda: vllms.custom_reduce_scatter(input_))  # type: ignore[no-any-return]
+
+
+# What some versions have.
+_OPTIONAL: dict[str, type] = {"custom_all_gather": _Gathers, "custom_reduce_scatter": _Scatters}

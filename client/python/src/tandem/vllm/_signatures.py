@@ -1,0 +1,88 @@
+"""The functions of vLLM that Tandem's communicators override or rely on, as vLLM's versions have them.
+
+A test compares the table with each version's wheel. At run time the version does not count: a class whose methods have one of these
+signatures is served, and another one stays vLLM's own.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+__all__ = ["RECORDED", "difference"]
+
+_BASE = "distributed.device_communicators.base_device_communicator.DeviceCommunicatorBase."
+_CPU = "distributed.device_communicators.cpu_communicator.CpuCommunicator."
+_CUDA = "distributed.device_communicators.cuda_communicator.CudaCommunicator."
+_STATE = "distributed.parallel_state."
+
+_INIT = "self, cpu_group, device=None, device_group=None, unique_name=''"
+_ANY_INIT = _INIT + ", global_ranks=None, global_world_size=None"
+_DIM = "self, input_, dim=-1"
+
+_IN_ALL = {
+    _BASE + "all_reduce": "self, input_",
+    _BASE + "all_gather": _DIM,
+    _BASE + "reduce_scatter": _DIM,
+    _BASE + "destroy": "self",
+    _CPU + "all_reduce": "self, input_",
+    _CPU + "all_gather": _DIM,
+    _CUDA + "all_reduce": "self, input_",
+    _CUDA + "all_gather": _DIM,
+    _CUDA + "reduce_scatter": _DIM,
+    _CUDA + "destroy": "self",
+    _STATE + "GroupCoordinator.all_reduce": "self, input_",
+    _STATE + "GroupCoordinator.all_gather": _DIM,
+    _STATE + "GroupCoordinator.reduce_scatter": _DIM,
+    "platforms.cpu.CpuPlatform.get_device_communicator_cls": "cls",
+    "platforms.cuda.CudaPlatformBase.get_device_communicator_cls": "cls",
+    "plugins.load_general_plugins": "",
+    "utils.import_utils.resolve_obj_by_qualname": "qualname",
+    "config.vllm.get_current_vllm_config_or_none": "",
+}
+
+# By version: functions in modules of vLLM, and the names and defaults of their parameters.
+RECORDED: dict[str, dict[str, str]] = {
+    "0.25.1": {
+        **_IN_ALL,
+        _BASE + "__init__": _ANY_INIT,
+        _CPU + "__init__": _INIT,
+        _CUDA + "__init__": _ANY_INIT + ", tcp_store_group=None",
+    },
+    "0.33.0": {
+        **_IN_ALL,
+        _BASE + "__init__": _ANY_INIT + ", use_all2all=False",
+        _CPU + "__init__": _INIT + ", use_all2all=False",
+        _CUDA + "__init__": _ANY_INIT + ", tcp_store_group=None, use_all2all=False",
+        _CUDA + "custom_all_gather": "self, input_",
+        _CUDA + "custom_reduce_scatter": "self, input_",
+    },
+}
+
+_OVERRIDDEN = ("all_reduce", "all_gather", "reduce_scatter", "destroy")
+_OPTIONAL = ("custom_all_gather", "custom_reduce_scatter")
+
+
+def _known(name: str) -> set[str]:
+    """The signatures that a method of communicators has in any version and class."""
+    return {text for table in RECORDED.values() for full, text in table.items() if full.endswith(f"Communicator.{name}")} | {
+        table[_BASE + name] for table in RECORDED.values() if _BASE + name in table
+    }
+
+
+def _text(parameters: list[inspect.Parameter]) -> str:
+    """As in the table."""
+    return ", ".join(one.name if one.default is one.empty else f"{one.name}={one.default!r}" for one in parameters)
+
+
+def difference(kind: type) -> str:
+    """How a class of communicators differs from all that are recorded; "" where it is as one of them."""
+    for name in (*_OVERRIDDEN, *_OPTIONAL):
+        method = getattr(kind, name, None)
+        if method is None:
+            if name in _OVERRIDDEN:
+                return f"{kind.__name__} has no {name}"
+            continue
+        found = _text(list(inspect.signature(method).parameters.values()))
+        if found not in _known(name):
+            return f"{kind.__name__}.{name} has the parameters ({found}), and Tandem knows ({') or ('.join(sorted(_known(name)))})"
+    return ""
