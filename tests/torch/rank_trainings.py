@@ -1,5 +1,6 @@
 """A rank: programs of torch's own parallelism, by the backend and by Tandem: DDP, FSDP2, DTensor, checkpoints."""
 
+import tandem.torch
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -83,6 +84,26 @@ def test_ddp_of_several_buckets(name):
         return train(nn.parallel.DistributedDataParallel(make(), bucket_cap_mb=0.005))
 
     both_ways("DDP", program, {"all_gather", "all_reduce", "broadcast"})
+
+
+@check
+def test_install_in_the_middle_of_a_training(name):
+    def nothing():
+        pass
+
+    def program(between):
+        ddp, model = nn.parallel.DistributedDataParallel(make(), bucket_cap_mb=0.005), sharded()
+        results = []
+        for step in range(3):
+            between[step]()
+            results.append((train(ddp, 1), train(model, 1)))
+        return results
+
+    want, before = program([nothing] * 3), tandem.torch.report().taken
+    got = program([nothing, tandem.torch.install, tandem.torch.uninstall])
+    assert tandem.torch.report().taken > before, str(tandem.torch.report())
+    near = 0 if dist.get_world_size() == 2 else 1e-5
+    torch.testing.assert_close(got, want, rtol=near, atol=near)
 
 
 @check
