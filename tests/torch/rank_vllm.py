@@ -299,6 +299,30 @@ def test_another_signature_stays_vllms(name):
 
 
 @check
+def test_collectives_of_some_versions(name):
+    """Those that vLLM's communicators for GPUs have from 0.33 on."""
+    from tandem.vllm import _communicators
+
+    class CpuCommunicator(cpu_communicator.CpuCommunicator):
+        def custom_all_gather(self, input_):
+            return None
+
+        def custom_reduce_scatter(self, input_):
+            return None
+
+    kind = _communicators._made(CpuCommunicator)
+    with vllm_groups(world()) as group:
+        made = kind(group.cpu_group, group.device, group.device_group, unique_name="tp:custom")
+        tensors = parts(group, (2 * world(), 3))
+        own = group.rank_in_group
+        near(made.custom_all_gather(tensors[own]), torch.cat(tensors))
+        near(made.custom_reduce_scatter(tensors[own]), torch.stack(tensors).sum(0).chunk(world())[own])
+        with warns("vLLM's own communicator"):
+            assert made.custom_reduce_scatter(tensors[own].double()) is None  # the caller calls reduce_scatter then
+        made.destroy()
+
+
+@check
 def off_everything_is_vllms_own(name):
     with vllm_groups(world()) as group:
         nothing_taken(group)
