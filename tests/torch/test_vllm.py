@@ -39,7 +39,7 @@ class Vllm(Checks):
             file.write(entry_points())
         cls.env = {
             "PYTHONPATH": os.pathsep.join([SOURCE, folder.name, *paths]),
-            "TANDEM_VLLM": "1",  # on the CPU it is asked for
+            "TANDEM_VLLM": "1",
             "VLLM_LOGGING_LEVEL": "WARNING",
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_PLUGINS": "tandem",  # not vLLM's own, which need more packages
@@ -61,7 +61,7 @@ class Of025(Vllm, unittest.TestCase):
         daemon = Daemon(gpus=2)
         self.addCleanup(daemon.stop)
         self.check_off("off_vllms_classes_are_untouched", daemon, TANDEM_VLLM="0")
-        with self.subTest("on the CPU it is off unless asked for"):
+        with self.subTest("it is off unless asked for"):
             self.check_off("off_vllms_classes_are_untouched", daemon, TANDEM_VLLM="")
 
     def test_a_node_without_a_daemon(self):

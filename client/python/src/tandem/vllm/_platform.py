@@ -11,10 +11,10 @@ from . import _communicators
 __all__ = ["take"]
 
 
-def take(on_cpu: bool) -> None:
-    """Lets the process' platform name Tandem's classes. on_cpu: also where it is the CPU, which is for tests."""
+def take() -> None:
+    """Lets the process' platform name Tandem's classes. The CPU's are for tests."""
     platform: Any = importlib.import_module("vllm.platforms").current_platform
-    if not (platform.is_cuda() or (on_cpu and platform.is_cpu())):
+    if not (platform.is_cuda() or platform.is_cpu()):
         return
     kind = type(platform)
     given = kind.get_device_communicator_cls
