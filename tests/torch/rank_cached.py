@@ -12,15 +12,15 @@ from checks import DEVICE, start, stop
 from torch.distributed import _functional_collectives as funcol
 
 
-def function(x, w):
-    """One gather for a product, and one that stays: the gathered tensor is the right operand."""
+def function(x, w, large):
+    """One gather for a product, and one that stays: the gathered tensor is the right operand, and large."""
     return funcol.all_gather_tensor(x, 0, dist.group.WORLD) @ w, w.t() @ funcol.all_gather_tensor(
-        w[:4], 0, dist.group.WORLD
-    )[:8]
+        large, 0, dist.group.WORLD
+    )
 
 
 class Doubled(torch.autograd.Function):
-    """A gather and its gradient, a reduce-scatter, without a product: nothing of either graph is fused."""
+    """A gather and its gradient, a reduce-scatter, large and without a product: nothing of either graph is fused."""
 
     @staticmethod
     def forward(ctx, x):
@@ -48,11 +48,12 @@ def main():
     logging.getLogger("tandem.torch").addHandler(logged)
     logging.getLogger("tandem.torch").setLevel(logging.INFO)
     x, w = torch.ones(4, 8, device=DEVICE), torch.ones(8, 6, device=DEVICE)
+    large = torch.ones(4, 1 << 14, device=DEVICE)
     with tandem.torch.compile_config():
         with torch.no_grad():
-            product, _ = torch.compile(function, fullgraph=True)(x, w)
+            product, _ = torch.compile(function, fullgraph=True)(x, w, large)
         torch._dynamo.reset()  # the compiler's callbacks, too
-        leaf = x.clone().requires_grad_()
+        leaf = large.clone().requires_grad_()
         doubled = torch.compile(Doubled.apply, fullgraph=True)(leaf)
         doubled.sum().backward()
     lines = list(logged.lines)
