@@ -23,14 +23,14 @@ bool ServedGroup::Of(const c10::intrusive_ptr<::c10d::ProcessGroup>& group) cons
 namespace {
 
 // Which groups are taken: each TakeGroups() has a number, so that all groups are asked for again.
-struct Choice {
+struct TakenGroups {
   std::mutex mutex;
   TakesFn takes = nullptr;
   std::atomic<uint64_t> number = 1;
 };
-Choice& TheChoice() {
-  static auto* const choice = new Choice;
-  return *choice;
+TakenGroups& TheTakenGroups() {
+  static auto* const chosen = new TakenGroups;
+  return *chosen;
 }
 
 constexpr uint64_t kOnCpu = 1, kOnGpu = 2;
@@ -39,22 +39,22 @@ constexpr int kAnswerBits = 2;
 }  // namespace
 
 void TakeGroups(TakesFn takes) {
-  Choice& choice = TheChoice();
-  const std::lock_guard lock(choice.mutex);
-  choice.takes = takes;
-  ++choice.number;
+  TakenGroups& chosen = TheTakenGroups();
+  const std::lock_guard lock(chosen.mutex);
+  chosen.takes = takes;
+  ++chosen.number;
 }
 
 bool ServedGroup::Takes(c10::DeviceType device) {
-  Choice& choice = TheChoice();
+  TakenGroups& chosen = TheTakenGroups();
   uint64_t taken = taken_.load();
-  if (taken >> kAnswerBits != choice.number.load()) {
+  if (taken >> kAnswerBits != chosen.number.load()) {
     TakesFn takes = nullptr;
     uint64_t number = 0;
     {
-      const std::lock_guard lock(choice.mutex);
-      takes = choice.takes;
-      number = choice.number.load();
+      const std::lock_guard lock(chosen.mutex);
+      takes = chosen.takes;
+      number = chosen.number.load();
     }
     // No lock is held here: Python answers, and may wait for its own.
     const bool cpu = takes == nullptr || takes(name_.c_str(), 1) != 0;
