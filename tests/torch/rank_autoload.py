@@ -1,6 +1,11 @@
-"""A rank of a program without a line of Tandem's: its argument is the backend of its process group."""
+"""A rank of a program without a line of Tandem's: its first argument is the backend of its process group, its second a module to
+import before torch."""
 
+import importlib
 import sys
+
+if len(sys.argv) > 2:
+    importlib.import_module(sys.argv[2])
 
 import torch
 import torch.distributed as dist

@@ -34,9 +34,9 @@ class Autoload(unittest.TestCase):
             file.write(entry_points())
         cls.path = f"{SOURCE}{os.pathsep}{folder.name}"
 
-    def ranks(self, backend, **env):
+    def ranks(self, *arguments, **env):
         """(what each rank printed, each rank's log)."""
-        ranks = Ranks(self.daemon, 2, "rank_autoload.py", backend, env={"PYTHONPATH": self.path} | env)
+        ranks = Ranks(self.daemon, 2, "rank_autoload.py", *arguments, env={"PYTHONPATH": self.path} | env)
         try:
             ranks.wait()
             return [(ranks.printed(rank).strip(), ranks.log(rank)) for rank in range(2)]
@@ -56,6 +56,11 @@ class Autoload(unittest.TestCase):
         for rank, (printed, log) in enumerate(self.ranks("gloo", TANDEM_INSTALL="1", TANDEM_REPORT="1")):
             self.assertEqual(printed, "True")
             self.assertIn(f"tandem: rank {rank} ran 1 of 2 collectives", log)
+
+    def test_a_variable_installs_where_tandem_is_imported_first(self):
+        for _, log in self.ranks("gloo", "tandem.torch", TANDEM_INSTALL="1", TANDEM_REPORT="1"):
+            self.assertIn("ran 1 of 2 collectives", log)
+            self.assertNotIn("not installed", log)
 
     def test_nothing_happens_unasked(self):
         for printed, log in self.ranks("gloo", TANDEM_REPORT="1"):

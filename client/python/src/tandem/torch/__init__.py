@@ -8,6 +8,7 @@ cannot serve a group or a call, all ranks use torch's own collectives alike, wit
 raises tandem.RankLost on the others.
 """
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from .. import _registration
@@ -53,6 +54,8 @@ __all__ = [
 ]
 
 _registration.register_backend()
+if os.environ.get("TANDEM_INSTALL", "") == "1":
+    install()
 
 
 def __getattr__(name: str) -> Any:
