@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from typing import NamedTuple
+
+from .. import _call_report
 
 __all__ = ["Report", "ReportRow", "count", "report"]
 
@@ -15,37 +18,24 @@ class ReportRow(NamedTuple):
     calls: int
     reason: str
 
-
-class Report(NamedTuple):
-    """The counts since the process began. str() is a table."""
-
-    rows: list[ReportRow]
-
-    @property
-    def seen(self) -> int:
-        """Forward calls of linear layers while install() was in force."""
-        return sum(row.calls for row in self.rows)
-
-    @property
-    def taken(self) -> int:
-        """Those that Tandem has run."""
-        return sum(row.calls for row in self.rows if not row.reason)
-
     def __str__(self) -> str:
-        lines = [f"Tandem has run {self.taken} of {self.seen} calls of Megatron's linear layers"]
-        for row in self.rows:
-            lines.append(f"  {row.layer:15} {row.calls:9} calls  {row.reason or 'by Tandem'}")
-        return "\n".join(lines)
+        return f"{self.layer:15} {self.calls:9} calls"
+
+
+class Report(_call_report.CallReport[ReportRow]):
+    """The counts of forward calls while install() was in force. str() is a table."""
+
+    counted = "calls of Megatron's linear layers"
 
 
 _lock = threading.Lock()
-_calls: dict[tuple[str, str], int] = {}
+_calls: Counter[tuple[str, str]] = Counter()
 
 
 def count(layer: str, reason: str) -> None:
     """Notes a call of a layer, and why it was not taken."""
     with _lock:
-        _calls[layer, reason] = _calls.get((layer, reason), 0) + 1
+        _calls[layer, reason] += 1
 
 
 def report() -> Report:

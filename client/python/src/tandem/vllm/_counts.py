@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import atexit
-import os
-import sys
+from collections import Counter
 from typing import NamedTuple
+
+from .. import _call_report
 
 __all__ = ["Report", "ReportRow", "count", "report"]
 
@@ -19,36 +20,22 @@ class ReportRow(NamedTuple):
     calls: int
     reason: str
 
-
-class Report(NamedTuple):
-    """The counts since the process began. A replay of a CUDA graph is no call: the calls of its capture are. str() is a table."""
-
-    rows: list[ReportRow]
-
-    @property
-    def seen(self) -> int:
-        """Collectives that vLLM has called."""
-        return sum(row.calls for row in self.rows)
-
-    @property
-    def taken(self) -> int:
-        """Those that Tandem has run."""
-        return sum(row.calls for row in self.rows if not row.reason)
-
     def __str__(self) -> str:
-        lines = [f"Tandem has run {self.taken} of {self.seen} collectives of vLLM's tensor-parallel groups"]
-        for row in self.rows:
-            lines.append(f"  {row.group:8} {row.op:15} {row.calls:9} calls  {row.reason or 'by Tandem'}")
-        return "\n".join(lines)
+        return f"{self.group:8} {self.op:15} {self.calls:9} calls"
 
 
-_calls: dict[tuple[str, str, str], int] = {}
+class Report(_call_report.CallReport[ReportRow]):
+    """The counts since the process began. The calls of a CUDA graph's capture count; its replays make none. str() is a table."""
+
+    counted = "collectives of vLLM's tensor-parallel groups"
+
+
+_calls: Counter[tuple[str, str, str]] = Counter()
 
 
 def count(group: str, op: str, reason: str) -> None:
     """Counts one call. reason: as of ReportRow."""
-    key = (group, op, reason)
-    _calls[key] = _calls.get(key, 0) + 1
+    _calls[group, op, reason] += 1
 
 
 def report() -> Report:
@@ -56,9 +43,10 @@ def report() -> Report:
     return Report([ReportRow(group, op, calls, reason) for (group, op, reason), calls in sorted(_calls.items())])
 
 
-if os.environ.get("TANDEM_REPORT", "") == "1":
+def _tell() -> None:
+    if _calls:  # vLLM has processes without a group
+        _call_report.write(report())
 
-    @atexit.register
-    def _tell() -> None:
-        if _calls:
-            print(f"tandem: process {os.getpid()}: {report()}", file=sys.stderr, flush=True)
+
+if _call_report.wanted_at_exit():
+    atexit.register(_tell)
