@@ -9,14 +9,14 @@ import threading
 from typing import Any
 
 from ._choice import why_not_column, why_not_row
-from ._linears import column_parallel, row_parallel
+from ._linears import Layer, column_parallel, row_parallel
 from ._report import count
 
 __all__ = ["install", "installed", "uninstall"]
 
 _MODULE = "megatron.core.tensor_parallel.layers"
 _FUNCTION = "LinearWithGradAccumulationAndAsyncCommunication"
-# What Tandem's functions stand for, by the names of the arguments.
+# The functions that Tandem replaces or relies on, with the names of their arguments.
 _KNOWN = {
     f"{_FUNCTION}.forward": (
         "ctx, input, weight, bias, gradient_accumulation_fusion, allreduce_dgrad, sequence_parallel, grad_output_buffer, "
@@ -66,9 +66,8 @@ def _column(theirs: Any, layers: Any) -> type:
             count("column parallel", reason)
         if reason:
             return theirs.apply(input, weight, bias, *how, wgrad_deferral_limit, tp_group)
-        return column_parallel(
-            layers, input, weight, bias, gradient_accumulation_fusion, sequence_parallel, str(tp_group.group_name)
-        )
+        layer = Layer(layers, gradient_accumulation_fusion, sequence_parallel, str(tp_group.group_name))
+        return column_parallel(input, weight, bias, layer)
 
     return type(
         theirs.__name__,
@@ -94,7 +93,7 @@ def _frozen_column(theirs: Any, layers: Any) -> Any:
             count("column parallel", reason)
         if reason:
             return theirs(*given, **named)
-        return column_parallel(layers, input, weight, bias, False, sequence_parallel, str(group.group_name))
+        return column_parallel(input, weight, bias, Layer(layers, False, sequence_parallel, str(group.group_name)))
 
     return linear
 
@@ -109,15 +108,8 @@ def _row(theirs: Any, forward_impl: Any, layers: Any) -> Any:
         if reason:
             return theirs(self, input_)
         bias = None if self.skip_bias_add else self.bias
-        output = row_parallel(
-            layers,
-            input_,
-            self.weight,
-            bias,
-            self.gradient_accumulation_fusion,
-            self.sequence_parallel,
-            str(self.tp_group.group_name),
-        )
+        layer = Layer(layers, self.gradient_accumulation_fusion, self.sequence_parallel, str(self.tp_group.group_name))
+        output = row_parallel(input_, self.weight, bias, layer)
         return output, self.bias if self.skip_bias_add else None
 
     return forward

@@ -6,14 +6,14 @@ Gradients are Megatron's, too: that of an all-reduced output is each rank's own.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.function import once_differentiable
 
 from ..torch._private import apply_of
 
-__all__ = ["column_parallel", "row_parallel"]
+__all__ = ["Layer", "column_parallel", "row_parallel"]
 
 Tensor = torch.Tensor
 _tandem: Any = torch.ops.tandem
@@ -22,33 +22,43 @@ _amp: Any = torch.amp
 _forward, _backward = _amp.custom_fwd(device_type="cuda"), _amp.custom_bwd(device_type="cuda")
 
 
+class Layer(NamedTuple):
+    """A layer beside its tensors. layers: Megatron's module. accumulates: the weight's gradient goes to weight.main_grad.
+    sequence_parallel: ranks have parts of the sequence. group_name: of the process group."""
+
+    layers: Any
+    accumulates: bool
+    sequence_parallel: bool
+    group_name: str
+
+
 def _rows(tensor: Tensor) -> Tensor:
     """[S, B, H] as [S * B, H]."""
     return tensor.reshape(-1, tensor.shape[-1])
 
 
-def _keep(ctx: Any, layers: Any, input: Tensor, weight: Tensor, bias: Tensor | None, accumulates: bool) -> None:
-    """Keeps what both kinds' backward needs. accumulates: the weight's gradient goes to weight.main_grad."""
-    ctx.layers, ctx.has_bias, ctx.accumulates = layers, bias is not None, accumulates
+def _keep(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, how: Layer) -> None:
+    """Keeps what both kinds' backward needs."""
+    ctx.how, ctx.has_bias = how, bias is not None
     # Not by save_for_backward, whose checks would refuse that other uses of the weight add to it meanwhile.
-    ctx.main_grad = getattr(weight, "main_grad", None) if accumulates else None
+    ctx.main_grad = getattr(weight, "main_grad", None) if how.accumulates else None
     ctx.save_for_backward(input if weight.requires_grad else None, weight)
 
 
 def _weight_gradient(ctx: Any, weight: Tensor, grad: Tensor, input: Tensor) -> Tensor | None:
     """The gradient of rows `grad` and rows `input`, for autograd. Where Megatron accumulates, it goes to weight.main_grad, and
     autograd gets what Megatron gives it: None, or a tensor without meaning."""
-    if not ctx.accumulates:
+    if not ctx.how.accumulates:
         return grad.t().matmul(input)
     held: Any = weight
     held.main_grad = ctx.main_grad
-    _accumulate(ctx.layers, held.main_grad, grad.contiguous(), input.contiguous())
+    _accumulate(ctx.how.layers, held.main_grad, grad.contiguous(), input.contiguous())
     if not hasattr(weight, "grad_added_to_main_grad"):
         return None
     held.grad_added_to_main_grad = True
     zero, shape = bool(getattr(weight, "zero_out_wgrad", False)), held.main_grad.shape
-    if ctx.layers.HAVE_TE:
-        return ctx.layers.get_dummy_wgrad(list(shape), input.dtype, zero=zero)  # type: ignore[no-any-return]
+    if ctx.how.layers.HAVE_TE:
+        return ctx.how.layers.get_dummy_wgrad(list(shape), input.dtype, zero=zero)  # type: ignore[no-any-return]
     return (torch.zeros if zero else torch.empty)(shape, dtype=input.dtype, device=input.device)
 
 
@@ -72,23 +82,13 @@ class _ColumnParallel(torch.autograd.Function):
 
     @staticmethod
     @_forward  # type: ignore[untyped-decorator]
-    def forward(
-        ctx: Any,
-        layers: Any,
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        accumulates: bool,
-        sequence_parallel: bool,
-        group_name: str,
-    ) -> Tensor:
-        """sequence_parallel: gathers the input; else the backward sums its gradient."""
-        _keep(ctx, layers, input, weight, bias, accumulates)
+    def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, how: Layer) -> Tensor:
+        """Gathers the input of sequence parallelism; else the backward sums the input's gradient."""
+        _keep(ctx, input, weight, bias, how)
         ctx.has_bias = ctx.has_bias and weight.requires_grad  # Megatron gives a bias beside a frozen weight no gradient
-        ctx.sequence_parallel, ctx.group_name = sequence_parallel, group_name
-        if sequence_parallel:
+        if how.sequence_parallel:
             biases = None if bias is None else [bias]
-            _, (product,) = _tandem.all_gather_matmul(input, [weight.t()], 0, group_name, biases, return_A=False)
+            _, (product,) = _tandem.all_gather_matmul(input, [weight.t()], 0, how.group_name, biases, return_A=False)
             return product  # type: ignore[no-any-return]
         product = torch.matmul(input, weight.t())
         return product if bias is None else product + bias
@@ -99,22 +99,22 @@ class _ColumnParallel(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         """The input's gradient, then the weight's, of the input that is gathered again."""
         input, weight = ctx.saved_tensors
-        rows, name = _rows(grad), ctx.group_name
-        if ctx.sequence_parallel:
+        rows, name, sequence_parallel = _rows(grad), ctx.how.group_name, ctx.how.sequence_parallel
+        if sequence_parallel:
             grad_input = _tandem.matmul_reduce_scatter(grad, weight, "sum", 0, name)
         else:
             grad_input = _tandem.matmul_all_reduce(grad, weight, "sum", name)
         grad_weight = None
-        if input is not None and ctx.sequence_parallel and not ctx.accumulates:
+        if input is not None and sequence_parallel and not ctx.how.accumulates:
             # Gathered along the product's inner dimension: chunks are multiplied as they come.
             grad_weight = torch.empty_like(weight)
             shard = _rows(input).t()
             _tandem.all_gather_matmul.out(shard, [rows], 1, name, None, gathered=[], outs=[grad_weight.t()])
         elif input is not None:
-            total = _tandem.all_gather(input, 0, name) if ctx.sequence_parallel else input
+            total = _tandem.all_gather(input, 0, name) if sequence_parallel else input
             grad_weight = _weight_gradient(ctx, weight, rows, _rows(total))
         grad_bias = rows.sum(dim=0) if ctx.has_bias else None
-        return None, grad_input, grad_weight, grad_bias, None, None, None
+        return grad_input, grad_weight, grad_bias, None
 
 
 class _RowParallel(torch.autograd.Function):
@@ -122,22 +122,12 @@ class _RowParallel(torch.autograd.Function):
 
     @staticmethod
     @_forward  # type: ignore[untyped-decorator]
-    def forward(
-        ctx: Any,
-        layers: Any,
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        accumulates: bool,
-        sequence_parallel: bool,
-        group_name: str,
-    ) -> Tensor:
-        """sequence_parallel: scatters the sum. The bias is added to the sum, once."""
-        _keep(ctx, layers, input, weight, bias, accumulates)
-        ctx.sequence_parallel, ctx.group_name = sequence_parallel, group_name
-        if sequence_parallel:
-            return _tandem.matmul_reduce_scatter(input, weight.t(), "sum", 0, group_name, bias)  # type: ignore[no-any-return]
-        return _tandem.matmul_all_reduce(input, weight.t(), "sum", group_name, bias)  # type: ignore[no-any-return]
+    def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, how: Layer) -> Tensor:
+        """Scatters the sum where the sequence is parallel. The bias is added to the sum, once."""
+        _keep(ctx, input, weight, bias, how)
+        if how.sequence_parallel:
+            return _tandem.matmul_reduce_scatter(input, weight.t(), "sum", 0, how.group_name, bias)  # type: ignore[no-any-return]
+        return _tandem.matmul_all_reduce(input, weight.t(), "sum", how.group_name, bias)  # type: ignore[no-any-return]
 
     @staticmethod
     @_backward  # type: ignore[untyped-decorator]
@@ -146,13 +136,13 @@ class _RowParallel(torch.autograd.Function):
         """The input's gradient, behind a gather where the output was scattered, and the weight's."""
         input, weight = ctx.saved_tensors
         whole, needed = grad, input is not None
-        if ctx.sequence_parallel:
-            whole, (grad_input,) = _tandem.all_gather_matmul(grad, [weight], 0, ctx.group_name, return_A=needed)
+        if ctx.how.sequence_parallel:
+            whole, (grad_input,) = _tandem.all_gather_matmul(grad, [weight], 0, ctx.how.group_name, return_A=needed)
         else:
             grad_input = grad.matmul(weight)
         grad_weight = _weight_gradient(ctx, weight, _rows(whole), _rows(input)) if needed else None
         grad_bias = _rows(grad).sum(dim=0) if ctx.has_bias else None
-        return None, grad_input, grad_weight, grad_bias, None, None, None
+        return grad_input, grad_weight, grad_bias, None
 
 
 column_parallel = apply_of(_ColumnParallel)
