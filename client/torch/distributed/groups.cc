@@ -22,10 +22,10 @@ bool ServedGroup::Of(const c10::intrusive_ptr<::c10d::ProcessGroup>& group) cons
 
 namespace {
 
-// Which groups are taken: each TakeGroups() has a number, so that all groups are asked for again.
+// The question that is asked about each group. TakeGroups() gives it a new number, so that groups are asked again.
 struct TakenGroups {
   std::mutex mutex;
-  TakesFn takes = nullptr;
+  tandem_c10d_takes_fn takes = nullptr;
   std::atomic<uint64_t> number = 1;
 };
 TakenGroups& TheTakenGroups() {
@@ -38,7 +38,7 @@ constexpr int kAnswerBits = 2;
 
 }  // namespace
 
-void TakeGroups(TakesFn takes) {
+void TakeGroups(tandem_c10d_takes_fn takes) {
   TakenGroups& chosen = TheTakenGroups();
   const std::lock_guard lock(chosen.mutex);
   chosen.takes = takes;
@@ -49,7 +49,7 @@ bool ServedGroup::Takes(c10::DeviceType device) {
   TakenGroups& chosen = TheTakenGroups();
   uint64_t taken = taken_.load();
   if (taken >> kAnswerBits != chosen.number.load()) {
-    TakesFn takes = nullptr;
+    tandem_c10d_takes_fn takes = nullptr;
     uint64_t number = 0;
     {
       const std::lock_guard lock(chosen.mutex);

@@ -14,12 +14,10 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "client/torch/distributed/torch_distributed.h"
 #include "client/torch/distributed/works.h"
 
 namespace tandem::torch_distributed {
-
-// Whether the collectives of a group's tensors on the CPU, or on GPUs, are taken. Null: all are.
-using TakesFn = int (*)(const char* group, int on_cpu);
 
 // One process group. Thread-safe.
 class ServedGroup {
@@ -64,11 +62,11 @@ class ServedGroup {
   std::set<uint32_t> served_;
   std::optional<std::string> all_declined_;
   std::map<c10::DeviceIndex, c10::Stream> streams_;
-  std::atomic<uint64_t> taken_ = 0;  // what TakesFn has said, behind the number of its TakeGroups()
+  std::atomic<uint64_t> taken_ = 0;  // the last answer, and above it the number of the question
 };
 
-// Which groups' collectives are taken from now on.
-void TakeGroups(TakesFn takes);
+// Takes the collectives of these groups from now on; of all groups if null.
+void TakeGroups(tandem_c10d_takes_fn takes);
 
 // The group's state, made at its first call. States of groups that have ended go.
 std::shared_ptr<ServedGroup> StateOf(const c10::intrusive_ptr<::c10d::ProcessGroup>& group);

@@ -67,9 +67,9 @@ bool AddStep(const at::Tensor& output, const at::Tensor& input, std::vector<Tens
   return true;
 }
 
-std::vector<TensorStep> Each(at::TensorList outputs, at::TensorList inputs, const Group& group) {
+std::vector<TensorStep> Each(at::TensorList outputs, at::TensorList inputs, ServedGroup& group) {
   std::vector<TensorStep> steps;
-  if (outputs.size() != inputs.size() || !Takes(group, inputs[0])) return {};
+  if (outputs.size() != inputs.size() || !group.Takes(inputs[0].device().type())) return {};
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!AddStep(outputs[i], inputs[i], &steps)) return {};
   }
@@ -77,10 +77,10 @@ std::vector<TensorStep> Each(at::TensorList outputs, at::TensorList inputs, cons
 }
 
 // Whether each output has a rank's elements for each rank of the group, or the other way round.
-bool Multiply(const std::vector<TensorStep>& steps, const Group& group, bool scatters) {
+bool Multiply(const std::vector<TensorStep>& steps, const ServedGroup& group, bool scatters) {
   for (const TensorStep& step : steps) {
     const int64_t small = (scatters ? step.output : step.input).numel();
-    if (small * group->getSize() != (scatters ? step.input : step.output).numel()) return false;
+    if (small * group.size() != (scatters ? step.input : step.output).numel()) return false;
   }
   return true;
 }
@@ -98,7 +98,7 @@ std::tuple<Tensors, Work> AllReduce(at::TensorList tensors, const Group& group, 
   options.reduceOp = *reduction;
   options.sparseIndices = sparse;
   Call call{.op = Collective::kAllReduce,
-            .group = group,
+            .group = StateOf(group),
             .type = OpType::ALLREDUCE,
             .reduction = reduction->op_,
             .async = async,
@@ -119,7 +119,7 @@ Work AllReduceCoalesced(at::TensorList tensors, const Group& group, const Reduct
   options.timeout = std::chrono::milliseconds(timeout);
   options.asyncOp = async;
   Call call{.op = Collective::kAllReduce,
-            .group = group,
+            .group = StateOf(group),
             .type = OpType::ALLREDUCE_COALESCED,
             .reduction = reduction->op_,
             .async = async,
@@ -138,7 +138,7 @@ std::tuple<Tensors, Work> Broadcast(at::TensorList tensors, const Group& group, 
   options.rootRank = root;
   options.rootTensor = root_tensor;
   Call call{.op = Collective::kBroadcast,
-            .group = group,
+            .group = StateOf(group),
             .type = OpType::BROADCAST,
             .root = root,
             .async = async,
@@ -154,33 +154,33 @@ std::tuple<Tensors, Work> Broadcast(at::TensorList tensors, const Group& group, 
 std::tuple<at::Tensor, Work> AllGatherBase(at::Tensor& output, at::Tensor& input, const Group& group,
                                            bool async, int64_t timeout) {
   Call call{.op = Collective::kAllGather,
-            .group = group,
+            .group = StateOf(group),
             .type = OpType::_ALLGATHER_BASE,
             .async = async,
-            .steps = Each(output, input, group),
             .outputs = {output}};
   call.backend = [=]() mutable {
     return BackendOf(group, input)
         ->_allgather_base(output, input, WithTimeout<::c10d::AllgatherOptions>(timeout, async));
   };
-  if (!Multiply(call.steps, group, false)) call.steps.clear();
+  call.steps = Each(output, input, *call.group);
+  if (!Multiply(call.steps, *call.group, false)) call.steps.clear();
   return {output, RunOr(std::move(call), input, kUnfit)};
 }
 
 Work AllGatherCoalesced(at::TensorList outputs, at::TensorList inputs, const Group& group, bool async) {
   Tensors out = outputs.vec(), in = inputs.vec();
   Call call{.op = Collective::kAllGather,
-            .group = group,
+            .group = StateOf(group),
             .type = OpType::COALESCED,
             .async = async,
-            .steps = Each(outputs, inputs, group),
             .outputs = out};
   call.backend = [=]() mutable {
     ::c10d::AllgatherOptions options;
     options.asyncOp = async;
     return BackendOf(group, in[0])->allgather_into_tensor_coalesced(out, in, options);
   };
-  if (!Multiply(call.steps, group, false)) call.steps.clear();
+  call.steps = Each(outputs, inputs, *call.group);
+  if (!Multiply(call.steps, *call.group, false)) call.steps.clear();
   return RunOr(std::move(call), in[0], kUnfit);
 }
 
@@ -188,20 +188,20 @@ Work AllGatherCoalesced(at::TensorList outputs, at::TensorList inputs, const Gro
 std::tuple<std::vector<Tensors>, Work> AllGather(const std::vector<Tensors>& outputs, at::TensorList inputs,
                                                  const Group& group, bool async, int64_t timeout) {
   Tensors in = inputs.vec();
-  Call call{.op = Collective::kAllGather, .group = group, .type = OpType::ALLGATHER, .async = async};
+  Call call{.op = Collective::kAllGather, .group = StateOf(group), .type = OpType::ALLGATHER, .async = async};
   call.backend = [=]() mutable {
     auto into = outputs;
     return BackendOf(group, in[0])
         ->allgather(into, in, WithTimeout<::c10d::AllgatherOptions>(timeout, async));
   };
-  const bool even = Takes(group, in[0]) && in.size() == 1 && outputs.size() == 1 &&
+  const bool even = call.group->Takes(in[0].device().type()) && in.size() == 1 && outputs.size() == 1 &&
                     outputs[0].size() == static_cast<size_t>(group->getSize()) &&
                     std::all_of(outputs[0].begin(), outputs[0].end(), [&](const at::Tensor& each) {
                       return each.numel() == in[0].numel() && each.scalar_type() == in[0].scalar_type();
                     });
   if (even) {
     const at::Tensor whole = in[0].new_empty({group->getSize(), in[0].numel()});
-    call.steps = Each(whole, in[0].contiguous(), group);
+    call.steps = Each(whole, in[0].contiguous(), *call.group);
     call.outputs = outputs[0];
     call.after = [whole, into = outputs[0]] {
       for (size_t rank = 0; rank < into.size(); ++rank) {
@@ -216,18 +216,18 @@ std::tuple<std::vector<Tensors>, Work> AllGather(const std::vector<Tensors>& out
 std::tuple<at::Tensor, Work> ReduceScatterBase(at::Tensor& output, at::Tensor& input, const Group& group,
                                                const Reduction& reduction, bool async, int64_t timeout) {
   Call call{.op = Collective::kReduceScatter,
-            .group = group,
+            .group = StateOf(group),
             .type = OpType::_REDUCE_SCATTER_BASE,
             .reduction = reduction->op_,
             .async = async,
-            .steps = Each(output, input, group),
             .outputs = {output}};
   auto options = WithTimeout<::c10d::ReduceScatterOptions>(timeout, async);
   options.reduceOp = *reduction;
   call.backend = [=]() mutable {
     return BackendOf(group, input)->_reduce_scatter_base(output, input, options);
   };
-  if (!Multiply(call.steps, group, true)) call.steps.clear();
+  call.steps = Each(output, input, *call.group);
+  if (!Multiply(call.steps, *call.group, true)) call.steps.clear();
   return {output, RunOr(std::move(call), input, kUnfit)};
 }
 
@@ -235,18 +235,18 @@ Work ReduceScatterCoalesced(at::TensorList outputs, at::TensorList inputs, const
                             const Reduction& reduction, bool async, int64_t timeout) {
   Tensors out = outputs.vec(), in = inputs.vec();
   Call call{.op = Collective::kReduceScatter,
-            .group = group,
+            .group = StateOf(group),
             .type = OpType::COALESCED,
             .reduction = reduction->op_,
             .async = async,
-            .steps = Each(outputs, inputs, group),
             .outputs = out};
   auto options = WithTimeout<::c10d::ReduceScatterOptions>(timeout, async);
   options.reduceOp = *reduction;
   call.backend = [=]() mutable {
     return BackendOf(group, in[0])->reduce_scatter_tensor_coalesced(out, in, options);
   };
-  if (!Multiply(call.steps, group, true)) call.steps.clear();
+  call.steps = Each(outputs, inputs, *call.group);
+  if (!Multiply(call.steps, *call.group, true)) call.steps.clear();
   return RunOr(std::move(call), in[0], kUnfit);
 }
 
@@ -259,14 +259,14 @@ Work AllToAllBase(at::Tensor& output, at::Tensor& input, const Group& group,
                   std::vector<int64_t> output_splits, std::vector<int64_t> input_splits, bool async,
                   int64_t timeout) {
   Call call{.op = Collective::kAllToAll,
-            .group = group,
+            .group = StateOf(group),
             .type = OpType::ALLTOALL_BASE,
             .async = async,
             .outputs = {output}};
   // Splits that are given may be equal on this rank alone: only calls without any are alike on all ranks.
   if (Even(output_splits, output, group) && Even(input_splits, input, group) &&
       output.numel() == input.numel())
-    call.steps = Each(output, input, group);
+    call.steps = Each(output, input, *call.group);
   call.backend = [=]() mutable {
     return BackendOf(group, input)
         ->alltoall_base(output, input, output_splits, input_splits,

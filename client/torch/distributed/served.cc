@@ -132,19 +132,19 @@ void RunSteps(const Call& call, const std::string& group_name) {
 }
 
 // Returns false where Python has declined the call.
-bool Try(const Call& call, ServedGroup& state, uint64_t bytes) {
+bool Try(const Call& call, uint64_t bytes) {
   Attempt attempt;
   try {
     const AttemptScope scope(&attempt);
-    RunSteps(call, state.name());
+    RunSteps(call, call.group->name());
   } catch (const std::exception& error) {
     if (attempt.decline == Decline::kNone) TORCH_CHECK_WITH(DistBackendError, false, error.what());
   }
   switch (attempt.decline) {
     case Decline::kNone: TheTallies().Add(call.op, bytes, ""); return true;
     case Decline::kOnce: break;
-    case Decline::kKind: state.Decline(KindOf(call), attempt.reason); break;
-    case Decline::kGroup: state.DeclineAll(attempt.reason); break;
+    case Decline::kKind: call.group->Decline(KindOf(call), attempt.reason); break;
+    case Decline::kGroup: call.group->DeclineAll(attempt.reason); break;
   }
   TheTallies().Add(call.op, bytes, attempt.reason);
   return false;
@@ -155,48 +155,49 @@ void KeepUntil(const c10::Stream& stream, const c10::impl::VirtualGuardImpl& gua
   if (tensor.defined()) guard.recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
 }
 
-c10::intrusive_ptr<::c10d::Work> RunOnStream(const Call& call, ServedGroup& state, uint64_t bytes) {
+c10::intrusive_ptr<::c10d::Work> RunOnStream(const Call& call, uint64_t bytes) {
+  ServedGroup& group = *call.group;
   const at::Device device = call.steps.front().input.device();
   const c10::DeviceGuard on_device(device);
   if (!call.async) {
-    if (!Try(call, state, bytes)) return nullptr;
-    return c10::make_intrusive<StreamWork>(state.rank(), call.type, call.outputs, std::nullopt);
+    if (!Try(call, bytes)) return nullptr;
+    return c10::make_intrusive<StreamWork>(group.rank(), call.type, call.outputs, std::nullopt);
   }
   const c10::impl::VirtualGuardImpl guard(device.type());
-  const c10::Stream side = state.SideStream(device);
+  const c10::Stream side = group.SideStream(device);
   c10::Event ready(device.type());
   ready.record(guard.getStream(device));
   ready.block(side);
   {
     const c10::StreamGuard on_side(side);
-    if (!Try(call, state, bytes)) return nullptr;
+    if (!Try(call, bytes)) return nullptr;
   }
   for (const TensorStep& step : call.steps) {
     KeepUntil(side, guard, step.input);
     KeepUntil(side, guard, step.output);
   }
   for (const at::Tensor& output : call.outputs) KeepUntil(side, guard, output);
-  return c10::make_intrusive<StreamWork>(state.rank(), call.type, call.outputs, side);
+  return c10::make_intrusive<StreamWork>(group.rank(), call.type, call.outputs, side);
 }
 
-c10::intrusive_ptr<::c10d::Work> RunOnHost(const Call& call, const std::shared_ptr<ServedGroup>& state,
-                                           uint64_t bytes) {
-  auto work = c10::make_intrusive<HostWork>(state->rank(), call.type, call.outputs);
+c10::intrusive_ptr<::c10d::Work> RunOnHost(const Call& call, uint64_t bytes) {
+  ServedGroup& group = *call.group;
+  auto work = c10::make_intrusive<HostWork>(group.rank(), call.type, call.outputs);
   // A kind's first call is waited for: a backend that runs it instead has it in the order of the calls.
-  if (call.async && state->Served(KindOf(call))) {
-    state->queue().Run(
+  if (call.async && group.Served(KindOf(call))) {
+    group.queue().Run(
         work,
-        [call, state, bytes] {
-          if (!Try(call, *state, bytes)) call.backend()->wait();
+        [call, bytes] {
+          if (!Try(call, bytes)) call.backend()->wait();
         },
         /*async=*/true);
     return work;
   }
   bool taken = false;
-  state->queue().Run(
-      work, [&] { taken = Try(call, *state, bytes); }, /*async=*/false);
+  group.queue().Run(
+      work, [&] { taken = Try(call, bytes); }, /*async=*/false);
   if (!taken) return nullptr;
-  state->Serve(KindOf(call));
+  group.Serve(KindOf(call));
   return work;
 }
 
@@ -209,24 +210,20 @@ at::Tensor Flat(const at::Tensor& tensor) {
   return at::as_strided(tensor, {tensor.numel()}, {1});
 }
 
-bool Takes(const c10::intrusive_ptr<::c10d::ProcessGroup>& group, const at::Tensor& tensor) {
-  return StateOf(group)->Takes(tensor.device().type());
-}
-
 void LeaveToBackend(const Call& call, const at::Tensor& tensor, const char* reason) {
-  if (Takes(call.group, tensor)) TheTallies().Add(call.op, tensor.nbytes(), reason);
+  if (call.group->Takes(tensor.device().type())) TheTallies().Add(call.op, tensor.nbytes(), reason);
 }
 
 c10::intrusive_ptr<::c10d::Work> Run(Call call) {
-  const std::shared_ptr<ServedGroup> state = StateOf(call.group);
-  if (!state->Takes(call.steps.front().input.device().type())) return call.backend();
+  ServedGroup& group = *call.group;
+  if (!group.Takes(call.steps.front().input.device().type())) return call.backend();
   const uint64_t bytes = BytesOf(call);
-  if (const std::optional<std::string> reason = Reason(call, *state, bytes)) {
+  if (const std::optional<std::string> reason = Reason(call, group, bytes)) {
     if (ThisAttempt() == nullptr) TheTallies().Add(call.op, bytes, *reason);
     return call.backend();
   }
   const bool on_host = call.steps.front().input.is_cpu();
-  auto work = on_host ? RunOnHost(call, state, bytes) : RunOnStream(call, *state, bytes);
+  auto work = on_host ? RunOnHost(call, bytes) : RunOnStream(call, bytes);
   return work == nullptr ? call.backend() : work;
 }
 

@@ -22,7 +22,7 @@ struct TensorStep {
 // that all ranks choose alike.
 struct Call {
   Collective op = Collective::kAllReduce;
-  c10::intrusive_ptr<::c10d::ProcessGroup> group{};
+  std::shared_ptr<ServedGroup> group{};
   ::c10d::OpType type = ::c10d::OpType::UNKNOWN;
   ::c10d::ReduceOp::RedOpType reduction = ::c10d::ReduceOp::SUM;
   int64_t root = 0;
@@ -35,9 +35,6 @@ struct Call {
 
 // Runs a call by Tandem, or by its backend. Raises DistBackendError where Tandem has taken the call and failed.
 c10::intrusive_ptr<::c10d::Work> Run(Call call);
-
-// Whether the group's collectives of such tensors are taken.
-bool Takes(const c10::intrusive_ptr<::c10d::ProcessGroup>& group, const at::Tensor& tensor);
 
 // Counts a group's call whose form alone keeps it from Tandem.
 void LeaveToBackend(const Call& call, const at::Tensor& tensor, const char* reason);
