@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from ..torch import _config, _groups
 from ..torch._plans import NoPlanYet
+from ..torch._private import process_groups
 from ..torch._serving import offer
 from ._counts import count
 
@@ -45,7 +46,7 @@ def _attached(communicator: Any) -> str:
     group, name = communicator.device_group, communicator.unique_name
     if name.split(":")[0] != "tp" or communicator.world_size < 2:
         return ""
-    if group is None or not dist.is_initialized() or group not in dist.distributed_c10d._world.pg_map:
+    if group is None or not dist.is_initialized() or group not in process_groups():
         reason = "its process group is not one of torch.distributed"
     elif _of_vllm("VLLM_BATCH_INVARIANT", False):
         reason = "VLLM_BATCH_INVARIANT is set"
@@ -149,5 +150,5 @@ class _Scatters(_Served):
         return self._run("reduce_scatter", _reduce_scatter, given, lambda: vllms.custom_reduce_scatter(input_))  # type: ignore[no-any-return]
 
 
-# What some versions have.
+# Methods that only some versions have.
 _OPTIONAL: dict[str, type] = {"custom_all_gather": _Gathers, "custom_reduce_scatter": _Scatters}
