@@ -23,7 +23,7 @@ from vllm.plugins import load_general_plugins
 
 CLIENT = os.environ.get("TANDEM_TEST_CLIENT", "") == "1"
 TOKENS = 5000
-# What groups read of a configuration, which is as large as vLLM's command line.
+# Groups read these fields alone. A whole configuration needs vLLM's command line.
 configuration._current_vllm_config = types.SimpleNamespace(
     model_config=types.SimpleNamespace(is_moe=False, architecture=""),
     scheduler_config=types.SimpleNamespace(max_num_batched_tokens=TOKENS),

@@ -21,8 +21,8 @@ from ._writer import static, tensor
 __all__ = ["SMALL_BYTES", "Lone", "check_reduces", "check_sums"]
 
 _ops: Any = torch.ops.tandem
-# A collective of no more bytes than this, of all ranks for a gather, is Tandem's also without a product. Of larger ones Inductor
-# hides more behind other work than Tandem saves.
+# The most bytes of a collective that Tandem runs without a product; a gather counts the bytes of all ranks. Inductor hides larger
+# collectives behind other work.
 SMALL_BYTES = 128 << 10
 _KINDS = {
     c10d.all_gather_into_tensor.default: "all_gather",
