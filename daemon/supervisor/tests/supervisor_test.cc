@@ -361,9 +361,8 @@ TEST_F(SupervisorTest, AnEngineThatDoesNotAnswerIsNamed) {
   EXPECT_EQ(silent.code(), Code::kDeadlineExceeded);
   EXPECT_THAT(silent.message(), HasSubstr("the engine of GPU 1 ("));
   EXPECT_GT(supervisor_->StatusOf(1).silent_seconds, 0.9);
-  EXPECT_TRUE(Eventually([&] {
-    return supervisor_->StatusOf(0).silent_seconds < supervisor_->StatusOf(1).silent_seconds;
-  }));
+  EXPECT_TRUE(Eventually(
+      [&] { return supervisor_->StatusOf(0).silent_seconds < supervisor_->StatusOf(1).silent_seconds; }));
 }
 
 TEST_F(SupervisorTest, AnEngineThatMustAnswerAndDoesNotIsReplaced) {
