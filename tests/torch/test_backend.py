@@ -16,6 +16,12 @@ class BackendOfFourRanks(Backend):
     world = 4
 
 
+@unittest.skipUnless(CUDA, "NCCL needs a GPU")
+class OnNccl(Checks, unittest.TestCase):
+    program = "rank_nccl.py"
+    world = 1
+
+
 @unittest.skipIf(CUDA, "its sums are on the CPU")
 class Autoload(unittest.TestCase):
     """The package is installed, so that `import torch` finds its entry points."""
@@ -92,7 +98,7 @@ def entry_points():
     return "\n".join(lines)
 
 
-add_tests(Backend, BackendOfFourRanks)
+add_tests(Backend, BackendOfFourRanks, OnNccl)
 
 if __name__ == "__main__":
     unittest.main()
