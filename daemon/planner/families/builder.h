@@ -28,8 +28,6 @@
 
 namespace tandem::plan {
 
-// Programs that need more workspace than this use the group's bulk area.
-inline constexpr uint64_t kMaxWorkspaceBytes = uint64_t{32} << 20;
 // Alignment of everything reserved in workspace.
 inline constexpr uint64_t kWorkspaceAlignment = 256;
 

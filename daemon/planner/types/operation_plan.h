@@ -18,6 +18,9 @@
 
 namespace tandem::plan {
 
+// Programs that need more workspace than this use the group's bulk area.
+inline constexpr uint64_t kMaxWorkspaceBytes = uint64_t{32} << 20;
+
 class TuningTable;
 
 using tandem::PlanPlacement;
