@@ -115,6 +115,11 @@ constexpr std::optional<Enum> ValueOf(std::string_view name) {
   return std::nullopt;
 }
 
+// True for reductions of bits, which floats do not have.
+constexpr bool IsBitwise(ReduceOp op) {
+  return op == ReduceOp::kBitAnd || op == ReduceOp::kBitOr || op == ReduceOp::kBitXor;
+}
+
 template <typename Enum>
 std::vector<std::string> NamesOf() {
   std::vector<std::string> names;

@@ -101,11 +101,15 @@ class Fuser {
   }
   bool AddReduce(const ReduceStep& reduce) {
     if (reduce.has_bias || reduce.has_result_scale || reduce.sources.empty()) return false;
-    Current().items.push_back({reduce.sources, {reduce.dst}, reduce.scale});
+    // A kernel is made for one reduction.
+    if (reduce_op_.value_or(reduce.reduce_op) != reduce.reduce_op) return false;
+    reduce_op_ = reduce.reduce_op;
+    Current().items.push_back({reduce.sources, {reduce.dst}, reduce.scale, reduce.reduce_op});
     return true;
   }
 
   std::vector<KernelPhase> phases_;
+  std::optional<ReduceOp> reduce_op_;
 };
 
 struct ViewTouch {
@@ -231,6 +235,7 @@ std::optional<PacketPlan> PlanPackets(const CollectiveStep& step, int world_size
   if (gathers) plan.exchange = PacketExchange::kGather;
   if (two_shot) plan.exchange = PacketExchange::kTwoShot;
   const bool summable = IsFloating(in.dtype) && !IsFloat8(in.dtype);
+  if (!gathers && step.reduce_op != ReduceOp::kSum && step.reduce_op != ReduceOp::kAvg) return std::nullopt;
   if (step.dense && ((!gathers && !summable) || world_size < 2)) return std::nullopt;
   const uint64_t most = MaxPacketPieceBytes(plan.exchange, world_size, step.dense);
   for (int p = 0; p < world_size; ++p) {

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "common/op_tables.h"
 #include "program/step_fields.h"
 #include "program/text.h"
 #include "program/views.h"
@@ -56,6 +57,7 @@ std::string WorkText(const ReduceStep& reduce) {
     text += RefText(source.ref);
   }
   text += Text(" -> ", ViewText(reduce.dst), reduce.scale != 1.0f ? " averaged" : "");
+  if (reduce.reduce_op != ReduceOp::kSum) text += Text(" by ", NameOf(reduce.reduce_op));
   if (reduce.has_bias) text += " +bias";
   if (reduce.has_result_scale) text += " *result_scale";
   return text;

@@ -44,6 +44,7 @@
 #define TANDEM_REDUCE_FIELDS(F)       \
   F(READ, sources, "source")          \
   F(WRITE, dst, "destination")        \
+  F(VALUE, reduce_op)                 \
   F(VALUE, scale)                     \
   F(FLAG, has_bias)                   \
   F(FLAG, has_result_scale)           \

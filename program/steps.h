@@ -87,12 +87,15 @@ struct Matmul {
   int chunk_pivot = 0;
 };
 
-// dst = scale * (sources[0] + sources[1] + …), in this order. It is accumulated in fp32 and rounded once to
-// dst's dtype. Extents are equal. Sources may have another dtype than dst, the wire type.
+// dst = scale * (sources[0] + sources[1] + …), in this order, or another reduction of them. It is accumulated
+// in fp32 and rounded once to dst's dtype. Extents are equal. Sources may have another dtype than dst, the
+// wire type.
 template <class Place>
 struct Reduce {
   std::vector<StridedView<Place>> sources;
   StridedView<Place> dst;
+  ReduceOp reduce_op =
+      ReduceOp::kSum;  // an average is a sum with a scale; others have scale 1 and no epilogue
   float scale = 1.0f;
   // Before the rounding the sum becomes (sum + bias) * result_scale, in the order of a matmul's own epilogue.
   bool has_bias = false, has_result_scale = false;
@@ -144,11 +147,13 @@ struct Nccl {
 };
 
 // One kernel's sum: all destinations receive scale * (sources[0] + sources[1] + …), in this order, fp32
-// accumulators, one rounding. One source at scale 1 is a copy. Equal extents, one dtype.
+// accumulators, one rounding, or another reduction, see Reduce. One source at scale 1 is a copy. Equal
+// extents, one dtype.
 template <class Place>
 struct KernelSum {
   std::vector<StridedView<Place>> sources, destinations;
   float scale = 1.0f;
+  ReduceOp reduce_op = ReduceOp::kSum;
 };
 
 // How small data travels with its flag beside it; see PacketShape of the CUDA kernels.

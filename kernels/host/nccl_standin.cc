@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/op_tables.h"
 #include "kernels/host/nccl_options.h"
 #include "kernels/host/random_delay.h"
 #include "kernels/host/reduce.h"
@@ -26,6 +27,11 @@ int64_t Bytes(DType dtype, int64_t count) { return static_cast<int64_t>(DTypeByt
 
 void CopyBytes(std::byte* destination, const std::byte* source, int64_t bytes) {
   if (bytes > 0 && destination != source) std::memmove(destination, source, static_cast<size_t>(bytes));
+}
+
+// The reduction of the steps: an average is a sum with a factor.
+ReduceOp CombineOf(const NcclArgs& args) {
+  return args.reduce_op == ReduceOp::kAvg ? ReduceOp::kSum : args.reduce_op;
 }
 
 float ScaleOf(const NcclArgs& args, int world_size) {
@@ -143,6 +149,8 @@ Status HostCommunicator::Check(const NcclArgs& args) const {
   if (reduces && args.reduce_op == ReduceOp::kAvg && !IsFloating(args.in.dtype)) {
     return InvalidArgument("the average of integers");
   }
+  // NCCL has none, of whatever type.
+  if (reduces && IsBitwise(args.reduce_op)) return InvalidArgument("NCCL has no bitwise reductions");
   return Status::Ok();
 }
 
@@ -175,8 +183,8 @@ void HostCommunicator::AllReduce(const NcclArgs& args, const TaskContext& contex
         [&](const auto& halves) {
           if (!writes) return;
           std::copy_n(halves.begin(), sources.size(), sources.begin());
-          SumContiguous(sources, args.out.data + Bytes(dtype, first), dtype, elements,
-                        ScaleOf(args, options_.world_size));
+          ReduceContiguous(sources, args.out.data + Bytes(dtype, first), dtype, elements, CombineOf(args),
+                           ScaleOf(args, options_.world_size));
         });
     if (!going) return;
     first += chunk;
@@ -201,8 +209,8 @@ void HostCommunicator::ReduceScatter(const NcclArgs& args, const TaskContext& co
           for (size_t peer = 0; peer < sources.size(); ++peer) {
             sources[peer] = halves[peer] + Bytes(dtype, options_.rank * chunk);
           }
-          SumContiguous(sources, args.out.data + Bytes(dtype, first), dtype, elements,
-                        ScaleOf(args, options_.world_size));
+          ReduceContiguous(sources, args.out.data + Bytes(dtype, first), dtype, elements, CombineOf(args),
+                           ScaleOf(args, options_.world_size));
         });
     if (!going) return;
     first += chunk;

@@ -4,7 +4,9 @@
 #include <array>
 #include <cstring>
 
+#include "common/op_tables.h"
 #include "kernels/host/convert.h"
+#include "kernels/reduction.h"
 
 namespace tandem::host {
 namespace {
@@ -19,12 +21,15 @@ struct RowSource {
   int64_t stride;
 };
 
-void AddFloats(const float* values, int64_t count, float* sums) {
-  for (int64_t i = 0; i < count; ++i) sums[i] += values[i];
+void CombineFloats(ReduceOp op, const float* values, int64_t count, float* sums) {
+  WithReduction(op, [&](auto constant) {
+    for (int64_t i = 0; i < count; ++i) sums[i] = Combine(constant.value, sums[i], values[i]);
+  });
 }
 
-// sums[i] = Σ sources[s][i], in the order of the sources.
-void Accumulate(const RowSource* sources, size_t source_count, int64_t first, int64_t count, float* sums) {
+// sums[i] = Σ sources[s][i], or another reduction, in the order of the sources.
+void Accumulate(ReduceOp op, const RowSource* sources, size_t source_count, int64_t first, int64_t count,
+                float* sums) {
   alignas(64) float converted[kTile];
   for (size_t s = 0; s < source_count; ++s) {
     const RowSource& source = sources[s];
@@ -33,34 +38,39 @@ void Accumulate(const RowSource* sources, size_t source_count, int64_t first, in
     if (s == 0) {
       ConvertToFloat(from, source.dtype, source.stride, count, sums);
     } else if (source.dtype == DType::kF32 && source.stride == 1) {
-      AddFloats(reinterpret_cast<const float*>(from), count, sums);
+      CombineFloats(op, reinterpret_cast<const float*>(from), count, sums);
     } else {
       ConvertToFloat(from, source.dtype, source.stride, count, converted);
-      AddFloats(converted, count, sums);
+      CombineFloats(op, converted, count, sums);
     }
   }
 }
 
-// Unsigned arithmetic: a sum that overflows wraps, as it does in NCCL.
+// A sum or product that overflows wraps, as it does in NCCL.
 template <typename T>
-void SumIntegers(const RowSource* sources, size_t source_count, std::byte* destination,
-                 int64_t destination_stride, int64_t count) {
+void ReduceIntegers(ReduceOp op, const RowSource* sources, size_t source_count, std::byte* destination,
+                    int64_t destination_stride, int64_t count) {
   T* to = reinterpret_cast<T*>(destination);
-  for (int64_t i = 0; i < count; ++i) {
-    T sum = 0;
-    for (size_t s = 0; s < source_count; ++s) {
-      sum = static_cast<T>(sum + reinterpret_cast<const T*>(sources[s].data)[i * sources[s].stride]);
+  WithReduction(op, [&](auto constant) {
+    for (int64_t i = 0; i < count; ++i) {
+      T result = reinterpret_cast<const T*>(sources[0].data)[i * sources[0].stride];
+      for (size_t s = 1; s < source_count; ++s) {
+        result = Combine(constant.value, result,
+                         reinterpret_cast<const T*>(sources[s].data)[i * sources[s].stride]);
+      }
+      to[i * destination_stride] = result;
     }
-    to[i * destination_stride] = sum;
-  }
+  });
 }
 
-void SumIntegerRow(const RowSource* sources, size_t source_count, std::byte* destination, DType dtype,
-                   int64_t destination_stride, int64_t count) {
+void ReduceIntegerRow(ReduceOp op, const RowSource* sources, size_t source_count, std::byte* destination,
+                      DType dtype, int64_t destination_stride, int64_t count) {
   switch (DTypeBytes(dtype)) {
-    case 1: SumIntegers<uint8_t>(sources, source_count, destination, destination_stride, count); break;
-    case 4: SumIntegers<uint32_t>(sources, source_count, destination, destination_stride, count); break;
-    default: SumIntegers<uint64_t>(sources, source_count, destination, destination_stride, count); break;
+    case 1: ReduceIntegers<uint8_t>(op, sources, source_count, destination, destination_stride, count); break;
+    case 4: ReduceIntegers<int32_t>(op, sources, source_count, destination, destination_stride, count); break;
+    default:
+      ReduceIntegers<int64_t>(op, sources, source_count, destination, destination_stride, count);
+      break;
   }
 }
 
@@ -90,6 +100,11 @@ Result<BoxReduce> PrepareReduce(const ReduceArgs& args) {
   if (!floating && (args.scale != 1.0f || args.has_bias || args.has_result_scale)) {
     return InvalidArgument("integer sums take no scale and no bias");
   }
+  if (args.reduce_op != ReduceOp::kSum &&
+      (args.scale != 1.0f || args.has_bias || args.has_result_scale || args.reduce_op == ReduceOp::kAvg)) {
+    return InvalidArgument("a sum alone takes a scale and a bias; an average is one with a scale");
+  }
+  if (floating && IsBitwise(args.reduce_op)) return InvalidArgument("a bitwise reduction of floats");
   views[view_count++] = &args.dst;
   // The bias is one more view of the same extents that does not move but along the last dimension.
   thread_local DeviceView bias;  // for the room in its vectors
@@ -121,6 +136,7 @@ Result<BoxReduce> PrepareReduce(const ReduceArgs& args) {
   TANDEM_ASSIGN_OR_RETURN(reduce.box, MakeStridedBox(std::span(views.data(), view_count)));
   reduce.destination = args.dst.data;
   reduce.dtype = args.dst.dtype;
+  reduce.reduce_op = args.reduce_op;
   reduce.scale = args.scale;
   return reduce;
 }
@@ -147,13 +163,13 @@ void RunReduce(const BoxReduce& reduce, const TaskContext&) {
     }
     std::byte* destination = reduce.destination + offsets[destination_view] * element_bytes;
     if (integers) {
-      SumIntegerRow(rows.data(), source_count, destination, reduce.dtype, destination_stride,
-                    box.inner_extent());
+      ReduceIntegerRow(reduce.reduce_op, rows.data(), source_count, destination, reduce.dtype,
+                       destination_stride, box.inner_extent());
       return;
     }
     for (int64_t first = 0; first < box.inner_extent(); first += kTile) {
       int64_t count = std::min(kTile, box.inner_extent() - first);
-      Accumulate(rows.data(), source_count, first, count, sums);
+      Accumulate(reduce.reduce_op, rows.data(), source_count, first, count, sums);
       if (reduce.scale != 1.0f) {
         for (int64_t i = 0; i < count; ++i) sums[i] *= reduce.scale;
       }
@@ -162,7 +178,7 @@ void RunReduce(const BoxReduce& reduce, const TaskContext&) {
         int64_t bias_offset = offsets[destination_view + 1] + first * bias_stride;
         ConvertToFloat(reduce.bias.data + bias_offset * static_cast<int64_t>(DTypeBytes(reduce.bias.dtype)),
                        reduce.bias.dtype, bias_stride, count, bias);
-        AddFloats(bias, count, sums);
+        CombineFloats(ReduceOp::kSum, bias, count, sums);
       }
       if (reduce.result_scale != nullptr) {
         for (int64_t i = 0; i < count; ++i) sums[i] *= result_scale;
@@ -173,18 +189,18 @@ void RunReduce(const BoxReduce& reduce, const TaskContext&) {
   });
 }
 
-void SumContiguous(const std::vector<const std::byte*>& sources, std::byte* destination, DType dtype,
-                   int64_t count, float scale) {
+void ReduceContiguous(const std::vector<const std::byte*>& sources, std::byte* destination, DType dtype,
+                      int64_t count, ReduceOp reduce_op, float scale) {
   std::array<RowSource, kMaxBoxViews> rows;
   for (size_t s = 0; s < sources.size(); ++s) rows[s] = {sources[s], dtype, 1};
   if (!IsFloating(dtype)) {
-    SumIntegerRow(rows.data(), sources.size(), destination, dtype, 1, count);
+    ReduceIntegerRow(reduce_op, rows.data(), sources.size(), destination, dtype, 1, count);
     return;
   }
   alignas(64) float sums[kTile];
   for (int64_t first = 0; first < count; first += kTile) {
     int64_t tile = std::min(kTile, count - first);
-    Accumulate(rows.data(), sources.size(), first, tile, sums);
+    Accumulate(reduce_op, rows.data(), sources.size(), first, tile, sums);
     if (scale != 1.0f) {
       for (int64_t i = 0; i < tile; ++i) sums[i] *= scale;
     }

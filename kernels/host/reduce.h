@@ -1,7 +1,7 @@
 // File: reduce.h
 //
-// The host backend's sum of several sources: in the order given, with fp32 accumulators and one rounding;
-// integers sum exactly (modulo their width).
+// The host backend's sum of several sources, or another reduction (kernels/reduction.h): in the order given,
+// with fp32 accumulators and one rounding; integers sum exactly (modulo their width).
 #pragma once
 
 #include <array>
@@ -37,6 +37,7 @@ struct BoxReduce {
   Sources sources;
   std::byte* destination = nullptr;
   DType dtype = DType::kF32;
+  ReduceOp reduce_op = ReduceOp::kSum;
   float scale = 1.0f;
   bool has_bias = false;
   Source bias;
@@ -44,15 +45,15 @@ struct BoxReduce {
 };
 
 // INVALID_ARGUMENT when extents differ, integers and floats mix, integers are scaled, bias or result scale do
-// not fit.
+// not fit, a reduction that is no sum has a factor or an epilogue, or a bitwise one has floats.
 Result<BoxReduce> PrepareReduce(const ReduceArgs& args);
 
 // The destination may be one of the sources.
 void RunReduce(const BoxReduce& reduce, const TaskContext& context);
 
-// The same on contiguous elements: destination[i] = scale * Σ sources[s][i], all of `dtype`. For the stand-in
-// of NCCL.
-void SumContiguous(const std::vector<const std::byte*>& sources, std::byte* destination, DType dtype,
-                   int64_t count, float scale);
+// The same on contiguous elements, all of `dtype`: destination[i] = scale * Σ sources[s][i], or another
+// reduction of the i-th elements. For the stand-in of NCCL.
+void ReduceContiguous(const std::vector<const std::byte*>& sources, std::byte* destination, DType dtype,
+                      int64_t count, ReduceOp reduce_op, float scale);
 
 }  // namespace tandem::host

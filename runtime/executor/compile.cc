@@ -289,6 +289,7 @@ class ProgramCompiler {
       }
       for (size_t i = 0; i < from.items.size(); ++i) {
         to.items[i].scale = from.items[i].scale;
+        to.items[i].reduce_op = from.items[i].reduce_op;
         TANDEM_RETURN_IF_ERROR(ResolveAll(from.items[i].sources, "source", &to.items[i].sources));
         TANDEM_RETURN_IF_ERROR(
             ResolveAll(from.items[i].destinations, "destination", &to.items[i].destinations));

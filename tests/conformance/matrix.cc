@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "common/op_tables.h"
 #include "daemon/planner/planner.h"
 
 namespace tandem::conformance {
@@ -28,7 +29,7 @@ std::string Describe(const OpRequest& request) {
   }
   if (request.dim != 0) text += " dim" + std::to_string(request.dim);
   if (request.root != 0) text += " root" + std::to_string(request.root);
-  if (request.reduce_op == ReduceOp::kAvg) text += " avg";
+  if (request.reduce_op != ReduceOp::kSum) text += " " + std::string(NameOf(request.reduce_op));
   if (request.wire == WireType::kF32) text += " wire_f32";
   if (request.low_contention) text += " low_contention";
   if (!request.fast_accumulation) text += " slow_accumulation";
@@ -60,6 +61,15 @@ size_t BytesOf(const OpRequest& request) {
 
 Operand MakeOperand(Role role, DType dtype, Shape shape, bool symmetric, Shape strides) {
   return {role, {dtype, std::move(shape), std::move(strides)}, symmetric, -1};
+}
+
+void DrawReduction(Draw* draw, DType dtype, OpRequest* request, Extras* extras) {
+  using enum ReduceOp;
+  std::vector<ReduceOp> choices = {kMin, kMax};
+  if (dtype != DType::kF16 && !IsFloat8(dtype)) choices.push_back(kProduct);
+  if (!IsFloating(dtype)) choices.insert(choices.end(), {kBitAnd, kBitOr, kBitXor});
+  request->reduce_op = draw->Of(choices);
+  if (request->reduce_op == kProduct) extras->values = Values::kRandom;
 }
 
 Shape TransposedStrides(const Shape& shape) {

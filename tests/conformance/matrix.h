@@ -47,6 +47,8 @@ class Matrix {
 };
 
 Operand MakeOperand(Role role, DType dtype, Shape shape, bool symmetric = false, Shape strides = {});
+// Another reduction than a sum or an average, which the type has. A product overflows fp8 and fp16.
+void DrawReduction(Draw* draw, DType dtype, OpRequest* request, Extras* extras);
 // Strides of a tensor whose last two dimensions are stored the other way round.
 Shape TransposedStrides(const Shape& shape);
 

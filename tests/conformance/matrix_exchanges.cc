@@ -42,6 +42,7 @@ void AddExchange(Matrix* matrix, Op op, DType dtype, const Shape& shard, int dim
       if (draw.OneIn(3)) request.reduce_op = ReduceOp::kAvg;
       if (draw.OneIn(3)) request.wire = WireType::kF32;
     }
+    if (draw.OneIn(3)) DrawReduction(&draw, dtype, &request, &extras);
   }
   if (draw.OneIn(2)) {
     request.operands[1].alias_of = 0;

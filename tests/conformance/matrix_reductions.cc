@@ -18,6 +18,7 @@ void DrawAttributes(Matrix* matrix, DType dtype, OpRequest* request, Extras* ext
     if (draw.OneIn(4)) request->wire = WireType::kF32;
     extras->values = draw.Of(std::vector<Values>{Values::kRandom, Values::kExact, Values::kSpecial});
   }
+  if (draw.OneIn(3)) DrawReduction(&draw, dtype, request, extras);
   // nccl-tests -u, mscclpp and vLLM: pointers 1, 2, 4, 8 and 16 bytes off; ranks alike or not.
   extras->shift = draw.Of(std::vector<int>{0, 0, 1, 2, 4, 8, 16});
   extras->skew = draw.OneIn(4) ? 1 : 0;

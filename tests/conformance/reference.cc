@@ -1,5 +1,6 @@
 #include "tests/conformance/reference.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -121,6 +122,44 @@ class Reference {
     return {};
   }
 
+  static bool IsOther(ReduceOp op) { return op != ReduceOp::kSum && op != ReduceOp::kAvg; }
+
+  // One more rank's values. A result with a NaN is a NaN.
+  static void AddFloats(ReduceOp op, const std::vector<double>& values, bool first, Expected* expected) {
+    if (first) expected->values = values;
+    for (size_t i = 0; i < values.size(); ++i) {
+      double& result = expected->values[i];
+      if (first || std::isnan(result)) continue;
+      if (op == ReduceOp::kProduct) {
+        result *= values[i];
+      } else if (std::isnan(values[i]) || (op == ReduceOp::kMin) == (values[i] < result)) {
+        result = values[i];
+      }
+    }
+    expected->parts.assign(values.size(), 0.0);
+    for (size_t i = 0; i < values.size(); ++i) expected->parts[i] = std::fabs(expected->values[i]);
+  }
+
+  // The same of integers' bytes, whose values here are never negative.
+  static void AddIntegers(ReduceOp op, const Bytes& own, size_t width, Expected* expected) {
+    const bool first = expected->bytes.empty();
+    if (first) expected->bytes = own;
+    for (size_t at = 0; at < own.size() && !first; at += width) {
+      uint64_t result = 0, value = 0;
+      std::memcpy(&result, &expected->bytes[at], width);
+      std::memcpy(&value, &own[at], width);
+      switch (op) {
+        case ReduceOp::kMin: result = std::min(result, value); break;
+        case ReduceOp::kMax: result = std::max(result, value); break;
+        case ReduceOp::kProduct: result *= value; break;
+        case ReduceOp::kBitAnd: result &= value; break;
+        case ReduceOp::kBitOr: result |= value; break;
+        default: result ^= value; break;
+      }
+      std::memcpy(&expected->bytes[at], &result, width);
+    }
+  }
+
   // Chunk `part` of `parts` along the request's dimension of the sum over ranks.
   void Sum(Expected* expected, int part, int parts) const {
     const OpRequest& request = Request(rank_);
@@ -134,6 +173,11 @@ class Reference {
         own = Cut(own, spec.shape, dim, part * length, length, DTypeBytes(spec.dtype));
       }
       const std::vector<double> values = ToDoubles(own, spec.dtype);
+      if (IsOther(request.reduce_op)) {
+        IsFloating(spec.dtype) ? AddFloats(request.reduce_op, values, peer == 0, expected)
+                               : AddIntegers(request.reduce_op, own, DTypeBytes(spec.dtype), expected);
+        continue;
+      }
       expected->values.resize(values.size(), 0.0);
       expected->parts.resize(values.size(), 0.0);
       for (size_t i = 0; i < values.size(); ++i) {

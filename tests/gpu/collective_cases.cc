@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "common/op_tables.h"
 #include "kernels/host/reduce.h"
 
 namespace tandem::runtime {
@@ -35,12 +36,12 @@ void MovePiece(const CollectiveCase& test, int world, int index, std::vector<std
 
 }  // namespace
 
-std::vector<std::byte> Sum(const Buffers& parts, DType dtype, float scale) {
+std::vector<std::byte> Sum(const Buffers& parts, DType dtype, float scale, ReduceOp reduce_op) {
   std::vector<std::byte> sum(parts[0].size());
   std::vector<const std::byte*> sources;
   for (const auto& part : parts) sources.push_back(part.data());
-  host::SumContiguous(sources, sum.data(), dtype, static_cast<int64_t>(sum.size() / DTypeBytes(dtype)),
-                      scale);
+  host::ReduceContiguous(sources, sum.data(), dtype, static_cast<int64_t>(sum.size() / DTypeBytes(dtype)),
+                         reduce_op, scale);
   return sum;
 }
 
@@ -65,14 +66,15 @@ std::vector<OpRequest> Requests(const CollectiveCase& test, int world) {
 Buffers Expected(const CollectiveCase& test, Buffers in, const KernelGroup& group) {
   const int world = group.world_size();
   const float scale = test.reduce_op == ReduceOp::kAvg ? 1.0f / static_cast<float>(world) : 1.0f;
+  const ReduceOp combine = test.reduce_op == ReduceOp::kAvg ? ReduceOp::kSum : test.reduce_op;
   Buffers out(in.size());
   for (int rank = 0; rank < world; ++rank) {
     auto r = static_cast<size_t>(rank);
     switch (test.op) {
-      case Op::kAllReduce: out[r] = Sum(in, test.dtype, scale); break;
+      case Op::kAllReduce: out[r] = Sum(in, test.dtype, scale, combine); break;
       case Op::kBroadcast: out[r] = in.back(); break;
       case Op::kReduce:
-        if (rank == world - 1) out[r] = Sum(in, test.dtype, scale);
+        if (rank == world - 1) out[r] = Sum(in, test.dtype, scale, combine);
         break;
       case Op::kReduceScatter: {
         Buffers pieces;
@@ -80,7 +82,7 @@ Buffers Expected(const CollectiveCase& test, Buffers in, const KernelGroup& grou
           pieces.emplace_back(whole.size() / in.size());
           MovePiece(test, world, rank, &whole, &pieces.back(), false);
         }
-        out[r] = Sum(pieces, test.dtype, scale);
+        out[r] = Sum(pieces, test.dtype, scale, combine);
         break;
       }
       case Op::kAllGather:
@@ -141,7 +143,7 @@ std::string Name(const CollectiveCase& test, int world) {
   for (int64_t extent : test.piece) name += std::to_string(extent) + " ";
   return name + "] dim " + std::to_string(test.dim) + (test.in_place ? " in place" : "") +
          (test.symmetric ? " symmetric" : "") + (test.shift != 0 ? " shifted" : "") +
-         (test.reduce_op == ReduceOp::kAvg ? " avg" : "");
+         (test.reduce_op != ReduceOp::kSum ? " " + std::string(NameOf(test.reduce_op)) : "");
 }
 
 void SetInput(const CollectiveCase& test, KernelGroup* group, int rank, int launch,

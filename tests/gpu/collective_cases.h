@@ -38,7 +38,8 @@ std::vector<std::byte> RandomElements(DType dtype, size_t bytes, std::mt19937* r
 // The right output of every rank for the inputs `in`; empty: anything.
 Buffers Expected(const CollectiveCase& test, Buffers in, const KernelGroup& group);
 // Sums of the ranks' elements in fp32, each times `scale`, rounded to `dtype` once.
-std::vector<std::byte> Sum(const Buffers& parts, DType dtype, float scale);
+std::vector<std::byte> Sum(const Buffers& parts, DType dtype, float scale,
+                           ReduceOp reduce_op = ReduceOp::kSum);
 // Equal bits, or both not a number.
 testing::AssertionResult Same(const std::vector<std::byte>& got, const std::vector<std::byte>& expected,
                               DType dtype);

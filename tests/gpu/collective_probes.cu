@@ -133,7 +133,7 @@ Status Run(Kernel kernel, const Launch& launch, CUstream_st* stream) {
 template <typename Probe>
 Status RunClientLaunch(const ClientKernelLaunch& launch, CUstream_st* stream) {
   if (const auto* phases = std::get_if<ClientPhasesLaunch>(&launch)) {
-    RunClientPhases<uint32_t, 8, Probe>
+    RunClientPhases<uint32_t, 8, true, Probe>
         <<<static_cast<unsigned>(phases->phases.blocks), kCollectiveThreads, 0, stream>>>(*phases);
     return LaunchStatus("a probe");
   }
@@ -158,7 +158,7 @@ Status RunClientLaunch(const ClientKernelLaunch& launch, CUstream_st* stream) {
 template <typename Probe>
 Status LoadClientProbes() {
   TANDEM_RETURN_IF_ERROR(
-      LoadKernel("a probe", reinterpret_cast<const void*>(&RunClientPhases<uint32_t, 8, Probe>)));
+      LoadKernel("a probe", reinterpret_cast<const void*>(&RunClientPhases<uint32_t, 8, true, Probe>)));
   TANDEM_RETURN_IF_ERROR(LoadKernel(
       "a probe", reinterpret_cast<const void*>(&RunClientPackets<uint32_t, 8, PacketShape::kSum, Probe>)));
   for (const PacketShape shape : {PacketShape::kSum, PacketShape::kGather, PacketShape::kTwoShot}) {
@@ -181,9 +181,9 @@ PacketKernels<NoProbe>::Kernel PacketProbe(PacketShape shape) {
 
 Status LaunchPhasesWithDelays(const PhasesLaunch& launch, Fault fault, CUstream_st* stream) {
   switch (fault) {
-    case Fault::kNone: return Run(&RunPhases<uint32_t, 8, Right>, launch, stream);
-    case Fault::kFlagBeforeData: return Run(&RunPhases<uint32_t, 8, FlagFirst>, launch, stream);
-    case Fault::kStaleEpoch: return Run(&RunPhases<uint32_t, 8, Stale>, launch, stream);
+    case Fault::kNone: return Run(&RunPhases<uint32_t, 8, true, Right>, launch, stream);
+    case Fault::kFlagBeforeData: return Run(&RunPhases<uint32_t, 8, true, FlagFirst>, launch, stream);
+    case Fault::kStaleEpoch: return Run(&RunPhases<uint32_t, 8, true, Stale>, launch, stream);
   }
   return InvalidArgument("fault");
 }
@@ -234,9 +234,9 @@ Status LoadProbes() {
     TANDEM_RETURN_IF_ERROR(LoadKernel("a probe", kernel));
   }
   for (const void* kernel : {reinterpret_cast<const void*>(&Fill), reinterpret_cast<const void*>(&CheckSum),
-                             reinterpret_cast<const void*>(&RunPhases<uint32_t, 8, Right>),
-                             reinterpret_cast<const void*>(&RunPhases<uint32_t, 8, FlagFirst>),
-                             reinterpret_cast<const void*>(&RunPhases<uint32_t, 8, Stale>),
+                             reinterpret_cast<const void*>(&RunPhases<uint32_t, 8, true, Right>),
+                             reinterpret_cast<const void*>(&RunPhases<uint32_t, 8, true, FlagFirst>),
+                             reinterpret_cast<const void*>(&RunPhases<uint32_t, 8, true, Stale>),
                              reinterpret_cast<const void*>(PacketProbe<Right>(PacketShape::kSum)),
                              reinterpret_cast<const void*>(PacketProbe<Right>(PacketShape::kTwoShot)),
                              reinterpret_cast<const void*>(PacketProbe<Stale>(PacketShape::kSum)),

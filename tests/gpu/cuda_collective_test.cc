@@ -119,6 +119,28 @@ TEST(CudaCollectiveTest, AllReducesOfEveryTypeAndSize) {
   RecordProperty("cases", cases_run);
 }
 
+TEST(CudaCollectiveTest, ReductionsThatAreNoSums) {
+  for (int world : Worlds()) {
+    for (const auto& [reduce_op, name] : kNamedValues<ReduceOp>) {
+      if (reduce_op == ReduceOp::kSum || reduce_op == ReduceOp::kAvg) continue;
+      for (DType dtype : {DType::kF32, DType::kF16, DType::kBf16, DType::kF8E4M3, DType::kF8E5M2, DType::kI32,
+                          DType::kI64, DType::kU8}) {
+        if (IsFloating(dtype) && IsBitwise(reduce_op)) continue;
+        for (Op op : {Op::kAllReduce, Op::kReduceScatter, Op::kReduce}) {
+          for (int shift : {0, 1}) {
+            CollectiveCase test{.op = op, .dtype = dtype, .piece = {1003}, .shift = shift};
+            test.algorithm = op == Op::kAllReduce ? Algorithm::kTwoShot : Algorithm::kSm;
+            if (op == Op::kAllReduce && shift == 1) test.algorithm = Algorithm::kOneShot;
+            test.reduce_op = reduce_op;
+            Check(test, world);
+            if (HasFatalFailure()) return;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(CudaCollectiveTest, LowLatencyOfEveryTypeAndSize) {
   for (int world : Worlds()) {
     for (DType dtype : {DType::kF32, DType::kF16, DType::kBf16, DType::kF8E4M3, DType::kF8E5M2, DType::kI32,

@@ -52,6 +52,58 @@ def test_collectives_of_all_types(name):
 
 
 @check
+def test_reductions_that_are_no_sums(name):
+    functions = {
+        "min": torch.minimum,
+        "max": torch.maximum,
+        "product": torch.mul,
+        "band": torch.bitwise_and,
+        "bor": torch.bitwise_or,
+        "bxor": torch.bitwise_xor,
+    }
+    for op, function in functions.items():
+        floats = () if op in ("band", "bor", "bxor") else (torch.float32, torch.bfloat16)
+        for dtype in (*floats, torch.int32, torch.int64, torch.uint8):
+            x = (rand(2 * world(), 3, 4 * world()) * 4).to(dtype)
+            each = reference.all_gather(x, 0, name).chunk(world())
+            want = each[0].float() if dtype.is_floating_point else each[0]
+            for one in each[1:]:
+                want = function(want, one)
+            want = want.to(dtype)
+            assert torch.equal(OPS.all_reduce(x, op, name), want), (op, dtype)
+            for dim in (0, 2):
+                assert torch.equal(OPS.reduce_scatter(x, op, dim, name), want.chunk(world(), dim)[rank()]), (op, dtype)
+            got = OPS.low_contention_reduce_scatter(x, op, name)
+            assert torch.equal(got, want.chunk(world())[rank()]), (op, dtype)
+            y = x.clone()
+            OPS.all_reduce_(y, op, name)
+            assert torch.equal(y, want), (op, dtype)
+
+
+@check
+def test_reductions_that_are_none(name):
+    x, w = rand(2, 3), rand(3, 2)
+    for call, said in (
+        (lambda: OPS.all_reduce(x, "most", name), "reduce_op is one of sum, avg"),
+        (lambda: OPS.all_reduce(x, "bxor", name), "needs integers"),
+        (lambda: OPS.matmul_all_reduce(x, w, "max", name), "'sum' or 'avg', not 'max'"),
+    ):
+        try:
+            call()
+        except ValueError as error:
+            assert said in str(error), error
+        else:
+            raise AssertionError(said)
+    leaf = x.clone().requires_grad_()
+    try:
+        OPS.all_reduce(leaf, "max", name).sum().backward()
+    except RuntimeError as error:
+        assert "'max' has no gradient" in str(error), error
+    else:
+        raise AssertionError("a maximum has no gradient")
+
+
+@check
 def test_collectives_of_odd_tensors(name):
     for x in (
         rand(0, 4),

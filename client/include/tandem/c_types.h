@@ -65,11 +65,11 @@ enum tandem_dtype {
 /* The operations. W is the world size, s the shard's extent along `dim`, the dimension that is gathered or
  * scattered. */
 enum tandem_op {
-  /* output = sum or average over ranks of input; equal shapes; see TANDEM_ROLE_NORM_WEIGHT */
+  /* output = reduction over ranks of input; equal shapes; see TANDEM_ROLE_NORM_WEIGHT */
   TANDEM_OP_ALL_REDUCE = 1,
   /* output[dim] = W*s: the shards of all ranks in rank order */
   TANDEM_OP_ALL_GATHER = 2,
-  /* output = chunk `rank` along dim of the sum or average over ranks of input; input[dim] divisible by W */
+  /* output = chunk `rank` along dim of the reduction over ranks of input; input[dim] divisible by W */
   TANDEM_OP_REDUCE_SCATTER = 3,
   /* C_i = gather(A, dim) * B_i for each i; the gathered A too if TANDEM_ROLE_GATHERED_A is given */
   TANDEM_OP_ALL_GATHER_MATMUL = 4,
@@ -79,7 +79,7 @@ enum tandem_op {
   TANDEM_OP_MATMUL_ALL_REDUCE = 6,
   /* output = input of rank root */
   TANDEM_OP_BROADCAST = 7,
-  /* output, on root only = sum or average over ranks of input */
+  /* output, on root only = reduction over ranks of input */
   TANDEM_OP_REDUCE = 8,
   /* chunk r of output along dim = chunk `rank` of rank r's input; input[dim] divisible by W */
   TANDEM_OP_ALL_TO_ALL = 9,
@@ -130,8 +130,20 @@ enum tandem_role {
   TANDEM_ROLE_RESIDUAL_OUTPUT = 14
 };
 
-/* How values of several ranks become one. */
-enum tandem_reduce_op { TANDEM_REDUCE_SUM = 0, TANDEM_REDUCE_AVG = 1 };
+/* How values of several ranks become one, in rank order. Sums and products of floats have fp32
+ * accumulators and one rounding; those of integers wrap. A minimum or maximum with a NaN is a NaN.
+ * Operations with a product or a norm take sums and averages only; averages need floats, bitwise
+ * reductions integers. */
+enum tandem_reduce_op {
+  TANDEM_REDUCE_SUM = 0,
+  TANDEM_REDUCE_AVG = 1,
+  TANDEM_REDUCE_MIN = 2,
+  TANDEM_REDUCE_MAX = 3,
+  TANDEM_REDUCE_PRODUCT = 4,
+  TANDEM_REDUCE_BIT_AND = 5,
+  TANDEM_REDUCE_BIT_OR = 6,
+  TANDEM_REDUCE_BIT_XOR = 7
+};
 
 /* The type in which partial sums travel: the output's own (one rounding each), or fp32. */
 enum tandem_wire { TANDEM_WIRE_OUTPUT = 0, TANDEM_WIRE_F32 = 1 };

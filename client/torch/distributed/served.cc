@@ -27,6 +27,34 @@ using ::c10d::ReduceOp;
 
 bool Sums(Collective op) { return op == Collective::kAllReduce || op == Collective::kReduceScatter; }
 
+// The name of a reduction for Tandem's ops; null where they have none, as for a factor of a rank's own.
+const char* NameOf(ReduceOp::RedOpType reduction) {
+  switch (reduction) {
+    case ReduceOp::SUM: return "sum";
+    case ReduceOp::AVG: return "avg";
+    case ReduceOp::PRODUCT: return "product";
+    case ReduceOp::MIN: return "min";
+    case ReduceOp::MAX: return "max";
+    case ReduceOp::BAND: return "band";
+    case ReduceOp::BOR: return "bor";
+    case ReduceOp::BXOR: return "bxor";
+    default: return nullptr;
+  }
+}
+
+// Why Tandem does not reduce elements of this type so; null where it does. Complex numbers travel as pairs.
+const char* WhyNotReduced(ReduceOp::RedOpType reduction, c10::ScalarType type) {
+  if (NameOf(reduction) == nullptr) return "Tandem has no such reduction";
+  const bool bits = reduction == ReduceOp::BAND || reduction == ReduceOp::BOR || reduction == ReduceOp::BXOR;
+  if (reduction == ReduceOp::AVG && !c10::isFloatingType(type)) return "Tandem averages floating point alone";
+  if (bits && !c10::isIntegralType(type, /*includeBool=*/true)) return "bits of integers alone are reduced";
+  if (c10::isComplexType(type) && reduction != ReduceOp::SUM)
+    return "Tandem has only sums of complex numbers";
+  // A sum of truth values is their disjunction for some backends, and their number for others.
+  if (type == c10::ScalarType::Bool && reduction == ReduceOp::SUM) return "Tandem has no sums of Bool";
+  return nullptr;
+}
+
 // The type in which Tandem runs it: elements that are only moved travel as bits. Undefined: none.
 c10::ScalarType CarriedType(Collective op, c10::ScalarType type) {
   switch (type) {
@@ -36,6 +64,7 @@ c10::ScalarType CarriedType(Collective op, c10::ScalarType type) {
     case c10::ScalarType::Int:
     case c10::ScalarType::Long:
     case c10::ScalarType::Byte: return type;
+    case c10::ScalarType::Bool: return c10::ScalarType::Byte;
     case c10::ScalarType::ComplexFloat: return Sums(op) ? c10::ScalarType::Float : c10::ScalarType::Long;
     default: break;
   }
@@ -78,9 +107,7 @@ std::optional<std::string> Reason(const Call& call, const ServedGroup& state, ui
   if (CarriedType(call.op, first.scalar_type()) == c10::ScalarType::Undefined)
     return std::string("Tandem has no sums of ") + c10::toString(first.scalar_type());
   if (Sums(call.op)) {
-    const bool floating = c10::isFloatingType(first.scalar_type());
-    if (call.reduction != ReduceOp::SUM && !(call.reduction == ReduceOp::AVG && floating))
-      return "Tandem has sums, and averages of floating point, alone";
+    if (const char* why = WhyNotReduced(call.reduction, first.scalar_type())) return why;
   }
   return state.Declined(KindOf(call));
 }
@@ -114,7 +141,7 @@ at::Tensor Carried(Collective op, const at::Tensor& tensor) {
 void CallOp(const Call& call, const std::string& group_name, const TensorStep& step) {
   std::vector<c10::IValue> stack;
   stack.emplace_back(Carried(call.op, step.input));
-  if (Sums(call.op)) stack.emplace_back(call.reduction == ReduceOp::AVG ? "avg" : "sum");
+  if (Sums(call.op)) stack.emplace_back(NameOf(call.reduction));
   if (call.op == Collective::kBroadcast) {
     stack.emplace_back(call.root);
   } else if (call.op != Collective::kAllReduce) {

@@ -18,11 +18,11 @@ namespace tandem {
 // The operations. W is the world size, s the shard's extent along `dim`, the dimension that is gathered or
 // scattered.
 enum class Op : uint8_t {
-  // output = sum or average over ranks of input; equal shapes; see kNormWeight
+  // output = reduction over ranks of input; equal shapes; see kNormWeight
   kAllReduce = 1,
   // output[dim] = W*s: the shards of all ranks in rank order
   kAllGather = 2,
-  // output = chunk `rank` along dim of the sum or average over ranks of input; input[dim] divisible by W
+  // output = chunk `rank` along dim of the reduction over ranks of input; input[dim] divisible by W
   kReduceScatter = 3,
   // C_i = gather(A, dim) * B_i for each i; the gathered A too if kGatheredA is given
   kAllGatherMatmul = 4,
@@ -32,7 +32,7 @@ enum class Op : uint8_t {
   kMatmulAllReduce = 6,
   // output = input of rank root
   kBroadcast = 7,
-  // output, on root only = sum or average over ranks of input
+  // output, on root only = reduction over ranks of input
   kReduce = 8,
   // chunk r of output along dim = chunk `rank` of rank r's input; input[dim] divisible by W
   kAllToAll = 9,
@@ -46,8 +46,19 @@ enum class Op : uint8_t {
   kEmpty = 13,
 };
 
-// How values of several ranks become one.
-enum class ReduceOp : uint8_t { kSum = 0, kAvg = 1 };
+// How values of several ranks become one, in rank order. Sums and products of floats have fp32 accumulators
+// and one rounding; those of integers wrap. A minimum or maximum with a NaN is a NaN. Operations with a
+// product or a norm take sums and averages only; averages need floats, bitwise reductions integers.
+enum class ReduceOp : uint8_t {
+  kSum = 0,
+  kAvg = 1,
+  kMin = 2,
+  kMax = 3,
+  kProduct = 4,
+  kBitAnd = 5,
+  kBitOr = 6,
+  kBitXor = 7,
+};
 
 // Elements of K, and of N, that share a factor where fp8 operands have scales by blocks.
 inline constexpr int64_t kScaleBlock = 128;

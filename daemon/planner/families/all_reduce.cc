@@ -72,6 +72,7 @@ Status HybridCubeMeshShots(const Problem& problem, Builder* builder) {
     std::sort(members.begin(), members.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
     ReduceStep quad;
     quad.dst = PackedLike(wire_shape, builder->Workspace(r, quad_sum));
+    quad.reduce_op = problem.combine;
     for (const auto& [rank, view] : members) quad.sources.push_back(view);
     const View own_sum = quad.dst;
     builder->Reduce(r, 0, std::move(quad), "sum of the quad");
@@ -83,6 +84,7 @@ Status HybridCubeMeshShots(const Problem& problem, Builder* builder) {
     ReduceStep both;
     both.dst = out;
     both.scale = problem.mean;
+    both.reduce_op = problem.combine;
     both.sources = {own_sum, PackedLike(wire_shape, builder->Workspace(r, from_mate))};
     // The quad of rank 0 first on every rank, so that all ranks get the same bits.
     const int other_quad_first = std::min({mate, mesh.quad[mate][0], mesh.quad[mate][1], mesh.quad[mate][2]});
@@ -120,6 +122,7 @@ void AllReduceSteps::WriteOneShot(const AllReduceViews& views) {
     ReduceStep sum;
     sum.dst = out;
     sum.scale = views.mean;
+    sum.reduce_op = views.combine;
     for (int source = 0; source < world; ++source) {
       if (source != r) builder_->Wait(r, 0, source, sent);
       sum.sources.push_back(source == r ? in : PackedLike(in, slots.At(r, source)));
@@ -148,6 +151,7 @@ void AllReduceSteps::WriteTwoShot(const AllReduceViews& views) {
     ReduceStep sum;
     sum.dst = own;
     sum.scale = views.mean;
+    sum.reduce_op = views.combine;
     for (int source = 0; source < world; ++source) {
       if (source != r) builder_->Wait(r, 0, source, sent);
       const View part = parts.Of(in, r);
@@ -182,6 +186,7 @@ Status BuildAllReduce(const Problem& problem, Algorithm algorithm, OperationPlan
   Builder builder(problem.world_size, 1);
   AllReduceViews views;
   views.mean = problem.mean;
+  views.combine = problem.combine;
   views.in_place = problem.symmetric(problem.slots.output);
   for (int r = 0; r < problem.world_size; ++r) {
     views.in.push_back(problem.Slot(r, problem.slots.input));

@@ -100,6 +100,7 @@ Status BuildExchange(const Problem& problem, Algorithm algorithm, OperationPlan*
     ReduceStep sum;
     sum.dst = out;
     sum.scale = problem.mean;
+    sum.reduce_op = problem.combine;
     views.sums.push_back(std::move(sum));
   }
   exchange.Write({&views, 1}, {.copy_engine = copy_engine, .enters = direct});

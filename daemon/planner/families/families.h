@@ -41,6 +41,7 @@ class PeerSlots {
 struct AllReduceViews {
   std::vector<View> in, out;
   float mean = 1.0f;
+  ReduceOp combine = ReduceOp::kSum;
   bool in_place = false;
   bool copy_engine = false;
 };

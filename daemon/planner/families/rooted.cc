@@ -34,6 +34,7 @@ void ReduceToRoot(const Problem& problem, const PeerSlots& slots, int sent, int 
   ReduceStep sum;
   sum.dst = problem.Slot(r, problem.slots.output);
   sum.scale = problem.mean;
+  sum.reduce_op = problem.combine;
   for (int source = 0; source < world; ++source) {
     if (source != r) builder->Wait(r, 0, source, sent);
     sum.sources.push_back(source == r ? in : PackedLike(in, slots.At(r, source)));

@@ -38,7 +38,9 @@ std::string WhyImpossible(const Problem& problem, Algorithm algorithm) {
     return "low contention was asked for, and it communicates by SMs";
   }
   switch (algorithm) {
-    case Algorithm::kNccl: return nccl ? "" : problem.group->no_nccl;
+    case Algorithm::kNccl:
+      if (nccl && IsBitwise(problem.combine)) return Text("NCCL has no ", NameOf(problem.combine));
+      return nccl ? "" : problem.group->no_nccl;
     case Algorithm::kLowLatency:
       if (std::string why = IsFusedOp(request.op) ? WhyNotSmall(problem) : WhyNoPackets(problem);
           !why.empty())

@@ -48,6 +48,8 @@ std::string WhyNoPackets(const Problem& problem) {
   const Op op = problem.request->op;
   if (!problem.group->packet_kernels) return "needs the CUDA backend's kernels";
   if (problem.world_size == 1) return "one rank has no peer to send packets to";
+  if (op != Op::kAllGather && problem.combine != ReduceOp::kSum)
+    return Text("packets carry sums and averages, not ", NameOf(problem.combine));
   const bool pieces = op != Op::kAllReduce;
   for (int rank = 0; rank < problem.world_size; ++rank) {
     const View in = problem.Slot(rank, problem.slots.input), out = problem.Slot(rank, problem.slots.output);

@@ -20,10 +20,28 @@ bool Reduces(Op op) {
          op == Op::kMatmulReduceScatter || op == Op::kMatmulAllReduce;
 }
 
+bool HasNorm(const OpRequest& request) {
+  return std::any_of(request.operands.begin(), request.operands.end(),
+                     [](const Operand& operand) { return operand.role == Role::kNormWeight; });
+}
+
+// Refuses a reduction that the operation does not take for any type.
+Status CheckReduction(const OpRequest& request) {
+  const ReduceOp op = request.reduce_op;
+  if (!IsListed(op)) return FieldError("reduce_op", Text("must be one of ", ListedNames<ReduceOp>()));
+  if (op == ReduceOp::kSum || op == ReduceOp::kAvg) return Status::Ok();
+  if (IsFusedOp(request.op) || HasNorm(request)) {
+    return FieldError("reduce_op",
+                      Text(NameOf(op), " of ", HasNorm(request) ? "what a norm follows" : "products",
+                           " is not offered; use sum or avg"));
+  }
+  return Status::Ok();
+}
+
 Status CheckAttributes(const OpRequest& request, int world_size) {
   if (!IsListed(request.op)) return FieldError("op", "unknown operation");
   if (!IsListed(request.algorithm)) return FieldError("algorithm", "unknown algorithm");
-  if (!IsListed(request.reduce_op)) return FieldError("reduce_op", "must be sum or avg");
+  TANDEM_RETURN_IF_ERROR(CheckReduction(request));
   if (!IsListed(request.wire)) return FieldError("wire", "must be output or f32");
   if (!IsListed(request.on_unfused)) return FieldError("on_unfused", "must be allow, warn or error");
   if (!IsListed(request.placement)) return FieldError("placement", "must be auto, engine or client");
@@ -133,6 +151,10 @@ Status FillCollective(Problem* problem) {
       return FieldError("wire",
                         Text("sums of ", DTypeName(input.dtype), " are exact; they cannot travel as f32"));
     }
+  }
+  if (Reduces(request.op) && IsFloating(input.dtype) && IsBitwise(request.reduce_op)) {
+    return FieldError("reduce_op", Text(NameOf(request.reduce_op), " of ", DTypeName(input.dtype),
+                                        " is not defined; bitwise reductions take integers"));
   }
   problem->wire = request.wire == WireType::kF32 ? DType::kF32 : input.dtype;
   const auto& largest = request.op == Op::kAllGather ? shape : input.shape;
@@ -249,7 +271,11 @@ Result<Problem> MakeProblem(std::span<const OpRequest> requests, const GroupCont
   problem.group = &group;
   problem.topology_class = Classify(group.topology);
   problem.world_size = world;
-  if (requests[0].reduce_op == ReduceOp::kAvg) problem.mean = 1.0f / static_cast<float>(world);
+  if (requests[0].reduce_op == ReduceOp::kAvg) {
+    problem.mean = 1.0f / static_cast<float>(world);
+  } else {
+    problem.combine = requests[0].reduce_op;
+  }
   const bool own_operands =
       requests[0].op == Op::kSendReceive;  // elsewhere operands agree: checking one checks all
   for (int rank = 0; rank < (own_operands ? world : 1); ++rank) {

@@ -51,8 +51,9 @@ struct Problem {
   int dim = 0;  // from the front
   Slots slots;
   ScaleMode scale_mode = ScaleMode::kNone;
-  DType wire = DType::kF32;  // of travelling partial sums
-  float mean = 1.0f;         // factor of the sum: 1, or 1 / W for an average
+  DType wire = DType::kF32;           // of travelling partial sums
+  float mean = 1.0f;                  // factor of the sum: 1, or 1 / W for an average
+  ReduceOp combine = ReduceOp::kSum;  // of the steps: an average is a sum with a factor
 
   // The whole product, rows × n × k over all of A (gathered) and B; n is the sum over all B. 0 without a
   // matmul.

@@ -67,6 +67,29 @@ TEST(Attributes, AreChecked) {
       gather_ring, [](OpRequest* r) { r->steps = 4 * 200; }, "steps", "more than");
 }
 
+TEST(Attributes, OfReductions) {
+  ExpectRefused(
+      AllReduce(8), [](OpRequest* r) { r->reduce_op = static_cast<ReduceOp>(99); }, "reduce_op",
+      "must be one of sum, avg, min, max, product, bit_and, bit_or, bit_xor");
+  ExpectRefused(
+      AllReduce(8), [](OpRequest* r) { r->reduce_op = ReduceOp::kBitXor; }, "reduce_op",
+      "bit_xor of f32 is not defined");
+  OpRequest product = GatherMatmul(4, 8, 8, 8);
+  ExpectRefused(
+      product, [](OpRequest* r) { r->reduce_op = ReduceOp::kMax; }, "reduce_op", "max of products");
+  const auto reason = [](OpRequest request, ReduceOp op, Algorithm algorithm) {
+    request.reduce_op = op;
+    request.algorithm = algorithm;
+    GroupContext group = SwitchGroup(4);
+    group.packet_kernels = true;
+    return PlanOf(request, group).status().message();
+  };
+  EXPECT_THAT(reason(AllReduce(8), ReduceOp::kProduct, Algorithm::kLowLatency),
+              HasSubstr("packets carry sums and averages, not product"));
+  EXPECT_THAT(reason(AllReduce(8, DType::kI32), ReduceOp::kBitOr, Algorithm::kNccl),
+              HasSubstr("NCCL has no bit_or"));
+}
+
 TEST(Attributes, OfIntegersAndRoots) {
   OpRequest integers = AllReduce(8, DType::kI32);
   ExpectRefused(

@@ -31,7 +31,11 @@ class PhasesWriter {
     launch_.word_stride = work.word_stride;
     launch_.type = static_cast<uint8_t>(args.dtype);
     for (const CollectivePhase& phase : work.phases) {
-      for (const CollectiveItem& item : phase.items) launch_.sums = launch_.sums || Sums(item);
+      for (const CollectiveItem& item : phase.items) {
+        if (!Sums(item)) continue;
+        launch_.sums = true;
+        launch_.reduce_op = static_cast<uint8_t>(item.reduce_op);
+      }
     }
     // Moves are moves of bytes.
     unit_ = launch_.sums ? 1 : static_cast<int64_t>(DTypeBytes(args.dtype));

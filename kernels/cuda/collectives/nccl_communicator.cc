@@ -34,6 +34,17 @@ Result<ncclDataType_t> NcclType(DType type) {
   return InvalidArgument("unknown dtype");
 }
 
+Result<ncclRedOp_t> NcclReduction(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum: return ncclSum;
+    case ReduceOp::kAvg: return ncclAvg;
+    case ReduceOp::kMin: return ncclMin;
+    case ReduceOp::kMax: return ncclMax;
+    case ReduceOp::kProduct: return ncclProd;
+    default: return InvalidArgument("NCCL has no bitwise reductions");
+  }
+}
+
 // The group's options over NCCL's defaults.
 void Configure(const NcclOptions& options, ncclConfig_t* config) {
   config->minCTAs = options.min_ctas.value_or(config->minCTAs);
@@ -166,7 +177,7 @@ Status NcclCommunicator::Issue(const NcclArgs& args, ncclComm_t communicator, CU
   const bool takes_in = args.Reads(rank_);
   const DeviceView& typed = takes_in ? args.in : args.out;
   TANDEM_ASSIGN_OR_RETURN(ncclDataType_t type, NcclType(typed.dtype));
-  ncclRedOp_t op = args.reduce_op == ReduceOp::kAvg ? ncclAvg : ncclSum;
+  TANDEM_ASSIGN_OR_RETURN(const ncclRedOp_t op, NcclReduction(args.reduce_op));
   auto in_count = static_cast<size_t>(plan::Elements(args.in)),
        out_count = static_cast<size_t>(plan::Elements(args.out));
   switch (kind) {

@@ -13,10 +13,12 @@
 #include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/device/elements.cuh"
 #include "kernels/cuda/device/sync.cuh"
+#include "kernels/reduction.h"
 
 namespace tandem::cuda {
 
-// Elements as accumulators: floats in fp32, integers modulo their width as in NCCL.
+// Elements as accumulators: floats in fp32, integers modulo their width as in NCCL. Signed integers have an
+// order, which sums do not need.
 template <typename Element>
 struct Accumulation {
   using Sum = float;
@@ -37,6 +39,10 @@ template <>
 struct Accumulation<uint32_t> : IntegerAccumulation<uint32_t> {};
 template <>
 struct Accumulation<uint64_t> : IntegerAccumulation<uint64_t> {};
+template <>
+struct Accumulation<int32_t> : IntegerAccumulation<int32_t> {};
+template <>
+struct Accumulation<int64_t> : IntegerAccumulation<int64_t> {};
 
 // An element's bits, which move whole.
 template <size_t kBytes>
@@ -66,8 +72,8 @@ union Word16 {
   __device__ Word16() {}
 };
 
-// One item, and the part of it that this block works on.
-template <typename Element, int kMax>
+// One item, and the part of it that this block works on. kSums: the reduction is a sum.
+template <typename Element, int kMax, bool kSums>
 class ItemRunner {
  public:
   static constexpr int kPerWord = 16 / sizeof(Element);
@@ -76,7 +82,10 @@ class ItemRunner {
 
   // `pointer`: PhasesLaunch::pointer, of this launch's half.
   __device__ ItemRunner(const PhasesLaunch& launch, void* const* pointer, const PhaseItem& item)
-      : item_(item), pointer_(pointer + item.first_pointer), pitch_(launch.pitch + item.first_pointer) {}
+      : item_(item),
+        pointer_(pointer + item.first_pointer),
+        pitch_(launch.pitch + item.first_pointer),
+        reduce_op_(static_cast<ReduceOp>(launch.reduce_op)) {}
 
   __device__ void Run(int block, int blocks) const {
     int64_t words = (item_.count + kPerWord - 1) / kPerWord;
@@ -97,6 +106,15 @@ class ItemRunner {
 
  private:
   using Accumulator = Accumulation<Element>;
+
+  template <typename Number>
+  __device__ Number Add(Number a, Number b) const {
+    if constexpr (kSums) {
+      return Accumulator::Add(a, b);
+    } else {
+      return Combine(reduce_op_, a, b);
+    }
+  }
 
   // The offset of word `index` of operand `operand`, in words.
   template <bool kPitched>
@@ -144,7 +162,7 @@ class ItemRunner {
       auto sum = Accumulator::Load(loaded[0].element[e]);
 #pragma unroll
       for (int s = 1; s < kMax; ++s) {
-        if (s < item_.sources) sum = Accumulator::Add(sum, Accumulator::Load(loaded[s].element[e]));
+        if (s < item_.sources) sum = Add(sum, Accumulator::Load(loaded[s].element[e]));
       }
       Accumulator::Store(sum, item_.scale, &out.element[e]);
     }
@@ -180,8 +198,7 @@ class ItemRunner {
     Bits bits = load(0);
     if (item_.sources > 1 || item_.scale != 1.0f) {
       auto sum = Accumulator::Load(FromBits(bits));
-      for (int s = 1; s < item_.sources; ++s)
-        sum = Accumulator::Add(sum, Accumulator::Load(FromBits(load(s))));
+      for (int s = 1; s < item_.sources; ++s) sum = Add(sum, Accumulator::Load(FromBits(load(s))));
       Element out;
       Accumulator::Store(sum, item_.scale, &out);
       memcpy(&bits, &out, sizeof(bits));
@@ -200,11 +217,12 @@ class ItemRunner {
   const PhaseItem& item_;
   void* const* pointer_;
   const int64_t* pitch_;
+  const ReduceOp reduce_op_;
 };
 
 // kMax: at least as many as an item has sources.
 // Returns false in all threads of a block that has given up: it has published nothing since.
-template <typename Element, int kMax, typename Probe, typename Rendezvous>
+template <typename Element, int kMax, bool kSums, typename Probe, typename Rendezvous>
 __device__ __forceinline__ bool WorkPhases(const PhasesLaunch& launch, const Rendezvous& rendezvous,
                                            void* const* pointer) {
   const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
@@ -238,21 +256,23 @@ __device__ __forceinline__ bool WorkPhases(const PhasesLaunch& launch, const Ren
       Probe::AfterEarlySignal(value);
     }
     for (int i = 0; i < phase.items; ++i) {
-      ItemRunner<Element, kMax>(launch, pointer, launch.item[phase.first_item + i]).Run(block, launch.blocks);
+      ItemRunner<Element, kMax, kSums>(launch, pointer, launch.item[phase.first_item + i])
+          .Run(block, launch.blocks);
     }
     if constexpr (!Probe::kFlagBeforeData) signal();
   }
   return true;
 }
 
-template <typename Element, int kMax, typename Probe>
+template <typename Element, int kMax, bool kSums, typename Probe>
 __global__ void __launch_bounds__(kCollectiveThreads) RunPhases(const __grid_constant__ PhasesLaunch launch) {
   // All threads of a block alike, should the guard be raised just now.
   if (launch.guard.word != nullptr && __syncthreads_or(IsCancelled(launch.guard))) return;
-  WorkPhases<Element, kMax, Probe>(launch, StartedRendezvous(launch.epoch, launch.limits), launch.pointer);
+  WorkPhases<Element, kMax, kSums, Probe>(launch, StartedRendezvous(launch.epoch, launch.limits),
+                                          launch.pointer);
 }
 
-template <typename Element, int kMax, typename Probe>
+template <typename Element, int kMax, bool kSums, typename Probe>
 __global__ void __launch_bounds__(kCollectiveThreads)
     RunClientPhases(const __grid_constant__ ClientPhasesLaunch launch) {
   __shared__ void* pointer[kMaxPointers];
@@ -264,21 +284,21 @@ __global__ void __launch_bounds__(kCollectiveThreads)
     pointer[i] = static_cast<char*>(launch.phases.pointer[i]) + (halved ? shift : 0);
   }
   if (__syncthreads_or(rendezvous.HasFailed())) return;
-  if (!WorkPhases<Element, kMax, Probe>(launch.phases, rendezvous, pointer)) return;
+  if (!WorkPhases<Element, kMax, kSums, Probe>(launch.phases, rendezvous, pointer)) return;
   LetNextBegin();
   rendezvous.Count();
 }
 
-// The kernel for a launch's type and number of sources. `Launch`: PhasesLaunch or ClientPhasesLaunch.
+// The kernel of sums for a launch's type and number of sources. `Launch`: PhasesLaunch or ClientPhasesLaunch.
 template <typename Probe, typename Launch = PhasesLaunch>
 struct PhaseKernels {
   using Kernel = void (*)(const Launch);
   template <typename Element, int kMax>
   static Kernel OfLaunch() {
     if constexpr (std::is_same_v<Launch, ClientPhasesLaunch>) {
-      return &RunClientPhases<Element, kMax, Probe>;
+      return &RunClientPhases<Element, kMax, true, Probe>;
     } else {
-      return &RunPhases<Element, kMax, Probe>;
+      return &RunPhases<Element, kMax, true, Probe>;
     }
   }
   template <typename Element>

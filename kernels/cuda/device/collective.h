@@ -35,9 +35,9 @@ inline constexpr int kMaxItems = 24;
 inline constexpr int kMaxPointers = 96;
 inline constexpr int kMaxPhaseWords = 80;
 
-// destinations[…][i] = scale * (sources[0][i] + sources[1][i] + …): in this order, fp32 accumulators, one
-// rounding. One source and scale 1 is a copy. Elements lie in runs of `inner`, `pitch` elements from run to
-// run of an operand.
+// destinations[…][i] = scale * (sources[0][i] + sources[1][i] + …), or another reduction: in this order, fp32
+// accumulators, one rounding. One source and scale 1 is a copy. Elements lie in runs of `inner`, `pitch`
+// elements from run to run of an operand.
 struct PhaseItem {
   int64_t count;  // elements
   int64_t inner;  // elements of a run; `count` when all lie in one
@@ -65,8 +65,9 @@ struct PhasesLaunch {
   int blocks;
   int word_stride;  // words from block to block
   int phases;
-  uint8_t type;  // DType
-  bool sums;     // some item has several sources or a scale
+  uint8_t type;       // DType
+  bool sums;          // some item has several sources or a scale
+  uint8_t reduce_op;  // ReduceOp of such items
   Phase phase[kMaxPhases];
   PhaseItem item[kMaxItems];
   void* pointer[kMaxPointers];

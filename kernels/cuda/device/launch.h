@@ -42,7 +42,8 @@ struct CopyLaunch {
 };
 Status LaunchCopy(const CopyLaunch& copy, CUstream_st* stream);
 
-// A fixed-order sum: see ReduceArgs. `contiguous`: every view is dense in the same order, and bias is absent.
+// A fixed-order sum, or another reduction: see ReduceArgs. `contiguous`: every view is dense in the same order,
+// and bias is absent.
 struct ReduceLaunch {
   int sources;
   int dims;
@@ -59,6 +60,7 @@ struct ReduceLaunch {
   Strides bias_stride;
   const float* result_scale;  // null: none
   float scale;
+  uint8_t reduce_op;  // ReduceOp
   bool contiguous;
   DeviceGuard guard;
 };

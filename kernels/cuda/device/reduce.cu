@@ -1,5 +1,5 @@
-// Fixed-order sums: fp32 accumulators, one rounding at the end. No contraction into fused multiply-adds: the
-// host backend computes the same bits.
+// Fixed-order sums and other reductions: fp32 accumulators, one rounding at the end. No contraction into fused
+// multiply-adds: the host backend computes the same bits.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include "kernels/cuda/device/elements.cuh"
 #include "kernels/cuda/device/launch_status.h"
 #include "kernels/cuda/device/sync.cuh"
+#include "kernels/reduction.h"
 
 namespace tandem::cuda {
 
@@ -64,8 +65,10 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// kSums: the reduction is a sum.
+template <bool kSums>
 __global__ void __launch_bounds__(kThreads)
-    SumStrided(const __grid_constant__ ReduceLaunch reduce, int64_t first) {
+    ReduceStrided(const __grid_constant__ ReduceLaunch reduce, int64_t first) {
   if (IsCancelled(reduce.guard)) return;
   int64_t step = int64_t{gridDim.x} * kThreads;
   for (int64_t i = first + int64_t{blockIdx.x} * kThreads + threadIdx.x; i < reduce.count; i += step) {
@@ -78,7 +81,9 @@ __global__ void __launch_bounds__(kThreads)
       int64_t offset[1];
       Offsets<1>(i, reduce.dims, reduce.extent, strides, offset);
       float value = LoadElement(reduce.source[s], reduce.source_type[s], offset[0]);
-      sum = s == 0 ? value : __fadd_rn(sum, value);
+      const float both =
+          kSums ? __fadd_rn(sum, value) : Combine(static_cast<ReduceOp>(reduce.reduce_op), sum, value);
+      sum = s == 0 ? value : both;
     }
     float bias = reduce.bias != nullptr ? LoadElement(reduce.bias, reduce.bias_type, at[1]) : 0.0f;
     StoreElement(reduce.destination, reduce.type, at[0], Finish(reduce, sum, bias));
@@ -87,21 +92,22 @@ __global__ void __launch_bounds__(kThreads)
 
 // Integers wrap, as in NCCL.
 template <typename Integer>
-__global__ void __launch_bounds__(kThreads) SumIntegers(const __grid_constant__ ReduceLaunch reduce) {
+__global__ void __launch_bounds__(kThreads) ReduceIntegers(const __grid_constant__ ReduceLaunch reduce) {
   if (IsCancelled(reduce.guard)) return;
   int64_t step = int64_t{gridDim.x} * kThreads;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < reduce.count; i += step) {
     const Strides* const outer[1] = {&reduce.destination_stride};
     int64_t at[1];
     Offsets<1>(i, reduce.dims, reduce.extent, outer, at);
-    Integer sum = 0;
+    Integer result = 0;
     for (int s = 0; s < reduce.sources; ++s) {
       const Strides* const strides[1] = {&reduce.source_stride[s]};
       int64_t offset[1];
       Offsets<1>(i, reduce.dims, reduce.extent, strides, offset);
-      sum = static_cast<Integer>(sum + static_cast<const Integer*>(reduce.source[s])[offset[0]]);
+      const Integer value = static_cast<const Integer*>(reduce.source[s])[offset[0]];
+      result = s == 0 ? value : Combine(static_cast<ReduceOp>(reduce.reduce_op), result, value);
     }
-    static_cast<Integer*>(reduce.destination)[at[0]] = sum;
+    static_cast<Integer*>(reduce.destination)[at[0]] = result;
   }
 }
 
@@ -135,17 +141,21 @@ Status LaunchReduce(const ReduceLaunch& reduce, CUstream_st* stream) {
   auto type = static_cast<DType>(reduce.type);
   if (!IsFloating(type)) {
     switch (DTypeBytes(type)) {
-      case 1: SumIntegers<uint8_t><<<Blocks(reduce.count), kThreads, 0, stream>>>(reduce); break;
-      case 4: SumIntegers<uint32_t><<<Blocks(reduce.count), kThreads, 0, stream>>>(reduce); break;
-      default: SumIntegers<uint64_t><<<Blocks(reduce.count), kThreads, 0, stream>>>(reduce); break;
+      case 1: ReduceIntegers<uint8_t><<<Blocks(reduce.count), kThreads, 0, stream>>>(reduce); break;
+      case 4: ReduceIntegers<int32_t><<<Blocks(reduce.count), kThreads, 0, stream>>>(reduce); break;
+      default: ReduceIntegers<int64_t><<<Blocks(reduce.count), kThreads, 0, stream>>>(reduce); break;
     }
-    return LaunchStatus("SumIntegers");
+    return LaunchStatus("ReduceIntegers");
   }
   auto addresses = reinterpret_cast<uintptr_t>(reduce.destination);
   bool same_type = true;
   for (int s = 0; s < reduce.sources; ++s) {
     addresses |= reinterpret_cast<uintptr_t>(reduce.source[s]);
     same_type = same_type && reduce.source_type[s] == reduce.type;
+  }
+  if (static_cast<ReduceOp>(reduce.reduce_op) != ReduceOp::kSum) {
+    ReduceStrided<false><<<Blocks(reduce.count), kThreads, 0, stream>>>(reduce, 0);
+    return LaunchStatus("ReduceStrided");
   }
   int64_t first = 0;
   if (reduce.contiguous && same_type && addresses % 16 == 0 && reduce.sources <= kMaxVectorSources) {
@@ -158,8 +168,8 @@ Status LaunchReduce(const ReduceLaunch& reduce, CUstream_st* stream) {
     first = words * per_word;
     if (first == reduce.count) return Status::Ok();
   }
-  SumStrided<<<Blocks(reduce.count - first), kThreads, 0, stream>>>(reduce, first);
-  return LaunchStatus("SumStrided");
+  ReduceStrided<true><<<Blocks(reduce.count - first), kThreads, 0, stream>>>(reduce, first);
+  return LaunchStatus("ReduceStrided");
 }
 
 Status ReduceKernelsLoad() {
@@ -169,10 +179,14 @@ Status ReduceKernelsLoad() {
           LoadKernel("SumVectors", reinterpret_cast<const void*>(VectorKernel(type, sources))));
     }
   }
-  TANDEM_RETURN_IF_ERROR(LoadKernel("SumStrided", reinterpret_cast<const void*>(&SumStrided)));
-  TANDEM_RETURN_IF_ERROR(LoadKernel("SumIntegers", reinterpret_cast<const void*>(&SumIntegers<uint8_t>)));
-  TANDEM_RETURN_IF_ERROR(LoadKernel("SumIntegers", reinterpret_cast<const void*>(&SumIntegers<uint32_t>)));
-  return LoadKernel("SumIntegers", reinterpret_cast<const void*>(&SumIntegers<uint64_t>));
+  for (const void* kernel : {reinterpret_cast<const void*>(&ReduceStrided<true>),
+                             reinterpret_cast<const void*>(&ReduceStrided<false>),
+                             reinterpret_cast<const void*>(&ReduceIntegers<uint8_t>),
+                             reinterpret_cast<const void*>(&ReduceIntegers<int32_t>),
+                             reinterpret_cast<const void*>(&ReduceIntegers<int64_t>)}) {
+    TANDEM_RETURN_IF_ERROR(LoadKernel("a reduction", kernel));
+  }
+  return Status::Ok();
 }
 
 }  // namespace tandem::cuda

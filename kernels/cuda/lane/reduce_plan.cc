@@ -38,6 +38,7 @@ Status EnqueueReduce(const ReduceArgs& args, CUstream_st* stream) {
   }
   launch.result_scale = reinterpret_cast<const float*>(box.result_scale);
   launch.scale = box.scale;
+  launch.reduce_op = static_cast<uint8_t>(box.reduce_op);
   launch.contiguous = dense;
   launch.guard = DeviceGuardOf(args.guard);
   return LaunchReduce(launch, stream);

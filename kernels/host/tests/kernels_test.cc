@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "common/op_tables.h"
 #include "kernels/host/convert.h"
 #include "kernels/host/copy.h"
 #include "kernels/host/norm.h"
@@ -170,6 +171,76 @@ TEST(ReduceTest, FixedOrderOneRounding) {
       }
     }
   }
+}
+
+// Two elements reduced, in the widest type of their kind.
+template <typename Number>
+Number Reduced(ReduceOp op, Number a, Number b) {
+  switch (op) {
+    case ReduceOp::kMin: return std::isnan(double(a)) || std::isnan(double(b)) ? a + b : std::min(a, b);
+    case ReduceOp::kMax: return std::isnan(double(a)) || std::isnan(double(b)) ? a + b : std::max(a, b);
+    case ReduceOp::kProduct: return a * b;
+    default: break;
+  }
+  if constexpr (std::is_integral_v<Number>) {
+    if (op == ReduceOp::kBitAnd) return a & b;
+    if (op == ReduceOp::kBitOr) return a | b;
+    if (op == ReduceOp::kBitXor) return a ^ b;
+  }
+  return a + b;
+}
+
+template <typename Number>
+void CheckReductions(DType type, const std::vector<Number>& a, const std::vector<Number>& b) {
+  const auto count = static_cast<int64_t>(a.size() / 2);
+  for (const auto& [op, name] : kNamedValues<ReduceOp>) {
+    if (op == ReduceOp::kAvg || (IsFloating(type) && IsBitwise(op))) continue;
+    std::vector<Number> first = a, second = b, out(a.size() / 2);
+    ReduceArgs args;
+    args.reduce_op = op;
+    args.sources = {MakeView(first.data(), type, {count}, {2}), MakeView(second.data(), type, {count}, {2})};
+    args.dst = MakeView(out.data(), type, {count});
+    auto reduce = PrepareReduce(args);
+    ASSERT_TRUE(reduce.ok()) << reduce.status().ToString();
+    RunReduce(*reduce, kContext);
+    for (size_t i = 0; i < out.size(); ++i) {
+      using Wide = std::conditional_t<std::is_same_v<Number, int32_t>, int64_t, Number>;
+      const auto want = static_cast<Number>(Reduced<Wide>(op, a[2 * i], b[2 * i]));
+      const bool nans = std::isnan(double(want)) && std::isnan(double(out[i]));
+      EXPECT_TRUE(out[i] == want || nans) << name << " of " << +a[2 * i] << " and " << +b[2 * i];
+    }
+  }
+}
+
+TEST(ReduceTest, EveryReductionOfEveryKindOfType) {
+  const float nan = std::nanf("");
+  CheckReductions<float>(DType::kF32, {1.5f, 0, -2, 0, nan, 0, 3, 0, 1e30f, 0},
+                         {2, 0, -3, 0, 1, 0, nan, 0, 1e30f, 0});
+  CheckReductions<int32_t>(DType::kI32, {-5, 0, 7, 0, INT32_MIN, 0}, {3, 0, 9, 0, -1, 0});
+  CheckReductions<uint8_t>(DType::kU8, {200, 0, 15, 0}, {100, 0, 0xf0, 0});
+  std::mt19937_64 random(5);
+  std::vector<int64_t> a(2002), b(2002);
+  for (size_t i = 0; i < a.size(); ++i) {
+    a[i] = static_cast<int32_t>(random());
+    b[i] = static_cast<int32_t>(random());
+  }
+  CheckReductions<int64_t>(DType::kI64, a, b);
+}
+
+TEST(ReduceTest, OnlySumsHaveFactorsAndOnlyIntegersBits) {
+  float data[2] = {};
+  ReduceArgs args;
+  args.sources = {MakeView(data, DType::kF32, {1}), MakeView(data + 1, DType::kF32, {1})};
+  args.dst = MakeView(data, DType::kF32, {1});
+  args.reduce_op = ReduceOp::kBitOr;
+  EXPECT_EQ(PrepareReduce(args).status().code(), Code::kInvalidArgument);
+  args.reduce_op = ReduceOp::kMax;
+  EXPECT_TRUE(PrepareReduce(args).ok());
+  args.scale = 0.5f;
+  EXPECT_EQ(PrepareReduce(args).status().code(), Code::kInvalidArgument);
+  args.scale = 1;
+  args.reduce_op = ReduceOp::kAvg;
+  EXPECT_EQ(PrepareReduce(args).status().code(), Code::kInvalidArgument);
 }
 
 TEST(ReduceTest, WireTypeBiasAndResultScaleOnStridedRows) {

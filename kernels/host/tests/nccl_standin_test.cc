@@ -116,6 +116,12 @@ TEST_P(NcclStandinTest, AllReduce) {
   Run(NcclKind::kAllReduce, 0, ReduceOp::kAvg);
   for (size_t i = 0; i < count(); ++i)
     ASSERT_EQ(out[0][i], Sum(i) * (1.0f / static_cast<float>(world_size())));
+  Run(NcclKind::kAllReduce, 0, ReduceOp::kMax);
+  for (size_t i = 0; i < count(); ++i) {
+    float most = in[0][i];
+    for (const auto& values : in) most = std::max(most, values[i]);
+    ASSERT_EQ(out[0][i], most);
+  }
 }
 
 TEST_P(NcclStandinTest, Reduce) {

@@ -53,6 +53,12 @@ class ReduceOp(IntEnum):
 
     sum = 0
     avg = 1
+    min = 2
+    max = 3
+    product = 4
+    bit_and = 5
+    bit_or = 6
+    bit_xor = 7
 
 
 class WireType(IntEnum):

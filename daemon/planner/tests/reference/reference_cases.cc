@@ -1,5 +1,7 @@
 #include "daemon/planner/tests/reference/reference_cases.h"
 
+#include "common/op_tables.h"
+
 namespace tandem::plan {
 namespace {
 
@@ -89,11 +91,30 @@ class Cases {
         Add(std::string(DTypeName(dtype)) + (wire == WireType::kF32 ? " exact" : ""), r);
       }
     }
+    OtherReductions();
     OpRequest strided;
     strided.op = Op::kAllReduce;
     strided.operands = {MakeOperand(Role::kInput, DType::kF32, {5, 3}, false, Transposed({5, 3})),
                         MakeOperand(Role::kOutput, DType::kF32, {5, 3}, false, {4, 1})};
     Add("strided", strided);
+  }
+
+  void OtherReductions() {
+    for (const auto& [reduce_op, name] : kNamedValues<ReduceOp>) {
+      if (reduce_op == ReduceOp::kSum || reduce_op == ReduceOp::kAvg) continue;
+      for (DType dtype : {DType::kF32, DType::kBf16, DType::kI32, DType::kU8}) {
+        if (IsFloating(dtype) && IsBitwise(reduce_op)) continue;
+        OpRequest r;
+        r.reduce_op = reduce_op;
+        const Shape shard = {2, 3}, whole = {2 * world_, 3};
+        for (Op op : {Op::kAllReduce, Op::kReduceScatter, Op::kReduce}) {
+          r.op = op;
+          r.operands = {MakeOperand(Role::kInput, dtype, op == Op::kReduceScatter ? whole : shard),
+                        MakeOperand(Role::kOutput, dtype, shard)};
+          Add(std::string(name) + " " + std::string(DTypeName(dtype)), r);
+        }
+      }
+    }
   }
 
   void Exchanges() {

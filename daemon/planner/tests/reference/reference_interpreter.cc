@@ -6,6 +6,8 @@
 #include <string>
 #include <unordered_map>
 
+#include "daemon/planner/tests/reference/reference_ops.h"
+
 namespace tandem::plan {
 namespace {
 
@@ -339,8 +341,9 @@ class Interpreter {
   void Reduce(const ReduceStep& r, int launch) {
     const auto& dst = Elements(r.dst);
     for (size_t e = 0; e < dst.size(); ++e) {
-      float sum = 0;
-      for (const View& source : r.sources) sum += Load(source, launch, e);
+      float sum = Load(r.sources[0], launch, e);
+      for (size_t s = 1; s < r.sources.size(); ++s)
+        sum = Combined(r.reduce_op, sum, Load(r.sources[s], launch, e));
       sum *= r.scale;
       if (r.has_bias) sum += Load(r.bias, launch, e % static_cast<size_t>(r.dst.extent.back()));
       if (r.has_result_scale) sum *= Load(r.result_scale, launch, 0);
@@ -392,9 +395,9 @@ class Interpreter {
         const size_t count = Elements(n.out).size();
         const size_t first = n.kind == NcclKind::kReduceScatter ? index * count : 0;
         for (size_t e = 0; e < count; ++e) {
-          float sum = 0;
-          for (int rank = 0; rank < world_; ++rank)
-            sum += LoadAsFloat(input(rank).data(), n.in.dtype, first + e);
+          float sum = LoadAsFloat(input(0).data(), n.in.dtype, first + e);
+          for (int rank = 1; rank < world_; ++rank)
+            sum = Combined(n.reduce_op, sum, LoadAsFloat(input(rank).data(), n.in.dtype, first + e));
           if (n.reduce_op == ReduceOp::kAvg) sum /= static_cast<float>(world_);
           StoreFromFloat(out, n.out.dtype, e, sum);
         }

@@ -117,9 +117,10 @@ class Reference {
   }
 
   Values SumOf(int slot) const {
-    Values sum(inputs_[0][slot].size(), 0.0);
-    for (int rank = 0; rank < world_; ++rank) {
-      for (size_t i = 0; i < sum.size(); ++i) sum[i] += inputs_[rank][slot][i];
+    Values sum = inputs_[0][slot];
+    for (int rank = 1; rank < world_; ++rank) {
+      for (size_t i = 0; i < sum.size(); ++i)
+        sum[i] = Combined(Request().reduce_op, sum[i], inputs_[rank][slot][i]);
     }
     return Averaged(std::move(sum));
   }

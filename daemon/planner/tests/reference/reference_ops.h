@@ -4,7 +4,10 @@
 // verifies and interprets a request and compares.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,6 +26,25 @@ std::vector<double> LoadTensor(const OpRequest& request, int slot, int rank,
                                const std::vector<uint8_t>& bytes);
 void StoreTensor(const OpRequest& request, int slot, int rank, const std::vector<double>& values,
                  std::vector<uint8_t>& bytes);
+
+// Two ranks' values as one, in the type of `Number`. An average's is the sum. Bits are those of integers.
+template <typename Number>
+Number Combined(ReduceOp op, Number a, Number b) {
+  const auto of_bits = [&](auto f) {
+    return static_cast<Number>(f(static_cast<int64_t>(a), static_cast<int64_t>(b)));
+  };
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAvg: return a + b;
+    case ReduceOp::kMin: return std::isnan(a) || std::isnan(b) ? a + b : std::min(a, b);
+    case ReduceOp::kMax: return std::isnan(a) || std::isnan(b) ? a + b : std::max(a, b);
+    case ReduceOp::kProduct: return a * b;
+    case ReduceOp::kBitAnd: return of_bits(std::bit_and<>());
+    case ReduceOp::kBitOr: return of_bits(std::bit_or<>());
+    case ReduceOp::kBitXor: return of_bits(std::bit_xor<>());
+  }
+  return a;
+}
 
 // The outputs of `requests` (one per rank) for these inputs. Epilogues: a matmul that is not reduced over
 // ranks is (AB + bias) * result_scale, a reduced one (sum + bias) * result_scale, as MatmulStep and

@@ -34,7 +34,13 @@ def _given(ctx: Any, *grads: Any) -> Any:
     return grads[: len(ctx.needs_input_grad)]
 
 
+def _check_differentiable(reduce_op: str) -> None:
+    if reduce_op not in ("sum", "avg"):
+        raise RuntimeError(f"a reduction by {reduce_op!r} has no gradient; sums and averages have one")
+
+
 def _mean(grad: Tensor, reduce_op: str, group_name: str) -> Tensor:
+    _check_differentiable(reduce_op)
     return grad if reduce_op == "sum" else grad / group_size(group_name)
 
 
@@ -43,6 +49,7 @@ def _all_reduce_setup(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _all_reduce_backward(ctx: Any, grad: Tensor) -> Any:
+    _check_differentiable(ctx.reduce_op)
     return _ops.all_reduce(grad, ctx.reduce_op, ctx.group_name), None, None
 
 

@@ -16,10 +16,15 @@ def _wait(tensor: torch.Tensor) -> torch.Tensor:
     return _c10d.wait_tensor(tensor)  # type: ignore[no-any-return]
 
 
+def _without_average(reduce_op: str) -> str:
+    """Not every backend has an average."""
+    return "sum" if reduce_op == "avg" else reduce_op
+
+
 def all_reduce(tensor: torch.Tensor, reduce_op: str, group_name: str) -> torch.Tensor:
-    """Sum or average of all ranks' tensors."""
-    total = _wait(_c10d.all_reduce(tensor.contiguous(), "sum", group_name))  # not every backend has an average
-    return total if reduce_op == "sum" else total.div_(group_size(group_name))
+    """The sum of all ranks' tensors, or another reduction."""
+    total = _wait(_c10d.all_reduce(tensor.contiguous(), _without_average(reduce_op), group_name))
+    return total.div_(group_size(group_name)) if reduce_op == "avg" else total
 
 
 def all_gather(tensor: torch.Tensor, gather_dim: int, group_name: str) -> torch.Tensor:
@@ -30,11 +35,11 @@ def all_gather(tensor: torch.Tensor, gather_dim: int, group_name: str) -> torch.
 
 
 def reduce_scatter(tensor: torch.Tensor, reduce_op: str, scatter_dim: int, group_name: str) -> torch.Tensor:
-    """This rank's chunk of the sum or average."""
+    """This rank's chunk of the sum, or of another reduction."""
     world = group_size(group_name)
     chunks = tensor if scatter_dim == 0 else torch.cat(tensor.chunk(world, dim=scatter_dim))
-    part = _wait(_c10d.reduce_scatter_tensor(chunks.contiguous(), "sum", world, group_name))
-    return part if reduce_op == "sum" else part.div_(world)
+    part = _wait(_c10d.reduce_scatter_tensor(chunks.contiguous(), _without_average(reduce_op), world, group_name))
+    return part.div_(world) if reduce_op == "avg" else part
 
 
 def all_to_all(tensor: torch.Tensor, dim: int, group_name: str) -> torch.Tensor:

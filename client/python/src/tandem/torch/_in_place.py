@@ -12,7 +12,7 @@ from ._ops import broadcast_shape, no_result, refuse_gradients, register_kernel
 from ._prepared import Call, Slot
 from ._schemas import LIB
 from ._serving import run
-from ._shapes import check_reduce_op
+from ._shapes import REDUCTIONS, check_reduce_op
 
 Tensor = torch.Tensor
 
@@ -30,9 +30,9 @@ def _run_in_place(op: str, input: Tensor, group_name: str, options: dict[str, An
 
 
 def all_reduce_in_place(input: Tensor, reduce_op: str, group_name: str) -> Tensor:
-    """Sum or average of all ranks' tensors, in each of them."""
+    """The sum of all ranks' tensors, or another reduction, in each of them."""
     check_reduce_op(reduce_op, input)
-    options = {"reduce_op": reduce_op}
+    options = {"reduce_op": REDUCTIONS[reduce_op]}
     return _run_in_place("all_reduce", input, group_name, options, lambda: fallback.all_reduce(input, reduce_op, group_name))
 
 

@@ -15,10 +15,11 @@ from ._graphs import CONVERT, aten, c10d
 from ._prepared import DTYPES
 from ._private import EVEN, buckets_collectives, group_size
 from ._reports import GraphRecord
+from ._shapes import why_not_reduced
 from ._weights import weighs
 from ._writer import static, tensor
 
-__all__ = ["SMALL_BYTES", "Lone", "check_reduces", "check_sums"]
+__all__ = ["SMALL_BYTES", "Lone", "check_reduces", "check_sums", "check_sums_products"]
 
 _ops: Any = torch.ops.tandem
 # The most bytes of a collective that Tandem runs without a product; a gather counts the bytes of all ranks. Inductor hides larger
@@ -37,7 +38,13 @@ _CARRIERS = {1: torch.uint8, 4: torch.int32, 8: torch.int64}
 
 
 def check_reduces(source: Node, reduce_op: str) -> None:
-    """Raises Declined unless Tandem reduces so."""
+    """Raises Declined unless Tandem's collectives alone reduce so."""
+    if why_not_reduced(reduce_op, tensor(source).dtype):
+        raise Declined(f"it reduces {tensor(source).dtype} by {reduce_op}")
+
+
+def check_sums_products(source: Node, reduce_op: str) -> None:
+    """Raises Declined unless Tandem reduces so behind a product or before a norm."""
     if reduce_op not in ("sum", "avg"):
         raise Declined(f"it reduces by {reduce_op}")
     if reduce_op == "avg" and not tensor(source).dtype.is_floating_point:

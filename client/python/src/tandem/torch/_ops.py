@@ -12,7 +12,7 @@ from ._prepared import Call, Slot
 from ._private import below_autograd, group_size, plan_output
 from ._schemas import LIB
 from ._serving import of_the_pass, run
-from ._shapes import as_rows, check_product, check_reduce_op, dim_of, gathered, scattered
+from ._shapes import REDUCTIONS, as_rows, check_product, check_reduce_op, check_sum_op, dim_of, gathered, scattered
 
 Tensor = torch.Tensor
 _tandem: Any = torch.ops.tandem
@@ -69,7 +69,7 @@ def all_reduce(out: Tensor, input: Tensor, reduce_op: str, group_name: str) -> T
         out,
         group_name,
         (reduce_op,),
-        {"reduce_op": reduce_op},
+        {"reduce_op": REDUCTIONS[reduce_op]},
         lambda: fallback.all_reduce(input, reduce_op, group_name),
     )
 
@@ -98,7 +98,7 @@ def reduce_scatter(out: Tensor, input: Tensor, reduce_op: str, scatter_dim: int,
         out,
         group_name,
         (reduce_op, dim),
-        {"reduce_op": reduce_op, "dim": dim},
+        {"reduce_op": REDUCTIONS[reduce_op], "dim": dim},
         lambda: fallback.reduce_scatter(input, reduce_op, dim, group_name),
     )
 
@@ -130,7 +130,7 @@ def broadcast(out: Tensor, input: Tensor, root: int, group_name: str) -> Tensor:
 def matmul_reduce_scatter_shape(
     A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group_name: str, bias: Tensor | None = None
 ) -> list[int]:
-    check_reduce_op(reduce_op, A)
+    check_sum_op(reduce_op, A)
     dim = dim_of(scatter_dim, A, "scatter_dim")
     if B.dim() != 2:
         raise ValueError(f"B has {B.dim()} dimensions, not 2")
@@ -165,7 +165,7 @@ def matmul_reduce_scatter(
 
 
 def matmul_all_reduce_shape(A: Tensor, B: Tensor, reduce_op: str, group_name: str, bias: Tensor | None = None) -> list[int]:
-    check_reduce_op(reduce_op, A)
+    check_sum_op(reduce_op, A)
     check_product(A, B, A.shape[-1], bias)
     return [*A.shape[:-1], B.shape[1]]
 

@@ -14,7 +14,7 @@ from ._ops import refuse_gradients, register_op, run_collective, solid
 from ._prepared import Call, Slot
 from ._private import group_size
 from ._serving import run
-from ._shapes import check_product, check_reduce_op, gathered, scattered
+from ._shapes import REDUCTIONS, check_product, check_reduce_op, gathered, scattered
 
 Tensor = torch.Tensor
 _MOST_CHUNKS = 128
@@ -50,7 +50,7 @@ def low_contention_reduce_scatter(out: Tensor, input: Tensor, reduce_op: str, gr
         out,
         group_name,
         ("low contention", reduce_op),
-        {"dim": 0, "low_contention": True, "reduce_op": reduce_op},
+        {"dim": 0, "low_contention": True, "reduce_op": REDUCTIONS[reduce_op]},
         lambda: fallback.reduce_scatter(input, reduce_op, 0, group_name),
     )
 

@@ -27,7 +27,7 @@ from ._prepared import Call, Slot
 from ._private import below_autograd, group_size
 from ._schemas import LIB
 from ._serving import run
-from ._shapes import as_rows, check_product, check_reduce_op, dim_of, gathered, scattered
+from ._shapes import as_rows, check_product, check_sum_op, dim_of, gathered, scattered
 
 Tensor = torch.Tensor
 _tandem: Any = torch.ops.tandem
@@ -275,7 +275,7 @@ def _scatter_form(
     out_dtype: Any = None,
     use_fast_accum: bool = False,
 ) -> tuple[list[int], torch.dtype]:
-    check_reduce_op(reduce_op, A)
+    check_sum_op(reduce_op, A)
     return _scatter_shape(A, B, orig_scatter_dim, group_name, output_shape), dtype_of(out_dtype, A.dtype)
 
 
@@ -340,7 +340,7 @@ def _reduce_form(
     out_dtype: Any = None,
     use_fast_accum: bool = False,
 ) -> tuple[list[int], torch.dtype]:
-    check_reduce_op(reduce_op, A)
+    check_sum_op(reduce_op, A)
     check_product(A, B, A.shape[-1], bias)
     return [*A.shape[:-1], B.shape[1]], dtype_of(out_dtype, A.dtype)
 

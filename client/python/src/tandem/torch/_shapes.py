@@ -27,13 +27,43 @@ def scattered(shape: Sequence[int], dim: int, world: int) -> list[int]:
     return [extent // world if i == dim else extent for i, extent in enumerate(shape)]
 
 
+# torch's names of reductions, and Tandem's.
+REDUCTIONS = {
+    "sum": "sum",
+    "avg": "avg",
+    "min": "min",
+    "max": "max",
+    "product": "product",
+    "band": "bit_and",
+    "bor": "bit_or",
+    "bxor": "bit_xor",
+}
+_BITWISE = ("band", "bor", "bxor")
+
+
+def why_not_reduced(reduce_op: str, dtype: torch.dtype) -> str | None:
+    """Why a collective cannot reduce so; None where it can. As torch's own: averages of floating-point elements only."""
+    if reduce_op not in REDUCTIONS:
+        return f"reduce_op is one of {', '.join(REDUCTIONS)}, not {reduce_op!r}"
+    if reduce_op == "avg" and not dtype.is_floating_point:
+        return f"reduce_op 'avg' needs floating-point elements, not {dtype}"
+    if reduce_op in _BITWISE and dtype.is_floating_point:
+        return f"reduce_op {reduce_op!r} needs integers, not {dtype}"
+    return None
+
+
 def check_reduce_op(reduce_op: str, tensor: torch.Tensor) -> str:
-    """ "sum" or "avg", as torch's own averages of floating-point elements only."""
+    """The reduction of a collective, by torch's name."""
+    if why := why_not_reduced(reduce_op, tensor.dtype):
+        raise ValueError(why)
+    return reduce_op
+
+
+def check_sum_op(reduce_op: str, tensor: torch.Tensor) -> str:
+    """ "sum" or "avg": what ranks' products, and sums that a norm follows, become."""
     if reduce_op not in ("sum", "avg"):
         raise ValueError(f"reduce_op is 'sum' or 'avg', not {reduce_op!r}")
-    if reduce_op == "avg" and not tensor.dtype.is_floating_point:
-        raise ValueError(f"reduce_op 'avg' needs floating-point elements, not {tensor.dtype}")
-    return reduce_op
+    return check_reduce_op(reduce_op, tensor)
 
 
 def as_rows(tensor: torch.Tensor) -> torch.Tensor:
