@@ -44,7 +44,9 @@ SOURCES = (
 # Flags of other programs.
 FLAGS = {
     *("--now", "--nodes", "--gres", "--cflags", "--libs", "--since"),
+    "--model-path",
     "--tensor-parallel-size",
+    "--tp-size",
     *("--rm", "--group-add", "--namespace", "--create-namespace", "--set", "--unix-socket"),
 }
 CONSTANTS = {

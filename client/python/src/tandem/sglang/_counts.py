@@ -1,0 +1,23 @@
+"""What became of the collectives that SGLang has called on its tensor-parallel groups."""
+
+from __future__ import annotations
+
+from .. import _call_report
+from .._group_calls import GroupCalls, ReportRow
+
+__all__ = ["Report", "ReportRow", "count", "report"]
+
+
+class Report(_call_report.CallReport[ReportRow]):
+    """The counts since the process began. The calls of a CUDA graph's capture count; its replays make none. str() is a table."""
+
+    counted = "collectives of SGLang's tensor-parallel groups"
+
+
+_calls = GroupCalls(Report)
+count = _calls.count
+
+
+def report() -> Report:
+    """Which collectives of SGLang's tensor-parallel groups Tandem has run in this process, and why not the others."""
+    return _calls.report()

@@ -1,0 +1,130 @@
+"""Groups of SGLang whose tensor-parallel collectives run by Tandem. Each hook has SGLang's own method as its first argument."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..torch import _config, _groups
+from ..torch._plans import NoPlanYet
+from ..torch._private import process_groups
+from ..torch._serving import offer
+from ._counts import count
+
+__all__ = ["AROUND", "after_init"]
+
+Tensor = torch.Tensor
+_tandem: Any = torch.ops.tandem
+_log = logging.getLogger("tandem.sglang")
+# SGLang's groups of ranks with the parts of one layer, by the names that they begin with.
+_SERVED = ("tp", "attention_tp", "moe_tp", "shared_experts_tp")
+_NAME = "_tandem_group"  # a group's attribute: the name of its process group
+
+
+def _is_deterministic() -> bool:
+    """Whether SGLang is to give the same sums for any number of rows."""
+    envs: Any = importlib.import_module("sglang.srt.environ").envs
+    return bool(envs.SGLANG_ENABLE_DETERMINISTIC_INFERENCE.get())
+
+
+def after_init(result: None, group: Any, *given: Any, **named: Any) -> None:
+    """Attaches a new group's process group, with all its ranks."""
+    setattr(group, _NAME, "")
+    if group.unique_name.split(":")[0] not in _SERVED or group.world_size < 2:
+        return
+    if group.device_group not in process_groups() or dist.get_backend(group.device_group) not in ("nccl", "gloo", "tandem"):
+        reason = "its process group is none of NCCL or gloo"
+    elif _is_deterministic():
+        reason = "SGLANG_ENABLE_DETERMINISTIC_INFERENCE is set"
+    else:
+        # A server has ever new numbers of rows, in captures too.
+        most = _config.current().max_rows * group.world_size
+        reason = _groups.attach(group.device_group, families="collectives", max_rows=most).reason
+    level = logging.WARNING if reason and group.rank_in_group == 0 else logging.INFO
+    said = f"keeps SGLang's own collectives: {reason}" if reason else "runs by Tandem"
+    _log.log(level, "SGLang's group %s %s", group.unique_name, said)
+    if not reason:
+        setattr(group, _NAME, str(group.device_group.group_name))
+
+
+class _Thread(threading.local):
+    declined = False  # within a call that Tandem has declined: SGLang's own methods call one another
+
+
+_thread = _Thread()
+
+
+def _run(group: Any, op: str, ours: Callable[[str], Any], theirs: Callable[[], Any]) -> Any:
+    """`ours` gets the name of the process group. `theirs` runs where Tandem declines, and while torch traces: the ops of SGLang in
+    the compiled graph call these methods again."""
+    name = getattr(group, _NAME, "")
+    if not name or _thread.declined or torch.compiler.is_compiling():
+        return theirs()
+    try:
+        result, reason = offer("SGLang's own communicator", ours, name)
+    except NoPlanYet as none:
+        result, reason = None, str(none)
+    count(group.unique_name, op, reason)
+    if not reason:
+        return result
+    _thread.declined = True
+    try:
+        return theirs()
+    finally:
+        _thread.declined = False
+
+
+def _all_reduce(own: Callable[..., Any], group: Any, input_: Tensor, *how: Any, **named: Any) -> Any:
+    """The sum of all ranks' tensors, in a new one."""
+
+    def theirs() -> Any:
+        return own(group, input_, *how, **named)
+
+    return _run(group, "all_reduce", lambda name: _tandem.all_reduce(input_, "sum", name), theirs)
+
+
+def _all_reduce_in_place(own: Callable[..., Any], group: Any, input_: Tensor) -> Any:
+    return _run(group, "all_reduce", lambda name: _tandem.all_reduce_(input_, "sum", name), lambda: own(group, input_))
+
+
+def _all_gather_into(own: Callable[..., Any], group: Any, output: Tensor, input: Tensor) -> Any:
+    def ours(name: str) -> None:
+        _tandem.all_gather.out(input, 0, name, out=output)
+
+    return _run(group, "all_gather", ours, lambda: own(group, output, input))
+
+
+def _reduce_scatter_into(own: Callable[..., Any], group: Any, output: Tensor, input: Tensor) -> Any:
+    def ours(name: str) -> Tensor:
+        _tandem.reduce_scatter.out(input, "sum", 0, name, out=output)
+        return output
+
+    return _run(group, "reduce_scatter", ours, lambda: own(group, output, input))
+
+
+def _destroy(own: Callable[..., Any], group: Any) -> Any:
+    """Leaves the Tandem group, after SGLang has ended its own."""
+    name = getattr(group, _NAME, "")
+    setattr(group, _NAME, "")
+    try:
+        return own(group)
+    finally:
+        if name:
+            _groups.detach(name)
+
+
+# By the name of SGLang's method.
+AROUND: dict[str, Callable[..., Any]] = {
+    "all_reduce": _all_reduce,
+    "_all_reduce_out_place": _all_reduce,
+    "_all_reduce_in_place": _all_reduce_in_place,
+    "_all_gather_into_tensor": _all_gather_into,
+    "_reduce_scatter_tensor": _reduce_scatter_into,
+    "destroy": _destroy,
+}
