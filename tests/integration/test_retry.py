@@ -97,7 +97,7 @@ class Retry(TandemTest):
 
     def test_a_retry_that_restores_its_operands_is_right(self):
         self.ranks(IN_PLACE, [["in", 0], ["in", 0]])
-        longest = self.duration()
+        longest = min(self.duration() for _ in range(3))  # else most kills come too late on a busy machine
         cut_off = started = 0
         for _ in range(ROUNDS):
             self.restore()
@@ -133,7 +133,7 @@ class Retry(TandemTest):
 
     def test_a_restartable_plan_is_repeated_with_the_same_operands(self):
         self.ranks(APART, [["in", 0], ["out", 0]], restartable=True)
-        longest = self.duration()
+        longest = min(self.duration() for _ in range(3))  # else most kills come too late on a busy machine
         self.restore()
         for _ in range(10):
             outcomes = self.launch_and_kill(random.uniform(0, longest))
