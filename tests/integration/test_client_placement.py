@@ -337,7 +337,11 @@ class LateRanks(InClient):
             self.check_ended(client, "DEADLINE_EXCEEDED", "RANK_LATE", [3])
 
     def test_another_order_names_both_plans(self):
-        failure = self.launch_unlike(self.prepared(world=2))
+        # tandemd's verdict names them. A rank waits half a second for it, so a busy machine has three tries.
+        for name in ("first", "second", "third"):
+            failure = self.launch_unlike(self.prepared(world=2, name=name, group="tp"))
+            if "plan 'other'" in failure.message:
+                break
         self.assertIn("plan 'other'", failure.message)
 
     def test_a_launch_that_is_refused_ends_the_group_with_the_reason(self):
