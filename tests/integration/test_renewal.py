@@ -30,6 +30,8 @@ class RenewalTest(InClient):
         for client in others:
             client.call("sync", deadline_ms=50000)
             self.check_ended(client, "DEADLINE_EXCEEDED", "RANK_LATE", [late])
+        # A rank that has waited for the verdict for too long has ended before it.
+        wait_until(lambda: self.reason()[1] != "", 60, "tandemd shows no stall")
 
     def renew(self, clients, **arguments):
         everybody(clients, "renew", **arguments)
