@@ -143,7 +143,7 @@ class Captured(TandemTest):
         everybody(clients, "sync")
         clients[1].kill()
         wait_until(
-            lambda: any(e["kind"] in ("rank_lost", "group_broken") for e in clients[0].call("events")["events"]), 10
+            lambda: any(e["kind"] in ("rank_lost", "group_broken") for e in clients[0].call("events")["events"]), 60
         )
         clients[0].call("replay", graph="g")
         clients[0].call("sync", deadline_ms=50000)
@@ -154,7 +154,7 @@ class Captured(TandemTest):
         self.replay(clients)
         clients[1].kill()
         wait_until(
-            lambda: any(e["kind"] in ("rank_lost", "group_broken") for e in clients[0].call("events")["events"]), 10
+            lambda: any(e["kind"] in ("rank_lost", "group_broken") for e in clients[0].call("events")["events"]), 60
         )
         for _ in range(3):
             clients[0].call("replay", graph="g")

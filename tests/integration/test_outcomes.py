@@ -63,7 +63,7 @@ class Outcomes(TandemTest):
             self.assertEqual((reply["detail"]["ranks"], reply["detail"]["pid"]), ([1], pid), reply)
             # The outcome comes from the engine, the group's end from tandemd: either may be first.
             wait_until(
-                lambda: any(event["kind"] == "group_broken" for event in clients[0].call("events")["events"]), 10
+                lambda: any(event["kind"] == "group_broken" for event in clients[0].call("events")["events"]), 60
             )
             later = clients[0].call("launch", plan="ar", bindings=[["ar.in", 0], ["ar.out", 0]], check=False)
             self.assertEqual((later["detail"]["ranks"], later["detail"]["pid"]), ([1], pid), later)

@@ -375,7 +375,7 @@ class Refusals(RestartTest):
         everybody(clients, "sync", deadline_ms=50000)
         for client in clients:
             wait_until(
-                lambda client=client: any(e["kind"] == "daemon_lost" for e in client.call("events")["events"]), 20
+                lambda client=client: any(e["kind"] == "daemon_lost" for e in client.call("events")["events"]), 60
             )
             client.connect()
         self.join(clients)
