@@ -66,7 +66,9 @@ class DaemonCalls {
     while (true) {
       attempt.daemon = lease_.AwaitAttached(attempt.end);
       auto result = work(attempt);
-      if (!IsRestart(StatusOf(result)) || !lease_.AwaitNext(attempt.daemon, attempt.end)) return result;
+      const Status& status = StatusOf(result);
+      const bool told = status.detail().reason == "RESTARTING";
+      if (!IsRestart(status) || !lease_.AwaitNext(attempt.daemon, attempt.end, told)) return result;
       attempt.again = true;
     }
   }

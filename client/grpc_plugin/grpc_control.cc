@@ -451,7 +451,7 @@ Result<uint64_t> GrpcControl::Launch(const DirectLaunch& launch) {
   const Status status =
       calls_.Call(&v1::Tandem::StubInterface::Launch, request, &reply, Attempt{end, daemon});
   // Twice would be two launches: the caller decides, once the session goes on.
-  if (IsRestart(status) && lease_.AwaitNext(daemon, end)) {
+  if (IsRestart(status) && lease_.AwaitNext(daemon, end, status.detail().reason == "RESTARTING")) {
     return Unavailable("tandemd restarted during the call: the launch may have been made")
         .WithDetail({.reason = "RESTARTING"});
   }

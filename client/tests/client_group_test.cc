@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -34,12 +35,21 @@ class ClientGroupTest : public ::testing::Test {
 };
 
 TEST_F(ClientGroupTest, AFailureIsReportedOnceAndItsVerdictIsAwaited) {
-  EXPECT_FALSE(group->Judge(3, 7, late).has_value());
-  EXPECT_EQ(group->state(), ClientLaunchState::kAwaitingVerdict);
-  EXPECT_TRUE(Refused().ok()) << "launches end by the failure that is on the device";
-  EXPECT_FALSE(group->BeginRenewal()) << "the report goes before the renewal";
-  page.Abort(4, Unavailable("rank 2 has left"));  // launch 3 may end
-  EXPECT_FALSE(group->Judge(3, 7, late).has_value());
+  std::chrono::steady_clock::time_point begin;
+  bool is_awaited = false;
+  // Again where the system has stopped this thread for longer than a verdict is awaited.
+  do {
+    reports.clear();
+    SetUp();
+    begin = std::chrono::steady_clock::now();
+    EXPECT_FALSE(group->Judge(3, 7, late).has_value());
+    EXPECT_EQ(group->state(), ClientLaunchState::kAwaitingVerdict);
+    EXPECT_TRUE(Refused().ok()) << "launches end by the failure that is on the device";
+    EXPECT_FALSE(group->BeginRenewal()) << "the report goes before the renewal";
+    page.Abort(4, Unavailable("rank 2 has left"));  // launch 3 may end
+    is_awaited = !group->Judge(3, 7, late).has_value();
+  } while (std::chrono::steady_clock::now() - begin >= kVerdictWaitBudget);
+  EXPECT_TRUE(is_awaited);
   page.Abort(1, DeadlineExceeded("rank 2 had not arrived"));
   EXPECT_EQ(group->Judge(3, 7, late)->message(), "rank 2 had not arrived");
   EXPECT_EQ(group->Judge(4, 7, late)->message(), "rank 2 had not arrived");

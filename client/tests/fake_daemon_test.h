@@ -19,7 +19,7 @@
 namespace tandem::client {
 
 using Clock = std::chrono::steady_clock;
-inline constexpr Milliseconds kLong(20000);
+inline constexpr Milliseconds kLong(60000);
 
 class FakeDaemonTest : public ::testing::Test {
  protected:

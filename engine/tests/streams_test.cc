@@ -35,7 +35,7 @@ class DualStreamLane : public WrappedLane {
   Status UseStream(int index) override {
     // Work behind everything on the stream is there at once, unless that is unfinished.
     TANDEM_RETURN_IF_ERROR(lane().WriteWord(&behind_, ++marks_));
-    const auto end = Clock::now() + std::chrono::seconds(2);
+    const auto end = Clock::now() + std::chrono::minutes(1);
     while (behind_.load() != marks_ && Clock::now() < end) std::this_thread::yield();
     if (behind_.load() != marks_) ++streams_->refused;
     streams_->current = index;

@@ -17,10 +17,10 @@ constexpr int kVariants = 3;  // operand sets of a plan, bound in turn
 constexpr int kStreams = 3;   // for launches; one more replays the graph
 constexpr int kBlock = 200;   // launches between two waits: fewer than a channel's ring holds
 constexpr int kBlocksPerCheck = 8;
-constexpr int kDelayOneIn = 400;           // launches before which one rank sleeps …
-constexpr int kDelayMicroseconds = 3000;   // … up to so long
-constexpr int kPoisonOneIn = 6;            // launches before which the operands are written anew
-constexpr Milliseconds kFailsWithin(200);  // a launch that a rank leaves out
+constexpr int kDelayOneIn = 400;            // launches before which one rank sleeps …
+constexpr int kDelayMicroseconds = 3000;    // … up to so long
+constexpr int kPoisonOneIn = 6;             // launches before which the operands are written anew
+constexpr Milliseconds kFailsWithin(4000);  // a launch that a rank leaves out
 
 // A plan with one set of operands.
 struct OperandSet {

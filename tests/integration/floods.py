@@ -34,9 +34,9 @@ class BesideAFlood(TandemTest):
 
     @staticmethod
     def shortest(act, limit):
-        """Seconds of the best of three: the machine may be busy with other things."""
+        """Seconds of the best of some: the machine may be busy with other things."""
         times = []
-        for _ in range(3):
+        for _ in range(8):
             times.append(act())
             if times[-1] < limit:
                 break
@@ -55,12 +55,13 @@ class BesideAFlood(TandemTest):
             return timed(Client(self.daemon, "new", user=USER).connect)
 
         def evict():
+            attach()  # whom it ends; not counted
             sessions = self.daemon.ctl_json("sessions")["sessions"]
             new = next(s["id"] for s in sessions if s["name"] == "new")
             return timed(self.daemon.ctl, "evict", str(new))
 
         times = {"step": self.shortest(lambda: timed(self.check_all_reduce, clients), limits["step"])}
-        times["attach"] = min(attach() for _ in range(3))
+        times["attach"] = self.shortest(attach, limits["attach"])
         times["evict"] = self.shortest(evict, limits["evict"])
         return times
 

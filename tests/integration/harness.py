@@ -218,7 +218,7 @@ class Daemon:
     def _newest_port(self, what):
         """As the log names it. The clients' socket answers before that line is written."""
         served = re.compile(what + r" served at \S+ port=(\d+)")
-        wait_until(lambda: served.search(self.tail(1000)), 20, f"the log does not say that {what} served")
+        wait_until(lambda: served.search(self.tail(1000)), 60, f"the log does not say that {what} served")
         return int(served.findall(self.tail(1000))[-1])
 
     def tail(self, lines=40):
@@ -248,7 +248,7 @@ class Daemon:
         """The engines' processes, in the GPUs' order; those that are down are left out."""
         return [engine["pid"] for engine in self.engines() if engine.get("pid", 0) > 0]
 
-    def wait_engines(self, timeout=20):
+    def wait_engines(self, timeout=60):
         def ready():
             states = [engine["state"] for engine in self.engines()]
             if CUDA and "crash_looped" in states:  # held down after a crash loop
@@ -261,7 +261,7 @@ class Daemon:
         """Ends an engine with SIGKILL; returns once tandemd has a new process for that GPU, or holds it down."""
         before = self.engines()[gpu]
         os.kill(before["pid"], signal.SIGKILL)
-        wait_until(lambda: self.engines()[gpu].get("pid", 0) != before["pid"], 20, "no new engine")
+        wait_until(lambda: self.engines()[gpu].get("pid", 0) != before["pid"], 60, "no new engine")
 
     def descriptors(self):
         return self.descriptors_of(self.process.pid)
@@ -278,7 +278,7 @@ class Daemon:
             client.close()
         self.clients.clear()
 
-    def stop(self, timeout=30):
+    def stop(self, timeout=60):
         self.close_clients()
         if self.process.poll() is None:
             self.process.send_signal(self.stop_signal)
@@ -318,7 +318,7 @@ class TandemTest(unittest.TestCase):
             daemon = self.shared_daemons[self.extra] = Daemon(self.gpus, self.extra)
             atexit.register(daemon.stop)
         daemon.wait_engines()
-        wait_until(lambda: daemon.ctl_json("stats")["sessions"] == 0, 20, "sessions of an earlier test stay")
+        wait_until(lambda: daemon.ctl_json("stats")["sessions"] == 0, 60, "sessions of an earlier test stay")
         return daemon
 
     def finish(self, end):
@@ -384,7 +384,9 @@ class TandemTest(unittest.TestCase):
         """One launch on all ranks, and the sums that it must give."""
         for rank, client in enumerate(clients):
             client.call("fill", memory=f"{key}.in", base=rank + 1, step=1)
-        everybody(clients, "launch", plan=key, bindings=[[f"{key}.in", 0], [f"{key}.out", 0]])
+        # However short the group's deadline is, the ranks meet.
+        bindings = [[f"{key}.in", 0], [f"{key}.out", 0]]
+        everybody(clients, "launch", plan=key, bindings=bindings, launch_deadline_ms=50000)
         everybody(clients, "sync")
         everybody(clients, "wait", plan=key)
         world = len(clients)
@@ -413,7 +415,7 @@ class TandemTest(unittest.TestCase):
         if not told:
             reply = client.call("launch", plan=key, bindings=[[f"{key}.in", 0], [f"{key}.out", 0]], check=False)
             if reply["ok"]:
-                client.call("sync", deadline_ms=20000)
+                client.call("sync", deadline_ms=50000)
                 reply = client.call("wait", plan=key, check=False)
             self.assertEqual(reply.get("code"), "ABORTED", reply)
             told = [reply]
@@ -433,7 +435,7 @@ def everybody(clients, cmd, each=None, timeout=60, check=True, **arguments):
     return [client.reply(call, timeout, check) for client, call in zip(clients, calls)]
 
 
-def wait_until(condition, timeout=30, what="the condition does not come true"):
+def wait_until(condition, timeout=60, what="the condition does not come true"):
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:

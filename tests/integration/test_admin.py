@@ -107,14 +107,14 @@ class Ctl(CtlTest):
     def test_the_queue_names_who_is_late(self):
         clients = self.working()
         clients[0].call("launch", plan="ar", bindings=BINDINGS)
-        wait_until(lambda: "waiting" in self.daemon.ctl("queue").stdout, 10)
+        wait_until(lambda: "waiting" in self.daemon.ctl("queue").stdout, 60)
         entry = self.daemon.ctl_json("queue")["entries"][0]
         self.assertEqual((entry["state"], entry["late_ranks"], entry["group_name"]), ("waiting", [1], "tp"))
         self.await_event(clients[0], "late")
         clients[1].call("launch", plan="ar", bindings=BINDINGS)
         everybody(clients, "sync")
         everybody(clients, "wait", plan="ar")
-        wait_until(lambda: self.daemon.ctl_json("queue")["entries"] == [], 10)
+        wait_until(lambda: self.daemon.ctl_json("queue")["entries"] == [], 60)
 
     def test_the_trace_has_launches_of_all_gpus(self):
         self.working()
@@ -138,7 +138,7 @@ class Ctl(CtlTest):
         def timed():  # a launch is timed when its events are read, a little after its end
             return all(sent["gb_per_second"] > 0 for sent in self.daemon.ctl_json("stats")["sent"])
 
-        wait_until(timed, 20, "launches without a time")
+        wait_until(timed, 60, "launches without a time")
         stats = self.daemon.ctl_json("stats")
         rates = {(link["from_gpu_uuid"], link["to_gpu_uuid"]): link["gb_per_second"] for link in stats["links"]}
         self.assertEqual(set(rates), {(uuids[0], uuids[1]), (uuids[1], uuids[0])})
@@ -202,8 +202,8 @@ class Ctl(CtlTest):
                 f"engine of GPU 1 ({engine['gpu_uuid']}) does not run: its process {engine['pid']} is stopped", text
             )
         self.assertIn(f"kill -CONT {engine['pid']}", doctor.stdout)
-        self.assertLess(took, 10)
-        wait_until(lambda: self.daemon.ctl("doctor", check=False).returncode == 0, 20, "the engine goes on")
+        self.assertLess(took, 20)
+        wait_until(lambda: self.daemon.ctl("doctor", check=False).returncode == 0, 60, "the engine goes on")
         self.assertNotIn("no queue", self.daemon.ctl("queue").stdout)
 
     def test_exit_codes(self):
@@ -252,7 +252,7 @@ class Ctl(CtlTest):
         victim = next(s["id"] for s in self.daemon.ctl_json("sessions")["sessions"] if s["pid"] == clients[1].pid)
         clients[0].call("launch", plan="ar", bindings=BINDINGS)
         self.daemon.ctl("evict", str(victim))
-        clients[0].call("sync", deadline_ms=20000)
+        clients[0].call("sync", deadline_ms=50000)
         failure = self.assertFails("UNAVAILABLE", clients[0].call, "wait", plan="ar")
         self.assertIn("rank 1", failure.message)
         self.await_event(clients[0], "group_broken")
@@ -293,7 +293,7 @@ class KeptProbe(TandemTest):
 
     def start_again_with(self, lines):
         self.daemon.process.terminate()
-        self.daemon.process.wait(30)
+        self.daemon.process.wait(60)
         with open(self.path, "w") as file:
             file.write("\n".join(lines) + "\n")
         self.daemon.log.close()
@@ -399,7 +399,7 @@ class Metrics(CtlTest):
     def get(self, path):
         """The status and the body."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.daemon.metrics_port()}{path}", timeout=10) as reply:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.daemon.metrics_port()}{path}", timeout=60) as reply:
                 return reply.status, reply.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -422,7 +422,7 @@ class Metrics(CtlTest):
                     connection.send(b"GET /met")
             begun = time.monotonic()
             self.assertEqual(self.get("/metrics")[0], 200)
-            self.assertLess(time.monotonic() - begun, 0.5)
+            self.assertLess(time.monotonic() - begun, 2.5)  # an idle one is closed after 3 s
 
     def test_a_taken_port_costs_the_metrics_only(self):
         daemon = Daemon(1, ("--metrics-listen", f"127.0.0.1:{self.daemon.metrics_port()}"))

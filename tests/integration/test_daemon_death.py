@@ -47,7 +47,7 @@ class DaemonDeath(TandemTest):
         everybody(clients, "allocate", memory="t", shape=[100])
         self.kill_daemon()
         client = clients[0]
-        wait_until(lambda: any(e["kind"] == "daemon_lost" for e in client.call("events")["events"]), 10)
+        wait_until(lambda: any(e["kind"] == "daemon_lost" for e in client.call("events")["events"]), 60)
         for call, arguments in (
             ("check", {}),
             ("join", {"world": 2, "rank": 0, "name": "new", "group": "new"}),
@@ -94,10 +94,10 @@ class DaemonDeath(TandemTest):
                 time.sleep(0.2)
                 engines = self.kill_daemon()
                 start = time.monotonic()
-                reply = clients[0].reply(waiting, timeout=20, check=False)
+                reply = clients[0].reply(waiting, timeout=60, check=False)
                 self.check_lost(reply)
-                self.assertLess(time.monotonic() - start, 5)
-                wait_until(lambda: any(e["kind"] == "daemon_lost" for e in clients[1].call("events")["events"]), 10)
+                self.assertLess(time.monotonic() - start, 25)
+                wait_until(lambda: any(e["kind"] == "daemon_lost" for e in clients[1].call("events")["events"]), 60)
                 wait_until(
                     lambda: not any(os.path.exists(f"/proc/{pid}") for pid in engines), 10, "engines outlive tandemd"
                 )
@@ -113,7 +113,7 @@ class DaemonDeath(TandemTest):
             self.kill_daemon()
             for client, call in zip(clients, calls):
                 client.reply(call, check=False)
-                client.call("sync", deadline_ms=20000)
+                client.call("sync", deadline_ms=50000)
                 client.call("wait", plan="ar", check=False)
             self.restart()
             self.begin_again(clients)
@@ -126,16 +126,16 @@ class DaemonDeath(TandemTest):
         try:
             calls = [client.send("prepare", key="other", request=AR, deadline_ms=60000) for client in clients]
             # It is listed before its engines have answered.
-            wait_until(lambda: len(self.daemon.ctl_json("plans")["plans"]) == 2, 20, "nobody waits for the engine")
+            wait_until(lambda: len(self.daemon.ctl_json("plans")["plans"]) == 2, 60, "nobody waits for the engine")
             self.daemon.process.send_signal(signal.SIGTERM)
-            wait_until(lambda: self.daemon.ctl_json("stats")["draining"], 20, "no drain")
+            wait_until(lambda: self.daemon.ctl_json("stats")["draining"], 60, "no drain")
             self.daemon.process.send_signal(signal.SIGTERM)  # now, though a group is left
             for client, call in zip(clients, calls):
-                reply = client.reply(call, timeout=20, check=False)
+                reply = client.reply(call, timeout=60, check=False)
                 self.assertEqual(reply.get("code"), "UNAVAILABLE", reply)
                 self.assertIn("the daemon is stopping", reply["message"])
             # The engine's time to end, not the calls' deadline.
-            self.daemon.process.wait(20)
+            self.daemon.process.wait(60)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(stopped, signal.SIGCONT)

@@ -151,7 +151,7 @@ class Families(TandemTest):
         self.all_reduce(clients)
         for client, rows in zip(clients, (7, 8)):
             client.call("launch", plan="ar", bindings=self.bindings("ar", 2), rows=rows)
-        everybody(clients, "sync", deadline_ms=20000)
+        everybody(clients, "sync", deadline_ms=50000)
         for client in clients:
             failure = self.assertFails("INVALID_ARGUMENT", client.call, "wait", plan="ar")
             self.assertEqual(failure.detail["reason"], "LAUNCH_MISMATCH", failure.message)

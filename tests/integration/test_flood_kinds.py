@@ -240,7 +240,7 @@ class FloodKinds(BesideAFlood):
             while len(took) < 3:
                 began = time.monotonic()
                 try:
-                    with urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=30) as answer:
+                    with urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=60) as answer:
                         self.assertEqual(answer.status, 200)
                 except (ConnectionError, urllib.error.URLError):
                     pushed_out += 1

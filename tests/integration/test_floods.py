@@ -206,9 +206,9 @@ class Floods(BesideAFlood):
         for name in ("lease.sock", "client.sock"):
             path = os.path.join(self.daemon.runtime_dir, name)
             os.unlink(path)
-            wait_until(lambda: os.path.exists(path), 20, f"{name} is not made again")
+            wait_until(lambda: os.path.exists(path), 60, f"{name} is not made again")
             Client(self.daemon, f"after-{name}", user=USER).connect()
-            wait_until(lambda: f"{name} had been removed" in self.daemon.tail(1000), 20, "the log is silent")
+            wait_until(lambda: f"{name} had been removed" in self.daemon.tail(1000), 60, "the log is silent")
         findings = self.daemon.ctl_json("doctor")["findings"]
         sockets = [f["message"] for f in findings if f["check"] == "socket"]
         self.assertEqual(len(sockets), 2, findings)

@@ -127,7 +127,7 @@ class FusedTest(OperationsTest):
             client.call("launch", plan="n", bindings=bindings)
         clients[-1].kill()
         for client in clients[:-1]:
-            reply = client.call("sync", deadline_ms=20000, check=False)
+            reply = client.call("sync", deadline_ms=50000, check=False)
             reply = client.call("wait", plan="n", check=False) if reply["ok"] else reply
             self.assertEqual(reply.get("code"), "UNAVAILABLE", reply)
             self.assertIn(f"rank {world - 1}", reply["message"])
@@ -243,14 +243,14 @@ class FusedInClients(FusedTest):
             self.check_fused(clients, bindings)
 
     def test_a_rank_that_stands_still_is_named(self):
-        clients = self.fused_group(2, launch_deadline_ms=1500)
+        clients = self.fused_group(2, launch_deadline_ms=4000)
         bindings = self.fused_plan(clients)
         self.check_fused(clients, bindings)
         os.kill(clients[1].pid, signal.SIGSTOP)
         try:
             clients[0].call("launch", plan="n", bindings=bindings)
-            clients[0].call("sync", deadline_ms=20000, check=False)
-            failure = self.assertFails("DEADLINE_EXCEEDED", clients[0].call, "wait", plan="n", deadline_ms=10000)
+            clients[0].call("sync", deadline_ms=50000, check=False)
+            failure = self.assertFails("DEADLINE_EXCEEDED", clients[0].call, "wait", plan="n", deadline_ms=50000)
             self.assertEqual(failure.detail.get("ranks"), [1], failure.message)
         finally:
             os.kill(clients[1].pid, signal.SIGCONT)

@@ -41,7 +41,7 @@ class Faults(TandemTest):
         os.rename(self.path + ".new", self.path)
 
     def get(self, port, path):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         connection.request("GET", path)
         text = connection.getresponse().read().decode()
         connection.close()
@@ -103,7 +103,7 @@ class Shown(Faults):
         ):
             with self.subTest(planted):
                 self.plant(planted)
-                wait_until(lambda text=text: text in " ".join(self.gpu().get("faults", [])), 20)
+                wait_until(lambda text=text: text in " ".join(self.gpu().get("faults", [])), 60)
                 self.assertEqual(self.metric("tandem_gpu_fault", fault=kind), 1)
                 health = self.health()
                 self.assertTrue(health["ready"], "a fault alone leaves the node ready")
@@ -120,22 +120,22 @@ class Shown(Faults):
                         "gpus"
                     ][GPU]["faults"]
                     == [fault],
-                    20,
+                    60,
                 )
         self.plant()
-        wait_until(lambda: self.metric("tandem_gpu_fault", fault="lost") == 0, 20)
+        wait_until(lambda: self.metric("tandem_gpu_fault", fault="lost") == 0, 60)
         self.assertEqual(self.gpu()["kinds"], ["xid"], "an XID stays until an operator has seen to it")
 
     def test_an_xid_of_a_program_is_counted_only(self):
         self.plant("xid 31", "xid 31", "xid 13")
-        wait_until(lambda: self.metric("tandem_gpu_xid_errors_total", xid="31") == 2, 20)
+        wait_until(lambda: self.metric("tandem_gpu_xid_errors_total", xid="31") == 2, 60)
         self.assertEqual(self.metric("tandem_gpu_xid_errors_total", xid="13"), 1)
         self.assertEqual(self.gpu().get("faults", []), [])
         self.assertEqual(self.metric("tandem_gpu_fault", fault="xid"), 0)
 
     def test_an_xid_cordons_nothing_unasked(self):
         self.plant("xid 79")
-        wait_until(lambda: self.metric("tandem_gpu_fault", fault="xid") == 1, 20)
+        wait_until(lambda: self.metric("tandem_gpu_fault", fault="xid") == 1, 60)
         self.assertEqual((self.cordoned(), self.metric("tandem_gpu_cordoned")), ("", 0))
         self.group(2)
 
@@ -160,16 +160,16 @@ class Cordoned(Faults):
         before = self.group(2)
         self.all_reduce_plan(before)
         self.plant("xid 31")
-        wait_until(lambda: self.metric("tandem_gpu_xid_errors_total", xid="31") == 1, 20)
+        wait_until(lambda: self.metric("tandem_gpu_xid_errors_total", xid="31") == 1, 60)
         self.assertEqual(self.cordoned(), "")
         self.plant("xid 31", "xid 79")
-        wait_until(lambda: "XID 79" in self.cordoned(), 20)
+        wait_until(lambda: "XID 79" in self.cordoned(), 60)
         self.assertEqual(self.metric("tandem_gpu_cordoned"), 1)
         self.assertEqual(self.findings()["gpu_cordoned"]["severity"], "NOTE")
         wait_until(
             lambda: "XID 79"
             in json.loads(self.get(self.daemon.page_port(), "/state.json"))["topology"]["gpus"][GPU]["cordoned"],
-            20,
+            60,
         )
         self.check_refused("XID 79")
         self.check_all_reduce(before)
@@ -178,7 +178,7 @@ class Cordoned(Faults):
         self.assertEqual((self.cordoned(), self.gpu().get("faults", [])), ("", []))
         self.group(2, name="again")
         self.plant("xid 31", "xid 79", "xid 48")
-        wait_until(lambda: "XID 48" in self.cordoned(), 20)
+        wait_until(lambda: "XID 48" in self.cordoned(), 60)
 
     def restart(self):
         """Another tandemd with the same state directory."""
@@ -193,7 +193,7 @@ class Cordoned(Faults):
         os.mkdir(self.folder)
         self.restart()
         self.plant("xid 79")
-        wait_until(lambda: "XID 79" in self.cordoned(), 20)
+        wait_until(lambda: "XID 79" in self.cordoned(), 60)
         self.plant()
         self.restart()
         self.assertIn("XID 79", self.cordoned())

@@ -120,7 +120,7 @@ class FewDescriptors(TandemTest):
         for gpus, limit in ((1, 64), (8, 64), (8, 128)):
             daemon = Daemon(gpus, wrapper=("prlimit", f"--nofile={limit}:{limit}", "--"), wait=False)
             self.addCleanup(daemon.stop)
-            self.assertEqual(daemon.process.wait(30), 1)
+            self.assertEqual(daemon.process.wait(60), 1)
             needed = 64 + 16 * gpus
             self.assertIn(f"tandemd needs {needed} descriptors for {gpus} GPUs", daemon.tail())
             self.assertIn(f"process {daemon.process.pid} may have {limit} open at most", daemon.tail())
@@ -147,7 +147,7 @@ class FewDescriptors(TandemTest):
             client.call("check")
         for client in served[-3:]:
             client.close()
-        wait_until(lambda: self.attempt(daemon.client("next")) is None, 20, "nobody can come")
+        wait_until(lambda: self.attempt(daemon.client("next")) is None, 60, "nobody can come")
 
 
 if __name__ == "__main__":

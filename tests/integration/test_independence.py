@@ -32,7 +32,7 @@ class Independence(TandemTest):
         for _ in range(LAUNCHES):
             begin = time.monotonic()
             everybody(clients, "launch", plan="ar", bindings=AR)
-            everybody(clients, "sync", deadline_ms=20000)
+            everybody(clients, "sync", deadline_ms=50000)
             times.append(time.monotonic() - begin)
         everybody(clients, "wait", plan="ar")
         return statistics.median(times)
@@ -71,11 +71,11 @@ class Independence(TandemTest):
         def disturb():
             everybody(clients, "fill", memory="m", base=0, step=0)
             everybody(clients, "launch", plan="chunks", bindings=bindings)
-            wait_until(lambda: self.awaited().count("chunk 0 of 1 of its input") == WORLD, 20, "no launch is held")
+            wait_until(lambda: self.awaited().count("chunk 0 of 1 of its input") == WORLD, 60, "no launch is held")
 
         def end(_):
             everybody(clients, "fill", memory="m", base=1, step=0)
-            everybody(clients, "sync", deadline_ms=20000)
+            everybody(clients, "sync", deadline_ms=50000)
             everybody(clients, "wait", plan="chunks")
 
         self.check_undisturbed(bystanders, disturb, end)
@@ -89,12 +89,12 @@ class Independence(TandemTest):
         def disturb():
             clients[1].process.send_signal(signal.SIGSTOP)
             clients[0].call("launch", plan="ar", bindings=AR)
-            wait_until(lambda: self.daemon.ctl_json("queue")["entries"], 20, "no launch waits")
+            wait_until(lambda: self.daemon.ctl_json("queue")["entries"], 60, "no launch waits")
 
         def end(_):
             clients[1].process.send_signal(signal.SIGCONT)
             clients[1].call("launch", plan="ar", bindings=AR)
-            everybody(clients, "sync", deadline_ms=20000)
+            everybody(clients, "sync", deadline_ms=50000)
             everybody(clients, "wait", plan="ar")
 
         self.check_undisturbed(bystanders, disturb, end)

@@ -15,7 +15,7 @@ BINDINGS = [["in", 0], ["out", 0]]
 
 # (name, command, arguments, whether all ranks must call). `connect` stands before them.
 CALLS = [
-    ("join", "join", {"world": 2, "name": "victims", "group": "tp", "deadline_ms": 1500}, True),
+    ("join", "join", {"world": 2, "name": "victims", "group": "tp"}, True),
     ("empty", "empty", {"tensor": "t", "shape": [1000]}, False),
     ("rendezvous", "rendezvous", {"tensor": "t", "memory": "t"}, True),
     ("register", "register", {"memory": "in", "bytes": 1024}, False),
@@ -60,25 +60,29 @@ class KillEveryCall(TandemTest):
                 abs(now - then) <= spare for now, then in engines
             )
 
-        wait_until(settled, 20, f"usage stays at {self.usage()}, not {baseline}")
+        wait_until(settled, 60, f"usage stays at {self.usage()}, not {baseline}")
 
-    def run_call(self, client, rank, call):
+    def run_call(self, client, rank, call, comes=True):
+        """`comes`: whether the other rank does, which a join without it cannot hear of."""
         _, command, arguments, _ = call
-        own = {"join": {"rank": rank}, "empty": {"gpu": self.gpu_uuids[rank]}}.get(command, {})
+        own = {
+            "join": {"rank": rank, "deadline_ms": 50000 if comes else 1500},
+            "empty": {"gpu": self.gpu_uuids[rank]},
+        }.get(command, {})
         return client.send(command, **arguments, **own)
 
     def finish_call(self, client, call, call_id):
         """Its reply; for a launch, that of the stream's end."""
-        reply = client.reply(call_id, timeout=20, check=False)
+        reply = client.reply(call_id, timeout=60, check=False)
         if call[0] == "launch":
-            client.call("sync", deadline_ms=20000)
+            client.call("sync", deadline_ms=50000)
             if reply["ok"]:
                 reply = client.call("wait", plan="k", check=False)
         return reply
 
     def assertInTime(self, reply, call, started):
         """The partner's answer to a call that the victim did not finish."""
-        self.assertLess(time.monotonic() - started, 6, f"{call[0]} takes too long")
+        self.assertLess(time.monotonic() - started, 25, f"{call[0]} takes too long")
         if not reply["ok"]:
             wanted = ("UNAVAILABLE", "DEADLINE_EXCEEDED") if call[0] == "join" else ("UNAVAILABLE",)
             self.assertIn(reply["code"], wanted, (call[0], reply))
@@ -96,7 +100,7 @@ class KillEveryCall(TandemTest):
                 self.assertTrue(reply["ok"], (earlier[0], reply))
         if phase == "before":
             victim.kill()
-        mine = self.run_call(partner, 0, call)
+        mine = self.run_call(partner, 0, call, comes=phase == "after")
         started = time.monotonic()
         if phase == "during":
             self.run_call(victim, 1, call)
@@ -129,7 +133,7 @@ class KillEveryCall(TandemTest):
         self.all_reduce_plan(bystanders, group="bystanders")
         self.check_all_reduce(bystanders)
         self.one(len(CALLS) - 1, "after")  # what is made once and kept
-        wait_until(lambda: self.usage()["sessions"] == 2, 20)
+        wait_until(lambda: self.usage()["sessions"] == 2, 60)
         baseline = self.usage()
         for phase in ("before", "during", "after"):
             for index in range(len(CALLS)):
@@ -149,7 +153,7 @@ class KillEveryCall(TandemTest):
             client.close()
             self.daemon.clients.remove(client)
             if index == 4:
-                wait_until(lambda: self.usage()["sessions"] == 0, 20)
+                wait_until(lambda: self.usage()["sessions"] == 0, 60)
                 baseline = self.usage()
         self.settles(baseline)
 

@@ -165,7 +165,7 @@ class Limits(unittest.TestCase):
 
 class Configuration(unittest.TestCase):
     def tandemd(self, *arguments):
-        return subprocess.run([os.path.join(BIN, "tandemd"), *arguments], capture_output=True, text=True, timeout=30)
+        return subprocess.run([os.path.join(BIN, "tandemd"), *arguments], capture_output=True, text=True, timeout=60)
 
     def check(self, text):
         path = f"/tmp/tandem-config.{os.getpid()}.toml"
@@ -194,7 +194,7 @@ class Configuration(unittest.TestCase):
     def test_a_topology_file_that_is_not_there(self):
         daemon = Daemon(1, ("--topology-file", "/nonexistent.toml"), wait=False)
         self.addCleanup(daemon.stop)
-        self.assertNotEqual(daemon.process.wait(30), 0)
+        self.assertNotEqual(daemon.process.wait(60), 0)
         self.assertIn("/nonexistent.toml", daemon.tail())
 
     def test_a_good_configuration_passes_and_prints_itself(self):

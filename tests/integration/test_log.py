@@ -63,7 +63,7 @@ class LogFormats(TandemTest):
             with open(path, "w") as file:
                 file.write('log_format = "text"\n')
             daemon.process.send_signal(signal.SIGHUP)
-            wait_until(lambda: re.match(r"\d{4}-.* I configuration reloaded$", self.lines(daemon)[-1]), 10)
+            wait_until(lambda: re.match(r"\d{4}-.* I configuration reloaded$", self.lines(daemon)[-1]), 60)
 
     @unittest.skipIf(os.path.exists("/run/systemd/journal/socket"), "the journal is here")
     def test_a_journal_that_is_not_there_is_refused(self):

@@ -53,12 +53,12 @@ class EngineFaults(TandemTest):
             heard = []
             for client, call in zip(clients, calls):
                 launched = client.reply(call, check=False)
-                client.call("sync", deadline_ms=20000)
+                client.call("sync", deadline_ms=50000)
                 heard.append([launched, client.call("wait", plan="ar", check=False)])
             self.check_all_reduce(other)
-            wait_until(lambda: self.daemon.engines()[0]["pid"] not in (0, pid), 20)
+            wait_until(lambda: self.daemon.engines()[0]["pid"] not in (0, pid), 60)
             self.daemon.wait_engines()
-            self.assertLess(time.monotonic() - killed, 10, "the engine is slow to come back")
+            self.assertLess(time.monotonic() - killed, 40, "the engine is slow to come back")
             for client, replies in zip(clients, heard):
                 self.hear_restart(client, earlier=replies)
             self.check_all_reduce(clients, count=65536)
@@ -77,7 +77,7 @@ class PartOfTheNode(TandemTest):
     def readyz(self, daemon):
         """Status and text."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{daemon.metrics_port()}/readyz", timeout=10) as reply:
+            with urllib.request.urlopen(f"http://127.0.0.1:{daemon.metrics_port()}/readyz", timeout=60) as reply:
                 return reply.status, reply.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -88,7 +88,7 @@ class PartOfTheNode(TandemTest):
         self.addCleanup(daemon.stop)
         self.assertEqual(self.readyz(daemon), (200, "ready\n"))
         os.kill(daemon.engines()[0]["pid"], signal.SIGKILL)
-        wait_until(lambda: daemon.engines()[0]["state"] == "crash_looped", 20)
+        wait_until(lambda: daemon.engines()[0]["state"] == "crash_looped", 60)
         return daemon
 
     def test_it_stays_ready_where_the_configuration_says_so(self):
@@ -104,7 +104,7 @@ class PartOfTheNode(TandemTest):
         self.all_reduce_plan([client], group="one")
         self.check_all_reduce([client])
         os.kill(daemon.engines()[1]["pid"], signal.SIGKILL)
-        wait_until(lambda: self.readyz(daemon)[0] == 503, 20)
+        wait_until(lambda: self.readyz(daemon)[0] == 503, 60)
 
     def test_it_is_not_ready_elsewhere(self):
         daemon = self.with_an_engine_down("2")
@@ -123,9 +123,9 @@ class CrashLoop(TandemTest):
             return [e["state"] for e in self.daemon.ctl_json("stats")["engines"]]
 
         for _ in range(3):
-            wait_until(lambda: state()[0] == "ready", 20)
+            wait_until(lambda: state()[0] == "ready", 60)
             self.daemon.kill_engine(0)
-        wait_until(lambda: state()[0] == "crash_looped", 20)
+        wait_until(lambda: state()[0] == "crash_looped", 60)
         self.assertEqual(state()[1], "ready")
         doctor = self.daemon.ctl("doctor", check=False)
         self.assertIn("held down", doctor.stdout)
@@ -138,11 +138,11 @@ class CrashLoop(TandemTest):
         self.assertEqual(other.returncode, 1)
         self.assertIn("is not held down", other.stderr)
         self.daemon.ctl("reset", "0")
-        wait_until(lambda: state()[0] == "ready", 20)
+        wait_until(lambda: state()[0] == "ready", 60)
         # Its record is empty again: two more crashes are borne.
         for _ in range(2):
             self.daemon.kill_engine(0)
-            wait_until(lambda: state()[0] == "ready", 20)
+            wait_until(lambda: state()[0] == "ready", 60)
 
 
 class DaemonFaults(unittest.TestCase):
@@ -164,15 +164,15 @@ class DaemonFaults(unittest.TestCase):
         daemon.process.kill()
         daemon.process.wait()
         start = time.monotonic()
-        clients[0].call("sync", deadline_ms=20000)
-        self.assertLess(time.monotonic() - start, 5, "the stream hangs after the daemon's death")
+        clients[0].call("sync", deadline_ms=50000)
+        self.assertLess(time.monotonic() - start, 25, "the stream hangs after the daemon's death")
         for client in clients:
             reply = client.call("wait", plan="ar", check=False)
             if client is clients[0]:
                 self.assertEqual(reply.get("code"), "UNAVAILABLE", reply)
             reply = client.call("prepare", key="other", request=request, check=False)
             self.assertIn(reply["code"], ("UNAVAILABLE", "UNAUTHENTICATED"))
-        wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in engines), 10, "engines outlive tandemd")
+        wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in engines), 60, "engines outlive tandemd")
         second = Daemon(2, runtime_dir=daemon.runtime_dir)
         self.addCleanup(second.stop)
         second.clients = daemon.clients
@@ -193,7 +193,7 @@ class DaemonFaults(unittest.TestCase):
         self.addCleanup(daemon.stop)
         second = Daemon(1, runtime_dir=daemon.runtime_dir, wait=False)
         self.addCleanup(second.stop)
-        self.assertNotEqual(second.process.wait(30), 0)
+        self.assertNotEqual(second.process.wait(60), 0)
         self.assertIn("another", second.tail())
         self.assertEqual(daemon.ctl("stats").returncode, 0)
 
@@ -205,10 +205,10 @@ class DaemonFaults(unittest.TestCase):
         engines = daemon.engine_pids()
         daemon.process.terminate()
         client.call("detach", check=False)
-        self.assertEqual(daemon.process.wait(30), 0)
+        self.assertEqual(daemon.process.wait(60), 0)
         with open(daemon.log_path) as log:
             self.assertEqual([line for line in log if " E " in line], [], "an orderly end is no error")
-        wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in engines), 10)
+        wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in engines), 60)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from test_client_placement import AR, InClient
 from test_restart import RestartTest
 
 MOST_RANKS = 4
-DEADLINE_MS = 1500
+DEADLINE_MS = 4000  # ranks that launch together come within it on a busy machine
 
 
 class RenewalTest(InClient):
@@ -28,8 +28,10 @@ class RenewalTest(InClient):
         for client in others:
             client.call("launch", plan="ar", bindings=AR)
         for client in others:
-            client.call("sync", deadline_ms=20000)
+            client.call("sync", deadline_ms=50000)
             self.check_ended(client, "DEADLINE_EXCEEDED", "RANK_LATE", [late])
+        # A rank that has waited for the verdict for too long has ended before it.
+        wait_until(lambda: self.reason()[1] != "", 60, "tandemd shows no stall")
 
     def renew(self, clients, **arguments):
         everybody(clients, "renew", **arguments)
@@ -80,7 +82,7 @@ class Renewal(RenewalTest):
         for client in clients[:2]:
             client.call("replay", graph="g", times=3)  # of which rank 2 knows nothing
         for client in clients[:2]:
-            client.call("sync", deadline_ms=20000)
+            client.call("sync", deadline_ms=50000)
         self.renew(clients)
         # Nobody has asked how the replays ended: that is forgotten.
         everybody(clients, "wait", plan="ar")
@@ -94,7 +96,7 @@ class Renewal(RenewalTest):
             clients[0].call("launch", plan="ar", bindings=AR, times=launches)
             clients[2].call("launch", plan="ar", bindings=AR)
             for client in (clients[0], clients[2]):
-                client.call("sync", deadline_ms=20000)
+                client.call("sync", deadline_ms=50000)
             self.renew(clients)
             for _ in range(3):
                 self.check_all_reduce(clients)
@@ -112,7 +114,7 @@ class Renewal(RenewalTest):
             (group,) = self.daemon.ctl_json("groups")["groups"]
             return int(group["client_launches"])
 
-        wait_until(lambda: counted() == 9, 10, "launches are not counted as they were made")
+        wait_until(lambda: counted() == 9, 60, "launches are not counted as they were made")
 
     def test_a_rank_that_does_not_come_is_named(self):
         clients = self.stalled()
@@ -128,7 +130,7 @@ class Renewal(RenewalTest):
 
     def test_a_rank_killed_meanwhile_ends_the_group(self):
         clients = self.stalled()
-        calls = [client.send("renew", deadline_ms=20000) for client in clients[:2]]
+        calls = [client.send("renew", deadline_ms=50000) for client in clients[:2]]
         time.sleep(0.2)
         clients[2].kill()
         for client, call in zip(clients, calls):
@@ -193,7 +195,7 @@ class NextDaemon(RestartTest, RenewalTest):
         self.restart()
         clients[2].call("renew", deadline_ms=30000)
         for client, call in zip(clients, calls):
-            client.reply(call, timeout=30)
+            client.reply(call, timeout=60)
         self.check_all_reduce(clients)
 
 

@@ -36,7 +36,7 @@ class RestartTest(TandemTest):
 
     def end_daemon(self, signum=signal.SIGKILL):
         self.daemon.process.send_signal(signum)
-        self.daemon.process.wait(20)
+        self.daemon.process.wait(60)
 
     def next_daemon(self, *extra):
         """Another tandemd in the same place; the clients stay."""
@@ -86,7 +86,7 @@ class JobsGoOn(RestartTest):
                 everybody(clients, "check")
         self.check_nothing_was_lost(clients)
         everybody(clients, "detach")
-        wait_until(lambda: self.daemon.ctl_json("stats")["segment_bytes"] == 0, 10, "memory stays")
+        wait_until(lambda: self.daemon.ctl_json("stats")["segment_bytes"] == 0, 60, "memory stays")
 
     def test_four_ranks_under_load(self):
         clients = self.group(4)
@@ -98,7 +98,7 @@ class JobsGoOn(RestartTest):
             self.restart()
         for client, call in zip(clients, calls):
             client.reply(call)
-        everybody(clients, "sync", deadline_ms=20000)
+        everybody(clients, "sync", deadline_ms=50000)
         everybody(clients, "wait", plan="ar")
         self.check_all_reduce(clients)
         self.assertEqual(self.sessions(), sessions)
@@ -162,10 +162,10 @@ class JobsGoOn(RestartTest):
         for _ in range(2):
             self.end_daemon()
             everybody(clients, "replay", graph="g", times=3)
-            everybody(clients, "sync", deadline_ms=20000)
+            everybody(clients, "sync", deadline_ms=50000)
             self.next_daemon()
             everybody(clients, "replay", graph="g", times=3)
-            everybody(clients, "sync", deadline_ms=20000)
+            everybody(clients, "sync", deadline_ms=50000)
         everybody(clients, "wait", plan="ar")
 
     def test_an_engine_that_ends_later_restarts_as_ever(self):
@@ -204,7 +204,7 @@ class JobsGoOn(RestartTest):
         clients = self.group(2)
         self.all_reduce_plan(clients)
         first = clients[0].send("launch_without_stream", plan="ar", bindings=BINDINGS)  # waits for rank 1
-        wait_until(lambda: self.daemon.ctl_json("queue")["entries"], 10, "no launch")
+        wait_until(lambda: self.daemon.ctl_json("queue")["entries"], 60, "no launch")
         self.restart()
         clients[1].call("launch_without_stream", plan="ar", bindings=BINDINGS)
         clients[0].reply(first)
@@ -262,7 +262,7 @@ class AtAnyMoment(RestartTest):
         self.check_nothing_was_lost(clients)
         everybody(clients, "detach")
         # Work that a kill has left half done is gone, too.
-        wait_until(lambda: self.daemon.ctl_json("stats")["segment_bytes"] == 0, 10, "memory stays")
+        wait_until(lambda: self.daemon.ctl_json("stats")["segment_bytes"] == 0, 60, "memory stays")
 
 
 class ClientPlacement(RestartTest):
@@ -290,8 +290,8 @@ class ClientPlacement(RestartTest):
         everybody(clients, "check")
         clients[0].call("launch", plan="ar", bindings=BINDINGS)
         clients[1].kill()
-        clients[0].call("sync", deadline_ms=10000)
-        failure = self.assertFails("UNAVAILABLE", clients[0].call, "wait", plan="ar", deadline_ms=10000)
+        clients[0].call("sync", deadline_ms=50000)
+        failure = self.assertFails("UNAVAILABLE", clients[0].call, "wait", plan="ar", deadline_ms=50000)
         self.assertEqual(failure.detail["reason"], "RANK_LOST")
         self.assertEqual(failure.detail["ranks"], [1])
 
@@ -305,7 +305,7 @@ class Deaths(RestartTest):
         clients[0].call("launch", plan="ar", bindings=BINDINGS)
         clients[1].kill()
         self.next_daemon()
-        clients[0].call("sync", deadline_ms=20000)
+        clients[0].call("sync", deadline_ms=50000)
         failure = self.assertFails("UNAVAILABLE", clients[0].call, "wait", plan="ar")
         self.assertEqual(failure.detail["reason"], "RANK_LOST", failure.message)
         self.assertEqual(failure.detail["ranks"], [1])
@@ -325,7 +325,7 @@ class Deaths(RestartTest):
         os.kill(self.engine_pids[1], signal.SIGKILL)
         everybody(clients, "launch", plan="ar", bindings=BINDINGS)
         self.next_daemon()
-        everybody(clients, "sync", deadline_ms=20000)
+        everybody(clients, "sync", deadline_ms=50000)
         failure = self.assertFails("UNAVAILABLE", clients[0].call, "wait", plan="ar")
         self.assertEqual(failure.detail["reason"], "RANK_LOST", failure.message)
         failure = self.assertFails("UNAVAILABLE", clients[1].call, "wait", plan="ar")
@@ -339,7 +339,7 @@ class Deaths(RestartTest):
 
 
 class NobodyComes(RestartTest):
-    grace_ms = 1500
+    grace_ms = 6000
 
     def test_everything_ends_after_the_grace(self):
         clients = self.group(2)
@@ -349,13 +349,13 @@ class NobodyComes(RestartTest):
         begin = time.monotonic()
         self.check_all_reduce(clients)
         clients[0].call("launch", plan="ar", bindings=BINDINGS)  # rank 1 does not come
-        wait_until(lambda: any(e["kind"] == "daemon_lost" for e in clients[0].call("events")["events"]), 20)
-        self.assertGreater(time.monotonic() - begin, 1)
-        clients[0].call("sync", deadline_ms=20000)
+        wait_until(lambda: any(e["kind"] == "daemon_lost" for e in clients[0].call("events")["events"]), 60)
+        self.assertGreater(time.monotonic() - begin, 5)
+        clients[0].call("sync", deadline_ms=50000)
         for client in clients:
             reply = client.call("check", check=False)
             self.assertEqual(reply["detail"]["reason"], "DAEMON_LOST", reply)
-        wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in self.engine_pids), 10, "engines stay")
+        wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in self.engine_pids), 60, "engines stay")
         self.next_daemon()
         for client in clients:
             client.connect()
@@ -371,11 +371,11 @@ class Refusals(RestartTest):
         line = [line for line in log.splitlines() if "engines of an earlier tandemd are ended" in line]
         self.assertEqual(len(line), 1, log)
         self.assertIn(why, line[0])
-        wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in self.engine_pids), 10, "engines stay")
-        everybody(clients, "sync", deadline_ms=20000)
+        wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in self.engine_pids), 60, "engines stay")
+        everybody(clients, "sync", deadline_ms=50000)
         for client in clients:
             wait_until(
-                lambda client=client: any(e["kind"] == "daemon_lost" for e in client.call("events")["events"]), 20
+                lambda client=client: any(e["kind"] == "daemon_lost" for e in client.call("events")["events"]), 60
             )
             client.connect()
         self.join(clients)
@@ -405,10 +405,10 @@ class Refusals(RestartTest):
         self.all_reduce_plan(clients)
         self.check_all_reduce(clients)
         self.daemon.process.send_signal(signal.SIGINT)
-        wait_until(lambda: self.daemon.ctl_json("stats")["draining"], 20, "no drain")
+        wait_until(lambda: self.daemon.ctl_json("stats")["draining"], 60, "no drain")
         self.daemon.process.send_signal(signal.SIGINT)
-        self.daemon.process.wait(20)
-        wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in self.engine_pids), 10, "engines stay")
+        self.daemon.process.wait(60)
+        wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in self.engine_pids), 60, "engines stay")
         self.assertEqual(os.listdir(self.daemon.admin_dir) if os.path.exists(self.daemon.admin_dir) else [], [])
 
 

@@ -43,7 +43,7 @@ class DigitsUnderRestarts(RestartTest):
             self.assertIsNone(job.poll(), f"the job ended before restart {restart + 1}: {EPOCHS} epochs are too few")
             self.assertEqual(self.sessions(), sessions)
             self.check_engines_stay()
-            wait_until(lambda: self.launches() > before, 20, "no launch after a restart")
+            wait_until(lambda: self.launches() > before, 60, "no launch after a restart")
         self.assertIsNone(job.poll(), "the job ended before the last restart")
         output, _ = job.communicate(timeout=300)
         self.assertEqual(job.returncode, 0, output)

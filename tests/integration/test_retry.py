@@ -69,7 +69,7 @@ class Retry(TandemTest):
         everybody(self.clients, "sync", deadline_ms=60000)
         waits = everybody(self.clients, "wait", plan="p", check=False)
         killed = {engines[gpu]["pid"] for gpu in victims}
-        wait_until(lambda: not killed & set(self.daemon.engine_pids()), 20, "no new engine")
+        wait_until(lambda: not killed & set(self.daemon.engine_pids()), 60, "no new engine")
         self.daemon.wait_engines()
         return [wait if reply["ok"] else reply for reply, wait in zip(replies, waits)]
 
@@ -97,7 +97,7 @@ class Retry(TandemTest):
 
     def test_a_retry_that_restores_its_operands_is_right(self):
         self.ranks(IN_PLACE, [["in", 0], ["in", 0]])
-        longest = self.duration()
+        longest = min(self.duration() for _ in range(3))  # else most kills come too late on a busy machine
         cut_off = started = 0
         for _ in range(ROUNDS):
             self.restore()
@@ -123,7 +123,7 @@ class Retry(TandemTest):
         self.ranks(IN_PLACE, [["in", 0], ["in", 0]])
         self.restore()
         self.clients[0].call("launch", plan="p", bindings=self.bindings)
-        wait_until(lambda: self.daemon.ctl_json("queue")["entries"], 20, "the launch does not arrive")
+        wait_until(lambda: self.daemon.ctl_json("queue")["entries"], 60, "the launch does not arrive")
         self.daemon.kill_engine(1)
         self.clients[0].call("sync", deadline_ms=60000)
         outcome = self.clients[0].call("wait", plan="p", check=False)
@@ -133,7 +133,7 @@ class Retry(TandemTest):
 
     def test_a_restartable_plan_is_repeated_with_the_same_operands(self):
         self.ranks(APART, [["in", 0], ["out", 0]], restartable=True)
-        longest = self.duration()
+        longest = min(self.duration() for _ in range(3))  # else most kills come too late on a busy machine
         self.restore()
         for _ in range(10):
             outcomes = self.launch_and_kill(random.uniform(0, longest))
@@ -185,7 +185,7 @@ class Warnings(TandemTest):
                 warnings = [text for text in reply["plan"]["warnings"] if "runs unfused" in text]
                 self.assertEqual(len(warnings), expected, reply["plan"])
                 if expected:
-                    wait_until(lambda: self.events(client, key), 20, "no event")
+                    wait_until(lambda: self.events(client, key), 60, "no event")
                 self.assertEqual(len(self.events(client, key)), expected)
             with open(self.daemon.log_path, errors="replace") as log:
                 lines = [line for line in log if "runs unfused" in line]

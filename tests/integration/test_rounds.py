@@ -46,7 +46,7 @@ class Rounds(TandemTest):
         random.seed(1)
         for index in range(5):
             self.round(index, "none")
-        wait_until(lambda: self.usage()["sessions"] == 0, 20)
+        wait_until(lambda: self.usage()["sessions"] == 0, 60)
         baseline = self.usage()
         for index in range(200):
             self.round(index, random.choice(["none", "now", "after"]))

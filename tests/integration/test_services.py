@@ -58,13 +58,13 @@ class Services(TandemTest):
         caller = self.caller("client.sock")
         os.kill(engine["pid"], signal.SIGSTOP)
         self.addCleanup(self.let_go, engine["pid"])
-        wait_until(lambda: self.health(caller) == NOT_SERVING, 10, "the health service did not see the stopped engine")
+        wait_until(lambda: self.health(caller) == NOT_SERVING, 60, "the health service did not see the stopped engine")
         ready = self.daemon.ctl("health", "--ready", check=False)
         self.assertEqual(ready.returncode, 1)
         self.assertIn(engine["gpu_uuid"], ready.stdout)
         self.assertIn(str(engine["pid"]), ready.stdout)
         os.kill(engine["pid"], signal.SIGCONT)
-        wait_until(lambda: self.health(caller) == SERVING, 10, "the health service did not see the engine go on")
+        wait_until(lambda: self.health(caller) == SERVING, 60, "the health service did not see the engine go on")
 
     @staticmethod
     def let_go(pid):

@@ -122,13 +122,13 @@ class Fairness(TandemTest):
         queue = lambda: [e["group_name"] for e in self.daemon.ctl_json("queue")["entries"]]
         waits = []
         with self.flooding(flood, plan, flood_bindings):
-            wait_until(lambda: "flood" in queue(), 20, "the flood does not show in the queue")
+            wait_until(lambda: "flood" in queue(), 60, "the flood does not show in the queue")
             for _ in range(5):
                 start = time.monotonic()
                 quick.call("launch", plan="ar", bindings=bindings)
                 quick.call("sync")
                 waits.append(time.monotonic() - start)
-            wait_until(lambda: "flood" in queue(), 20, "the flood ended")
+            wait_until(lambda: "flood" in queue(), 60, "the flood ended")
         flood.call("sync")
         # A fair GPU makes the quick one wait for the programs that have started, at most two, not for the whole flood.
         limit = max(0.1 if CUDA else 0.5, 20 * alone)  # behind a ring full of products it would be 0.3 s

@@ -19,7 +19,7 @@ class Stalls(TandemTest):
 
     def counted(self):
         url = f"http://127.0.0.1:{self.daemon.metrics_port()}/metrics"
-        with urllib.request.urlopen(url, timeout=20) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             lines = answer.read().decode().splitlines()
         (line,) = [line for line in lines if line.startswith("tandem_groups_stalled_total ")]
         return float(line.split()[1])
@@ -42,14 +42,14 @@ class Stalls(TandemTest):
         self.assertEqual((self.shown(), self.counted()), (("ready", ""), 0))
         for stalls in (1, 2):
             self.stall(clients)
-            wait_until(lambda: self.shown()[1] != "", 20, "tandemctl shows no stall")
+            wait_until(lambda: self.shown()[1] != "", 60, "tandemctl shows no stall")
             state, reason = self.shown()
             self.assertEqual(state, "ready")
             self.assertIn("stalled, its ranks have to renew it: group 'tp': launch", reason)
             self.assertIn("rank 1 had not arrived", reason)
             self.assertEqual(self.counted(), stalls)
             for client in clients:
-                wait_until(lambda client=client: len(self.heard(client)) == stalls, 20, "a member hears no stall")
+                wait_until(lambda client=client: len(self.heard(client)) == stalls, 60, "a member hears no stall")
                 event = self.heard(client)[-1]
                 self.assertEqual((event["rank"], event["code"]), (1, "DEADLINE_EXCEEDED"))
                 self.assertIn("rank 1 had not arrived", event["message"])
@@ -77,7 +77,7 @@ class Stalls(TandemTest):
         self.all_reduce_plan(clients)
         self.check_all_reduce(clients)
         self.stall(clients)
-        wait_until(lambda: self.shown()[1] != "", 20, "tandemctl shows no stall")
+        wait_until(lambda: self.shown()[1] != "", 60, "tandemctl shows no stall")
         self.daemon.kill_engine(1)
         wait_until(lambda: self.shown() == ("ready", ""), 30, "the stall stays")
 
@@ -96,11 +96,11 @@ class NextDaemon(RestartTest):
         for before in (True, False):
             clients[0].call("launch", plan="ar", bindings=[["ar.in", 0], ["ar.out", 0]])
             if before:
-                wait_until(lambda: self.shown() != "", 20, "tandemctl shows no stall")
+                wait_until(lambda: self.shown() != "", 60, "tandemctl shows no stall")
             self.end_daemon()
             clients[0].call("sync")  # returns once the engines have stalled the group
             self.next_daemon()
-            wait_until(lambda: "rank 1 had not arrived" in self.shown(), 20, "the stall is forgotten")
+            wait_until(lambda: "rank 1 had not arrived" in self.shown(), 60, "the stall is forgotten")
             everybody(clients, "wait", plan="ar", check=False)
             everybody(clients, "renew")
             self.assertEqual(self.shown(), "")

@@ -74,7 +74,7 @@ class Upgrade(TandemTest):
         """SIGTERM, as `systemctl restart` sends it, and a tandemd of what is in the folder now."""
         old = self.daemon
         old.process.send_signal(signal.SIGTERM)
-        self.assertEqual(old.process.wait(20), 0)
+        self.assertEqual(old.process.wait(60), 0)
         old.own_dir = False
         old.log.close()
         self.daemon = Daemon(self.gpus, self.extra, runtime_dir=old.runtime_dir, wait=wait, programs=self.folder)
@@ -157,11 +157,11 @@ class Upgrade(TandemTest):
         self.assertIn("engines of an earlier tandemd are ended, and their jobs with them: ", log)
         self.assertIn(f"is of build {BUILD}, tandemd of ", log)
         self.assertRegex(log, r": state is \d, tandemd's is 9")
-        wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in self.engine_pids), 20, "engines stay")
+        wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in self.engine_pids), 60, "engines stay")
         for client in clients:
             reply = client.call("launch", plan="ar", bindings=BINDINGS, check=False)
             if reply["ok"]:
-                client.call("sync", deadline_ms=20000, check=False)  # no stream hangs
+                client.call("sync", deadline_ms=50000, check=False)  # no stream hangs
                 reply = client.call("wait", plan="ar", check=False)
             self.assertFalse(reply["ok"])
             self.assertIn(reply["detail"]["reason"], ("DAEMON_LOST", "SESSION_LOST", "ENGINE_STOPPED"), reply)
@@ -174,7 +174,7 @@ class Upgrade(TandemTest):
         clients = self.working()
         install(self.folder, "tandem-engine", other_build=True)
         self.next_daemon(wait=False)
-        self.assertEqual(self.daemon.process.wait(20), 1)
+        self.assertEqual(self.daemon.process.wait(60), 1)
         self.assertIn("both must come from one installation", self.daemon.tail(20))
         self.check_all_reduce(clients)
         # The administrator repairs the installation within the grace time.

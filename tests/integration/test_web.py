@@ -50,7 +50,7 @@ class WebTest(TandemTest):
 
     def ask(self, path, method="GET", port=None, **headers):
         """Status, headers and body."""
-        connection = http.client.HTTPConnection("127.0.0.1", port or self.daemon.page_port(), timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", port or self.daemon.page_port(), timeout=60)
         try:
             connection.request(method, path, headers=headers)
             answer = connection.getresponse()
@@ -117,7 +117,7 @@ class Page(WebTest):
             late[:] = self.state()["late_ranks"]
             return bool(late)
 
-        wait_until(named, 20, "no late rank is named")
+        wait_until(named, 60, "no late rank is named")
         (entry,) = late
         self.assertEqual((entry["group_name"], entry["rank"], entry["pid"]), ("tp", 0, clients[0].pid))
         queue = [entry for entry in self.state()["queue"] if entry["missing_ranks"]]
@@ -214,7 +214,7 @@ class Listening(unittest.TestCase):
     def test_an_address_that_others_reach_is_warned_of(self):
         daemon = Daemon(1, ("--web-listen", "0.0.0.0:0", "--http-allow-plain"))
         self.addCleanup(daemon.stop)
-        wait_until(lambda: "shows all users' sessions to everybody" in daemon.tail(200), 20)
+        wait_until(lambda: "shows all users' sessions to everybody" in daemon.tail(200), 60)
 
 
 @unittest.skipUnless(BROWSER, "needs a headless Chromium")

@@ -71,7 +71,7 @@ def main():
     mode = sys.argv[1]
     name = start()
     if mode == "late":
-        tandem.torch.configure(placement="client", launch_deadline=1.0)
+        tandem.torch.configure(placement="client", launch_deadline=5.0)  # ranks that launch together come within it
         renewed(name)
         stop()
     world, rank = dist.get_world_size(), dist.get_rank()

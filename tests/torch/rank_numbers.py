@@ -19,7 +19,7 @@ def main():
     start()
     rank = dist.get_rank()
     name = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2].group_name
-    tandem.torch.configure(placement="engine", launch_deadline=PATIENCE if mode == "other" else 1.0)
+    tandem.torch.configure(placement="engine", launch_deadline=PATIENCE if mode == "other" else 5.0)
     x, more = torch.ones(8, device=DEVICE), torch.ones(2, 8, device=DEVICE)
     for value in (x, more):
         OPS.all_reduce(value, "sum", name)

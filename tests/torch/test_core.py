@@ -262,7 +262,7 @@ class Sessions(NodeTest):
         with self.assertRaises(ValueError):
             client.check()
         client.close()
-        wait_until(lambda: self.daemon.ctl_json("stats")["sessions"] == 0, 20, "the session stays")
+        wait_until(lambda: self.daemon.ctl_json("stats")["sessions"] == 0, 60, "the session stays")
 
     def test_wrong_arguments(self):
         with tandem.connect(self.daemon.runtime_dir) as client:
@@ -276,7 +276,7 @@ class Sessions(NodeTest):
         job = Job("torchrun", 0, 1, 0, 1, KEY)
         with tandem.init("solo", runtime_dir=self.daemon.runtime_dir, job=job) as group:
             self.assertEqual((group.rank, group.world_size), (0, 1))
-        wait_until(lambda: self.daemon.ctl_json("stats")["sessions"] == 0, 20, "the session stays")
+        wait_until(lambda: self.daemon.ctl_json("stats")["sessions"] == 0, 60, "the session stays")
 
 
 class Launchers(unittest.TestCase):

@@ -15,6 +15,7 @@ namespace {
 using std::chrono::milliseconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 
 TEST_F(ClientPlacementTest, MembersGetTheMemoryAndEnginesNoPlan) {
   Begin();
@@ -214,15 +215,22 @@ TEST_F(ClientPlacementTest, ListingsNameTheRankThatOthersWaitFor) {
   PlanAll("ar");
   const auto reason = [&] { return control->SnapshotGroups().at(0).state_reason; };
   EXPECT_EQ(reason(), "");
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
   const auto before = [&](int ms) {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
     return static_cast<uint64_t>(std::chrono::nanoseconds(now - std::chrono::milliseconds(ms)).count());
   };
-  PageOf(0).SetWaitsSince(before(500));
-  EXPECT_EQ(reason(), "") << "for less than a second";
+  // Again if the system has stopped this thread until the second was over.
+  std::string early;
+  Waiter::Clock::time_point begin;
+  do {
+    begin = Waiter::Clock::now();
+    PageOf(0).SetWaitsSince(before(500));
+    early = reason();
+  } while (Waiter::Clock::now() - begin >= milliseconds(500));
+  EXPECT_EQ(early, "") << "for less than a second";
   PageOf(0).SetWaitsSince(before(2100));
-  EXPECT_THAT(reason(),
-              HasSubstr("rank 0 has waited in launches on their streams for 2.1 s; rank 1 has none"));
+  EXPECT_THAT(reason(), MatchesRegex(".*rank 0 has waited in launches on their streams for [0-9.]+ s; "
+                                     "rank 1 has none.*"));
   PageOf(1).SetWaitsSince(before(2100));
   EXPECT_EQ(reason(), "") << "all ranks are there";
 }
@@ -264,7 +272,7 @@ TEST_F(ClientPlacementTest, AReportEndsLaunchesAndNamesTheRankThatWaitsForNobody
   const VerdictPage page = PageOf(0);
   const auto before = Waiter::Clock::now();
   EXPECT_TRUE(Report(0, 5, 1, DeadlineExceeded("it waited for rank 1"), plan).ok());
-  EXPECT_LT(Waiter::Clock::now() - before, std::chrono::seconds(1));
+  EXPECT_LT(Waiter::Clock::now() - before, kPatience / 2);
   EXPECT_TRUE(page.Aborts(1));
   EXPECT_EQ(page.Reason().code(), Code::kDeadlineExceeded);
   EXPECT_EQ(page.Reason().detail().reason, "RANK_LATE");

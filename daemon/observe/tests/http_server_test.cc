@@ -40,7 +40,7 @@ UniqueFd Connect(int port, const char* own = "127.0.0.1") {
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   EXPECT_EQ(::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  timeval limit{20, 0};
+  timeval limit{60, 0};
   ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
   return socket;
 }
@@ -52,11 +52,19 @@ UniqueFd Send(int port, const std::string& request, const char* from = "127.0.0.
   return socket;
 }
 
+// Reads what has come. A stop of the process interrupts a socket with a limit.
+ssize_t Receive(const UniqueFd& socket, char* buffer, size_t bytes) {
+  ssize_t length;
+  do length = ::recv(socket.get(), buffer, bytes, 0);
+  while (length < 0 && errno == EINTR);
+  return length;
+}
+
 std::string ReadAll(const UniqueFd& socket) {
   std::string answer;
   std::array<char, 4096> buffer;
   ssize_t length;
-  while ((length = ::recv(socket.get(), buffer.data(), buffer.size(), 0)) > 0)
+  while ((length = Receive(socket, buffer.data(), buffer.size())) > 0)
     answer.append(buffer.data(), static_cast<size_t>(length));
   return answer;
 }
@@ -105,9 +113,13 @@ TEST(HttpServerTest, RoutesGetTheHostAndSetHeaders) {
 }
 
 TEST(HttpServerTest, IdleConnectionsDoNotHoldScrapesUp) {
-  auto server = StartOne("127.0.0.1:0");
+  const std::chrono::minutes head_time{1};
+  auto server = HttpServer::Start(
+      "127.0.0.1:0", {{"/livez", [](const std::string&) { return HttpAnswer{.body = "live\n"}; }}},
+      {.head_time = head_time});
   ASSERT_TRUE(server.ok()) << server.status().ToString();
   std::vector<UniqueFd> idle;
+  const auto begun = std::chrono::steady_clock::now();
   for (int i = 0; i < 300; ++i) {
     idle.push_back(Connect((*server)->port()));
     // Every other one has begun to ask, and goes on too slowly.
@@ -115,17 +127,14 @@ TEST(HttpServerTest, IdleConnectionsDoNotHoldScrapesUp) {
       EXPECT_EQ(::send(idle.back().get(), "GET /met", 8, MSG_NOSIGNAL), 8);
     }
   }
-  for (int i = 0; i < 3; ++i) {
-    const auto begun = std::chrono::steady_clock::now();
-    EXPECT_THAT(Get((*server)->port(), "/livez"), StartsWith("HTTP/1.1 200"));
-    EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::milliseconds(500));
-  }
+  for (int i = 0; i < 3; ++i) EXPECT_THAT(Get((*server)->port(), "/livez"), StartsWith("HTTP/1.1 200"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, head_time)
+      << "a scrape has waited for an idle one's end";
 }
 
 TEST(HttpServerTest, IdleAndSlowConnectionsAreClosed) {
   auto server = StartOne("127.0.0.1:0");
   ASSERT_TRUE(server.ok()) << server.status().ToString();
-  const auto begun = std::chrono::steady_clock::now();
   const UniqueFd idle = Connect((*server)->port()), slow = Connect((*server)->port());
   std::atomic<bool> closed{false};
   std::thread writer([&] {  // a byte at a time
@@ -133,19 +142,21 @@ TEST(HttpServerTest, IdleAndSlowConnectionsAreClosed) {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
   });
   std::array<char, 256> buffer;
-  while (::recv(idle.get(), buffer.data(), buffer.size(), 0) > 0) {
-  }
-  while (::recv(slow.get(), buffer.data(), buffer.size(), 0) > 0) {
+  for (const UniqueFd* socket : {&idle, &slow}) {
+    ssize_t length;
+    while ((length = Receive(*socket, buffer.data(), buffer.size())) > 0) {
+    }
+    // A close over unread bytes is a reset. A socket that stays open gives EAGAIN after Connect's time.
+    EXPECT_TRUE(length == 0 || errno == ECONNRESET) << errno;
   }
   closed = true;
   writer.join();
-  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(6));
 }
 
 // Whether the peer has closed, now or within the time of Connect.
 bool IsClosed(const UniqueFd& socket) {
   char byte;
-  return ::recv(socket.get(), &byte, 1, 0) == 0;
+  return Receive(socket, &byte, 1) == 0;
 }
 
 bool IsOpen(const UniqueFd& socket) {

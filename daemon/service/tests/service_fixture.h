@@ -55,18 +55,20 @@ inline v1::StatusDetail DetailOf(const grpc::ClientContext& context) {
 
 class ServiceTest : public ControlTest {
  protected:
-  void SetUp() override {
+  void SetUp() override { Begin(kPatience, kPatience); }
+  // The times after which leases that do not attach end, and transfers that nobody claims.
+  void Begin(std::chrono::milliseconds attach_deadline, std::chrono::milliseconds orphan_deadline) {
     char name[] = "/tmp/tandem-service-XXXXXX";
     directory = ::mkdtemp(name);
     ControlOptions options;
     options.grpc_socket = directory + "/client.sock";
-    options.orphan_deadline = std::chrono::milliseconds(500);
+    options.orphan_deadline = orphan_deadline;
     options.limits.calls_per_session = 16;
     Start(4, options);
     LeaseServerOptions lease_options;
     lease_options.path = directory + "/lease.sock";
     lease_options.mode = 0600;
-    lease_options.attach_deadline = std::chrono::milliseconds(500);
+    lease_options.attach_deadline = attach_deadline;
     lease_options.max_backlog = 8;
     lease_options.max_unattached = 8;
     auto started = LeaseServer::Start(lease_options, *control);

@@ -17,6 +17,12 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+// Ends what is late within the test. A client that is stopped for a moment is not late yet.
+class LateServiceTest : public ServiceTest {
+ protected:
+  void SetUp() override { Begin(std::chrono::seconds(3), std::chrono::seconds(3)); }
+};
+
 TEST_F(ServiceTest, AttachJoinAndMeetOverRealSockets) {
   std::vector<ServiceClient> clients;
   for (int i = 0; i < 2; ++i) {
@@ -108,7 +114,7 @@ TEST_F(ServiceTest, AKilledProcessIsSeenWithinASecond) {
     }
     return true;
   }));
-  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(5));
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(20));
   EXPECT_EQ(control->Snapshot().sessions_lost_total, 1u);
   ::waitpid(child, nullptr, 0);
   ::close(ready[0]);
@@ -192,7 +198,7 @@ TEST_F(ServiceTest, TheCauseOfAFailedJoinComesAsFields) {
   EXPECT_FALSE(detail.has_started());
 }
 
-TEST_F(ServiceTest, BadLeaseMessagesEndTheirOwnLeaseOnly) {
+TEST_F(LateServiceTest, BadLeaseMessagesEndTheirOwnLeaseOnly) {
   auto good = Connect();
   ASSERT_TRUE(good.ok());
   const size_t descriptors = OpenDescriptors();
@@ -219,7 +225,7 @@ TEST_F(ServiceTest, BadLeaseMessagesEndTheirOwnLeaseOnly) {
   EXPECT_TRUE(good->stub->Empty(good->Context().get(), empty, &reply).ok());
 }
 
-TEST_F(ServiceTest, DescriptorsAreClaimedOrReaped) {
+TEST_F(LateServiceTest, DescriptorsAreClaimedOrReaped) {
   auto client = Connect();
   ASSERT_TRUE(client.ok());
   // The channel's own descriptors belong to the baseline.
@@ -291,7 +297,7 @@ TEST_F(ServiceTest, ACancelledCallStopsWaiting) {
 
 // Descriptors whose close lasts: with a message that is refused, before attach, behind a transfer that nobody
 // claims, unread.
-TEST_F(ServiceTest, DescriptorsThatLingerHoldNobodyUp) {
+TEST_F(LateServiceTest, DescriptorsThatLingerHoldNobodyUp) {
   const auto hostile = Connect();
   ASSERT_TRUE(hostile.ok());
   std::vector<LingeringSocket> sockets;
@@ -315,8 +321,10 @@ TEST_F(ServiceTest, DescriptorsThatLingerHoldNobodyUp) {
   EXPECT_TRUE(send(early->get(), transfer.SerializeAsString()));
   const auto start = Waiter::Clock::now();
   ASSERT_TRUE(Connect().ok());
-  std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // orphans are closed after half a second
-  EXPECT_EQ(control->SnapshotSessions().size(), 1u);             // the other's has ended with its handle
+  std::this_thread::sleep_for(std::chrono::seconds(4));  // orphans are closed after three
+  EXPECT_TRUE(Eventually([&] {                           // the other's has ended with its handle
+    return control->SnapshotSessions().size() == 1;
+  }));
   ASSERT_TRUE(Connect().ok());
   EXPECT_LT(Waiter::Clock::now() - start, std::chrono::seconds(20));
 }

@@ -128,7 +128,7 @@ class ScheduleTest(unittest.TestCase):
         )
         kept, schedule.GRACE_S = schedule.GRACE_S, 0.5
         self.addCleanup(setattr, schedule, "GRACE_S", kept)
-        log = self.run_jobs(self.job("stuck", text, limit=2), self.job("next"))
+        log = self.run_jobs(self.job("stuck", text, limit=10), self.job("next"))
         self.assertEqual(log.codes, {"stuck": "time", "next": 0})
         self.assertEqual(log.left["stuck"], 1)
         with self.assertRaises(ProcessLookupError):
