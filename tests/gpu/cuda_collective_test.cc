@@ -6,6 +6,7 @@
 #include <chrono>
 #include <random>
 
+#include "common/op_tables.h"
 #include "drivers/cuda/cuda_driver.h"
 #include "kernels/cuda/collectives/collective_plan.h"
 #include "kernels/cuda/cuda_backend.h"
