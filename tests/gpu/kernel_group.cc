@@ -135,6 +135,7 @@ CollectiveArgs KernelGroup::Args(int rank, uint64_t epoch, int launch) const {
     for (const plan::KernelItem& item : from.items) {
       CollectiveItem& to = phase.items.emplace_back();
       to.scale = item.scale;
+      to.reduce_op = item.reduce_op;
       for (const plan::View& view : item.sources) to.sources.push_back(Resolve(rank, view, epoch, launch));
       for (const plan::View& view : item.destinations)
         to.destinations.push_back(Resolve(rank, view, epoch, launch));

@@ -241,7 +241,7 @@ class AtAnyMoment(RestartTest):
                 while not done.is_set():
                     self.work(clients, turn)
                     turn += 1
-            except BaseException as error:  # noqa: BLE001: reported by the test's thread
+            except BaseException as error:  # the test's thread reports it
                 failures.append(error)
 
         worker = threading.Thread(target=run)

@@ -78,7 +78,7 @@ def test_devices_of_other_backends_are_left_alone(name):
 
 @check
 def test_the_rest_is_the_inner_backends(name):
-    x = torch.tensor([float(dist.get_rank())], device=DEVICE)
+    x = torch.tensor([float(dist.get_rank())], dtype=torch.float64, device=DEVICE)
 
     def largest():
         dist.all_reduce(x, dist.ReduceOp.MAX)

@@ -217,9 +217,9 @@ def test_ways_past_the_autograd_key(name):
         lambda: OPS.all_gather_matmul(a, [b], 0),
     ):
         fails_with((TypeError, RuntimeError), wrong)
-    fails_with(ValueError, lambda: OPS.all_reduce(a, "max", name))
+    fails_with(ValueError, lambda: OPS.all_reduce(a, "most", name))
     with torch.no_grad():
-        fails_with(ValueError, lambda: OPS.all_reduce(a, "max", name))
+        fails_with(ValueError, lambda: OPS.all_reduce(a, "most", name))
     assert (2 * a).requires_grad, "a failed call has left the Autograd keys as they were"
     # A gradient of a gradient, and transforms, by the formula that the Autograd key has.
     x = rand(3).requires_grad_()
@@ -268,7 +268,7 @@ def test_other_arguments_get_plans_of_their_own(name):
 def test_errors_are_the_same(name):
     x = rand(2 * world(), 4)
     for call, kind in (
-        (lambda: OPS.all_reduce(x, "max", name), ValueError),
+        (lambda: OPS.all_reduce(x, "most", name), ValueError),
         (lambda: OPS.all_gather(x, 5, name), ValueError),
         (lambda: OPS.all_reduce.out(x, "sum", name, out=x[:1]), ValueError),
         (lambda: OPS.all_gather_matmul(x, [], 0, name), ValueError),

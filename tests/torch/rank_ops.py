@@ -418,7 +418,8 @@ def test_opcheck(name):
 def test_wrong_arguments_fail_before_anything_is_sent(name):
     a, b = rand(4, 6), rand(6, 4)
     for call in (
-        lambda: OPS.all_reduce(a, "max", name),
+        lambda: OPS.all_reduce(a, "most", name),
+        lambda: OPS.all_reduce(a, "bor", name),
         lambda: OPS.all_gather(a, 2, name),
         lambda: OPS.reduce_scatter(rand(2 * world() + 1, 3), "sum", 0, name),
         lambda: OPS.broadcast(a, world(), name),

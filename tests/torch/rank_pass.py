@@ -327,7 +327,6 @@ def test_every_collective_that_stays_has_its_reason(name):
             (x, w),
             "bias of its own",
         ),
-        (lambda x, w: funcol.all_reduce(x @ w, "max", group), (x, w), "reduces by max"),
         (lambda x, w: funcol.all_reduce(x * 2, "sum", group), (x, w), "no matrix product"),
         (lambda x, w: (g := funcol.all_gather_tensor(x, 0, group)) @ g.t(), (x, w), "depends on the gathered"),
     ):

@@ -207,15 +207,24 @@ def test_several_in_one_call(name):
 
 
 @check
+def test_reductions_that_are_no_sums(name):
+    """Behind a product, too: that is no product's sum."""
+    if SHARED_GPUS:
+        return  # the other half of the comparison is torch's own
+    x, w = rand(2 * world(), 4), rand(4, 3)
+    for op in ("max", "min"):
+        compare(lambda x: scatter(x, 0, op), x, fused=["reduce_scatter"], grads=False)
+        compare(lambda x: reduce(x, op) * 2, x, fused=["all_reduce"], grads=False)
+        compare(lambda x, w: reduce(x @ w, op), x, w, fused=["all_reduce"], grads=False)
+
+
+@check
 def test_reasons_of_those_that_stay(name):
     if SHARED_GPUS:
         return  # what stays is torch's own, which has no backend for ranks that share a GPU
     x, big = rand(2 * world(), 4), rand(64 * world(), 257 * 8)
     for sums in (scatter, reduce):
         stays(lambda x: sums(x.double()).float(), x, reason="no sums of torch.float64")
-    for op in ("max", "min"):
-        stays(lambda x: scatter(x, 0, op), x, reason=f"it reduces by {op}")
-        stays(lambda x: reduce(x, op) * 2, x, reason=f"it reduces by {op}")
     for function in (gather, scatter, exchange):
         stays(function, big, reason=f"are more than {_lone.SMALL_BYTES}")
         stays(function, x, reason="not enabled", groups=["other"])

@@ -22,7 +22,7 @@ RECORDED: dict[str, dict[str, str]] = {
         GROUP + "_reduce_scatter_tensor": "self, output, input",
         GROUP + "destroy": "self",
         "srt.plugins.load_plugins": "",
-        "srt.plugins.hook_registry.HookRegistry.register": "cls, target, hook, hook_type=HookType.AFTER, source=None",
+        "srt.plugins.hook_registry.HookRegistry.register": "cls, target, hook, hook_type=HookType.AFTER, *, source=None",
     },
 }
 

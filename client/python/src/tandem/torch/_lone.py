@@ -19,7 +19,7 @@ from ._shapes import why_not_reduced
 from ._weights import weighs
 from ._writer import static, tensor
 
-__all__ = ["SMALL_BYTES", "Lone", "check_reduces", "check_sums", "check_sums_products"]
+__all__ = ["SMALL_BYTES", "Lone", "check_reduces", "check_reduces_products", "check_sums"]
 
 _ops: Any = torch.ops.tandem
 # The most bytes of a collective that Tandem runs without a product; a gather counts the bytes of all ranks. Inductor hides larger
@@ -39,16 +39,18 @@ _CARRIERS = {1: torch.uint8, 4: torch.int32, 8: torch.int64}
 
 def check_reduces(source: Node, reduce_op: str) -> None:
     """Raises Declined unless Tandem's collectives alone reduce so."""
-    if why_not_reduced(reduce_op, tensor(source).dtype):
-        raise Declined(f"it reduces {tensor(source).dtype} by {reduce_op}")
+    kind = tensor(source).dtype
+    if reduce_op == "avg" and not kind.is_floating_point:
+        raise Declined(f"it averages {kind}")
+    if why_not_reduced(reduce_op, kind):
+        raise Declined(f"it reduces {kind} by {reduce_op}")
 
 
-def check_sums_products(source: Node, reduce_op: str) -> None:
-    """Raises Declined unless Tandem reduces so behind a product or before a norm."""
+def check_reduces_products(source: Node, reduce_op: str) -> None:
+    """Raises Declined unless Tandem reduces products so, and what a norm follows."""
+    check_reduces(source, reduce_op)
     if reduce_op not in ("sum", "avg"):
         raise Declined(f"it reduces by {reduce_op}")
-    if reduce_op == "avg" and not tensor(source).dtype.is_floating_point:
-        raise Declined(f"it averages {tensor(source).dtype}")
 
 
 def check_sums(source: Node) -> None:

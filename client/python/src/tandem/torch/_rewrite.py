@@ -13,7 +13,7 @@ from . import _graphs as graphs, _layouts as layouts, _upstream as upstream
 from ._biases import Sum, with_bias
 from ._gathers import UNEQUAL, Declined, arguments
 from ._graphs import aten, c10d
-from ._lone import SMALL_BYTES, Lone, check_reduces, check_sums, check_sums_products
+from ._lone import SMALL_BYTES, Lone, check_reduces, check_reduces_products, check_sums
 from ._norm_patterns import NoNorm, is_solid, norm_behind, shares_memory
 from ._private import group_size
 from ._reports import GraphRecord
@@ -184,7 +184,7 @@ class Rewrite(Lone):
     def _scatter(self, scatter: Node, wait: Node, group: str) -> tuple[str, str]:
         source, reduce_op, world, _ = arguments(scatter)
         assert isinstance(source, Node) and isinstance(world, int)
-        check_sums_products(source, reduce_op)
+        check_reduces_products(source, reduce_op)
         refused: list[str] = []
         cut = layouts.scattered_from(source, world, refused) or layouts.Cut(source, 0, [])
         if refused:
@@ -240,7 +240,7 @@ class Rewrite(Lone):
         chain: list[Node] = []
         summed, why = Sum(wait, None, [wait, reduce]), ""
         try:
-            check_sums_products(source, reduce_op)
+            check_reduces_products(source, reduce_op)
             product, chain = self._source(source, group)
             own = self._bias(product, reduce_op, group, group_size(group))
             summed = with_bias(wait, reduce, product, own, alike=lambda vector: self.placements.alike(vector, group))
