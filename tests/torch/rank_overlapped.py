@@ -27,6 +27,19 @@ def test_low_contention(name):
 
 
 @check
+def test_low_contention_by_other_reductions(name):
+    x = (rand(2 * world(), 3) * 9).round()
+    each = torch.stack(reference.all_gather(x, 0, name).chunk(world()))
+    for op, want in (("min", each.amin(0)), ("max", each.amax(0)), ("product", each.prod(0))):
+        assert torch.equal(OPS.low_contention_reduce_scatter(x, op, name), want.chunk(world())[rank()]), op
+    bits = x.to(torch.int32)
+    want = each.to(torch.int32)[0]
+    for one in each.to(torch.int32)[1:]:
+        want = want ^ one
+    assert torch.equal(OPS.low_contention_reduce_scatter(bits, "bxor", name), want.chunk(world())[rank()])
+
+
+@check
 def test_gradients_of_low_contention(name):
     x = rand(2 * world(), 3)
     same_gradients(lambda x: [OPS.low_contention_all_gather(x, name)], lambda x: [ref_gather(x, 0, name)], x)

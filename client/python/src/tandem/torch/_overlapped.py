@@ -43,7 +43,7 @@ def low_contention_reduce_scatter_shape(input: Tensor, reduce_op: str, group_nam
 
 
 def low_contention_reduce_scatter(out: Tensor, input: Tensor, reduce_op: str, group_name: str) -> Tensor:
-    """This rank's chunk along dimension 0 of the sum or average, moved by copy engines."""
+    """This rank's chunk along dimension 0 of the sum, or of another reduction, moved by copy engines."""
     return run_collective(
         "reduce_scatter",
         input,
