@@ -107,6 +107,7 @@ void Matrix::AddEvery(OpRequest request, const Extras& extras) {
   for (Algorithm algorithm : plan::AlgorithmsOf(request.op)) {
     if (request.steps != 0 && algorithm != Algorithm::kRing) continue;
     if (request.lanes != 0 && algorithm != Algorithm::kRing && algorithm != Algorithm::kPipeline) continue;
+    if (algorithm == Algorithm::kNccl && IsBitwise(request.reduce_op)) continue;  // NCCL has none
     request.algorithm = algorithm;
     Extras own = extras;
     // Copies by copy engines are what low contention means; everything else must say that it cannot.
