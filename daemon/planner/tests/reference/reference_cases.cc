@@ -33,6 +33,7 @@ class Cases {
 
   std::vector<Case> Run() {
     Reductions();
+    for (const auto& [name, request] : ReductionRequests(world_)) Add(name, request);
     for (const auto& [name, request] : NormRequests()) Add(name, request);
     Exchanges();
     Rooted();
@@ -92,32 +93,11 @@ class Cases {
         Add(std::string(DTypeName(dtype)) + (wire == WireType::kF32 ? " exact" : ""), r);
       }
     }
-    OtherReductions();
     OpRequest strided;
     strided.op = Op::kAllReduce;
     strided.operands = {MakeOperand(Role::kInput, DType::kF32, {5, 3}, false, Transposed({5, 3})),
                         MakeOperand(Role::kOutput, DType::kF32, {5, 3}, false, {4, 1})};
     Add("strided", strided);
-  }
-
-  void OtherReductions() {
-    for (const auto& [reduce_op, name] : kNamedValues<ReduceOp>) {
-      if (reduce_op == ReduceOp::kSum || reduce_op == ReduceOp::kAvg) continue;
-      for (DType dtype : {DType::kF32, DType::kBf16, DType::kI32, DType::kU8}) {
-        if (IsFloating(dtype) && IsBitwise(reduce_op)) continue;
-        // Integers wrap, as doubles do not; a mesh rounds bf16 twice.
-        if (reduce_op == ReduceOp::kProduct && dtype != DType::kF32) continue;
-        OpRequest r;
-        r.reduce_op = reduce_op;
-        const Shape shard = {2, 3}, whole = {2 * world_, 3};
-        for (Op op : {Op::kAllReduce, Op::kReduceScatter, Op::kReduce}) {
-          r.op = op;
-          r.operands = {MakeOperand(Role::kInput, dtype, op == Op::kReduceScatter ? whole : shard),
-                        MakeOperand(Role::kOutput, dtype, shard)};
-          Add(std::string(name) + " " + std::string(DTypeName(dtype)), r);
-        }
-      }
-    }
   }
 
   void Exchanges() {

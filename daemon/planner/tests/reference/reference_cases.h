@@ -26,6 +26,8 @@ Operand MakeOperand(Role role, DType dtype, std::vector<int64_t> shape, bool sym
 OpRequest WithNorm(OpRequest request, int output, bool residual);
 // Sums with a norm behind them, by name, whose algorithm is left open.
 std::vector<std::pair<std::string, OpRequest>> NormRequests();
+// Reductions that are neither sums nor averages, by name, whose algorithm is left open.
+std::vector<std::pair<std::string, OpRequest>> ReductionRequests(int world);
 // `world` GPUs behind NVSwitches.
 GroupContext ReferenceSwitchGroup(int world);
 // The eight GPUs of a DGX-1.
