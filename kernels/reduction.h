@@ -28,7 +28,7 @@ TANDEM_HOST_DEVICE inline Number Combine(ReduceOp op, Number a, Number b) {
       default: return a + b;
     }
   } else {
-    // Of signed numbers only the order matters: bits and their unsigned arithmetic are the same.
+    // Signs matter for the order alone. Unsigned arithmetic gives the same bits, and may wrap.
     using Bits = std::make_unsigned_t<Number>;
     const Bits x = static_cast<Bits>(a), y = static_cast<Bits>(b);
     switch (op) {

@@ -46,7 +46,7 @@ class Lease {
   // counts its daemons from 0.
   uint64_t AwaitAttached(std::chrono::steady_clock::time_point deadline);
   // After a call that has failed as if its daemon had gone: waits for the next one. False if there is none,
-  // or the lease of daemon number `daemon` has not ended. `told`: that daemon has said itself that it goes.
+  // or the lease of daemon number `daemon` has not ended. `told`: that daemon itself has said that it goes.
   // However long it takes to end, its lease's end is waited for.
   bool AwaitNext(uint64_t daemon, std::chrono::steady_clock::time_point deadline, bool told = false);
   // Ends the reader; no callback comes after it.

@@ -1,7 +1,7 @@
 // File: reductions.cuh
 //
-// Which kernel of phases runs a reduction that is no sum. Each takes as many sources as any item has: such
-// reductions are rare, so small code matters more than speed.
+// The kernel of phases for a reduction that is no sum, by type. Each takes as many sources as any item has:
+// such reductions are rare, so small code matters more than speed.
 #pragma once
 
 #include "kernels/cuda/collectives/phases.cuh"

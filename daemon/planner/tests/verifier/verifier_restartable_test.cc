@@ -28,7 +28,7 @@ TEST(Restartable, NoAlgorithmWritesItsInput) {
           ++in_place;
           continue;
         }
-        if (requests[0].low_contention && !plan.ok()) continue;  // of its algorithms some cannot run
+        if (requests[0].low_contention && !plan.ok()) continue;  // not every algorithm can run so
         ASSERT_TRUE(plan.ok()) << cases[i].name << ": " << plan.status().ToString();
         const Status verified = VerifyPrograms(plan->programs, ContextOf(requests).value(), {.launches = 1});
         EXPECT_TRUE(verified.ok()) << cases[i].name << ": " << verified.ToString();

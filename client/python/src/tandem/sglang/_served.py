@@ -24,7 +24,7 @@ _tandem: Any = torch.ops.tandem
 _log = logging.getLogger("tandem.sglang")
 # SGLang's groups of ranks with the parts of one layer, by the names that they begin with.
 _SERVED = ("tp", "attention_tp", "moe_tp", "shared_experts_tp")
-_NAME = "_tandem_group"  # a group's attribute: the name of its process group
+_NAME = "_tandem_group"  # attribute of a group: the name of the process group
 
 
 def _is_deterministic() -> bool:
