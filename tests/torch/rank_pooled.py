@@ -6,7 +6,7 @@ import os
 import tandem.torch
 import torch
 import torch.distributed as dist
-from checks import DEVICE, check, main
+from checks import DEVICE, SHARED_GPUS, check, main
 from rank_handles import works
 from reference_ops import OPS, near, rand, reference, world
 from tandem.torch import _native
@@ -41,8 +41,9 @@ def test_compiled_outputs_in_the_pool(name):
         "all_gather_matmul",
         "matmul_all_reduce",
     ]
-    plain, _, _ = compiled(x, w, v)
-    assert not tandem.torch.is_symmetric(plain)
+    if not SHARED_GPUS:  # torch's own gather is gloo's there, which has none of a GPU's memory
+        plain, _, _ = compiled(x, w, v)
+        assert not tandem.torch.is_symmetric(plain)
 
 
 @check
