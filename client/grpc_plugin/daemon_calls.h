@@ -67,8 +67,8 @@ class DaemonCalls {
       attempt.daemon = lease_.AwaitAttached(attempt.end);
       auto result = work(attempt);
       const Status& status = StatusOf(result);
-      const bool told = status.detail().reason == "RESTARTING";
-      if (!IsRestart(status) || !lease_.AwaitNext(attempt.daemon, attempt.end, told)) return result;
+      const bool announced = status.detail().reason == "RESTARTING";
+      if (!IsRestart(status) || !lease_.AwaitNext(attempt.daemon, attempt.end, announced)) return result;
       attempt.again = true;
     }
   }

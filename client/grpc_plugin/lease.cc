@@ -213,11 +213,11 @@ uint64_t Lease::AwaitAttached(Clock::time_point deadline) {
   return daemon_;
 }
 
-bool Lease::AwaitNext(uint64_t daemon, Clock::time_point deadline, bool told) {
+bool Lease::AwaitNext(uint64_t daemon, Clock::time_point deadline, bool announced) {
   if (!WaitsForDaemons()) return false;
   std::unique_lock lock(mutex_);
   // The end of a lease and that of a call come by two sockets.
-  const auto noticed = told ? deadline : std::min(deadline, Clock::now() + kNoticeTime);
+  const auto noticed = announced ? deadline : std::min(deadline, Clock::now() + kNoticeTime);
   const auto over = [this] { return !lost_.ok() || stopping_; };
   changed_.wait_until(lock, noticed, [&] { return over() || !attached_ || daemon_ != daemon; });
   if (attached_ && daemon_ == daemon) return false;

@@ -46,9 +46,9 @@ class Lease {
   // counts its daemons from 0.
   uint64_t AwaitAttached(std::chrono::steady_clock::time_point deadline);
   // After a call that has failed as if its daemon had gone: waits for the next one. False if there is none,
-  // or the lease of daemon number `daemon` has not ended. `told`: that daemon itself has said that it goes.
-  // However long it takes to end, its lease's end is waited for.
-  bool AwaitNext(uint64_t daemon, std::chrono::steady_clock::time_point deadline, bool told = false);
+  // or the lease of daemon number `daemon` has not ended. `announced`: that daemon itself
+  // has announced its end, however long it takes.
+  bool AwaitNext(uint64_t daemon, std::chrono::steady_clock::time_point deadline, bool announced = false);
   // Ends the reader; no callback comes after it.
   void Stop();
   int fd() const { return socket_.get(); }
