@@ -3,7 +3,6 @@
 They lie in the build folder and are fetched once, in a few requests; the wheel's kernels are left out."""
 
 import os
-import shutil
 import subprocess
 import sys
 
@@ -51,14 +50,4 @@ def paths(version):
 
 def needed():
     """The folder with the packages; wheel_files.Unreachable if they cannot be had."""
-    folder = os.path.join(FOLDER, "needed")
-    done = os.path.join(folder, ".complete")
-    if not os.path.exists(done):
-        shutil.rmtree(folder, ignore_errors=True)
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check"]
-        made = subprocess.run([*command, "--target", folder, *NEEDED], capture_output=True, text=True)
-        if made.returncode != 0:
-            raise wheel_files.Unreachable(f"pip does not install {', '.join(NEEDED)}: {made.stderr.strip()[-300:]}")
-        with open(done, "w"):
-            pass
-    return folder
+    return wheel_files.install(os.path.join(FOLDER, "needed"), NEEDED)

@@ -32,12 +32,7 @@ class Autoload(unittest.TestCase):
         cls.addClassCleanup(cls.daemon.stop)
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
-        info = os.path.join(folder.name, "tandem_gpu-0.dist-info")
-        os.mkdir(info)
-        with open(os.path.join(info, "METADATA"), "w") as file:
-            file.write("Metadata-Version: 2.1\nName: tandem-gpu\nVersion: 0\n")
-        with open(os.path.join(info, "entry_points.txt"), "w") as file:
-            file.write(entry_points())
+        write_entry_points(folder.name)
         cls.path = f"{SOURCE}{os.pathsep}{folder.name}"
 
     def ranks(self, *arguments, **env):
@@ -84,6 +79,16 @@ class Autoload(unittest.TestCase):
             for printed, log in self.ranks("gloo", TANDEM_INSTALL="1", PYTHONPATH=os.pathsep.join((folder, self.path))):
                 self.assertEqual(printed, "True")  # the entry that lets no import through
                 self.assertIn("Tandem is not installed behind torch", log)
+
+
+def write_entry_points(folder):
+    """Makes a folder of a Python's path that has the package installed, as far as its entry points show."""
+    info = os.path.join(folder, "tandem_gpu-0.dist-info")
+    os.mkdir(info)
+    with open(os.path.join(info, "METADATA"), "w") as file:
+        file.write("Metadata-Version: 2.1\nName: tandem-gpu\nVersion: 0\n")
+    with open(os.path.join(info, "entry_points.txt"), "w") as file:
+        file.write(entry_points())
 
 
 def entry_points():

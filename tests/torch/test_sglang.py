@@ -8,7 +8,7 @@ import sglang_sources
 from check_programs import Checks, add_tests
 from node import CUDA, SOURCE, Daemon, run_checks
 from tandem.sglang import _signatures
-from test_backend import entry_points
+from test_backend import write_entry_points
 from test_vllm import parameters
 from wheel_files import Unreachable
 
@@ -31,12 +31,7 @@ class Sglang(Checks):
             raise unittest.SkipTest(f"no SGLang {cls.version}: {error}") from error
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
-        info = os.path.join(folder.name, "tandem_gpu-0.dist-info")
-        os.mkdir(info)
-        with open(os.path.join(info, "METADATA"), "w") as file:
-            file.write("Metadata-Version: 2.1\nName: tandem-gpu\nVersion: 0\n")
-        with open(os.path.join(info, "entry_points.txt"), "w") as file:
-            file.write(entry_points())
+        write_entry_points(folder.name)
         cls.env = {
             "PYTHONPATH": os.pathsep.join([SOURCE, folder.name, *paths]),
             "TANDEM_SGLANG": "1",

@@ -4,7 +4,6 @@ They lie in the build folder and are fetched once, in a few requests: a wheel ha
 The sources name themselves a build for the CPU, as wheels for the CPU do, so that vLLM takes its CPU platform."""
 
 import os
-import shutil
 import subprocess
 import sys
 
@@ -54,14 +53,4 @@ def paths(version):
 
 def needed():
     """The folder with the packages; wheel_files.Unreachable if they cannot be had."""
-    folder = os.path.join(FOLDER, "needed")
-    done = os.path.join(folder, ".complete")
-    if not os.path.exists(done):
-        shutil.rmtree(folder, ignore_errors=True)
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check"]
-        made = subprocess.run([*command, "--target", folder, *NEEDED], capture_output=True, text=True)
-        if made.returncode != 0:
-            raise wheel_files.Unreachable(f"pip does not install {', '.join(NEEDED)}: {made.stderr.strip()[-300:]}")
-        with open(done, "w"):
-            pass
-    return folder
+    return wheel_files.install(os.path.join(FOLDER, "needed"), NEEDED)
