@@ -12,16 +12,15 @@ import torch
 import torch.distributed as dist
 
 from ..torch import _config, _groups
-from ..torch._plans import NoPlanYet
 from ..torch._private import process_groups
-from ..torch._serving import offer
+from ..torch._servers import Server
 from ._counts import count
 
 __all__ = ["AROUND", "after_init"]
 
 Tensor = torch.Tensor
 _tandem: Any = torch.ops.tandem
-_log = logging.getLogger("tandem.sglang")
+_server = Server("SGLang", logging.getLogger("tandem.sglang"), count)
 # SGLang's groups of ranks with the parts of one layer, by the names that they begin with.
 _SERVED = ("tp", "attention_tp", "moe_tp", "shared_experts_tp")
 _NAME = "_tandem_group"  # attribute of a group: the name of the process group
@@ -39,18 +38,11 @@ def after_init(result: None, group: Any, *given: Any, **named: Any) -> None:
     if group.unique_name.split(":")[0] not in _SERVED or group.world_size < 2:
         return
     if group.device_group not in process_groups() or dist.get_backend(group.device_group) not in ("nccl", "gloo", "tandem"):
-        reason = "its process group is none of NCCL or gloo"
-    elif _is_deterministic():
-        reason = "SGLANG_ENABLE_DETERMINISTIC_INFERENCE is set"
+        reason = "its process group is neither NCCL's nor gloo's"
     else:
-        # A server has ever new numbers of rows, in captures too.
-        most = _config.current().max_rows * group.world_size
-        reason = _groups.attach(group.device_group, families="collectives", max_rows=most).reason
-    level = logging.WARNING if reason and group.rank_in_group == 0 else logging.INFO
-    said = f"keeps SGLang's own collectives: {reason}" if reason else "runs by Tandem"
-    _log.log(level, "SGLang's group %s %s", group.unique_name, said)
-    if not reason:
-        setattr(group, _NAME, str(group.device_group.group_name))
+        reason = "SGLANG_ENABLE_DETERMINISTIC_INFERENCE is set" if _is_deterministic() else ""
+    most = _config.current().max_rows * group.world_size
+    setattr(group, _NAME, _server.attach(group.unique_name, group.device_group, group.rank_in_group == 0, most, reason))
 
 
 class _Thread(threading.local):
@@ -66,12 +58,8 @@ def _run(group: Any, op: str, ours: Callable[[str], Any], theirs: Callable[[], A
     name = getattr(group, _NAME, "")
     if not name or _thread.declined or torch.compiler.is_compiling():
         return theirs()
-    try:
-        result, reason = offer("SGLang's own communicator", ours, name)
-    except NoPlanYet as none:
-        result, reason = None, str(none)
-    count(group.unique_name, op, reason)
-    if not reason:
+    result, is_run = _server.offer(group.unique_name, op, ours, name)
+    if is_run:
         return result
     _thread.declined = True
     try:

@@ -11,16 +11,15 @@ import torch
 import torch.distributed as dist
 
 from ..torch import _config, _groups
-from ..torch._plans import NoPlanYet
 from ..torch._private import process_groups
-from ..torch._serving import offer
+from ..torch._servers import Server
 from ._counts import count
 
 __all__ = ["subclass"]
 
 Tensor = torch.Tensor
 _tandem: Any = torch.ops.tandem
-_log = logging.getLogger("tandem.vllm")
+_server = Server("vLLM", logging.getLogger("tandem.vllm"), count)
 
 
 def subclass(base: type) -> type:
@@ -48,15 +47,9 @@ def _attached(communicator: Any) -> str:
         return ""
     if group is None or not dist.is_initialized() or group not in process_groups():
         reason = "its process group is not one of torch.distributed"
-    elif _of_vllm("VLLM_BATCH_INVARIANT", False):
-        reason = "VLLM_BATCH_INVARIANT is set"
     else:
-        # A server has ever new numbers of rows, in captures too.
-        found = _groups.attach(group, families="collectives", max_rows=_most_rows(communicator.world_size))
-        reason = found.reason
-    level = logging.WARNING if reason and communicator.rank_in_group == 0 else logging.INFO
-    _log.log(level, "vLLM's group %s %s", name, f"keeps vLLM's own collectives: {reason}" if reason else "runs by Tandem")
-    return "" if reason else str(group.group_name)
+        reason = "VLLM_BATCH_INVARIANT is set" if _of_vllm("VLLM_BATCH_INVARIANT", False) else ""
+    return _server.attach(name, group, communicator.rank_in_group == 0, _most_rows(communicator.world_size), reason)
 
 
 def _all_reduce(x: Tensor, name: str) -> Tensor:
@@ -99,12 +92,8 @@ class _Served:
     def _run(self, op: str, ours: Callable[..., Tensor], given: tuple[Any, ...], theirs: Callable[[], Any]) -> Any:
         if not self._tandem_group or torch.compiler.is_compiling():
             return theirs()
-        try:
-            result, reason = offer("vLLM's own communicator", ours, *given)
-        except NoPlanYet as none:
-            result, reason = None, str(none)
-        count(self.unique_name, op, reason)
-        return theirs() if reason else result
+        result, is_run = _server.offer(self.unique_name, op, ours, *given)
+        return result if is_run else theirs()
 
     def all_reduce(self, input_: Tensor) -> Tensor:
         """The sum of all ranks' tensors, in a new one."""
