@@ -131,7 +131,7 @@ bool CallArguments::AddTensor(AtenTensorHandle handle, CallKey* key) {
   const bool shares = !tensor.contiguous && SharesElements(tensor.shape, tensor.strides);
   key->Add(byte(dims) | byte(tensor.dtype) << 8 | byte(tensor.device_type) << 16 |
            byte(tensor.device_index) << 24 | uint64_t{shares} << 32);
-  key->Add(tensor.shape);
+  key->AddShape(tensor.shape);
   if (tensor.device_type != aoti_torch_device_type_cpu()) key->Add(tensor.strides);
   return dims <= 0xFF;
 }

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tandem::torch_ops {
@@ -28,6 +29,16 @@ class CallKey {
   void Add(std::span<const int64_t> extents) {
     for (int64_t extent : extents) Add(static_cast<uint64_t>(extent));
   }
+  // A tensor's extents, the first of which may be a number of rows.
+  void AddShape(std::span<const int64_t> extents) {
+    if (shapes_ < first_extents_.size()) {
+      first_extents_[shapes_] = static_cast<uint16_t>(extents.empty() ? kNoExtent : size_);
+    } else {
+      overflowed_ = true;
+    }
+    ++shapes_;
+    Add(extents);
+  }
   void Add(std::string_view text) {
     Add(text.size());
     for (size_t at = 0; at < text.size(); at += sizeof(uint64_t)) {
@@ -41,12 +52,37 @@ class CallKey {
   std::span<const uint64_t> words() const { return {words_.data(), overflowed_ ? 0 : size_}; }
 
  private:
-  std::array<uint64_t, 512> words_;  // not initialised: only what was added is read
-  size_t size_ = 0;
+  friend class RowlessKey;
+  static constexpr size_t kMaxWords = 512, kMaxShapes = 32, kNoExtent = kMaxWords;
+
+  // Neither is initialised: only what was added is read.
+  std::array<uint64_t, kMaxWords> words_;
+  std::array<uint16_t, kMaxShapes> first_extents_;  // where the first extent of each shape is
+  size_t size_ = 0, shapes_ = 0;
   bool overflowed_ = false;
 };
 
 using StoredKey = std::vector<uint64_t>;
+
+// A call's key without the first extents of its tensors, which calls of a family may differ in.
+class RowlessKey {
+ public:
+  explicit RowlessKey(const CallKey& key) : size_(key.words().size()), shapes_(size_ == 0 ? 0 : key.shapes_) {
+    std::memcpy(words_.data(), key.words_.data(), size_ * sizeof(uint64_t));
+    for (size_t i = 0; i < shapes_; ++i) {
+      const size_t at = key.first_extents_[i];
+      extents_[i] = at == CallKey::kNoExtent ? -1 : static_cast<int64_t>(std::exchange(words_[at], 0));
+    }
+  }
+  std::span<const uint64_t> words() const { return {words_.data(), size_}; }
+  // By tensor, in the schema's order; -1: it has no dimension.
+  std::span<const int64_t> extents() const { return {extents_.data(), shapes_}; }
+
+ private:
+  const size_t size_, shapes_;
+  std::array<uint64_t, CallKey::kMaxWords> words_;
+  std::array<int64_t, CallKey::kMaxShapes> extents_;
+};
 
 // Both take stored keys and keys on the stack.
 struct CallKeyHash {

@@ -115,14 +115,12 @@ void tandem_torch_pool_free(void* piece, size_t, int, void*) {
 uint64_t tandem_torch_add_plan(uint64_t group, const tandem_torch_plan* plan) {
   const CallKey* key = ThisThread().handed_on;
   if (key == nullptr || plan->slot_count > CallArguments::kMaxTensors) return 0;
-  return Guarded(uint64_t{0}, [&] {
-    return ThePlanTable().AddPlan(group, {key->words().begin(), key->words().end()}, *plan);
-  });
+  return Guarded(uint64_t{0}, [&] { return ThePlanTable().AddPlan(group, *key, *plan); });
 }
 void tandem_torch_add_call(uint64_t group, uint64_t plan) {
   const CallKey* key = ThisThread().handed_on;
   if (key == nullptr) return;
-  Guarded([&] { ThePlanTable().AddCall(group, {key->words().begin(), key->words().end()}, plan); });
+  Guarded([&] { ThePlanTable().AddCall(group, *key, plan); });
 }
 void tandem_torch_remove_plan(uint64_t group, uint64_t plan) {
   Guarded([&] { ThePlanTable().RemovePlan(group, plan); });

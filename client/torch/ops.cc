@@ -1,6 +1,7 @@
 // The kernels of torch.ops.tandem and their registration.
 #include <torch/csrc/stable/library.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
@@ -71,8 +72,12 @@ class CallResults {
   CallResults(const CallResults&) = delete;
   CallResults& operator=(const CallResults&) = delete;
 
-  void Allocate(const ResultForm& form, const CallTensor& like) {
-    CheckTorch(aoti_torch_empty_strided(static_cast<int64_t>(form.shape.size()), form.shape.data(),
+  void Allocate(const ResultForm& form, const CallRows& rows, const CallTensor& like) {
+    std::array<int64_t, kMaxDims> shape;
+    if (form.shape.size() > shape.size()) throw std::runtime_error("tandem: a result of so many dimensions");
+    std::copy(form.shape.begin(), form.shape.end(), shape.begin());
+    if (form.rows) shape[0] = rows.Extent(shape[0]);
+    CheckTorch(aoti_torch_empty_strided(static_cast<int64_t>(form.shape.size()), shape.data(),
                                         form.strides.data(), TorchDType(form.dtype), like.device_type,
                                         like.device_index, &tensors_[count_]),
                "allocates a result");
@@ -92,6 +97,8 @@ class CallResults {
   }
 
  private:
+  static constexpr size_t kMaxDims = 64;  // torch's own bound
+
   std::array<AtenTensorHandle, CallArguments::kMaxTensors> tensors_;
   size_t count_ = 0;
 };
@@ -149,20 +156,21 @@ void HandOn(const Overload& overload, const CallKey* key, size_t products, Stabl
 
 // Returns false if the call is Python's to run.
 bool RunByTable(const CallArguments& arguments, const CallKey& key, CallResults* results) {
-  const PlanTable::Found found = ThePlanTable().Find(arguments.group_name(), key);
+  PlanTable::Found found = ThePlanTable().Find(arguments.group_name(), key);
   if (found.plan == nullptr) return false;
   for (const ResultForm& form : found.plan->results) {
-    results->Allocate(form, arguments.tensors().front());
+    results->Allocate(form, found.rows, arguments.tensors().front());
   }
-  std::shared_ptr<TablePlan> plan = found.plan;
-  if (plan->may_be_symmetric != 0 && (found.symmetric != nullptr || plan->symmetric != 0)) {
+  if (found.plan->may_be_symmetric != 0 && (found.symmetric != nullptr || found.plan->symmetric != 0)) {
     static const SymmetricRanges none;
     const SymmetricRanges& ranges = found.symmetric != nullptr ? *found.symmetric : none;
-    const uint32_t symmetric = SymmetricSlots(*plan, ranges, arguments.tensors(), results->tensors());
-    if (symmetric != plan->symmetric) plan = ThePlanTable().FindSymmetric(*found.group, key, symmetric);
-    if (plan == nullptr) return false;
+    const uint32_t symmetric =
+        SymmetricSlots(*found.plan, found.rows, ranges, arguments.tensors(), results->tensors());
+    if (symmetric != found.plan->symmetric) found = ThePlanTable().FindSymmetric(found.group, key, symmetric);
+    if (found.plan == nullptr) return false;
   }
-  RunOutcome outcome = RunPlan(*found.group, *plan, arguments.tensors(), results->tensors(), &WaitOn);
+  RunOutcome outcome =
+      RunPlan(*found.group, *found.plan, found.rows, arguments.tensors(), results->tensors(), &WaitOn);
   if (outcome.state == RunState::kGone) return false;
   TheCounts().launched.fetch_add(1, std::memory_order_relaxed);
   if (outcome.state == RunState::kRan) return true;

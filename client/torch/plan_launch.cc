@@ -36,8 +36,8 @@ class LibraryTime {
   Clock::time_point begun_;
 };
 
-tandem_launch_options OptionsOf(const TablePlan& plan) {
-  return {sizeof(tandem_launch_options), plan.deadline_ms, nullptr, plan.rows};
+tandem_launch_options OptionsOf(const TablePlan& plan, const CallRows& rows) {
+  return {sizeof(tandem_launch_options), plan.deadline_ms, nullptr, rows.rows};
 }
 
 RunOutcome Failure(tandem_status* status) {
@@ -106,12 +106,12 @@ bool GoesOn(const tandem_status* status) {
 
 // Returns once the plan's launches have ended, so that their memory is free again. A launch that returns an
 // error may be in flight all the same.
-RunOutcome LaunchAndWait(const TablePlan& plan, std::span<const tandem_binding> bindings,
-                         bool (*wait_on)(uint64_t plan)) {
+RunOutcome LaunchAndWait(const TablePlan& plan, const CallRows& rows,
+                         std::span<const tandem_binding> bindings, bool (*wait_on)(uint64_t plan)) {
   tandem_status *failed = nullptr, *waited = nullptr;
   {
     const LibraryTime time;
-    const tandem_launch_options options = OptionsOf(plan);
+    const tandem_launch_options options = OptionsOf(plan, rows);
     failed = library.launch_with_options(plan.plan, plan.stream, bindings.data(), bindings.size(), &options);
     waited = library.plan_wait(plan.plan, kFirstWaitMs);
   }
@@ -128,8 +128,9 @@ RunOutcome LaunchAndWait(const TablePlan& plan, std::span<const tandem_binding> 
   return failed == nullptr ? RunOutcome{} : Failure(failed);
 }
 
-RunOutcome RunOnHost(GroupTable& group, TablePlan& plan, std::span<const CallTensor> arguments,
-                     std::span<const AtenTensorHandle> results, bool (*wait_on)(uint64_t plan)) {
+RunOutcome RunOnHost(GroupTable& group, TablePlan& plan, const CallRows& rows,
+                     std::span<const CallTensor> arguments, std::span<const AtenTensorHandle> results,
+                     bool (*wait_on)(uint64_t plan)) {
   const StagingMemory staging = group.staging;
   if (staging.bytes < plan.staging_bytes) return {RunState::kGone, nullptr, {}};
   std::array<tandem_binding, CallArguments::kMaxTensors> bindings{};
@@ -139,17 +140,19 @@ RunOutcome RunOnHost(GroupTable& group, TablePlan& plan, std::span<const CallTen
       bindings[i] = {nullptr, 0, SlotData(slot, arguments, results)};
       continue;
     }
-    if (slot.bytes != 0) bindings[i] = {staging.memory, slot.offset, nullptr};
-    if (!slot.written) CopyArgument(arguments[slot.index], staging.data + slot.offset, slot.bytes, false);
+    const uint64_t bytes = plan.SlotBytes(slot, rows);
+    if (bytes != 0) bindings[i] = {staging.memory, slot.offset, nullptr};
+    if (!slot.written) CopyArgument(arguments[slot.index], staging.data + slot.offset, bytes, false);
   }
-  RunOutcome outcome = LaunchAndWait(plan, {bindings.data(), plan.slots.size()}, wait_on);
+  RunOutcome outcome = LaunchAndWait(plan, rows, {bindings.data(), plan.slots.size()}, wait_on);
   if (outcome.state != RunState::kRan) return outcome;
   for (const tandem_torch_slot& slot : plan.slots) {
     if (!slot.written || slot.symmetric == TANDEM_TORCH_SYMMETRIC) continue;
+    const uint64_t bytes = plan.SlotBytes(slot, rows);
     if (slot.source == TANDEM_TORCH_ARGUMENT) {
-      CopyArgument(arguments[slot.index], staging.data + slot.offset, slot.bytes, true);
-    } else if (slot.bytes != 0) {
-      std::memcpy(DataOf(results[slot.index]), staging.data + slot.offset, slot.bytes);
+      CopyArgument(arguments[slot.index], staging.data + slot.offset, bytes, true);
+    } else if (bytes != 0) {
+      std::memcpy(DataOf(results[slot.index]), staging.data + slot.offset, bytes);
     }
   }
   return {};
@@ -164,7 +167,7 @@ CurrentStream FindCurrentStream() {
   return reinterpret_cast<CurrentStream>(dlsym(torch_cuda, "aoti_torch_get_current_cuda_stream"));
 }
 
-RunOutcome RunOnCuda(TablePlan& plan, std::span<const CallTensor> arguments,
+RunOutcome RunOnCuda(TablePlan& plan, const CallRows& rows, std::span<const CallTensor> arguments,
                      std::span<const AtenTensorHandle> results) {
   static const CurrentStream current_stream = FindCurrentStream();
   if (current_stream == nullptr) return {RunState::kGone, nullptr, {}};
@@ -175,7 +178,7 @@ RunOutcome RunOnCuda(TablePlan& plan, std::span<const CallTensor> arguments,
     pointers[i] = SlotData(plan.slots[i], arguments, results);
   }
   const LibraryTime time;
-  const tandem_launch_options options = OptionsOf(plan);
+  const tandem_launch_options options = OptionsOf(plan, rows);
   tandem_status* failed = library.launch_cuda_pointers_with_options(plan.plan, stream, pointers.data(),
                                                                     plan.slots.size(), &options);
   return failed == nullptr ? RunOutcome{} : Failure(failed);
@@ -202,7 +205,7 @@ int32_t TorchDType(int tandem_dtype) {
   }
 }
 
-uint32_t SymmetricSlots(const TablePlan& plan, const SymmetricRanges& ranges,
+uint32_t SymmetricSlots(const TablePlan& plan, const CallRows& rows, const SymmetricRanges& ranges,
                         std::span<const CallTensor> arguments, std::span<const AtenTensorHandle> results) {
   uint32_t found = 0;
   if (arguments.size() < plan.arguments) return found;
@@ -211,22 +214,23 @@ uint32_t SymmetricSlots(const TablePlan& plan, const SymmetricRanges& ranges,
     if (slot.symmetric == TANDEM_TORCH_NEVER || slot.bytes == 0) continue;
     if (slot.source == TANDEM_TORCH_ARGUMENT && !arguments[slot.index].contiguous) continue;
     const auto begin = reinterpret_cast<uintptr_t>(SlotData(slot, arguments, results));
+    const uint64_t bytes = plan.SlotBytes(slot, rows);
     for (const SymmetricRange& range : ranges) {
-      if (begin >= range.begin && begin < range.end && slot.bytes <= range.end - begin)
-        found |= uint32_t{1} << i;
+      if (begin >= range.begin && begin < range.end && bytes <= range.end - begin) found |= uint32_t{1} << i;
     }
   }
   return found;
 }
 
-RunOutcome RunPlan(GroupTable& group, TablePlan& plan, std::span<const CallTensor> arguments,
-                   std::span<const AtenTensorHandle> results, bool (*wait_on)(uint64_t plan)) {
+RunOutcome RunPlan(GroupTable& group, TablePlan& plan, const CallRows& rows,
+                   std::span<const CallTensor> arguments, std::span<const AtenTensorHandle> results,
+                   bool (*wait_on)(uint64_t plan)) {
   std::lock_guard running(group.running);
   if (plan.removed || arguments.size() < plan.arguments || results.size() < plan.results.size())
     return {RunState::kGone, nullptr, {}};
   plan.last_use.store(++group.calls, std::memory_order_relaxed);
-  return plan.stream != nullptr ? RunOnHost(group, plan, arguments, results, wait_on)
-                                : RunOnCuda(plan, arguments, results);
+  return plan.stream != nullptr ? RunOnHost(group, plan, rows, arguments, results, wait_on)
+                                : RunOnCuda(plan, rows, arguments, results);
 }
 
 }  // namespace tandem::torch_ops

@@ -33,12 +33,13 @@ struct RunOutcome {
 };
 
 // The slots, by bit, that lie in symmetric memory in this call, of those that can in the plan.
-uint32_t SymmetricSlots(const TablePlan& plan, const SymmetricRanges& ranges,
+uint32_t SymmetricSlots(const TablePlan& plan, const CallRows& rows, const SymmetricRanges& ranges,
                         std::span<const CallTensor> arguments, std::span<const AtenTensorHandle> results);
 
-// `results` are tensors of the plan's forms. Every rank must run the call. `wait_on` continues a long wait
+// `results` are tensors of the plan's forms, for these rows. Every rank must run the call. `wait_on` continues a long wait
 // for the plan with this number: it runs Python. Returns false if that fails. Throws if torch fails.
-RunOutcome RunPlan(GroupTable& group, TablePlan& plan, std::span<const CallTensor> arguments,
-                   std::span<const AtenTensorHandle> results, bool (*wait_on)(uint64_t plan));
+RunOutcome RunPlan(GroupTable& group, TablePlan& plan, const CallRows& rows,
+                   std::span<const CallTensor> arguments, std::span<const AtenTensorHandle> results,
+                   bool (*wait_on)(uint64_t plan));
 
 }  // namespace tandem::torch_ops

@@ -1,7 +1,9 @@
 #include "client/torch/plan_table.h"
 
 #include <algorithm>
+#include <numeric>
 #include <span>
+#include <utility>
 
 namespace tandem::torch_ops {
 namespace {
@@ -22,6 +24,7 @@ std::shared_ptr<TablePlan> Copy(const tandem_torch_plan& from) {
   plan->stream = from.stream;
   plan->deadline_ms = from.deadline_ms;
   plan->rows = from.rows;
+  plan->family = from.family;
   plan->staging_bytes = from.staging_bytes;
   plan->slots.assign(from.slots, from.slots + from.slot_count);
   for (size_t i = 0; i < plan->slots.size(); ++i) {
@@ -34,20 +37,95 @@ std::shared_ptr<TablePlan> Copy(const tandem_torch_plan& from) {
   }
   for (size_t i = 0; i < from.result_count; ++i) {
     const tandem_torch_result& result = from.results[i];
-    ResultForm form{result.dtype, {result.shape, result.shape + result.dims}, {}};
+    ResultForm form{result.dtype, {result.shape, result.shape + result.dims}, {}, result.rows != 0};
     form.strides = ContiguousStrides(form.shape);
     plan->results.push_back(std::move(form));
   }
   return plan;
 }
 
-// Puts a plan in the place of one with the same slots in symmetric memory.
+// Puts a plan in the place of one with the same slots in symmetric memory. Families of one key may differ in
+// extents that do not follow the rows.
 void Put(GroupTable::Plans* plans, const std::shared_ptr<TablePlan>& plan) {
-  std::erase_if(*plans, [&](const auto& other) { return other->symmetric == plan->symmetric; });
+  std::erase_if(*plans, [&](const auto& other) {
+    return other->symmetric == plan->symmetric && other->family.most == plan->family.most &&
+           (plan->family.most == 0 || other->plan == plan->plan);
+  });
   plans->push_back(plan);
 }
 
+void PutCall(GroupTable* group, const CallKey& key, const std::shared_ptr<TablePlan>& plan) {
+  if (plan->family.most == 0) {
+    Put(&group->plans[{key.words().begin(), key.words().end()}], plan);
+  } else {
+    const RowlessKey rowless(key);
+    Put(&group->families[{rowless.words().begin(), rowless.words().end()}], plan);
+  }
+}
+
+void Erase(GroupTable::PlansByKey* all, const std::shared_ptr<TablePlan>& plan) {
+  for (auto& [key, plans] : *all) std::erase(plans, plan);
+  std::erase_if(*all, [](const auto& entry) { return entry.second.empty(); });
+}
+
+struct Candidate {
+  std::shared_ptr<TablePlan> plan;
+  CallRows rows;
+};
+
+// The plan for the call of those that `fits` takes: one of its shapes, or the family of the most rows.
+template <typename Fits>
+Candidate Choose(const GroupTable& group, const CallKey& key, Fits fits) {
+  if (const auto plans = group.plans.find(key.words()); plans != group.plans.end()) {
+    for (const auto& plan : plans->second) {
+      if (fits(*plan)) return {plan, {plan->rows}};
+    }
+  }
+  if (group.families.empty()) return {};
+  const RowlessKey rowless(key);
+  const auto families = group.families.find(rowless.words());
+  if (families == group.families.end()) return {};
+  Candidate chosen;
+  for (const auto& plan : families->second) {
+    if (!fits(*plan) || (chosen.plan != nullptr && chosen.plan->family.most >= plan->family.most)) continue;
+    if (const auto rows = plan->RowsOf(rowless.extents())) chosen = {plan, *rows};
+  }
+  return chosen;
+}
+
+bool Follows(const tandem_torch_rows& rows, size_t argument) {
+  return argument < 32 && (rows.arguments >> argument & 1) != 0;
+}
+
 }  // namespace
+
+std::optional<CallRows> TablePlan::RowsOf(std::span<const int64_t> first_extents) const {
+  const auto at = static_cast<size_t>(family.argument);
+  if (first_extents.size() != extents.size() || at >= extents.size()) return std::nullopt;
+  if (first_extents[at] < 1 || extents[at] < 1) return std::nullopt;
+  const int64_t shared = std::gcd(first_extents[at], extents[at]);
+  CallRows call{-1, first_extents[at] / shared, extents[at] / shared};
+  const auto divides = [&](int64_t extent) { return extent % call.parts == 0; };
+  if (!divides(rows)) return std::nullopt;
+  call.rows = call.Extent(rows);
+  if (call.rows < family.least || call.rows > family.most || call.rows % family.unit != 0)
+    return std::nullopt;
+  for (size_t i = 0; i < extents.size(); ++i) {
+    const bool follows = Follows(family, i);
+    if (follows && !divides(extents[i])) return std::nullopt;
+    if (first_extents[i] != (follows ? call.Extent(extents[i]) : extents[i])) return std::nullopt;
+  }
+  for (const ResultForm& result : results) {
+    if (result.rows && !divides(result.shape.front())) return std::nullopt;
+  }
+  return call;
+}
+
+uint64_t TablePlan::SlotBytes(const tandem_torch_slot& slot, const CallRows& call) const {
+  const auto at = static_cast<size_t>(slot.index);
+  const bool follows = slot.source == TANDEM_TORCH_ARGUMENT ? Follows(family, at) : results[at].rows;
+  return follows ? call.Bytes(slot.bytes) : slot.bytes;
+}
 
 uint64_t PlanTable::OpenGroup(std::string_view name) {
   auto group = std::make_shared<GroupTable>();
@@ -70,12 +148,8 @@ std::shared_ptr<TablePlan> PlanTable::PlanOf(uint64_t group, uint64_t plan) cons
   const std::shared_ptr<GroupTable> found = GroupOf(group);
   if (found == nullptr) return nullptr;
   std::lock_guard lock(mutex_);
-  for (const auto& [key, plans] : found->plans) {
-    for (const auto& one : plans) {
-      if (one->id == plan) return one;
-    }
-  }
-  return nullptr;
+  const auto known = found->by_id.find(plan);
+  return known == found->by_id.end() ? nullptr : known->second;
 }
 
 void PlanTable::HideGroup(uint64_t group) {
@@ -88,16 +162,16 @@ void PlanTable::HideGroup(uint64_t group) {
 void PlanTable::CloseGroup(uint64_t group) {
   const std::shared_ptr<GroupTable> found = GroupOf(group);
   if (found == nullptr) return;
-  decltype(found->plans) plans;
+  decltype(found->by_id) plans;
   {
     std::lock_guard lock(mutex_);
     std::erase(groups_, found);
-    plans.swap(found->plans);
+    found->plans.clear();
+    found->families.clear();
+    plans.swap(found->by_id);
   }
   std::lock_guard running(found->running);
-  for (const auto& [key, some] : plans) {
-    for (const auto& plan : some) plan->removed = true;
-  }
+  for (const auto& [id, plan] : plans) plan->removed = true;
   found->staging = {};
 }
 
@@ -139,40 +213,40 @@ PlanTable::Found PlanTable::Find(std::string_view group_name, const CallKey& key
   std::lock_guard lock(mutex_);
   for (auto group = groups_.rbegin(); group != groups_.rend(); ++group) {
     if ((*group)->hidden || (*group)->name != group_name) continue;
-    auto plans = (*group)->plans.find(key.words());
-    if (plans == (*group)->plans.end()) return {*group, nullptr, nullptr};
-    return {*group, plans->second.front(), (*group)->symmetric};
+    Candidate found = Choose(**group, key, [](const TablePlan&) { return true; });
+    return {*group, std::move(found.plan), found.rows, (*group)->symmetric};
   }
   return {};
 }
 
-std::shared_ptr<TablePlan> PlanTable::FindSymmetric(const GroupTable& group, const CallKey& key,
-                                                    uint32_t symmetric) const {
+PlanTable::Found PlanTable::FindSymmetric(const std::shared_ptr<GroupTable>& group, const CallKey& key,
+                                          uint32_t symmetric) const {
   std::lock_guard lock(mutex_);
-  auto plans = group.plans.find(key.words());
-  if (plans == group.plans.end()) return nullptr;
-  for (const auto& plan : plans->second) {
-    if (plan->symmetric == symmetric) return plan;
-  }
-  return nullptr;
+  Candidate found = Choose(*group, key, [&](const TablePlan& plan) { return plan.symmetric == symmetric; });
+  return {group, std::move(found.plan), found.rows, group->symmetric};
 }
 
-uint64_t PlanTable::AddPlan(uint64_t group, const StoredKey& key, const tandem_torch_plan& plan) {
+uint64_t PlanTable::AddPlan(uint64_t group, const CallKey& key, const tandem_torch_plan& plan) {
   const std::shared_ptr<GroupTable> found = GroupOf(group);
   if (found == nullptr) return 0;
   std::shared_ptr<TablePlan> made = Copy(plan);
+  if (made->family.most > 0) {
+    const RowlessKey rowless(key);
+    made->extents.assign(rowless.extents().begin(), rowless.extents().end());
+  }
   std::lock_guard lock(mutex_);
   made->id = next_id_++;
-  Put(&found->plans[key], made);
+  found->by_id.emplace(made->id, made);
+  PutCall(found.get(), key, made);
   return made->id;
 }
 
-void PlanTable::AddCall(uint64_t group, const StoredKey& key, uint64_t plan) {
+void PlanTable::AddCall(uint64_t group, const CallKey& key, uint64_t plan) {
   const std::shared_ptr<GroupTable> found = GroupOf(group);
   const std::shared_ptr<TablePlan> known = PlanOf(group, plan);
   if (found == nullptr || known == nullptr) return;
   std::lock_guard lock(mutex_);
-  Put(&found->plans[key], known);
+  PutCall(found.get(), key, known);
 }
 
 void PlanTable::RemovePlan(uint64_t group, uint64_t plan) {
@@ -181,8 +255,8 @@ void PlanTable::RemovePlan(uint64_t group, uint64_t plan) {
   if (found == nullptr || known == nullptr) return;
   {
     std::lock_guard lock(mutex_);
-    for (auto& [key, plans] : found->plans) std::erase(plans, known);
-    std::erase_if(found->plans, [](const auto& entry) { return entry.second.empty(); });
+    Erase(known->family.most == 0 ? &found->plans : &found->families, known);
+    found->by_id.erase(plan);
   }
   std::lock_guard running(found->running);
   known->removed = true;

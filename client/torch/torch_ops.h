@@ -23,7 +23,7 @@ extern "C" {
 
 #define TANDEM_TORCH_API __attribute__((visibility("default")))
 /* Grows with every change of these functions. The package refuses a library of another version. */
-#define TANDEM_TORCH_VERSION 7
+#define TANDEM_TORCH_VERSION 8
 
 TANDEM_TORCH_API int tandem_torch_version(void);
 
@@ -95,17 +95,29 @@ typedef struct tandem_torch_result {
   int dtype; /* enum tandem_dtype */
   int dims;
   const int64_t* shape;
+  int rows; /* not 0: the first extent follows the rows; see tandem_torch_rows */
 } tandem_torch_result;
+/* How the plan of a family serves calls that differ from the one that it was added with in their rows alone.
+ * Extents and slots that follow the rows are in proportion to them. */
+typedef struct tandem_torch_rows {
+  int64_t most;  /* rows of a call; 0: the plan serves calls of the same shapes only */
+  int64_t least; /* likewise */
+  int64_t unit;  /* rows are multiples of it */
+  int argument;  /* among the call's tensors: the one whose first extent is in proportion to the rows */
+  /* By the call's tensors, as bits: those whose first extent follows the rows. The others' stays the same. */
+  uint32_t arguments;
+} tandem_torch_rows;
 typedef struct tandem_torch_plan {
   tandem_plan* plan;
   tandem_stream* stream; /* of the host backend; NULL: torch's current CUDA stream */
   int64_t deadline_ms;   /* of each launch; 0: the group's */
-  int64_t rows;          /* of each launch of a family; -1: its bound, or a plan of one shape */
+  int64_t rows;          /* of this call, of a family; -1: a plan of one shape */
   size_t slot_count;
   const tandem_torch_slot* slots;
   size_t result_count; /* in the order of the op's results; the gathered A comes last */
   const tandem_torch_result* results;
-  uint64_t staging_bytes;
+  uint64_t staging_bytes; /* of a family: for the most rows, as are the slots' offsets */
+  tandem_torch_rows family;
 } tandem_torch_plan;
 /* Adds the plan for calls like the one that this thread's kernel has handed to Python. Copies *plan; the
  * handles stay the caller's and must live until tandem_torch_remove_plan. Returns the plan's number, above 0;

@@ -22,7 +22,8 @@ namespace {
   X(cublasLtMatmulPreferenceCreate) \
   X(cublasLtMatmulPreferenceDestroy) \
   X(cublasLtMatmulPreferenceSetAttribute) \
-  X(cublasLtMatmulAlgoGetHeuristic)
+  X(cublasLtMatmulAlgoGetHeuristic)          \
+  X(cublasLtMatmulAlgoCheck)
 // clang-format on
 
 struct CublasFunctions {
@@ -123,13 +124,7 @@ class LoadedCublasLt : public CublasLt {
   Result<std::vector<cublasLtMatmulAlgo_t>> Candidates(const LtProduct& product, size_t workspace_bytes,
                                                        int most) override {
     Descriptors descriptors(f_);
-    // Scales and bias are described by their modes, but addresses must be set. They are not read. cuBLASLt
-    // looks at their alignment: for an fp8 product with a bias at no multiple of 16 it has no candidates.
-    alignas(kVectorAlignment) static const std::byte kPlaceholder[2 * kVectorAlignment] = {};
-    LtOperands operands;
-    operands.x_scale = operands.y_scale = kPlaceholder;
-    operands.bias = kPlaceholder + product.alignment % kVectorAlignment;
-    TANDEM_RETURN_IF_ERROR(descriptors.Make(product, operands));
+    TANDEM_RETURN_IF_ERROR(descriptors.Make(product, Placeholders(product)));
     cublasLtMatmulPreference_t preference = nullptr;
     TANDEM_RETURN_IF_ERROR(
         f_.Check("cublasLtMatmulPreferenceCreate", f_.cublasLtMatmulPreferenceCreate_(&preference)));
@@ -162,6 +157,17 @@ class LoadedCublasLt : public CublasLt {
     return algorithms;
   }
 
+  Result<bool> Supports(const LtProduct& product, const cublasLtMatmulAlgo_t& algorithm,
+                        size_t workspace_bytes) override {
+    Descriptors descriptors(f_);
+    TANDEM_RETURN_IF_ERROR(descriptors.Make(product, Placeholders(product)));
+    cublasLtMatmulHeuristicResult_t result = {};
+    const cublasStatus_t checked =
+        f_.cublasLtMatmulAlgoCheck_(handle_, descriptors.operation, descriptors.x, descriptors.y,
+                                    descriptors.d, descriptors.d, &algorithm, &result);
+    return checked == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= workspace_bytes;
+  }
+
   Status Run(const LtProduct& product, const LtOperands& operands, const cublasLtMatmulAlgo_t& algorithm,
              void* workspace, size_t workspace_bytes, CUstream stream) override {
     Descriptors descriptors(f_);
@@ -174,6 +180,16 @@ class LoadedCublasLt : public CublasLt {
   }
 
  private:
+  // Scales and bias are described by their modes, but addresses must be set. They are not read. cuBLASLt
+  // looks at their alignment: for an fp8 product with a bias at no multiple of 16 it has no candidates.
+  static LtOperands Placeholders(const LtProduct& product) {
+    alignas(kVectorAlignment) static const std::byte kPlaceholder[2 * kVectorAlignment] = {};
+    LtOperands operands;
+    operands.x_scale = operands.y_scale = kPlaceholder;
+    operands.bias = kPlaceholder + product.alignment % kVectorAlignment;
+    return operands;
+  }
+
   template <typename Value>
   Status Prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
                 Value value) {

@@ -51,6 +51,20 @@ struct LtProduct {
   bool HasBlockScales() const { return x_scales >= LtScale::kBlocks || y_scales >= LtScale::kBlocks; }
 };
 
+struct LtProductHash {
+  size_t operator()(const LtProduct& product) const {
+    size_t hash = product.alignment;
+    for (const LtMatrix* matrix : {&product.x, &product.y, &product.d}) {
+      for (const uint64_t word : {matrix->rows, matrix->columns, static_cast<uint64_t>(matrix->leading),
+                                  static_cast<uint64_t>(matrix->type)}) {
+        hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
+        hash ^= hash >> 32;
+      }
+    }
+    return hash;
+  }
+};
+
 // The arguments of a run beside the product.
 struct LtOperands {
   const void* x = nullptr;
@@ -69,6 +83,9 @@ class CublasLt {
   // Empty when cuBLASLt has nothing for the product.
   virtual Result<std::vector<cublasLtMatmulAlgo_t>> Candidates(const LtProduct& product,
                                                                size_t workspace_bytes, int most) = 0;
+  // Whether an algorithm that was a candidate for another product can run this one with that workspace.
+  virtual Result<bool> Supports(const LtProduct& product, const cublasLtMatmulAlgo_t& algorithm,
+                                size_t workspace_bytes) = 0;
   virtual Status Run(const LtProduct& product, const LtOperands& operands,
                      const cublasLtMatmulAlgo_t& algorithm, void* workspace, size_t workspace_bytes,
                      CUstream stream) = 0;

@@ -18,6 +18,7 @@
 #include "kernels/cuda/lane/word_writer.h"
 #include "kernels/cuda/matmul/dense_operands.h"
 #include "kernels/cuda/matmul/matmul_plan.h"
+#include "kernels/cuda/matmul/matmul_trial.h"
 #include "kernels/cuda/skinny/skinny_plan.h"
 
 namespace tandem {
@@ -122,7 +123,9 @@ class CudaBackend : public Backend {
     return {.packet_kernels = true, .communicators = true, .ipc_memory = true, .on_gpu = true};
   }
   void SetFusedKernels(Status loaded) { fused_kernels_ = std::move(loaded); }
-  Status PrepareMatmul(const MatmulArgs& args) override { return chooser_->Prepare(MakeDense(args).args); }
+  Status PrepareMatmul(const MatmulArgs& args) override {
+    return chooser_->Prepare(MakeDense(args).args, kTrialBudgetMs);
+  }
   Status RegisterHostMemory(void* address, size_t bytes) override { return words_->Register(address, bytes); }
   Status UnregisterHostMemory(void* address) override { return words_->Unregister(address); }
   Status StoreWord(Word* word, uint64_t value) override { return words_->Store(word, value); }

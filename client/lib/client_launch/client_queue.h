@@ -36,6 +36,13 @@ struct ClientCall {
   std::shared_ptr<void> keep;
 };
 
+// How long a program's products are tried on the GPU before its first launch.
+enum class Trials : uint8_t {
+  kWhole,
+  kBrief,  // one of several numbers of rows
+  kNone,   // others of its family were tried
+};
+
 // A rank program that is ready for launches on one backend. Used by the queue that made it.
 class ClientWork {
  public:
@@ -50,7 +57,7 @@ class ClientQueue {
   // INVALID_ARGUMENT or OUT_OF_RANGE: it touches what it may not. UNIMPLEMENTED: it needs an engine.
   virtual Result<std::shared_ptr<ClientWork>> Prepare(const plan::RankProgram& program,
                                                       std::vector<runtime::SlotLimit> slots,
-                                                      const ClientLaunchMemory& memory) = 0;
+                                                      const ClientLaunchMemory& memory, Trials trials) = 0;
   // Puts one launch onto `stream`, behind all earlier ones of the group. Its failure is kept in the call's
   // state under its stream.
   virtual Status Launch(LaunchStream& stream, ClientWork& work, ClientCall call) = 0;

@@ -1,5 +1,6 @@
 #include "client/lib/client_launch/plan_members.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +25,7 @@ Result<std::unique_ptr<PlanMembers>> PlanMembers::Make(const ClientPlacementInfo
                                                        const ClientLaunchMemory& memory,
                                                        std::shared_ptr<void> keep) {
   std::unique_ptr<PlanMembers> made(new PlanMembers(queue, memory, info.program, std::move(keep)));
+  if (info.family != nullptr) made->trials_ = Trials::kBrief;
   TANDEM_ASSIGN_OR_RETURN(made->bound_, made->MakeMember(info.program, request));
   if (info.family == nullptr) return made;
   if (info.family->members_version != plan::kMembersVersion) {
@@ -35,13 +37,26 @@ Result<std::unique_ptr<PlanMembers>> PlanMembers::Make(const ClientPlacementInfo
   made->family_ = info.family;
   TANDEM_ASSIGN_OR_RETURN(made->row_requests_, RowRequests::Make({&request, 1}, info.program.world_size));
   made->bound_->rows = made->family_->table.max_rows;
-  // What launches need is loaded before the first of them, which may be in a capture: each range's kernels.
-  int64_t first = 0;
-  for (const plan::RowRange& range : made->family_->table.ranges) {
-    for (const int64_t rows : {first, range.last}) TANDEM_RETURN_IF_ERROR(made->Find(rows).status());
-    first = range.last + made->family_->table.unit;
-  }
+  TANDEM_RETURN_IF_ERROR(made->MakeFirstMembers(info.program));
+  made->trials_ = Trials::kNone;
   return made;
+}
+
+// What launches need is loaded before the first of them, which may be in a capture: each range's kernels, and
+// those that cuBLASLt has for each doubling of the rows.
+Status PlanMembers::MakeFirstMembers(const plan::RankProgram& bound) {
+  const plan::RowTable& table = family_->table;
+  int64_t first = 0;
+  for (const plan::RowRange& range : table.ranges) {
+    for (const int64_t rows : {first, range.last}) TANDEM_RETURN_IF_ERROR(Find(rows).status());
+    first = range.last + table.unit;
+  }
+  const bool has_products = std::any_of(bound.steps.begin(), bound.steps.end(), [](const plan::Step& step) {
+    return std::holds_alternative<plan::MatmulStep>(step.work);
+  });
+  for (int64_t rows = table.unit; has_products && rows < table.max_rows; rows *= 2)
+    TANDEM_RETURN_IF_ERROR(Find(rows).status());
+  return Status::Ok();
 }
 
 Result<std::shared_ptr<PlanMember>> PlanMembers::MakeMember(const plan::RankProgram& program,
@@ -54,7 +69,7 @@ Result<std::shared_ptr<PlanMember>> PlanMembers::MakeMember(const plan::RankProg
     member->slot_bytes.push_back(static_cast<uint64_t>(bytes));
     limits.push_back({member->slot_bytes.back(), request.operands[static_cast<size_t>(slot)].symmetric});
   }
-  TANDEM_ASSIGN_OR_RETURN(member->work, queue_.Prepare(program, std::move(limits), memory_));
+  TANDEM_ASSIGN_OR_RETURN(member->work, queue_.Prepare(program, std::move(limits), memory_, trials_));
   return member;
 }
 

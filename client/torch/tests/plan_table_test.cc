@@ -14,11 +14,10 @@ CallKey KeyOf(std::initializer_list<uint64_t> words) {
   for (uint64_t word : words) key.Add(word);
   return key;
 }
-StoredKey Stored(const CallKey& key) { return {key.words().begin(), key.words().end()}; }
 
 tandem_torch_plan Described() {
   static const int64_t shape[] = {2, 0, 3};
-  static const tandem_torch_result result{TANDEM_DTYPE_BF16, 3, shape};
+  static const tandem_torch_result result{TANDEM_DTYPE_BF16, 3, shape, 0};
   static const tandem_torch_slot slot{TANDEM_TORCH_RESULT, 0, 1, 0, 12, 256};
   tandem_torch_plan plan{};
   plan.slots = &slot;
@@ -34,7 +33,7 @@ TEST(PlanTable, FindsAPlanByGroupAndCall) {
   const uint64_t group = table.OpenGroup("0");
   const CallKey key = KeyOf({1, 2});
   EXPECT_EQ(table.Find("0", key).plan, nullptr);
-  const uint64_t plan = table.AddPlan(group, Stored(key), Described());
+  const uint64_t plan = table.AddPlan(group, key, Described());
   const PlanTable::Found found = table.Find("0", key);
   ASSERT_NE(found.plan, nullptr);
   EXPECT_EQ(found.plan->id, plan);
@@ -50,9 +49,9 @@ TEST(PlanTable, FindsAPlanByGroupAndCall) {
 TEST(PlanTable, OnePlanServesSeveralCalls) {
   PlanTable table;
   const uint64_t group = table.OpenGroup("0");
-  const uint64_t plan = table.AddPlan(group, {1}, Described());
-  table.AddCall(group, {2}, plan);
-  table.AddCall(group, {3}, plan + 1);  // no such plan
+  const uint64_t plan = table.AddPlan(group, KeyOf({1}), Described());
+  table.AddCall(group, KeyOf({2}), plan);
+  table.AddCall(group, KeyOf({3}), plan + 1);  // no such plan
   EXPECT_EQ(table.Find("0", KeyOf({2})).plan, table.Find("0", KeyOf({1})).plan);
   EXPECT_EQ(table.Find("0", KeyOf({3})).plan, nullptr);
   table.RemovePlan(group, plan);
@@ -68,27 +67,108 @@ TEST(PlanTable, KeepsAPlanForEachSetOfSymmetricSlots) {
   slots[1].symmetric = TANDEM_TORCH_ELSEWHERE;
   described.slots = slots;
   described.slot_count = 2;
-  const uint64_t elsewhere = table.AddPlan(group, {1}, described);
+  const uint64_t elsewhere = table.AddPlan(group, KeyOf({1}), described);
   slots[1].symmetric = TANDEM_TORCH_SYMMETRIC;
-  const uint64_t symmetric = table.AddPlan(group, {1}, described);
+  const uint64_t symmetric = table.AddPlan(group, KeyOf({1}), described);
   const CallKey key = KeyOf({1});
   const PlanTable::Found found = table.Find("0", key);
   EXPECT_EQ(found.plan->may_be_symmetric, 2u);
-  EXPECT_EQ(table.FindSymmetric(*found.group, key, 0)->id, elsewhere);
-  EXPECT_EQ(table.FindSymmetric(*found.group, key, 2)->id, symmetric);
-  EXPECT_EQ(table.FindSymmetric(*found.group, key, 1), nullptr);
-  EXPECT_EQ(table.FindSymmetric(*found.group, KeyOf({2}), 0), nullptr);
+  EXPECT_EQ(table.FindSymmetric(found.group, key, 0).plan->id, elsewhere);
+  EXPECT_EQ(table.FindSymmetric(found.group, key, 2).plan->id, symmetric);
+  EXPECT_EQ(table.FindSymmetric(found.group, key, 1).plan, nullptr);
+  EXPECT_EQ(table.FindSymmetric(found.group, KeyOf({2}), 0).plan, nullptr);
   table.RemovePlan(group, elsewhere);
   EXPECT_EQ(table.Find("0", key).plan->id, symmetric);
-  EXPECT_EQ(table.FindSymmetric(*found.group, key, 0), nullptr);
-  const uint64_t again = table.AddPlan(group, {1}, described);  // in the other's place
-  EXPECT_EQ(table.FindSymmetric(*found.group, key, 2)->id, again);
+  EXPECT_EQ(table.FindSymmetric(found.group, key, 0).plan, nullptr);
+  const uint64_t again = table.AddPlan(group, KeyOf({1}), described);  // in the other's place
+  EXPECT_EQ(table.FindSymmetric(found.group, key, 2).plan->id, again);
+}
+
+// A call of `rows` x 16 and of a weight of 16 x `columns` as its key, and a result in proportion to the rows.
+CallKey ProductOf(int64_t rows, int64_t columns) {
+  CallKey key;
+  key.Add(uint64_t{9});  // the op
+  const int64_t a[] = {rows, 16}, b[] = {16, columns}, scalar[] = {7};
+  key.AddShape(a);
+  key.AddShape(b);
+  key.AddShape({scalar, 0});
+  return key;
+}
+
+// The family that a call of 6 rows has added: 2 ranks' parts of its result follow the rows.
+tandem_torch_plan Family(int64_t most, int64_t least = 1) {
+  static const int64_t shape[] = {3, 5};
+  static const tandem_torch_result result{TANDEM_DTYPE_BF16, 2, shape, 1};
+  static const tandem_torch_slot slots[] = {
+      {TANDEM_TORCH_ARGUMENT, 0, 0, 0, 6 * 16 * 2, 0},
+      {TANDEM_TORCH_ARGUMENT, 1, 0, 0, 16 * 5 * 2, 4096},
+      {TANDEM_TORCH_RESULT, 0, 1, 0, 3 * 5 * 2, 8192},
+  };
+  tandem_torch_plan plan{};
+  plan.plan = reinterpret_cast<tandem_plan*>(most);  // another one for each bound
+  plan.rows = 6;
+  plan.slots = slots;
+  plan.slot_count = 3;
+  plan.results = &result;
+  plan.result_count = 1;
+  plan.family = {most, least, 2, 0, 1};
+  return plan;
+}
+
+TEST(PlanTable, AFamilyServesOtherNumbersOfRows) {
+  PlanTable table;
+  const uint64_t group = table.OpenGroup("0");
+  const uint64_t plan = table.AddPlan(group, ProductOf(6, 5), Family(100));
+  for (const int64_t rows : {2, 6, 8, 64, 100}) {
+    const PlanTable::Found found = table.Find("0", ProductOf(rows, 5));
+    ASSERT_NE(found.plan, nullptr) << rows;
+    EXPECT_EQ(found.plan->id, plan);
+    EXPECT_EQ(found.rows.rows, rows);
+    EXPECT_EQ(found.rows.Extent(3), rows / 2);
+    EXPECT_EQ(found.plan->SlotBytes(found.plan->slots[0], found.rows), static_cast<uint64_t>(rows) * 16 * 2);
+    EXPECT_EQ(found.plan->SlotBytes(found.plan->slots[1], found.rows), 16u * 5 * 2);
+    EXPECT_EQ(found.plan->SlotBytes(found.plan->slots[2], found.rows),
+              static_cast<uint64_t>(rows) / 2 * 5 * 2);
+  }
+  EXPECT_EQ(table.Find("0", ProductOf(7, 5)).plan, nullptr) << "no multiple of the unit";
+  EXPECT_EQ(table.Find("0", ProductOf(102, 5)).plan, nullptr) << "above the bound";
+  EXPECT_EQ(table.Find("0", ProductOf(0, 5)).plan, nullptr);
+  EXPECT_EQ(table.Find("0", ProductOf(6, 4)).plan, nullptr) << "another weight";
+  table.RemovePlan(group, plan);
+  EXPECT_EQ(table.Find("0", ProductOf(6, 5)).plan, nullptr);
+}
+
+TEST(PlanTable, TheWeightOfAFamilyStaysTheSame) {
+  PlanTable table;
+  const uint64_t group = table.OpenGroup("0");
+  // Keys without first extents are equal: the weights differ in theirs.
+  const auto call = [](int64_t rows, int64_t depth) {
+    CallKey key;
+    const int64_t a[] = {rows, 4}, b[] = {depth, 5};
+    key.AddShape(a);
+    key.AddShape(b);
+    return key;
+  };
+  const uint64_t shallow = table.AddPlan(group, call(6, 16), Family(100));
+  EXPECT_EQ(table.Find("0", call(12, 32)).plan, nullptr) << "twice the depth is no twice the rows";
+  const uint64_t deep = table.AddPlan(group, call(6, 32), Family(200));
+  EXPECT_EQ(table.Find("0", call(12, 32)).plan->id, deep);
+  EXPECT_EQ(table.Find("0", call(12, 16)).plan->id, shallow);
+}
+
+TEST(PlanTable, TheFamilyOfTheMostRowsServes) {
+  PlanTable table;
+  const uint64_t group = table.OpenGroup("0");
+  table.AddPlan(group, ProductOf(6, 5), Family(200, 4));
+  table.AddPlan(group, ProductOf(6, 5), Family(100));
+  EXPECT_EQ(table.Find("0", ProductOf(8, 5)).plan->family.most, 200);
+  EXPECT_EQ(table.Find("0", ProductOf(2, 5)).plan->family.most, 100) << "too few rows for the other";
 }
 
 TEST(PlanTable, KnowsTheGroupsSymmetricRanges) {
   PlanTable table;
   const uint64_t group = table.OpenGroup("0");
-  table.AddPlan(group, {1}, Described());
+  table.AddPlan(group, KeyOf({1}), Described());
   const CallKey key = KeyOf({1});
   EXPECT_EQ(table.Find("0", key).symmetric, nullptr);
   table.AddSymmetric(group, {100, 200});
@@ -107,7 +187,7 @@ TEST(PlanTable, KnowsTheGroupsSymmetricRanges) {
 TEST(PlanTable, ALaterGroupOfTheNameGetsNoPlanOfTheFirst) {
   PlanTable table;
   const uint64_t first = table.OpenGroup("0");
-  table.AddPlan(first, {1}, Described());
+  table.AddPlan(first, KeyOf({1}), Described());
   table.HideGroup(first);
   EXPECT_EQ(table.Find("0", KeyOf({1})).group, nullptr);
   const uint64_t second = table.OpenGroup("0");
@@ -115,13 +195,13 @@ TEST(PlanTable, ALaterGroupOfTheNameGetsNoPlanOfTheFirst) {
   EXPECT_EQ(table.Find("0", KeyOf({1})).group->id, second);
   table.CloseGroup(second);
   EXPECT_EQ(table.Find("0", KeyOf({1})).group, nullptr) << "the first is hidden for good";
-  EXPECT_EQ(table.AddPlan(second, {1}, Described()), 0u);
+  EXPECT_EQ(table.AddPlan(second, KeyOf({1}), Described()), 0u);
 }
 
 TEST(PlanTable, CountsCallsForTheLeastRecentlyUsed) {
   PlanTable table;
   const uint64_t group = table.OpenGroup("0");
-  const uint64_t plan = table.AddPlan(group, {1}, Described());
+  const uint64_t plan = table.AddPlan(group, KeyOf({1}), Described());
   EXPECT_EQ(table.LastUse(group, plan), 0u);
   EXPECT_EQ(table.Tick(group), 1u);
   EXPECT_EQ(table.Tick(group), 2u);
@@ -133,7 +213,7 @@ TEST(PlanTable, CountsCallsForTheLeastRecentlyUsed) {
 TEST(PlanTable, RemovalWaitsForACallThatRuns) {
   PlanTable table;
   const uint64_t group = table.OpenGroup("0");
-  const uint64_t plan = table.AddPlan(group, {1}, Described());
+  const uint64_t plan = table.AddPlan(group, KeyOf({1}), Described());
   const PlanTable::Found found = table.Find("0", KeyOf({1}));
   std::future<void> removal;
   {
@@ -151,7 +231,7 @@ TEST(PlanTable, RemovalWaitsForACallThatRuns) {
 TEST(PlanTable, ClosingAGroupRemovesItsPlans) {
   PlanTable table;
   const uint64_t group = table.OpenGroup("0");
-  table.AddPlan(group, {1}, Described());
+  table.AddPlan(group, KeyOf({1}), Described());
   const PlanTable::Found found = table.Find("0", KeyOf({1}));
   table.SetStaging(group, {nullptr, nullptr, 64});
   EXPECT_EQ(found.group->staging.bytes, 64u);

@@ -18,8 +18,8 @@ Result<std::unique_ptr<LocalWork>> LocalWork::Create(std::shared_ptr<CudaDevice>
   return made;
 }
 
-Status LocalWork::Prepare(const MatmulArgs& product) {
-  Status prepared = chooser_->Prepare(product);
+Status LocalWork::Prepare(const MatmulArgs& product, float budget_ms) {
+  Status prepared = chooser_->Prepare(product, budget_ms);
   // The process's memory is its user's.
   chooser_->GiveBackTrialMemory();
   return prepared;

@@ -50,6 +50,20 @@ std::string TextOf(const LtProduct& product) {
          std::to_string(product.alignment) + " bytes";
 }
 
+uint64_t RowsOf(const LtMapping& mapping) {
+  return mapping.swapped ? mapping.product.d.columns : mapping.product.d.rows;
+}
+
+// The product without its rows: equal for products that differ in them alone.
+LtProduct OfAnyRows(const LtMapping& mapping) {
+  LtProduct product = mapping.product;
+  LtMatrix& a = mapping.swapped ? product.y : product.x;
+  // Rows of C are rows of op(X), or columns of op(Y).
+  (a.transposed == mapping.swapped ? a.rows : a.columns) = 0;
+  (mapping.swapped ? product.d.columns : product.d.rows) = 0;
+  return product;
+}
+
 Factors MakeFactors(bool has, const DeviceView& view) {
   if (!has) return {nullptr, 0, 0};
   // One dimension at most varies: the others have one element.
@@ -116,42 +130,60 @@ Status EnqueuePlain(const MatmulArgs& args, int64_t first, int64_t last, CUstrea
 
 const TrialCalls kTrialCalls = {.fill = &LaunchRandom, .pause = &LaunchPause};
 
-const MatmulChooser::Entry* MatmulChooser::Find(const LtProduct& product) const {
-  for (const Entry& entry : entries_) {
-    if (entry.product == product) return &entry;
-  }
-  return nullptr;
-}
-
 void MatmulChooser::Forget(const LtProduct& product) {
   std::lock_guard lock(mutex_);
-  for (Entry& entry : entries_) {
-    if (entry.product == product) entry.algorithm.reset();
-  }
+  choices_[product].reset();
 }
 
-Result<std::optional<cublasLtMatmulAlgo_t>> MatmulChooser::Choose(const LtProduct& product, float* left_ms) {
+Result<MatmulChooser::Choice> MatmulChooser::Choose(const LtMapping& mapping, float* left_ms) {
+  const LtProduct& product = mapping.product;
   {
     std::lock_guard lock(mutex_);
-    if (const Entry* entry = Find(product)) return entry->algorithm;
+    if (const auto known = choices_.find(product); known != choices_.end()) return known->second;
   }
-  TANDEM_ASSIGN_OR_RETURN(
-      std::vector<cublasLtMatmulAlgo_t> candidates,
-      lt_->Candidates(product, WorkspaceBytes(product), left_ms != nullptr ? most_candidates_ : 1));
-  Entry entry;
-  entry.product = product;
-  if (!candidates.empty()) entry.algorithm = candidates[0];
-  if (left_ms != nullptr && !candidates.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(size_t fastest, Fastest(product, candidates, left_ms));
-    if (fastest < candidates.size()) {
-      entry.algorithm = candidates[fastest];
-    } else {
-      entry.algorithm.reset();
+  Choice choice;
+  if (left_ms == nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(choice, ChooseUntried(mapping));
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<cublasLtMatmulAlgo_t> candidates,
+                            lt_->Candidates(product, WorkspaceBytes(product), most_candidates_));
+    if (!candidates.empty()) {
+      TANDEM_ASSIGN_OR_RETURN(const size_t fastest, Fastest(product, candidates, left_ms));
+      if (fastest < candidates.size()) choice = candidates[fastest];
     }
   }
   std::lock_guard lock(mutex_);
-  entries_.push_back(entry);
-  return entry.algorithm;
+  if (left_ms != nullptr && choice.has_value())
+    tried_.push_back({OfAnyRows(mapping), RowsOf(mapping), *choice});
+  choices_.emplace(product, choice);
+  return choice;
+}
+
+Result<MatmulChooser::Choice> MatmulChooser::ChooseUntried(const LtMapping& mapping) {
+  const LtProduct& product = mapping.product;
+  const LtProduct of_any_rows = OfAnyRows(mapping);
+  const uint64_t rows = RowsOf(mapping);
+  Choice nearest;
+  {
+    std::lock_guard lock(mutex_);
+    const Tried* best = nullptr;
+    // More rows before fewer, and the nearest of them.
+    const auto before = [rows](const Tried& a, const Tried& b) {
+      if ((a.rows >= rows) != (b.rows >= rows)) return a.rows >= rows;
+      return a.rows >= rows ? a.rows < b.rows : a.rows > b.rows;
+    };
+    for (const Tried& one : tried_) {
+      if (one.of_any_rows == of_any_rows && (best == nullptr || before(one, *best))) best = &one;
+    }
+    if (best != nullptr) nearest = best->algorithm;
+  }
+  if (nearest.has_value()) {
+    TANDEM_ASSIGN_OR_RETURN(const bool supported, lt_->Supports(product, *nearest, WorkspaceBytes(product)));
+    if (supported) return nearest;
+  }
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<cublasLtMatmulAlgo_t> candidates,
+                          lt_->Candidates(product, WorkspaceBytes(product), 1));
+  return candidates.empty() ? Choice() : Choice(candidates.front());
 }
 
 // The fastest candidate's index; candidates.size() when none of them runs. The first, the heuristics' best
@@ -231,7 +263,7 @@ Result<size_t> MatmulChooser::TryAll(const LtProduct& product,
       .Fastest();
 }
 
-Status MatmulChooser::Prepare(const MatmulArgs& args) {
+Status MatmulChooser::Prepare(const MatmulArgs& args, float budget_ms) {
   if (lt_ == nullptr) return Status::Ok();
   TANDEM_RETURN_IF_ERROR(device_->Enter());
   int64_t rows = RowsOf(args), chunk_rows = ChunkRows(args);
@@ -240,12 +272,12 @@ Status MatmulChooser::Prepare(const MatmulArgs& args) {
   int64_t remainder = rows % chunk_rows;
   std::string reason;
   // Aligned addresses, the usual ones, are first to share the budget.
-  float left_ms = kTrialBudgetMs;
+  float left_ms = budget_ms;
   for (uint32_t alignment : {kAligned, ElementAlignment(args)}) {
     for (int64_t part : {chunk_rows, remainder}) {
       if (part == 0) continue;
       auto mapping = MapToLt(args, part, alignment, &reason);
-      if (mapping) TANDEM_RETURN_IF_ERROR(Choose(mapping->product, &left_ms).status());
+      if (mapping) TANDEM_RETURN_IF_ERROR(Choose(*mapping, &left_ms).status());
     }
   }
   return Status::Ok();
@@ -321,7 +353,7 @@ Status MatmulChooser::EnqueueRows(const MatmulArgs& args, int64_t first, int64_t
     addresses |= reinterpret_cast<uintptr_t>(operands.bias);
   }
   if (addresses % kAligned != 0) mapping->product.alignment = ElementAlignment(args);
-  TANDEM_ASSIGN_OR_RETURN(std::optional<cublasLtMatmulAlgo_t> algorithm, Choose(mapping->product, nullptr));
+  TANDEM_ASSIGN_OR_RETURN(const Choice algorithm, Choose(*mapping, nullptr));
   if (!algorithm) return EnqueuePlain(args, first, last, stream);
   Status status =
       lt_->Run(mapping->product, operands, *algorithm, scratch, WorkspaceBytes(mapping->product), stream);

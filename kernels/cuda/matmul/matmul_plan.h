@@ -5,11 +5,11 @@
 #pragma once
 
 #include <cstddef>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "drivers/cublaslt/cublas_lt.h"
@@ -64,28 +64,32 @@ class MatmulChooser {
         trial_memory_(device_) {}
 
   // Times the candidates on random operands on the service stream and remembers the fastest, for aligned
-  // addresses, and for addresses aligned to their elements only. If the time (kTrialBudgetMs) or the memory
-  // does not suffice for all: the fastest of those tried, or the heuristics' first.
-  Status Prepare(const MatmulArgs& args);
+  // addresses, and for addresses aligned to their elements only. If the time (`budget_ms` of the GPU's) or
+  // the memory does not suffice for all: the fastest of those tried, or the heuristics' first.
+  Status Prepare(const MatmulArgs& args, float budget_ms);
   // Unmaps the memory that trials keep from one to the next.
   void GiveBackTrialMemory();
   // Enqueues the product, with `scratch` (kMatmulScratchBytes) for it alone until later work of `stream`.
-  // Never times: an unknown shape takes the heuristics' first candidate. A product that cuBLASLt refuses runs
-  // on the plain kernel from then on.
+  // Never times: a product that differs from tried ones in its rows alone takes the choice of the one with
+  // the next more rows, the kernel of which is loaded. Any other one takes the heuristics' first candidate. A
+  // product that cuBLASLt refuses runs on the plain kernel from then on.
   Status Enqueue(const MatmulArgs& args, std::byte* scratch, CUstream stream);
 
  private:
-  struct Entry {
-    LtProduct product;
-    std::optional<cublasLtMatmulAlgo_t> algorithm;  // none: cuBLASLt has nothing
+  // none: cuBLASLt has nothing.
+  using Choice = std::optional<cublasLtMatmulAlgo_t>;
+  struct Tried {
+    LtProduct of_any_rows;  // the product with no rows
+    uint64_t rows = 0;
+    cublasLtMatmulAlgo_t algorithm = {};
   };
 
   Status EnqueueRows(const MatmulArgs& args, int64_t first, int64_t last, std::byte* scratch,
                      CUstream stream);
-  const Entry* Find(const LtProduct& product) const;
   void Forget(const LtProduct& product);
   // `left_ms`: of the trials' budget; null: no trial.
-  Result<std::optional<cublasLtMatmulAlgo_t>> Choose(const LtProduct& product, float* left_ms);
+  Result<Choice> Choose(const LtMapping& mapping, float* left_ms);
+  Result<Choice> ChooseUntried(const LtMapping& mapping);
   Result<size_t> Fastest(const LtProduct& product, const std::vector<cublasLtMatmulAlgo_t>& candidates,
                          float* left_ms);
   // Fastest's work on the stream, which it leaves behind; `last` says what came last.
@@ -99,7 +103,8 @@ class MatmulChooser {
   mutable std::mutex mutex_;
   std::mutex trial_mutex_;  // one trial at a time: they share the service stream and the memory
   TrialMemory trial_memory_;
-  std::vector<Entry> entries_;
+  std::unordered_map<LtProduct, Choice, LtProductHash> choices_;
+  std::vector<Tried> tried_;
 };
 
 // The dtype in CUDA's words; nothing for integers.

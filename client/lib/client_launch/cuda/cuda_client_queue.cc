@@ -53,7 +53,8 @@ std::chrono::milliseconds CudaClientQueue::PollInterval() const { return kFailur
 
 Result<std::shared_ptr<ClientWork>> CudaClientQueue::Prepare(const plan::RankProgram& program,
                                                              std::vector<runtime::SlotLimit> slots,
-                                                             const ClientLaunchMemory& memory) {
+                                                             const ClientLaunchMemory& memory,
+                                                             Trials trials) {
   TANDEM_ASSIGN_OR_RETURN(auto work, CudaClientWork::Make(program, std::move(slots), memory));
   SlowCallScope scope(pages_->device().driver());
   TANDEM_RETURN_IF_ERROR(pages_->device().Enter());
@@ -71,7 +72,7 @@ Result<std::shared_ptr<ClientWork>> CudaClientQueue::Prepare(const plan::RankPro
     }
     return fused_;
   };
-  TANDEM_RETURN_IF_ERROR(work->Load(local, fused));
+  TANDEM_RETURN_IF_ERROR(work->Load(local, fused, trials));
   if (memory.signal_bytes >= plan::kClientSignalAreaBytes) {
     std::lock_guard lock(prepare_mutex_);
     own_signals_ = memory.own_signals;

@@ -6,11 +6,18 @@
 #include <type_traits>
 #include <utility>
 
+#include "kernels/cuda/matmul/matmul_trial.h"
+
 namespace tandem::client {
 namespace {
 
 // Sets of operands that parameters are kept for: some kilobytes each.
 constexpr size_t kMaxKept = 64;
+
+// Of the GPU's time for a product's trials. A family tries some fifteen numbers of rows.
+float BudgetMs(Trials trials) {
+  return trials == Trials::kBrief ? cuda::kTrialBudgetMs / 8 : cuda::kTrialBudgetMs;
+}
 
 // A piece of bound work as a step of the launch.
 struct StepMaker {
@@ -128,7 +135,7 @@ cuda::ClientFusedPlaces CudaClientWork::FusedPlaces() const {
   return places;
 }
 
-Status CudaClientWork::Load(const GetLocalWork& local, const GetFusedState& fused) {
+Status CudaClientWork::Load(const GetLocalWork& local, const GetFusedState& fused, Trials trials) {
   if (is_fused_) {
     TANDEM_ASSIGN_OR_RETURN(fused_, fused());
   }
@@ -153,8 +160,8 @@ Status CudaClientWork::Load(const GetLocalWork& local, const GetFusedState& fuse
   MergeNorm(&merged);
   if (merged.size() < steps.size()) steps.insert(steps.end(), merged.begin(), merged.end());
   for (const CudaClientStep& step : steps) {
-    if (const auto* product = std::get_if<MatmulArgs>(&step))
-      TANDEM_RETURN_IF_ERROR(local_->Prepare(*product));
+    if (const auto* product = std::get_if<MatmulArgs>(&step); product != nullptr && trials != Trials::kNone)
+      TANDEM_RETURN_IF_ERROR(local_->Prepare(*product, BudgetMs(trials)));
     if (const auto* kernel = std::get_if<cuda::ClientKernelLaunch>(&step))
       TANDEM_RETURN_IF_ERROR(cuda::Load(*kernel));
   }

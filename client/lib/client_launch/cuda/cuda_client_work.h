@@ -40,7 +40,7 @@ class CudaClientWork final : public ClientWork {
   using GetLocalWork = std::function<Result<std::shared_ptr<cuda::LocalWork>>()>;
   // `fused`: asked for if the kernel is a fused matmul of many rows.
   using GetFusedState = std::function<Result<std::shared_ptr<ClientFusedState>>()>;
-  Status Load(const GetLocalWork& local, const GetFusedState& fused);
+  Status Load(const GetLocalWork& local, const GetFusedState& fused, Trials trials);
   // The parameters for these operands, without the kernel's frame; good until the next call.
   // INVALID_ARGUMENT: an operand is no memory that the GPU reaches. `driver`: asked once for each new set of
   // operands.

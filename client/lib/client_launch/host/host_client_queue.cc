@@ -19,7 +19,7 @@ class HostClientWork final : public ClientWork {
 
 Result<std::shared_ptr<ClientWork>> HostClientQueue::Prepare(const plan::RankProgram& program,
                                                              std::vector<runtime::SlotLimit> slots,
-                                                             const ClientLaunchMemory& memory) {
+                                                             const ClientLaunchMemory& memory, Trials) {
   TANDEM_ASSIGN_OR_RETURN(auto made, ClientProgram::Make(program, std::move(slots), memory));
   return std::shared_ptr<ClientWork>(std::make_shared<HostClientWork>(std::move(made)));
 }

@@ -22,7 +22,7 @@ class HostClientQueue final : public ClientQueue {
 
   Result<std::shared_ptr<ClientWork>> Prepare(const plan::RankProgram& program,
                                               std::vector<runtime::SlotLimit> slots,
-                                              const ClientLaunchMemory& memory) override;
+                                              const ClientLaunchMemory& memory, Trials trials) override;
   Status Launch(LaunchStream& stream, ClientWork& work, ClientCall call) override;
   Status Failed() const override;
   uint64_t NextLaunch() const override;

@@ -27,6 +27,15 @@ class Refused(TypedDict):
     predicted_us: float
 
 
+class RowRange(TypedDict):
+    """Numbers of rows of a family, up to `last`, that have one algorithm."""
+
+    last: int
+    algorithm: str
+    predicted_us: float
+    reason: str
+
+
 class PlanInfo(TypedDict):
     """How a plan explains itself; equal on all ranks. Fields are those of tandem::PlanInfo."""
 
@@ -55,6 +64,9 @@ class PlanInfo(TypedDict):
     predicted_us: float
     warnings: list[str]
     slot_bytes: list[int]
+    max_rows: int
+    row_unit: int
+    rows: list[RowRange]
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ class LaneStreamsTest : public testing::Test {
     Result<std::vector<cublasLtMatmulAlgo_t>> Candidates(const LtProduct&, size_t, int) override {
       return std::vector<cublasLtMatmulAlgo_t>(1);
     }
+    Result<bool> Supports(const LtProduct&, const cublasLtMatmulAlgo_t&, size_t) override { return true; }
     Status Run(const LtProduct&, const LtOperands&, const cublasLtMatmulAlgo_t&, void*, size_t,
                CUstream stream) override {
       return test_->Note("product", stream);

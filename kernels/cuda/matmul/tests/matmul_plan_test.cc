@@ -27,6 +27,7 @@ class RecordingLt : public CublasLt {
     asked.push_back(product);
     return std::vector<cublasLtMatmulAlgo_t>(1);
   }
+  Result<bool> Supports(const LtProduct&, const cublasLtMatmulAlgo_t&, size_t) override { return true; }
   Status Run(const LtProduct&, const LtOperands& operands, const cublasLtMatmulAlgo_t&, void*,
              size_t workspace_bytes, CUstream) override {
     EXPECT_EQ(workspace_bytes, workspace) << "factors and the copies of vectors lie behind it";

@@ -32,6 +32,9 @@ class TimedLt : public CublasLt {
     for (size_t i = 0; i < all.size(); ++i) all[i].data[0] = i;
     return all;
   }
+  Result<bool> Supports(const LtProduct&, const cublasLtMatmulAlgo_t& algorithm, size_t) override {
+    return bool{supported[algorithm.data[0]]};
+  }
   Status Run(const LtProduct&, const LtOperands& operands, const cublasLtMatmulAlgo_t& algorithm, void*,
              size_t, CUstream) override {
     const size_t i = algorithm.data[0];
@@ -52,7 +55,8 @@ class TimedLt : public CublasLt {
   float now_ms = 0, cpu_ms = 0, enqueue_ms = 0;
   std::vector<float> ms = std::vector<float>(kCandidates, 1.0f);
   std::vector<int> runs = std::vector<int>(kCandidates);
-  std::vector<size_t> adding;  // candidates that ran with an old C
+  std::vector<bool> supported = std::vector<bool>(kCandidates, true);  // of products that were not tried
+  std::vector<size_t> adding;                                          // candidates that ran with an old C
   size_t last = 0;
 };
 
@@ -117,7 +121,7 @@ TEST_F(MatmulTrialTest, ShortProductsRunFourRoundsOfFourForBothAlignments) {
   lt_.ms.assign(kCandidates, 0.125f);
   lt_.ms[2] = 0.25f;  // far behind
   lt_.ms[5] = 0.109375f;
-  ASSERT_TRUE(chooser_->Prepare(Product(33)).ok());
+  ASSERT_TRUE(chooser_->Prepare(Product(33), kTrialBudgetMs).ok());
   for (size_t i = 0; i < kCandidates; ++i) EXPECT_EQ(lt_.runs[i], i == 2 ? 2 * 4 : 2 * 16) << i;
   EXPECT_EQ(Chosen(Product(33)), 5u);
 }
@@ -128,7 +132,7 @@ TEST_F(MatmulTrialTest, BriefProductsAreTimedBehindAPause) {
   lt_.enqueue_ms = 0.006f;
   lt_.ms.assign(kCandidates, 0.005f);
   lt_.ms[3] = 0.004f;
-  ASSERT_TRUE(chooser_->Prepare(Product(33)).ok());
+  ASSERT_TRUE(chooser_->Prepare(Product(33), kTrialBudgetMs).ok());
   EXPECT_EQ(Chosen(Product(33)), 3u);
   EXPECT_LE(lt_.now_ms, kTrialBudgetMs);
 }
@@ -137,10 +141,10 @@ TEST_F(MatmulTrialTest, BriefProductsAreTimedBehindAPause) {
 TEST_F(MatmulTrialTest, TheFastestRunsOnceWithAnOldC) {
   lt_.ms[5] = 0.5f;
   MatmulArgs product = Product(33);
-  ASSERT_TRUE(chooser_->Prepare(product).ok());
+  ASSERT_TRUE(chooser_->Prepare(product, kTrialBudgetMs).ok());
   EXPECT_TRUE(lt_.adding.empty()) << "bf16 is never added to";
   product.c.dtype = DType::kF32;
-  ASSERT_TRUE(chooser_->Prepare(product).ok());
+  ASSERT_TRUE(chooser_->Prepare(product, kTrialBudgetMs).ok());
   EXPECT_EQ(lt_.adding, (std::vector<size_t>{5, 5}));
 }
 
@@ -148,7 +152,7 @@ TEST_F(MatmulTrialTest, TheFastestRunsOnceWithAnOldC) {
 TEST_F(MatmulTrialTest, LongProductsStopAtTheBudget) {
   lt_.ms.assign(kCandidates, 20);
   lt_.ms[3] = 19;
-  ASSERT_TRUE(chooser_->Prepare(Product(33)).ok());
+  ASSERT_TRUE(chooser_->Prepare(Product(33), kTrialBudgetMs).ok());
   EXPECT_LE(lt_.now_ms, kTrialBudgetMs);
   EXPECT_EQ(lt_.runs, (std::vector<int>{2, 2, 2, 2, 2, 0, 0, 0})) << "and none for other alignments";
   EXPECT_EQ(Chosen(Product(33)), 3u);
@@ -157,7 +161,7 @@ TEST_F(MatmulTrialTest, LongProductsStopAtTheBudget) {
 TEST_F(MatmulTrialTest, ProductsBetweenRunFewerRounds) {
   lt_.ms.assign(kCandidates, 4);
   lt_.ms[6] = 3;
-  ASSERT_TRUE(chooser_->Prepare(Product(33)).ok());
+  ASSERT_TRUE(chooser_->Prepare(Product(33), kTrialBudgetMs).ok());
   EXPECT_LE(lt_.now_ms, kTrialBudgetMs);
   EXPECT_GT(lt_.now_ms, kTrialBudgetMs / 2);
   EXPECT_GE(*std::min_element(lt_.runs.begin(), lt_.runs.end()), 2) << "each has its turn";
@@ -167,19 +171,37 @@ TEST_F(MatmulTrialTest, ProductsBetweenRunFewerRounds) {
 // Only a whole run measures the time of a product.
 TEST_F(MatmulTrialTest, AProductLongerThanTheBudgetRunsOnce) {
   lt_.ms.assign(kCandidates, 2000);
-  ASSERT_TRUE(chooser_->Prepare(Product(33)).ok());
+  ASSERT_TRUE(chooser_->Prepare(Product(33), kTrialBudgetMs).ok());
   EXPECT_EQ(lt_.AllRuns(), 1);
   EXPECT_EQ(Chosen(Product(33)), 0u);
   // The next plan has a separate budget.
   lt_.runs.assign(kCandidates, 0);
   lt_.ms.assign(kCandidates, 0.125f);
-  ASSERT_TRUE(chooser_->Prepare(Product(34)).ok());
+  ASSERT_TRUE(chooser_->Prepare(Product(34), kTrialBudgetMs).ok());
   EXPECT_THAT(lt_.runs, Each(2 * 16));
+}
+
+TEST_F(MatmulTrialTest, OtherRowsTakeTheChoiceOfTheNextTriedOnes) {
+  lt_.ms[5] = 0.5f;
+  ASSERT_TRUE(chooser_->Prepare(Product(16), kTrialBudgetMs).ok());
+  lt_.ms[5] = 1;
+  lt_.ms[3] = 0.5f;
+  ASSERT_TRUE(chooser_->Prepare(Product(64), kTrialBudgetMs).ok());
+  const int tried = lt_.AllRuns();
+  EXPECT_EQ(Chosen(Product(9)), 5u);
+  EXPECT_EQ(Chosen(Product(17)), 3u);
+  EXPECT_EQ(Chosen(Product(64)), 3u);
+  EXPECT_EQ(Chosen(Product(100)), 3u) << "fewer rows than these";
+  EXPECT_EQ(Chosen(Product(17, 80)), 0u) << "the heuristics', for another weight";
+  EXPECT_EQ(lt_.AllRuns(), tried + 5) << "none of them was tried";
+  lt_.supported[3] = false;
+  EXPECT_EQ(Chosen(Product(18)), 0u);
+  EXPECT_EQ(Chosen(Product(17)), 3u) << "as before";
 }
 
 TEST_F(MatmulTrialTest, OneThatNoGpuComputesWithinTheBudgetIsNotTried) {
   const MatmulArgs huge = Product(65536, 65536, 65536);
-  ASSERT_TRUE(chooser_->Prepare(huge).ok());
+  ASSERT_TRUE(chooser_->Prepare(huge, kTrialBudgetMs).ok());
   EXPECT_EQ(lt_.AllRuns(), 0);
   EXPECT_EQ(Chosen(huge), 0u);
   // 281 ms in bf16 at an H200's 1e15 a second, half of it in fp8, many times as long in f32.
@@ -199,13 +221,14 @@ TEST_F(MatmulTrialTest, WithoutMemoryTheFirstIsTaken) {
       .WillRepeatedly(Return(
           Result<CUmemGenericAllocationHandle>(ResourceExhausted("cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY"))));
   lt_.ms[4] = 0.5f;
-  Status status = chooser_->Prepare(Product(33));
+  Status status = chooser_->Prepare(Product(33), kTrialBudgetMs);
   EXPECT_TRUE(status.ok()) << status.ToString();
   EXPECT_EQ(lt_.AllRuns(), 0);
   EXPECT_EQ(Chosen(Product(33)), 0u);
   EXPECT_CALL(driver_, MemCreate(_, _))
       .WillRepeatedly(Return(Result<CUmemGenericAllocationHandle>(Aborted("lost"))));
-  EXPECT_EQ(chooser_->Prepare(Product(34)).code(), Code::kAborted) << "other failures are told";
+  EXPECT_EQ(chooser_->Prepare(Product(34), kTrialBudgetMs).code(), Code::kAborted)
+      << "other failures are told";
 }
 
 }  // namespace

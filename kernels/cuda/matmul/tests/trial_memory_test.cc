@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <vector>
 
 #include "drivers/cublaslt/mock_cublas_lt.h"
 #include "drivers/cuda/mock_cuda_driver.h"
 #include "kernels/cuda/matmul/matmul_plan.h"
+#include "kernels/cuda/matmul/matmul_trial.h"
 
 namespace tandem::cuda {
 namespace {
@@ -80,7 +82,7 @@ TEST_F(TrialMemoryTest, ATrialThatFailsUnmapsNothingBeforeItsWorkHasEnded) {
     EXPECT_CALL(driver_, StreamSynchronize(stream_));
     EXPECT_CALL(driver_, MemUnmap(_, _));
   }
-  Status status = chooser.Prepare(args);
+  Status status = chooser.Prepare(args, kTrialBudgetMs);
   EXPECT_FALSE(status.ok());
   EXPECT_THAT(
       status.message(),

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from ..plan import Operand, Plan
-from ._prepared import Call
+from ._prepared import Call, FamilyRows
 
 # Slots whose first dimension holds rows.
 _ROWS = frozenset(("input", "output", "a", "c", "gathered_a", "residual", "residual_output"))
@@ -22,11 +22,25 @@ _MOST_ELEMENTS = 1 << 25
 
 
 class Shape(NamedTuple):
-    """What calls of one family share, and the rows of one call."""
+    """What calls of one family share, and the rows of one call. follows: by slot, whether its first extent is in proportion to the
+    rows. least: the rows that another call has at least."""
 
     key: Any
     rows: int
     flat: bool
+    follows: tuple[bool, ...]
+    least: int
+
+
+class Family(NamedTuple):
+    """A family's plan and its bound."""
+
+    most: int
+    plan: Plan
+
+    def rows_of(self, shape: Shape) -> FamilyRows:
+        """The rows of a call that the plan serves."""
+        return FamilyRows(shape.rows, self.most, self.plan.info["row_unit"], shape.least, shape.follows)
 
 
 def shape_of(call: Call, operands: list[Operand], served: str) -> Shape | None:
@@ -41,14 +55,18 @@ def shape_of(call: Call, operands: list[Operand], served: str) -> Shape | None:
     if rows < 1 or first.role not in _ROWS:
         return None
     key: list[Any] = [call.op, tuple(sorted(call.options.items(), key=lambda item: item[0]))]
+    follows, least = [], 1
     for operand in operands:
         extents: Any = tuple(operand.shape)
-        scaled = operand.role == "scale_a" and extents and extents[0] > 1
-        if (operand.role in _ROWS or scaled) and extents:
+        scaled = operand.role == "scale_a" and bool(extents) and extents[0] > 1
+        follows.append(bool(extents) and (operand.role in _ROWS or scaled))
+        if follows[-1]:
             extents = (Fraction(extents[0], rows), *extents[1:])
+        if scaled:  # one element is a scale of the whole tensor
+            least = 2
         strides = None if operand.strides is None else tuple(operand.strides)
         key.append((operand.role, operand.dtype, extents, strides, operand.symmetric, operand.alias_of))
-    return Shape(tuple(key), rows, len(first.shape) == 1)
+    return Shape(tuple(key), rows, len(first.shape) == 1, tuple(follows), least)
 
 
 class Families:
@@ -56,15 +74,14 @@ class Families:
 
     def __init__(self, max_rows: int, world: int) -> None:
         self._max_rows, self._world = max_rows, world
-        self._plans: dict[Any, list[tuple[int, Plan]]] = {}  # by key: bounds, ascending
+        self._plans: dict[Any, Family] = {}  # by key: that of the most rows
+        self._smaller: list[Plan] = []  # graphs may hold their launches
         self._refused: set[Any] = set()
 
-    def find(self, shape: Shape) -> Plan | None:
+    def find(self, shape: Shape) -> Family | None:
         """The family for so many rows, where there is one."""
-        for bound, plan in reversed(self._plans.get(shape.key, [])):
-            if shape.rows <= bound:
-                return plan
-        return None
+        family = self._plans.get(shape.key)
+        return None if family is None or shape.rows > family.most else family
 
     def bound_for(self, shape: Shape) -> int:
         """The bound of the family to prepare for such a call; 0 where there is to be none. It doubles, up to the most rows."""
@@ -74,9 +91,14 @@ class Families:
         bound = min(most, 1 << (max(shape.rows, _LEAST_ROWS) - 1).bit_length())
         return -(-bound // self._world) * self._world
 
-    def add(self, shape: Shape, bound: int, plan: Plan) -> None:
-        """Keeps the family of that bound."""
-        self._plans.setdefault(shape.key, []).append((bound, plan))
+    def add(self, shape: Shape, most: int, plan: Plan) -> tuple[Family, Plan | None]:
+        """Keeps the family of that bound. With it comes the smaller one, which serves no more."""
+        smaller = self._plans.get(shape.key)
+        family = self._plans[shape.key] = Family(most, plan)
+        if smaller is None:
+            return family, None
+        self._smaller.append(smaller.plan)
+        return family, smaller.plan
 
     def refuse(self, shape: Shape) -> None:
         """Such calls have plans of one shape from now on; alike on all ranks."""
@@ -84,7 +106,7 @@ class Families:
 
     def close(self, close: Callable[[Plan], None]) -> None:
         """Hands all plans over."""
-        for plans in self._plans.values():
-            for _bound, plan in plans:
-                close(plan)
+        for plan in (*self._smaller, *(family.plan for family in self._plans.values())):
+            close(plan)
+        self._smaller.clear()
         self._plans.clear()

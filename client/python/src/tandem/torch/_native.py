@@ -24,7 +24,7 @@ from ._private import any_autocast, any_requires_grad, below_autograd, forward_l
 
 _log = logging.getLogger("tandem.torch")
 
-VERSION = 7
+VERSION = 8
 _ARGUMENT, _RESULT = 0, 1
 _NEVER, _ELSEWHERE, _SYMMETRIC = 0, 1, 2
 
@@ -43,7 +43,17 @@ class _Slot(ctypes.Structure):
 
 
 class _Result(ctypes.Structure):
-    _fields_ = [("dtype", _int), ("dims", _int), ("shape", ctypes.POINTER(ctypes.c_int64))]
+    _fields_ = [("dtype", _int), ("dims", _int), ("shape", ctypes.POINTER(ctypes.c_int64)), ("rows", _int)]
+
+
+class _Rows(ctypes.Structure):
+    _fields_ = [
+        ("most", ctypes.c_int64),
+        ("least", ctypes.c_int64),
+        ("unit", ctypes.c_int64),
+        ("argument", _int),
+        ("arguments", ctypes.c_uint32),
+    ]
 
 
 class _Plan(ctypes.Structure):
@@ -57,6 +67,7 @@ class _Plan(ctypes.Structure):
         ("result_count", ctypes.c_size_t),
         ("results", ctypes.POINTER(_Result)),
         ("staging_bytes", _u64),
+        ("family", _Rows),
     ]
 
 
@@ -299,12 +310,13 @@ class Table:
         described = _describe(prepared, slots, _thread.tensors)
         if described is None:
             return
-        layout, c_slots, results, _shapes = described
+        layout, c_slots, results, family, _shapes = described
         if layout in prepared.numbers:
             self._kernels.add_call(self.number, prepared.numbers[layout])
             return
         plan = _Plan(prepared.plan._open(), stream, deadline_ms, prepared.rows, len(slots), c_slots, len(results), results)
         plan.staging_bytes = prepared.staging_bytes
+        plan.family = family
         number = int(self._kernels.add_plan(self.number, ctypes.byref(plan)))
         if number:
             prepared.numbers[layout] = number
@@ -353,8 +365,8 @@ def wait_on(number: int) -> None:
         raise
 
 
-def _describe(prepared: Prepared, slots: Sequence[Slot], tensors: list[torch.Tensor]) -> tuple[Any, Any, Any, Any] | None:
-    """The tensor of each slot; the plan's slots and results in C, and the memory that these point to. None if a slot is no
+def _describe(prepared: Prepared, slots: Sequence[Slot], tensors: list[torch.Tensor]) -> tuple[Any, Any, Any, Any, Any] | None:
+    """The tensor of each slot; the plan's slots, results and rows in C, and the memory that these point to. None if a slot is no
     tensor of the call."""
     numbers = {id(tensor): number for number, tensor in enumerate(tensors)}
     if len(numbers) != len(tensors):  # a tensor that stands twice
@@ -378,7 +390,17 @@ def _describe(prepared: Prepared, slots: Sequence[Slot], tensors: list[torch.Ten
     for result, shape, i in zip(results, shapes, made, strict=True):
         result.dtype, result.dims = int(DTYPES[slots[i].tensor.dtype]), len(shape)
         result.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
-    return tuple(layout), c_slots, results, shapes
+        result.rows = int(prepared.family is not None and prepared.family.follows[i])
+    return tuple(layout), c_slots, results, _rows_of(prepared, layout), shapes
+
+
+def _rows_of(prepared: Prepared, layout: Sequence[tuple[int, int]]) -> _Rows:
+    """How a family's plan serves other numbers of rows; of any other plan: not."""
+    family = prepared.family
+    if family is None or layout[0][0] != _ARGUMENT:
+        return _Rows()
+    following = {index for (source, index), follows in zip(layout, family.follows, strict=True) if source == _ARGUMENT and follows}
+    return _Rows(family.most, family.least, family.unit, layout[0][1], sum(1 << index for index in following))
 
 
 def _add_views(numbers: dict[int, int], slots: Sequence[Slot], tensors: list[torch.Tensor]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import heapq
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -179,7 +180,7 @@ class PlanCache:
             served = "collectives" if _distributed.inside() else "none"
         family = shape_of(call, operands, served)
         if family is not None and (known := self._families.find(family)) is not None:
-            return self._keep(key, Prepared(known, call, symmetric, self.broken_off, family.rows))
+            return self._keep(key, Prepared(known.plan, call, symmetric, self.broken_off, known.rows_of(family)))
         if not on_host and torch.cuda.is_current_stream_capturing():
             if _distributed.decline(_distributed.Decline.ONCE, "a graph is being captured, and no plan is there yet"):
                 raise Declined("no plan is there yet")
@@ -222,13 +223,18 @@ class PlanCache:
         """Keeps a plan that was just made: a family of that bound, where it is above 0."""
         if family is None or bound == 0:
             return self._keep(key, Prepared(plan, call, symmetric, self.broken_off))
-        self._families.add(family, bound, plan)
-        return self._keep(key, Prepared(plan, call, symmetric, self.broken_off, family.rows))
+        made, smaller = self._families.add(family, bound, plan)
+        if smaller is not None:  # all ranks take the larger one from here on
+            for other in [other for other, kept in self._plans.items() if isinstance(kept, Prepared) and kept.plan is smaller]:
+                self._close(self._plans.pop(other))
+        return self._keep(key, Prepared(plan, call, symmetric, self.broken_off, made.rows_of(family)))
 
     def _keep(self, key: Any, value: Prepared | Refusal) -> Prepared | Refusal:
-        while len(self._plans) >= self._config.max_plans:
-            oldest = min(self._plans, key=lambda other: self._last_use(self._plans[other]))
-            self._close(self._plans.pop(oldest))
+        most = self._config.max_plans
+        if len(self._plans) >= most:  # some at once, since all are asked for their last use
+            going = len(self._plans) - most + max(1, most // 8)
+            for oldest in heapq.nsmallest(going, self._plans, key=lambda other: self._last_use(self._plans[other])):
+                self._close(self._plans.pop(oldest))
         self._plans[key] = value
         return value
 

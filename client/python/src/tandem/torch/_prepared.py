@@ -62,6 +62,16 @@ class Call(NamedTuple):
     options: dict[str, Any]
 
 
+class FamilyRows(NamedTuple):
+    """The rows of one call of a family, and of those that its plan serves, too: up to `most`, multiples of `unit`."""
+
+    rows: int
+    most: int
+    unit: int
+    least: int
+    follows: tuple[bool, ...]
+
+
 class Staging:
     """Registered memory of the host backend that CPU tensors are copied to and from. Shared by all plans: a call has it until its
     launch has ended."""
@@ -84,15 +94,20 @@ class _Kept:
 class Prepared:
     """A plan for calls of one signature. symmetric: the slots that lie in symmetric memory. numbers: of the plan in the kernels'
     table, one for each order of a call's tensors (an output may be given or made). used: the group's count at the last call that
-    Python ran. rows: of a family's launches; -1: the plan is of one shape."""
+    Python ran. family: the rows of the call; None: the plan is of one shape."""
 
     def __init__(
-        self, plan: Plan, call: Call, symmetric: Sequence[int], broken_off: Callable[[Prepared], None], rows: int = -1
+        self,
+        plan: Plan,
+        call: Call,
+        symmetric: Sequence[int],
+        broken_off: Callable[[Prepared], None],
+        family: FamilyRows | None = None,
     ) -> None:
-        """broken_off: called where an exception has ended a kernel's wait for the plan. rows: not -1: the family stays the
-        caller's."""
+        """broken_off: called where an exception has ended a kernel's wait for the plan. A family stays the caller's."""
         slots = call.slots
-        self.plan, self.broken_off, self.rows = plan, broken_off, rows
+        self.plan, self.broken_off, self.family = plan, broken_off, family
+        self.rows = -1 if family is None else family.rows
         self.symmetric = frozenset(symmetric)
         self._in_place = IN_PLACE.get(call.op, ())
         self.numbers: dict[Any, int] = {}
@@ -102,12 +117,14 @@ class Prepared:
         self._forms = [(tuple(slot.tensor.shape), slot.tensor.dtype) for slot in slots]
         self.offsets: list[int] = []
         self.staging_bytes = 0
-        self.sizes = plan.slot_bytes if rows < 0 else _sizes(slots)
-        for slot, size in zip(slots, self.sizes, strict=True):
+        self.sizes = plan.slot_bytes if family is None else _sizes(slots)
+        for i, (slot, size) in enumerate(zip(slots, self.sizes, strict=True)):
             if slot.alias_of is not None:
                 self.offsets.append(self.offsets[slot.alias_of])
                 continue
             self.offsets.append(self.staging_bytes)
+            if family is not None and family.follows[i]:
+                size = size * family.most // family.rows
             self.staging_bytes += -(-size // _ALIGNMENT) * _ALIGNMENT
         self._captured = False
         self._kept: list[_Kept] = []
@@ -183,7 +200,7 @@ class Prepared:
     def close(self) -> None:
         """Releases the plan after its launches. A plan in a CUDA graph lives as long as the graph. A family goes on, and a launch
         of it whose call was broken off ends before its memory goes."""
-        if self.rows >= 0:
+        if self.family is not None:
             if self._kept:
                 self._end_broken_off()
             return
