@@ -140,7 +140,7 @@ def test_peers_write_symmetric_outputs_in_place(name):
                 near(out.clone(), normed)
                 near(given, total)
                 plans.append(tandem.torch.attach(name).plans.infos()[-1]["plan_id"])
-                assert launched_since(before, int(step > 1)), (op, step)
+                assert step <= 1 or launched_since(before, 1), (op, step)
             assert plans[0] == plans[2] != plans[1] == plans[3] == plans[4], plans
             held = tandem.torch.empty(normed.shape, dtype=dtype)  # a residual there is an ordinary one
             for _ in range(2):
@@ -148,23 +148,6 @@ def test_peers_write_symmetric_outputs_in_place(name):
                 near(getattr(OPS, op)(*first, held, *behind), normed)
                 near(held.clone(), total)
             del symmetric, out, held
-
-
-@check
-def test_rows_are_padded_to_buckets(name):
-    tandem.torch.detach(name)
-    tandem.torch.configure(row_buckets=[8, 4])
-    try:
-        for shape in ((1, 8), (3, 8), (4, 8), (2, 3, 8), (2, 4, 8), (9, 8)):
-            _, a, b, residual, weight, bias = operands(*shape)
-            want = wanted((a, b), residual, (weight, EPSILON, name, bias))
-            before = _native.counts().launched
-            near(OPS.matmul_all_reduce_rms_norm(a, b, residual, weight, EPSILON, name, bias), want[0])
-            near(residual, want[1])
-            assert launched_since(before, int(shape == (3, 8)))
-    finally:
-        tandem.torch.configure(row_buckets=())
-        tandem.torch.detach(name)
 
 
 def compiles_to_the_same(block, name):

@@ -11,7 +11,10 @@ namespace tandem::client {
 namespace {
 
 // Members that are kept, of one family: some ten kilobytes each.
-constexpr size_t kMaxMembers = 512;
+constexpr size_t kMaxMembers = 2048;
+
+// The fewest rows that products of a family are tried with.
+constexpr int64_t kLeastTried = 16;
 
 }  // namespace
 
@@ -43,7 +46,7 @@ Result<std::unique_ptr<PlanMembers>> PlanMembers::Make(const ClientPlacementInfo
 }
 
 // What launches need is loaded before the first of them, which may be in a capture: each range's kernels, and
-// those that cuBLASLt has for each doubling of the rows.
+// those that cuBLASLt has for each doubling of the rows, and half-way to it.
 Status PlanMembers::MakeFirstMembers(const plan::RankProgram& bound) {
   const plan::RowTable& table = family_->table;
   int64_t first = 0;
@@ -54,8 +57,14 @@ Status PlanMembers::MakeFirstMembers(const plan::RankProgram& bound) {
   const bool has_products = std::any_of(bound.steps.begin(), bound.steps.end(), [](const plan::Step& step) {
     return std::holds_alternative<plan::MatmulStep>(step.work);
   });
-  for (int64_t rows = table.unit; has_products && rows < table.max_rows; rows *= 2)
+  if (!has_products) return Status::Ok();
+  for (int64_t rows = table.unit; rows < table.max_rows; rows *= 2) {
+    // Products of fewer rows have the tiles of so many.
+    if (rows * 2 < kLeastTried && rows * 2 < table.max_rows) continue;
     TANDEM_RETURN_IF_ERROR(Find(rows).status());
+    const int64_t between = rows / 2 * 3 / table.unit * table.unit;
+    if (between > rows && between < table.max_rows) TANDEM_RETURN_IF_ERROR(Find(between).status());
+  }
   return Status::Ok();
 }
 

@@ -132,14 +132,15 @@ const TrialCalls kTrialCalls = {.fill = &LaunchRandom, .pause = &LaunchPause};
 
 void MatmulChooser::Forget(const LtProduct& product) {
   std::lock_guard lock(mutex_);
-  choices_[product].reset();
+  choices_[product].choice.reset();
 }
 
 Result<MatmulChooser::Choice> MatmulChooser::Choose(const LtMapping& mapping, float* left_ms) {
   const LtProduct& product = mapping.product;
   {
     std::lock_guard lock(mutex_);
-    if (const auto known = choices_.find(product); known != choices_.end()) return known->second;
+    const auto known = choices_.find(product);
+    if (known != choices_.end() && (left_ms == nullptr || known->second.tried)) return known->second.choice;
   }
   Choice choice;
   if (left_ms == nullptr) {
@@ -155,7 +156,7 @@ Result<MatmulChooser::Choice> MatmulChooser::Choose(const LtMapping& mapping, fl
   std::lock_guard lock(mutex_);
   if (left_ms != nullptr && choice.has_value())
     tried_.push_back({OfAnyRows(mapping), RowsOf(mapping), *choice});
-  choices_.emplace(product, choice);
+  choices_.insert_or_assign(product, Known{choice, left_ms != nullptr});
   return choice;
 }
 

@@ -103,7 +103,11 @@ class MatmulChooser {
   mutable std::mutex mutex_;
   std::mutex trial_mutex_;  // one trial at a time: they share the service stream and the memory
   TrialMemory trial_memory_;
-  std::unordered_map<LtProduct, Choice, LtProductHash> choices_;
+  struct Known {
+    Choice choice;
+    bool tried = false;
+  };
+  std::unordered_map<LtProduct, Known, LtProductHash> choices_;
   std::vector<Tried> tried_;
 };
 

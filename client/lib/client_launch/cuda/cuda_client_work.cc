@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "client/lib/cuda/context_scope.h"
 #include "kernels/cuda/matmul/matmul_trial.h"
 
 namespace tandem::client {
@@ -14,9 +15,10 @@ namespace {
 // Sets of operands that parameters are kept for: some kilobytes each.
 constexpr size_t kMaxKept = 64;
 
-// Of the GPU's time for a product's trials. A family tries some fifteen numbers of rows.
+// Of the GPU's time for a product's trials. A family tries up to twenty numbers of rows. The first trials load
+// kernels, which takes a part of the time.
 float BudgetMs(Trials trials) {
-  return trials == Trials::kBrief ? cuda::kTrialBudgetMs / 8 : cuda::kTrialBudgetMs;
+  return trials == Trials::kBrief ? cuda::kTrialBudgetMs / 2 : cuda::kTrialBudgetMs;
 }
 
 // A piece of bound work as a step of the launch.
@@ -39,6 +41,14 @@ struct StepMaker {
     return CudaClientStep(*args);
   }
 };
+
+Status LoadKernels(std::span<const CudaClientStep> steps) {
+  for (const CudaClientStep& step : steps) {
+    if (const auto* kernel = std::get_if<cuda::ClientKernelLaunch>(&step))
+      TANDEM_RETURN_IF_ERROR(cuda::Load(*kernel));
+  }
+  return Status::Ok();
+}
 
 // A kernel and the norm behind it as one kernel, where there is one for these addresses.
 void MergeNorm(std::vector<CudaClientStep>* steps) {
@@ -64,6 +74,7 @@ Result<std::shared_ptr<CudaClientWork>> CudaClientWork::Make(const plan::RankPro
     const auto* collective = std::get_if<plan::CollectiveStep>(&step.work);
     return collective != nullptr && plan::IsFusedKernel(*collective);
   });
+  made->has_local_work_ = program.steps.size() > 1;
   if (made->is_fused_) made->staging_ = std::make_unique<ClientStaging>(program, slots);
   for (const runtime::SlotLimit& slot : slots) made->slot_bytes_.push_back(slot.bytes);
   const runtime::ProgramLimits limits{program.rank, program.world_size, memory.half_bytes, memory.bulk_bytes,
@@ -139,6 +150,12 @@ Status CudaClientWork::Load(const GetLocalWork& local, const GetFusedState& fuse
   if (is_fused_) {
     TANDEM_ASSIGN_OR_RETURN(fused_, fused());
   }
+  if (trials == Trials::kNone) {
+    if (has_local_work_) {
+      TANDEM_ASSIGN_OR_RETURN(local_, local());
+    }
+    return Status::Ok();
+  }
   // Any address does, so that views are not taken for operands that are bound to nothing.
   runtime::SlotAddress address;
   address.own = reinterpret_cast<std::byte*>(memory_.signals.front());
@@ -160,11 +177,11 @@ Status CudaClientWork::Load(const GetLocalWork& local, const GetFusedState& fuse
   MergeNorm(&merged);
   if (merged.size() < steps.size()) steps.insert(steps.end(), merged.begin(), merged.end());
   for (const CudaClientStep& step : steps) {
-    if (const auto* product = std::get_if<MatmulArgs>(&step); product != nullptr && trials != Trials::kNone)
+    if (const auto* product = std::get_if<MatmulArgs>(&step))
       TANDEM_RETURN_IF_ERROR(local_->Prepare(*product, BudgetMs(trials)));
-    if (const auto* kernel = std::get_if<cuda::ClientKernelLaunch>(&step))
-      TANDEM_RETURN_IF_ERROR(cuda::Load(*kernel));
   }
+  TANDEM_RETURN_IF_ERROR(LoadKernels(steps));
+  is_loaded_ = true;
   return Status::Ok();
 }
 
@@ -210,6 +227,11 @@ Result<std::span<CudaClientStep>> CudaClientWork::For(std::span<const runtime::S
   if (kept == kept_.end()) {
     TANDEM_RETURN_IF_ERROR(CheckReachable(slots, driver));
     TANDEM_ASSIGN_OR_RETURN(std::vector<CudaClientStep> steps, BuildStaged(slots));
+    if (!is_loaded_) {
+      SlowCallScope scope(driver);
+      TANDEM_RETURN_IF_ERROR(LoadKernels(steps));
+      is_loaded_ = true;
+    }
     if (kept_.size() < kMaxKept) {
       kept = kept_.emplace(kept_.end());
     } else {

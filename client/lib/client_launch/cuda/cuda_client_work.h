@@ -36,7 +36,8 @@ class CudaClientWork final : public ClientWork {
                                                       const ClientLaunchMemory& memory);
 
   // Loads the kernels into the current context, and lets cuBLASLt's algorithms be chosen. Addresses of
-  // operands play no part in which kernels they are. `local`: asked for if there is local work.
+  // operands play no part in which kernels they are. Without trials the first launch does so: kernels of the
+  // family's other members are loaded. `local`: asked for if there is local work.
   using GetLocalWork = std::function<Result<std::shared_ptr<cuda::LocalWork>>()>;
   // `fused`: asked for if the kernel is a fused matmul of many rows.
   using GetFusedState = std::function<Result<std::shared_ptr<ClientFusedState>>()>;
@@ -66,6 +67,7 @@ class CudaClientWork final : public ClientWork {
   };
 
   ClientLaunchMemory memory_;
+  bool has_local_work_ = false, is_loaded_ = false;
   std::vector<uint64_t> slot_bytes_;
   std::unique_ptr<runtime::CompiledProgram> program_;
   std::shared_ptr<cuda::LocalWork> local_;  // null: there is none

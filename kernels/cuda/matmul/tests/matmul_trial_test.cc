@@ -197,6 +197,9 @@ TEST_F(MatmulTrialTest, OtherRowsTakeTheChoiceOfTheNextTriedOnes) {
   lt_.supported[3] = false;
   EXPECT_EQ(Chosen(Product(18)), 0u);
   EXPECT_EQ(Chosen(Product(17)), 3u) << "as before";
+  lt_.ms[6] = 0.25f;
+  ASSERT_TRUE(chooser_->Prepare(Product(17), kTrialBudgetMs).ok());
+  EXPECT_EQ(Chosen(Product(17)), 6u) << "tried now";
 }
 
 TEST_F(MatmulTrialTest, OneThatNoGpuComputesWithinTheBudgetIsNotTried) {

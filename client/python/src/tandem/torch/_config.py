@@ -22,14 +22,12 @@ class Config:
     """on_unavailable: the answer where Tandem cannot serve an op: torch's own collectives and products, or an exception.
     rendezvous_timeout: seconds in which all ranks must come to attach() and to the first call of an op with new shapes.
     launch_deadline: seconds of a launch from its first rank's arrival; None: the daemon's default. max_plans: live plans a group;
-    the least recently used one is released first, on all ranks alike. row_buckets: for products with ever new numbers of rows:
-    a rank's rows (along the gathered or scattered dimension) are padded to the next of these, so that few plans serve all;
-    more rows than the largest get plans of their own. It costs copies of the operand and of the result. write_in_place: peers
-    write outputs in symmetric memory in place, so that these must lie alike on all ranks; False: as other outputs. placement: where
-    plans run: on the node's engines ("engine"), on torch's current stream ("client": a call that this cannot serve is declined), or
-    as the daemon chooses ("auto"). autotune: a call that prepares a plan measures it first where no table of the node has a time,
-    some 50 ms on idle GPUs. families: calls that differ in their rows alone share a plan, where ranks' own streams run it ("eager":
-    those of torch.distributed behind install(); "collectives": not those with products; "all"; "none"): ranks meet for it, and
+    the least recently used one is released first, on all ranks alike. write_in_place: peers write outputs in symmetric memory in
+    place, so that these must lie alike on all ranks; False: as other outputs. placement: where plans run: on the node's engines
+    ("engine"), on torch's current stream ("client": a call that this cannot serve is declined), or as the daemon chooses ("auto").
+    autotune: a call that prepares a plan measures it first where no table of the node has a time, some 50 ms on idle GPUs; such
+    plans are of one shape. families: calls that differ in their rows alone share a plan, where ranks' own streams run it ("all";
+    "collectives": not those with products; "eager": those of torch.distributed behind install(); "none"): ranks meet for it, and
     again where a call has more rows than its bound, which doubles up to max_rows. Calls with more rows have plans of one shape.
     """
 
@@ -37,11 +35,10 @@ class Config:
     rendezvous_timeout: float = 300.0
     launch_deadline: float | None = None
     max_plans: int = 512
-    row_buckets: tuple[int, ...] = ()
     write_in_place: bool = True
     placement: PlacementOption = "auto"
     autotune: bool = False
-    families: FamiliesOption = "eager"
+    families: FamiliesOption = "all"
     max_rows: int = 8192
     runtime_dir: str | None = None
 
@@ -67,7 +64,6 @@ def configure(**changes: Any) -> Config:
 def changed(changes: dict[str, Any]) -> Config:
     """The configuration in force with other values of some fields. Raises as configure()."""
     made = replace(_config, **changes)
-    made = replace(made, row_buckets=tuple(sorted(made.row_buckets)))
     if made.on_unavailable not in ("fallback", "error"):
         raise ValueError(f"on_unavailable is 'fallback' or 'error', not {made.on_unavailable!r}")
     if made.placement not in ("auto", "engine", "client"):
@@ -76,8 +72,6 @@ def changed(changes: dict[str, Any]) -> Config:
         raise ValueError(f"families is 'none', 'eager', 'collectives' or 'all', not {made.families!r}")
     if made.max_rows < 1:
         raise ValueError("max_rows is above 0")
-    if any(rows < 1 for rows in made.row_buckets):
-        raise ValueError("row_buckets are above 0")
     if made.max_plans < 1 or made.rendezvous_timeout <= 0:
         raise ValueError("max_plans and rendezvous_timeout are above 0")
     return made

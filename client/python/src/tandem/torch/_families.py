@@ -65,7 +65,7 @@ def shape_of(call: Call, operands: list[Operand], served: str) -> Shape | None:
         if scaled:  # one element is a scale of the whole tensor
             least = 2
         strides = None if operand.strides is None else tuple(operand.strides)
-        key.append((operand.role, operand.dtype, extents, strides, operand.symmetric, operand.alias_of))
+        key.append((operand.role, operand.dtype, follows[-1], extents, strides, operand.symmetric, operand.alias_of))
     return Shape(tuple(key), rows, len(first.shape) == 1, tuple(follows), least)
 
 

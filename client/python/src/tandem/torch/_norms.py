@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import _buckets as buckets, _fallback as fallback
+from . import _fallback as fallback
 from ._ops import check_out, refuse_gradients, register_op, solid
 from ._prepared import Call, Slot
-from ._private import below_autograd
 from ._serving import run
-from ._shapes import as_rows, check_product
+from ._shapes import check_product
 
 Tensor = torch.Tensor
 _tandem: Any = torch.ops.tandem
@@ -111,15 +110,6 @@ def matmul_all_reduce_rms_norm(
     group_name: str,
     bias: Tensor | None = None,
 ) -> Tensor:
-    flat = as_rows(A)
-    rows, own = buckets.larger(group_name, flat.shape[0]), flat.shape[0]
-    if rows:
-        padded, total = buckets.padded(flat, 0, 1, rows), buckets.padded(residual.reshape(own, B.shape[1]), 0, 1, rows)
-        whole = torch.empty_like(total)
-        with below_autograd():  # by the kernels in C++, once they know the plan
-            _tandem.matmul_all_reduce_rms_norm.out(padded, B, total, weight, epsilon, group_name, bias, out=whole)
-        residual.copy_(total[:own].view(residual.shape))
-        return out.copy_(whole[:own].view(out.shape))
     slots = [Slot("a", solid(A)), Slot("b", solid(B))]
     if bias is not None:
         slots.append(Slot("bias", solid(bias)))

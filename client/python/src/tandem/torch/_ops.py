@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from . import _buckets as buckets, _fallback as fallback, _native
+from . import _fallback as fallback, _native
 from ._prepared import Call, Slot
 from ._private import below_autograd, group_size, plan_output
 from ._schemas import LIB
 from ._serving import of_the_pass, run
-from ._shapes import REDUCTIONS, as_rows, check_product, check_reduce_op, check_sum_op, dim_of, gathered, scattered
+from ._shapes import REDUCTIONS, check_product, check_reduce_op, check_sum_op, dim_of, gathered, scattered
 
 Tensor = torch.Tensor
 _tandem: Any = torch.ops.tandem
@@ -143,14 +143,6 @@ def matmul_reduce_scatter(
     out: Tensor, A: Tensor, B: Tensor, reduce_op: str, scatter_dim: int, group_name: str, bias: Tensor | None = None
 ) -> Tensor:
     dim = scatter_dim % A.dim()
-    rows = 0 if dim == A.dim() - 1 else buckets.larger(group_name, out.shape[dim])
-    if rows:
-        world, own = group_size(group_name), out.shape[dim]
-        padded = buckets.padded(A, dim, world, rows)
-        whole = new_like(A, [*out.shape[:dim], rows, *out.shape[dim + 1 :]])
-        with below_autograd():  # by the kernels in C++, once they know the plan
-            _tandem.matmul_reduce_scatter.out(padded, B, reduce_op, dim, group_name, bias, out=whole)
-        return out.copy_(whole.narrow(dim, 0, own))
     return _product(
         "matmul_reduce_scatter",
         out,
@@ -171,14 +163,6 @@ def matmul_all_reduce_shape(A: Tensor, B: Tensor, reduce_op: str, group_name: st
 
 
 def matmul_all_reduce(out: Tensor, A: Tensor, B: Tensor, reduce_op: str, group_name: str, bias: Tensor | None = None) -> Tensor:
-    flat = as_rows(A)
-    rows = buckets.larger(group_name, flat.shape[0])
-    if rows:
-        whole = new_like(A, [rows, B.shape[1]])
-        padded = buckets.padded(flat, 0, 1, rows)
-        with below_autograd():
-            _tandem.matmul_all_reduce.out(padded, B, reduce_op, group_name, bias, out=whole)
-        return out.copy_(whole[: flat.shape[0]].view(out.shape))
     return _product(
         "matmul_all_reduce",
         out,
@@ -258,19 +242,6 @@ def run_all_gather_matmul(
     products: list[Tensor],
 ) -> tuple[Tensor | None, list[Tensor]]:
     """Fills `whole` and `products`, of any strides."""
-    rows = 0 if dim == A.dim() - 1 else buckets.larger(group_name, A.shape[dim])
-    if rows:
-        world, own = group_size(group_name), A.shape[dim]
-        results = [new_like(A, [*c.shape[:dim], world * rows, *c.shape[dim + 1 :]]) for c in products]
-        gathered_a = [] if whole is None else [new_like(A, [*whole.shape[:dim], world * rows, *whole.shape[dim + 1 :]])]
-        padded = buckets.padded(A, dim, 1, rows)
-        with below_autograd():
-            _tandem.all_gather_matmul.out(padded, Bs, dim, group_name, biases, gathered=gathered_a, outs=results)
-        if whole is not None:
-            whole.copy_(buckets.cut(gathered_a[0], dim, world, own))
-        for c, result in zip(products, results, strict=True):
-            c.copy_(buckets.cut(result, dim, world, own))
-        return whole, products
 
     def make() -> Call:
         slots = [Slot("a", solid(A)), *(Slot("b", solid(b)) for b in Bs), *(Slot("c", c, True) for c in products)]

@@ -176,7 +176,7 @@ class PlanCache:
         # On the host backend "auto" takes the engines, which run plans of one shape.
         clients = config.placement == "client" or (config.placement == "auto" and not on_host)
         served = config.families if clients else "none"
-        if served == "eager":
+        if served == "eager" or (config.autotune and served != "none"):
             served = "collectives" if _distributed.inside() else "none"
         family = shape_of(call, operands, served)
         if family is not None and (known := self._families.find(family)) is not None:

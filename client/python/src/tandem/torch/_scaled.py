@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import _buckets as buckets, _fallback as fallback
+from . import _fallback as fallback
 from ._ops import (
     check_out,
     new_like,
@@ -24,10 +24,10 @@ from ._ops import (
     solid,
 )
 from ._prepared import Call, Slot
-from ._private import below_autograd, group_size
+from ._private import group_size
 from ._schemas import LIB
 from ._serving import run
-from ._shapes import as_rows, check_product, check_sum_op, dim_of, gathered, scattered
+from ._shapes import check_product, check_sum_op, dim_of, gathered, scattered
 
 Tensor = torch.Tensor
 _tandem: Any = torch.ops.tandem
@@ -138,35 +138,6 @@ def run_all_gather_scaled_matmul(
     products: Sequence[Tensor],
 ) -> None:
     """Fills `whole` and `products`, of any strides."""
-    more = 0 if dim == A.dim() - 1 else buckets.larger(group_name, A.shape[dim])
-    if more:
-        world, own = group_size(group_name), A.shape[dim]
-        scale = buckets.padded_scale(A_scale, A, dim, 1, more)
-        if scale is A_scale:  # or all rows' on every rank
-            scale = buckets.padded_scale(A_scale, whole, dim, world, more)
-        results = [new_like(c, [*c.shape[:dim], world * more, *c.shape[dim + 1 :]]) for c in products]
-        full = new_like(A, [*whole.shape[:dim], world * more, *whole.shape[dim + 1 :]])
-        kinds = [c.dtype for c in products]
-        padded = buckets.padded(A, dim, 1, more)
-        with below_autograd():  # by the kernels in C++, once they know the plan
-            _tandem.all_gather_scaled_matmul.out(
-                padded,
-                Bs,
-                scale,
-                B_scales,
-                dim,
-                group_name,
-                biases,
-                result_scales,
-                kinds,
-                use_fast_accum,
-                gathered=full,
-                outs=results,
-            )
-        whole.copy_(buckets.cut(full, dim, world, own))
-        for c, result in zip(products, results, strict=True):
-            c.copy_(buckets.cut(result, dim, world, own))
-        return
     a_scale, b_scales = _gathered_scales(A_scale, A, B_scales, Bs)
     ones = [new_like(A, [1], torch.float32) for _ in Bs]
     rows = [c.new_empty(c.shape[-1:]) for c in products]
@@ -304,15 +275,6 @@ def scaled_matmul_reduce_scatter(
     a_scale = _a_scale(A_scale, A)
     if a_scale.numel() > 1 and output_shape is not None:
         a_scale = a_scale.reshape(*lead, a_scale.shape[-1])
-    rows = 0 if dim == len(lead) else buckets.larger(group_name, out.shape[dim])
-    if rows:
-        world, own = group_size(group_name), out.shape[dim]
-        padded, scale = buckets.padded(a, dim, world, rows), buckets.padded_scale(a_scale, a, dim, world, rows)
-        whole = new_like(out, [*out.shape[:dim], rows, *out.shape[dim + 1 :]])
-        middle = (reduce_op, dim, dim, group_name, None, bias, result_scale, out.dtype, use_fast_accum)
-        with below_autograd():
-            _tandem.scaled_matmul_reduce_scatter.out(padded, B, scale, B_scale, *middle, out=whole)
-        return out.copy_(whole.narrow(dim, 0, own))
     return _reduced(
         "matmul_reduce_scatter",
         "scaled_matmul_reduce_scatter",
@@ -359,17 +321,6 @@ def scaled_matmul_all_reduce(
     use_fast_accum: bool = False,
 ) -> Tensor:
     """The sum of all ranks' products; bias and result scale are equal on all ranks and applied once."""
-    flat = as_rows(A)
-    rows = buckets.larger(group_name, flat.shape[0])
-    if rows:
-        by_row = A_scale.dim() > 0 and A_scale.shape[:-1] == A.shape[:-1]
-        scale = as_rows(A_scale) if by_row else A_scale
-        padded, scale = buckets.padded(flat, 0, 1, rows), buckets.padded_scale(scale, flat, 0, 1, rows)
-        whole = new_like(out, [rows, B.shape[1]])
-        middle = (reduce_op, group_name, bias, result_scale, out.dtype, use_fast_accum)
-        with below_autograd():
-            _tandem.scaled_matmul_all_reduce.out(padded, B, scale, B_scale, *middle, out=whole)
-        return out.copy_(whole[: flat.shape[0]].view(out.shape))
     return _reduced(
         "matmul_all_reduce",
         "scaled_matmul_all_reduce",
