@@ -77,7 +77,7 @@ def test_families_serve_other_rows_without_a_meeting(name):
             plans._table.remove(next(one for one in plans.prepared() if one.plan.info["op"] == "all_reduce"))
         near(OPS.all_reduce(x[:80], "sum", name), reference.all_reduce(x[:80], "sum", name))
     finally:
-        tandem.torch.configure(placement="auto", families="all", max_rows=8192)
+        tandem.torch.configure(placement="auto", families="collectives", max_rows=8192)
         tandem.torch.detach(name)
 
 

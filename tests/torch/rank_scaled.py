@@ -155,8 +155,8 @@ def fallback_of(a, b, a_scale, b_scale, name):
 @check
 def test_scaled_products_of_ever_other_rows_share_plans(name):
     tandem.torch.detach(name)
-    before = tandem.torch.configure().placement
-    tandem.torch.configure(placement="client")
+    before = tandem.torch.configure()
+    tandem.torch.configure(placement="client", families="all")
     fp8, wide = torch.float8_e4m3fn, torch.bfloat16
     try:
         b, one = rand(16, 8, seed=1).to(fp8), torch.tensor(0.5, device=DEVICE)
@@ -200,7 +200,7 @@ def test_scaled_products_of_ever_other_rows_share_plans(name):
         made = tandem.torch.attach(name).plans._made
         assert made < 90, made
     finally:
-        tandem.torch.configure(placement=before)
+        tandem.torch.configure(placement=before.placement, families=before.families)
         tandem.torch.detach(name)
 
 

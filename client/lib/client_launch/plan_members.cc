@@ -29,6 +29,8 @@ Result<std::unique_ptr<PlanMembers>> PlanMembers::Make(const ClientPlacementInfo
                                                        std::shared_ptr<void> keep) {
   std::unique_ptr<PlanMembers> made(new PlanMembers(queue, memory, info.program, std::move(keep)));
   if (info.family != nullptr) made->trials_ = Trials::kBrief;
+  made->has_products_ = std::any_of(request.operands.begin(), request.operands.end(),
+                                    [](const Operand& operand) { return operand.role == Role::kB; });
   TANDEM_ASSIGN_OR_RETURN(made->bound_, made->MakeMember(info.program, request));
   if (info.family == nullptr) return made;
   if (info.family->members_version != plan::kMembersVersion) {
@@ -40,24 +42,21 @@ Result<std::unique_ptr<PlanMembers>> PlanMembers::Make(const ClientPlacementInfo
   made->family_ = info.family;
   TANDEM_ASSIGN_OR_RETURN(made->row_requests_, RowRequests::Make({&request, 1}, info.program.world_size));
   made->bound_->rows = made->family_->table.max_rows;
-  TANDEM_RETURN_IF_ERROR(made->MakeFirstMembers(info.program));
+  TANDEM_RETURN_IF_ERROR(made->MakeFirstMembers());
   made->trials_ = Trials::kNone;
   return made;
 }
 
 // What launches need is loaded before the first of them, which may be in a capture: each range's kernels, and
 // those that cuBLASLt has for each doubling of the rows, and half-way to it.
-Status PlanMembers::MakeFirstMembers(const plan::RankProgram& bound) {
+Status PlanMembers::MakeFirstMembers() {
   const plan::RowTable& table = family_->table;
   int64_t first = 0;
   for (const plan::RowRange& range : table.ranges) {
     for (const int64_t rows : {first, range.last}) TANDEM_RETURN_IF_ERROR(Find(rows).status());
     first = range.last + table.unit;
   }
-  const bool has_products = std::any_of(bound.steps.begin(), bound.steps.end(), [](const plan::Step& step) {
-    return std::holds_alternative<plan::MatmulStep>(step.work);
-  });
-  if (!has_products) return Status::Ok();
+  if (!has_products_) return Status::Ok();
   for (int64_t rows = table.unit; rows < table.max_rows; rows *= 2) {
     // Products of fewer rows have the tiles of so many.
     if (rows * 2 < kLeastTried && rows * 2 < table.max_rows) continue;
