@@ -339,6 +339,27 @@ class Launchers(unittest.TestCase):
         }
         self.assertEqual(Job.from_environment(hydra).local_rank, 1)
 
+    def test_variables_that_are_no_numbers_are_named(self):
+        torchrun = {"RANK": "5", "WORLD_SIZE": "8", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+        job = Job.from_environment({**torchrun, "LOCAL_RANK": "", "LOCAL_WORLD_SIZE": ""})
+        self.assertEqual((job.local_rank, job.local_world_size), (5, 8), "as where they are not there")
+        key = {"TANDEM_JOB_KEY": "k" * 16}
+        slurm = {"SLURM_PROCID": "9", "SLURM_NTASKS": "10", "SLURM_LOCALID": "1", **key}
+        mpi = {f"OMPI_COMM_WORLD_{name}": "1" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")} | key
+        hydra = {"PMI_RANK": "1", "PMI_SIZE": "2", **key}
+        for env, name, text in (
+            (torchrun, "RANK", ""),
+            (torchrun, "WORLD_SIZE", "all"),
+            (torchrun, "LOCAL_RANK", "-1"),
+            (slurm, "SLURM_NTASKS", ""),
+            (slurm, "SLURM_NODEID", "a"),
+            (mpi, "OMPI_COMM_WORLD_LOCAL_SIZE", ""),
+            (hydra, "PMI_RANK", "x"),
+            (hydra, "MPI_LOCALNRANKS", "1.5"),
+        ):
+            with self.subTest(name=name), self.assertRaisesRegex(LookupError, f"{name} is '{text}', not a number"):
+                Job.from_environment({**env, name: text})
+
     def test_none(self):
         with self.assertRaisesRegex(LookupError, "torchrun"):
             Job.from_environment({})
