@@ -102,11 +102,8 @@ def _open_mpi(env: Mapping[str, str]) -> Job | None:
         return None
     name = env.get("PMIX_NAMESPACE") or env.get("OMPI_MCA_ess_base_jobid") or env.get("OMPI_MCA_orte_hnp_uri") or ""
     key = _key(env, "open mpi", name)
-    return Job(
-        "open mpi",
-        *(_number(env, prefix + name) for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")),
-        key,
-    )
+    rank, size, local, there = (_number(env, prefix + part) for part in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
+    return Job("open mpi", rank, size, local, there, key)
 
 
 def _hydra(env: Mapping[str, str]) -> Job | None:
