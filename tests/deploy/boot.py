@@ -1,5 +1,6 @@
 """A Debian that is booted in a container, with Tandem's packages and a job that trains in it: for check_boot.py."""
 
+import contextlib
 import json
 import pathlib
 import re
@@ -54,8 +55,14 @@ class Container:
     def _first_process(self):
         if self.nspawn.poll() is not None:
             raise AssertionError(f"the container has ended: {pathlib.Path(self.log.name).read_text()}")
-        children = subprocess.run(["pgrep", "-P", str(self.nspawn.pid)], capture_output=True, text=True, check=False)
-        return next(iter(children.stdout.split()), None)
+        # The first child has a mount namespace alone, and ends once it has made the container's first process.
+        for child in subprocess.run(
+            ["pgrep", "-P", str(self.nspawn.pid)], stdout=subprocess.PIPE, text=True
+        ).stdout.split():
+            with contextlib.suppress(OSError):
+                if re.search(r"^NSpid:\t\d+\t1$", pathlib.Path(f"/proc/{child}/status").read_text(), re.M):
+                    return child
+        return None
 
     def _booted(self):
         return self.run("systemctl is-system-running --wait", check=False).returncode in (0, 1)
@@ -107,12 +114,23 @@ class Node(Container):
     def restart(self):
         self.run("systemctl restart tandemd")
 
+    def restart_under(self, job):
+        """A restart in the middle of one of the job's trainings: its sessions go on, on the same engines."""
+        for _ in range(10):  # the training may end just then, and engines that nobody uses with it
+            before, engines = job.await_sessions(), self.engine_pids()
+            self.restart()
+            job.expect_launches()
+            if before & job.sessions():
+                expect("sessions go on, on the same engines", self.engine_pids() == engines)
+                return
+        raise AssertionError(f"no session of {job.name} goes on")
+
     def engines(self):
         said = self.run("tandemctl stats --json", check=False).stdout
         return json.loads(said)["engines"] if said else []
 
     def sessions(self):
-        return {session["id"] for session in json.loads(self.output("tandemctl sessions --json"))["sessions"]}
+        return json.loads(self.output("tandemctl sessions --json"))["sessions"]
 
     def log_of_tandemd(self, since):
         return self.output(f"journalctl --no-pager -o cat -u tandemd --since=@{since}")
@@ -138,16 +156,28 @@ class Node(Container):
 
 
 class Job:
-    """The digits, trained by a member of the group while the node changes. Every epoch is compared with one process's."""
+    """The digits, trained by a member of the group while the node changes. Every epoch is compared with one process's. One training
+    follows the other until the job is told to end, or one fails."""
 
-    def __init__(self, node, name, epochs):
+    def __init__(self, node, name):
         self.node, self.name = node, name
         before = self.launches()  # of earlier jobs on the same engines
+        train = "tandem-train-digits --world 2 --epochs 200"
         node.run(
-            f"systemd-run --quiet --unit={name} --uid=member --property=RemainAfterExit=yes -- "
-            f"tandem-train-digits --world 2 --epochs {epochs}"
+            f"touch /run/{name} && systemd-run --quiet --unit={name} --uid=member --property=RemainAfterExit=yes -- "
+            f"/bin/sh -c 'while [ -e /run/{name} ]; do {train} || exit; done'"
         )
         wait_for(lambda: self.launches() >= before + 100, "the job begins", 120)
+
+    def sessions(self):
+        """Those of its processes."""
+        files = self.node.run(f"grep -l /{self.name}.service /proc/[0-9]*/cgroup", check=False).stdout
+        pids = {int(file.split("/")[2]) for file in files.split()}
+        return {session["id"] for session in self.node.sessions() if session["pid"] in pids}
+
+    def await_sessions(self):
+        """A training has none while one process computes what to compare with."""
+        return wait_for(self.sessions, f"{self.name} has sessions")
 
     def launches(self):
         return sum(engine["launches"] for engine in self.node.engines())
@@ -159,10 +189,13 @@ class Job:
         """The job has not ended, and launches are added."""
         before = self.launches()
         wait_for(lambda: self.launches() > before or not self.runs(), "a launch")
+        if not self.runs():
+            print(self.log(), flush=True)
         expect(f"{self.name} launches", self.runs())
 
     def wait(self):
         """The exit status."""
+        self.node.run(f"rm -f /run/{self.name}")
         wait_for(lambda: not self.runs(), f"{self.name} ends: {self.log()}", 300)
         return int(self.node.output(f"systemctl show -P ExecMainStatus {self.name}"))
 
@@ -199,5 +232,7 @@ def with_release(package, folder, release, other_build=False, other_state=False)
             expect(f"{path.name} has its versions", times == 1)
         path.write_bytes(program)
     made = pathlib.Path(f"{folder}.deb")
-    subprocess.run(["dpkg-deb", "--root-owner-group", "-b", folder, made], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        ["dpkg-deb", "--root-owner-group", "-Znone", "-b", folder, made], check=True, stdout=subprocess.DEVNULL
+    )
     return made

@@ -111,26 +111,26 @@ def check_revision(node):
     node.run("echo 'restart_grace_ms = 60000' > /etc/tandem/config.d/restart.toml")
     node.restart()
     node.run("echo '# a change of the administrator' >> /etc/tandem/tandemd.toml")
-    job = Job(node, "first-job", 400)
-    before, engines = node.main_pid(), node.engine_pids()
+    job = Job(node, "first-job")
+    before = node.main_pid()
     said = node.install_release(98)
     expect("tandemd went on", node.main_pid() == before)
     expect("the upgrade names the next step", "systemctl restart tandemd" in said)
     settings = node.output("cat /etc/tandem/tandemd.toml")
     expect("the administrator's change is kept", "a change of the administrator" in settings)
-    node.restart()
+    node.restart_under(job)
     expect("another process is active", node.active() and node.main_pid() != before)
-    job.expect_launches()
-    expect("on the same engines", node.engine_pids() == engines)
     job.expect_right()
 
 
 def check_restarts_and_crashes(node):
     step("twenty restarts and five crashes in a row, with a job running")
-    job = Job(node, "restarted-job", 600)
-    engines = node.engine_pids()
-    for _ in range(20):
+    job = Job(node, "restarted-job")
+    job.await_sessions()
+    for _ in range(19):
         node.restart()
+    node.restart_under(job)
+    job.await_sessions()
     for _ in range(5):
         crashed = node.main_pid()
         node.run("systemctl kill --kill-who=main --signal=KILL tandemd")
@@ -138,7 +138,6 @@ def check_restarts_and_crashes(node):
     restarts = int(node.output("systemctl show -P NRestarts tandemd"))
     expect(f"systemd started tandemd again {restarts} times", restarts == 5)
     job.expect_launches()
-    expect("on the same engines", node.engine_pids() == engines)
     return job
 
 
@@ -152,10 +151,8 @@ def check_flood(node, job):
 
     def evict(name):
         """Seconds that an operator takes to end a session of a job of its own."""
-        before = node.sessions()
-        victim = Job(node, name, 200)
-        session = min(node.sessions() - before)
-        took = seconds(f"tandemctl evict {session}")
+        victim = Job(node, name)
+        took = seconds(f"tandemctl evict {min(victim.await_sessions())}")
         expect(f"{name} ends with an error", victim.wait() != 0)
         node.run(f"systemctl reset-failed {name}")
         return took
@@ -202,20 +199,17 @@ def check_upgrade(node):
         f"engines: {node.output('tandemctl stats')}",
     )
     expect("an engine that restarts is of the running tandemd's build", node.main_pid() == before)
-    job = Job(node, "upgraded-job", 400)
-    engines, since = node.engine_pids(), time.time()
-    node.restart()
+    job = Job(node, "upgraded-job")
+    since = time.time()
+    node.restart_under(job)
     node.expect_logged("the log names both builds", "and goes on under tandemd of ", since)
-    job.expect_launches()
     node.install_release(100)
-    node.restart()
-    job.expect_launches()
-    expect("on the same engines", node.engine_pids() == engines)
+    node.restart_under(job)
     job.expect_right()
 
     step("upgrade to another version of the state, with a job running")
     node.install_release(101, other_build=True, other_state=True)
-    job = Job(node, "ended-job", 1000)
+    job = Job(node, "ended-job")
     since = time.time()
     node.restart()
     node.expect_logged("the log has why jobs end", "engines of an earlier tandemd are ended", since)

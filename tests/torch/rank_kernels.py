@@ -2,6 +2,7 @@
 
 import _thread
 import os
+import signal
 import sys
 import threading
 import time
@@ -357,12 +358,16 @@ def test_an_interrupt_ends_a_wait(name):
     x = rand(8, 4)
     OPS.all_reduce(x, "sum", name)
     if rank() == 0:
+        # A shell starts its background jobs with interrupts ignored.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
         thread = when_waiting(_thread.interrupt_main, "wait_on")
         try:
             OPS.all_reduce(x, "sum", name)
             raise AssertionError("the wait was not interrupted")
         except KeyboardInterrupt:
             thread.join(PATIENCE)
+        finally:
+            signal.signal(signal.SIGINT, before)
         store().set("interrupted", "")
     else:
         store().wait(["interrupted"], timedelta(seconds=PATIENCE))

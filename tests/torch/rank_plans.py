@@ -162,6 +162,21 @@ def test_plans_are_bounded_and_released_alike(name):
 
 
 @check
+def test_a_local_rank_that_is_no_number_is_named(name):
+    if DEVICE == "cuda":
+        return  # a rank's GPU is the current device there
+    given = os.environ["LOCAL_RANK"]
+    last = world() - 1
+    try:
+        for text, reason in (("", ""), ("all", f"rank {last}: LOCAL_RANK is 'all', not a number"), (given, "")):
+            tandem.torch.detach(name)
+            os.environ["LOCAL_RANK"] = text if rank() == last else given
+            assert tandem.torch.attach(name).reason == reason, tandem.torch.attach(name).reason
+    finally:
+        os.environ["LOCAL_RANK"] = given
+
+
+@check
 def test_ten_thousand_steps_grow_nothing(name):
     if world() > 2:
         return  # two ranks show it, and sooner

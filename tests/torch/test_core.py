@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 import tandem
-from node import Daemon, wait_until
+from node import PATIENCE, Daemon, wait_until
 from tandem import errors
 from tandem.bootstrap import Job
 from tandem.enums import DType
@@ -24,13 +24,13 @@ class NodeTest(unittest.TestCase):
         cls.daemon = Daemon(gpus=4)
         cls.addClassCleanup(cls.daemon.stop)
 
-    def ranks(self, function, world=2, name=None):
+    def ranks(self, function, world=2, name=None, **joined):
         """function(group) on every rank of a new group; the results in rank order."""
         name = name or self.id()
 
         def rank(number):
             with tandem.connect(self.daemon.runtime_dir, name=f"rank{number}") as client:
-                with client.join(name, world_size=world, rank=number, job_key=KEY) as group:
+                with client.join(name, world_size=world, rank=number, job_key=KEY, **joined) as group:
                     return function(group)
 
         with ThreadPoolExecutor(world) as pool:
@@ -188,6 +188,47 @@ class MemoryTest(NodeTest):
             gc.collect()
             self.assertLess(len(os.listdir("/proc/self/fd")), before + 10)
 
+    def test_memory_that_is_dropped_in_flight_stays_to_the_launchs_end(self):
+        dropped = [threading.Event() for _ in range(2)]
+
+        def rank(group, captured, turn):
+            x, y = group.registered((1 << 16,)), group.registered((1 << 16,))
+            numpy.asarray(x)[:] = group.rank + 1
+            plan = group.prepare(f"sum {captured}", "all_reduce", [("input", x), ("output", y)])
+            stream, graph = tandem.Stream(), None
+            if captured:
+                stream.begin_capture()
+                plan.launch(x, y, stream=stream)
+                graph = stream.end_capture()
+            if group.rank == 1:
+                self.assertTrue(turn.wait(PATIENCE))  # rank 0's launch waits, without the memory's objects
+            graph.launch(stream) if captured else plan.launch(x, y, stream=stream)
+            if group.rank == 0:
+                del x, y
+                if not captured:
+                    del plan
+                gc.collect()
+                turn.set()
+                stream.synchronize(PATIENCE)
+                return
+            stream.synchronize(PATIENCE)
+            self.assertTrue((numpy.asarray(y) == 3).all())
+
+        for captured, turn in enumerate(dropped):
+            options = {"placement": "client"}
+            self.ranks(lambda group, given=(bool(captured), turn): rank(group, *given), options=options)
+
+    def test_a_plan_goes_with_its_group(self):
+        def rank(group):
+            x, y = group.registered((4,)), group.registered((4,))
+            plan = group.prepare("sum", "all_reduce", [("input", x), ("output", y)])
+            plan.launch(x, y)
+            group.leave()
+            plan.close()
+            return True
+
+        self.assertEqual(self.ranks(rank), [True, True])
+
     def test_dtypes(self):
         with tandem.connect(self.daemon.runtime_dir) as client:
             for dtype in DType:
@@ -338,6 +379,27 @@ class Launchers(unittest.TestCase):
             "TANDEM_JOB_KEY": "k" * 20,
         }
         self.assertEqual(Job.from_environment(hydra).local_rank, 1)
+
+    def test_variables_that_are_no_numbers_are_named(self):
+        torchrun = {"RANK": "5", "WORLD_SIZE": "8", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+        job = Job.from_environment({**torchrun, "LOCAL_RANK": "", "LOCAL_WORLD_SIZE": ""})
+        self.assertEqual((job.local_rank, job.local_world_size), (5, 8), "as where they are not there")
+        key = {"TANDEM_JOB_KEY": "k" * 16}
+        slurm = {"SLURM_PROCID": "9", "SLURM_NTASKS": "10", "SLURM_LOCALID": "1", **key}
+        mpi = {f"OMPI_COMM_WORLD_{name}": "1" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")} | key
+        hydra = {"PMI_RANK": "1", "PMI_SIZE": "2", **key}
+        for env, name, text in (
+            (torchrun, "RANK", ""),
+            (torchrun, "WORLD_SIZE", "all"),
+            (torchrun, "LOCAL_RANK", "-1"),
+            (slurm, "SLURM_NTASKS", ""),
+            (slurm, "SLURM_NODEID", "a"),
+            (mpi, "OMPI_COMM_WORLD_LOCAL_SIZE", ""),
+            (hydra, "PMI_RANK", "x"),
+            (hydra, "MPI_LOCALNRANKS", "1.5"),
+        ):
+            with self.subTest(name=name), self.assertRaisesRegex(LookupError, f"{name} is '{text}', not a number"):
+                Job.from_environment({**env, name: text})
 
     def test_none(self):
         with self.assertRaisesRegex(LookupError, "torchrun"):

@@ -32,7 +32,7 @@ class Job:
         """The job as torchrun, Slurm (srun), Open MPI or MPICH/Intel MPI (Hydra) describe it.
 
         $TANDEM_JOB_KEY goes before the key that is derived from the launcher's own name of the job. LookupError says which
-        variables are missing.
+        variables are missing, or have no number.
         """
         env = os.environ if environment is None else environment
         for read in (_torchrun, _slurm, _open_mpi, _hydra):
@@ -56,10 +56,20 @@ def _key(env: Mapping[str, str], launcher: str, *parts: str) -> str:
     return hashlib.sha256("\0".join((launcher, *parts)).encode()).hexdigest()[:32]
 
 
+def _number(env: Mapping[str, str], name: str, default: int | None = None) -> int:
+    """The variable's number. One that is empty, or not there, has the default, if there is one."""
+    text = env.get(name, "")
+    if not text and default is not None:
+        return default
+    if not text.isdecimal():
+        raise LookupError(f"{name} is {text!r}, not a number")
+    return int(text)
+
+
 def _torchrun(env: Mapping[str, str]) -> Job | None:
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= env.keys():
         return None
-    rank, world = int(env["RANK"]), int(env["WORLD_SIZE"])
+    rank, world = _number(env, "RANK"), _number(env, "WORLD_SIZE")
     key = _key(
         env,
         "torchrun",
@@ -68,21 +78,22 @@ def _torchrun(env: Mapping[str, str]) -> Job | None:
         env.get("TORCHELASTIC_RUN_ID", "none"),
         env.get("TORCHELASTIC_RESTART_COUNT", "0"),
     )
-    return Job("torchrun", rank, world, int(env.get("LOCAL_RANK", rank)), int(env.get("LOCAL_WORLD_SIZE", world)), key)
+    return Job("torchrun", rank, world, _number(env, "LOCAL_RANK", rank), _number(env, "LOCAL_WORLD_SIZE", world), key)
 
 
 def _slurm(env: Mapping[str, str]) -> Job | None:
     if not {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"} <= env.keys():
         return None
+    rank, world, local = (_number(env, "SLURM_" + name) for name in ("PROCID", "NTASKS", "LOCALID"))
     tasks = env.get("SLURM_STEP_TASKS_PER_NODE") or env.get("SLURM_TASKS_PER_NODE") or env["SLURM_NTASKS"]
     counts: list[int] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", tasks):
         counts += [int(count)] * int(times or 1)
-    node = int(env.get("SLURM_NODEID", "0"))
+    node = _number(env, "SLURM_NODEID", 0)
     if node >= len(counts):
         raise LookupError(f"SLURM_NODEID is {node}, but the tasks a node are '{tasks}'")
     key = _key(env, "slurm", env.get("SLURM_JOB_ID", ""), env.get("SLURM_STEP_ID", "0"), env.get("SLURM_RESTART_COUNT", "0"))
-    return Job("slurm", int(env["SLURM_PROCID"]), int(env["SLURM_NTASKS"]), int(env["SLURM_LOCALID"]), counts[node], key)
+    return Job("slurm", rank, world, local, counts[node], key)
 
 
 def _open_mpi(env: Mapping[str, str]) -> Job | None:
@@ -91,19 +102,13 @@ def _open_mpi(env: Mapping[str, str]) -> Job | None:
         return None
     name = env.get("PMIX_NAMESPACE") or env.get("OMPI_MCA_ess_base_jobid") or env.get("OMPI_MCA_orte_hnp_uri") or ""
     key = _key(env, "open mpi", name)
-    return Job(
-        "open mpi",
-        int(env[prefix + "RANK"]),
-        int(env[prefix + "SIZE"]),
-        int(env[prefix + "LOCAL_RANK"]),
-        int(env[prefix + "LOCAL_SIZE"]),
-        key,
-    )
+    rank, size, local, there = (_number(env, prefix + part) for part in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
+    return Job("open mpi", rank, size, local, there, key)
 
 
 def _hydra(env: Mapping[str, str]) -> Job | None:
     if not {"PMI_RANK", "PMI_SIZE"} <= env.keys():
         return None
-    rank, size = int(env["PMI_RANK"]), int(env["PMI_SIZE"])
+    rank, size = _number(env, "PMI_RANK"), _number(env, "PMI_SIZE")
     key = _key(env, "hydra", env.get("PMI_JOBID") or env.get("PMI_KVSNAME") or "")
-    return Job("hydra", rank, size, int(env.get("MPI_LOCALRANKID", rank)), int(env.get("MPI_LOCALNRANKS", size)), key)
+    return Job("hydra", rank, size, _number(env, "MPI_LOCALRANKID", rank), _number(env, "MPI_LOCALNRANKS", size), key)

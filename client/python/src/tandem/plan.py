@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, TypedDict
 
 from . import _c, enums, errors
+from ._in_flight import InFlight
 from ._membership import Membership
 from .enums import Algorithm, DType, OnUnfused, Op, Placement, ReduceOp, Role, WireType
 from .memory import Memory
@@ -172,6 +173,7 @@ class Plan:
         library = _c.library()
         self.group = group
         self._handle = _c.Handle(handle, library.plan_free)
+        self._in_flight = InFlight(self._handle)
         self.id: int = library.plan_id(handle)
         self.info: PlanInfo = json.loads(library.plan_json(handle))
         self.slot_bytes = tuple(library.plan_slot_bytes(handle, slot) for slot in range(library.plan_slots(handle)))
@@ -208,6 +210,7 @@ class Plan:
         this launch, which then fails on all ranks.
         """
         library, handle = _c.library(), self._open()
+        failure = self._in_flight.failure_of_ended(self.done)
         options = _c.LaunchOptions(ctypes.sizeof(_c.LaunchOptions), _c.milliseconds(deadline, 0), _c.optional_text("tag", tag))
         options.rows = -1 if rows is None else rows
         if rows is not None and rows < 0:
@@ -218,28 +221,38 @@ class Plan:
             status = library.launch_cuda_pointers_with_options(handle, stream, pointers, len(bindings), options)
             library.raise_status(status)
             return
-        array = (_c.Binding * max(1, len(bindings)))()
+        array, used = (_c.Binding * max(1, len(bindings)))(), []
         for slot, binding in zip(array, bindings, strict=False):
             memory, offset = binding if isinstance(binding, tuple) else (binding, 0)
             if not isinstance(memory, Memory):
                 raise TypeError(f"a slot is bound to Memory, not to {type(memory).__name__}")
             slot.memory, slot.offset = memory._open(), offset
+            used.append(memory._handle)
         if self.group.client.backend == "cuda":
             status = library.launch_cuda_with_options(handle, stream, array, len(bindings), options)
         else:
-            host = self.group.client.host_stream(stream)._open()
-            status = library.launch_with_options(handle, host, array, len(bindings), options)
+            host = self.group.client.host_stream(stream)
+            status = library.launch_with_options(handle, host._open(), array, len(bindings), options)
+            host._use(used)
+        self._in_flight.add(used)
         library.raise_status(status)
+        if failure is not None:
+            raise failure
 
     def wait(self, timeout: float | None = 600) -> None:
         """Waits until every launch of the plan by this client has ended, and raises the first failure not yet raised."""
         library = _c.library()
-        library.wait_in_slices(timeout, lambda wait: library.plan_wait(self._open(), wait))
+        with self._in_flight.ending() as end:
+            library.wait_in_slices(timeout, lambda wait: library.plan_wait(self._open(), wait))
+            end()
 
     def done(self) -> bool:
         """Whether all launches have ended; raises a failure not yet raised."""
         library, ended = _c.library(), ctypes.c_int()
-        library.raise_status(library.plan_query(self._open(), ctypes.byref(ended)))
+        with self._in_flight.ending() as end:
+            library.raise_status(library.plan_query(self._open(), ctypes.byref(ended)))
+            if ended.value:
+                end()
         return bool(ended.value)
 
     def close(self) -> None:
@@ -248,7 +261,8 @@ class Plan:
             library = _c.library()
             with contextlib.suppress(errors.TandemError):  # whose failure it is, nobody asks any more
                 self.wait(60)
-            status = library.plan_release(self._handle.value)
+            # A group that has been left has taken its plans along.
+            status = library.plan_release(self._handle.value) if self.group._handle.value else 0
             self._handle.close()
             library.raise_status(status)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable
 from types import TracebackType
 
 from . import _c
@@ -17,6 +18,11 @@ class Stream:
         library, handle = _c.library(), _c.Pointer()
         library.raise_status(library.stream_create(ctypes.byref(handle)))
         self._handle = _c.Handle(handle.value, library.stream_free)
+        self._captured: set[_c.Handle] | None = None  # memory of the launches of a capture
+
+    def _use(self, used: Iterable[_c.Handle]) -> None:
+        if self._captured is not None:
+            self._captured.update(used)
 
     def _open(self) -> int:
         if not self._handle.value:
@@ -32,12 +38,14 @@ class Stream:
         """From here to end_capture() the stream's calls are recorded and nothing runs."""
         library = _c.library()
         library.raise_status(library.stream_begin_capture(self._open()))
+        self._captured = set()
 
     def end_capture(self) -> Graph:
         """The executable graph of what was recorded."""
         library, graph = _c.library(), _c.Pointer()
+        captured, self._captured = self._captured, None
         library.raise_status(library.stream_end_capture(self._open(), ctypes.byref(graph)))
-        return Graph(graph.value or 0)
+        return Graph(graph.value or 0, captured or ())
 
     def close(self) -> None:
         """Frees the stream without waiting for its work, which runs on."""
@@ -53,7 +61,8 @@ class Stream:
 class Graph:
     """Launches that were captured from a host stream; replayed any number of times."""
 
-    def __init__(self, handle: int) -> None:
+    def __init__(self, handle: int, used: Iterable[_c.Handle] = ()) -> None:
+        self._used = used  # the memory of its launches
         self._handle = _c.Handle(handle, _c.library().graph_free)
 
     def launch(self, stream: Stream) -> None:
@@ -66,3 +75,7 @@ class Graph:
     def close(self) -> None:
         """Frees the graph; a replay that is under way ends first."""
         self._handle.close()
+        self._used = ()
+
+    def __del__(self) -> None:
+        self.close()
