@@ -1,0 +1,108 @@
+// File: communicators.h
+//
+// `Communicator`: what this library knows of one communicator of NCCL. Whether Tandem serves it is agreed on
+// by all ranks with its first collective that Tandem might run.
+#pragma once
+
+#include <nccl.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "client/nccl/call.h"
+#include "client/nccl/offer.h"
+#include "client/nccl/rank_device.h"
+#include "client/nccl/served_group.h"
+
+namespace tandem::nccl {
+
+// Thread-safe.
+class Communicator {
+ public:
+  // `reason`: why NCCL has to run the call; empty: `result` is the call's.
+  struct Outcome {
+    ncclResult_t result = ncclSuccess;
+    std::string reason = {};
+  };
+
+  // Of a communicator that NCCL has completed.
+  Communicator(ncclComm_t communicator, int rank, int ranks);
+
+  // Runs a call that WhyNot lets pass, or leaves it to NCCL.
+  Outcome Run(const Call& call);
+
+  // Looks for a failure. ncclSuccess: none.
+  ncclResult_t PollFailure();
+  // The failure in words; "" before one. Good until the thread's next call of this function.
+  const char* FailureText();
+
+  // Ends what Tandem has for it, after its launches. Later calls are NCCL's.
+  void Close();
+  // The same at once, with `abort`, NCCL's own. Launches that wait for other ranks end with a failure.
+  template <typename NcclAbort>
+  ncclResult_t Abort(const NcclAbort& abort);
+
+ private:
+  enum class Standing { kUndecided, kServed, kDeclined };
+
+  // Lets Abort end the waits of this thread's calls of Tandem, while it lives.
+  class CancellableWaits {
+   public:
+    explicit CancellableWaits(Communicator& communicator);
+    ~CancellableWaits();
+    CancellableWaits(const CancellableWaits&) = delete;
+    CancellableWaits& operator=(const CancellableWaits&) = delete;
+  };
+
+  Outcome Decline(std::string reason);
+  Status Agree();
+  Status Exchange(const Offer& own, std::vector<Offer>* all);
+  Offer MakeOffer(Result<Session>* session);
+  std::string JoinAll(const std::vector<Offer>& offers, const Result<Session>& session);
+  void Fail(const Status& status);
+  ncclResult_t Failed();
+  void Cancel();
+  void Drop();
+
+  const ncclComm_t communicator_;
+  const int rank_, ranks_;
+
+  std::mutex mutex_;  // of a call, also while it waits for other ranks
+  Standing standing_ = Standing::kUndecided;
+  std::string reason_;  // of kDeclined
+  std::unique_ptr<RankDevice> device_;
+  std::unique_ptr<ServedGroup> group_;
+
+  std::mutex failure_mutex_;
+  ncclResult_t failure_ = ncclSuccess;
+  std::string failure_text_;
+  OwnedCancellation cancellation_;  // of the call that waits; guarded by failure_mutex_
+  bool aborted_ = false;            // guarded by failure_mutex_
+};
+
+template <typename NcclAbort>
+ncclResult_t Communicator::Abort(const NcclAbort& abort) {
+  Cancel();
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (lock.owns_lock()) {
+    // NCCL waits for the device, on which launches of Tandem may wait for ranks.
+    Drop();
+    return abort();
+  }
+  // Another thread is in a call, and may wait in NCCL.
+  const ncclResult_t result = abort();
+  lock.lock();
+  Drop();
+  return result;
+}
+
+// The state of a communicator, made on first use; null before NCCL has completed it. Thread-safe.
+std::shared_ptr<Communicator> CommunicatorOf(ncclComm_t communicator);
+// The state if there is one.
+std::shared_ptr<Communicator> KnownCommunicator(ncclComm_t communicator);
+// The same, and forgets it: NCCL may give the handle to another communicator.
+std::shared_ptr<Communicator> TakeCommunicator(ncclComm_t communicator);
+
+}  // namespace tandem::nccl
