@@ -1,5 +1,7 @@
 #include "client/nccl/communicators.h"
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdlib>
 #include <string_view>
@@ -45,7 +47,7 @@ ncclResult_t CodeOf(const Status& status) {
 }  // namespace
 
 Communicator::Communicator(ncclComm_t communicator, int rank, int ranks)
-    : communicator_(communicator), rank_(rank), ranks_(ranks) {
+    : communicator_(communicator), rank_(rank), ranks_(ranks), process_(::getpid()) {
   if (ranks == 1) reason_ = "the communicator has one rank";
   if (ranks > kMostRanks) reason_ = "the communicator has more than 8 ranks";
   if (!reason_.empty()) standing_ = Standing::kDeclined;
@@ -101,31 +103,31 @@ Offer Communicator::MakeOffer(Result<Session>* session) {
     refuse("it has TANDEM_NCCL=0");
     return offer;
   }
-  *session = ThisSession();
+  *session = Connect();
   if (!session->ok()) {
     refuse(session->status().message());
     return offer;
   }
   const Session& mine = **session;
   SetText(&offer.daemon, mine.daemon);
-  const std::string backend = mine.library->tandem_client_backend(mine.client);
+  const std::string backend = mine.library->tandem_client_backend(mine.client.get());
   if (backend != device_->backend()) {
     refuse("the node's daemon has the backend " + backend);
     return offer;
   }
-  const Result<std::string> gpu = device_->Gpu(*mine.library, mine.client);
+  const Result<std::string> gpu = device_->Gpu(*mine.library, mine.client.get());
   if (!gpu.ok()) refuse(gpu.status().message());
   else SetText(&offer.gpu, *gpu);
   return offer;
 }
 
 // Why the ranks have no group; empty: all of them have joined it.
-std::string Communicator::JoinAll(const std::vector<Offer>& offers, const Result<Session>& session) {
+std::string Communicator::Join(const std::vector<Offer>& offers, Session session) {
   const ServedGroup::Place place = {.key = TextOf(offers[0].key),
                                     .gpu = TextOf(offers[static_cast<size_t>(rank_)].gpu),
                                     .rank = rank_,
                                     .ranks = ranks_};
-  Result<std::unique_ptr<ServedGroup>> joined = ServedGroup::Join(*session, place);
+  Result<std::unique_ptr<ServedGroup>> joined = ServedGroup::Join(std::move(session), place);
   if (!joined.ok()) return joined.status().message();
   group_ = *std::move(joined);
   return {};
@@ -139,7 +141,7 @@ Status Communicator::Agree() {
   reason_ = WhyNotServed(offers);
   if (reason_.empty()) {
     // A rank that could not join must not be waited for by launches.
-    const std::string why = JoinAll(offers, session);
+    const std::string why = Join(offers, *std::move(session));
     SetText(&own.refused, why);
     const Status exchanged = Exchange(own, &offers);
     reason_ = exchanged.ok() ? WhyNotServed(offers) : exchanged.message();
@@ -180,10 +182,16 @@ const char* Communicator::FailureText() {
 void Communicator::Close() {
   const std::lock_guard lock(mutex_);
   if (group_ != nullptr) group_->Leave();
-  Drop();
+  GiveUp();
 }
 
-void Communicator::Drop() {
+void Communicator::CloseAtExit() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (lock.owns_lock() && group_ != nullptr && process_ == ::getpid()) group_->Detach();
+}
+
+void Communicator::GiveUp() {
+  if (group_ != nullptr) group_->Detach();
   group_.reset();
   standing_ = Standing::kDeclined;
   reason_ = "the communicator has been finalized, revoked or aborted";
@@ -220,8 +228,20 @@ struct Known {
   std::mutex mutex;
   std::unordered_map<ncclComm_t, std::shared_ptr<Communicator>> communicators;
 };
+Known& TheKnown();
+
+// A rank that ends without leaving counts as lost.
+void CloseAll() {
+  Known& known = TheKnown();
+  const std::lock_guard lock(known.mutex);
+  for (const auto& [communicator, state] : known.communicators) state->CloseAtExit();
+}
+
 Known& TheKnown() {
-  static auto* const known = new Known;
+  static auto* const known = [] {
+    std::atexit(CloseAll);
+    return new Known;
+  }();
   return *known;
 }
 

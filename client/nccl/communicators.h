@@ -5,6 +5,7 @@
 #pragma once
 
 #include <nccl.h>
+#include <sys/types.h>
 
 #include <memory>
 #include <mutex>
@@ -40,6 +41,8 @@ class Communicator {
 
   // Ends what Tandem has for it, after its launches. Later calls are NCCL's.
   void Close();
+  // The same at the process's end, if no thread is in a call.
+  void CloseAtExit();
   // The same at once, with `abort`, NCCL's own. Launches that wait for other ranks end with a failure.
   template <typename NcclAbort>
   ncclResult_t Abort(const NcclAbort& abort);
@@ -60,14 +63,15 @@ class Communicator {
   Status Agree();
   Status Exchange(const Offer& own, std::vector<Offer>* all);
   Offer MakeOffer(Result<Session>* session);
-  std::string JoinAll(const std::vector<Offer>& offers, const Result<Session>& session);
+  std::string Join(const std::vector<Offer>& offers, Session session);
   void Fail(const Status& status);
   ncclResult_t Failed();
   void Cancel();
-  void Drop();
+  void GiveUp();
 
   const ncclComm_t communicator_;
   const int rank_, ranks_;
+  const pid_t process_;  // a child of a fork must not end what its parent has
 
   std::mutex mutex_;  // of a call, also while it waits for other ranks
   Standing standing_ = Standing::kUndecided;
@@ -88,13 +92,13 @@ ncclResult_t Communicator::Abort(const NcclAbort& abort) {
   std::unique_lock lock(mutex_, std::try_to_lock);
   if (lock.owns_lock()) {
     // NCCL waits for the device, on which launches of Tandem may wait for ranks.
-    Drop();
+    GiveUp();
     return abort();
   }
   // Another thread is in a call, and may wait in NCCL.
   const ncclResult_t result = abort();
   lock.lock();
-  Drop();
+  GiveUp();
   return result;
 }
 

@@ -32,7 +32,7 @@ bool IsRefusal(const Status& status) {
 
 }  // namespace
 
-Result<std::unique_ptr<ServedGroup>> ServedGroup::Join(const Session& session, const Place& place) {
+Result<std::unique_ptr<ServedGroup>> ServedGroup::Join(Session session, const Place& place) {
   const TandemLibrary& library = *session.library;
   tandem_join_options options;
   library.tandem_join_options_init(&options, sizeof(options));
@@ -43,8 +43,8 @@ Result<std::unique_ptr<ServedGroup>> ServedGroup::Join(const Session& session, c
   options.rank = place.rank;
   options.gpu_uuid = place.gpu.c_str();
   tandem_group* group = nullptr;
-  TANDEM_RETURN_IF_ERROR(library.Take(library.tandem_join_group(session.client, &options, &group)));
-  return std::unique_ptr<ServedGroup>(new ServedGroup(session, place, OwnedGroup(group)));
+  TANDEM_RETURN_IF_ERROR(library.Take(library.tandem_join_group(session.client.get(), &options, &group)));
+  return std::unique_ptr<ServedGroup>(new ServedGroup(std::move(session), place, OwnedGroup(group)));
 }
 
 tandem_plan* ServedGroup::Find(const FamilyKey& key, int64_t rows) const {
@@ -141,6 +141,9 @@ Status ServedGroup::TakeFailure() {
 
 void ServedGroup::Leave() {
   (void)library_.Take(library_.tandem_group_leave(group_.get(), TANDEM_DEFAULT_DEADLINE_MS));
+  Detach();
 }
+
+void ServedGroup::Detach() { (void)library_.Take(library_.tandem_client_detach(session_.client.get())); }
 
 }  // namespace tandem::nccl

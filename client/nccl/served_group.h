@@ -26,29 +26,32 @@ class ServedGroup {
     int ranks = 0;
   };
   // Waits for all ranks.
-  static Result<std::unique_ptr<ServedGroup>> Join(const Session& session, const Place& place);
+  static Result<std::unique_ptr<ServedGroup>> Join(Session session, const Place& place);
 
   // Launches the call on its stream. The first call of a family waits for all ranks, outside of captures.
   // Returns why NCCL has to run the call, alike on all ranks; empty: it is launched.
   Result<std::string> Run(const Call& call, RankDevice& device);
   // The failure of a launch that no call has returned.
   Status TakeFailure();
-  // Leaves cleanly. Without this call the ranks that are left hear of a loss.
+  // Leaves, after this rank's launches. Nothing is called after it.
   void Leave();
+  // Ends the session, and with it launches that wait for other ranks. Nothing is called after it.
+  void Detach();
 
  private:
   struct Family {
     int64_t bound = 0;
     OwnedPlan plan;
   };
-  ServedGroup(const Session& session, Place place, OwnedGroup group)
-      : library_(*session.library), place_(std::move(place)), group_(std::move(group)) {}
+  ServedGroup(Session session, Place place, OwnedGroup group)
+      : session_(std::move(session)), place_(std::move(place)), group_(std::move(group)) {}
 
   tandem_plan* Find(const FamilyKey& key, int64_t rows) const;
   Status Prepare(const FamilyKey& key, int64_t bound);
   Status Launch(const Call& call, RankDevice& device, tandem_plan* plan, bool in_place, int64_t rows);
 
-  const TandemLibrary& library_;
+  const Session session_;
+  const TandemLibrary& library_ = *session_.library;
   const Place place_;
   OwnedGroup group_;  // the plans and the holds end before it
   uint64_t prepared_ = 0;

@@ -2,13 +2,11 @@
 
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <mutex>
 
 #include "tandem/deadlines.h"
 
@@ -30,46 +28,17 @@ Result<std::string> IdentifyDaemon() {
   return boot + ":" + std::to_string(status.st_dev) + ":" + std::to_string(status.st_ino);
 }
 
+}  // namespace
+
 Result<Session> Connect() {
   Session session;
   TANDEM_ASSIGN_OR_RETURN(session.library, LoadTandem());
-  TANDEM_RETURN_IF_ERROR(session.library->Take(session.library->tandem_connect(
-      nullptr, nullptr, TANDEM_DEFAULT_CONNECT_DEADLINE_MS, &session.client)));
+  tandem_client* client = nullptr;
+  TANDEM_RETURN_IF_ERROR(session.library->Take(
+      session.library->tandem_connect(nullptr, nullptr, TANDEM_DEFAULT_CONNECT_DEADLINE_MS, &client)));
+  session.client.reset(client);
   TANDEM_ASSIGN_OR_RETURN(session.daemon, IdentifyDaemon());
   return session;
-}
-
-struct Kept {
-  std::mutex mutex;
-  pid_t process = 0;
-  Session session;
-};
-Kept& TheKept() {
-  static auto* const kept = new Kept;
-  return *kept;
-}
-
-// A rank that ends without leaving counts as lost.
-void Detach() {
-  Kept& kept = TheKept();
-  if (kept.process != ::getpid()) return;
-  const Session& session = kept.session;
-  (void)session.library->Take(session.library->tandem_client_detach(session.client));
-}
-
-}  // namespace
-
-Result<Session> ThisSession() {
-  Kept& kept = TheKept();
-  const std::lock_guard lock(kept.mutex);
-  if (kept.process != 0 && kept.process != ::getpid())
-    return FailedPrecondition("the process is a fork of one with a session");
-  if (kept.process == 0) {
-    TANDEM_ASSIGN_OR_RETURN(kept.session, Connect());
-    kept.process = ::getpid();
-    std::atexit(Detach);
-  }
-  return kept.session;
 }
 
 std::string RandomKey() {

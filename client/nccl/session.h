@@ -1,6 +1,7 @@
 // File: session.h
 //
-// `Session`: this process's session with the node's daemon, shared by its communicators.
+// `Session`: a session with the node's daemon. Each communicator has its own, so that an abort ends its launches
+// and no others.
 #pragma once
 
 #include <string>
@@ -11,13 +12,12 @@ namespace tandem::nccl {
 
 struct Session {
   const TandemLibrary* library = nullptr;
-  tandem_client* client = nullptr;
+  OwnedClient client;
   std::string daemon;  // equal for processes of one daemon: the machine's boot, and the socket's inode
 };
 
-// Connects on first use, and again on a later use where no daemon has answered. UNAVAILABLE says why. A child
-// of a fork cannot use its parent's. Thread-safe.
-Result<Session> ThisSession();
+// UNAVAILABLE says why there is no session.
+Result<Session> Connect();
 
 // A number of this process, 32 hexadecimal digits. Processes of several containers may have one process id.
 const std::string& ProcessIdentity();
