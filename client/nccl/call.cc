@@ -11,7 +11,7 @@ namespace {
 
 // So that the first small calls do not make a family each.
 constexpr int64_t kLeastRows = int64_t{1} << 16;
-constexpr int64_t kMostRows = int64_t{1} << 28;
+constexpr int64_t kMaxRows = int64_t{1} << 28;
 
 // Integers of one size have the same sums and products modulo that size, signed or not.
 int ReducedType(ncclDataType_t type, ncclRedOp_t reduction) {
@@ -39,14 +39,14 @@ int MovedType(ncclDataType_t type) {
   }
 }
 
-int OperationOf(Collective op) {
+int OperationOf(NcclCollective op) {
   switch (op) {
-    case Collective::kAllReduce: return TANDEM_OP_ALL_REDUCE;
-    case Collective::kAllGather: return TANDEM_OP_ALL_GATHER;
-    case Collective::kReduceScatter: return TANDEM_OP_REDUCE_SCATTER;
-    case Collective::kAllToAll: return TANDEM_OP_ALL_TO_ALL;
-    case Collective::kBroadcast: return TANDEM_OP_BROADCAST;
-    case Collective::kReduce: return TANDEM_OP_REDUCE;
+    case NcclCollective::kAllReduce: return TANDEM_OP_ALL_REDUCE;
+    case NcclCollective::kAllGather: return TANDEM_OP_ALL_GATHER;
+    case NcclCollective::kReduceScatter: return TANDEM_OP_REDUCE_SCATTER;
+    case NcclCollective::kAllToAll: return TANDEM_OP_ALL_TO_ALL;
+    case NcclCollective::kBroadcast: return TANDEM_OP_BROADCAST;
+    case NcclCollective::kReduce: return TANDEM_OP_REDUCE;
   }
   return 0;
 }
@@ -62,38 +62,38 @@ int ReductionOf(ncclRedOp_t reduction) {
 }
 
 // NCCL's rule: a part of the larger buffer is in place where the buffer of all ranks has it.
-bool IsInPlace(const Call& call, int rank) {
+bool IsInPlace(const NcclCall& call, int rank) {
   const auto* send = static_cast<const std::byte*>(call.send);
   const auto* receive = static_cast<const std::byte*>(call.receive);
   const size_t part = static_cast<size_t>(rank) * call.count * BytesOf(call.type);
   switch (call.op) {
-    case Collective::kAllReduce: return send == receive;
-    case Collective::kAllGather: return send == receive + part;
-    case Collective::kReduceScatter: return receive == send + part;
-    case Collective::kAllToAll: return false;
+    case NcclCollective::kAllReduce: return send == receive;
+    case NcclCollective::kAllGather: return send == receive + part;
+    case NcclCollective::kReduceScatter: return receive == send + part;
+    case NcclCollective::kAllToAll: return false;
     // Ranks without the root's part have one buffer alone.
-    case Collective::kBroadcast:
-    case Collective::kReduce: return true;
+    case NcclCollective::kBroadcast:
+    case NcclCollective::kReduce: return true;
   }
   return false;
 }
 
 }  // namespace
 
-const char* NameOf(Collective op) {
+const char* NameOf(NcclCollective op) {
   switch (op) {
-    case Collective::kAllReduce: return "all_reduce";
-    case Collective::kAllGather: return "all_gather";
-    case Collective::kReduceScatter: return "reduce_scatter";
-    case Collective::kAllToAll: return "all_to_all";
-    case Collective::kBroadcast: return "broadcast";
-    case Collective::kReduce: return "reduce";
+    case NcclCollective::kAllReduce: return "all_reduce";
+    case NcclCollective::kAllGather: return "all_gather";
+    case NcclCollective::kReduceScatter: return "reduce_scatter";
+    case NcclCollective::kAllToAll: return "all_to_all";
+    case NcclCollective::kBroadcast: return "broadcast";
+    case NcclCollective::kReduce: return "reduce";
   }
   return "";
 }
 
-bool Reduces(Collective op) {
-  return op == Collective::kAllReduce || op == Collective::kReduceScatter || op == Collective::kReduce;
+bool Reduces(NcclCollective op) {
+  return op == NcclCollective::kAllReduce || op == NcclCollective::kReduceScatter || op == NcclCollective::kReduce;
 }
 
 size_t BytesOf(ncclDataType_t type) {
@@ -114,42 +114,42 @@ size_t BytesOf(ncclDataType_t type) {
   }
 }
 
-const char* WhyNot(const Call& call) {
+const char* WhyNot(const NcclCall& call) {
   if (call.count == 0) return "it has no elements";
-  if (call.count > static_cast<size_t>(kMostRows)) return "it has more elements than Tandem's families";
+  if (call.count > static_cast<size_t>(kMaxRows)) return "it has more elements than Tandem's families";
   if (BytesOf(call.type) == 0) return "Tandem does not know its type";
-  if (call.op == Collective::kAllToAll && call.send == call.receive) return "it exchanges in place";
+  if (call.op == NcclCollective::kAllToAll && call.send == call.receive) return "it exchanges in place";
   if (!Reduces(call.op)) return nullptr;
   if (call.reduction < ncclSum || call.reduction > ncclAvg) return "the reduction is the program's own";
   if (ReducedType(call.type, call.reduction) < 0) return "Tandem does not reduce its type so";
   return nullptr;
 }
 
-FamilyKey KeyOf(const Call& call, int rank) {
+FamilyKey KeyOf(const NcclCall& call, int rank) {
   FamilyKey key;
   key.op = OperationOf(call.op);
   key.dtype = Reduces(call.op) ? ReducedType(call.type, call.reduction) : MovedType(call.type);
   key.reduce_op = Reduces(call.op) ? ReductionOf(call.reduction) : TANDEM_REDUCE_SUM;
-  key.root = call.op == Collective::kBroadcast || call.op == Collective::kReduce ? call.root : 0;
+  key.root = call.op == NcclCollective::kBroadcast || call.op == NcclCollective::kReduce ? call.root : 0;
   key.in_place = IsInPlace(call, rank);
   return key;
 }
 
-int64_t RowsOf(const Call& call, int ranks) {
+int64_t RowsOf(const NcclCall& call, int ranks) {
   const auto count = static_cast<int64_t>(call.count);
-  const bool cut = call.op == Collective::kReduceScatter || call.op == Collective::kAllToAll;
+  const bool cut = call.op == NcclCollective::kReduceScatter || call.op == NcclCollective::kAllToAll;
   return cut ? count * ranks : count;
 }
 
-uint64_t BytesOf(const Call& call, int ranks) {
+uint64_t BytesOf(const NcclCall& call, int ranks) {
   const uint64_t part = call.count * BytesOf(call.type);
-  const bool whole = call.op == Collective::kAllGather || call.op == Collective::kReduceScatter ||
-                     call.op == Collective::kAllToAll;
+  const bool whole = call.op == NcclCollective::kAllGather || call.op == NcclCollective::kReduceScatter ||
+                     call.op == NcclCollective::kAllToAll;
   return whole ? part * static_cast<uint64_t>(ranks) : part;
 }
 
 int64_t BoundFor(int64_t rows, int ranks) {
-  if (rows > kMostRows) return 0;
+  if (rows > kMaxRows) return 0;
   const auto doubled = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max(rows, kLeastRows))));
   return (doubled + ranks - 1) / ranks * ranks;
 }

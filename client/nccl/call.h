@@ -1,6 +1,6 @@
 // File: call.h
 //
-// `Call`: one collective as NCCL's API names it, and what Tandem makes of it. Everything here depends on the
+// `NcclCall`: one collective as NCCL's API names it, and what Tandem makes of it. Everything here depends on the
 // arguments alone, so that all ranks come to the same answer.
 #pragma once
 
@@ -12,10 +12,10 @@
 
 namespace tandem::nccl {
 
-enum class Collective : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kReduce };
+enum class NcclCollective : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kReduce };
 
-struct Call {
-  Collective op = Collective::kAllReduce;
+struct NcclCall {
+  NcclCollective op = NcclCollective::kAllReduce;
   const void* send = nullptr;
   void* receive = nullptr;
   size_t count = 0;  // as NCCL counts: of one rank's part for all_gather, reduce_scatter and all_to_all
@@ -27,14 +27,14 @@ struct Call {
 };
 
 // "all_reduce", …
-const char* NameOf(Collective op);
+const char* NameOf(NcclCollective op);
 // Whether the elements are reduced; else they are only moved.
-bool Reduces(Collective op);
+bool Reduces(NcclCollective op);
 // 0 for a type that this library does not know.
 size_t BytesOf(ncclDataType_t type);
 
 // Why Tandem does not run such a call, in words that follow "since"; null where it may.
-const char* WhyNot(const Call& call);
+const char* WhyNot(const NcclCall& call);
 
 // What calls of one family share. For calls that WhyNot lets pass.
 struct FamilyKey {
@@ -45,12 +45,12 @@ struct FamilyKey {
   bool in_place = false;
   auto operator<=>(const FamilyKey&) const = default;
 };
-FamilyKey KeyOf(const Call& call, int rank);
+FamilyKey KeyOf(const NcclCall& call, int rank);
 
 // The elements of the input, each of which is a row of the family.
-int64_t RowsOf(const Call& call, int ranks);
+int64_t RowsOf(const NcclCall& call, int ranks);
 // The bytes of the larger of input and output.
-uint64_t BytesOf(const Call& call, int ranks);
+uint64_t BytesOf(const NcclCall& call, int ranks);
 
 // The bound of the family that serves so many rows. It doubles from a least one on, and is a multiple of the
 // ranks. 0: there is none.

@@ -12,9 +12,9 @@ namespace tandem::nccl {
 inline constexpr char kGrouped[] = "it is part of a group of several operations";
 
 // Runs the call outside of groups.
-ncclResult_t RunCollective(const Call& call);
+ncclResult_t RunCollective(const NcclCall& call);
 
 // Passes the call to NCCL, and counts it with the reason.
-ncclResult_t PassToNccl(const Call& call, std::string_view reason);
+ncclResult_t PassToNccl(const NcclCall& call, std::string_view reason);
 
 }  // namespace tandem::nccl

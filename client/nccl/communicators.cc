@@ -15,7 +15,7 @@
 namespace tandem::nccl {
 namespace {
 
-constexpr int kMostRanks = 8;
+constexpr int kMaxRanks = 8;
 
 bool IsSwitchedOff() {
   const char* given = std::getenv("TANDEM_NCCL");
@@ -46,20 +46,20 @@ ncclResult_t CodeOf(const Status& status) {
 
 }  // namespace
 
-Communicator::Communicator(ncclComm_t communicator, int rank, int ranks)
+CommunicatorState::CommunicatorState(ncclComm_t communicator, int rank, int ranks)
     : communicator_(communicator), rank_(rank), ranks_(ranks), process_(::getpid()) {
   if (ranks == 1) reason_ = "the communicator has one rank";
-  if (ranks > kMostRanks) reason_ = "the communicator has more than 8 ranks";
+  if (ranks > kMaxRanks) reason_ = "the communicator has more than 8 ranks";
   if (!reason_.empty()) standing_ = Standing::kDeclined;
 }
 
-Communicator::Outcome Communicator::Run(const Call& call) {
+CommunicatorState::Outcome CommunicatorState::Run(const NcclCall& call) {
   const std::lock_guard lock(mutex_);
   if (standing_ == Standing::kDeclined) return {.reason = reason_};
   if (device_ == nullptr) {
     int device = 0;
     (void)Real().CommCuDevice(communicator_, &device);
-    Result<std::unique_ptr<RankDevice>> made = MakeRankDevice(device);
+    Result<std::unique_ptr<NcclDevice>> made = MakeNcclDevice(device);
     if (!made.ok()) return Decline(made.status().message());
     device_ = *std::move(made);
   }
@@ -78,23 +78,27 @@ Communicator::Outcome Communicator::Run(const Call& call) {
   return {.result = Failed()};
 }
 
-Communicator::Outcome Communicator::Decline(std::string reason) {
+CommunicatorState::Outcome CommunicatorState::Decline(std::string reason) {
   SayOnce("NCCL runs a communicator's collectives, since " + reason);
   standing_ = Standing::kDeclined;
   reason_ = std::move(reason);
   return {.reason = reason_};
 }
 
-Status Communicator::Exchange(const Offer& own, std::vector<Offer>* all) {
+Status CommunicatorState::Exchange(const Offer& own, std::vector<Offer>* all) {
   all->assign(static_cast<size_t>(ranks_), Offer{});
   const auto gather = [this](const void* send, void* receive, cudaStream_t stream) {
     return Settle(communicator_, "ncclAllGather",
                   Real().AllGather(send, receive, sizeof(Offer), ncclInt8, communicator_, stream));
   };
-  return device_->Gather(gather, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(*all)));
+  if (!SetExchanging(true)) return FailedPrecondition("the communicator is being aborted");
+  const Status gathered =
+      device_->Gather(gather, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(*all)));
+  (void)SetExchanging(false);
+  return gathered;
 }
 
-Offer Communicator::MakeOffer(Result<Session>* session) {
+Offer CommunicatorState::MakeOffer(Result<Session>* session) {
   Offer offer;
   SetText(&offer.process, ProcessIdentity());
   SetText(&offer.key, RandomKey());
@@ -122,18 +126,18 @@ Offer Communicator::MakeOffer(Result<Session>* session) {
 }
 
 // Why the ranks have no group; empty: all of them have joined it.
-std::string Communicator::Join(const std::vector<Offer>& offers, Session session) {
-  const ServedGroup::Place place = {.key = TextOf(offers[0].key),
+std::string CommunicatorState::Join(const std::vector<Offer>& offers, Session session) {
+  const FamilyGroup::Place place = {.key = TextOf(offers[0].key),
                                     .gpu = TextOf(offers[static_cast<size_t>(rank_)].gpu),
                                     .rank = rank_,
                                     .ranks = ranks_};
-  Result<std::unique_ptr<ServedGroup>> joined = ServedGroup::Join(std::move(session), place);
+  Result<std::unique_ptr<FamilyGroup>> joined = FamilyGroup::Join(std::move(session), place);
   if (!joined.ok()) return joined.status().message();
   group_ = *std::move(joined);
   return {};
 }
 
-Status Communicator::Agree() {
+Status CommunicatorState::Agree() {
   Result<Session> session = Unavailable("no session");
   std::vector<Offer> offers;
   Offer own = MakeOffer(&session);
@@ -151,19 +155,19 @@ Status Communicator::Agree() {
   return Status::Ok();
 }
 
-void Communicator::Fail(const Status& status) {
+void CommunicatorState::Fail(const Status& status) {
   const std::lock_guard lock(failure_mutex_);
   if (failure_ != ncclSuccess) return;
   failure_ = CodeOf(status);
   failure_text_ = "Tandem: " + Describe(status);
 }
 
-ncclResult_t Communicator::Failed() {
+ncclResult_t CommunicatorState::Failed() {
   const std::lock_guard lock(failure_mutex_);
   return failure_;
 }
 
-ncclResult_t Communicator::PollFailure() {
+ncclResult_t CommunicatorState::PollFailure() {
   if (const ncclResult_t failed = Failed(); failed != ncclSuccess) return failed;
   // A call that waits for ranks returns its failure itself.
   const std::unique_lock lock(mutex_, std::try_to_lock);
@@ -172,39 +176,46 @@ ncclResult_t Communicator::PollFailure() {
   return Failed();
 }
 
-const char* Communicator::FailureText() {
+const char* CommunicatorState::FailureText() {
   thread_local std::string mine;
   const std::lock_guard lock(failure_mutex_);
   mine = failure_text_;
   return mine.c_str();
 }
 
-void Communicator::Close() {
+void CommunicatorState::Close() {
   const std::lock_guard lock(mutex_);
   if (group_ != nullptr) group_->Leave();
   GiveUp();
 }
 
-void Communicator::CloseAtExit() {
+void CommunicatorState::CloseAtExit() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (lock.owns_lock() && group_ != nullptr && process_ == ::getpid()) group_->Detach();
 }
 
-void Communicator::GiveUp() {
+void CommunicatorState::GiveUp() {
   if (group_ != nullptr) group_->Detach();
   group_.reset();
   standing_ = Standing::kDeclined;
   reason_ = "the communicator has been finalized, revoked or aborted";
 }
 
-void Communicator::Cancel() {
+bool CommunicatorState::CancelWaits() {
   const std::lock_guard lock(failure_mutex_);
   aborted_ = true;
   const Result<const TandemLibrary*> library = LoadTandem();
   if (cancellation_ != nullptr && library.ok()) (*library)->tandem_cancellation_cancel(cancellation_.get());
+  return exchanging_;
 }
 
-Communicator::CancellableWaits::CancellableWaits(Communicator& communicator) {
+bool CommunicatorState::SetExchanging(bool exchanging) {
+  const std::lock_guard lock(failure_mutex_);
+  exchanging_ = exchanging && !aborted_;
+  return exchanging_;
+}
+
+CommunicatorState::CancellableWaits::CancellableWaits(CommunicatorState& communicator) {
   const Result<const TandemLibrary*> library = LoadTandem();
   if (!library.ok()) return;
   const std::lock_guard lock(communicator.failure_mutex_);
@@ -217,7 +228,7 @@ Communicator::CancellableWaits::CancellableWaits(Communicator& communicator) {
   (*library)->tandem_cancellation_use(communicator.cancellation_.get());
 }
 
-Communicator::CancellableWaits::~CancellableWaits() {
+CommunicatorState::CancellableWaits::~CancellableWaits() {
   if (const Result<const TandemLibrary*> library = LoadTandem(); library.ok())
     (*library)->tandem_cancellation_use(nullptr);
 }
@@ -226,7 +237,7 @@ namespace {
 
 struct Known {
   std::mutex mutex;
-  std::unordered_map<ncclComm_t, std::shared_ptr<Communicator>> communicators;
+  std::unordered_map<ncclComm_t, std::shared_ptr<CommunicatorState>> communicators;
 };
 Known& TheKnown();
 
@@ -247,14 +258,14 @@ Known& TheKnown() {
 
 }  // namespace
 
-std::shared_ptr<Communicator> KnownCommunicator(ncclComm_t communicator) {
+std::shared_ptr<CommunicatorState> KnownCommunicator(ncclComm_t communicator) {
   Known& known = TheKnown();
   const std::lock_guard lock(known.mutex);
   const auto found = known.communicators.find(communicator);
   return found == known.communicators.end() ? nullptr : found->second;
 }
 
-std::shared_ptr<Communicator> CommunicatorOf(ncclComm_t communicator) {
+std::shared_ptr<CommunicatorState> CommunicatorOf(ncclComm_t communicator) {
   if (auto known = KnownCommunicator(communicator)) return known;
   int rank = 0, ranks = 0;
   if (Real().CommUserRank(communicator, &rank) != ncclSuccess ||
@@ -262,17 +273,17 @@ std::shared_ptr<Communicator> CommunicatorOf(ncclComm_t communicator) {
     return nullptr;
   Known& known = TheKnown();
   const std::lock_guard lock(known.mutex);
-  std::shared_ptr<Communicator>& state = known.communicators[communicator];
-  if (state == nullptr) state = std::make_shared<Communicator>(communicator, rank, ranks);
+  std::shared_ptr<CommunicatorState>& state = known.communicators[communicator];
+  if (state == nullptr) state = std::make_shared<CommunicatorState>(communicator, rank, ranks);
   return state;
 }
 
-std::shared_ptr<Communicator> TakeCommunicator(ncclComm_t communicator) {
+std::shared_ptr<CommunicatorState> TakeCommunicator(ncclComm_t communicator) {
   Known& known = TheKnown();
   const std::lock_guard lock(known.mutex);
   const auto found = known.communicators.find(communicator);
   if (found == known.communicators.end()) return nullptr;
-  std::shared_ptr<Communicator> taken = std::move(found->second);
+  std::shared_ptr<CommunicatorState> taken = std::move(found->second);
   known.communicators.erase(found);
   return taken;
 }

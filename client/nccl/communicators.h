@@ -1,6 +1,6 @@
 // File: communicators.h
 //
-// `Communicator`: what this library knows of one communicator of NCCL. Whether Tandem serves it is agreed on
+// `CommunicatorState`: what this library knows of one communicator of NCCL. Whether Tandem serves it is agreed on
 // by all ranks with its first collective that Tandem might run.
 #pragma once
 
@@ -9,18 +9,19 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "client/nccl/call.h"
 #include "client/nccl/offer.h"
-#include "client/nccl/rank_device.h"
-#include "client/nccl/served_group.h"
+#include "client/nccl/nccl_device.h"
+#include "client/nccl/family_group.h"
 
 namespace tandem::nccl {
 
 // Thread-safe.
-class Communicator {
+class CommunicatorState {
  public:
   // `reason`: why NCCL has to run the call; empty: `result` is the call's.
   struct Outcome {
@@ -29,10 +30,10 @@ class Communicator {
   };
 
   // Of a communicator that NCCL has completed.
-  Communicator(ncclComm_t communicator, int rank, int ranks);
+  CommunicatorState(ncclComm_t communicator, int rank, int ranks);
 
   // Runs a call that WhyNot lets pass, or leaves it to NCCL.
-  Outcome Run(const Call& call);
+  Outcome Run(const NcclCall& call);
 
   // Looks for a failure. ncclSuccess: none.
   ncclResult_t PollFailure();
@@ -53,7 +54,7 @@ class Communicator {
   // Lets Abort end the waits of this thread's calls of Tandem, while it lives.
   class CancellableWaits {
    public:
-    explicit CancellableWaits(Communicator& communicator);
+    explicit CancellableWaits(CommunicatorState& communicator);
     ~CancellableWaits();
     CancellableWaits(const CancellableWaits&) = delete;
     CancellableWaits& operator=(const CancellableWaits&) = delete;
@@ -66,7 +67,10 @@ class Communicator {
   std::string Join(const std::vector<Offer>& offers, Session session);
   void Fail(const Status& status);
   ncclResult_t Failed();
-  void Cancel();
+  // Ends the waits of a call that a thread is in. True: it waits in NCCL, which alone can end that.
+  bool CancelWaits();
+  // Returns false where the communicator is being aborted.
+  bool SetExchanging(bool exchanging);
   void GiveUp();
 
   const ncclComm_t communicator_;
@@ -76,37 +80,32 @@ class Communicator {
   std::mutex mutex_;  // of a call, also while it waits for other ranks
   Standing standing_ = Standing::kUndecided;
   std::string reason_;  // of kDeclined
-  std::unique_ptr<RankDevice> device_;
-  std::unique_ptr<ServedGroup> group_;
+  std::unique_ptr<NcclDevice> device_;
+  std::unique_ptr<FamilyGroup> group_;
 
   std::mutex failure_mutex_;
   ncclResult_t failure_ = ncclSuccess;
   std::string failure_text_;
   OwnedCancellation cancellation_;  // of the call that waits; guarded by failure_mutex_
   bool aborted_ = false;            // guarded by failure_mutex_
+  bool exchanging_ = false;         // guarded by failure_mutex_: a thread waits in NCCL
 };
 
 template <typename NcclAbort>
-ncclResult_t Communicator::Abort(const NcclAbort& abort) {
-  Cancel();
-  std::unique_lock lock(mutex_, std::try_to_lock);
-  if (lock.owns_lock()) {
-    // NCCL waits for the device, on which launches of Tandem may wait for ranks.
-    GiveUp();
-    return abort();
-  }
-  // Another thread is in a call, and may wait in NCCL.
-  const ncclResult_t result = abort();
-  lock.lock();
+ncclResult_t CommunicatorState::Abort(const NcclAbort& abort) {
+  // A thread that waits in NCCL comes back when NCCL has aborted.
+  const std::optional<ncclResult_t> result = CancelWaits() ? std::optional(abort()) : std::nullopt;
+  const std::lock_guard lock(mutex_);
   GiveUp();
-  return result;
+  // Else NCCL comes last: it waits for the device, on which launches of Tandem may wait for ranks.
+  return result ? *result : abort();
 }
 
 // The state of a communicator, made on first use; null before NCCL has completed it. Thread-safe.
-std::shared_ptr<Communicator> CommunicatorOf(ncclComm_t communicator);
+std::shared_ptr<CommunicatorState> CommunicatorOf(ncclComm_t communicator);
 // The state if there is one.
-std::shared_ptr<Communicator> KnownCommunicator(ncclComm_t communicator);
+std::shared_ptr<CommunicatorState> KnownCommunicator(ncclComm_t communicator);
 // The same, and forgets it: NCCL may give the handle to another communicator.
-std::shared_ptr<Communicator> TakeCommunicator(ncclComm_t communicator);
+std::shared_ptr<CommunicatorState> TakeCommunicator(ncclComm_t communicator);
 
 }  // namespace tandem::nccl

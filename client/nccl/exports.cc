@@ -27,7 +27,7 @@ ncclResult_t Guarded(const Body& body) noexcept {
   }
 }
 
-ncclResult_t Enter(const Call& call) noexcept {
+ncclResult_t Enter(const NcclCall& call) noexcept {
   return Guarded([&] { return ThisGroup().active() ? ThisGroup().Add(call) : RunCollective(call); });
 }
 
@@ -39,7 +39,7 @@ void Close(ncclComm_t communicator) {
 
 // The same at once, with NCCL's call `abort`.
 template <typename NcclAbort>
-ncclResult_t Abort(const std::shared_ptr<Communicator>& known, const NcclAbort& abort) {
+ncclResult_t Abort(const std::shared_ptr<CommunicatorState>& known, const NcclAbort& abort) {
   ThisGroup().HandOver();
   return known == nullptr ? abort() : known->Abort(abort);
 }
@@ -54,39 +54,39 @@ using namespace tandem::nccl;  // NOLINT: this file is all glue
 TANDEM_NCCL_EXPORT ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count,
                                               ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
                                               cudaStream_t stream) {
-  return Enter({Collective::kAllReduce, send, receive, count, type, op, 0, comm, stream});
+  return Enter({NcclCollective::kAllReduce, send, receive, count, type, op, 0, comm, stream});
 }
 
 TANDEM_NCCL_EXPORT ncclResult_t ncclAllGather(const void* send, void* receive, size_t count,
                                               ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
-  return Enter({Collective::kAllGather, send, receive, count, type, ncclSum, 0, comm, stream});
+  return Enter({NcclCollective::kAllGather, send, receive, count, type, ncclSum, 0, comm, stream});
 }
 
 TANDEM_NCCL_EXPORT ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t count,
                                                   ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
                                                   cudaStream_t stream) {
-  return Enter({Collective::kReduceScatter, send, receive, count, type, op, 0, comm, stream});
+  return Enter({NcclCollective::kReduceScatter, send, receive, count, type, op, 0, comm, stream});
 }
 
 TANDEM_NCCL_EXPORT ncclResult_t ncclAlltoAll(const void* send, void* receive, size_t count,
                                              ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
-  return Enter({Collective::kAllToAll, send, receive, count, type, ncclSum, 0, comm, stream});
+  return Enter({NcclCollective::kAllToAll, send, receive, count, type, ncclSum, 0, comm, stream});
 }
 
 TANDEM_NCCL_EXPORT ncclResult_t ncclBroadcast(const void* send, void* receive, size_t count,
                                               ncclDataType_t type, int root, ncclComm_t comm,
                                               cudaStream_t stream) {
-  return Enter({Collective::kBroadcast, send, receive, count, type, ncclSum, root, comm, stream});
+  return Enter({NcclCollective::kBroadcast, send, receive, count, type, ncclSum, root, comm, stream});
 }
 
 TANDEM_NCCL_EXPORT ncclResult_t ncclBcast(void* buffer, size_t count, ncclDataType_t type, int root,
                                           ncclComm_t comm, cudaStream_t stream) {
-  return Enter({Collective::kBroadcast, buffer, buffer, count, type, ncclSum, root, comm, stream});
+  return Enter({NcclCollective::kBroadcast, buffer, buffer, count, type, ncclSum, root, comm, stream});
 }
 
 TANDEM_NCCL_EXPORT ncclResult_t ncclReduce(const void* send, void* receive, size_t count, ncclDataType_t type,
                                            ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
-  return Enter({Collective::kReduce, send, receive, count, type, op, root, comm, stream});
+  return Enter({NcclCollective::kReduce, send, receive, count, type, op, root, comm, stream});
 }
 
 TANDEM_NCCL_EXPORT ncclResult_t ncclGroupStart() {

@@ -27,14 +27,14 @@ void WriteLine() {
 
 }  // namespace
 
-void Tallies::Add(std::string_view reason) {
+void CallTallies::Add(std::string_view reason) {
   const std::lock_guard lock(mutex_);
   const auto found = by_reason_.find(reason);
   if (found != by_reason_.end()) ++found->second;
   else by_reason_.emplace(reason, 1);
 }
 
-std::string Tallies::Line() const {
+std::string CallTallies::Line() const {
   std::vector<std::pair<uint64_t, std::string>> left;
   uint64_t taken = 0, seen = 0;
   {
@@ -53,10 +53,10 @@ std::string Tallies::Line() const {
   return line;
 }
 
-Tallies& TheTallies() {
+CallTallies& TheTallies() {
   static auto* const tallies = [] {
     if (IsWanted()) std::atexit(WriteLine);
-    return new Tallies;
+    return new CallTallies;
   }();
   return *tallies;
 }

@@ -13,7 +13,7 @@
 namespace tandem::nccl {
 
 // Thread-safe.
-class Tallies {
+class CallTallies {
  public:
   // A call. reason: why NCCL has run it; empty where Tandem has.
   void Add(std::string_view reason);
@@ -26,6 +26,6 @@ class Tallies {
 };
 
 // The counts of this process. They are never destroyed.
-Tallies& TheTallies();
+CallTallies& TheTallies();
 
 }  // namespace tandem::nccl

@@ -17,12 +17,12 @@ void ThreadGroup::HandOver() {
   handed_over_ = true;
   error_ = Real().GroupStart();
   if (!kept_) return;
-  const Call call = *std::exchange(kept_, std::nullopt);
+  const NcclCall call = *std::exchange(kept_, std::nullopt);
   const ncclResult_t passed = PassToNccl(call, kGrouped);
   if (error_ == ncclSuccess) error_ = passed;
 }
 
-ncclResult_t ThreadGroup::Add(const Call& call) {
+ncclResult_t ThreadGroup::Add(const NcclCall& call) {
   // A call that NCCL runs in any case may use what the program frees before the group's end.
   if (kept_ || WhyNot(call) != nullptr) HandOver();
   if (handed_over_) return PassToNccl(call, kGrouped);

@@ -20,7 +20,7 @@ class ThreadGroup {
   // Ends a level; at the last one runs what the group has, and returns its outcome.
   ncclResult_t End();
   // Keeps the call until the group's end, or passes it to NCCL where the group is NCCL's.
-  ncclResult_t Add(const Call& call);
+  ncclResult_t Add(const NcclCall& call);
   // Makes the group that is active NCCL's, with the call that it has kept.
   void HandOver();
 
@@ -28,7 +28,7 @@ class ThreadGroup {
   int depth_ = 0;
   bool handed_over_ = false;
   ncclResult_t error_ = ncclSuccess;  // of the call that was handed over late
-  std::optional<Call> kept_;
+  std::optional<NcclCall> kept_;
 };
 
 ThreadGroup& ThisGroup();

@@ -16,6 +16,7 @@ BUILD = os.path.dirname(BIN)
 LIBRARY = os.path.join(BUILD, "lib/libtandem-nccl.so")
 FAKE = os.path.join(BUILD, "tests/bin/libtandem_fake_nccl.so")
 PROGRAM = os.path.join(BIN, "tandem-test-nccl")
+CACHE = os.path.join(BUILD, "CMakeCache.txt")
 PATIENCE = 300
 
 
@@ -166,7 +167,7 @@ class Nccl(TandemTest):
             self.assertEqual(self.taken(error), (2, 3))
 
 
-@unittest.skipUnless(os.path.exists(LIBRARY), "the build has no libtandem-nccl.so")
+@unittest.skipUnless(os.path.exists(LIBRARY) and os.path.exists(CACHE), "this is no build with libtandem-nccl.so")
 class Library(unittest.TestCase):
     """Its name and its symbols, as programs of NCCL look for them."""
 
@@ -182,7 +183,7 @@ class Library(unittest.TestCase):
         ).stdout
         exported = {line.split()[-1] for line in symbols.splitlines()}
         self.assertFalse([name for name in exported if not re.match(r"p?nccl[A-Z]", name)])
-        with open(os.path.join(BUILD, "CMakeCache.txt")) as cache:
+        with open(CACHE) as cache:
             folder = re.search(r"^TANDEM_NCCL_INCLUDE:PATH=(.*)$", cache.read(), re.M)[1]
         with open(os.path.join(folder, "nccl.h")) as header:
             declared = set(re.findall(r"\b(p?nccl[A-Z]\w*)\s*\(", re.sub(r"/\*.*?\*/", "", header.read(), flags=re.S)))

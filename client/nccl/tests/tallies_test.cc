@@ -6,10 +6,10 @@
 namespace tandem::nccl {
 namespace {
 
-TEST(Tallies, NoCallsHaveNoLine) { EXPECT_EQ(Tallies().Line(), ""); }
+TEST(NcclTallies, NoCallsHaveNoLine) { EXPECT_EQ(CallTallies().Line(), ""); }
 
-TEST(Tallies, TheMostFrequentReasonIsFirst) {
-  Tallies tallies;
+TEST(NcclTallies, TheMostFrequentReasonIsFirst) {
+  CallTallies tallies;
   tallies.Add("of this");
   for (int i = 0; i < 2; ++i) tallies.Add("of that");
   for (int i = 0; i < 3; ++i) tallies.Add("");

@@ -1,6 +1,6 @@
-// File: served_group.h
+// File: family_group.h
 //
-// `ServedGroup`: Tandem's group for one communicator, with its families of plans.
+// `FamilyGroup`: Tandem's group for one communicator, with its families of plans.
 #pragma once
 
 #include <map>
@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "client/nccl/call.h"
-#include "client/nccl/rank_device.h"
+#include "client/nccl/nccl_device.h"
 #include "client/nccl/session.h"
 
 namespace tandem::nccl {
 
 // Not thread-safe.
-class ServedGroup {
+class FamilyGroup {
  public:
   struct Place {
     std::string key;  // of the job, equal on all ranks
@@ -26,11 +26,11 @@ class ServedGroup {
     int ranks = 0;
   };
   // Waits for all ranks.
-  static Result<std::unique_ptr<ServedGroup>> Join(Session session, const Place& place);
+  static Result<std::unique_ptr<FamilyGroup>> Join(Session session, const Place& place);
 
   // Launches the call on its stream. The first call of a family waits for all ranks, outside of captures.
   // Returns why NCCL has to run the call, alike on all ranks; empty: it is launched.
-  Result<std::string> Run(const Call& call, RankDevice& device);
+  Result<std::string> Run(const NcclCall& call, NcclDevice& device);
   // The failure of a launch that no call has returned.
   Status TakeFailure();
   // Leaves, after this rank's launches. Nothing is called after it.
@@ -43,12 +43,12 @@ class ServedGroup {
     int64_t bound = 0;
     OwnedPlan plan;
   };
-  ServedGroup(Session session, Place place, OwnedGroup group)
+  FamilyGroup(Session session, Place place, OwnedGroup group)
       : session_(std::move(session)), place_(std::move(place)), group_(std::move(group)) {}
 
   tandem_plan* Find(const FamilyKey& key, int64_t rows) const;
   Status Prepare(const FamilyKey& key, int64_t bound);
-  Status Launch(const Call& call, RankDevice& device, tandem_plan* plan, bool in_place, int64_t rows);
+  Status Launch(const NcclCall& call, NcclDevice& device, tandem_plan* plan, bool in_place, int64_t rows);
 
   const Session session_;
   const TandemLibrary& library_ = *session_.library;

@@ -1,4 +1,4 @@
-#include "client/nccl/served_group.h"
+#include "client/nccl/family_group.h"
 
 #include <array>
 #include <utility>
@@ -32,7 +32,7 @@ bool IsRefusal(const Status& status) {
 
 }  // namespace
 
-Result<std::unique_ptr<ServedGroup>> ServedGroup::Join(Session session, const Place& place) {
+Result<std::unique_ptr<FamilyGroup>> FamilyGroup::Join(Session session, const Place& place) {
   const TandemLibrary& library = *session.library;
   tandem_join_options options;
   library.tandem_join_options_init(&options, sizeof(options));
@@ -44,10 +44,10 @@ Result<std::unique_ptr<ServedGroup>> ServedGroup::Join(Session session, const Pl
   options.gpu_uuid = place.gpu.c_str();
   tandem_group* group = nullptr;
   TANDEM_RETURN_IF_ERROR(library.Take(library.tandem_join_group(session.client.get(), &options, &group)));
-  return std::unique_ptr<ServedGroup>(new ServedGroup(std::move(session), place, OwnedGroup(group)));
+  return std::unique_ptr<FamilyGroup>(new FamilyGroup(std::move(session), place, OwnedGroup(group)));
 }
 
-tandem_plan* ServedGroup::Find(const FamilyKey& key, int64_t rows) const {
+tandem_plan* FamilyGroup::Find(const FamilyKey& key, int64_t rows) const {
   const auto found = families_.find(key);
   if (found == families_.end()) return nullptr;
   for (const Family& family : found->second) {
@@ -56,7 +56,7 @@ tandem_plan* ServedGroup::Find(const FamilyKey& key, int64_t rows) const {
   return nullptr;
 }
 
-Status ServedGroup::Prepare(const FamilyKey& key, int64_t bound) {
+Status FamilyGroup::Prepare(const FamilyKey& key, int64_t bound) {
   const int64_t ranks = place_.ranks;
   const int64_t part = bound / ranks;
   const int64_t input = key.op == TANDEM_OP_ALL_GATHER ? part : bound;
@@ -82,17 +82,17 @@ Status ServedGroup::Prepare(const FamilyKey& key, int64_t bound) {
   return Status::Ok();
 }
 
-Status ServedGroup::Launch(const Call& call, RankDevice& device, tandem_plan* plan, bool in_place,
+Status FamilyGroup::Launch(const NcclCall& call, NcclDevice& device, tandem_plan* plan, bool in_place,
                            int64_t rows) {
   void* input = const_cast<void*>(call.send);
   void* output = call.receive;
   const size_t bytes = call.count * BytesOf(call.type);
-  const bool rooted = call.op == Collective::kBroadcast || call.op == Collective::kReduce;
+  const bool rooted = call.op == NcclCollective::kBroadcast || call.op == NcclCollective::kReduce;
   const bool is_root = rooted && call.root == place_.rank;
   if (is_root && call.send != call.receive)
     TANDEM_RETURN_IF_ERROR(device.Copy(call.receive, call.send, bytes, call.stream));
   // In place both slots are bound to the larger of the two.
-  if (call.op == Collective::kBroadcast || is_root || (in_place && call.op == Collective::kAllGather)) {
+  if (call.op == NcclCollective::kBroadcast || is_root || (in_place && call.op == NcclCollective::kAllGather)) {
     input = output;
   } else if (in_place) {
     output = input;
@@ -104,10 +104,12 @@ Status ServedGroup::Launch(const Call& call, RankDevice& device, tandem_plan* pl
   return device.Launch(library_, plan, call.stream, pointers, options);
 }
 
-Result<std::string> ServedGroup::Run(const Call& call, RankDevice& device) {
+Result<std::string> FamilyGroup::Run(const NcclCall& call, NcclDevice& device) {
   const FamilyKey key = KeyOf(call, place_.rank);
   const int64_t rows = RowsOf(call, place_.ranks);
-  TANDEM_ASSIGN_OR_RETURN(const bool capturing, device.IsCapturing(call.stream));
+  // The default stream has no answer while another stream captures.
+  const Result<bool> looked = device.IsCapturing(call.stream);
+  const bool capturing = !looked.ok() || *looked;
   tandem_plan* plan = Find(key, rows);
   if (plan == nullptr) {
     FamilyKey either = key;
@@ -129,7 +131,7 @@ Result<std::string> ServedGroup::Run(const Call& call, RankDevice& device) {
   return std::string();
 }
 
-Status ServedGroup::TakeFailure() {
+Status FamilyGroup::TakeFailure() {
   for (const auto& [key, families] : families_) {
     for (const Family& family : families) {
       int ended = 0;
@@ -139,11 +141,11 @@ Status ServedGroup::TakeFailure() {
   return Status::Ok();
 }
 
-void ServedGroup::Leave() {
+void FamilyGroup::Leave() {
   (void)library_.Take(library_.tandem_group_leave(group_.get(), TANDEM_DEFAULT_DEADLINE_MS));
   Detach();
 }
 
-void ServedGroup::Detach() { (void)library_.Take(library_.tandem_client_detach(session_.client.get())); }
+void FamilyGroup::Detach() { (void)library_.Take(library_.tandem_client_detach(session_.client.get())); }
 
 }  // namespace tandem::nccl

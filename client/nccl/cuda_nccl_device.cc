@@ -2,7 +2,7 @@
 #include <array>
 #include <vector>
 
-#include "client/nccl/rank_device.h"
+#include "client/nccl/nccl_device.h"
 #include "drivers/cuda/cuda_driver.h"
 
 namespace tandem::nccl {
@@ -58,9 +58,9 @@ class Scratch {
 
 CUdeviceptr Address(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
 
-class CudaRankDevice final : public RankDevice {
+class CudaNcclDevice final : public NcclDevice {
  public:
-  CudaRankDevice(CudaDriver& driver, int device, CUcontext context)
+  CudaNcclDevice(CudaDriver& driver, int device, CUcontext context)
       : driver_(driver), device_(device), context_(context) {}
 
   std::string backend() const override { return "cuda"; }
@@ -119,13 +119,13 @@ class CudaRankDevice final : public RankDevice {
 
 }  // namespace
 
-Result<std::unique_ptr<RankDevice>> MakeCudaRankDevice(int device) {
+Result<std::unique_ptr<NcclDevice>> MakeCudaNcclDevice(int device) {
   TANDEM_ASSIGN_OR_RETURN(CudaDriver* const driver, cuda::LoadCudaDriver());
   TANDEM_RETURN_IF_ERROR(driver->Init());
   TANDEM_ASSIGN_OR_RETURN(const CUdevice handle, driver->DeviceGet(device));
   // NCCL's communicator lives in the same context, and keeps it.
   TANDEM_ASSIGN_OR_RETURN(const CUcontext context, driver->DevicePrimaryCtxRetain(handle));
-  return std::unique_ptr<RankDevice>(std::make_unique<CudaRankDevice>(*driver, device, context));
+  return std::unique_ptr<NcclDevice>(std::make_unique<CudaNcclDevice>(*driver, device, context));
 }
 
 }  // namespace tandem::nccl

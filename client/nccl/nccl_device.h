@@ -1,6 +1,6 @@
-// File: rank_device.h
+// File: nccl_device.h
 //
-// `RankDevice`: what differs between a GPU and an emulated one of the host backend. NCCL's stream argument is
+// `NcclDevice`: what differs between a GPU and an emulated one of the host backend. NCCL's stream argument is
 // a cudaStream_t on a GPU. For the host backend, in tests, it is a tandem_stream, and NCCL is a stand-in that
 // works on host memory.
 #pragma once
@@ -18,12 +18,12 @@
 
 namespace tandem::nccl {
 
-class RankDevice {
+class NcclDevice {
  public:
   // NCCL's all-gather of `send` into `receive`, on the stream.
   using AllGather = std::function<Status(const void* send, void* receive, cudaStream_t stream)>;
 
-  virtual ~RankDevice() = default;
+  virtual ~NcclDevice() = default;
   // "cuda" or "host", as the daemon names its backend.
   virtual std::string backend() const = 0;
   // Every rank's bytes, in rank order, by `all_gather` on memory of the device. Waits for all ranks.
@@ -41,10 +41,10 @@ class RankDevice {
 };
 
 // The device with this number in the process. UNAVAILABLE: there is no CUDA driver.
-Result<std::unique_ptr<RankDevice>> MakeCudaRankDevice(int device);
+Result<std::unique_ptr<NcclDevice>> MakeCudaNcclDevice(int device);
 // `library` must have been loaded.
-std::unique_ptr<RankDevice> MakeHostRankDevice(int device);
+std::unique_ptr<NcclDevice> MakeHostNcclDevice(int device);
 // The one that TANDEM_NCCL_DEVICE names; without it a GPU.
-Result<std::unique_ptr<RankDevice>> MakeRankDevice(int device);
+Result<std::unique_ptr<NcclDevice>> MakeNcclDevice(int device);
 
 }  // namespace tandem::nccl

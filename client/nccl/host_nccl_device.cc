@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "client/nccl/rank_device.h"
+#include "client/nccl/nccl_device.h"
 
 namespace tandem::nccl {
 namespace {
@@ -23,9 +23,9 @@ void RunCopy(void* copy) {
   std::memmove(one->to, one->from, one->bytes);
 }
 
-class HostRankDevice final : public RankDevice {
+class HostNcclDevice final : public NcclDevice {
  public:
-  explicit HostRankDevice(int device) : device_(device) {}
+  explicit HostNcclDevice(int device) : device_(device) {}
 
   std::string backend() const override { return "host"; }
 
@@ -69,14 +69,14 @@ class HostRankDevice final : public RankDevice {
 
 }  // namespace
 
-std::unique_ptr<RankDevice> MakeHostRankDevice(int device) {
-  return std::make_unique<HostRankDevice>(device);
+std::unique_ptr<NcclDevice> MakeHostNcclDevice(int device) {
+  return std::make_unique<HostNcclDevice>(device);
 }
 
-Result<std::unique_ptr<RankDevice>> MakeRankDevice(int device) {
+Result<std::unique_ptr<NcclDevice>> MakeNcclDevice(int device) {
   const char* kind = std::getenv("TANDEM_NCCL_DEVICE");
-  if (kind != nullptr && std::string_view(kind) == "host") return MakeHostRankDevice(device);
-  return MakeCudaRankDevice(device);
+  if (kind != nullptr && std::string_view(kind) == "host") return MakeHostNcclDevice(device);
+  return MakeCudaNcclDevice(device);
 }
 
 }  // namespace tandem::nccl
