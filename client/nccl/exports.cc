@@ -1,4 +1,5 @@
-// The functions of NCCL's C API that this library has itself. No exception leaves them.
+// The functions of NCCL's C API that this library has itself. No exception leaves them. Programs find them by
+// LD_PRELOAD, or load this library by a path, as with VLLM_NCCL_SO_PATH and SGLANG_NCCL_SO_PATH.
 #include <exception>
 #include <string>
 
