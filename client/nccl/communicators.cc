@@ -11,11 +11,13 @@
 
 #include "client/nccl/messages.h"
 #include "client/nccl/real_nccl.h"
+#include "tandem/deadlines.h"
 
 namespace tandem::nccl {
 namespace {
 
 constexpr int kMaxRanks = 8;
+constexpr int64_t kExitDeadlineMs = 2000;
 
 bool IsSwitchedOff() {
   const char* given = std::getenv("TANDEM_NCCL");
@@ -79,7 +81,7 @@ CommunicatorState::Outcome CommunicatorState::Run(const NcclCall& call) {
 }
 
 CommunicatorState::Outcome CommunicatorState::Decline(std::string reason) {
-  SayOnce("NCCL runs a communicator's collectives, since " + reason);
+  if (rank_ == 0) SayOnce("NCCL runs a communicator's collectives, since " + reason);
   standing_ = Standing::kDeclined;
   reason_ = std::move(reason);
   return {.reason = reason_};
@@ -185,13 +187,13 @@ const char* CommunicatorState::FailureText() {
 
 void CommunicatorState::Close() {
   const std::lock_guard lock(mutex_);
-  if (group_ != nullptr) group_->Leave();
+  if (group_ != nullptr) group_->Leave(TANDEM_DEFAULT_DEADLINE_MS);
   GiveUp();
 }
 
 void CommunicatorState::CloseAtExit() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (lock.owns_lock() && group_ != nullptr && process_ == ::getpid()) group_->Detach();
+  if (lock.owns_lock() && group_ != nullptr && process_ == ::getpid()) group_->Leave(kExitDeadlineMs);
 }
 
 void CommunicatorState::GiveUp() {

@@ -99,6 +99,10 @@ TANDEM_NCCL_EXPORT ncclResult_t ncclGroupEnd() {
   return Guarded([] { return ThisGroup().End(); });
 }
 
+TANDEM_NCCL_EXPORT ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* info) {
+  return Guarded([=] { return ThisGroup().SimulateEnd(info); });
+}
+
 TANDEM_NCCL_EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   return Guarded([=] {
     ThisGroup().HandOver();

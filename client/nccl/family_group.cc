@@ -1,15 +1,21 @@
 #include "client/nccl/family_group.h"
 
 #include <array>
+#include <cstdlib>
 #include <utility>
-
-#include "tandem/deadlines.h"
 
 namespace tandem::nccl {
 namespace {
 
-// As launches: NCCL lets a rank be late, too.
-constexpr int64_t kPrepareDeadlineMs = 600'000;
+// For late ranks. NCCL has none, and its programs watch their calls themselves.
+int64_t DeadlineMs() {
+  static const int64_t deadline = [] {
+    const char* given = std::getenv("TANDEM_NCCL_DEADLINE_S");
+    const int64_t seconds = given == nullptr ? 0 : std::strtoll(given, nullptr, 10);
+    return seconds > 0 ? seconds * 1000 : int64_t{24} * 3600 * 1000;
+  }();
+  return deadline;
+}
 
 constexpr char kCaptured[] = "no call before the capture has prepared its family";
 
@@ -42,6 +48,7 @@ Result<std::unique_ptr<FamilyGroup>> FamilyGroup::Join(Session session, const Pl
   options.world_size = place.ranks;
   options.rank = place.rank;
   options.gpu_uuid = place.gpu.c_str();
+  options.launch_deadline_ms = DeadlineMs();
   tandem_group* group = nullptr;
   TANDEM_RETURN_IF_ERROR(library.Take(library.tandem_join_group(session.client.get(), &options, &group)));
   return std::unique_ptr<FamilyGroup>(new FamilyGroup(std::move(session), place, OwnedGroup(group)));
@@ -77,7 +84,7 @@ Status FamilyGroup::Prepare(const FamilyKey& key, int64_t bound) {
   const std::string name = "nccl #" + std::to_string(++prepared_);
   tandem_plan* plan = nullptr;
   TANDEM_RETURN_IF_ERROR(
-      library_.Take(library_.tandem_prepare(group_.get(), name.c_str(), &request, kPrepareDeadlineMs, &plan)));
+      library_.Take(library_.tandem_prepare(group_.get(), name.c_str(), &request, DeadlineMs(), &plan)));
   families_[key].push_back({bound, OwnedPlan(plan)});
   return Status::Ok();
 }
@@ -141,8 +148,8 @@ Status FamilyGroup::TakeFailure() {
   return Status::Ok();
 }
 
-void FamilyGroup::Leave() {
-  (void)library_.Take(library_.tandem_group_leave(group_.get(), TANDEM_DEFAULT_DEADLINE_MS));
+void FamilyGroup::Leave(int64_t deadline_ms) {
+  (void)library_.Take(library_.tandem_group_leave(group_.get(), deadline_ms));
   Detach();
 }
 

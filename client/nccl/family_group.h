@@ -33,8 +33,8 @@ class FamilyGroup {
   Result<std::string> Run(const NcclCall& call, NcclDevice& device);
   // The failure of a launch that no call has returned.
   Status TakeFailure();
-  // Leaves, after this rank's launches. Nothing is called after it.
-  void Leave();
+  // Leaves, after this rank's launches, for which it waits so long. Nothing is called after it.
+  void Leave(int64_t deadline_ms);
   // Ends the session, and with it launches that wait for other ranks. Nothing is called after it.
   void Detach();
 

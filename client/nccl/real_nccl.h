@@ -37,7 +37,7 @@ class NcclFunction<R (*)(Arguments...)> {
 // clang-format off
 #define TANDEM_NCCL_CALLED(X) \
   X(AllReduce) X(AllGather) X(ReduceScatter) X(AlltoAll) X(Broadcast) X(Reduce) \
-  X(GroupStart) X(GroupEnd) \
+  X(GroupStart) X(GroupEnd) X(GroupSimulateEnd) \
   X(CommFinalize) X(CommDestroy) X(CommAbort) X(CommRevoke) X(CommShrink) X(CommGetAsyncError) \
   X(CommCount) X(CommUserRank) X(CommCuDevice) X(GetLastError) X(GetErrorString)
 // clang-format on

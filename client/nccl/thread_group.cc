@@ -43,4 +43,14 @@ ncclResult_t ThreadGroup::End() {
   return RunCollective(*std::exchange(kept_, std::nullopt));
 }
 
+ncclResult_t ThreadGroup::SimulateEnd(ncclSimInfo_t* info) {
+  HandOver();
+  if (depth_ > 0) --depth_;
+  if (depth_ == 0) {
+    handed_over_ = false;
+    error_ = ncclSuccess;
+  }
+  return Real().GroupSimulateEnd(info);
+}
+
 }  // namespace tandem::nccl

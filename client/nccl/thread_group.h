@@ -19,6 +19,8 @@ class ThreadGroup {
   void Start() { ++depth_; }
   // Ends a level; at the last one runs what the group has, and returns its outcome.
   ncclResult_t End();
+  // The same for a group that is only simulated: it is NCCL's.
+  ncclResult_t SimulateEnd(ncclSimInfo_t* info);
   // Keeps the call until the group's end, or passes it to NCCL where the group is NCCL's.
   ncclResult_t Add(const NcclCall& call);
   // Makes the group that is active NCCL's, with the call that it has kept.

@@ -163,8 +163,25 @@ class Nccl(TandemTest):
 
     def test_a_capture_takes_what_was_prepared_and_passes_the_rest(self):
         for out, error in self.outputs(self.start(2, "captured")):
-            self.assertEqual(out.splitlines(), ["AllReduce count=5 type=2 op=0 root=0"])
+            passed = [f"AllReduce count={count} type=2 op=0 root=0" for count in (5, 6)]
+            self.assertEqual(out.splitlines(), passed)
+            self.assertEqual(self.taken(error), (2, 4))
+
+    def test_a_late_rank_is_named_by_the_others(self):
+        ranks = self.start(2, "late", TANDEM_NCCL_DEADLINE_S=3)
+        self.assertRegex(ranks[0].stdout.readline(), r"state 6 text Tandem: .*\brank 1\b")
+        self.outputs(ranks)
+
+    def test_a_revoked_communicator_is_nccls_and_a_shrunk_one_goes_on(self):
+        for out, error in self.outputs(self.start(2, "revoked")):
+            revoked = ["CommRevoke", "AllReduce count=8 type=7 op=0 root=0", "CommDestroy"]
+            self.assertEqual(out.splitlines(), revoked)
             self.assertEqual(self.taken(error), (2, 3))
+
+    def test_threads_of_one_process_are_left_to_nccl(self):
+        ((_, error),) = self.outputs(self.start(1, "threads", LOCAL_RANK=0))
+        self.assertEqual(self.taken(error), (0, 2))
+        self.assertIn("ranks 0 and 1 are of one process", error)
 
 
 @unittest.skipUnless(os.path.exists(LIBRARY) and os.path.exists(CACHE), "this is no build with libtandem-nccl.so")

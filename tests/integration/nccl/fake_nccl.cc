@@ -195,6 +195,14 @@ FAKE_NCCL ncclResult_t ncclCommAbort(ncclComm_t comm) {
   delete comm;
   return ncclSuccess;
 }
+FAKE_NCCL ncclResult_t ncclCommRevoke(ncclComm_t, int) {
+  Log("CommRevoke");
+  return ncclSuccess;
+}
+FAKE_NCCL ncclResult_t ncclCommShrink(ncclComm_t, int*, int, ncclComm_t*, ncclConfig_t*, int) {
+  Log("CommShrink");
+  return ncclSuccess;
+}
 FAKE_NCCL ncclResult_t ncclGroupStart() {
   Log("GroupStart");
   return ncclSuccess;

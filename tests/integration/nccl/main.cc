@@ -13,6 +13,7 @@
 #include <map>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tandem/tandem.h"
@@ -304,10 +305,13 @@ void RunCaptured(const World& world) {
   SumOnes(world, world.comm, stream);
   (void)FakeLog();
   std::vector<float> values(77, 1.0F), out(77);
-  std::vector<int32_t> whole(5, 1);
+  std::vector<int32_t> whole(6, 1);
+  const ncclComm_t fresh = world.Make("-fresh");
+  (void)FakeLog();
   CHECK_CALL(tandem_stream_begin_capture(stream.raw()));
   CHECK_CALL(ncclAllReduce(values.data(), values.data(), values.size(), ncclFloat32, ncclSum, world.comm, stream.get()));
-  CHECK_CALL(ncclAllReduce(whole.data(), whole.data(), whole.size(), ncclInt32, ncclSum, world.comm, stream.get()));
+  CHECK_CALL(ncclAllReduce(whole.data(), whole.data(), 5, ncclInt32, ncclSum, world.comm, stream.get()));
+  CHECK_CALL(ncclAllReduce(whole.data(), whole.data(), 6, ncclInt32, ncclSum, fresh, stream.get()));
   tandem_graph* graph = nullptr;
   CHECK_CALL(tandem_stream_end_capture(stream.raw(), &graph));
   std::cout << FakeLog();
@@ -317,17 +321,64 @@ void RunCaptured(const World& world) {
   const auto ranks = static_cast<float>(world.ranks);
   Expect(values[76] == ranks * ranks * ranks, "three replays");
   tandem_graph_free(graph);
+  CHECK_CALL(ncclCommDestroy(fresh));
   CHECK_CALL(ncclCommDestroy(world.comm));
+}
+
+// The last rank does not call within the deadline; the others' failure names it.
+void RunLate(const World& world) {
+  const Stream stream;
+  SumOnes(world, world.comm, stream);
+  std::string line;
+  if (world.rank < world.ranks - 1) {
+    std::vector<float> values(9, 1.0F);
+    CHECK_CALL(ncclAllReduce(values.data(), values.data(), 9, ncclFloat32, ncclSum, world.comm, stream.get()));
+    stream.Synchronize();
+    ncclResult_t state = ncclSuccess;
+    CHECK_CALL(ncclCommGetAsyncError(world.comm, &state));
+    std::cout << "state " << state << " text " << ncclGetLastError(world.comm) << std::endl;
+  }
+  std::getline(std::cin, line);
+}
+
+// A revoked communicator is NCCL's; one that is shrunk goes on.
+void RunRevoked(const World& world) {
+  const Stream stream;
+  SumOnes(world, world.comm, stream);
+  ncclComm_t made = nullptr;
+  CHECK_CALL(ncclCommShrink(world.comm, nullptr, 0, &made, nullptr, NCCL_SHRINK_DEFAULT));
+  SumOnes(world, world.comm, stream);
+  (void)FakeLog();
+  CHECK_CALL(ncclCommRevoke(world.comm, 0));
+  SumOnes(world, world.comm, stream, 8);
+  CHECK_CALL(ncclCommDestroy(world.comm));
+  std::cout << FakeLog();
+}
+
+// Both ranks are threads of this process.
+void RunThreads() {
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([rank] {
+      World world{.rank = rank, .ranks = 2, .comm = nullptr};
+      world.comm = world.Make("");
+      SumOnes(world, world.comm, Stream());
+      CHECK_CALL(ncclCommDestroy(world.comm));
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
 }
 
 }  // namespace
 
 int main(int count, char** arguments) {
   const std::string scenario = count > 1 ? arguments[1] : "";
+  if (scenario == "threads") return RunThreads(), 0;
   const World world;
   const std::map<std::string, void (*)(const World&)> scenarios = {
       {"groups", RunGroups},   {"once", RunOnce},           {"killed", RunKilled},
-      {"aborted", RunAborted}, {"many_lives", RunManyLives}, {"captured", RunCaptured}};
+      {"aborted", RunAborted}, {"many_lives", RunManyLives}, {"captured", RunCaptured},
+      {"late", RunLate},       {"revoked", RunRevoked}};
   if (scenario == "random") {
     RunRandom(world, std::atoi(std::getenv("CALLS")));
   } else if (const auto found = scenarios.find(scenario); found != scenarios.end()) {
