@@ -93,7 +93,8 @@ const char* NameOf(NcclCollective op) {
 }
 
 bool Reduces(NcclCollective op) {
-  return op == NcclCollective::kAllReduce || op == NcclCollective::kReduceScatter || op == NcclCollective::kReduce;
+  return op == NcclCollective::kAllReduce || op == NcclCollective::kReduceScatter ||
+         op == NcclCollective::kReduce;
 }
 
 size_t BytesOf(ncclDataType_t type) {

@@ -12,7 +12,14 @@
 
 namespace tandem::nccl {
 
-enum class NcclCollective : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kReduce };
+enum class NcclCollective : uint8_t {
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kBroadcast,
+  kReduce
+};
 
 struct NcclCall {
   NcclCollective op = NcclCollective::kAllReduce;

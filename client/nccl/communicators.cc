@@ -122,8 +122,10 @@ Offer CommunicatorState::MakeOffer(Result<Session>* session) {
     return offer;
   }
   const Result<std::string> gpu = device_->Gpu(*mine.library, mine.client.get());
-  if (!gpu.ok()) refuse(gpu.status().message());
-  else SetText(&offer.gpu, *gpu);
+  if (!gpu.ok())
+    refuse(gpu.status().message());
+  else
+    SetText(&offer.gpu, *gpu);
   return offer;
 }
 

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "client/nccl/call.h"
-#include "client/nccl/offer.h"
-#include "client/nccl/nccl_device.h"
 #include "client/nccl/family_group.h"
+#include "client/nccl/nccl_device.h"
+#include "client/nccl/offer.h"
 
 namespace tandem::nccl {
 

@@ -81,8 +81,7 @@ class CudaNcclDevice final : public NcclDevice {
 
   Result<std::string> Gpu(const TandemLibrary& library, tandem_client*) override {
     std::array<char, 128> uuid{};
-    TANDEM_RETURN_IF_ERROR(
-        library.Take(library.tandem_cuda_device_uuid(device_, uuid.data(), uuid.size())));
+    TANDEM_RETURN_IF_ERROR(library.Take(library.tandem_cuda_device_uuid(device_, uuid.data(), uuid.size())));
     return std::string(uuid.data());
   }
 

@@ -144,8 +144,7 @@ TANDEM_NCCL_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResul
   return Guarded([=] {
     const auto known = KnownCommunicator(comm);
     const ncclResult_t failed = known == nullptr ? ncclSuccess : known->PollFailure();
-    if (failed == ncclSuccess || async_error == nullptr)
-      return Real().CommGetAsyncError(comm, async_error);
+    if (failed == ncclSuccess || async_error == nullptr) return Real().CommGetAsyncError(comm, async_error);
     *async_error = failed;
     return ncclSuccess;
   });

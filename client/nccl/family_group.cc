@@ -68,9 +68,8 @@ Status FamilyGroup::Prepare(const FamilyKey& key, int64_t bound) {
   const int64_t part = bound / ranks;
   const int64_t input = key.op == TANDEM_OP_ALL_GATHER ? part : bound;
   const int64_t output = key.op == TANDEM_OP_REDUCE_SCATTER ? part : bound;
-  std::array<tandem_operand, 2> operands = {
-      MakeOperand(library_, TANDEM_ROLE_INPUT, key.dtype, &input),
-      MakeOperand(library_, TANDEM_ROLE_OUTPUT, key.dtype, &output)};
+  std::array<tandem_operand, 2> operands = {MakeOperand(library_, TANDEM_ROLE_INPUT, key.dtype, &input),
+                                            MakeOperand(library_, TANDEM_ROLE_OUTPUT, key.dtype, &output)};
   if (key.in_place) operands[1].alias_of = 0;
   tandem_request request;
   library_.tandem_request_init(&request, sizeof(request));
@@ -99,7 +98,8 @@ Status FamilyGroup::Launch(const NcclCall& call, NcclDevice& device, tandem_plan
   if (is_root && call.send != call.receive)
     TANDEM_RETURN_IF_ERROR(device.Copy(call.receive, call.send, bytes, call.stream));
   // In place both slots are bound to the larger of the two.
-  if (call.op == NcclCollective::kBroadcast || is_root || (in_place && call.op == NcclCollective::kAllGather)) {
+  if (call.op == NcclCollective::kBroadcast || is_root ||
+      (in_place && call.op == NcclCollective::kAllGather)) {
     input = output;
   } else if (in_place) {
     output = input;

@@ -85,23 +85,34 @@ tandem_nccl_forward:
 )");
 
 // The function under both names, and its Forwarder.
-#define TANDEM_NCCL_FORWARDED(name, touches_groups)      \
-  asm(".text\n"                                          \
-      ".globl nccl" #name ", pnccl" #name "\n"           \
-      ".type nccl" #name ", @function\n"                 \
-      ".type pnccl" #name ", @function\n"                \
-      "nccl" #name ":\n"                                 \
-      "pnccl" #name ":\n"                                \
-      "leaq .Lforwarder_" #name "(%rip), %r11\n"         \
-      "jmp tandem_nccl_forward\n"                        \
-      ".size nccl" #name ", . - nccl" #name "\n"         \
-      ".size pnccl" #name ", . - pnccl" #name "\n"       \
-      ".section .data.rel.local, \"aw\", @progbits\n"    \
-      ".balign 8\n"                                      \
-      ".Lforwarder_" #name ":\n"                         \
-      ".quad .Lname_" #name ", 0, " #touches_groups "\n" \
-      ".section .rodata, \"a\", @progbits\n"             \
-      ".Lname_" #name ": .asciz \"nccl" #name "\"\n"     \
+#define TANDEM_NCCL_FORWARDED(name, touches_groups)   \
+  asm(".text\n"                                       \
+      ".globl nccl" #name ", pnccl" #name             \
+      "\n"                                            \
+      ".type nccl" #name                              \
+      ", @function\n"                                 \
+      ".type pnccl" #name                             \
+      ", @function\n"                                 \
+      "nccl" #name                                    \
+      ":\n"                                           \
+      "pnccl" #name                                   \
+      ":\n"                                           \
+      "leaq .Lforwarder_" #name                       \
+      "(%rip), %r11\n"                                \
+      "jmp tandem_nccl_forward\n"                     \
+      ".size nccl" #name ", . - nccl" #name           \
+      "\n"                                            \
+      ".size pnccl" #name ", . - pnccl" #name         \
+      "\n"                                            \
+      ".section .data.rel.local, \"aw\", @progbits\n" \
+      ".balign 8\n"                                   \
+      ".Lforwarder_" #name                            \
+      ":\n"                                           \
+      ".quad .Lname_" #name ", 0, " #touches_groups   \
+      "\n"                                            \
+      ".section .rodata, \"a\", @progbits\n"          \
+      ".Lname_" #name ": .asciz \"nccl" #name         \
+      "\"\n"                                          \
       ".text\n");
 #define TANDEM_NCCL_OWN(name)
 #define TANDEM_NCCL_PASSED(name) TANDEM_NCCL_FORWARDED(name, 1)

@@ -25,8 +25,10 @@ class NcclFunction<R (*)(Arguments...)> {
       : name_(name), address_(reinterpret_cast<R (*)(Arguments...)>(FindInNccl(name))) {}
   R operator()(Arguments... arguments) const {
     if (address_ != nullptr) return address_(arguments...);
-    if constexpr (std::is_same_v<R, ncclResult_t>) return Missing(name_);
-    else return R{};
+    if constexpr (std::is_same_v<R, ncclResult_t>)
+      return Missing(name_);
+    else
+      return R{};
   }
 
  private:

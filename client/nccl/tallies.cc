@@ -30,8 +30,10 @@ void WriteLine() {
 void CallTallies::Add(std::string_view reason) {
   const std::lock_guard lock(mutex_);
   const auto found = by_reason_.find(reason);
-  if (found != by_reason_.end()) ++found->second;
-  else by_reason_.emplace(reason, 1);
+  if (found != by_reason_.end())
+    ++found->second;
+  else
+    by_reason_.emplace(reason, 1);
 }
 
 std::string CallTallies::Line() const {
@@ -41,14 +43,15 @@ std::string CallTallies::Line() const {
     const std::lock_guard lock(mutex_);
     for (const auto& [reason, calls] : by_reason_) {
       seen += calls;
-      if (reason.empty()) taken = calls;
-      else left.emplace_back(calls, reason);
+      if (reason.empty())
+        taken = calls;
+      else
+        left.emplace_back(calls, reason);
     }
   }
   if (seen == 0) return {};
   std::sort(left.begin(), left.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-  std::string line =
-      "ran " + std::to_string(taken) + " of " + std::to_string(seen) + " collectives of NCCL";
+  std::string line = "ran " + std::to_string(taken) + " of " + std::to_string(seen) + " collectives of NCCL";
   for (const auto& [calls, reason] : left) line += "; " + std::to_string(calls) + " not, since " + reason;
   return line;
 }

@@ -62,8 +62,11 @@ TEST(NcclCall, ElementsThatMoveTravelAsBitsOfTheirSize) {
 }
 
 TEST(NcclCall, IsInPlaceByNcclsRule) {
-  NcclCall call = {.op = NcclCollective::kAllGather, .send = At(0x1000 + 2 * 4 * 8), .receive = At(0x1000), .count = 4,
-               .type = ncclInt64};
+  NcclCall call = {.op = NcclCollective::kAllGather,
+                   .send = At(0x1000 + 2 * 4 * 8),
+                   .receive = At(0x1000),
+                   .count = 4,
+                   .type = ncclInt64};
   EXPECT_TRUE(KeyOf(call, 2).in_place);
   EXPECT_FALSE(KeyOf(call, 1).in_place);
   call.op = NcclCollective::kReduceScatter;

@@ -16,8 +16,8 @@ using testing::ElementsAre;
 using testing::Not;
 
 TEST(Places, TheCacheHasPathsBetweenZeroes) {
-  const std::string bytes("head\0libnccl.so.2\0/opt/a/libnccl.so.2\0/usr/lib/libnccl.so.2.28\0/b/libnccl.so.2\0",
-                          82);
+  const std::string bytes(
+      "head\0libnccl.so.2\0/opt/a/libnccl.so.2\0/usr/lib/libnccl.so.2.28\0/b/libnccl.so.2\0", 82);
   EXPECT_THAT(PathsInCache(bytes), ElementsAre("/opt/a/libnccl.so.2", "/b/libnccl.so.2"));
   EXPECT_THAT(PathsInCache(""), ElementsAre());
 }

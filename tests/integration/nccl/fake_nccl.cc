@@ -160,7 +160,8 @@ FAKE_NCCL ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclCo
   ++comm->splits;
   *made = nullptr;
   if (color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
-  return Make(comm->name + "-" + std::to_string(comm->splits) + "-" + std::to_string(color), rank, ranks, made);
+  return Make(comm->name + "-" + std::to_string(comm->splits) + "-" + std::to_string(color), rank, ranks,
+              made);
 }
 
 FAKE_NCCL ncclResult_t ncclCommCount(ncclComm_t comm, int* count) {
@@ -243,7 +244,8 @@ FAKE_NCCL ncclResult_t ncclAllGather(const void* send, void* receive, size_t cou
   const size_t bytes = count * SizeOf(type);
   comm->Exchange(send, bytes, [&] {
     for (int rank = 0; rank < comm->ranks; ++rank)
-      std::memcpy(static_cast<std::byte*>(receive) + static_cast<size_t>(rank) * bytes, comm->slot(rank), bytes);
+      std::memcpy(static_cast<std::byte*>(receive) + static_cast<size_t>(rank) * bytes, comm->slot(rank),
+                  bytes);
   });
   return ncclSuccess;
 }
@@ -274,7 +276,8 @@ FAKE_NCCL ncclResult_t ncclSend(const void*, size_t count, ncclDataType_t type, 
   Log(Text("Send", count, type, 0, peer));
   return ncclSuccess;
 }
-FAKE_NCCL ncclResult_t ncclRecv(void*, size_t count, ncclDataType_t type, int peer, ncclComm_t, cudaStream_t) {
+FAKE_NCCL ncclResult_t ncclRecv(void*, size_t count, ncclDataType_t type, int peer, ncclComm_t,
+                                cudaStream_t) {
   Log(Text("Recv", count, type, 0, peer));
   return ncclSuccess;
 }

@@ -32,7 +32,8 @@ constexpr int64_t kPatienceMs = 60'000;
   std::exit(1);
 }
 void Check(ncclResult_t result, const char* what) {
-  if (result != ncclSuccess) Stop(std::string(what) + ": " + ncclGetErrorString(result) + ": " + ncclGetLastError(nullptr));
+  if (result != ncclSuccess)
+    Stop(std::string(what) + ": " + ncclGetErrorString(result) + ": " + ncclGetLastError(nullptr));
 }
 void Check(tandem_status* status, const char* what) {
   if (status != nullptr) Stop(std::string(what) + ": " + tandem_status_message(status));
@@ -110,7 +111,8 @@ RandomCall Draw(std::mt19937& random, int ranks) {
 ncclResult_t Issue(const RandomCall& call, const Members& in, const void* send, void* receive,
                    cudaStream_t stream) {
   switch (call.op) {
-    case kAllReduce: return ncclAllReduce(send, receive, call.count, call.type, call.reduction, in.comm, stream);
+    case kAllReduce:
+      return ncclAllReduce(send, receive, call.count, call.type, call.reduction, in.comm, stream);
     case kAllGather: return ncclAllGather(send, receive, call.count, call.type, in.comm, stream);
     case kReduceScatter:
       return ncclReduceScatter(send, receive, call.count, call.type, call.reduction, in.comm, stream);
@@ -161,8 +163,8 @@ void RunRandomCall(const RandomCall& call, int number, const Members& in, const 
     if (found == exact || (rounds && std::abs(found - exact) <= 0.01 * exact)) continue;
     Stop("call " + std::to_string(number) + ", op " + std::to_string(call.op) + ", type " +
          std::to_string(call.type) + ", reduction " + std::to_string(call.reduction) + ", count " +
-         std::to_string(call.count) + (in_place ? ", in place" : "") + ", element " + std::to_string(i) + ": " +
-         std::to_string(found) + ", not " + std::to_string(exact));
+         std::to_string(call.count) + (in_place ? ", in place" : "") + ", element " + std::to_string(i) +
+         ": " + std::to_string(found) + ", not " + std::to_string(exact));
   }
 }
 
@@ -203,7 +205,8 @@ void RunGroups(const World& world) {
   (void)FakeLog();
   std::vector<float> a(10, 1.0F), b(20, 2.0F);
   const auto reduce = [&](std::vector<float>& of) {
-    CHECK_CALL(ncclAllReduce(of.data(), of.data(), of.size(), ncclFloat32, ncclSum, world.comm, stream.get()));
+    CHECK_CALL(
+        ncclAllReduce(of.data(), of.data(), of.size(), ncclFloat32, ncclSum, world.comm, stream.get()));
   };
   const auto show = [](const char* what) {
     std::string log = FakeLog();
@@ -263,8 +266,10 @@ void RunKilled(const World& world) {
   stream.Synchronize();
   ncclResult_t state = ncclSuccess;
   CHECK_CALL(ncclCommGetAsyncError(world.comm, &state));
-  std::cout << "called " << called << " state " << state << " text " << ncclGetLastError(world.comm) << std::endl;
-  called = ncclAllReduce(values.data(), values.data(), values.size(), ncclFloat32, ncclSum, world.comm, stream.get());
+  std::cout << "called " << called << " state " << state << " text " << ncclGetLastError(world.comm)
+            << std::endl;
+  called = ncclAllReduce(values.data(), values.data(), values.size(), ncclFloat32, ncclSum, world.comm,
+                         stream.get());
   Expect(called == state, "later calls fail alike");
   CHECK_CALL(ncclCommAbort(world.comm));
 }
@@ -309,7 +314,8 @@ void RunCaptured(const World& world) {
   const ncclComm_t fresh = world.Make("-fresh");
   (void)FakeLog();
   CHECK_CALL(tandem_stream_begin_capture(stream.raw()));
-  CHECK_CALL(ncclAllReduce(values.data(), values.data(), values.size(), ncclFloat32, ncclSum, world.comm, stream.get()));
+  CHECK_CALL(ncclAllReduce(values.data(), values.data(), values.size(), ncclFloat32, ncclSum, world.comm,
+                           stream.get()));
   CHECK_CALL(ncclAllReduce(whole.data(), whole.data(), 5, ncclInt32, ncclSum, world.comm, stream.get()));
   CHECK_CALL(ncclAllReduce(whole.data(), whole.data(), 6, ncclInt32, ncclSum, fresh, stream.get()));
   tandem_graph* graph = nullptr;
@@ -332,7 +338,8 @@ void RunLate(const World& world) {
   std::string line;
   if (world.rank < world.ranks - 1) {
     std::vector<float> values(9, 1.0F);
-    CHECK_CALL(ncclAllReduce(values.data(), values.data(), 9, ncclFloat32, ncclSum, world.comm, stream.get()));
+    CHECK_CALL(
+        ncclAllReduce(values.data(), values.data(), 9, ncclFloat32, ncclSum, world.comm, stream.get()));
     stream.Synchronize();
     ncclResult_t state = ncclSuccess;
     CHECK_CALL(ncclCommGetAsyncError(world.comm, &state));
@@ -375,10 +382,14 @@ int main(int count, char** arguments) {
   const std::string scenario = count > 1 ? arguments[1] : "";
   if (scenario == "threads") return RunThreads(), 0;
   const World world;
-  const std::map<std::string, void (*)(const World&)> scenarios = {
-      {"groups", RunGroups},   {"once", RunOnce},           {"killed", RunKilled},
-      {"aborted", RunAborted}, {"many_lives", RunManyLives}, {"captured", RunCaptured},
-      {"late", RunLate},       {"revoked", RunRevoked}};
+  const std::map<std::string, void (*)(const World&)> scenarios = {{"groups", RunGroups},
+                                                                   {"once", RunOnce},
+                                                                   {"killed", RunKilled},
+                                                                   {"aborted", RunAborted},
+                                                                   {"many_lives", RunManyLives},
+                                                                   {"captured", RunCaptured},
+                                                                   {"late", RunLate},
+                                                                   {"revoked", RunRevoked}};
   if (scenario == "random") {
     RunRandom(world, std::atoi(std::getenv("CALLS")));
   } else if (const auto found = scenarios.find(scenario); found != scenarios.end()) {
