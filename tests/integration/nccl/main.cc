@@ -153,7 +153,13 @@ void RunRandomCall(const RandomCall& call, int number, const Members& in, const 
   for (size_t i = 0; i < inputs; ++i) Store(send, call.type, i, InputOf(number, in.rank, i));
   CHECK_CALL(Issue(call, in, send, receive, stream.get()));
   stream.Synchronize();
-  if (call.op == kReduce && in.rank != call.root) return;
+  const bool only_sends = call.op == kReduce && in.rank != call.root;
+  const bool only_receives = call.op == kBroadcast && in.rank != call.root;
+  for (size_t i = 0; (only_sends || !in_place) && !only_receives && i < inputs; ++i) {
+    if (Load(send, call.type, i) != InputOf(number, in.rank, i))
+      Stop("call " + std::to_string(number) + ", op " + std::to_string(call.op) + " has changed its input");
+  }
+  if (only_sends) return;
   const bool rounds = call.reduction == ncclAvg && call.op != kAllGather;
   for (size_t i = 0; i < outputs; ++i) {
     const double expected = Expected(call, number, in, i), found = Load(receive, call.type, i);
