@@ -16,7 +16,7 @@ build() {
   cmake -G Ninja -S "$root" -B "$1" -DTANDEM_CUDA=ON -DTANDEM_RELOCATABLE=ON -DTANDEM_DEBUG_INFO=OFF -DTANDEM_WERROR=ON \
     "-DTANDEM_TORCH_PYTHON=${TANDEM_TORCH_PYTHON:-}" >"$1/configure.log" ||
     { cat "$1/configure.log" >&2; return 1; }
-  local known targets=(gpu_tests tandem_grpc_plugin) program
+  local known targets=(gpu_tests tandem_grpc_plugin tandem_nccl) program
   [ -z "${TANDEM_TORCH_PYTHON:-}" ] || targets+=(tandem_torch tandem_c10d)
   known=$(ninja -C "$1" -t targets all | cut -d: -f1)
   for program in "${programs[@]}"; do
@@ -51,6 +51,7 @@ for test in json.load(sys.stdin)["tests"]:
   copy_stripped "$build/lib/libtandem.so.0" "$folder/lib/libtandem.so.0"
   ln -s libtandem.so.0 "$folder/lib/libtandem.so"
   copy_stripped "$build/lib/libtandem_grpc.so" "$folder/lib/libtandem_grpc.so"
+  copy_stripped "$build/lib/libtandem-nccl.so" "$folder/lib/libtandem-nccl.so"
   # Where the build had a Python with torch (TANDEM_TORCH_PYTHON).
   [ ! -e "$build/lib/libtandem_torch.so" ] || copy_stripped "$build/lib/libtandem_torch.so" "$folder/lib/libtandem_torch.so"
   for file in "$build"/lib/libtandem_c10d_*.so; do

@@ -22,9 +22,10 @@ TOPS = (
     "tests",
 )
 SOURCES = (".c", ".cc", ".cu", ".cuh", ".h")
-# Wrappers; kernels and what launches them; tests and benchmarks that compare with the bare calls, or stand in for a library.
+# Wrappers; kernels and what launches them; the library that has the functions of NCCL; tests and benchmarks that compare with the bare calls, or stand in for a library.
 ALLOWED = (
     "bench/gpu",
+    "client/nccl",
     "drivers/cublaslt",
     "drivers/nvml/tests",
     "kernels/cuda/collectives",
@@ -32,6 +33,7 @@ ALLOWED = (
     "kernels/cuda/fused",
     "kernels/cuda/skinny",
     "tests/gpu",
+    "tests/integration/nccl",
 )
 
 # Comments, and the insides of strings: calls are named there, not made. A quote in a character begins no string.

