@@ -64,7 +64,7 @@ class CallKey {
 
 using StoredKey = std::vector<uint64_t>;
 
-// A call's key without the first extents of its tensors, which calls of a family may differ in.
+// A call's key without the tensors' first extents: calls of a family may differ in them.
 class RowlessKey {
  public:
   explicit RowlessKey(const CallKey& key) : size_(key.words().size()), shapes_(size_ == 0 ? 0 : key.shapes_) {

@@ -68,14 +68,14 @@ void Erase(GroupTable::PlansByKey* all, const std::shared_ptr<TablePlan>& plan) 
   std::erase_if(*all, [](const auto& entry) { return entry.second.empty(); });
 }
 
-struct Candidate {
+struct ChosenPlan {
   std::shared_ptr<TablePlan> plan;
   CallRows rows;
 };
 
-// The plan for the call of those that `fits` takes: one of its shapes, or the family of the most rows.
+// The call's plan, which `fits` takes: that of its shapes, or the family of the most rows.
 template <typename Fits>
-Candidate Choose(const GroupTable& group, const CallKey& key, Fits fits) {
+ChosenPlan Choose(const GroupTable& group, const CallKey& key, Fits fits) {
   if (const auto plans = group.plans.find(key.words()); plans != group.plans.end()) {
     for (const auto& plan : plans->second) {
       if (fits(*plan)) return {plan, {plan->rows}};
@@ -85,7 +85,7 @@ Candidate Choose(const GroupTable& group, const CallKey& key, Fits fits) {
   const RowlessKey rowless(key);
   const auto families = group.families.find(rowless.words());
   if (families == group.families.end()) return {};
-  Candidate chosen;
+  ChosenPlan chosen;
   for (const auto& plan : families->second) {
     if (!fits(*plan) || (chosen.plan != nullptr && chosen.plan->family.most >= plan->family.most)) continue;
     if (const auto rows = plan->RowsOf(rowless.extents())) chosen = {plan, *rows};
@@ -213,7 +213,7 @@ PlanTable::Found PlanTable::Find(std::string_view group_name, const CallKey& key
   std::lock_guard lock(mutex_);
   for (auto group = groups_.rbegin(); group != groups_.rend(); ++group) {
     if ((*group)->hidden || (*group)->name != group_name) continue;
-    Candidate found = Choose(**group, key, [](const TablePlan&) { return true; });
+    ChosenPlan found = Choose(**group, key, [](const TablePlan&) { return true; });
     return {*group, std::move(found.plan), found.rows, (*group)->symmetric};
   }
   return {};
@@ -222,7 +222,7 @@ PlanTable::Found PlanTable::Find(std::string_view group_name, const CallKey& key
 PlanTable::Found PlanTable::FindSymmetric(const std::shared_ptr<GroupTable>& group, const CallKey& key,
                                           uint32_t symmetric) const {
   std::lock_guard lock(mutex_);
-  Candidate found = Choose(*group, key, [&](const TablePlan& plan) { return plan.symmetric == symmetric; });
+  ChosenPlan found = Choose(*group, key, [&](const TablePlan& plan) { return plan.symmetric == symmetric; });
   return {group, std::move(found.plan), found.rows, group->symmetric};
 }
 

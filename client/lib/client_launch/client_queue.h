@@ -39,8 +39,8 @@ struct ClientCall {
 // How long a program's products are tried on the GPU before its first launch.
 enum class Trials : uint8_t {
   kWhole,
-  kBrief,  // one of several numbers of rows
-  kNone,   // others of its family were tried
+  kBrief,  // several numbers of rows are tried
+  kNone,   // other members of the family were tried
 };
 
 // A rank program that is ready for launches on one backend. Used by the queue that made it.

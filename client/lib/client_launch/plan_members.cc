@@ -47,8 +47,8 @@ Result<std::unique_ptr<PlanMembers>> PlanMembers::Make(const ClientPlacementInfo
   return made;
 }
 
-// What launches need is loaded before the first of them, which may be in a capture: each range's kernels, and
-// those that cuBLASLt has for each doubling of the rows, and half-way to it.
+// The first launch may be in a capture, so everything is loaded before. Each range has its kernels. cuBLASLt has
+// others for each doubling of the rows, and half-way to it.
 Status PlanMembers::MakeFirstMembers() {
   const plan::RowTable& table = family_->table;
   int64_t first = 0;

@@ -15,7 +15,7 @@ namespace {
 // Sets of operands that parameters are kept for: some kilobytes each.
 constexpr size_t kMaxKept = 64;
 
-// Of the GPU's time for a product's trials. A family tries up to twenty numbers of rows. The first trials load
+// The GPU time for a product's trials. A family tries up to twenty numbers of rows. The first trials load
 // kernels, which takes a part of the time.
 float BudgetMs(Trials trials) {
   return trials == Trials::kBrief ? cuda::kTrialBudgetMs / 2 : cuda::kTrialBudgetMs;
