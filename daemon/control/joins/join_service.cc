@@ -1,6 +1,7 @@
 #include "daemon/control/joins/join_service.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,9 @@
 
 namespace tandem::daemon {
 namespace {
+
+// The longest time until a cancelled call is seen to be cancelled here.
+constexpr std::chrono::seconds kCancellationArrives{2};
 
 std::string ScopeOf(uint32_t uid, const v1::JoinGroupRequest& request) {
   // The job key has any bytes; lengths first keep scopes apart.
@@ -78,6 +82,24 @@ void JoinService::AwaitMade(RegistryLock& lock, const std::string& scope, const 
     const auto now = registry.names.find(scope);
     return now == registry.names.end() || !now->second.current || registry.stopping ||
            now->second.current->state() != GroupState::kInstalling;
+  });
+}
+
+void JoinService::AwaitBrokenOff(RegistryLock& lock, const std::string& scope, const SessionRef& session,
+                                 const v1::JoinGroupRequest& request, const Waiter& waiter) {
+  Registry& registry = core_.registry;
+  const auto name = registry.names.find(scope);
+  if (name == registry.names.end()) return;
+  const std::shared_ptr<std::condition_variable> freed = name->second.freed;
+  const size_t rank = static_cast<size_t>(request.rank());
+  Waiter patience = waiter;
+  patience.deadline = std::min(waiter.deadline, Waiter::Clock::now() + kCancellationArrives);
+  (void)patience.Wait(lock, *freed, [&]() TANDEM_REQUIRES(registry_mutex) {
+    const auto now = registry.names.find(scope);
+    if (now == registry.names.end() || !now->second.joining) return true;
+    JoinRendezvous& joining = *now->second.joining;
+    joining.DropCancelled();
+    return rank >= joining.world() || !joining.Taken(rank) || joining.parties[rank].session != session;
   });
 }
 
@@ -185,6 +207,8 @@ Result<v1::JoinGroupReply> JoinService::Join(const SessionRef& session, const v1
       return reply;
     }
   }
+  AwaitBrokenOff(lock, scope, session, request, waiter);
+  TANDEM_RETURN_IF_ERROR(registry.SessionAlive(*session));
   TANDEM_RETURN_IF_ERROR(registry.Admits("groups"));
   registry.ForgetVerdicts(Waiter::Clock::now() - core_.options.verdict_memory);
   TANDEM_RETURN_IF_ERROR(AwaitNameFree(lock, scope, session, request, waiter));

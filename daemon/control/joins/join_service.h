@@ -45,6 +45,11 @@ class JoinService {
   // Waits while a group of the name is in the making.
   void AwaitMade(RegistryLock& lock, const std::string& scope, const Waiter& waiter)
       TANDEM_REQUIRES(registry_mutex);
+  // Waits while an earlier call of this session has the rank's slot. A client that breaks a join off may repeat
+  // it before the first call is seen to be cancelled.
+  void AwaitBrokenOff(RegistryLock& lock, const std::string& scope, const SessionRef& session,
+                      const v1::JoinGroupRequest& request, const Waiter& waiter)
+      TANDEM_REQUIRES(registry_mutex);
   // The verdict that is kept for this latecomer, or OK; then it may open or enter a rendezvous.
   Status TakeVerdict(NameRecord& name, const SessionRecord& session, int rank)
       TANDEM_REQUIRES(registry_mutex);

@@ -123,6 +123,29 @@ TEST_F(ControlTest, ACancelledJoinGivesItsSlotBack) {
   EXPECT_NE(Join(sessions), 0u);
 }
 
+// A cancellation may be seen after the call that repeats the cancelled one.
+TEST_F(ControlTest, AJoinThatIsRepeatedAwaitsTheEndOfTheFirst) {
+  Start(2);
+  const auto sessions = AttachAll(2);
+  std::atomic<bool> gone = false;
+  Waiter waiter = Waiter::For(kPatience), again = waiter;
+  waiter.cancelled = [&] { return gone.load(); };
+  again.cancelled = [&] {
+    gone = true;
+    return false;
+  };
+  auto cancelled = std::async(std::launch::async,
+                              [&] { return control->JoinGroup(sessions[0], JoinRequest(2, 0), waiter); });
+  ASSERT_TRUE(Eventually([&] { return !control->SnapshotGroups().empty(); }));
+  auto repeated = std::async(std::launch::async,
+                             [&] { return control->JoinGroup(sessions[0], JoinRequest(2, 0), again); });
+  EXPECT_EQ(cancelled.get().status().code(), Code::kCancelled);
+  const auto other = control->JoinGroup(sessions[1], JoinRequest(2, 1), Waiter::For(kPatience));
+  EXPECT_TRUE(other.ok()) << other.status().ToString();
+  const auto joined = repeated.get();
+  EXPECT_TRUE(joined.ok()) << joined.status().ToString();
+}
+
 TEST_F(ControlTest, ADeadJoinerAnswersTheOthers) {
   Start(2);
   const auto sessions = AttachAll(2);
