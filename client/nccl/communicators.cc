@@ -94,7 +94,7 @@ Status CommunicatorState::Exchange(const Offer& own, std::vector<Offer>* all) {
                   Real().AllGather(send, receive, sizeof(Offer), ncclInt8, communicator_, stream));
   };
   if (!SetExchanging(true)) return FailedPrecondition("the communicator is being aborted");
-  const Status gathered =
+  Status gathered =
       device_->Gather(gather, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(*all)));
   (void)SetExchanging(false);
   return gathered;

@@ -142,7 +142,7 @@ Status ClientProductRanks::MakeRank(int rank) {
   TANDEM_ASSIGN_OR_RETURN(own.work, client::CudaClientWork::Make(plan_.programs[viewer], slots, memory));
   TANDEM_RETURN_IF_ERROR(
       own.work->Load([&]() -> Result<std::shared_ptr<cuda::LocalWork>> { return gpu.products->MakeWork(); },
-                     [&] { return client::ClientFusedState::Make(gpu.device); }));
+                     [&] { return client::ClientFusedState::Make(gpu.device); }, client::Trials::kWhole));
   for (int set = 0; set < kSets; ++set) {
     own.operands.emplace_back();
     for (const SlotLimit& slot : slots) own.operands.back().push_back(machine_->Allocate(rank, slot.bytes));

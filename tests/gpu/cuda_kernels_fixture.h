@@ -127,6 +127,10 @@ class CountingLt : public cuda::CublasLt {
                                                                size_t workspace_bytes, int most) override {
     return lt_->Candidates(product, workspace_bytes, most);
   }
+  tandem::Result<bool> Supports(const cuda::LtProduct& product, const cublasLtMatmulAlgo_t& algorithm,
+                                size_t workspace_bytes) override {
+    return lt_->Supports(product, algorithm, workspace_bytes);
+  }
   Status Run(const cuda::LtProduct& product, const cuda::LtOperands& operands,
              const cublasLtMatmulAlgo_t& algorithm, void* workspace, size_t workspace_bytes,
              CUstream stream) override {
