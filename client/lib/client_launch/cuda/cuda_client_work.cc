@@ -150,7 +150,8 @@ Status CudaClientWork::Load(const GetLocalWork& local, const GetFusedState& fuse
   if (is_fused_) {
     TANDEM_ASSIGN_OR_RETURN(fused_, fused());
   }
-  if (trials == Trials::kNone) {
+  loads_at_launch_ = trials == Trials::kNone;
+  if (loads_at_launch_) {
     if (has_local_work_) {
       TANDEM_ASSIGN_OR_RETURN(local_, local());
     }
@@ -180,9 +181,7 @@ Status CudaClientWork::Load(const GetLocalWork& local, const GetFusedState& fuse
     if (const auto* product = std::get_if<MatmulArgs>(&step))
       TANDEM_RETURN_IF_ERROR(local_->Prepare(*product, BudgetMs(trials)));
   }
-  TANDEM_RETURN_IF_ERROR(LoadKernels(steps));
-  is_loaded_ = true;
-  return Status::Ok();
+  return LoadKernels(steps);
 }
 
 Status CudaClientWork::Enqueue(std::span<CudaClientStep> steps, const cuda::LaunchFrame& frame,
@@ -227,10 +226,10 @@ Result<std::span<CudaClientStep>> CudaClientWork::For(std::span<const runtime::S
   if (kept == kept_.end()) {
     TANDEM_RETURN_IF_ERROR(CheckReachable(slots, driver));
     TANDEM_ASSIGN_OR_RETURN(std::vector<CudaClientStep> steps, BuildStaged(slots));
-    if (!is_loaded_) {
+    if (loads_at_launch_) {
       SlowCallScope scope(driver);
       TANDEM_RETURN_IF_ERROR(LoadKernels(steps));
-      is_loaded_ = true;
+      loads_at_launch_ = false;
     }
     if (kept_.size() < kMaxKept) {
       kept = kept_.emplace(kept_.end());

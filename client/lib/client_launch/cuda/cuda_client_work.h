@@ -67,7 +67,7 @@ class CudaClientWork final : public ClientWork {
   };
 
   ClientLaunchMemory memory_;
-  bool has_local_work_ = false, is_loaded_ = false;
+  bool has_local_work_ = false, loads_at_launch_ = false;
   std::vector<uint64_t> slot_bytes_;
   std::unique_ptr<runtime::CompiledProgram> program_;
   std::shared_ptr<cuda::LocalWork> local_;  // null: there is none
