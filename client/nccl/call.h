@@ -43,7 +43,7 @@ size_t BytesOf(ncclDataType_t type);
 // Why Tandem does not run such a call, in words that follow "since"; null where it may.
 const char* WhyNot(const NcclCall& call);
 
-// What calls of one family share. For calls that WhyNot lets pass.
+// Calls with equal keys belong to one family. WhyNot must have let them pass.
 struct FamilyKey {
   int op = 0;         // enum tandem_op
   int dtype = 0;      // enum tandem_dtype: elements that are only moved travel as bits

@@ -29,7 +29,7 @@ class CommunicatorState {
     std::string reason = {};
   };
 
-  // Of a communicator that NCCL has completed.
+  // NCCL must have completed the communicator.
   CommunicatorState(ncclComm_t communicator, int rank, int ranks);
 
   // Runs a call that WhyNot lets pass, or leaves it to NCCL.

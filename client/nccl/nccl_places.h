@@ -8,8 +8,8 @@
 
 namespace tandem::nccl {
 
-// Paths of files that exist and are not `own`, the best first: TANDEM_NCCL_LIBRARY, a library that the process
-// has loaded, LD_LIBRARY_PATH, NCCL's wheel beside a loaded library, and the loader's cache.
+// Paths of files that exist and are not `own`, the best first. TANDEM_NCCL_LIBRARY leads. Then come a library
+// that the process has loaded, LD_LIBRARY_PATH, NCCL's wheel, and the loader's cache.
 std::vector<std::string> NcclPlaces(const std::string& own);
 
 // The paths that end with "/libnccl.so.2" in the bytes of the loader's cache.

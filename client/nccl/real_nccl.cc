@@ -10,7 +10,7 @@
 namespace tandem::nccl {
 namespace {
 
-// NCCL calls functions of its own by their public names, and must find itself there.
+// NCCL calls its functions by their public names. RTLD_DEEPBIND makes it find itself, and not this library.
 void* OpenNccl() {
   std::string tried;
   for (const std::string& path : NcclPlaces(OwnPath())) {

@@ -12,7 +12,7 @@
 
 namespace tandem::nccl {
 
-// Of one thread.
+// Thread rule: one thread's; see ThisGroup.
 class ThreadGroup {
  public:
   bool active() const { return depth_ > 0; }

@@ -73,7 +73,7 @@ struct ChosenPlan {
   CallRows rows;
 };
 
-// The call's plan, which `fits` takes: that of its shapes, or the family of the most rows.
+// A plan that `fits` takes. A plan made for the call's shapes goes first, then the family of the most rows.
 template <typename Fits>
 ChosenPlan Choose(const GroupTable& group, const CallKey& key, Fits fits) {
   if (const auto plans = group.plans.find(key.words()); plans != group.plans.end()) {

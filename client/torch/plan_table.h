@@ -28,8 +28,8 @@ struct ResultForm {
   bool rows = false;             // whether the first extent follows the rows
 };
 
-// The rows of one call. What follows them is times / parts of what it is in the call that the plan was added
-// with, without a remainder.
+// The rows of one call. An extent that follows them is times / parts of the extent in the call that added the
+// plan. There is no remainder.
 struct CallRows {
   int64_t rows = -1;  // of the launch; -1: the plan is of one shape
   int64_t times = 1, parts = 1;
@@ -113,8 +113,8 @@ class PlanTable {
   void AddSymmetric(uint64_t group, SymmetricRange range);
   void RemoveSymmetric(uint64_t group, uintptr_t begin);
 
-  // The newest group with the name that is not hidden, and a plan for the call: one of its shapes, or the
-  // family of the most rows.
+  // The newest group with the name that is not hidden, and a plan for the call. A plan made for the call's
+  // shapes goes first, then the family of the most rows.
   Found Find(std::string_view group_name, const CallKey& key) const;
   // That with these slots in symmetric memory.
   Found FindSymmetric(const std::shared_ptr<GroupTable>& group, const CallKey& key, uint32_t symmetric) const;

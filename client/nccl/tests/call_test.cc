@@ -1,4 +1,4 @@
-// What Tandem makes of a call, by its arguments alone.
+// Calls are served or declined by their arguments alone.
 #include "client/nccl/call.h"
 
 #include <gtest/gtest.h>

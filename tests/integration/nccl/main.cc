@@ -75,7 +75,7 @@ std::string FakeLog() {
   return log();
 }
 
-// What rank `rank` of a communicator has in element `index` of its input of a call.
+// The value of element `index` in the input of rank `rank`.
 double InputOf(int call, int rank, size_t index) {
   return 1 + static_cast<double>((static_cast<size_t>(call) * 7 + static_cast<size_t>(rank) * 3 + index) % 3);
 }
@@ -354,7 +354,7 @@ void RunLate(const World& world) {
   std::getline(std::cin, line);
 }
 
-// A revoked communicator is NCCL's; one that is shrunk goes on.
+// A revoked communicator is left to NCCL. Tandem still serves the parent of a shrunk communicator.
 void RunRevoked(const World& world) {
   const Stream stream;
   SumOnes(world, world.comm, stream);

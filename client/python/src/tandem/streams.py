@@ -62,7 +62,7 @@ class Graph:
     """Launches that were captured from a host stream; replayed any number of times."""
 
     def __init__(self, handle: int, used: Iterable[_c.Handle] = ()) -> None:
-        self._used = used  # the memory of its launches
+        self._used = used  # the launches' memory
         self._handle = _c.Handle(handle, _c.library().graph_free)
 
     def launch(self, stream: Stream) -> None:
