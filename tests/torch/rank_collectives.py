@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from checks import CUDA, DEVICE, check, main
+from tandem.torch import _plans
 
 TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8)
 MOVED = (*TYPES, torch.float64, torch.bool, torch.int8, torch.int16, torch.complex64, torch.complex128)
@@ -223,6 +224,40 @@ def test_new_sizes_need_no_meeting(name):
         families = CUDA or "TANDEM_TEST_CLIENT" in os.environ
         assert (plans._made == made) == families, (plans._made, made)
         counted(8)
+
+
+@check
+def test_sizes_at_which_nccl_is_faster(name):
+    """Are left to the process group, alike on all ranks; smaller ones, and calls of Tandem's ops, are not."""
+    if not (CUDA or "TANDEM_TEST_CLIENT" in os.environ):
+        return  # plans of one shape
+    whole, asked = _plans.nccl_is_faster, []
+
+    def faster(info):
+        asked.append(info["max_rows"])
+        return info["max_rows"] > 1 << 20
+
+    def served(count):
+        before = tandem.torch.report().taken
+        x = values((256 * count,), torch.float32)
+        dist.all_reduce(x)
+        assert torch.equal(x, total(of_all((256 * count,), torch.float32))), count
+        return tandem.torch.report().taken - before
+
+    _plans.nccl_is_faster = faster
+    try:
+        assert [served(count) for count in (5000, 1200, 5000, 4097, 8000, 4096, 900)] == [0, 1, 0, 0, 0, 1, 1]
+        assert max(asked) == 1 << 21 and len(asked) < 4, asked
+        assert any("NCCL is predicted" in row.reason for row in tandem.torch.report().rows)
+        x = values((256 * 5000,), torch.float32)
+        assert torch.equal(torch.ops.tandem.all_reduce(x, "sum", name), total(of_all((256 * 5000,), torch.float32)))
+        assert served(5000) == 0, "for the process group still"
+    finally:
+        _plans.nccl_is_faster = whole
+        counted.before = (tandem.torch.report().seen, tandem.torch.report().taken)
+    refused = [{"algorithm": "sm", "predicted_us": 1.0}, {"algorithm": "nccl", "predicted_us": 60.0}]
+    assert whole({"predicted_us": 76.0, "refused": refused}) and not whole({"predicted_us": 74.0, "refused": refused})
+    assert not whole({"predicted_us": 76.0, "refused": [{"algorithm": "nccl", "predicted_us": 0.0}]})
 
 
 @check

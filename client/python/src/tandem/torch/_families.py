@@ -7,7 +7,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from ..plan import Operand, Plan
+from ..plan import Operand, Plan, PlanInfo
 from ._prepared import Call, FamilyRows
 
 # Slots whose first dimension holds rows.
@@ -19,6 +19,14 @@ _PRODUCTS = frozenset(("all_gather_matmul", "matmul_reduce_scatter", "matmul_all
 _LEAST_ROWS = 256
 # Elements of a flat tensor, each of which is a row.
 _MOST_ELEMENTS = 1 << 25
+
+# Predictions of both sides err by less than this factor.
+FASTER = 1.25
+
+
+def nccl_is_faster(info: PlanInfo) -> bool:
+    """Whether NCCL's collective of the bound's size is predicted faster. Equal on all ranks."""
+    return any(0 < one["predicted_us"] * FASTER < info["predicted_us"] for one in info["refused"] if one["algorithm"] == "nccl")
 
 
 class Shape(NamedTuple):
@@ -77,6 +85,7 @@ class Families:
         self._plans: dict[Any, Family] = {}  # by key: that of the most rows
         self._smaller: list[Plan] = []  # graphs may hold their launches
         self._refused: set[Any] = set()
+        self._barred: dict[Any, int] = {}  # by key: rows above which another's collectives are faster
 
     def find(self, shape: Shape) -> Family | None:
         """The family for so many rows, where there is one."""
@@ -103,6 +112,15 @@ class Families:
     def refuse(self, shape: Shape) -> None:
         """Such calls have plans of one shape from now on; alike on all ranks."""
         self._refused.add(shape.key)
+
+    def bar(self, shape: Shape, most: int) -> None:
+        """A family of that bound would be slower than another's collective. The bound before, of half as many rows, may not be.
+        Alike on all ranks."""
+        self._barred[shape.key] = most // 2
+
+    def barred(self, shape: Shape) -> bool:
+        """Whether a call of so many rows is known to be slower than another's."""
+        return shape.rows > self._barred.get(shape.key, shape.rows)
 
     def close(self, close: Callable[[Plan], None]) -> None:
         """Hands all plans over."""

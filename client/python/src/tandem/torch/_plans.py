@@ -6,7 +6,7 @@ import contextlib
 import heapq
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -16,7 +16,7 @@ from ..plan import Operand, Plan
 from ..streams import Stream
 from . import _distributed
 from ._config import Config
-from ._families import Families, Shape, shape_of
+from ._families import FASTER, Families, Shape, nccl_is_faster, shape_of
 from ._native import Table
 from ._prepared import DTYPES, IN_PLACE, Call, Prepared, Slot, Staging
 from ._symmetric import Ranges
@@ -179,6 +179,10 @@ class PlanCache:
         if served == "eager" or (config.autotune and served != "none"):
             served = "collectives" if _distributed.inside() else "none"
         family = shape_of(call, operands, served)
+        # torch.distributed's calls have a process group that may be faster; torch.ops.tandem's have asked for Tandem.
+        inside = _distributed.inside()
+        if inside and family is not None and self._families.barred(family):
+            self._leave_to_nccl()
         if family is not None and (known := self._families.find(family)) is not None:
             return self._keep(key, Prepared(known.plan, call, symmetric, self.broken_off, known.rows_of(family)))
         if not on_host and torch.cuda.is_current_stream_capturing():
@@ -215,7 +219,17 @@ class PlanCache:
                 self._add(key, made, call, symmetric, family, bound)
             raise
         self._made += 1
+        if inside and family is not None and family.rows > bound // 2 > 0 and nccl_is_faster(plan.info):
+            self._families.bar(family, bound)
+            self._close_family(plan)
+            self._leave_to_nccl()
         return self._add(key, plan, call, symmetric, family, bound)
+
+    def _leave_to_nccl(self) -> NoReturn:
+        """Leaves this call of torch.distributed to its process group. Calls of fewer rows are served."""
+        reason = f"NCCL is predicted to be over {FASTER} times as fast with so many rows"
+        _distributed.decline(_distributed.Decline.ONCE, reason)
+        raise Declined(reason)
 
     def _add(
         self, key: Any, plan: Plan, call: Call, symmetric: tuple[int, ...], family: Shape | None, bound: int
