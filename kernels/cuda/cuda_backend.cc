@@ -124,7 +124,7 @@ class CudaBackend : public Backend {
   }
   void SetFusedKernels(Status loaded) { fused_kernels_ = std::move(loaded); }
   Status PrepareMatmul(const MatmulArgs& args) override {
-    return chooser_->Prepare(MakeDense(args).args, kTrialBudgetMs);
+    return chooser_->Prepare(MakeDense(args).args, TrialEffort{});
   }
   Status RegisterHostMemory(void* address, size_t bytes) override { return words_->Register(address, bytes); }
   Status UnregisterHostMemory(void* address) override { return words_->Unregister(address); }

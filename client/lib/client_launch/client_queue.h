@@ -39,8 +39,9 @@ struct ClientCall {
 // How long a program's products are tried on the GPU before its first launch.
 enum class Trials : uint8_t {
   kWhole,
-  kBrief,  // several numbers of rows are tried
-  kNone,   // other members of the family were tried
+  kBrief,         // many numbers of rows are tried
+  kBriefAligned,  // kBrief, for operands that are aligned to 16 bytes alone
+  kNone,          // other members of the family were tried
 };
 
 // A rank program that is ready for launches on one backend. Used by the queue that made it.

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/lib/client_launch/tried_rows.h"
 #include "daemon/planner/members/member.h"
 
 namespace tandem::client {
@@ -12,9 +13,6 @@ namespace {
 
 // Members that are kept, of one family: some ten kilobytes each.
 constexpr size_t kMaxMembers = 2048;
-
-// The fewest rows that products of a family are tried with.
-constexpr int64_t kLeastTried = 16;
 
 }  // namespace
 
@@ -29,8 +27,6 @@ Result<std::unique_ptr<PlanMembers>> PlanMembers::Make(const ClientPlacementInfo
                                                        std::shared_ptr<void> keep) {
   std::unique_ptr<PlanMembers> made(new PlanMembers(queue, memory, info.program, std::move(keep)));
   if (info.family != nullptr) made->trials_ = Trials::kBrief;
-  made->has_products_ = std::any_of(request.operands.begin(), request.operands.end(),
-                                    [](const Operand& operand) { return operand.role == Role::kB; });
   TANDEM_ASSIGN_OR_RETURN(made->bound_, made->MakeMember(info.program, request));
   if (info.family == nullptr) return made;
   if (info.family->members_version != plan::kMembersVersion) {
@@ -42,27 +38,29 @@ Result<std::unique_ptr<PlanMembers>> PlanMembers::Make(const ClientPlacementInfo
   made->family_ = info.family;
   TANDEM_ASSIGN_OR_RETURN(made->row_requests_, RowRequests::Make({&request, 1}, info.program.world_size));
   made->bound_->rows = made->family_->table.max_rows;
-  TANDEM_RETURN_IF_ERROR(made->MakeFirstMembers());
+  const bool has_products = std::any_of(request.operands.begin(), request.operands.end(),
+                                        [](const Operand& operand) { return operand.role == Role::kB; });
+  TANDEM_RETURN_IF_ERROR(made->MakeFirstMembers(has_products));
   made->trials_ = Trials::kNone;
   return made;
 }
 
-// The first launch may be in a capture, so everything is loaded before. Each range has its kernels. cuBLASLt has
-// others for each doubling of the rows, and half-way to it.
-Status PlanMembers::MakeFirstMembers() {
+// The first launch may be in a capture, so everything is loaded before. Each range has its kernels, and products
+// have others within a range.
+Status PlanMembers::MakeFirstMembers(bool has_products) {
   const plan::RowTable& table = family_->table;
   int64_t first = 0;
   for (const plan::RowRange& range : table.ranges) {
     for (const int64_t rows : {first, range.last}) TANDEM_RETURN_IF_ERROR(Find(rows).status());
     first = range.last + table.unit;
   }
-  if (!has_products_) return Status::Ok();
-  for (int64_t rows = table.unit; rows < table.max_rows; rows *= 2) {
-    // Products of fewer rows have the tiles of so many.
-    if (rows * 2 < kLeastTried && rows * 2 < table.max_rows) continue;
+  if (!has_products) return Status::Ok();
+  int64_t doubled = 0;
+  for (const int64_t rows : TriedRows(table.unit, table.max_rows)) {
+    // Operands that are not aligned are rare.
+    trials_ = rows >= 2 * doubled ? Trials::kBrief : Trials::kBriefAligned;
+    if (trials_ == Trials::kBrief) doubled = rows;
     TANDEM_RETURN_IF_ERROR(Find(rows).status());
-    const int64_t between = rows / 2 * 3 / table.unit * table.unit;
-    if (between > rows && between < table.max_rows) TANDEM_RETURN_IF_ERROR(Find(between).status());
   }
   return Status::Ok();
 }

@@ -62,7 +62,7 @@ class PlanMembers {
   Result<std::shared_ptr<PlanMember>> MakeMember(const plan::RankProgram& program,
                                                  const OpRequest& request) const;
   // Makes the members whose kernels and products stand for all others'.
-  Status MakeFirstMembers();
+  Status MakeFirstMembers(bool has_products);
   Result<std::shared_ptr<PlanMember>> MakeMember(int64_t rows) const;
 
   ClientQueue& queue_;
@@ -72,7 +72,6 @@ class PlanMembers {
   std::shared_ptr<const FamilyInfo> family_;  // null: of one shape
   std::optional<RowRequests> row_requests_;   // of a family: this rank's, with which the others' agree
   std::shared_ptr<PlanMember> bound_;
-  bool has_products_ = false;
   Trials trials_ = Trials::kWhole;  // of members that are made now
 
   std::mutex mutex_;

@@ -18,8 +18,8 @@ Result<std::unique_ptr<LocalWork>> LocalWork::Create(std::shared_ptr<CudaDevice>
   return made;
 }
 
-Status LocalWork::Prepare(const MatmulArgs& product, float budget_ms) {
-  Status prepared = chooser_->Prepare(product, budget_ms);
+Status LocalWork::Prepare(const MatmulArgs& product, const TrialEffort& effort) {
+  Status prepared = chooser_->Prepare(product, effort);
   // The process's memory is its user's.
   chooser_->GiveBackTrialMemory();
   return prepared;

@@ -21,9 +21,9 @@ class LocalWork {
   static Result<std::unique_ptr<LocalWork>> Create(std::shared_ptr<CudaDevice> device,
                                                    std::shared_ptr<MatmulChooser> chooser);
 
-  // Before the first launch: tries cuBLASLt's candidates on the device's service stream for up to `budget_ms`
-  // of the GPU's time, which loads their kernels. Addresses are not read. Waits for the GPU.
-  Status Prepare(const MatmulArgs& product, float budget_ms);
+  // Before the first launch: tries cuBLASLt's candidates on the device's service stream, which loads their
+  // kernels. Addresses are not read. Waits for the GPU.
+  Status Prepare(const MatmulArgs& product, const TrialEffort& effort);
 
   // Enqueue on `stream`, with the device's context current. Nothing is allocated, loaded or tried: a capture
   // may record them. fp8 operands must lie as cuBLASLt wants them; others run on the plain kernel.

@@ -6,7 +6,6 @@
 #include "kernels/cuda/device/collective.h"
 #include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/matmul/block_scales.h"
-#include "kernels/cuda/matmul/matmul_trial.h"
 #include "kernels/host/matmul.h"
 #include "kernels/host/strided.h"
 
@@ -135,29 +134,55 @@ void MatmulChooser::Forget(const LtProduct& product) {
   choices_[product].choice.reset();
 }
 
-Result<MatmulChooser::Choice> MatmulChooser::Choose(const LtMapping& mapping, float* left_ms) {
+Result<MatmulChooser::Choice> MatmulChooser::Choose(const LtMapping& mapping, TrialEffort* left) {
   const LtProduct& product = mapping.product;
   {
     std::lock_guard lock(mutex_);
     const auto known = choices_.find(product);
-    if (known != choices_.end() && (left_ms == nullptr || known->second.tried)) return known->second.choice;
+    if (known != choices_.end() && (left == nullptr || known->second.tried)) return known->second.choice;
   }
   Choice choice;
-  if (left_ms == nullptr) {
+  if (left == nullptr) {
     TANDEM_ASSIGN_OR_RETURN(choice, ChooseUntried(mapping));
   } else {
-    TANDEM_ASSIGN_OR_RETURN(const std::vector<cublasLtMatmulAlgo_t> candidates,
+    TANDEM_ASSIGN_OR_RETURN(std::vector<cublasLtMatmulAlgo_t> candidates,
                             lt_->Candidates(product, WorkspaceBytes(product), most_candidates_));
+    TANDEM_RETURN_IF_ERROR(AddNeighbours(mapping, &candidates));
     if (!candidates.empty()) {
-      TANDEM_ASSIGN_OR_RETURN(const size_t fastest, Fastest(product, candidates, left_ms));
+      TANDEM_ASSIGN_OR_RETURN(const size_t fastest, Fastest(product, candidates, left));
       if (fastest < candidates.size()) choice = candidates[fastest];
     }
   }
   std::lock_guard lock(mutex_);
-  if (left_ms != nullptr && choice.has_value())
-    tried_.push_back({OfAnyRows(mapping), RowsOf(mapping), *choice});
-  choices_.insert_or_assign(product, Known{choice, left_ms != nullptr});
+  if (left != nullptr && choice.has_value()) tried_.push_back({OfAnyRows(mapping), RowsOf(mapping), *choice});
+  choices_.insert_or_assign(product, Known{choice, left != nullptr});
   return choice;
+}
+
+Status MatmulChooser::AddNeighbours(const LtMapping& mapping,
+                                    std::vector<cublasLtMatmulAlgo_t>* candidates) const {
+  const LtProduct of_any_rows = OfAnyRows(mapping);
+  const uint64_t rows = RowsOf(mapping);
+  std::optional<Tried> fewer, more;
+  {
+    std::lock_guard lock(mutex_);
+    for (const Tried& one : tried_) {
+      if (!(one.of_any_rows == of_any_rows)) continue;
+      if (one.rows < rows && (!fewer.has_value() || one.rows > fewer->rows)) fewer = one;
+      if (one.rows > rows && (!more.has_value() || one.rows < more->rows)) more = one;
+    }
+  }
+  for (const std::optional<Tried>& one : {fewer, more}) {
+    if (!one.has_value()) continue;
+    const auto same = [&](const cublasLtMatmulAlgo_t& known) {
+      return std::ranges::equal(known.data, one->algorithm.data);
+    };
+    if (std::ranges::any_of(*candidates, same)) continue;
+    TANDEM_ASSIGN_OR_RETURN(const bool supported,
+                            lt_->Supports(mapping.product, one->algorithm, WorkspaceBytes(mapping.product)));
+    if (supported) candidates->push_back(one->algorithm);
+  }
+  return Status::Ok();
 }
 
 Result<MatmulChooser::Choice> MatmulChooser::ChooseUntried(const LtMapping& mapping) {
@@ -190,12 +215,13 @@ Result<MatmulChooser::Choice> MatmulChooser::ChooseUntried(const LtMapping& mapp
 // The fastest candidate's index; candidates.size() when none of them runs. The first, the heuristics' best
 // guess, where there is no time left for a trial, or no memory.
 Result<size_t> MatmulChooser::Fastest(const LtProduct& product,
-                                      const std::vector<cublasLtMatmulAlgo_t>& candidates, float* left_ms) {
-  if (LeastMs(product) >= *left_ms) return 0;
+                                      const std::vector<cublasLtMatmulAlgo_t>& candidates,
+                                      TrialEffort* left) {
+  if (LeastMs(product) >= left->budget_ms) return 0;
   std::lock_guard trial(trial_mutex_);
   // The context of a fault: the last work on the stream.
   std::string last = "filling its operands";
-  Result<size_t> fastest = TryAll(product, candidates, left_ms, &last);
+  Result<size_t> fastest = TryAll(product, candidates, left, &last);
   // However the trial went: nothing may run on its memory from here on.
   Status ended = trial_memory_.Release(device_->service_stream());
   if (fastest.ok() && !ended.ok()) fastest = ended;
@@ -204,7 +230,7 @@ Result<size_t> MatmulChooser::Fastest(const LtProduct& product,
 }
 
 Result<size_t> MatmulChooser::TryAll(const LtProduct& product,
-                                     const std::vector<cublasLtMatmulAlgo_t>& candidates, float* left_ms,
+                                     const std::vector<cublasLtMatmulAlgo_t>& candidates, TrialEffort* left,
                                      std::string* last) {
   CudaDriver& driver = device_->driver();
   CUstream stream = device_->service_stream();
@@ -259,12 +285,12 @@ Result<size_t> MatmulChooser::TryAll(const LtProduct& product,
                       .stream = stream,
                       .pause = calls_.pause,
                       .last = last,
-                      .left_ms = left_ms},
+                      .left = left},
                      candidates)
       .Fastest();
 }
 
-Status MatmulChooser::Prepare(const MatmulArgs& args, float budget_ms) {
+Status MatmulChooser::Prepare(const MatmulArgs& args, const TrialEffort& effort) {
   if (lt_ == nullptr) return Status::Ok();
   TANDEM_RETURN_IF_ERROR(device_->Enter());
   int64_t rows = RowsOf(args), chunk_rows = ChunkRows(args);
@@ -273,12 +299,13 @@ Status MatmulChooser::Prepare(const MatmulArgs& args, float budget_ms) {
   int64_t remainder = rows % chunk_rows;
   std::string reason;
   // Aligned addresses, the usual ones, are first to share the budget.
-  float left_ms = budget_ms;
+  TrialEffort left = effort;
   for (uint32_t alignment : {kAligned, ElementAlignment(args)}) {
+    if (alignment < kAligned && !effort.unaligned) continue;
     for (int64_t part : {chunk_rows, remainder}) {
       if (part == 0) continue;
       auto mapping = MapToLt(args, part, alignment, &reason);
-      if (mapping) TANDEM_RETURN_IF_ERROR(Choose(*mapping, &left_ms).status());
+      if (mapping) TANDEM_RETURN_IF_ERROR(Choose(*mapping, &left).status());
     }
   }
   return Status::Ok();

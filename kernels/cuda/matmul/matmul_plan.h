@@ -16,6 +16,7 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/matmul/aligned_vectors.h"
+#include "kernels/cuda/matmul/matmul_trial.h"
 #include "kernels/cuda/matmul/trial_memory.h"
 #include "tandem/status.h"
 
@@ -64,9 +65,9 @@ class MatmulChooser {
         trial_memory_(device_) {}
 
   // Times the candidates on random operands on the service stream and remembers the fastest, for aligned
-  // addresses, and for addresses aligned to their elements only. If the time (`budget_ms` of the GPU's) or
-  // the memory does not suffice for all: the fastest of those tried, or the heuristics' first.
-  Status Prepare(const MatmulArgs& args, float budget_ms);
+  // addresses, and for addresses aligned to their elements only. If the time or the memory does not suffice for
+  // all: the fastest of those tried, or the heuristics' first.
+  Status Prepare(const MatmulArgs& args, const TrialEffort& effort);
   // Unmaps the memory that trials keep from one to the next.
   void GiveBackTrialMemory();
   // Enqueues the product, with `scratch` (kMatmulScratchBytes) for it alone until later work of `stream`.
@@ -87,14 +88,16 @@ class MatmulChooser {
   Status EnqueueRows(const MatmulArgs& args, int64_t first, int64_t last, std::byte* scratch,
                      CUstream stream);
   void Forget(const LtProduct& product);
-  // `left_ms`: of the trials' budget; null: no trial.
-  Result<Choice> Choose(const LtMapping& mapping, float* left_ms);
+  // `left`: what the trials may still take; null: no trial.
+  Result<Choice> Choose(const LtMapping& mapping, TrialEffort* left);
+  // Adds what was chosen for the next fewer and the next more rows: the heuristics do not list all that is fast.
+  Status AddNeighbours(const LtMapping& mapping, std::vector<cublasLtMatmulAlgo_t>* candidates) const;
   Result<Choice> ChooseUntried(const LtMapping& mapping);
   Result<size_t> Fastest(const LtProduct& product, const std::vector<cublasLtMatmulAlgo_t>& candidates,
-                         float* left_ms);
+                         TrialEffort* left);
   // Fastest's work on the stream, which it leaves behind; `last` says what came last.
   Result<size_t> TryAll(const LtProduct& product, const std::vector<cublasLtMatmulAlgo_t>& candidates,
-                        float* left_ms, std::string* last);
+                        TrialEffort* left, std::string* last);
 
   std::shared_ptr<CudaDevice> device_;
   CublasLt* const lt_;

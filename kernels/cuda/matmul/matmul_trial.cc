@@ -6,12 +6,7 @@
 namespace tandem::cuda {
 namespace {
 
-// A candidate's time is the best of some rounds, so that disturbances are left out. A round takes the mean of
-// some runs behind one that warms up. Candidates that are far behind after a round run no
-// more.
-constexpr size_t kTrialRounds = 4;
-constexpr int kTrials = 3;
-constexpr float kFarBehind = 1.4f;
+constexpr int kTrials = 3;  // runs of a round
 // A run that may take less than the CPU needs for its launch, and how many of them are timed at once.
 constexpr float kBriefMs = 0.1f;
 constexpr int kBriefTrials = 8;
@@ -44,13 +39,14 @@ Result<size_t> MatmulTrial::Fastest() {
   auto end = work_.driver.EventCreate(CU_EVENT_DEFAULT);
   Status status = end.status();
   if (end.ok()) end_ = *end;
-  for (size_t round = 0; round < kTrialRounds && !over_; ++round) {
+  for (size_t round = 0; round < work_.left->rounds && !over_; ++round) {
     for (size_t i = 0; i < candidates_.size() && status.ok() && !over_; ++i) status = Visit(round, i);
   }
   (void)work_.driver.EventDestroy(start_);
   if (end.ok()) (void)work_.driver.EventDestroy(end_);
   TANDEM_RETURN_IF_ERROR(status);
-  if (over_) *work_.left_ms = 0;  // for less than a run of this product, none of the next one's is begun
+  if (over_)
+    work_.left->budget_ms = 0;  // for less than a run of this product, none of the next one's is begun
   if (best_ == kNever) return candidates_.size();
   const auto fastest = static_cast<size_t>(std::min_element(times_.begin(), times_.end()) - times_.begin());
   TANDEM_RETURN_IF_ERROR(LoadAdding(fastest));
@@ -72,11 +68,11 @@ Status MatmulTrial::Visit(size_t round, size_t i) {
   if (out_[i]) return Status::Ok();
   *work_.last = "candidate " + std::to_string(i + 1) + " of " + std::to_string(candidates_.size());
   if (round == 0) return VisitFirst(i);
-  return times_[i] > kFarBehind * best_ ? Status::Ok() : VisitAgain(i);
+  return times_[i] > work_.left->far_behind * best_ ? Status::Ok() : VisitAgain(i);
 }
 
 Status MatmulTrial::VisitFirst(size_t i) {
-  if (best_ != kNever && 2 * best_ > *work_.left_ms) {
+  if (best_ != kNever && 2 * best_ > work_.left->budget_ms) {
     over_ = true;
     return Status::Ok();
   }
@@ -88,25 +84,25 @@ Status MatmulTrial::VisitFirst(size_t i) {
   const float loading = MsSince(begun);
   TANDEM_ASSIGN_OR_RETURN(const float elapsed, Elapsed());
   const float warm = std::max(0.0f, elapsed - loading);
-  *work_.left_ms -= warm;
-  if (warm > *work_.left_ms) {
+  work_.left->budget_ms -= warm;
+  if (warm > work_.left->budget_ms) {
     Count(i, warm);
     over_ = true;
     return Status::Ok();
   }
   // Candidates that come behind it are as slow as it is, more or less, and want a warm-up and a run each.
-  const float spare = *work_.left_ms - 2 * warm * static_cast<float>(candidates_.size() - i - 1);
+  const float spare = work_.left->budget_ms - 2 * warm * static_cast<float>(candidates_.size() - i - 1);
   return Time(i, spare >= kTrials * warm ? kTrials : std::max(1, static_cast<int>(spare / warm)), warm);
 }
 
 Status MatmulTrial::VisitAgain(size_t i) {
-  if ((kTrials + 1) * times_[i] > *work_.left_ms) {
+  if ((kTrials + 1) * times_[i] > work_.left->budget_ms) {
     over_ = true;
     return Status::Ok();
   }
   TANDEM_RETURN_IF_ERROR(WarmUp(i));
   if (out_[i]) return Status::Ok();
-  *work_.left_ms -= times_[i];
+  work_.left->budget_ms -= times_[i];
   return Time(i, kTrials, times_[i]);
 }
 
@@ -119,12 +115,12 @@ Status MatmulTrial::WarmUp(size_t i) {
 }
 
 Status MatmulTrial::Time(size_t i, int runs, float about_ms) {
-  const bool pauses = *work_.left_ms > kMaxPauseMs;
+  const bool pauses = work_.left->budget_ms > kMaxPauseMs;
   if (pauses && about_ms < kBriefMs) return TimeBrief(i);
   TANDEM_RETURN_IF_ERROR(work_.driver.EventRecord(start_, work_.stream));
   for (int run = 0; run < runs; ++run) TANDEM_RETURN_IF_ERROR(Run(i));
   TANDEM_ASSIGN_OR_RETURN(const float elapsed, Elapsed());
-  *work_.left_ms -= elapsed;
+  work_.left->budget_ms -= elapsed;
   Count(i, elapsed / static_cast<float>(runs));
   return Status::Ok();
 }
@@ -137,7 +133,7 @@ Status MatmulTrial::TimeBrief(size_t i) {
     for (int run = 0; run < kBriefTrials; ++run) TANDEM_RETURN_IF_ERROR(Run(i));
     const float enqueued = MsSince(begun);
     TANDEM_ASSIGN_OR_RETURN(const float elapsed, Elapsed());
-    *work_.left_ms -= pause_ms_ + elapsed;
+    work_.left->budget_ms -= pause_ms_ + elapsed;
     if (enqueued <= pause_ms_ || pause_ms_ >= kMaxPauseMs) {
       Count(i, elapsed / static_cast<float>(kBriefTrials));
       return Status::Ok();

@@ -20,6 +20,17 @@ namespace tandem::cuda {
 // tried, or less often.
 inline constexpr float kTrialBudgetMs = 200;
 
+// What the trials of one product may take.
+struct TrialEffort {
+  float budget_ms = kTrialBudgetMs;  // of the GPU's time
+  // A candidate's time is the best of so many, so that disturbances are left out. A round takes the mean of some
+  // runs behind one that warms up.
+  size_t rounds = 4;
+  // Candidates that take so many times as long as the fastest after a round run no more.
+  float far_behind = 1.4f;
+  bool unaligned = true;  // operands that are aligned to their elements only are tried as well
+};
+
 // The time that the product takes at least, on any GPU so far: products that take longer than the budget are
 // not tried at all.
 float LeastMs(const LtProduct& product);
@@ -27,7 +38,7 @@ float LeastMs(const LtProduct& product);
 // Thread rule: one thread at a time.
 class MatmulTrial {
  public:
-  // Everything outlives the trial. `last` gets the candidate that ran last, `left_ms` the rest of the budget.
+  // Everything outlives the trial. `last` gets the candidate that ran last, `left` the rest of the budget.
   struct Work {
     CudaDriver& driver;
     CublasLt& lt;
@@ -38,7 +49,7 @@ class MatmulTrial {
     CUstream stream;
     Status (*pause)(uint64_t ns, CUstream stream);
     std::string* last;
-    float* left_ms;
+    TrialEffort* left;
   };
   MatmulTrial(const Work& work, const std::vector<cublasLtMatmulAlgo_t>& candidates);
 

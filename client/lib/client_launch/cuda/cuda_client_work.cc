@@ -15,10 +15,13 @@ namespace {
 // Sets of operands that parameters are kept for: some kilobytes each.
 constexpr size_t kMaxKept = 64;
 
-// The GPU time for a product's trials. A family tries up to twenty numbers of rows. The first trials load
-// kernels, which takes a part of the time.
-float BudgetMs(Trials trials) {
-  return trials == Trials::kBrief ? cuda::kTrialBudgetMs / 2 : cuda::kTrialBudgetMs;
+// A family tries some hundred numbers of rows. The first trials load kernels, which takes a part of the time.
+cuda::TrialEffort Effort(Trials trials) {
+  if (trials == Trials::kWhole) return {};
+  return {.budget_ms = cuda::kTrialBudgetMs / 2,
+          .rounds = 2,
+          .far_behind = 1.1f,
+          .unaligned = trials == Trials::kBrief};
 }
 
 // A piece of bound work as a step of the launch.
@@ -179,7 +182,7 @@ Status CudaClientWork::Load(const GetLocalWork& local, const GetFusedState& fuse
   if (merged.size() < steps.size()) steps.insert(steps.end(), merged.begin(), merged.end());
   for (const CudaClientStep& step : steps) {
     if (const auto* product = std::get_if<MatmulArgs>(&step))
-      TANDEM_RETURN_IF_ERROR(local_->Prepare(*product, BudgetMs(trials)));
+      TANDEM_RETURN_IF_ERROR(local_->Prepare(*product, Effort(trials)));
   }
   return LoadKernels(steps);
 }

@@ -28,7 +28,7 @@ constexpr int kCandidates = 8;
 class TimedLt : public CublasLt {
  public:
   Result<std::vector<cublasLtMatmulAlgo_t>> Candidates(const LtProduct&, size_t, int most) override {
-    std::vector<cublasLtMatmulAlgo_t> all(static_cast<size_t>(std::min(most, kCandidates)));
+    std::vector<cublasLtMatmulAlgo_t> all(static_cast<size_t>(std::min(most, listed)));
     for (size_t i = 0; i < all.size(); ++i) all[i].data[0] = i;
     return all;
   }
@@ -58,6 +58,7 @@ class TimedLt : public CublasLt {
   std::vector<bool> supported = std::vector<bool>(kCandidates, true);  // of products that were not tried
   std::vector<size_t> adding;                                          // candidates that ran with an old C
   size_t last = 0;
+  int listed = kCandidates;
 };
 
 class MatmulTrialTest : public testing::Test {
@@ -121,9 +122,27 @@ TEST_F(MatmulTrialTest, ShortProductsRunFourRoundsOfFourForBothAlignments) {
   lt_.ms.assign(kCandidates, 0.125f);
   lt_.ms[2] = 0.25f;  // far behind
   lt_.ms[5] = 0.109375f;
-  ASSERT_TRUE(chooser_->Prepare(Product(33), kTrialBudgetMs).ok());
+  ASSERT_TRUE(chooser_->Prepare(Product(33), {}).ok());
   for (size_t i = 0; i < kCandidates; ++i) EXPECT_EQ(lt_.runs[i], i == 2 ? 2 * 4 : 2 * 16) << i;
   EXPECT_EQ(Chosen(Product(33)), 5u);
+}
+
+TEST_F(MatmulTrialTest, AnEffortBoundsRoundsAndAlignments) {
+  lt_.ms.assign(kCandidates, 0.125f);
+  ASSERT_TRUE(chooser_->Prepare(Product(33), {.rounds = 2, .unaligned = false}).ok());
+  EXPECT_THAT(lt_.runs, Each(2 * 4));
+}
+
+// The heuristics list what they think best for the rows, and leave out what is faster.
+TEST_F(MatmulTrialTest, WhatNeighboursTookIsACandidateToo) {
+  lt_.ms[5] = 0.5f;
+  ASSERT_TRUE(chooser_->Prepare(Product(16), {}).ok());
+  lt_.listed = 4;
+  ASSERT_TRUE(chooser_->Prepare(Product(24), {}).ok());
+  EXPECT_EQ(Chosen(Product(24)), 5u);
+  lt_.supported[5] = false;
+  ASSERT_TRUE(chooser_->Prepare(Product(32), {}).ok());
+  EXPECT_LT(Chosen(Product(32)), 4u);
 }
 
 // The CPU takes longer to enqueue such a product than the GPU to compute it. Enqueued behind a pause, the
@@ -132,7 +151,7 @@ TEST_F(MatmulTrialTest, BriefProductsAreTimedBehindAPause) {
   lt_.enqueue_ms = 0.006f;
   lt_.ms.assign(kCandidates, 0.005f);
   lt_.ms[3] = 0.004f;
-  ASSERT_TRUE(chooser_->Prepare(Product(33), kTrialBudgetMs).ok());
+  ASSERT_TRUE(chooser_->Prepare(Product(33), {}).ok());
   EXPECT_EQ(Chosen(Product(33)), 3u);
   EXPECT_LE(lt_.now_ms, kTrialBudgetMs);
 }
@@ -141,10 +160,10 @@ TEST_F(MatmulTrialTest, BriefProductsAreTimedBehindAPause) {
 TEST_F(MatmulTrialTest, TheFastestRunsOnceWithAnOldC) {
   lt_.ms[5] = 0.5f;
   MatmulArgs product = Product(33);
-  ASSERT_TRUE(chooser_->Prepare(product, kTrialBudgetMs).ok());
+  ASSERT_TRUE(chooser_->Prepare(product, {}).ok());
   EXPECT_TRUE(lt_.adding.empty()) << "bf16 is never added to";
   product.c.dtype = DType::kF32;
-  ASSERT_TRUE(chooser_->Prepare(product, kTrialBudgetMs).ok());
+  ASSERT_TRUE(chooser_->Prepare(product, {}).ok());
   EXPECT_EQ(lt_.adding, (std::vector<size_t>{5, 5}));
 }
 
@@ -152,7 +171,7 @@ TEST_F(MatmulTrialTest, TheFastestRunsOnceWithAnOldC) {
 TEST_F(MatmulTrialTest, LongProductsStopAtTheBudget) {
   lt_.ms.assign(kCandidates, 20);
   lt_.ms[3] = 19;
-  ASSERT_TRUE(chooser_->Prepare(Product(33), kTrialBudgetMs).ok());
+  ASSERT_TRUE(chooser_->Prepare(Product(33), {}).ok());
   EXPECT_LE(lt_.now_ms, kTrialBudgetMs);
   EXPECT_EQ(lt_.runs, (std::vector<int>{2, 2, 2, 2, 2, 0, 0, 0})) << "and none for other alignments";
   EXPECT_EQ(Chosen(Product(33)), 3u);
@@ -161,7 +180,7 @@ TEST_F(MatmulTrialTest, LongProductsStopAtTheBudget) {
 TEST_F(MatmulTrialTest, ProductsBetweenRunFewerRounds) {
   lt_.ms.assign(kCandidates, 4);
   lt_.ms[6] = 3;
-  ASSERT_TRUE(chooser_->Prepare(Product(33), kTrialBudgetMs).ok());
+  ASSERT_TRUE(chooser_->Prepare(Product(33), {}).ok());
   EXPECT_LE(lt_.now_ms, kTrialBudgetMs);
   EXPECT_GT(lt_.now_ms, kTrialBudgetMs / 2);
   EXPECT_GE(*std::min_element(lt_.runs.begin(), lt_.runs.end()), 2) << "each has its turn";
@@ -171,22 +190,22 @@ TEST_F(MatmulTrialTest, ProductsBetweenRunFewerRounds) {
 // Only a whole run measures the time of a product.
 TEST_F(MatmulTrialTest, AProductLongerThanTheBudgetRunsOnce) {
   lt_.ms.assign(kCandidates, 2000);
-  ASSERT_TRUE(chooser_->Prepare(Product(33), kTrialBudgetMs).ok());
+  ASSERT_TRUE(chooser_->Prepare(Product(33), {}).ok());
   EXPECT_EQ(lt_.AllRuns(), 1);
   EXPECT_EQ(Chosen(Product(33)), 0u);
   // The next plan has a separate budget.
   lt_.runs.assign(kCandidates, 0);
   lt_.ms.assign(kCandidates, 0.125f);
-  ASSERT_TRUE(chooser_->Prepare(Product(34), kTrialBudgetMs).ok());
+  ASSERT_TRUE(chooser_->Prepare(Product(34), {}).ok());
   EXPECT_THAT(lt_.runs, Each(2 * 16));
 }
 
 TEST_F(MatmulTrialTest, OtherRowsTakeTheChoiceOfTheNextTriedOnes) {
   lt_.ms[5] = 0.5f;
-  ASSERT_TRUE(chooser_->Prepare(Product(16), kTrialBudgetMs).ok());
+  ASSERT_TRUE(chooser_->Prepare(Product(16), {}).ok());
   lt_.ms[5] = 1;
   lt_.ms[3] = 0.5f;
-  ASSERT_TRUE(chooser_->Prepare(Product(64), kTrialBudgetMs).ok());
+  ASSERT_TRUE(chooser_->Prepare(Product(64), {}).ok());
   const int tried = lt_.AllRuns();
   EXPECT_EQ(Chosen(Product(9)), 5u);
   EXPECT_EQ(Chosen(Product(17)), 3u);
@@ -198,13 +217,13 @@ TEST_F(MatmulTrialTest, OtherRowsTakeTheChoiceOfTheNextTriedOnes) {
   EXPECT_EQ(Chosen(Product(18)), 0u);
   EXPECT_EQ(Chosen(Product(17)), 3u) << "as before";
   lt_.ms[6] = 0.25f;
-  ASSERT_TRUE(chooser_->Prepare(Product(17), kTrialBudgetMs).ok());
+  ASSERT_TRUE(chooser_->Prepare(Product(17), {}).ok());
   EXPECT_EQ(Chosen(Product(17)), 6u) << "tried now";
 }
 
 TEST_F(MatmulTrialTest, OneThatNoGpuComputesWithinTheBudgetIsNotTried) {
   const MatmulArgs huge = Product(65536, 65536, 65536);
-  ASSERT_TRUE(chooser_->Prepare(huge, kTrialBudgetMs).ok());
+  ASSERT_TRUE(chooser_->Prepare(huge, {}).ok());
   EXPECT_EQ(lt_.AllRuns(), 0);
   EXPECT_EQ(Chosen(huge), 0u);
   // 281 ms in bf16 at an H200's 1e15 a second, half of it in fp8, many times as long in f32.
@@ -224,14 +243,13 @@ TEST_F(MatmulTrialTest, WithoutMemoryTheFirstIsTaken) {
       .WillRepeatedly(Return(
           Result<CUmemGenericAllocationHandle>(ResourceExhausted("cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY"))));
   lt_.ms[4] = 0.5f;
-  Status status = chooser_->Prepare(Product(33), kTrialBudgetMs);
+  Status status = chooser_->Prepare(Product(33), {});
   EXPECT_TRUE(status.ok()) << status.ToString();
   EXPECT_EQ(lt_.AllRuns(), 0);
   EXPECT_EQ(Chosen(Product(33)), 0u);
   EXPECT_CALL(driver_, MemCreate(_, _))
       .WillRepeatedly(Return(Result<CUmemGenericAllocationHandle>(Aborted("lost"))));
-  EXPECT_EQ(chooser_->Prepare(Product(34), kTrialBudgetMs).code(), Code::kAborted)
-      << "other failures are told";
+  EXPECT_EQ(chooser_->Prepare(Product(34), {}).code(), Code::kAborted) << "other failures are told";
 }
 
 }  // namespace

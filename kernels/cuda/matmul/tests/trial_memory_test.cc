@@ -82,7 +82,7 @@ TEST_F(TrialMemoryTest, ATrialThatFailsUnmapsNothingBeforeItsWorkHasEnded) {
     EXPECT_CALL(driver_, StreamSynchronize(stream_));
     EXPECT_CALL(driver_, MemUnmap(_, _));
   }
-  Status status = chooser.Prepare(args, kTrialBudgetMs);
+  Status status = chooser.Prepare(args, {});
   EXPECT_FALSE(status.ok());
   EXPECT_THAT(
       status.message(),
