@@ -17,6 +17,7 @@ namespace {
 constexpr std::array<std::string_view, 3> kBackends = {"auto", "host", "cuda"};
 constexpr std::array<std::string_view, 2> kFusedUses = {"explicit", "auto"};
 constexpr std::array<std::string_view, 3> kPlacementUses = {"auto", "engine", "client"};
+constexpr std::array<std::string_view, 3> kDeterminisms = {"off", "run", "batch"};
 constexpr std::array<std::string_view, 2> kShownSessions = {"own", "all"};
 constexpr std::array<std::string_view, 5> kLogLevels = {"trace", "debug", "info", "warning", "error"};
 constexpr std::array<std::string_view, 5> kLogFormats = {"auto", "text", "logfmt", "json", "journal"};
@@ -121,6 +122,10 @@ const std::vector<KeySpec>& Table() {
           "placement", TANDEM_FIELD(placement), kPlacementUses,
           "Where the plans of groups without the option placement run: on engines, or on the ranks' own "
           "streams. auto takes the client on CUDA for the plans that are faster there, and else the engine."),
+      Choice(
+          "determinism", TANDEM_FIELD(determinism), kDeterminisms,
+          "What the results of groups without the option determinism promise (docs/determinism.md). run: "
+          "equal bits in every run. batch: also whatever else is in the batch. A request may ask for more."),
       WithOldName("prelaunch",
                   Bool("speculative_launch", TANDEM_FIELD(speculative_launch),
                        "The first kernel of the expected next launch waits on its lane for the "

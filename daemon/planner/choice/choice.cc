@@ -7,6 +7,7 @@
 #include "daemon/planner/choice/bounds.h"
 #include "daemon/planner/choice/matmul_collective.h"
 #include "daemon/planner/cost/cost_model.h"
+#include "daemon/planner/forms/determinism.h"
 #include "daemon/planner/forms/feasibility.h"
 #include "daemon/planner/forms/low_latency.h"
 #include "daemon/planner/forms/skinny_form.h"
@@ -68,11 +69,11 @@ Preference PreferAllReduce(const Problem& problem, bool nccl, bool packets) {
     }
     if (nccl)
       return {Algorithm::kNccl, Text(BytesText(bytes), " is above ", BoundText(bounds.two_shot, bounds))};
-    return {Algorithm::kTwoShot, problem.group->no_nccl};
+    return {Algorithm::kTwoShot, WhyImpossible(problem, Algorithm::kNccl)};
   }
   const std::string where(TopologyClassName(problem.topology_class));
   if (nccl) return {Algorithm::kNccl, Text("the default for this size on ", where)};
-  return {Algorithm::kTwoShot, problem.group->no_nccl};
+  return {Algorithm::kTwoShot, WhyImpossible(problem, Algorithm::kNccl)};
 }
 
 Preference PreferMove(const Problem& problem, bool nccl, bool copy_engine, bool packets) {
@@ -92,7 +93,7 @@ Preference PreferMove(const Problem& problem, bool nccl, bool copy_engine, bool 
                                          "engines are faster")};
   }
   if (nccl) return {Algorithm::kNccl, Text(BytesText(bytes), " is above ", BytesText(bounds.sm))};
-  return {Algorithm::kSm, problem.group->no_nccl};
+  return {Algorithm::kSm, WhyImpossible(problem, Algorithm::kNccl)};
 }
 
 const Candidate* Find(const std::vector<Candidate>& candidates, Algorithm algorithm) {
@@ -211,6 +212,10 @@ Preference Prefer(const Problem& problem, const std::vector<Candidate>& candidat
 Result<Choice> Choose(const Problem& problem, const Measured* measured) {
   const OpRequest& request = *problem.request;
   const bool asked = request.algorithm != Algorithm::kAuto;
+  if (const std::string why = WhyNotDeterministic(problem); !why.empty()) {
+    return FailedPrecondition(Text(OpName(request.op), " cannot keep ", why))
+        .WithDetail({.reason = "DETERMINISM_REFUSED", .field = "determinism"});
+  }
   std::vector<Candidate> candidates;
   for (Algorithm algorithm : AlgorithmsOf(request.op)) {
     Candidate candidate{algorithm, WhyImpossible(problem, algorithm), {}, 0, {}};

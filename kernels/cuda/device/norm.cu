@@ -161,11 +161,18 @@ Status LaunchNorm(const NormLaunch& norm, CUstream_st* stream) {
   }
   const int64_t in_row = norm.columns / in_word;
   const auto rows = static_cast<unsigned>(norm.rows);
-  if (addresses % 16 != 0 || norm.columns % in_word != 0 || in_row > int64_t{kMaxThreads} * kMaxWords) {
+  const bool in_words = norm.columns % in_word == 0 && in_row <= int64_t{kMaxThreads} * kMaxWords;
+  if (norm.fixed_order && in_words && addresses % 16 != 0) {
+    return InvalidArgument(
+        "determinism = batch: a norm's operands must lie at multiples of 16 bytes; elsewhere its squares "
+        "would be added in another order");
+  }
+  if (addresses % 16 != 0 || !in_words) {
     const unsigned threads = WholeWarps(std::min<int64_t>(norm.columns, kMaxThreads));
     return LaunchDependent("NormElements", KernelOf(type, 0), rows, threads, 0, &norm, stream);
   }
-  const int64_t most = norm.rows <= kFewRows ? kMaxThreads : kManyRowsThreads;
+  int64_t most = norm.rows <= kFewRows ? kMaxThreads : kManyRowsThreads;
+  if (norm.fixed_order) most = kFixedNormThreads;
   int words = 1;
   while (words < kMaxWords && in_row > most * words) words *= 2;
   return LaunchDependent("NormWords", KernelOf(type, words), rows, WholeWarps((in_row + words - 1) / words),
