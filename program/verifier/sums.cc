@@ -21,7 +21,7 @@ struct Write {
 };
 
 // What a view holds: an input's elements, or the result of a sum.
-struct Origin {
+struct TracedOrigin {
   const Write* sum = nullptr;
   const View* input = nullptr;
 };
@@ -83,7 +83,7 @@ class Tracer {
     for (const Write& write : writes_) {
       if (!Meet(write.target(), output)) continue;
       written += Elements(write.target());
-      Origin origin{.sum = &write};
+      TracedOrigin origin{.sum = &write};
       if (write.copy != nullptr) {
         TANDEM_ASSIGN_OR_RETURN(origin, Trace(write.copy->src, write));
       }
@@ -97,7 +97,7 @@ class Tracer {
   }
 
   // What `view` holds when `reader` reads it.
-  Result<Origin> Trace(const View& view, const Write& reader) const {
+  Result<TracedOrigin> Trace(const View& view, const Write& reader) const {
     const bool operand = view.ref.space == Space::kOperand;
     if (operand && view.ref.rank != reader.rank)
       return verify::Refuse("SUM_ORDER", Who(reader) + ": reads a peer's operand");
@@ -110,12 +110,12 @@ class Tracer {
         return verify::Refuse("SUM_ORDER", Who(reader) + ": reads what is written twice");
       writer = &write;
     }
-    if (writer == nullptr && operand) return Origin{.input = &view};
+    if (writer == nullptr && operand) return TracedOrigin{.input = &view};
     if (writer == nullptr)
       return verify::Refuse("SUM_ORDER", Who(reader) + ": reads what nobody has written");
     if (!AreAlike(writer->target(), view))
       return verify::Refuse("SUM_ORDER", Who(reader) + ": reads a part of what " + Who(*writer) + " wrote");
-    if (writer->sum != nullptr) return Origin{.sum = writer};
+    if (writer->sum != nullptr) return TracedOrigin{.sum = writer};
     return Trace(writer->copy->src, *writer);
   }
 
@@ -130,7 +130,7 @@ class Tracer {
     if (sum.has_bias || sum.has_result_scale || sum.scale != Factor()) return refuse("has another factor");
     const View* first = nullptr;
     for (size_t rank = 0; rank < sum.sources.size(); ++rank) {
-      TANDEM_ASSIGN_OR_RETURN(const Origin origin, Trace(sum.sources[rank], write));
+      TANDEM_ASSIGN_OR_RETURN(const TracedOrigin origin, Trace(sum.sources[rank], write));
       if (origin.sum != nullptr) return refuse("adds what has been rounded before by " + Who(*origin.sum));
       const View& input = *origin.input;
       if (input.ref.rank != rank || input.ref.slot != order_.inputs[rank].ref.slot)

@@ -7,7 +7,6 @@
 #include "daemon/planner/choice/bounds.h"
 #include "daemon/planner/choice/matmul_collective.h"
 #include "daemon/planner/cost/cost_model.h"
-#include "daemon/planner/forms/determinism.h"
 #include "daemon/planner/forms/feasibility.h"
 #include "daemon/planner/forms/low_latency.h"
 #include "daemon/planner/forms/skinny_form.h"
@@ -212,10 +211,6 @@ Preference Prefer(const Problem& problem, const std::vector<Candidate>& candidat
 Result<Choice> Choose(const Problem& problem, const Measured* measured) {
   const OpRequest& request = *problem.request;
   const bool asked = request.algorithm != Algorithm::kAuto;
-  if (const std::string why = WhyNotDeterministic(problem); !why.empty()) {
-    return FailedPrecondition(Text(OpName(request.op), " cannot keep ", why))
-        .WithDetail({.reason = "DETERMINISM_REFUSED", .field = "determinism"});
-  }
   std::vector<Candidate> candidates;
   for (Algorithm algorithm : AlgorithmsOf(request.op)) {
     Candidate candidate{algorithm, WhyImpossible(problem, algorithm), {}, 0, {}};

@@ -75,11 +75,8 @@ struct NormLaunch {
   void* out;
   int64_t rows, columns;
   float epsilon;
-  uint8_t type;      // DType
-  bool fixed_order;  // the threads of a row depend on its length alone
+  uint8_t type;  // DType
 };
-// The most threads of a row in a fixed order, and those that make a row's words: see Norm::fixed_order.
-inline constexpr int kFixedNormThreads = 512;
 // The kernel reads weights and residual while the kernel before it on the stream ends. That one must have
 // awaited what wrote them, as every kernel does that calls LetNextBegin behind AwaitEarlierWork.
 Status LaunchNorm(const NormLaunch& norm, CUstream_st* stream);

@@ -20,7 +20,6 @@ inline NormLaunch NormLaunchOf(const NormArgs& args) {
   launch.weight = args.weight.data;
   launch.out = args.out.data;
   launch.epsilon = args.epsilon;
-  launch.fixed_order = args.fixed_order;
   launch.type = static_cast<uint8_t>(args.out.dtype);
   if (args.has_residual) {
     launch.residual = args.residual.data;

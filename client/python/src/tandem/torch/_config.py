@@ -57,6 +57,11 @@ class Config:
         """The promise of a plan that is prepared now."""
         return "run" if self.determinism == "off" and torch.are_deterministic_algorithms_enabled() else self.determinism
 
+    @property
+    def apart(self) -> str:
+        """Why collectives are not fused with products; "": they are."""
+        return "determinism is 'batch', and the bits of fused products depend on their rows" if self.determinism == "batch" else ""
+
 
 _config = Config()
 
