@@ -269,7 +269,9 @@ std::string ExplanationText(const Explanation& explanation, const ExplainOptions
   line("moved", Bytes(plan.bytes_moved) + " a rank");
   line("predicted", PredictedText(plan.predicted_us, explanation.prediction_model));
   for (const std::string& warning : plan.warnings) line("warning", warning);
-  line("verified", "no deadlock, no race, in bounds, closed");
+  const bool ordered = plan.determinism == Determinism::kBatch && !plan.reduction_order.empty();
+  line("verified",
+       std::string("no deadlock, no race, in bounds, closed") + (ordered ? ", sums in one order" : ""));
   if (plan.rows.max_rows > 0) text += "\n" + RowsText(plan.rows);
   if (!plan.refused.empty()) {
     Table table({"not chosen", ">predicted", "why not"});
