@@ -53,6 +53,10 @@ inline constexpr NamedValue<OnSlowPlacement> kOnSlowPlacement[] = {
 inline constexpr NamedValue<PlanPlacement> kPlanPlacements[] = {
 #include "common/ops.def"
 };
+#define TANDEM_DETERMINISM(constant, name, value) {Determinism::constant, #name},
+inline constexpr NamedValue<Determinism> kDeterminisms[] = {
+#include "common/ops.def"
+};
 #define TANDEM_ALGORITHM(constant, name, value) {Algorithm::constant, #name},
 inline constexpr NamedValue<Algorithm> kAlgorithms[] = {
 #include "common/ops.def"
@@ -83,6 +87,9 @@ inline constexpr std::span<const NamedValue<OnSlowPlacement>> kNamedValues<OnSlo
 template <>
 inline constexpr std::span<const NamedValue<PlanPlacement>> kNamedValues<PlanPlacement> =
     op_tables::kPlanPlacements;
+template <>
+inline constexpr std::span<const NamedValue<Determinism>> kNamedValues<Determinism> =
+    op_tables::kDeterminisms;
 template <>
 inline constexpr std::span<const NamedValue<Algorithm>> kNamedValues<Algorithm> = op_tables::kAlgorithms;
 template <>
@@ -146,7 +153,7 @@ constexpr bool HasNoGaps() {
 }
 static_assert(HasNoGaps<DType>() && HasNoGaps<Op>() && HasNoGaps<ReduceOp>() && HasNoGaps<WireType>());
 static_assert(HasNoGaps<OnUnfused>() && HasNoGaps<OnSlowPlacement>() && HasNoGaps<PlanPlacement>());
-static_assert(HasNoGaps<Algorithm>() && HasNoGaps<Role>());
+static_assert(HasNoGaps<Determinism>() && HasNoGaps<Algorithm>() && HasNoGaps<Role>());
 // element_type.h has the range of its own, for device code.
 static_assert(IsValid(kNamedValues<DType>.back().value) &&
               !IsValid(static_cast<DType>(kNamedValues<DType>.size())));

@@ -40,7 +40,8 @@
   F(VALUE, fast_accumulation)                                    \
   F(FLAG, has_chunk_signals)                                     \
   F(MAY_READ, chunk_signals, "chunk signals", has_chunk_signals) \
-  F(VALUE, chunk_pivot)
+  F(VALUE, chunk_pivot)                                          \
+  F(VALUE, repeatable)
 #define TANDEM_REDUCE_FIELDS(F)       \
   F(READ, sources, "source")          \
   F(WRITE, dst, "destination")        \
@@ -57,7 +58,8 @@
   F(FLAG, has_residual)                                       \
   F(MAY_READ, residual, "residual", has_residual)             \
   F(MAY_WRITE, residual_out, "residual output", has_residual) \
-  F(VALUE, epsilon)
+  F(VALUE, epsilon)                                           \
+  F(VALUE, fixed_order)
 #define TANDEM_TRANSFER_PART_FIELDS(F) \
   F(VALUE, send)                       \
   F(VALUE, peer)                       \

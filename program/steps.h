@@ -85,6 +85,8 @@ struct Matmul {
   bool has_chunk_signals = false;
   StridedView<Place> chunk_signals;
   int chunk_pivot = 0;
+  // The kernel does not depend on times that were measured, which differ from run to run.
+  bool repeatable = false;
 };
 
 // dst = scale * (sources[0] + sources[1] + …), in this order, or another reduction of them. It is accumulated
@@ -115,6 +117,9 @@ struct Norm {
   bool has_residual = false;
   StridedView<Place> residual, residual_out;
   float epsilon = 0;
+  // The squares are added in an order that depends on the row's length alone. The launch fails with
+  // INVALID_ARGUMENT where addresses do not allow that order.
+  bool fixed_order = false;
 };
 
 enum class NcclKind : uint8_t {

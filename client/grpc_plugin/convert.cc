@@ -119,6 +119,7 @@ void ToProto(const OpRequest& request, v1::OpRequest* proto) {
   proto->set_placement(static_cast<uint32_t>(request.placement));
   proto->set_norm_epsilon(request.norm_epsilon);
   proto->set_max_rows(request.max_rows);
+  proto->set_determinism(static_cast<uint32_t>(request.determinism));
 }
 
 void ToProto(const MeasuredTime& time, v1::MeasuredTime* proto) {
@@ -157,6 +158,7 @@ PlanInfo FromProto(const v1::PlanInfo& proto) {
   info.placement = proto.placement();
   info.roundings = proto.roundings();
   info.deterministic = proto.deterministic();
+  info.determinism = static_cast<Determinism>(proto.determinism());
   info.workspace_bytes = proto.workspace_bytes();
   info.bulk_bytes = proto.bulk_bytes();
   info.bytes_moved = proto.bytes_moved();

@@ -196,7 +196,8 @@ Result<std::shared_ptr<MappedPlan>> GroupHandle::MapPlan(const PreparedPlan& pre
     }
     group = client_group_;
   }
-  TANDEM_ASSIGN_OR_RETURN(const OpRequest bound, AtBound(request, world_size_));
+  TANDEM_ASSIGN_OR_RETURN(OpRequest bound, AtBound(request, world_size_));
+  bound.determinism = prepared.info.determinism;  // the group's may be the stronger one; members keep it
   return MappedPlan::Make(*prepared.client, prepared.info, bound, *device, session_->segments(), gpu_uuid_,
                           std::move(group));
 }

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/op_tables.h"
+
 namespace tandem::client {
 
 std::string PlanJson(const PlanInfo& info) {
@@ -35,6 +37,7 @@ std::string PlanJson(const PlanInfo& info) {
                  {"placement", info.placement},
                  {"roundings", info.roundings},
                  {"deterministic", info.deterministic},
+                 {"determinism", NameOf(info.determinism)},
                  {"workspace_bytes", info.workspace_bytes},
                  {"bulk_bytes", info.bulk_bytes},
                  {"bytes_moved", info.bytes_moved},

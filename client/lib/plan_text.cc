@@ -1,6 +1,7 @@
 // The explanation of a plan as text.
 #include <cstdio>
 
+#include "common/op_tables.h"
 #include "tandem/client.h"
 
 namespace tandem {
@@ -40,6 +41,7 @@ std::string Explain(const PlanInfo& info) try {
   line("partial sums", info.wire_type + (info.reduction_order.empty() ? "" : ", " + info.reduction_order));
   line("numerics", std::to_string(info.roundings) + " roundings, " +
                        (info.deterministic ? "deterministic" : "not deterministic"));
+  line("determinism", std::string(NameOf(info.determinism)));
   line("workspace",
        Bytes(info.workspace_bytes) + " a half; the group's plans share " + Bytes(info.group_workspace_bytes));
   line("moved", Bytes(info.bytes_moved) + " a launch");

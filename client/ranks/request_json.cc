@@ -52,6 +52,7 @@ Result<OpRequest> RequestFromJson(const json& object) {
   request.autotune = object.value("autotune", false);
   TANDEM_ASSIGN_OR_RETURN(request.placement, Named(object, "placement", PlanPlacement::kAuto));
   TANDEM_ASSIGN_OR_RETURN(request.on_unfused, Named(object, "on_unfused", OnUnfused::kWarn));
+  TANDEM_ASSIGN_OR_RETURN(request.determinism, Named(object, "determinism", Determinism::kOff));
   return request;
 }
 
@@ -87,6 +88,7 @@ json RequestToJson(const OpRequest& request) {
           {"wire", NameOf(request.wire)},
           {"autotune", request.autotune},
           {"placement", NameOf(request.placement)},
+          {"determinism", NameOf(request.determinism)},
           {"on_unfused", NameOf(request.on_unfused)}};
 }
 

@@ -118,6 +118,8 @@ void AddExplain(CLI::App& app, CommandLine& line) {
   sub->add_option("--algorithm", explain.algorithm, Listed(AlgorithmNames()));
   sub->add_option("--placement", explain.placement,
                   Listed(PlacementNames()) + "; client: one kernel on the ranks' own streams");
+  sub->add_option("--determinism", explain.determinism,
+                  Listed(DeterminismNames()) + "; what cannot keep it is refused");
   sub->add_option("--dim", explain.dim, "Gather, scatter or all-to-all dimension");
   sub->add_option("--root", explain.root, "Root of broadcast and reduce");
   sub->add_option("--steps", explain.steps,

@@ -8,6 +8,7 @@
 #include "client/tandemctl/names.h"
 #include "client/tandemctl/table.h"
 #include "client/tandemctl/views.h"
+#include "common/op_tables.h"
 #include "common/row_requests.h"
 #include "daemon/planner/cost/cost_model.h"
 #include "daemon/topology/topology_file.h"
@@ -153,6 +154,11 @@ Result<OpRequest> MakeRequest(const ExplainOptions& options, int rank) {
     case Op::kBarrier:
     case Op::kEmpty: break;
   }
+  const auto determinism = ValueOf<Determinism>(options.determinism);
+  if (!determinism)
+    return InvalidArgument("--determinism is one of " + ListedNames<Determinism>() + ", not " +
+                           options.determinism);
+  request.determinism = *determinism;
   request.max_rows = options.max_rows;
   return AtBound(request, options.world);
 }
@@ -257,12 +263,15 @@ std::string ExplanationText(const Explanation& explanation, const ExplainOptions
   line("reduction", plan.reduction_order);
   if (plan.roundings != 0) line("roundings", std::to_string(plan.roundings));
   line("deterministic", plan.deterministic ? "yes" : "no");
+  line("determinism", std::string(NameOf(plan.determinism)));
   line("workspace", Bytes(plan.workspace_bytes) + " a half" +
                         (plan.bulk_bytes != 0 ? ", " + Bytes(plan.bulk_bytes) + " bulk" : ""));
   line("moved", Bytes(plan.bytes_moved) + " a rank");
   line("predicted", PredictedText(plan.predicted_us, explanation.prediction_model));
   for (const std::string& warning : plan.warnings) line("warning", warning);
-  line("verified", "no deadlock, no race, in bounds, closed");
+  const bool ordered = plan.determinism == Determinism::kBatch && !plan.reduction_order.empty();
+  line("verified",
+       std::string("no deadlock, no race, in bounds, closed") + (ordered ? ", sums in one order" : ""));
   if (plan.rows.max_rows > 0) text += "\n" + RowsText(plan.rows);
   if (!plan.refused.empty()) {
     Table table({"not chosen", ">predicted", "why not"});
@@ -297,6 +306,7 @@ std::string ExplanationJson(const Explanation& explanation, const ExplainOptions
                               {"reduction_order", plan.reduction_order},
                               {"roundings", plan.roundings},
                               {"deterministic", plan.deterministic},
+                              {"determinism", std::string(NameOf(plan.determinism))},
                               {"workspace_bytes", plan.workspace_bytes},
                               {"bulk_bytes", plan.bulk_bytes},
                               {"bytes_moved", plan.bytes_moved},

@@ -21,8 +21,9 @@ struct ExplainOptions {
   std::string dtype = "bf16";
   std::string scales;  // fp8: "tensor_wise" (the default), "row_wise" or "block_wise"
   std::string algorithm = "auto";
-  std::string placement = "auto";  // "auto", "engine" or "client"
-  std::string topology_file;       // "": emulated GPUs, all linked by switches
+  std::string placement = "auto";   // "auto", "engine" or "client"
+  std::string determinism = "off";  // "off", "run" or "batch"
+  std::string topology_file;        // "": emulated GPUs, all linked by switches
   int world = 4;
   int dim = 0;
   int root = 0;

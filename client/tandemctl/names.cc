@@ -29,6 +29,7 @@ std::vector<std::string> DTypeNames() {
 std::vector<std::string> ScaleNames() { return {"tensor_wise", "row_wise", "block_wise"}; }
 
 std::vector<std::string> PlacementNames() { return NamesOf<PlanPlacement>(); }
+std::vector<std::string> DeterminismNames() { return NamesOf<Determinism>(); }
 
 std::vector<std::string> ShellNames() { return {"bash", "zsh", "fish"}; }
 

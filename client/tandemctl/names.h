@@ -17,6 +17,7 @@ std::vector<std::string> AlgorithmNames();
 std::vector<std::string> DTypeNames();  // of operands that tandemctl can describe
 std::vector<std::string> ScaleNames();  // "tensor_wise", "row_wise", "block_wise"
 std::vector<std::string> PlacementNames();
+std::vector<std::string> DeterminismNames();
 std::vector<std::string> ShellNames();  // that have completion scripts
 
 // "a, b, c".

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "client/tandemctl/table.h"
+#include "common/op_tables.h"
 #include "daemon/topology/topology_file.h"
 #include "tandem/op_request.h"
 
@@ -204,6 +205,7 @@ std::string PlanText(const admin::v1::PlanEntry& plan, const std::string& predic
   line("wire type", info.wire_type());
   line("reduction", info.reduction_order());
   line("deterministic", info.deterministic() ? "yes" : "no");
+  line("determinism", std::string(NameOf(static_cast<Determinism>(info.determinism()))));
   line("workspace", Bytes(info.workspace_bytes()) + " a half; the group's plans share " +
                         Bytes(info.group_workspace_bytes()) + " instead of " +
                         Bytes(info.unshared_workspace_bytes()));

@@ -72,12 +72,14 @@ TEST_F(LoadedTest, NumbersThatAreNoneOfTheEnumerationsAreRefused) {
   right.operand_count = 1;
   EXPECT_EQ(prepare(right), "");
   // Numbers that a byte would take for others.
-  const std::pair<int tandem_request::*, const char*> fields[] = {{&tandem_request::op, "op"},
-                                                                  {&tandem_request::reduce_op, "reduce_op"},
-                                                                  {&tandem_request::wire, "wire"},
-                                                                  {&tandem_request::algorithm, "algorithm"},
-                                                                  {&tandem_request::on_unfused, "on_unfused"},
-                                                                  {&tandem_request::placement, "placement"}};
+  const std::pair<int tandem_request::*, const char*> fields[] = {
+      {&tandem_request::op, "op"},
+      {&tandem_request::reduce_op, "reduce_op"},
+      {&tandem_request::wire, "wire"},
+      {&tandem_request::algorithm, "algorithm"},
+      {&tandem_request::on_unfused, "on_unfused"},
+      {&tandem_request::placement, "placement"},
+      {&tandem_request::determinism, "determinism"}};
   for (const auto& [field, name] : fields) {
     for (int value : {256, -256, 1 << 30}) {
       tandem_request wrong = right;

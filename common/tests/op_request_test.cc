@@ -12,8 +12,8 @@ namespace {
 
 template <typename Enum>
 class OpTables : public testing::Test {};
-using Enumerations =
-    testing::Types<DType, Op, ReduceOp, WireType, OnUnfused, OnSlowPlacement, PlanPlacement, Algorithm, Role>;
+using Enumerations = testing::Types<DType, Op, ReduceOp, WireType, OnUnfused, OnSlowPlacement, PlanPlacement,
+                                    Determinism, Algorithm, Role>;
 TYPED_TEST_SUITE(OpTables, Enumerations);
 
 TYPED_TEST(OpTables, NamesParseBackAndNumbersBeyondTheEndsAreRefused) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "common/deadline.h"
+#include "tandem/op_request.h"
 #include "tandem/status.h"
 
 namespace tandem {
@@ -136,6 +137,7 @@ struct Config {
   FusedUse fused = FusedUse::kAuto;    // fused kernels: when asked for, or also by choice
   bool autotune = true;                // clients' times go into the node's tuning table
   PlacementUse placement = PlacementUse::kAuto;  // of plans: engines or the ranks' own streams
+  Determinism determinism = Determinism::kOff;   // of plans in groups without an option of that name
   bool speculative_launch = true;  // an expected launch's first kernel waits on its lane for the start
   int64_t trace_records = 65536;   // launches kept for `tandemctl trace`; 0: no trace
   std::string ready_with_engines = "all";  // "all", "any", or how many

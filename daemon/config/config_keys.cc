@@ -17,6 +17,7 @@ namespace {
 constexpr std::array<std::string_view, 3> kBackends = {"auto", "host", "cuda"};
 constexpr std::array<std::string_view, 2> kFusedUses = {"explicit", "auto"};
 constexpr std::array<std::string_view, 3> kPlacementUses = {"auto", "engine", "client"};
+constexpr std::array<std::string_view, 3> kDeterminisms = {"off", "run", "batch"};
 constexpr std::array<std::string_view, 2> kShownSessions = {"own", "all"};
 constexpr std::array<std::string_view, 5> kLogLevels = {"trace", "debug", "info", "warning", "error"};
 constexpr std::array<std::string_view, 5> kLogFormats = {"auto", "text", "logfmt", "json", "journal"};
@@ -78,8 +79,7 @@ const std::vector<KeySpec>& Table() {
            "Directory of the clients' sockets lease.sock and client.sock. Absolute. Containers mount it."),
       Text("admin_dir", TANDEM_FIELD(admin_dir),
            "Directory of the administrators' socket admin.sock. Absolute. Neither runtime_dir nor a "
-           "directory below it. Empty: runtime_dir "
-           "with -admin appended, /run/tandem-admin."),
+           "directory below it. Empty: runtime_dir with -admin appended, /run/tandem-admin."),
       Text("state_dir", TANDEM_FIELD(state_dir),
            "Directory of the tuning table and of the probe's results, which outlive a restart. Absolute."),
       Text("tuning_dir", TANDEM_FIELD(tuning_dir),
@@ -121,11 +121,12 @@ const std::vector<KeySpec>& Table() {
           "placement", TANDEM_FIELD(placement), kPlacementUses,
           "Where the plans of groups without the option placement run: on engines, or on the ranks' own "
           "streams. auto takes the client on CUDA for the plans that are faster there, and else the engine."),
+      Choice("determinism", TANDEM_FIELD(determinism), kDeterminisms,
+             "What groups without the option determinism promise: equal bits in every run, or batch."),
       WithOldName("prelaunch",
                   Bool("speculative_launch", TANDEM_FIELD(speculative_launch),
-                       "The first kernel of the expected next launch waits on its lane for the "
-                       "start, which saves some microseconds. It is cancelled when another launch comes "
-                       "first.")),
+                       "The first kernel of the expected next launch waits on its lane for the start, "
+                       "which saves some microseconds. It is cancelled when another launch comes first.")),
       Integer("trace_records", TANDEM_FIELD(trace_records), 0, 1048576,
               "Launches kept for `tandemctl trace`. 0: none."),
       Live(Text(

@@ -26,7 +26,7 @@ enum class KeyType : uint8_t {
 
 // A member of Config by its type. kChoice members are enums whose values count the choices from 0.
 using FieldRef = std::variant<std::string*, int64_t*, bool*, BackendKind*, LogLevel*, LogFormat*,
-                              ShowSessions*, FusedUse*, PlacementUse*>;
+                              ShowSessions*, FusedUse*, PlacementUse*, Determinism*>;
 
 struct KeySpec {
   std::string_view name;  // dotted, "quotas.sessions"; the part before the dot is the TOML table

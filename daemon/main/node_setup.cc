@@ -243,6 +243,7 @@ ControlOptions ControlOptionsOf(const Config& config, const NodeChoice& node, co
     case PlacementUse::kEngine: options.placement = plan::PlanPlacement::kEngine; break;
     case PlacementUse::kClient: options.placement = plan::PlanPlacement::kClient; break;
   }
+  options.determinism = config.determinism;
   options.log = [](LogSeverity severity, const std::string& text) { log::Write(LevelOf(severity), text); };
   options.log_of = [](std::optional<uint32_t> uid, LogSeverity severity, const std::string& text) {
     log::WriteOf(uid.has_value() ? "uid=" + std::to_string(*uid) : "uid=unknown", LevelOf(severity), text);

@@ -132,6 +132,7 @@ Status CompareRequests(std::span<const OpRequest> requests) {
   TANDEM_COMPARE(low_contention, BoolText(r.low_contention))
   TANDEM_COMPARE(restartable, BoolText(r.restartable))
   TANDEM_COMPARE(placement, std::string(PlacementName(r.placement)))
+  TANDEM_COMPARE(determinism, std::string(NameOf(r.determinism)))
   TANDEM_COMPARE(algorithm, std::string(AlgorithmName(r.algorithm)))
   TANDEM_COMPARE(steps, Text(r.steps))
   TANDEM_COMPARE(lanes, Text(r.lanes))

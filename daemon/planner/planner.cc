@@ -9,6 +9,7 @@
 #include "daemon/planner/cost/cost_model.h"
 #include "daemon/planner/cost/measured.h"
 #include "daemon/planner/families/build.h"
+#include "daemon/planner/forms/determinism.h"
 #include "daemon/planner/forms/matmul_notes.h"
 #include "daemon/planner/forms/skinny_form.h"
 #include "daemon/planner/problem/problem.h"
@@ -52,6 +53,10 @@ std::string Summary(const Problem& problem) {
 
 Result<OperationPlan> PlanProblem(const Problem& problem, const Measured* measured) {
   const GroupContext& group = *problem.group;
+  if (const std::string why = WhyNotDeterministic(problem); !why.empty()) {
+    return FailedPrecondition(Text(OpName(problem.request->op), " cannot keep ", why))
+        .WithDetail({.reason = "DETERMINISM_REFUSED", .field = "determinism"});
+  }
   TANDEM_ASSIGN_OR_RETURN(Choice choice, Choose(problem, measured));
   OperationPlan plan;
   plan.op = problem.request->op;

@@ -52,6 +52,17 @@ Status VerifyPair(std::span<const RankProgram> p, const VerifyContext& p_context
                   std::span<const RankProgram> q, const VerifyContext& q_context,
                   const VerifyOptions& options = {});
 
+// Where the sums of a reduction over ranks begin and end, by rank.
+struct SumOrder {
+  std::vector<View> inputs, outputs;
+  std::vector<bool> has_output;  // false: the rank gets no result
+};
+
+// Proves the order of sums over ranks: each element of each output is x0 + x1 + …, the same element of each
+// rank's input in the order of ranks, rounded once, and times one factor. So its bits depend on these elements
+// alone. INTERNAL with detail.reason "SUM_ORDER" names the step. Expects programs that have no race.
+Status VerifySumOrder(std::span<const RankProgram> programs, const SumOrder& order);
+
 // Checks the form that client placement needs: every rank's program is one kernel that meets the peers, and
 // beside it steps on the rank's own operands and bulk area. FAILED_PRECONDITION with detail.reason
 // "NOT_ONE_KERNEL" and a message that names the step. Expects programs that have been verified. Says nothing

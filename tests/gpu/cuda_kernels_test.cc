@@ -103,6 +103,52 @@ TEST_F(CudaKernelsTest, NormsEqualTheHostBackends) {
   }
 }
 
+// Few rows and many have other threads without a fixed order.
+TEST_F(CudaKernelsTest, ANormInAFixedOrderHasARowsBitsHoweverManyRowsThereAre) {
+  for (DType type : {DType::kF32, DType::kF16, DType::kBf16}) {
+    for (const int64_t columns : {int64_t{100}, int64_t{2880}, int64_t{8192}, int64_t{16384}}) {
+      constexpr int64_t kRows = 300;
+      used = 0;
+      NormArgs all;
+      all.sum = Random(type, {kRows, columns});
+      all.out = Random(type, {kRows, columns});
+      all.weight = Random(type, {columns});
+      all.epsilon = 1e-5f;
+      all.fixed_order = true;
+      Upload();
+      for (DeviceView* view : {&all.sum, &all.out, &all.weight}) *view = OnDevice(*view);
+      ASSERT_TRUE(lane->Norm(all).ok());
+      const std::vector<std::byte> whole = Result();
+      const auto row_bytes = static_cast<size_t>(columns) * DTypeBytes(type);
+      const auto out = static_cast<size_t>(all.out.data - segment->data());
+      for (const auto& [first, rows] : {std::pair<int64_t, int64_t>{17, 1}, {100, 8}, {0, 264}, {30, 265}}) {
+        NormArgs part = all;
+        for (DeviceView* view : {&part.sum, &part.out}) {
+          view->data += static_cast<size_t>(first) * row_bytes;
+          view->extent[0] = rows;
+        }
+        Upload();
+        ASSERT_TRUE(lane->Norm(part).ok());
+        const std::vector<std::byte> result = Result();
+        const size_t begin = out + static_cast<size_t>(first) * row_bytes;
+        EXPECT_EQ(
+            std::memcmp(result.data() + begin, whole.data() + begin, static_cast<size_t>(rows) * row_bytes),
+            0)
+            << DTypeName(type) << " of " << rows << " x " << columns;
+      }
+    }
+  }
+  used = 0;
+  NormArgs shifted;
+  shifted.sum = shifted.out = Random(DType::kBf16, {4, 64}, {}, 1);
+  shifted.weight = Random(DType::kBf16, {64});
+  for (DeviceView* view : {&shifted.sum, &shifted.out, &shifted.weight}) *view = OnDevice(*view);
+  EXPECT_TRUE(lane->Norm(shifted).ok());
+  shifted.fixed_order = true;
+  EXPECT_EQ(lane->Norm(shifted).code(), Code::kInvalidArgument);
+  (void)Result();
+}
+
 // Work that is cancelled by a word that the service stream writes, in the memory of the same GPU.
 TEST_F(CudaKernelsTest, AGuardThatIsRaisedLeavesCopiesAndSumsOut) {
   DeviceView guard_word = Random(DType::kI64, {1});

@@ -21,6 +21,7 @@ ENUMS = {
     "tandem_algorithm": (enums.Algorithm, "TANDEM_ALGORITHM_"),
     "tandem_on_unfused": (enums.OnUnfused, "TANDEM_ON_UNFUSED_"),
     "tandem_placement": (enums.Placement, "TANDEM_PLACEMENT_"),
+    "tandem_determinism": (enums.Determinism, "TANDEM_DETERMINISM_"),
     "tandem_event_kind": (enums.EventKind, "TANDEM_EVENT_"),
 }
 STRUCTS = {

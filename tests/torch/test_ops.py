@@ -90,6 +90,12 @@ class PlansOfFourRanks(Plans):
     world = 4
 
 
+class Determinism(Checks, unittest.TestCase):
+    program = "rank_determinism.py"
+    timeout = 400
+    env = {"TANDEM_TEST_PATIENCE": "60"}
+
+
 class Overlapped(Checks, unittest.TestCase):
     program = "rank_overlapped.py"
 

@@ -74,6 +74,7 @@ typedef struct tandem_request {
   /* With an operand of role NORM_WEIGHT: what RMSNorm adds to the mean of the squares. Default: 0 */
   float norm_epsilon;
   int64_t max_rows; /* not 0: a family of 0 to max_rows rows; see OpRequest::max_rows */
+  int determinism;  /* enum tandem_determinism; see OpRequest::determinism */
 } tandem_request;
 /* Writes the defaults to *request. `struct_size` is sizeof(tandem_request) of the caller's header. NULL is
  * allowed. */

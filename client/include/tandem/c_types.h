@@ -148,6 +148,16 @@ enum tandem_reduce_op {
 /* The type in which partial sums travel: the output's own (one rounding each), or fp32. */
 enum tandem_wire { TANDEM_WIRE_OUTPUT = 0, TANDEM_WIRE_F32 = 1 };
 
+/* The promise about the bits of a plan's results (docs/determinism.md). What cannot keep it is refused. */
+enum tandem_determinism {
+  TANDEM_DETERMINISM_OFF = 0,
+  /* equal inputs and an equal plan give equal bits, in every run */
+  TANDEM_DETERMINISM_RUN = 1,
+  /* TANDEM_DETERMINISM_RUN, and a row's bits depend on its own inputs, the types, the row's length and the
+   * group's size alone: not on the other rows, their number, the algorithm or the placement */
+  TANDEM_DETERMINISM_BATCH = 2
+};
+
 /* The algorithms, one name for all operations. TANDEM_ALGORITHM_AUTO leaves the choice to the daemon; a
  * chosen algorithm that cannot run fails the preparation. */
 enum tandem_algorithm {

@@ -153,6 +153,7 @@ Result<OpRequest> ToRequest(const tandem_request& given) {
   request.autotune = from.autotune != 0;
   request.norm_epsilon = from.norm_epsilon;
   request.max_rows = from.max_rows;
+  TANDEM_RETURN_IF_ERROR(ToEnum(from.determinism, "determinism", &request.determinism));
   return request;
 }
 

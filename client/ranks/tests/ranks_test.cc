@@ -29,6 +29,7 @@ TEST(RequestJson, GivesTheRequestBack) {
   request.steps = 4;
   request.lanes = 2;
   request.on_unfused = OnUnfused::kError;
+  request.determinism = Determinism::kBatch;
   request.restartable = true;
   request.placement = PlanPlacement::kClient;
   request.autotune = true;

@@ -278,6 +278,22 @@ TEST(ExplainTest, PlacementIsExplained) {
   EXPECT_EQ(Explain(options).status().code(), Code::kInvalidArgument);
 }
 
+TEST(ExplainTest, DeterminismIsExplained) {
+  ExplainOptions options;
+  options.shape = "4096x8192";
+  options.determinism = "batch";
+  const auto explanation = Explain(options);
+  ASSERT_TRUE(explanation.ok()) << explanation.status().ToString();
+  const std::string text = ExplanationText(*explanation, options);
+  EXPECT_THAT(text, testing::ContainsRegex("determinism +batch\n"));
+  EXPECT_THAT(text, HasSubstr("rank order, fp32"));
+  EXPECT_THAT(text, HasSubstr("closed, sums in one order"));
+  EXPECT_THAT(text, HasSubstr("NCCL promises no order of a sum"));
+  EXPECT_EQ(nlohmann::json::parse(ExplanationJson(*explanation, options))["determinism"], "batch");
+  options.determinism = "always";
+  EXPECT_EQ(Explain(options).status().code(), Code::kInvalidArgument);
+}
+
 TEST(ExplainTest, AFamilysRowsAreExplained) {
   ExplainOptions options;
   options.shape = "8x1024";

@@ -85,6 +85,16 @@ enum class PlanPlacement : uint8_t {
   kClient = 2,
 };
 
+// The promise about the bits of a plan's results (docs/determinism.md). What cannot keep it is refused.
+enum class Determinism : uint8_t {
+  kOff = 0,
+  // equal inputs and an equal plan give equal bits, in every run
+  kRun = 1,
+  // kRun, and a row's bits depend on its own inputs, the types, the row's length and the group's size alone:
+  // not on the other rows, their number, the algorithm or the placement
+  kBatch = 2,
+};
+
 // The algorithms, one name for all operations. kAuto leaves the choice to the daemon; a chosen algorithm that
 // cannot run fails the preparation.
 enum class Algorithm : uint8_t {
@@ -211,6 +221,9 @@ struct OpRequest {
   // kClient: Prepare fails with FAILED_PRECONDITION, field "placement", for a plan that the client cannot
   // run.
   PlanPlacement placement = PlanPlacement::kAuto;
+  // The plan keeps the stronger one of this and the group's option `determinism`. Prepare fails with
+  // FAILED_PRECONDITION, reason DETERMINISM_REFUSED, for an operation that cannot keep it.
+  Determinism determinism = Determinism::kOff;
   // A request that no tuning table has a time for, and that leaves the algorithm open: Prepare times the few
   // algorithms that are predicted fastest, on memory of its own, and tandemd keeps the times
   // (docs/tuning.md). The GPUs should be idle. All ranks alike.

@@ -96,6 +96,8 @@ struct ControlOptions {
   bool fused_by_choice = false;
   // The placement in groups that have no option "placement".
   plan::PlanPlacement placement = plan::PlanPlacement::kAuto;
+  // What plans keep at least in groups that have no option "determinism".
+  Determinism determinism = Determinism::kOff;
   ControlLimits limits;
   // The first rule that fits a session decides. None at all: everybody may use all GPUs.
   std::vector<AllowRule> allow;

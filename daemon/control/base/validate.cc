@@ -173,6 +173,7 @@ Result<OpRequest> ParseOpRequest(const v1::OpRequest& proto, int world_size) {
   TANDEM_RETURN_IF_ERROR(ReadEnum("algorithm", proto.algorithm(), &request.algorithm));
   TANDEM_RETURN_IF_ERROR(ReadEnum("on_unfused", proto.on_unfused(), &request.on_unfused));
   TANDEM_RETURN_IF_ERROR(ReadEnum("placement", proto.placement(), &request.placement));
+  TANDEM_RETURN_IF_ERROR(ReadEnum("determinism", proto.determinism(), &request.determinism));
   if (proto.operands_size() > kMaxOperands) {
     return BadField("operands", "has more than " + std::to_string(kMaxOperands) + " entries");
   }
@@ -256,6 +257,7 @@ v1::OpRequest OpRequestToProto(const OpRequest& request) {
   proto.set_placement(static_cast<uint32_t>(request.placement));
   proto.set_norm_epsilon(request.norm_epsilon);
   proto.set_max_rows(request.max_rows);
+  proto.set_determinism(static_cast<uint32_t>(request.determinism));
   return proto;
 }
 

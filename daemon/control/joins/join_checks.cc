@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/cli/nearest_name.h"
+#include "common/op_tables.h"
 #include "daemon/control/base/blame.h"
 #include "daemon/planner/planner.h"
 #include "program/program.h"
@@ -45,9 +46,8 @@ Status Differ(const JoinClaim& first, const JoinClaim& second, const std::string
 }
 
 // Engines know NCCL's other names.
-const std::string kOptions[] = {"autotune",      "nccl.blocking", "nccl.cga_cluster_size",
-                                "nccl.max_ctas", "nccl.min_ctas", "order",
-                                "placement"};
+const std::string kOptions[] = {"autotune",      "determinism",   "nccl.blocking", "nccl.cga_cluster_size",
+                                "nccl.max_ctas", "nccl.min_ctas", "order",         "placement"};
 
 }  // namespace
 
@@ -79,6 +79,13 @@ Status CheckJoinRequest(const v1::JoinGroupRequest& request, int pid) {
     const Status known = plan::ParsePlacement(placement->second).status();
     if (!known.ok()) {
       return known.WithContext(who + ": option 'placement'")
+          .WithDetail(BlameRank("JOIN_MISMATCH", request.rank(), "options", pid));
+    }
+  }
+  if (const auto level = request.options().find("determinism"); level != request.options().end()) {
+    if (!ValueOf<Determinism>(level->second).has_value()) {
+      return InvalidArgument(who + ": option 'determinism' is one of " + ListedNames<Determinism>() +
+                             ", not '" + level->second + "'")
           .WithDetail(BlameRank("JOIN_MISMATCH", request.rank(), "options", pid));
     }
   }

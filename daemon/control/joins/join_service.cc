@@ -340,6 +340,9 @@ void JoinService::FillContext(GroupRecord& group) const {
     // CheckJoinRequest has parsed it.
     if (const auto parsed = plan::ParsePlacement(asked->second); parsed.ok()) context.placement = *parsed;
   }
+  context.determinism = core_.options.determinism;
+  if (const auto asked = group.options.find("determinism"); asked != group.options.end())
+    context.determinism = ValueOf<Determinism>(asked->second).value_or(context.determinism);
   for (size_t rank = 0; rank < group.members.size() && context.no_client_plans.empty(); ++rank) {
     const uint32_t protocol = group.members[rank].session->protocol;
     if (protocol >= kClientPlacementProtocol) continue;

@@ -94,6 +94,7 @@ Result<v1::PrepareReply> PlanService::Prepare(const SessionRef& session, const v
   const size_t r = static_cast<size_t>(rank);
   const auto world = static_cast<int>(group->world());
   TANDEM_ASSIGN_OR_RETURN(OpRequest asked, ParseOpRequest(request.request(), world));
+  asked.determinism = std::max(asked.determinism, group->context.determinism);
   TANDEM_ASSIGN_OR_RETURN(const OpRequest parsed, AtBound(asked, world));
   TANDEM_RETURN_IF_ERROR(installer_.AwaitInstalled(lock, *group, waiter));
   if (const auto before = group->prepares.find(key); before != group->prepares.end())
@@ -167,7 +168,9 @@ Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group, Prep
   Result<plan::OperationPlan> plan = plan::MakePlan(draft.requests, context);
   if (!plan.ok()) return plan.status().WithContext(draft.context);
   draft.plan = std::move(*plan);
-  if (tuning != nullptr && draft.plan.measured_us == 0 && draft.requests[0].max_rows == 0) {
+  // The times of some algorithms alone would mislead requests that may take all.
+  const bool all_algorithms = draft.requests[0].determinism == Determinism::kOff;
+  if (tuning != nullptr && all_algorithms && draft.plan.measured_us == 0 && draft.requests[0].max_rows == 0) {
     if (auto unmeasured = plan::Unmeasured(draft.requests, context); unmeasured.has_value()) {
       OpRequest request = draft.requests[0];
       request.placement = plan::AskedPlacement(request, context);

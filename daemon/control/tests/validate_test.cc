@@ -15,6 +15,7 @@ v1::OpRequest Good() {
                       {Role::kB, {DType::kF32, {8, 6}, {1, 8}}, false, -1},
                       {Role::kC, {DType::kF32, {8, 6}, {}}, true, -1}};
   request.on_unfused = OnUnfused::kError;
+  request.determinism = Determinism::kBatch;
   request.restartable = true;
   request.placement = PlanPlacement::kClient;
   return OpRequestToProto(request);

@@ -68,11 +68,11 @@ Preference PreferAllReduce(const Problem& problem, bool nccl, bool packets) {
     }
     if (nccl)
       return {Algorithm::kNccl, Text(BytesText(bytes), " is above ", BoundText(bounds.two_shot, bounds))};
-    return {Algorithm::kTwoShot, problem.group->no_nccl};
+    return {Algorithm::kTwoShot, WhyImpossible(problem, Algorithm::kNccl)};
   }
   const std::string where(TopologyClassName(problem.topology_class));
   if (nccl) return {Algorithm::kNccl, Text("the default for this size on ", where)};
-  return {Algorithm::kTwoShot, problem.group->no_nccl};
+  return {Algorithm::kTwoShot, WhyImpossible(problem, Algorithm::kNccl)};
 }
 
 Preference PreferMove(const Problem& problem, bool nccl, bool copy_engine, bool packets) {
@@ -92,7 +92,7 @@ Preference PreferMove(const Problem& problem, bool nccl, bool copy_engine, bool 
                                          "engines are faster")};
   }
   if (nccl) return {Algorithm::kNccl, Text(BytesText(bytes), " is above ", BytesText(bounds.sm))};
-  return {Algorithm::kSm, problem.group->no_nccl};
+  return {Algorithm::kSm, WhyImpossible(problem, Algorithm::kNccl)};
 }
 
 const Candidate* Find(const std::vector<Candidate>& candidates, Algorithm algorithm) {

@@ -69,6 +69,7 @@ Operand Packed(Role role, DType dtype, std::vector<int64_t> shape) {
 std::vector<OpRequest> RequestsBeside(const Problem& problem) {
   OpRequest plain;
   plain.reduce_op = problem.request->reduce_op;
+  plain.determinism = problem.request->determinism;
   const Op op = problem.request->op;
   std::vector<int64_t> piece = problem.operand(problem.slots.c[0]).spec.shape, whole;
   DType type = problem.wire;

@@ -1,6 +1,7 @@
 #include "daemon/planner/families/build.h"
 
 #include "daemon/planner/families/families.h"
+#include "daemon/planner/forms/determinism.h"
 #include "program/kernel_phases.h"
 
 namespace tandem::plan {
@@ -32,7 +33,7 @@ Status BuildPrograms(const Problem& problem, Algorithm algorithm, Algorithm coll
   TANDEM_RETURN_IF_ERROR(BuildSteps(problem, algorithm, collective, plan));
   AppendNorm(problem, plan);
   PlanKernels(&plan->programs, problem.group->kernel_sms);
-  return Status::Ok();
+  return KeepDeterminism(problem, plan);
 }
 
 }  // namespace tandem::plan

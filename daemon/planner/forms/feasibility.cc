@@ -1,5 +1,6 @@
 #include "daemon/planner/forms/feasibility.h"
 
+#include "daemon/planner/forms/determinism.h"
 #include "daemon/planner/forms/low_latency.h"
 #include "daemon/planner/problem/fused_checks.h"
 #include "program/text.h"
@@ -37,6 +38,7 @@ std::string WhyImpossible(const Problem& problem, Algorithm algorithm) {
       algorithm != Algorithm::kRing) {
     return "low contention was asked for, and it communicates by SMs";
   }
+  if (std::string why = WhyNotDeterministic(problem, algorithm); !why.empty()) return why;
   switch (algorithm) {
     case Algorithm::kNccl:
       if (nccl && IsBitwise(problem.combine)) return Text("NCCL has no ", NameOf(problem.combine));

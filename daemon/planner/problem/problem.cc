@@ -44,6 +44,7 @@ Status CheckAttributes(const OpRequest& request, int world_size) {
   TANDEM_RETURN_IF_ERROR(CheckReduction(request));
   if (!IsListed(request.wire)) return FieldError("wire", "must be output or f32");
   if (!IsListed(request.on_unfused)) return FieldError("on_unfused", "must be allow, warn or error");
+  if (!IsListed(request.determinism)) return FieldError("determinism", "must be off, run or batch");
   if (!IsListed(request.placement)) return FieldError("placement", "must be auto, engine or client");
   if (request.lanes < 0 || request.lanes > kMaxLanes) {
     return FieldError("lanes", Text(request.lanes, " is not within 0 to ", kMaxLanes));

@@ -63,7 +63,8 @@ struct GroupContext {
   // goes before this one.
   PlanPlacement placement = PlanPlacement::kAuto;
   ClientKernels client_kernels = ClientKernels::kAll;
-  std::string no_client_plans;  // why no plan may run in the clients; empty: plans may
+  Determinism determinism = Determinism::kOff;  // what all plans of the group keep at least
+  std::string no_client_plans;                  // why no plan may run in the clients; empty: plans may
   // The kernels of some rank's client and engine take turns, since both share no MPS server.
   bool kernels_take_turns = false;
 };
@@ -97,7 +98,8 @@ struct OperationPlan {
   std::string reduction_order;  // "rank order, fp32", "rank order, i64" …; "" if nothing is reduced
   int roundings = 0;            // of one output element, the last included; 0 of integers
   bool deterministic = true;
-  uint64_t workspace_bytes = 0;  // one half, one rank
+  Determinism determinism = Determinism::kOff;  // what the plan keeps
+  uint64_t workspace_bytes = 0;                 // one half, one rank
   uint64_t bulk_bytes = 0;
   uint64_t bytes_moved = 0;       // over links, sent by one rank
   uint64_t gathered_a_bytes = 0;  // copied out or gathered in workspace, not in place

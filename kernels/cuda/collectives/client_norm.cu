@@ -10,12 +10,15 @@
 #include "kernels/cuda/collectives/dense_norm.cuh"
 #include "kernels/cuda/collectives/dense_split_norm.cuh"
 #include "kernels/cuda/device/dependent_launch.h"
+#include "kernels/cuda/device/fixed_norm.h"
 #include "kernels/cuda/device/launch_status.h"
 
 namespace tandem::cuda {
 namespace {
 
 constexpr int kMaxWords = 4;
+// A block of RunClientNorm adds a row's squares in the order of the norm kernel, which has as many threads.
+static_assert(kCollectiveThreads == kFixedNormThreads);
 // A block that has a whole row sends it to each peer. With three peers two kernels were faster for few rows:
 // 8 of 8192 bf16 took 6.5 us on four H200s. One kernel took 7.6 us on four H100s.
 constexpr int64_t kLeastRowsOfSeveral = 64;
@@ -49,6 +52,7 @@ std::atomic<unsigned>* LargestCluster() {
 // took 4.3 and 4.8.
 unsigned BlocksOfRow(const ClientNormLaunch& launch) {
   constexpr unsigned kLeast = 4;
+  if (launch.fixed_order) return 1;
   const int64_t words = RowWords(launch.norm), blocks = launch.sum.packets.blocks;
   if (launch.norm.rows * kLeast > blocks || SplitKernelOf(launch) == nullptr) return 1;
   const std::atomic<unsigned>* largest = LargestCluster();

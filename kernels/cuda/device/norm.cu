@@ -7,6 +7,7 @@
 #include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/device/dependent_launch.h"
 #include "kernels/cuda/device/elements.cuh"
+#include "kernels/cuda/device/fixed_norm.h"
 #include "kernels/cuda/device/launch_status.h"
 
 namespace tandem::cuda {
@@ -147,9 +148,9 @@ const void* KernelOf(DType type, int words) {
 
 unsigned WholeWarps(int64_t threads) { return static_cast<unsigned>((threads + 31) / 32 * 32); }
 
-}  // namespace
+enum class SquareOrder : uint8_t { kAny, kFixed };
 
-Status LaunchNorm(const NormLaunch& norm, CUstream_st* stream) {
+Status LaunchIn(SquareOrder order, const NormLaunch& norm, CUstream_st* stream) {
   if (norm.rows == 0 || norm.columns == 0) return Status::Ok();
   if (norm.rows > INT32_MAX) return InvalidArgument("a norm of more than 2^31 rows");
   const auto type = static_cast<DType>(norm.type);
@@ -161,15 +162,32 @@ Status LaunchNorm(const NormLaunch& norm, CUstream_st* stream) {
   }
   const int64_t in_row = norm.columns / in_word;
   const auto rows = static_cast<unsigned>(norm.rows);
-  if (addresses % 16 != 0 || norm.columns % in_word != 0 || in_row > int64_t{kMaxThreads} * kMaxWords) {
+  const bool in_words = norm.columns % in_word == 0 && in_row <= int64_t{kMaxThreads} * kMaxWords;
+  if (order == SquareOrder::kFixed && in_words && addresses % 16 != 0) {
+    return InvalidArgument(
+        "determinism = batch: a norm's operands must lie at multiples of 16 bytes; elsewhere its squares "
+        "would be added in another order");
+  }
+  if (addresses % 16 != 0 || !in_words) {
     const unsigned threads = WholeWarps(std::min<int64_t>(norm.columns, kMaxThreads));
     return LaunchDependent("NormElements", KernelOf(type, 0), rows, threads, 0, &norm, stream);
   }
-  const int64_t most = norm.rows <= kFewRows ? kMaxThreads : kManyRowsThreads;
+  int64_t most = norm.rows <= kFewRows ? kMaxThreads : kManyRowsThreads;
+  if (order == SquareOrder::kFixed) most = kFixedNormThreads;
   int words = 1;
   while (words < kMaxWords && in_row > most * words) words *= 2;
   return LaunchDependent("NormWords", KernelOf(type, words), rows, WholeWarps((in_row + words - 1) / words),
                          0, &norm, stream);
+}
+
+}  // namespace
+
+Status LaunchNorm(const NormLaunch& norm, CUstream_st* stream) {
+  return LaunchIn(SquareOrder::kAny, norm, stream);
+}
+
+Status LaunchFixedNorm(const NormLaunch& norm, CUstream_st* stream) {
+  return LaunchIn(SquareOrder::kFixed, norm, stream);
 }
 
 Status NormKernelsLoad() {

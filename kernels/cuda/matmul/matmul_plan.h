@@ -73,7 +73,8 @@ class MatmulChooser {
   // Enqueues the product, with `scratch` (kMatmulScratchBytes) for it alone until later work of `stream`.
   // Never times: a product that differs from tried ones in its rows alone takes the choice of the one with
   // the next more rows, the kernel of which is loaded. Any other one takes the heuristics' first candidate. A
-  // product that cuBLASLt refuses runs on the plain kernel from then on.
+  // product that cuBLASLt refuses runs on the plain kernel from then on. A repeatable one takes the heuristics'
+  // first candidate, whatever was tried.
   Status Enqueue(const MatmulArgs& args, std::byte* scratch, CUstream stream);
 
  private:
@@ -93,6 +94,8 @@ class MatmulChooser {
   // Adds what was chosen for the next fewer and the next more rows: the heuristics do not list all that is fast.
   Status AddNeighbours(const LtMapping& mapping, std::vector<cublasLtMatmulAlgo_t>* candidates) const;
   Result<Choice> ChooseUntried(const LtMapping& mapping);
+  // The heuristics' first candidate.
+  Result<Choice> ChooseFirst(const LtMapping& mapping);
   Result<size_t> Fastest(const LtProduct& product, const std::vector<cublasLtMatmulAlgo_t>& candidates,
                          TrialEffort* left);
   // Fastest's work on the stream, which it leaves behind; `last` says what came last.
@@ -111,6 +114,7 @@ class MatmulChooser {
     bool tried = false;
   };
   std::unordered_map<LtProduct, Known, LtProductHash> choices_;
+  std::unordered_map<LtProduct, Choice, LtProductHash> first_choices_;  // of repeatable products
   std::vector<Tried> tried_;
 };
 

@@ -39,6 +39,7 @@ json PlanJson(const PlanInfo& info) {
           {"unshared_workspace_bytes", info.unshared_workspace_bytes},
           {"predicted_us", info.predicted_us},
           {"deterministic", info.deterministic},
+          {"determinism", NameOf(info.determinism)},
           {"warnings", info.warnings}};
 }
 

@@ -17,7 +17,7 @@ from ._session import Event
 from ._version import Version, version
 from .bootstrap import Job
 from .client import Client, connect, cuda_device_uuid, init
-from .enums import Algorithm, Code, DType, EventKind, OnUnfused, Op, Placement, ReduceOp, Role, WireType
+from .enums import Algorithm, Code, Determinism, DType, EventKind, OnUnfused, Op, Placement, ReduceOp, Role, WireType
 from .errors import (
     Aborted,
     AlgorithmRefused,
@@ -47,6 +47,7 @@ __all__ = [
     "Code",
     "DType",
     "DeadlineExceeded",
+    "Determinism",
     "Event",
     "EventKind",
     "FailedPrecondition",

@@ -89,6 +89,7 @@ class Request(ctypes.Structure):
         ("autotune", _int),
         ("norm_epsilon", ctypes.c_float),
         ("max_rows", _i64),
+        ("determinism", _int),
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TypeVar
 
-__all__ = ["Algorithm", "Code", "DType", "EventKind", "OnUnfused", "Op", "Placement", "ReduceOp", "Role", "WireType"]
+__all__ = ["Algorithm", "Code", "DType", "Determinism", "EventKind", "OnUnfused", "Op", "Placement", "ReduceOp", "Role", "WireType"]
 
 
 class Code(IntEnum):
@@ -82,6 +82,14 @@ class Placement(IntEnum):
     auto = 0
     engine = 1
     client = 2
+
+
+class Determinism(IntEnum):
+    """The promise about the bits of a plan's results (docs/determinism.md)."""
+
+    off = 0
+    run = 1
+    batch = 2
 
 
 class Algorithm(IntEnum):

@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 from . import _c, enums, errors
 from ._in_flight import InFlight
 from ._membership import Membership
-from .enums import Algorithm, DType, OnUnfused, Op, Placement, ReduceOp, Role, WireType
+from .enums import Algorithm, Determinism, DType, OnUnfused, Op, Placement, ReduceOp, Role, WireType
 from .memory import Memory
 from .streams import Stream
 
@@ -56,6 +56,7 @@ class PlanInfo(TypedDict):
     placement: str
     roundings: int
     deterministic: bool
+    determinism: str
     workspace_bytes: int
     bulk_bytes: int
     bytes_moved: int
@@ -124,6 +125,7 @@ class Request:
     autotune: bool = False
     norm_epsilon: float = 0.0
     max_rows: int = 0
+    determinism: Determinism | str = Determinism.off
     _memory: list[Any] = field(default_factory=list, repr=False, compare=False)
 
     def to_c(self) -> _c.Request:
@@ -158,7 +160,7 @@ class Request:
         request.chunk_pivot, request.algorithm = self.chunk_pivot, enums.parse(Algorithm, self.algorithm)
         request.steps, request.lanes, request.on_unfused = self.steps, self.lanes, enums.parse(OnUnfused, self.on_unfused)
         request.autotune, request.norm_epsilon = int(self.autotune), self.norm_epsilon
-        request.max_rows = self.max_rows
+        request.max_rows, request.determinism = self.max_rows, enums.parse(Determinism, self.determinism)
         request.restartable, request.placement = int(self.restartable), enums.parse(Placement, self.placement)
         return request
 

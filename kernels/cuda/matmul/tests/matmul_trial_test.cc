@@ -238,6 +238,19 @@ TEST_F(MatmulTrialTest, OneThatNoGpuComputesWithinTheBudgetIsNotTried) {
 }
 
 // On a GPU that is full there is no trial, and the first guess is taken.
+TEST_F(MatmulTrialTest, ARepeatableOneIsNotTriedAndTakesTheFirst) {
+  lt_.ms[6] = 0.5f;
+  ASSERT_TRUE(chooser_->Prepare(Product(33), {}).ok());
+  EXPECT_EQ(Chosen(Product(33)), 6u);
+  const int runs = lt_.AllRuns();
+  MatmulArgs same = Product(33);
+  same.repeatable = true;
+  ASSERT_TRUE(chooser_->Prepare(same, {}).ok());
+  EXPECT_EQ(lt_.AllRuns(), runs);
+  EXPECT_EQ(Chosen(same), 0u);
+  EXPECT_EQ(Chosen(Product(33)), 6u);
+}
+
 TEST_F(MatmulTrialTest, WithoutMemoryTheFirstIsTaken) {
   EXPECT_CALL(driver_, MemCreate(_, _))
       .WillRepeatedly(Return(

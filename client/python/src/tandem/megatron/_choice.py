@@ -72,7 +72,7 @@ def _why_not(input: Tensor, weight: Tensor, bias: Tensor | None, gradient_accumu
         return "Megatron-FSDP has the main gradients"
     found = attachment(str(tp_group.group_name))  # last, since all ranks meet at the first call
     reason = found.unserved(input.device.type)
-    if not reason or found.config.on_unavailable == "error":  # then the op raises
+    if not reason or found.config.raises:  # then the op raises
         return ""
     _config.warn_once(found.rank, found.name, "Megatron's linear layer", reason, "Megatron's own code")
     return reason

@@ -15,6 +15,7 @@ _log = logging.getLogger("tandem.torch")
 OnUnavailable = Literal["fallback", "error"]
 FamiliesOption = Literal["none", "eager", "collectives", "all"]
 PlacementOption = Literal["auto", "engine", "client"]
+DeterminismOption = Literal["off", "run", "batch"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,9 @@ class Config:
     plans are of one shape. families: calls that differ in their rows alone share a plan, where ranks' own streams run it
     ("collectives": not those with products, which cuBLASLt runs faster by plans of one shape; "all"; "eager": those of
     torch.distributed behind install(); "none"): ranks meet for it, and again where a call has more rows than its bound, which
-    doubles up to max_rows. Calls with more rows have plans of one shape.
+    doubles up to max_rows. Calls with more rows have plans of one shape. determinism: the promise about the bits of results
+    (docs/determinism.md); "off" is "run" under torch.use_deterministic_algorithms(True). Under "batch" a call that Tandem cannot
+    serve raises, whatever on_unavailable is, since nothing else keeps the promise.
     """
 
     on_unavailable: OnUnavailable = "fallback"
@@ -41,7 +44,23 @@ class Config:
     autotune: bool = False
     families: FamiliesOption = "collectives"
     max_rows: int = 8192
+    determinism: DeterminismOption = "off"
     runtime_dir: str | None = None
+
+    @property
+    def raises(self) -> bool:
+        """Whether a call that Tandem cannot serve raises an exception."""
+        return self.on_unavailable == "error" or self.determinism == "batch"
+
+    @property
+    def level(self) -> DeterminismOption:
+        """The promise of a plan that is prepared now."""
+        return "run" if self.determinism == "off" and torch.are_deterministic_algorithms_enabled() else self.determinism
+
+    @property
+    def apart(self) -> str:
+        """Why collectives are not fused with products; "": they are."""
+        return "determinism is 'batch', and the bits of fused products depend on their rows" if self.determinism == "batch" else ""
 
 
 _config = Config()
@@ -71,6 +90,8 @@ def changed(changes: dict[str, Any]) -> Config:
         raise ValueError(f"placement is 'auto', 'engine' or 'client', not {made.placement!r}")
     if made.families not in ("none", "eager", "collectives", "all"):
         raise ValueError(f"families is 'none', 'eager', 'collectives' or 'all', not {made.families!r}")
+    if made.determinism not in ("off", "run", "batch"):
+        raise ValueError(f"determinism is 'off', 'run' or 'batch', not {made.determinism!r}")
     if made.max_rows < 1:
         raise ValueError("max_rows is above 0")
     if made.max_plans < 1 or made.rendezvous_timeout <= 0:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from . import _graphs as graphs, _layouts as layouts
+from . import _config, _graphs as graphs, _layouts as layouts
 from ._graphs import aten, c10d
 from ._placements import Placements
 from ._reports import GraphRecord
@@ -30,6 +30,12 @@ def arguments(node: Node) -> tuple[Any, ...]:
     return node.args
 
 
+def check_fuses() -> None:
+    """Declines where the configuration keeps collectives and products apart."""
+    if reason := _config.current().apart:
+        raise Declined(reason)
+
+
 class Gathers(Writer):
     """The gathers of one graph, and the records of the graph's collectives."""
 
@@ -43,6 +49,7 @@ class Gathers(Writer):
         return not self.placements.may_differ(group) or self.placements.even(product.b, group)
 
     def _gather(self, gather: Node, wait: Node, group: str) -> tuple[str, str]:
+        check_fuses()
         shard = gather.args[0]
         assert isinstance(shard, Node)
         if graphs.shape(shard) is None or len(graphs.shape(shard) or ()) < 2:

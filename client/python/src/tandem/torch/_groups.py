@@ -354,7 +354,7 @@ def attach(
         with _state.lock:
             _state.attachments[name] = made
             _state.meetings.pop(name, None)
-    if joined is None and config.on_unavailable == "error":
+    if joined is None and config.raises:
         raise errors.Unavailable(f"Tandem cannot serve group {name!r}: {reason}", reason="UNAVAILABLE")
     return made
 

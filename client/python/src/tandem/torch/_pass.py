@@ -12,6 +12,7 @@ import torch
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph
 
+from . import _config
 from ._placements import Placements
 from ._private import trace_even_exchanges, trace_inner_gathers
 from ._reports import GraphRecord, explain_graph, reports
@@ -59,7 +60,7 @@ class TandemPass(CustomGraphPass):
 
     def digest(self) -> str:
         """The same as one text, of this pass alone."""
-        given = json.dumps([_source_digest(), torch.__version__, self.groups, SMALL_BYTES])
+        given = json.dumps([_source_digest(), torch.__version__, self.groups, SMALL_BYTES, _config.current().determinism])
         return hashlib.sha256(given.encode()).hexdigest()[:16]
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from . import _graphs as graphs, _layouts as layouts, _upstream as upstream
+from . import _config, _graphs as graphs, _layouts as layouts, _upstream as upstream
 from ._biases import Sum, with_bias
-from ._gathers import UNEQUAL, Declined, arguments
+from ._gathers import UNEQUAL, Declined, arguments, check_fuses
 from ._graphs import aten, c10d
 from ._lone import SMALL_BYTES, Lone, check_reduces, check_reduces_products, check_sums
 from ._norm_patterns import NoNorm, is_solid, norm_behind, shares_memory
@@ -80,6 +80,7 @@ class Rewrite(Lone):
             if not self.enabled(group):
                 raise Declined("the pass is not enabled for this group")
             if reduced is None:
+                check_fuses()
                 into, reason = upstream.replace(node, self.name)
             else:
                 into, reason = self._reduced(node, node, *reduced, group, None)
@@ -92,6 +93,7 @@ class Rewrite(Lone):
     def _source(self, node: Node, group: str, by: Sequence[Node] = ()) -> tuple[graphs.Product, list[Node]]:
         """The product that a collective reduces, and the nodes that go with it. A sum of products, as several layers' gradients
         of one input are, is one product of their operands side by side. by: the parts that it may be cut into."""
+        check_fuses()
         found, dead = self._summands(node, by)
         if not all(self._one_shape(one, group) for one in found):
             raise Declined(UNEQUAL)
@@ -230,7 +232,9 @@ class Rewrite(Lone):
 
     def _reduce(self, reduce: Node, wait: Node, group: str) -> tuple[str, str]:
         source, reduce_op, _ = arguments(reduce)
-        return self._reduced(reduce, wait, source, reduce_op, group, SMALL_BYTES)
+        # No other all-reduce keeps the promise.
+        most = SMALL_BYTES if _config.current().determinism != "batch" else None
+        return self._reduced(reduce, wait, source, reduce_op, group, most)
 
     def _reduced(self, reduce: Node, wait: Node, source: Any, reduce_op: str, group: str, most: int | None) -> tuple[str, str]:
         """most: bytes of an all-reduce that is Tandem's without a product; None: any."""

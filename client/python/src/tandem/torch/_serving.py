@@ -89,7 +89,7 @@ def run(op: str, group_name: str, device: torch.device, key: tuple[Any, ...], ma
             group.disagreement = reason = f"ranks compiled graphs of other shapes: {mismatch}"
             group.plans.drop()
             op = "what the compile pass fused"
-    if group.config.on_unavailable == "error":
+    if group.config.raises:
         raise errors.Unavailable(f"Tandem cannot serve {op} of group {group_name!r}: {reason}", reason="UNAVAILABLE")
     if _distributed.decline(scope, reason):
         _config.warn_once(group.rank, group_name, "collectives" if scope is _distributed.Decline.GROUP else op, reason)

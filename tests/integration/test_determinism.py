@@ -1,0 +1,143 @@
+"""determinism = batch with real processes: a row's bytes, whatever else is in the batch (determinism_rank.py), and what is refused."""
+
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+from harness import BIN, TandemTest, everybody, host_only, needs_gpus
+
+MOST_RANKS = 4
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+LIBRARY = os.path.join(BIN, "../lib/libtandem.so")
+PACKAGE = os.path.join(HERE, "../../client/python/src")
+PRODUCT = {
+    "op": "matmul_all_reduce",
+    "operands": [
+        {"role": "a", "dtype": "f32", "shape": [8, 16]},
+        {"role": "b", "dtype": "f32", "shape": [16, 8]},
+        {"role": "c", "dtype": "f32", "shape": [8, 8]},
+    ],
+}
+
+
+def all_reduce(**more):
+    tensor = {"dtype": "f32", "shape": [8, 16]}
+    return {"op": "all_reduce", "operands": [{"role": "input", **tensor}, {"role": "output", **tensor}], **more}
+
+
+class Bits(TandemTest):
+    gpus = 4
+
+    def check(self, world):
+        environment = {**os.environ, "PYTHONPATH": PACKAGE, "TANDEM_LIBRARY": LIBRARY}
+        environment["TANDEM_RUNTIME_DIR"] = self.daemon.runtime_dir
+        program = os.path.join(HERE, "determinism_rank.py")
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, "-B", program, str(rank), str(world)],
+                stdout=subprocess.PIPE,
+                text=True,
+                env=environment,
+            )
+            for rank in range(world)
+        ]
+        try:
+            told = [rank.communicate(timeout=600)[0] for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.wait()
+        self.assertEqual([rank.returncode for rank in ranks], [0] * world)
+        replies = [json.loads(text) for text in told]
+        self.assertGreater(replies[0]["launches"], 200)
+        for kind in ("sum", "norm", "residual"):
+            rows = {}
+            for rank, reply in enumerate(replies):
+                for row, data in reply["bits"][kind].items():
+                    self.assertEqual(data, rows.setdefault(row, data), f"{kind}: row {row} of rank {rank}")
+            self.assertGreater(len(set(rows.values())), 20, kind)
+
+    @host_only("its ranks read memory of the host backend")
+    @needs_gpus(2)
+    def test_a_row_has_the_same_bits_on_two_ranks(self):
+        self.check(2)
+
+    @host_only("its ranks read memory of the host backend")
+    @needs_gpus(3)
+    def test_a_row_has_the_same_bits_on_three_ranks(self):
+        self.check(3)
+
+    @host_only("its ranks read memory of the host backend")
+    @needs_gpus(4)
+    def test_a_row_has_the_same_bits_on_four_ranks(self):
+        self.check(4)
+
+
+class Promise(TandemTest):
+    def prepare(self, clients, key, request=None, **arguments):
+        if request is not None:
+            arguments["request"] = request
+        return everybody(clients, "prepare", group="tp", key=key, plan=key, **arguments)
+
+    def test_ranks_that_ask_for_different_promises_hear_the_field_and_both(self):
+        clients = self.group(2)
+        replies = self.prepare(
+            clients,
+            "unlike",
+            check=False,
+            each=lambda rank: {"request": all_reduce(determinism=("run", "batch")[rank])},
+        )
+        for reply in replies:
+            self.assertEqual(reply["detail"]["reason"], "FIELD_MISMATCH", reply)
+            self.assertEqual(reply["detail"]["field"], "determinism", reply)
+            for text in ("rank 0", "run", "rank 1", "batch"):
+                self.assertIn(text, reply["message"])
+
+    def test_a_product_is_refused_and_says_why(self):
+        clients = self.group(2)
+        for reply in self.prepare(clients, "product", {**PRODUCT, "determinism": "batch"}, check=False):
+            self.assertEqual(reply["code"], "FAILED_PRECONDITION", reply)
+            self.assertEqual(reply["detail"]["reason"], "DETERMINISM_REFUSED", reply)
+            self.assertEqual(reply["detail"]["field"], "determinism", reply)
+            self.assertIn("depend on its rows", reply["message"])
+        for reply in self.prepare(clients, "run", {**PRODUCT, "determinism": "run", "on_unfused": "allow"}):
+            self.assertEqual(reply["plan"]["determinism"], "run")
+
+    def test_the_groups_option_holds_for_plans_that_ask_for_less(self):
+        clients = self.group(2, options={"determinism": "batch"})
+        for level in ("off", "run", "batch"):
+            for reply in self.prepare(clients, level, all_reduce(determinism=level)):
+                self.assertEqual(reply["plan"]["determinism"], "batch")
+        for reply in self.prepare(clients, "product", PRODUCT, check=False):
+            self.assertEqual(reply["detail"]["reason"], "DETERMINISM_REFUSED", reply)
+        listed = self.daemon.ctl(
+            "plans", str(self.prepare(clients, "shown", all_reduce())[0]["plan"]["plan_id"])
+        ).stdout
+        self.assertRegex(listed, r"determinism +batch")
+
+    def test_an_unknown_promise_is_refused(self):
+        client = self.daemon.client()
+        client.connect()
+        failure = self.assertFails(
+            "INVALID_ARGUMENT", client.call, "join", name="tp", world=1, rank=0, options={"determinism": "always"}
+        )
+        self.assertIn("off, run, batch", failure.message)
+
+
+class ByConfiguration(TandemTest):
+    extra = ("--determinism", "run")
+
+    def test_the_daemons_key_is_the_groups_default(self):
+        clients = self.group(2)
+        for reply in everybody(clients, "prepare", group="tp", key="ar", plan="ar", request=all_reduce()):
+            self.assertEqual(reply["plan"]["determinism"], "run")
+        others = self.group(2, name="free", options={"determinism": "off"})
+        for reply in everybody(others, "prepare", group="free", key="ar", plan="ar", request=all_reduce()):
+            self.assertEqual(reply["plan"]["determinism"], "off")
+
+
+if __name__ == "__main__":
+    unittest.main()
