@@ -106,8 +106,7 @@ CallFailure HostCalls::Take(const CallName& name, HostCall* call) {
     return std::find_if(pending_.begin(), pending_.end(),
                         [&](const HostCall& one) { return one.name == name; });
   };
-  const bool there =
-      changed_.wait_until(lock, until, [&] { return ending_ || find() != pending_.end(); });
+  const bool there = changed_.wait_until(lock, until, [&] { return ending_ || find() != pending_.end(); });
   if (ending_) return {TANDEM_CANCELLED, "the group has been left"};
   if (!there) {
     return {TANDEM_DEADLINE_EXCEEDED, "rank 0 has made a call that rank " + std::to_string(rank_) +

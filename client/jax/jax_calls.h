@@ -51,9 +51,9 @@ TANDEM_JAX_API void tandem_jax_use(const tandem_jax_functions* functions);
 typedef struct tandem_jax_host_group {
   tandem_client* client; /* of the group; outlives tandem_jax_close_group */
   const char* gpu_uuid;
-  int rank;              /* in the group */
-  tandem_plan* order;    /* a broadcast of TANDEM_JAX_ORDER_BYTES bytes from rank 0 */
-  int64_t deadline_ms;   /* for a call that the group's rank 0 has begun and this rank has not */
+  int rank;            /* in the group */
+  tandem_plan* order;  /* a broadcast of TANDEM_JAX_ORDER_BYTES bytes from rank 0 */
+  int64_t deadline_ms; /* for a call that the group's rank 0 has begun and this rank has not */
 } tandem_jax_host_group;
 #define TANDEM_JAX_ORDER_BYTES 16
 /* Begins to run the group's calls, in rank 0's order. Returns the group's number, above 0; 0 where memory is

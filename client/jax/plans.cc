@@ -46,7 +46,7 @@ void JaxPlans::Remove(int64_t name) {
 CallFailure JaxPlans::Unknown(int64_t) const {
   return {TANDEM_FAILED_PRECONDITION,
           "this program has a call of tandem.jax whose group has been left, or which another process has "
-          "compiled: trace it again after tandem.jax.attach()"};
+          "compiled: trace it again after tandem.jax.attach(), behind jax.clear_caches()"};
 }
 
 CallFailure JaxPlans::LaunchOnCuda(int64_t name, int64_t rows, void* stream,
@@ -57,9 +57,8 @@ CallFailure JaxPlans::LaunchOnCuda(int64_t name, int64_t rows, void* stream,
   HoldCapture(stream);
   const tandem_launch_options options{sizeof(tandem_launch_options), 0, nullptr, rows};
   launches_.fetch_add(1, std::memory_order_relaxed);
-  return TakeFailure(library_,
-                     library_.launch_cuda_pointers_with_options(found->second.plan, stream, pointers.data(),
-                                                                pointers.size(), &options));
+  return TakeFailure(library_, library_.launch_cuda_pointers_with_options(
+                                   found->second.plan, stream, pointers.data(), pointers.size(), &options));
 }
 
 void JaxPlans::HoldCapture(void* stream) {

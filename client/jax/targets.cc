@@ -95,9 +95,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(tandem_jax_cuda_call, tandem::jax_calls::CudaCall,
                                   .RemainingRets(),
                               {xla::ffi::Traits::kCmdBufferCompatible});
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    tandem_jax_host_instantiate, tandem::jax_calls::Instantiate,
-    xla::ffi::Ffi::BindInstantiate().Attr<int64_t>("plan").Attr<int64_t>("rows"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(tandem_jax_host_instantiate, tandem::jax_calls::Instantiate,
+                              xla::ffi::Ffi::BindInstantiate().Attr<int64_t>("plan").Attr<int64_t>("rows"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(tandem_jax_host_call, tandem::jax_calls::HostCallOf,
                               xla::ffi::Ffi::Bind()

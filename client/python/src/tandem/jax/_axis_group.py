@@ -66,9 +66,7 @@ class AxisGroup:
         self._prepared += 1
         key = f"jax #{self._prepared}"
         timeout = _config.current().rendezvous_timeout
-        return self.group.prepare(
-            key, op, operands, max_rows=max_rows, norm_epsilon=epsilon, placement=placement, deadline=timeout
-        )
+        return self.group.prepare(key, op, operands, max_rows=max_rows, norm_epsilon=epsilon, placement=placement, deadline=timeout)
 
     def serve(self, request: Request) -> Served | str:
         """The plan for the call; a new one is prepared, for which all ranks meet. The reason where there is none."""

@@ -104,7 +104,7 @@ class AttachedMesh:
             return f"the axis has more than {_MOST_RANKS} devices"
         for row in rows:
             found = [self._daemons[int(process)] for process in row]
-            refused = [one["refused"] for one in found if one["refused"]]
+            refused = [str(one["refused"]) for one in found if one["refused"]]
             if refused:
                 return refused[0]
             if len({one["identity"] for one in found}) > 1:
@@ -129,7 +129,10 @@ class AttachedMesh:
         except errors.TandemError as error:
             failed = str(error)
         failed = self._agree(failed)
-        if failed or made is None:
+        if made is None:
+            return failed
+        if failed:
+            made.close()
             return failed
         return made
 
@@ -209,8 +212,8 @@ def synchronize(timeout: float = 600) -> None:
 
 
 def detach() -> None:
-    """Leaves all groups. Programs that were compiled with calls of Tandem fail from then on; functions are traced anew after
-    jax.clear_caches() and attach()."""
+    """Leaves all groups. Programs that were compiled with calls of Tandem fail from then on: before attach() again, drop them by
+    jax.clear_caches()."""
     with lock:
         for attached in _attached.values():
             attached.close()

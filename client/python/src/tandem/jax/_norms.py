@@ -8,12 +8,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from ..plan import Operand
 from ._axis_group import Request, Served
 from ._meshes import Axes
-from ._ops import FLOATS, Array, AxisName, axes_of, back_of_sum, call, leading, serve, unify, vary, varying
+from ._ops import FLOATS, AxisName, axes_of, back_of_sum, call, leading, serve, unify, vary, varying
 
 __all__ = ["all_reduce_rms_norm"]
 
@@ -46,7 +46,7 @@ def _request(x: Any, eps: float) -> Callable[[int, Any], Request]:
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2, 3))
 def _fused(served: Served, axes: Axes, eps: float, typed: bool, x: Any, residual: Any, weight: Any) -> tuple[Any, Any]:
     results = jax.eval_shape(partial(_plain, axes, eps), x, residual, weight)
-    return tuple(call(served, results, *unify([x, residual, weight], axes)))  # type: ignore[return-value]
+    return tuple(call(served, results, *unify([x, residual, weight], axes)))
 
 
 def _fused_forward(served: Served, axes: Axes, eps: float, typed: bool, x: Any, residual: Any, weight: Any) -> Any:
@@ -66,9 +66,7 @@ def _fused_backward(served: Served, axes: Axes, eps: float, typed: bool, kept: A
 _fused.defvjp(_fused_forward, _fused_backward)
 
 
-def all_reduce_rms_norm(
-    x: Array, residual: Array, weight: Array, eps: float, axis_name: AxisName
-) -> tuple[Array, Array]:
+def all_reduce_rms_norm(x: Array, residual: Array, weight: Array, eps: float, axis_name: AxisName) -> tuple[Array, Array]:
     """The RMSNorm of the sum over the axis plus a residual, and that sum with the residual, in one launch:
 
         hidden = jax.lax.psum(x, axis_name) + residual
@@ -87,6 +85,8 @@ def all_reduce_rms_norm(
     if served is None:
         return _plain(axes, eps, x, residual, weight)
     # Over other axes all vary alike, so that gradients are summed over these by jax.
-    others = frozenset().union(*map(varying, (x, residual, weight))) - set(axes)
-    x, residual, weight = (vary(one, [a for a in jax.sharding.get_abstract_mesh().axis_names if a in others]) for one in (x, residual, weight))
-    return _fused(served, axes, float(eps), bool(varying(x)), x, residual, weight)
+    others = set[str]().union(*map(varying, (x, residual, weight))) - set(axes)
+    ordered = [axis for axis in jax.sharding.get_abstract_mesh().axis_names if axis in others]
+    x, residual, weight = (vary(one, ordered) for one in (x, residual, weight))
+    normed, hidden = _fused(served, axes, float(eps), bool(varying(x)), x, residual, weight)
+    return normed, hidden

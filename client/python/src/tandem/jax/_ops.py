@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from .. import errors
 from ..plan import Operand
@@ -21,7 +21,6 @@ from ._meshes import Axes, group_of, lock
 
 __all__ = [
     "FLOATS",
-    "Array",
     "AxisName",
     "all_gather",
     "all_reduce",
@@ -36,7 +35,6 @@ __all__ = [
     "varying",
 ]
 
-Array = jax.Array
 AxisName = str | Sequence[str]
 FLOATS = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 _TYPES = {**FLOATS, "int32": "i32", "int64": "i64", "uint8": "u8"}
@@ -65,7 +63,9 @@ def unify(arrays: Sequence[Any], axes: Any) -> list[Any]:
     return [vary(one, ordered) for one in arrays]
 
 
-def serve(name: str, axes: Axes, arrays: Sequence[Any], types: dict[str, str], request: Callable[[int, Any], Request]) -> Served | None:
+def serve(
+    name: str, axes: Axes, arrays: Sequence[Any], types: dict[str, str], request: Callable[[int, Any], Request]
+) -> Served | None:
     """The plan for a call, or None where jax.lax has to run it. All processes come to the same answer: operation, shapes, types and
     axes decide. request: from the number of ranks and Tandem's type."""
     with lock:
@@ -195,8 +195,10 @@ _all_gather.defvjp(_all_gather_forward, _all_gather_backward)
 
 
 def all_gather(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
-    """The ranks' arrays side by side, as jax.lax.all_gather(): along a new dimension `axis`, or with `tiled` along that one. Runs by
-    that where Tandem cannot serve the call; see report()."""
+    """The ranks' arrays side by side, as jax.lax.all_gather(): along a new dimension `axis`, or with `tiled` along that one.
+
+    Runs by jax.lax where Tandem cannot serve the call; see report().
+    """
     axes = axes_of(axis_name)
     x = vary(jnp.asarray(x), axes)
     dim = axis % (x.ndim if tiled else x.ndim + 1)

@@ -8,12 +8,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from ..plan import Operand
 from ._axis_group import Request, Served
 from ._meshes import Axes
-from ._ops import FLOATS, Array, AxisName, axes_of, back_of_sum, call, leading, serve, unify, varying
+from ._ops import FLOATS, AxisName, axes_of, back_of_sum, call, leading, serve, unify, varying
 
 __all__ = ["all_gather_matmul", "matmul_all_reduce", "matmul_reduce_scatter"]
 
@@ -78,7 +78,7 @@ def _factor(across: bool, x: Any, cotangent: Any) -> Any:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _all_gather_matmul(served: Served, axes: Axes, x: Any, w: Any) -> tuple[Any, Any]:
-    return tuple(_run("all_gather_matmul", served, axes, False, x, w))  # type: ignore[return-value]
+    return tuple(_run("all_gather_matmul", served, axes, False, x, w))
 
 
 def _all_gather_matmul_forward(served: Served, axes: Axes, x: Any, w: Any) -> Any:
@@ -170,10 +170,8 @@ def matmul_reduce_scatter(x: Array, w: Array, axis_name: AxisName) -> Array:
     if x.shape[0] % world:
         raise ValueError(f"x has {x.shape[0]} rows, which do not divide by {world} ranks")
     served = _serve("matmul_reduce_scatter", "matmul_reduce_scatter", axes, flat, factor)
-    if served is None:
-        part = _plain_scatter(axes, False, flat, factor)
-    else:
-        part = _matmul_reduce_scatter(served, axes, flat, factor)
+    plain = served is None
+    part = _plain_scatter(axes, False, flat, factor) if plain else _matmul_reduce_scatter(served, axes, flat, factor)
     return part.reshape(x.shape[0] // world, *x.shape[1:-1], factor.shape[1])
 
 
