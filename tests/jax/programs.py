@@ -21,7 +21,7 @@ def start(attach=True):
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(f"127.0.0.1:{port}", world, rank, local_device_ids=[rank] if CUDA else None)
     tandem.jax.configure(rendezvous_timeout=PATIENCE, launch_deadline=PATIENCE)
-    mesh = jax.make_mesh((world,), ("tp",), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = jax.make_mesh((jax.device_count(),), ("tp",), axis_types=(jax.sharding.AxisType.Auto,))
     if attach:
         reason = tandem.jax.attach(mesh)
         assert not reason, reason
@@ -31,8 +31,7 @@ def start(attach=True):
 def stop(status=0):
     """Ends the process once all have come here."""
     tandem.jax.detach()
-    client = jax._src.distributed.global_state.client
-    client.wait_at_barrier("the end of the test", int(1000 * PATIENCE))
+    jax.distributed.shutdown()  # waits for all
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -297,6 +297,16 @@ def two_axes(mesh):
             [x],
             ["all_reduce"],
         )
+        size = int(np.prod([both_axes.shape[one] for one in ((axes,) if isinstance(axes, str) else axes)]))
+        both(
+            both_axes,
+            lambda x, axes=axes: tandem.jax.reduce_scatter(x, axes, tiled=True),
+            lambda x, axes=axes: lax.psum_scatter(x, axes, tiled=True),
+            P(("dp", "mp")),
+            P(("dp", "mp")),
+            [numbers(both_axes, 52, (mesh.size * size, 4), P(("dp", "mp")))],
+            ["reduce_scatter"],
+        )
         both(
             both_axes,
             lambda x, axes=axes: tandem.jax.all_gather(x, axes, tiled=True),

@@ -2,7 +2,9 @@
 rank ends in an error of the others."""
 
 import os
+import shutil
 import sys
+import tempfile
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -59,6 +61,37 @@ class Values(unittest.TestCase):
 
     def test_four_ranks(self):
         self.check(4, ("collectives", "norms", "independent_calls", "two_axes"))
+
+
+class Places(unittest.TestCase):
+    def results(self, mode, daemon=None, env=None):
+        ranks = JaxRanks(daemon, 2, "rank_places.py", mode, env=env)
+        self.addCleanup(ranks.close)
+        return ranks.results()
+
+    def test_without_a_daemon(self):
+        for told in self.results("unserved"):
+            self.assertIn("/nonexistent", " ".join(told["rows"]))
+
+    def test_the_job_starts_a_daemon(self):
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        env = {"TANDEM_RUNTIME_DIR": "", "TANDEM_EMBEDDED": "1", "XDG_RUNTIME_DIR": "", "TMPDIR": folder}
+        for told in self.results("unserved", env=env):
+            self.assertEqual((told["reason"], told["rows"]), ("", [""]), told)
+
+    def test_several_devices_in_a_process(self):
+        for told in self.results("several"):
+            self.assertEqual(told["reason"], "a process has several devices of the mesh")
+            self.assertEqual(told["rows"], [told["reason"]])
+
+    def test_a_group_that_has_been_left(self):
+        daemon = Daemon(gpus=2)
+        self.addCleanup(daemon.stop)
+        for told in self.results("detached", daemon):
+            self.assertEqual((told["reason"], told["rows"]), ("", [""]), told)
+            self.assertIn("FAILED_PRECONDITION", told["failure"])
+            self.assertIn("jax.clear_caches()", told["failure"])
 
 
 class KilledRank(unittest.TestCase):
