@@ -19,7 +19,7 @@ build() {
   local known targets=(gpu_tests tandem_grpc_plugin tandem_nccl) program
   [ -z "${TANDEM_TORCH_PYTHON:-}" ] || targets+=(tandem_torch tandem_c10d)
   known=$(ninja -C "$1" -t targets all | cut -d: -f1)
-  for program in "${programs[@]}"; do
+  for program in "${programs[@]}" tandem_jax; do
     if grep -qx "$program" <<<"$known"; then targets+=("$program"); fi
   done
   ninja -C "$1" "${targets[@]}"
@@ -54,7 +54,7 @@ for test in json.load(sys.stdin)["tests"]:
   copy_stripped "$build/lib/libtandem-nccl.so" "$folder/lib/libtandem-nccl.so"
   # Where the build had a Python with torch (TANDEM_TORCH_PYTHON).
   [ ! -e "$build/lib/libtandem_torch.so" ] || copy_stripped "$build/lib/libtandem_torch.so" "$folder/lib/libtandem_torch.so"
-  for file in "$build"/lib/libtandem_c10d_*.so; do
+  for file in "$build"/lib/libtandem_c10d_*.so "$build/lib/libtandem_jax.so"; do
     [ ! -e "$file" ] || copy_stripped "$file" "$folder/lib/$(basename "$file")"
   done
   for file in $(ldd "$build"/bin/{tandemd,tandemctl,tandem-engine} "$build/lib/libtandem_grpc.so" |

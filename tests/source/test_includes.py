@@ -98,6 +98,7 @@ ROOMS = {
     "client/grpc_plugin": ["common", "proto", "program", "client/lib"],
     "client/ranks": ["common"],
     "client/torch": ["common", "client/include"],
+    "client/jax": ["client/include"],
     "client/nccl": ["common", "client/include", "drivers"],
     "client/tune": ["common", "client/include", "client/device", "client/ranks"],
     "client/tandemctl": [

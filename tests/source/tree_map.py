@@ -43,6 +43,7 @@ PURPOSE = {
     "client/grpc_plugin": "the library's calls to tandemd; loaded with local symbols",
     "client/ranks": "ranks as processes: job keys, requests as JSON",
     "client/torch": "kernels of `torch.ops.tandem` on PyTorch's stable ABI",
+    "client/jax": "calls of `tandem.jax` as targets of XLA's foreign function interface",
     "client/nccl": "NCCL's C API in front of NCCL: `libtandem-nccl.so`",
     "client/tune": "the rank process of `tandemctl tune`",
     "client/tandemctl": "the operators' program",

@@ -38,8 +38,8 @@ def free_port():
 class Ranks:
     """`world` processes of one program, with torchrun's variables. Their output goes to files: no rank waits for a reader."""
 
-    def __init__(self, daemon, world, program, *arguments, env=None, each=lambda rank: ((), {})):
-        """each: the beginning of a rank's command, and additions to its environment."""
+    def __init__(self, daemon, world, program, *arguments, env=None, each=lambda rank: ((), {}), own=lambda rank: ()):
+        """each: the beginning of a rank's command, and additions to its environment. own: a rank's first arguments."""
         port = free_port()
         self.runtime_dir = "" if daemon is None else daemon.runtime_dir
         self.daemon = daemon
@@ -47,7 +47,7 @@ class Ranks:
         self.logs = [tempfile.TemporaryFile("w+") for _ in range(world)]
         self.processes = [
             subprocess.Popen(
-                [*each(rank)[0], sys.executable, "-B", os.path.join(HERE, program), *arguments],
+                [*each(rank)[0], sys.executable, "-B", os.path.join(HERE, program), *own(rank), *arguments],
                 stdout=self.prints[rank],
                 stderr=self.logs[rank],
                 text=True,
@@ -155,8 +155,9 @@ def _read(file):
     return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(errors="replace")
 
 
-def run_checks(daemon, world, program, names, env=None, timeout=PATIENCE):
-    """Runs checks of a program (see checks.py); what failed of each, "" if nothing. `timeout`: seconds of each start.
+def run_checks(daemon, world, program, names, env=None, timeout=PATIENCE, start=Ranks):
+    """Runs checks of a program (see checks.py); what failed of each, "" if nothing. `timeout`: seconds of each start; `start`: makes
+    the ranks.
 
     After a failure the ranks are started anew with the checks that are left, a few times.
     """
@@ -164,7 +165,7 @@ def run_checks(daemon, world, program, names, env=None, timeout=PATIENCE):
     for _ in range(STARTS):
         if not left:
             break
-        ranks = Ranks(daemon, world, program, *left, env=env)
+        ranks = start(daemon, world, program, *left, env=env)
         try:
             ranks.wait(timeout=timeout)
             failure = ""

