@@ -9,8 +9,9 @@ import tandem.sglang
 import tandem.torch
 import torch
 from checks import check, main
-from rank_sglang import CLIENT, launches, parts, sglang_group, taken, world
-from sglang.srt.layers import flashinfer_comm_fusion as fusion, layernorm
+from rank_sglang import CLIENT, launches, parts, sglang_group, world
+from sglang.srt.layers import flashinfer_comm_fusion as fusion
+from sglang.srt.layers import layernorm
 from sglang.srt.layers.layer_boundary.residual import add_norm
 from sglang.srt.runtime_context import get_parallel
 from tandem.torch._plans import NoPlanYet
@@ -27,8 +28,15 @@ def layers_over(group, backend="auto"):
     fusion.get_exec = add_norm.get_exec = lambda: chosen
     try:
         with get_parallel().override(
-            **{"tp_size": size, "attn_tp_size": size, "attn_tp_rank": rank, "attn_tp_group": group, "tp_group": group},
-            **{"moe_tp_size": size, "moe_tp_group": group, "moe_ep_size": 1, "moe_dp_size": 1},
+            tp_size=size,
+            tp_group=group,
+            attn_tp_size=size,
+            attn_tp_rank=rank,
+            attn_tp_group=group,
+            moe_tp_size=size,
+            moe_tp_group=group,
+            moe_ep_size=1,
+            moe_dp_size=1,
         ):
             yield
     finally:

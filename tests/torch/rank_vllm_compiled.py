@@ -36,11 +36,12 @@ def vllm_passes():
     )
 
     class Platform:
-        def check_and_update_config(self, vllm_config):
+        @classmethod
+        def check_and_update_config(cls, vllm_config):
             assert vllm_config is config
 
-    _compiled.take(Platform)
-    Platform().check_and_update_config(config)
+    _compiled._name_in_configurations(Platform)
+    Platform.check_and_update_config(config)
     assert config.additional_config == {"tandem": _compiled._OWN}, config.additional_config
     manager = pass_manager.PostGradPassManager()
     manager.configure(config)

@@ -17,9 +17,9 @@ BEFORE = __version__.startswith("0.25")
 # Names that vLLM's modules look up while they are imported. Its kernels' library has them, which is not there.
 _kernels = torch.library.Library("_C", "FRAGMENT")
 for kernel in (
-    *("rotary_embedding", "static_scaled_fp8_quant", "dynamic_scaled_fp8_quant", "silu_and_mul", "rms_norm"),
-    *("dynamic_per_token_scaled_fp8_quant", "fused_add_rms_norm", "rms_norm_static_fp8_quant"),
-    *("fused_add_rms_norm_static_fp8_quant", "rms_norm_dynamic_per_token_quant", "rms_norm_per_block_quant"),
+    *("cutlass_scaled_mm", "dynamic_per_token_scaled_fp8_quant", "dynamic_scaled_fp8_quant", "fused_add_rms_norm"),
+    *("fused_add_rms_norm_static_fp8_quant", "rms_norm", "rms_norm_dynamic_per_token_quant", "rms_norm_per_block_quant"),
+    *("rms_norm_static_fp8_quant", "rotary_embedding", "silu_and_mul", "silu_and_mul_quant", "static_scaled_fp8_quant"),
 ):
     _kernels.define(f"{kernel}(Tensor x) -> Tensor")
 gemma = importlib.import_module("vllm.model_executor.layers.fused_allreduce_gemma_rms_norm")
@@ -49,7 +49,9 @@ class Norm(torch.nn.Module):
     def forward(self, x, residual):
         total = x.float() + residual.float()
         factor = self.weight.detach().float() + self.is_gemma
-        return (torch.nn.functional.rms_norm(total, (x.shape[-1],), eps=EPSILON) * factor).to(x.dtype), total.to(x.dtype)
+        return (torch.nn.functional.rms_norm(total, (x.shape[-1],), eps=EPSILON) * factor).to(x.dtype), total.to(
+            x.dtype
+        )
 
 
 def compare(group, is_gemma, rows, dtype, seed=0, columns=24):

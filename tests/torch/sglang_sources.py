@@ -43,7 +43,11 @@ def paths(version):
     if not os.path.exists(done):  # the tests' processes write no bytecode, and each would compile it all
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
         env.pop("PYTHONDONTWRITEBYTECODE", None)
-        command = [sys.executable, "-c", "import sglang.srt.distributed.parallel_state, sglang.srt.layers.layer_boundary"]
+        command = [
+            sys.executable,
+            "-c",
+            "import sglang.srt.distributed.parallel_state, sglang.srt.layers.layer_boundary",
+        ]
         subprocess.run(command, env=env, check=True)
         with open(done, "w"):
             pass

@@ -151,7 +151,16 @@ def text(arguments):
     return ast.unparse(arguments)
 
 
-add_tests(Of025, OfFourRanks025, OnTheirStreams025, Of033, NormsOf033, NormsOfFourRanks025, CompiledOf025, CompiledOfFourRanks033)
+add_tests(
+    Of025,
+    OfFourRanks025,
+    OnTheirStreams025,
+    Of033,
+    NormsOf033,
+    NormsOfFourRanks025,
+    CompiledOf025,
+    CompiledOfFourRanks033,
+)
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,8 +1,8 @@
 """SGLang's sums with a residual and a norm behind them, by Tandem in one step.
 
-SGLang asks a gate whether a layer is to leave its sum to the norm behind it, and then calls one function for both. That function may
-decline, and SGLang sums and norms then. So Tandem opens the gate where SGLang's configuration has fused norms and Tandem serves the
-groups, also where SGLang's own kernel is absent.
+SGLang asks a gate whether a layer leaves its sum to the norm behind it. One function then runs both, or declines: SGLang sums and
+norms then. So Tandem opens the gate where SGLang's configuration has fused norms and Tandem serves the groups, also where SGLang's
+own kernel is absent.
 """
 
 from __future__ import annotations

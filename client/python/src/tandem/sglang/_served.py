@@ -134,14 +134,15 @@ def fuses(batch_size: Any, most: int) -> bool:
 def normed_sum(x: Tensor, residual: Tensor, weight: Tensor, epsilon: float, attention: bool, theirs: Callable[[bool], Any]) -> Any:
     """The norm of the residual with the sum of the group's tensors, and that residual in a new tensor. theirs: by SGLang's
     kernel, if that is to ask its gate: where it is shut, too, SGLang sums and norms."""
-    if torch.compiler.is_compiling():
+    group = _group_of_norm(attention)
+    if torch.compiler.is_compiling() or not getattr(group, _NAME, ""):
         return theirs(False)
 
     def ours(name: str) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             return all_reduce_rms_norm(x, residual, weight.detach(), epsilon, name, True)
 
-    return _run(_group_of_norm(attention), "all_reduce_norm", ours, lambda: theirs(True))
+    return _run(group, "all_reduce_norm", ours, lambda: theirs(True))
 
 
 # By the name of SGLang's method.

@@ -28,7 +28,12 @@ _KEY, _OWN = "tandem", hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:
 
 
 def take(platform: Any) -> None:
-    """Adds the pass to vLLM's, and names it in each configuration from now on."""
+    """Adds the pass to vLLM's, and names it in each configuration from now on. platform: its class."""
+    _name_in_configurations(platform)
+    _imports.on_import("vllm.compilation.passes.pass_manager", _add_pass)
+
+
+def _name_in_configurations(platform: Any) -> None:
     given = platform.check_and_update_config
 
     @functools.wraps(given)
@@ -39,7 +44,6 @@ def take(platform: Any) -> None:
         return result
 
     platform.check_and_update_config = classmethod(check)
-    _imports.on_import("vllm.compilation.passes.pass_manager", _add_pass)
 
 
 def _add_pass(module: ModuleType) -> None:
