@@ -3,10 +3,13 @@
 As rank_vllm.py, whose groups these are. vLLM's norms run as modules of torch: the package's kernels are not there."""
 
 import importlib
+import os
+import sys
 import types
 
 import tandem.vllm
 import torch
+import vllm
 from checks import check, main
 from rank_vllm import CLIENT, launches, parts, vllm_groups, warns, world
 from tandem.torch import _native
@@ -17,15 +20,34 @@ BEFORE = __version__.startswith("0.25")
 # Names that vLLM's modules look up while they are imported. Its kernels' library has them, which is not there.
 _kernels = torch.library.Library("_C", "FRAGMENT")
 for kernel in (
-    *("cutlass_scaled_mm", "dynamic_per_token_scaled_fp8_quant", "dynamic_scaled_fp8_quant", "fused_add_rms_norm"),
-    *("fused_add_rms_norm_static_fp8_quant", "rms_norm", "rms_norm_dynamic_per_token_quant", "rms_norm_per_block_quant"),
-    *("rms_norm_static_fp8_quant", "rotary_embedding", "silu_and_mul", "silu_and_mul_quant", "static_scaled_fp8_quant"),
+    *("cutlass_scaled_mm", "fused_qk_norm_rope", "silu_and_mul_per_block_quant", "per_token_group_fp8_quant"),
+    *("dynamic_per_token_scaled_fp8_quant", "dynamic_scaled_fp8_quant", "fused_add_rms_norm", "rotary_embedding"),
+    *(
+        "fused_add_rms_norm_static_fp8_quant",
+        "rms_norm",
+        "rms_norm_dynamic_per_token_quant",
+        "rms_norm_per_block_quant",
+    ),
+    *("rms_norm_static_fp8_quant", "silu_and_mul", "silu_and_mul_quant", "static_scaled_fp8_quant"),
 ):
     _kernels.define(f"{kernel}(Tensor x) -> Tensor")
+
+
+def leave_out(name):
+    """Keeps what a module or package of vLLM's would import from being needed: nothing here calls it."""
+    module = sys.modules[name] = types.ModuleType(name)
+    module.__path__ = [os.path.join(os.path.dirname(vllm.__file__), *name.split(".")[1:])]
+    module.__getattr__ = lambda attribute: None
+
+
+leave_out("vllm.v1.attention.ops.rocm_aiter_mla_sparse")
 gemma = importlib.import_module("vllm.model_executor.layers.fused_allreduce_gemma_rms_norm")
-plain = importlib.import_module(
-    "vllm.models.deepseek_v32.nvidia.fused_ops" if BEFORE else "vllm.models.common.ops.fused_allreduce_rms_norm"
-)
+if BEFORE:
+    leave_out("vllm.models.deepseek_v32")
+    leave_out("vllm.models.deepseek_v32.nvidia")
+    plain = importlib.import_module("vllm.models.deepseek_v32.nvidia.fused_ops")
+else:
+    plain = importlib.import_module("vllm.models.common.ops.fused_allreduce_rms_norm")
 EPSILON = 1e-5
 
 

@@ -31,9 +31,9 @@ def take() -> None:
 
 def _put_in_front(name: str, function: str, made: Callable[..., Any], module: ModuleType) -> None:
     own = getattr(module, function, None)
-    reason = f"there is no {name}" if own is None else function_difference(name, own)
-    if reason:
-        _log.warning("SGLang keeps its own fused norm: %s", reason)
+    reason = "" if own is None else function_difference(name, own)
+    if own is None or reason:
+        _log.warning("SGLang keeps its own fused norm: %s", reason or f"there is no {name}")
         return
     _imports.replace(module, function, functools.wraps(own)(made(own, module)))
 
@@ -62,6 +62,6 @@ def _gate_of(own: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
 
     def applies(batch_size: Any) -> Any:
         served: Any = importlib.import_module("tandem.sglang._served")
-        return served.fuses(batch_size, module.FUSE_ALLREDUCE_MAX_BATCH_SIZE) or own(batch_size)  # type: ignore[attr-defined]
+        return served.fuses(batch_size, module.FUSE_ALLREDUCE_MAX_BATCH_SIZE) or own(batch_size)
 
     return applies

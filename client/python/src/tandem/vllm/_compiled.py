@@ -47,7 +47,7 @@ def _name_in_configurations(platform: Any) -> None:
 
 
 def _add_pass(module: ModuleType) -> None:
-    manager: Any = module.PostGradPassManager  # type: ignore[attr-defined]
+    manager: Any = module.PostGradPassManager
     given: Callable[..., Any] = manager.configure
     reason = function_difference(_CONFIGURE, given)
     if reason:
@@ -78,7 +78,7 @@ def _pass_of(module: ModuleType) -> type:
     class TandemAllReduceNormPass(base):  # type: ignore[misc]
         """Fuses the sums of Tandem's groups with the norms behind them."""
 
-        @base.time_and_log  # type: ignore[misc]
+        @base.time_and_log  # type: ignore[untyped-decorator]
         def __call__(self, graph: Any) -> None:
             count = fuse(graph)
             _log.debug("%d sums with a norm run by Tandem", count)

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from ..torch import _config, _groups
-from ..torch._private import process_groups
+from ..torch._private import new_library, process_groups
 from ..torch._servers import Server, all_reduce_rms_norm
 from ._counts import count
 
@@ -162,7 +162,7 @@ def _offer_norm(group: Any, x: Tensor, residual: Tensor, weight: Tensor | None, 
         return _server.offer(group.unique_name, "all_reduce_norm", all_reduce_rms_norm, *given)
 
 
-_LIB: Any = torch.library.Library("tandem_vllm", "FRAGMENT")
+_LIB: Any = new_library("tandem_vllm", "FRAGMENT")
 _LIB.define(
     "all_reduce_rms_norm(Tensor input, Tensor(a!) residual, Tensor weight, float epsilon, bool is_gemma, str group_name) -> Tensor"
 )
