@@ -155,6 +155,77 @@ def test_scatters_and_exchanges(name):
     counted(0, 1)
 
 
+def left(run, reason):
+    """A call that the backend gets, with this reason in the report."""
+    calls = sum(row.calls for row in tandem.torch.report().rows if row.reason == reason)
+    run()
+    now = tandem.torch.report()
+    assert sum(row.calls for row in now.rows if row.reason == reason) == calls + 1, str(now)
+    counted(0, 1)
+
+
+@check
+def test_exchanges_with_uneven_splits(name):
+    """The backend has them on all ranks alike, also where a rank's own splits are even: rank 1 alone sends itself more."""
+    n, rank = world(), dist.get_rank()
+    sent = [[5 if source == target == 1 else 2 for target in range(n)] for source in range(n)]
+    x = values((sum(sent[rank]), 3), torch.float32)
+    into = [sent[source][rank] for source in range(n)]
+    each = [values((sum(sent[source]), 3), torch.float32, source).split(sent[source])[rank] for source in range(n)]
+    got = torch.empty((sum(into), 3), device=DEVICE)
+    left(lambda: dist.all_to_all_single(got, x, into, sent[rank]), "its splits are given")
+    assert torch.equal(got, torch.cat(each))
+    results = []
+    left(
+        lambda: results.append(functional.all_to_all_single(x, into, sent[rank], dist.group.WORLD).clone()),
+        "its splits are given",
+    )
+    assert torch.equal(results[0], torch.cat(each))
+
+
+@check
+def test_sums_with_a_factor(name):
+    """The backend has them on all ranks alike: NCCL multiplies, and gloo refuses, as without Tandem."""
+    factor = dist._make_nccl_premul_sum(2.0)
+    part = torch.empty((2, 3), device=DEVICE)
+    for run, result, want in (
+        (lambda x: dist.all_reduce(x, factor), lambda x: x, lambda whole: whole),
+        (
+            lambda x: dist.reduce_scatter_tensor(part, x, factor),
+            lambda _: part,
+            lambda whole: whole.chunk(world())[dist.get_rank()],
+        ),
+    ):
+        x = values((2 * world(), 3), torch.float32)
+        refused = []
+
+        def call(run=run, x=x, refused=refused):
+            try:
+                run(x)
+            except RuntimeError as error:
+                refused.append(str(error))
+
+        left(call, "Tandem has no such reduction")
+        if CUDA:
+            assert torch.equal(result(x), want(2 * total(of_all((2 * world(), 3), torch.float32)))), refused
+        else:
+            assert len(refused) == 1 and "Gloo" in refused[0], refused
+
+
+@check
+def test_sums_of_sparse_tensors(name):
+    if CUDA:  # NCCL has none
+        return
+    dense = values((6, 4), torch.float32) * (torch.arange(6) % 2).unsqueeze(1)
+    x = dense.to_sparse()
+    left(lambda: dist.all_reduce(x), "its tensor is sparse")
+    want = total(of_all((6, 4), torch.float32)) * (torch.arange(6) % 2).unsqueeze(1)
+    assert torch.equal(x.to_dense(), want)
+    y = dense.to_sparse()
+    left(lambda: dist.all_reduce(y, async_op=True).wait(), "its tensor is sparse")
+    assert torch.equal(y.to_dense(), want)
+
+
 @check
 def test_tensors_in_other_orders_and_places(name):
     x = values((4, 6), torch.float32).t()

@@ -92,6 +92,49 @@ def test_values_and_gradients_under_autocast(name):
 
 
 @check
+def test_norms_under_autocast(name):
+    """The result has the residual's type, as that of torch's norm has its input's. The sum and the weight are cast to it."""
+    with torch.autocast(DEVICE, BF16):
+        for kind in (torch.float32, BF16):
+            for given in (torch.float32, BF16):
+                x, residual = rand(2 * world(), 4, dtype=given), rand(2 * world(), 4, dtype=kind, seed=3, same=True)
+                weight = rand(4, seed=4, same=True)
+                total = residual.clone()
+                got = OPS.all_reduce_rms_norm(x, total, weight, 1e-5, name)
+                want = residual.float() + reference.all_reduce(x.float(), "sum", name)
+                near(total, want.to(kind), BF16)
+                near(got, torch.nn.functional.rms_norm(want, (4,), weight, 1e-5).to(kind), BF16)
+                assert got.dtype == total.dtype == kind, (got.dtype, total.dtype)
+
+
+@check
+def test_collectives_under_autocast(name):
+    """Values, results and gradients keep their types, as those of torch's own collectives."""
+    for kind in (torch.float32, BF16):
+        x = rand(2 * world(), 4, dtype=kind).requires_grad_()
+        with torch.autocast(DEVICE, BF16):
+            results = (
+                OPS.all_reduce(x, "sum", name),
+                OPS.all_gather(x, 0, name),
+                OPS.reduce_scatter(x, "sum", 0, name),
+                OPS.all_to_all(x, 0, name),
+                OPS.broadcast(x, 0, name),
+            )
+        sum(one.float().sum() for one in results).backward()
+        assert [one.dtype for one in (*results, x.grad)] == [kind] * 6
+
+
+@check
+def test_given_outputs_under_autocast(name):
+    """They keep the operands' types, as torch.mm(..., out=...)."""
+    a, b = rand(2 * world(), 8), rand(8, 4, seed=1)
+    out = torch.empty(2 * world(), 4, device=DEVICE)
+    with torch.autocast(DEVICE, BF16), torch.no_grad():
+        OPS.matmul_all_reduce.out(a, b, "sum", name, out=out)
+    near(out, reference.matmul_all_reduce(a, b, "sum", name, None))
+
+
+@check
 def test_forward_mode_gradients_raise(name):
     """A result without the tangent would count as a constant."""
     x, w = rand(2 * world(), 4), rand(4, 4, seed=1)

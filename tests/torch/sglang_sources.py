@@ -6,15 +6,17 @@ import os
 import subprocess
 import sys
 
+import torch
 import wheel_files
 from node import BIN
 
 FOLDER = os.path.join(os.path.dirname(BIN), "sglang")
 NEEDED = (
-    "apache-tvm-ffi==0.1.15.post2",
+    *("apache-tvm-ffi==0.1.15.post2", "compressed-tensors==0.20.1", "dill==0.4.0", "gguf==0.19.0", "loguru==0.7.3"),
     *("certifi==2026.10.19.post1", "ipython==9.18.1", "msgspec==0.23.0", "orjson==3.13.0", "pillow==13.0.0"),
     *("pybase64==1.5.1", "pyzmq==27.3.0", "requests==2.34.2", "starlette==1.10.0", "traitlets==5.16.1"),
-    "urllib3==2.8.0",
+    *("sentencepiece==0.2.3", "urllib3==2.8.0"),
+    f"torchvision==0.{int(torch.__version__.split('.')[1]) + 15}.0",  # of this torch
 )
 
 
@@ -41,7 +43,11 @@ def paths(version):
     if not os.path.exists(done):  # the tests' processes write no bytecode, and each would compile it all
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
         env.pop("PYTHONDONTWRITEBYTECODE", None)
-        command = [sys.executable, "-c", "import sglang.srt.distributed.parallel_state, sglang.srt.layers.dp_attention"]
+        command = [
+            sys.executable,
+            "-c",
+            "import sglang.srt.distributed.parallel_state, sglang.srt.layers.layer_boundary",
+        ]
         subprocess.run(command, env=env, check=True)
         with open(done, "w"):
             pass

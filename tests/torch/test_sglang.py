@@ -66,6 +66,15 @@ class OnTheirStreams(Sglang, unittest.TestCase):
     more = {"TANDEM_TEST_CLIENT": "1"}
 
 
+class Norms(Sglang, unittest.TestCase):
+    program = "rank_sglang_norms.py"
+
+
+class NormsOfFourRanks(Norms):
+    world = 4
+    more = {"TANDEM_TEST_CLIENT": "1"}
+
+
 class Signatures(unittest.TestCase):
     """The table of signatures against the wheel."""
 
@@ -83,7 +92,7 @@ class Signatures(unittest.TestCase):
         self.assertEqual(made - set(dir(self)), set())
 
 
-add_tests(OfTwoRanks, OfFourRanks, OnTheirStreams)
+add_tests(OfTwoRanks, OfFourRanks, OnTheirStreams, Norms, NormsOfFourRanks)
 
 if __name__ == "__main__":
     unittest.main()

@@ -75,6 +75,31 @@ class OnTheirStreams025(Vllm, unittest.TestCase):
     more = {"TANDEM_TEST_CLIENT": "1"}
 
 
+class CompiledOf025(Vllm, unittest.TestCase):
+    program = "rank_vllm_compiled.py"
+    version = "0.25.1"
+
+
+class CompiledOfFourRanks033(Vllm, unittest.TestCase):
+    program = "rank_vllm_compiled.py"
+    version = "0.33.0"
+    world = 4
+
+
+class NormsOfFourRanks025(Vllm, unittest.TestCase):
+    """By families, which the ranks' own streams run."""
+
+    program = "rank_vllm_norms.py"
+    version = "0.25.1"
+    world = 4
+    more = {"TANDEM_TEST_CLIENT": "1"}
+
+
+class NormsOf033(Vllm, unittest.TestCase):
+    program = "rank_vllm_norms.py"
+    version = "0.33.0"
+
+
 class Of033(Vllm, unittest.TestCase):
     version = "0.33.0"
 
@@ -126,7 +151,16 @@ def text(arguments):
     return ast.unparse(arguments)
 
 
-add_tests(Of025, OfFourRanks025, OnTheirStreams025, Of033)
+add_tests(
+    Of025,
+    OfFourRanks025,
+    OnTheirStreams025,
+    Of033,
+    NormsOf033,
+    NormsOfFourRanks025,
+    CompiledOf025,
+    CompiledOfFourRanks033,
+)
 
 if __name__ == "__main__":
     unittest.main()

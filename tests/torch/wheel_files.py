@@ -115,13 +115,21 @@ def extract(requirement, wanted, folder, finish=lambda folder: None):
 def install(folder, requirements):
     """Installs packages, without what they need, into a folder, and returns it; it is kept for the next time. Unreachable if they
     cannot be had."""
-    done = os.path.join(folder, ".complete")
-    if not os.path.exists(done):
+    done, wanted = os.path.join(folder, ".complete"), "\n".join(requirements)
+    if not _has_text(done, wanted):
         shutil.rmtree(folder, ignore_errors=True)
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check"]
         made = subprocess.run([*command, "--target", folder, *requirements], capture_output=True, text=True)
         if made.returncode != 0:
             raise Unreachable(f"pip does not install {', '.join(requirements)}: {made.stderr.strip()[-300:]}")
-        with open(done, "w"):
-            pass
+        with open(done, "w") as file:
+            file.write(wanted)
     return folder
+
+
+def _has_text(path, text):
+    try:
+        with open(path) as file:
+            return file.read() == text
+    except OSError:
+        return False

@@ -5,6 +5,7 @@ python wheel_torch.py; the other processes are this program's own.
 """
 
 import glob
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -22,6 +23,12 @@ def rank(number, folder):
     import torch.distributed as dist
 
     assert "tandem" in dist.Backend.backend_list, "torch has not found the wheel's entry points"
+    for group, value in (
+        ("vllm.general_plugins", "tandem.vllm:register"),
+        ("sglang.srt.plugins", "tandem.sglang:register"),
+    ):
+        (found,) = importlib.metadata.entry_points(group=group, name="tandem")
+        assert found.value == value and callable(found.load()), found
     import tandem.torch
     from tandem.torch import _groups, _native
 

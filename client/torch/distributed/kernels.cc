@@ -20,6 +20,7 @@ using Work = c10::intrusive_ptr<::c10d::Work>;
 using Tensors = std::vector<at::Tensor>;
 
 constexpr const char* kUnfit = "sizes, types or layouts of its tensors do not fit";
+constexpr const char* kSparse = "its tensor is sparse";
 
 bool Overlap(const at::Tensor& one, const at::Tensor& other) {
   const auto* first = static_cast<const char*>(one.const_data_ptr());
@@ -107,7 +108,21 @@ std::tuple<Tensors, Work> AllReduce(at::TensorList tensors, const Group& group, 
     return BackendOf(group, all[0])->allreduce(all, options);
   };
   if (tensors.size() == 1 && !sparse) AddInPlace(tensors, &call);
-  Work work = RunOr(std::move(call), all[0], sparse ? "its tensor is sparse" : kUnfit);
+  Work work = RunOr(std::move(call), all[0], sparse ? kSparse : kUnfit);
+  return {std::move(all), std::move(work)};
+}
+
+// Sparse tensors have keys of their own, and torch has kernels for their sums alone. They are counted here.
+std::tuple<Tensors, Work> AllReduceSparse(at::TensorList tensors, const Group& group,
+                                          const Reduction& reduction, const std::optional<at::Tensor>& sparse,
+                                          bool async, int64_t timeout) {
+  Tensors all = tensors.vec();
+  auto options = WithTimeout<::c10d::AllreduceOptions>(timeout, async);
+  options.reduceOp = *reduction;
+  options.sparseIndices = sparse;
+  LeaveToBackend({.op = Collective::kAllReduce, .group = StateOf(group)}, all[0], kSparse);
+  const auto backend = BackendOf(group, all[0]);
+  Work work = all[0].is_cuda() ? backend->allreduce_sparse(all, options) : backend->allreduce(all, options);
   return {std::move(all), std::move(work)};
 }
 
@@ -303,6 +318,11 @@ std::vector<std::unique_ptr<torch::Library>> RegisterKernels() {
     libraries.push_back(
         std::make_unique<torch::Library>(torch::Library::IMPL, "c10d", key, __FILE__, __LINE__));
     Register(*libraries.back());
+  }
+  for (const c10::DispatchKey key : {c10::DispatchKey::SparseCPU, c10::DispatchKey::SparseCUDA}) {
+    libraries.push_back(
+        std::make_unique<torch::Library>(torch::Library::IMPL, "c10d", key, __FILE__, __LINE__));
+    libraries.back()->impl("allreduce_", &AllReduceSparse);
   }
   return libraries;
 }

@@ -238,7 +238,8 @@ at::Tensor Flat(const at::Tensor& tensor) {
 }
 
 void LeaveToBackend(const Call& call, const at::Tensor& tensor, const char* reason) {
-  if (call.group->Takes(tensor.device().type())) TheTallies().Add(call.op, tensor.nbytes(), reason);
+  const uint64_t bytes = tensor.is_sparse() ? tensor._values().nbytes() : tensor.nbytes();
+  if (call.group->Takes(tensor.device().type())) TheTallies().Add(call.op, bytes, reason);
 }
 
 c10::intrusive_ptr<::c10d::Work> Run(Call call) {

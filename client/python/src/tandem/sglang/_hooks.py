@@ -21,7 +21,7 @@ def take() -> None:
         return
     hooks: Any = importlib.import_module("sglang.srt.plugins.hook_registry")
     groups: Any = importlib.import_module("sglang.srt.distributed.parallel_state")
-    from . import _served
+    from . import _norms, _served
 
     names = tuple(_served.AROUND)
     if reason := difference(groups.GroupCoordinator, names):
@@ -31,3 +31,4 @@ def take() -> None:
     hooks.HookRegistry.register(f"sglang.{GROUP}__init__", _served.after_init, hooks.HookType.AFTER)
     for name, hook in _served.AROUND.items():
         hooks.HookRegistry.register(f"sglang.{GROUP}{name}", hook, hooks.HookType.AROUND)
+    _norms.take()

@@ -13,10 +13,10 @@ import torch.distributed as dist
 
 from ..torch import _config, _groups
 from ..torch._private import process_groups
-from ..torch._servers import Server
+from ..torch._servers import Server, all_reduce_rms_norm
 from ._counts import count
 
-__all__ = ["AROUND", "after_init"]
+__all__ = ["AROUND", "after_init", "fuses", "normed_sum"]
 
 Tensor = torch.Tensor
 _tandem: Any = torch.ops.tandem
@@ -105,6 +105,44 @@ def _destroy(own: Callable[..., Any], group: Any) -> Any:
     finally:
         if name:
             _groups.detach(name)
+
+
+def _fusion() -> Any:
+    """SGLang's module of fused norms, which has been imported where one is called."""
+    return importlib.import_module("sglang.srt.layers.flashinfer_comm_fusion")
+
+
+def _group_of_norm(attention: bool) -> Any:
+    """The group whose ranks' tensors a fused norm sums: of the attention's ranks, or of those behind the experts."""
+    return _fusion().resolve_fusion_group(use_attn_tp_group=attention)[2]
+
+
+def fuses(batch_size: Any, most: int) -> bool:
+    """Whether layers are to leave their sums to the norms behind them, where SGLang has chosen fused norms for the model: Tandem
+    serves the groups of both, on all ranks alike. While torch traces, SGLang's own answer counts."""
+    if torch.compiler.is_compiling() or not 0 < batch_size <= most:
+        return False
+    fusion = _fusion()
+    if fusion.get_exec().comm.flashinfer_allreduce_fusion_backend is None or fusion.uses_cutedsl_ar_fusion():
+        return False
+    if importlib.import_module("sglang.srt.layers.dp_attention").is_dp_attention_enabled():
+        return False
+    groups = [group for group in map(_group_of_norm, (True, False)) if group.world_size > 1]
+    return bool(groups) and all(getattr(group, _NAME, "") for group in groups)
+
+
+def normed_sum(x: Tensor, residual: Tensor, weight: Tensor, epsilon: float, attention: bool, theirs: Callable[[bool], Any]) -> Any:
+    """The norm of the residual with the sum of the group's tensors, and that residual in a new tensor. theirs: by SGLang's
+    kernel, if that is to ask its gate: where it is shut, too, SGLang sums and norms."""
+    group = _group_of_norm(attention)
+    if torch.compiler.is_compiling() or not getattr(group, _NAME, ""):
+        return theirs(False)
+
+    def ours(name: str) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            return all_reduce_rms_norm(x, residual, weight.detach(), epsilon, name, True)
+
+    return _run(group, "all_reduce_norm", ours, lambda: theirs(True))
 
 
 # By the name of SGLang's method.

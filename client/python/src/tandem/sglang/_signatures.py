@@ -7,10 +7,14 @@ one of these signatures, and around none where one has another.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from typing import Any
 
-__all__ = ["GROUP", "RECORDED", "difference"]
+__all__ = ["GATE", "GROUP", "NORM", "RECORDED", "difference", "function_difference"]
 
 GROUP = "srt.distributed.parallel_state.GroupCoordinator."
+NORM = "srt.layers.flashinfer_comm_fusion.flashinfer_allreduce_residual_rmsnorm"
+GATE = "srt.layers.layer_boundary.residual.add_norm.flashinfer_ar_fusion_applies"
 
 # By version: functions in modules of SGLang, and the names and defaults of their parameters.
 RECORDED: dict[str, dict[str, str]] = {
@@ -21,6 +25,14 @@ RECORDED: dict[str, dict[str, str]] = {
         GROUP + "_all_gather_into_tensor": "self, output, input",
         GROUP + "_reduce_scatter_tensor": "self, output, input",
         GROUP + "destroy": "self",
+        NORM: "input_tensor, residual, weight, eps=1e-06, max_token_num=2048, use_oneshot=None, "
+        "trigger_completion_at_end=False, fp32_acc=True, use_attn_tp_group=True",
+        GATE: "batch_size",
+        "srt.layers.flashinfer_comm_fusion.resolve_fusion_group": "*, use_attn_tp_group",
+        "srt.layers.flashinfer_comm_fusion.uses_cutedsl_ar_fusion": "",
+        "srt.layers.dp_attention.is_dp_attention_enabled": "",
+        "srt.layers.layernorm._forward_with_allreduce_fusion": "norm_module, x, residual, post_residual_addition, weight, "
+        "use_attn_tp_group=True",
         "srt.plugins.load_plugins": "",
         "srt.plugins.hook_registry.HookRegistry.register": "cls, target, hook, hook_type=HookType.AFTER, *, source=None",
     },
@@ -31,14 +43,26 @@ def _known(name: str) -> set[str]:
     return {table[GROUP + name] for table in RECORDED.values() if GROUP + name in table}
 
 
+def function_difference(name: str, function: Callable[..., Any]) -> str:
+    """How a function of this name differs from all that are recorded; "" where it is as one of them."""
+    known = {table[name] for table in RECORDED.values() if name in table}
+    found = _text(inspect.signature(function))
+    return "" if found in known else f"{name} has the parameters ({found}), and Tandem knows ({') or ('.join(sorted(known))})"
+
+
+def _text(signature: inspect.Signature) -> str:
+    """As in the table."""
+    given = signature.parameters.values()
+    return ", ".join(one.name if one.default is one.empty else f"{one.name}={one.default!r}" for one in given)
+
+
 def difference(kind: type, names: tuple[str, ...]) -> str:
     """How a class of groups differs from all that are recorded, in its methods of these names; "" where it is as one of them."""
     for name in names:
         method = getattr(kind, name, None)
         if method is None:
             return f"{kind.__name__} has no {name}"
-        given = inspect.signature(method).parameters.values()
-        found = ", ".join(one.name if one.default is one.empty else f"{one.name}={one.default!r}" for one in given)
+        found = _text(inspect.signature(method))
         if found not in _known(name):
             return f"{kind.__name__}.{name} has the parameters ({found}), and Tandem knows ({') or ('.join(sorted(_known(name)))})"
     return ""

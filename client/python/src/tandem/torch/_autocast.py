@@ -1,6 +1,7 @@
-"""Products under torch.autocast: as those of torch.nn.Linear, they take their operands in autocast's type.
+"""Ops under torch.autocast: products, as those of torch.nn.Linear, take their operands in autocast's type.
 
-Scaled products and plain collectives keep their operands' types, as torch's own do. So do overloads that write a given output.
+What is added to a residual takes that one's type, as does its norm's weight. Scaled products and plain collectives keep their
+operands' types, as torch's own do. So do overloads that write a given output.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ OPS = {
         "Tensor input, Tensor(a!) residual, Tensor weight, float epsilon, str group_name",
         "Tensor(b!) out",
         "Tensor",
-        False,
+        True,
     ),
     "matmul_all_reduce_rms_norm": OpSchema(
         "Tensor A, Tensor B, Tensor(a!) residual, Tensor weight, float epsilon, str group_name, Tensor? bias=None",

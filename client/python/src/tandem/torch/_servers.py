@@ -6,11 +6,18 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from . import _groups
+from ._ops import solid
 from ._plans import NoPlanYet
-from ._serving import offer
+from ._serving import CallDeclined, offer
+
+__all__ = ["Server", "all_reduce_rms_norm"]
+
+Tensor = torch.Tensor
+_tandem: Any = torch.ops.tandem
 
 
 class Server:
@@ -39,3 +46,30 @@ class Server:
             result, reason = None, str(none)
         self._count(name, op, reason)
         return result, not reason
+
+
+def all_reduce_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor | None, epsilon: float, group_name: str, keeps_residual: bool
+) -> tuple[Tensor, Tensor]:
+    """The norm of the residual with the sum of all ranks' tensors, and that residual, which is the given one unless that is kept.
+
+    Within offer(), for tensors that need no gradients. What makes it decline is equal on all ranks: shapes and types.
+    """
+    reason = _misfit(x, residual, weight)
+    if reason or weight is None:
+        raise CallDeclined(reason)
+    total = residual.clone() if keeps_residual or solid(residual) is not residual else residual
+    return _tandem.all_reduce_rms_norm(x, total, weight, epsilon, group_name), total
+
+
+def _misfit(x: Tensor, residual: Tensor, weight: Tensor | None) -> str:
+    """Why no sum with this residual and this norm is Tandem's; "" if it is."""
+    if weight is None:
+        return "the norm has no weight"
+    if not x.dtype.is_floating_point or x.dim() == 0:
+        return f"no norm is over {x.dim()} dimensions of {x.dtype}"
+    if (residual.shape, residual.dtype, residual.device) != (x.shape, x.dtype, x.device):
+        return f"the residual is {residual.dtype} {list(residual.shape)}, and the sum {x.dtype} {list(x.shape)}"
+    if (weight.shape, weight.dtype, weight.device) != (x.shape[-1:], x.dtype, x.device):
+        return f"the norm's weight is {weight.dtype} {list(weight.shape)}, and the sum {x.dtype} {list(x.shape)}"
+    return ""

@@ -6,7 +6,7 @@ import functools
 import importlib
 from typing import Any
 
-from . import _communicators
+from . import _communicators, _compiled, _norms
 
 __all__ = ["take"]
 
@@ -27,3 +27,5 @@ def take() -> None:
 
     named.of_tandem = True  # type: ignore[attr-defined]
     kind.get_device_communicator_cls = classmethod(named)
+    _norms.take()
+    _compiled.take(kind)

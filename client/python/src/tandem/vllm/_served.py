@@ -11,14 +11,15 @@ import torch
 import torch.distributed as dist
 
 from ..torch import _config, _groups
-from ..torch._private import process_groups
-from ..torch._servers import Server
+from ..torch._private import new_library, process_groups
+from ..torch._servers import Server, all_reduce_rms_norm
 from ._counts import count
 
-__all__ = ["subclass"]
+__all__ = ["groups", "normed_sum", "subclass"]
 
 Tensor = torch.Tensor
 _tandem: Any = torch.ops.tandem
+_parallel_state: Any = importlib.import_module("vllm.distributed.parallel_state")
 _server = Server("vLLM", logging.getLogger("tandem.vllm"), count)
 
 
@@ -121,6 +122,76 @@ class _Served:
         finally:
             if name:
                 _groups.detach(name)
+
+
+def _communicator(unique_name: str) -> Any:
+    """The communicator of vLLM's group with this name; None where there is none."""
+    reference = _parallel_state._groups.get(unique_name)
+    group = None if reference is None else reference()
+    return getattr(group, "device_communicator", None)
+
+
+def groups() -> list[str]:
+    """The names of vLLM's groups that Tandem serves."""
+    return sorted(name for name in list(_parallel_state._groups) if getattr(_communicator(name), "_tandem_group", ""))
+
+
+def _of_norm(norm: Any, is_gemma: bool) -> Tensor | None:
+    """What a module's norm multiplies by; None where Tandem has no such norm."""
+    if getattr(norm, "variance_size_override", None) is not None or not getattr(norm, "pass_weight_add", True):
+        return None
+    weight: Tensor = norm.weight.data
+    return weight + 1 if is_gemma else weight
+
+
+def normed_sum(x: Tensor, residual: Tensor, norm: Any, is_gemma: bool, own: Callable[..., Any]) -> Any:
+    """The norm of the residual with the sum of the tensor-parallel ranks' tensors, and that residual, which may be the given one,
+    as behind vLLM's own norm. own: vLLM's function, which runs where Tandem declines."""
+    group = getattr(_parallel_state.get_tp_group(), "device_communicator", None)
+    name = getattr(group, "_tandem_group", "")
+    if not name or torch.compiler.is_compiling():
+        return own(x, residual, norm)
+
+    result, is_run = _offer_norm(group, x, residual, _of_norm(norm, is_gemma), norm.variance_epsilon, is_gemma)
+    return result if is_run else own(x, residual, norm)
+
+
+def _offer_norm(group: Any, x: Tensor, residual: Tensor, weight: Tensor | None, epsilon: float, keeps: bool) -> tuple[Any, bool]:
+    with torch.no_grad():
+        given = (x, residual, weight, epsilon, group._tandem_group, keeps)
+        return _server.offer(group.unique_name, "all_reduce_norm", all_reduce_rms_norm, *given)
+
+
+_LIB: Any = new_library("tandem_vllm", "FRAGMENT")
+_LIB.define(
+    "all_reduce_rms_norm(Tensor input, Tensor(a!) residual, Tensor weight, float epsilon, bool is_gemma, str group_name) -> Tensor"
+)
+
+
+def _compiled_sum(input: Tensor, residual: Tensor, weight: Tensor, epsilon: float, is_gemma: bool, group_name: str) -> Tensor:
+    """What a compiled model calls; by vLLM's own collective and norm where Tandem serves the group no more, or declines."""
+    group = _communicator(group_name)
+    if getattr(group, "_tandem_group", ""):
+        factors = weight + 1 if is_gemma else weight
+        result, is_run = _offer_norm(group, input, residual, factors, epsilon, False)
+        if is_run:
+            normed, summed = result
+            if summed is not residual:  # whose elements share memory
+                residual.copy_(summed)
+            return normed  # type: ignore[no-any-return]
+    total = _parallel_state.all_reduce(input, group_name)
+    factors = weight.float() + 1 if is_gemma else weight
+    normed, summed = torch.ops.vllm_ir.fused_add_rms_norm(total, residual, factors, epsilon)
+    residual.copy_(summed)
+    return normed  # type: ignore[no-any-return]
+
+
+def _shape_of_sum(input: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(input)
+
+
+_LIB.impl("all_reduce_rms_norm", _compiled_sum, "CompositeExplicitAutograd")
+torch.library.register_fake("tandem_vllm::all_reduce_rms_norm", _shape_of_sum, lib=_LIB)
 
 
 class _Gathers(_Served):

@@ -1,4 +1,4 @@
-"""The functions of vLLM that Tandem's communicators override or rely on, as vLLM's versions have them.
+"""The functions of vLLM that Tandem overrides or relies on, as vLLM's versions have them.
 
 A test compares the table with each version's wheel. At run time the version does not count: a class whose methods have one of these
 signatures is served, and another one stays vLLM's own.
@@ -7,17 +7,24 @@ signatures is served, and another one stays vLLM's own.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from typing import Any
 
-__all__ = ["RECORDED", "difference"]
+__all__ = ["RECORDED", "difference", "function_difference"]
 
 _BASE = "distributed.device_communicators.base_device_communicator.DeviceCommunicatorBase."
 _CPU = "distributed.device_communicators.cpu_communicator.CpuCommunicator."
 _CUDA = "distributed.device_communicators.cuda_communicator.CudaCommunicator."
 _STATE = "distributed.parallel_state."
 
+_GEMMA_NORM = "model_executor.layers.fused_allreduce_gemma_rms_norm.fused_allreduce_gemma_rms_norm"
+_NORM = "models.common.ops.fused_allreduce_rms_norm.fused_allreduce_rms_norm"
+_NORM_BEFORE = "models.deepseek_v32.nvidia.fused_ops.fused_allreduce_rms_norm"
+
 _INIT = "self, cpu_group, device=None, device_group=None, unique_name=''"
 _ANY_INIT = _INIT + ", global_ranks=None, global_world_size=None"
 _DIM = "self, input_, dim=-1"
+_NORMED = "hidden_states, residual, norm"
 
 _IN_ALL = {
     _BASE + "all_reduce": "self, input_",
@@ -38,6 +45,14 @@ _IN_ALL = {
     "plugins.load_general_plugins": "",
     "utils.import_utils.resolve_obj_by_qualname": "qualname",
     "config.vllm.get_current_vllm_config_or_none": "",
+    "distributed.parallel_state.get_tp_group": "",
+    _GEMMA_NORM: _NORMED,
+    "compilation.passes.pass_manager.PostGradPassManager.configure": "self, config",
+    "compilation.passes.vllm_inductor_pass.VllmInductorPass.__init__": "self, config",
+    "distributed.parallel_state.all_reduce": "tensor, group_name",
+    "ir.ops.layernorm.fused_add_rms_norm": "x, x_residual, weight, epsilon, variance_size=None",
+    "platforms.cpu.CpuPlatform.check_and_update_config": "cls, vllm_config",
+    "platforms.cuda.CudaPlatformBase.check_and_update_config": "cls, vllm_config",
 }
 
 # By version: functions in modules of vLLM, and the names and defaults of their parameters.
@@ -47,6 +62,7 @@ RECORDED: dict[str, dict[str, str]] = {
         _BASE + "__init__": _ANY_INIT,
         _CPU + "__init__": _INIT,
         _CUDA + "__init__": _ANY_INIT + ", tcp_store_group=None",
+        _NORM_BEFORE: _NORMED,
     },
     "0.33.0": {
         **_IN_ALL,
@@ -55,6 +71,7 @@ RECORDED: dict[str, dict[str, str]] = {
         _CUDA + "__init__": _ANY_INIT + ", tcp_store_group=None, use_all2all=False",
         _CUDA + "custom_all_gather": "self, input_",
         _CUDA + "custom_reduce_scatter": "self, input_",
+        _NORM: _NORMED,
     },
 }
 
@@ -72,6 +89,13 @@ def _known(name: str) -> set[str]:
 def _text(parameters: list[inspect.Parameter]) -> str:
     """As in the table."""
     return ", ".join(one.name if one.default is one.empty else f"{one.name}={one.default!r}" for one in parameters)
+
+
+def function_difference(name: str, function: Callable[..., Any]) -> str:
+    """How a function or method of this name differs from all that are recorded; "" where it is as one of them."""
+    known = {table[name] for table in RECORDED.values() if name in table}
+    found = _text(list(inspect.signature(function).parameters.values()))
+    return "" if found in known else f"{name} has the parameters ({found}), and Tandem knows ({') or ('.join(sorted(known))})"
 
 
 def difference(kind: type) -> str:
