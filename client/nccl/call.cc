@@ -1,17 +1,10 @@
 #include "client/nccl/call.h"
 
-#include <algorithm>
-#include <bit>
-#include <limits>
-
-#include "tandem/c_types.h"
-
 namespace tandem::nccl {
 namespace {
 
-// So that the first small calls do not make a family each.
-constexpr int64_t kLeastRows = int64_t{1} << 16;
-constexpr int64_t kMaxRows = int64_t{1} << 28;
+// As many as one call of Tandem has at most.
+constexpr size_t kMaxElements = size_t{1} << 28;
 
 // Integers of one size have the same sums and products modulo that size, signed or not.
 int ReducedType(ncclDataType_t type, ncclRedOp_t reduction) {
@@ -61,23 +54,6 @@ int ReductionOf(ncclRedOp_t reduction) {
   }
 }
 
-// NCCL's rule: a part of the larger buffer is in place where the buffer of all ranks has it.
-bool IsInPlace(const NcclCall& call, int rank) {
-  const auto* send = static_cast<const std::byte*>(call.send);
-  const auto* receive = static_cast<const std::byte*>(call.receive);
-  const size_t part = static_cast<size_t>(rank) * call.count * BytesOf(call.type);
-  switch (call.op) {
-    case NcclCollective::kAllReduce: return send == receive;
-    case NcclCollective::kAllGather: return send == receive + part;
-    case NcclCollective::kReduceScatter: return receive == send + part;
-    case NcclCollective::kAllToAll: return false;
-    // Ranks without the root's part have one buffer alone.
-    case NcclCollective::kBroadcast:
-    case NcclCollective::kReduce: return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 const char* NameOf(NcclCollective op) {
@@ -117,7 +93,7 @@ size_t BytesOf(ncclDataType_t type) {
 
 const char* WhyNot(const NcclCall& call) {
   if (call.count == 0) return "it has no elements";
-  if (call.count > static_cast<size_t>(kMaxRows)) return "it has more elements than Tandem's families";
+  if (call.count > kMaxElements) return "it has more elements than one of Tandem's calls";
   if (BytesOf(call.type) == 0) return "Tandem does not know its type";
   if (call.op == NcclCollective::kAllToAll && call.send == call.receive) return "it exchanges in place";
   if (!Reduces(call.op)) return nullptr;
@@ -126,20 +102,15 @@ const char* WhyNot(const NcclCall& call) {
   return nullptr;
 }
 
-FamilyKey KeyOf(const NcclCall& call, int rank) {
-  FamilyKey key;
-  key.op = OperationOf(call.op);
-  key.dtype = Reduces(call.op) ? ReducedType(call.type, call.reduction) : MovedType(call.type);
-  key.reduce_op = Reduces(call.op) ? ReductionOf(call.reduction) : TANDEM_REDUCE_SUM;
-  key.root = call.op == NcclCollective::kBroadcast || call.op == NcclCollective::kReduce ? call.root : 0;
-  key.in_place = IsInPlace(call, rank);
-  return key;
-}
-
-int64_t RowsOf(const NcclCall& call, int ranks) {
-  const auto count = static_cast<int64_t>(call.count);
-  const bool cut = call.op == NcclCollective::kReduceScatter || call.op == NcclCollective::kAllToAll;
-  return cut ? count * ranks : count;
+void Describe(const NcclCall& call, tandem_collective* collective) {
+  collective->op = OperationOf(call.op);
+  collective->dtype = Reduces(call.op) ? ReducedType(call.type, call.reduction) : MovedType(call.type);
+  collective->input = call.send;
+  collective->output = call.receive;
+  collective->count = call.count;
+  collective->reduce_op = Reduces(call.op) ? ReductionOf(call.reduction) : TANDEM_REDUCE_SUM;
+  collective->root =
+      call.op == NcclCollective::kBroadcast || call.op == NcclCollective::kReduce ? call.root : 0;
 }
 
 uint64_t BytesOf(const NcclCall& call, int ranks) {
@@ -147,12 +118,6 @@ uint64_t BytesOf(const NcclCall& call, int ranks) {
   const bool whole = call.op == NcclCollective::kAllGather || call.op == NcclCollective::kReduceScatter ||
                      call.op == NcclCollective::kAllToAll;
   return whole ? part * static_cast<uint64_t>(ranks) : part;
-}
-
-int64_t BoundFor(int64_t rows, int ranks) {
-  if (rows > kMaxRows) return 0;
-  const auto doubled = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max(rows, kLeastRows))));
-  return (doubled + ranks - 1) / ranks * ranks;
 }
 
 }  // namespace tandem::nccl

@@ -6,9 +6,10 @@
 
 #include <nccl.h>
 
-#include <compare>
 #include <cstddef>
 #include <cstdint>
+
+#include "tandem/c_collectives.h"
 
 namespace tandem::nccl {
 
@@ -43,24 +44,10 @@ size_t BytesOf(ncclDataType_t type);
 // Why Tandem does not run such a call, in words that follow "since"; null where it may.
 const char* WhyNot(const NcclCall& call);
 
-// Calls with equal keys belong to one family. WhyNot must have let them pass.
-struct FamilyKey {
-  int op = 0;         // enum tandem_op
-  int dtype = 0;      // enum tandem_dtype: elements that are only moved travel as bits
-  int reduce_op = 0;  // enum tandem_reduce_op
-  int root = 0;
-  bool in_place = false;
-  auto operator<=>(const FamilyKey&) const = default;
-};
-FamilyKey KeyOf(const NcclCall& call, int rank);
+// Writes the call as one of Tandem's. WhyNot must have let it pass. Elements that are only moved travel as bits.
+void Describe(const NcclCall& call, tandem_collective* collective);
 
-// The elements of the input, each of which is a row of the family.
-int64_t RowsOf(const NcclCall& call, int ranks);
 // The bytes of the larger of input and output.
 uint64_t BytesOf(const NcclCall& call, int ranks);
-
-// The bound of the family that serves so many rows. It doubles from a least one on, and is a multiple of the
-// ranks. 0: there is none.
-int64_t BoundFor(int64_t rows, int ranks);
 
 }  // namespace tandem::nccl

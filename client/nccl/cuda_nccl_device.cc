@@ -91,16 +91,10 @@ class CudaNcclDevice final : public NcclDevice {
     return capture != CU_STREAM_CAPTURE_STATUS_NONE;
   }
 
-  Status Copy(void* to, const void* from, size_t bytes, cudaStream_t stream) override {
+  Status Launch(const TandemLibrary& library, tandem_group* group, cudaStream_t stream,
+                const tandem_collective& collective) override {
     const CurrentContext current(driver_, context_);
-    return driver_.MemcpyAsync(Address(to), Address(from), bytes, stream);
-  }
-
-  Status Launch(const TandemLibrary& library, tandem_plan* plan, cudaStream_t stream,
-                std::span<void* const> pointers, const tandem_launch_options& options) override {
-    const CurrentContext current(driver_, context_);
-    return library.Take(library.tandem_launch_cuda_pointers_with_options(plan, stream, pointers.data(),
-                                                                         pointers.size(), &options));
+    return library.Take(library.tandem_collective_launch(group, &collective, stream));
   }
 
   OwnedHold Hold(const TandemLibrary& library, cudaStream_t stream) override {

@@ -1,12 +1,9 @@
 // File: family_group.h
 //
-// `FamilyGroup`: Tandem's group for one communicator, with its families of plans.
+// `FamilyGroup`: Tandem's group for one communicator, whose collectives keep their families of plans.
 #pragma once
 
-#include <map>
 #include <memory>
-#include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -39,25 +36,12 @@ class FamilyGroup {
   void Detach();
 
  private:
-  struct Family {
-    int64_t bound = 0;
-    OwnedPlan plan;
-  };
-  FamilyGroup(Session session, Place place, OwnedGroup group)
-      : session_(std::move(session)), place_(std::move(place)), group_(std::move(group)) {}
-
-  tandem_plan* Find(const FamilyKey& key, int64_t rows) const;
-  Status Prepare(const FamilyKey& key, int64_t bound);
-  Status Launch(const NcclCall& call, NcclDevice& device, tandem_plan* plan, bool in_place, int64_t rows);
+  FamilyGroup(Session session, OwnedGroup group) : session_(std::move(session)), group_(std::move(group)) {}
 
   const Session session_;
   const TandemLibrary& library_ = *session_.library;
-  const Place place_;
-  OwnedGroup group_;  // the plans and the holds end before it
-  uint64_t prepared_ = 0;
-  std::map<FamilyKey, std::vector<Family>> families_;  // bounds ascend
-  std::map<FamilyKey, std::string> refused_;           // why; alike on all ranks
-  std::vector<OwnedHold> holds_;                       // of captures with a launch of this group
+  OwnedGroup group_;              // the holds end before it
+  std::vector<OwnedHold> holds_;  // of captures with a launch of this group
 };
 
 }  // namespace tandem::nccl

@@ -1,9 +1,6 @@
 // An emulated GPU of the host backend, for tests.
 #include <cstdlib>
-#include <cstring>
-#include <deque>
 #include <string_view>
-#include <vector>
 
 #include "client/nccl/nccl_device.h"
 
@@ -11,17 +8,6 @@ namespace tandem::nccl {
 namespace {
 
 tandem_stream* StreamOf(cudaStream_t stream) { return reinterpret_cast<tandem_stream*>(stream); }
-
-struct HostCopy {
-  void* to;
-  const void* from;
-  size_t bytes;
-};
-
-void RunCopy(void* copy) {
-  const auto* one = static_cast<HostCopy*>(copy);
-  std::memmove(one->to, one->from, one->bytes);
-}
 
 class HostNcclDevice final : public NcclDevice {
  public:
@@ -46,25 +32,15 @@ class HostNcclDevice final : public NcclDevice {
     return looked.code() == Code::kFailedPrecondition;
   }
 
-  Status Copy(void* to, const void* from, size_t bytes, cudaStream_t stream) override {
-    TANDEM_ASSIGN_OR_RETURN(const TandemLibrary* const library, LoadTandem());
-    copies_.push_back({to, from, bytes});
-    return library->Take(library->tandem_stream_enqueue(StreamOf(stream), RunCopy, &copies_.back()));
-  }
-
-  Status Launch(const TandemLibrary& library, tandem_plan* plan, cudaStream_t stream,
-                std::span<void* const> pointers, const tandem_launch_options& options) override {
-    std::vector<tandem_binding> bindings;
-    for (void* pointer : pointers) bindings.push_back({nullptr, 0, pointer});
-    return library.Take(library.tandem_launch_with_options(plan, StreamOf(stream), bindings.data(),
-                                                           bindings.size(), &options));
+  Status Launch(const TandemLibrary& library, tandem_group* group, cudaStream_t stream,
+                const tandem_collective& collective) override {
+    return library.Take(library.tandem_collective_launch(group, &collective, StreamOf(stream)));
   }
 
   OwnedHold Hold(const TandemLibrary&, cudaStream_t) override { return nullptr; }
 
  private:
   const int device_;
-  std::deque<HostCopy> copies_;  // all of them: a graph may repeat a copy
 };
 
 }  // namespace

@@ -32,10 +32,9 @@ class NcclDevice {
   // The daemon's name of the rank's GPU.
   virtual Result<std::string> Gpu(const TandemLibrary& library, tandem_client* client) = 0;
   virtual Result<bool> IsCapturing(cudaStream_t stream) = 0;
-  // Enqueues a copy on the stream.
-  virtual Status Copy(void* to, const void* from, size_t bytes, cudaStream_t stream) = 0;
-  virtual Status Launch(const TandemLibrary& library, tandem_plan* plan, cudaStream_t stream,
-                        std::span<void* const> pointers, const tandem_launch_options& options) = 0;
+  // Enqueues the collective on the stream.
+  virtual Status Launch(const TandemLibrary& library, tandem_group* group, cudaStream_t stream,
+                        const tandem_collective& collective) = 0;
   // Keeps what the launches of the stream's capture need, so that replays run ahead. Null: something does.
   virtual OwnedHold Hold(const TandemLibrary& library, cudaStream_t stream) = 0;
 };

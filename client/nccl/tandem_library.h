@@ -18,9 +18,8 @@ namespace tandem::nccl {
   X(tandem_connect) X(tandem_client_backend) X(tandem_client_gpu_count) X(tandem_client_gpu_uuid) \
   X(tandem_client_detach) X(tandem_client_free) X(tandem_cuda_device_uuid) \
   X(tandem_join_options_init) X(tandem_join_group) X(tandem_group_leave) X(tandem_group_free) \
-  X(tandem_operand_init) X(tandem_request_init) X(tandem_prepare) X(tandem_plan_free) X(tandem_plan_query) \
-  X(tandem_launch_options_init) X(tandem_launch_with_options) X(tandem_launch_cuda_pointers_with_options) \
-  X(tandem_stream_enqueue) X(tandem_stream_synchronize) \
+  X(tandem_collective_init) X(tandem_collective_prepare) X(tandem_collective_launch) X(tandem_collectives_query) \
+  X(tandem_stream_synchronize) \
   X(tandem_capture_hold_begin) X(tandem_capture_hold_free) \
   X(tandem_cancellation_create) X(tandem_cancellation_free) X(tandem_cancellation_use) \
   X(tandem_cancellation_cancel)
@@ -49,7 +48,6 @@ template <typename Handle, auto free>
 using Owned = std::unique_ptr<Handle, Free<Handle, free>>;
 using OwnedClient = Owned<tandem_client, &TandemLibrary::tandem_client_free>;
 using OwnedGroup = Owned<tandem_group, &TandemLibrary::tandem_group_free>;
-using OwnedPlan = Owned<tandem_plan, &TandemLibrary::tandem_plan_free>;
 using OwnedHold = Owned<tandem_capture_hold, &TandemLibrary::tandem_capture_hold_free>;
 using OwnedCancellation = Owned<tandem_cancellation, &TandemLibrary::tandem_cancellation_free>;
 

@@ -158,6 +158,27 @@ static int NullPlans(void) {
   return 0;
 }
 
+static int NullCollectives(void) {
+  tandem_collective collective;
+  float value = 1;
+  int ended = 7;
+  tandem_collective_init(NULL, sizeof(collective));
+  tandem_collective_init(&collective, sizeof(collective));
+  CHECK(collective.op == TANDEM_OP_ALL_REDUCE && collective.count == 0 && collective.input == NULL);
+  REFUSES("group", tandem_all_reduce(NULL, &value, &value, 1, TANDEM_DTYPE_F32, 0, NULL));
+  REFUSES("group", tandem_all_gather(NULL, &value, &value, 1, TANDEM_DTYPE_F32, NULL));
+  REFUSES("group", tandem_reduce_scatter(NULL, &value, &value, 1, TANDEM_DTYPE_F32, 0, NULL));
+  REFUSES("group", tandem_all_to_all(NULL, &value, &value, 1, TANDEM_DTYPE_F32, NULL));
+  REFUSES("group", tandem_broadcast(NULL, &value, &value, 1, TANDEM_DTYPE_F32, 0, NULL));
+  REFUSES("group", tandem_reduce(NULL, &value, &value, 1, TANDEM_DTYPE_F32, 0, 0, NULL));
+  REFUSES("group", tandem_collective_prepare(NULL, &collective, 1));
+  REFUSES("group", tandem_collective_launch(NULL, &collective, NULL));
+  REFUSES("group", tandem_collectives_wait(NULL, 1));
+  REFUSES("group", tandem_collectives_query(NULL, &ended));
+  CHECK(ended == 7);
+  return 0;
+}
+
 static int NullStreams(void) {
   tandem_graph* graph = (tandem_graph*)&graph;
   REFUSES("stream", tandem_stream_create(NULL));
@@ -197,8 +218,8 @@ int main(void) {
   CHECK(tandem_abi_version() == TANDEM_ABI_VERSION);
   CHECK(tandem_version() != NULL && strncmp(tandem_version(), "0.", 2) == 0);
   CHECK(tandem_protocol_version() > 0);
-  if (NullStatuses() || NullSessions() || NullMemory() || NullPlans() || NullStreams() || DlpackOwners() ||
-      Cancellations())
+  if (NullStatuses() || NullSessions() || NullMemory() || NullPlans() || NullCollectives() || NullStreams() ||
+      DlpackOwners() || Cancellations())
     return 1;
 
   tandem_status* status = tandem_connect("/nonexistent", "c-test", 1000, &client);

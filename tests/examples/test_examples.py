@@ -111,8 +111,12 @@ class Examples(TandemTest):
         for rank, output in enumerate(self.run_ranks("all_gather_matmul")):
             self.assertIn(f"rank {rank}: every element is right", output)
 
+    def test_collectives(self):
+        for rank, output in enumerate(self.run_ranks("collectives_c")):
+            self.assertIn(f"rank {rank}: every rank has the maximum 4", output)
+
     def test_wrong_usage(self):
-        for program in ("all_reduce", "all_reduce_c", "all_gather_matmul", "recover"):
+        for program in ("all_reduce", "all_reduce_c", "collectives_c", "all_gather_matmul", "recover"):
             self.assertEqual(self.begin(program, []).end(), 2, program)
 
 
@@ -129,7 +133,7 @@ class Recover(Examples):
         self.job = [self.begin_rank(rank) for rank in range(WORLD)]
 
     # Only what is new: the base's tests run there.
-    test_all_reduce = test_all_reduce_in_c = test_all_gather_matmul = test_wrong_usage = None
+    test_all_reduce = test_all_reduce_in_c = test_collectives = test_all_gather_matmul = test_wrong_usage = None
 
     def begin_rank(self, rank):
         return self.begin("recover", [rank, WORLD, self.steps, self.checkpoints.name])

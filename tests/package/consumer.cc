@@ -2,6 +2,7 @@
 // machine without a daemon gives: the gRPC plugin was found and loaded.
 #include <tandem/async_input_matmul.h>
 #include <tandem/client.h>
+#include <tandem/collectives.h>
 #include <tandem/host_stream.h>
 #include <tandem/tandem.h>
 
@@ -17,5 +18,6 @@ int main() {
   auto client = tandem::Client::Connect(options);
   std::printf("%s\n", client.status().ToString().c_str());
   if (client.ok() || client.status().code() != tandem::Code::kUnavailable) return 3;
+  if (tandem::Collectives::Make(nullptr).status().code() != tandem::Code::kInvalidArgument) return 5;
   return tandem_abi_version() == TANDEM_ABI_VERSION ? 0 : 4;
 }

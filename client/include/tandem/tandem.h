@@ -16,6 +16,7 @@
  *   tandem/c_session.h  sessions, events and groups
  *   tandem/c_memory.h   symmetric tensors and registered memory
  *   tandem/c_dlpack.h   memory handed on by DLPack, for bindings
+ *   tandem/c_collectives.h  collectives of any count in one call each
  *   tandem/c_plan.h     requests, plans and launches
  *   tandem/c_stream.h   streams and graphs of the host backend
  *   tandem/c_cancel.h   cancellation of calls that wait for other ranks
@@ -62,6 +63,7 @@
 
 #include "tandem/c_cancel.h"
 #include "tandem/c_capture.h"
+#include "tandem/c_collectives.h"
 #include "tandem/c_dlpack.h"
 #include "tandem/c_memory.h"
 #include "tandem/c_plan.h"

@@ -57,6 +57,8 @@ class LaunchStream {
   // the caller's to hold, as with any memory that a stream works on.
   virtual Status Memset32(std::shared_ptr<void> keep, uint32_t* words, uint32_t value, size_t count) = 0;
   virtual Status Write32(std::shared_ptr<void> keep, uint32_t* word, uint32_t value) = 0;
+  // Copies memory of the caller's, which holds it until then.
+  virtual Status Copy(void* to, const void* from, size_t bytes) = 0;
 };
 
 // Room for one LaunchStream on the caller's stack: the launch path allocates nothing.

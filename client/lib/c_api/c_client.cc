@@ -84,7 +84,9 @@ tandem_status* tandem_join_group(tandem_client* client, const tandem_join_option
   TANDEM_C_RETURN_IF_ERROR(join);
   auto joined = client->client->JoinGroup(*join);
   TANDEM_C_RETURN_IF_ERROR(joined);
-  *group = new tandem_group{*std::move(joined)};
+  auto collectives = Collectives::Make(*joined);
+  TANDEM_C_RETURN_IF_ERROR(collectives);
+  *group = new tandem_group{*std::move(joined), *std::move(collectives), client->client->backend() == "cuda"};
   return nullptr;
 }
 TANDEM_C_CATCH

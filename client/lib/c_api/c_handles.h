@@ -14,6 +14,7 @@
 
 #include "common/exceptions.h"
 #include "tandem/client.h"
+#include "tandem/collectives.h"
 #include "tandem/host_stream.h"
 #include "tandem/tandem.h"
 
@@ -26,6 +27,8 @@ struct tandem_client {
 };
 struct tandem_group {
   std::shared_ptr<tandem::Group> group;
+  std::unique_ptr<tandem::Collectives> collectives;
+  bool is_cuda = false;
 };
 struct tandem_plan {
   std::shared_ptr<tandem::Plan> plan;
@@ -98,6 +101,7 @@ Result<OpRequest> ToRequest(const tandem_request& from);
 // Null: the defaults.
 Result<LaunchOptions> ToLaunchOptions(const tandem_launch_options* from);
 Result<JoinOptions> ToJoinOptions(const tandem_join_options& from);
+Result<CollectiveCall> ToCollectiveCall(const tandem_collective& from);
 
 }  // namespace tandem::c
 

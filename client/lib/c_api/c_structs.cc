@@ -17,6 +17,8 @@ constexpr size_t kJoinOptionsSize = offsetof(tandem_join_options, reserved) + si
 constexpr size_t kOperandSize = offsetof(tandem_operand, alias_of) + sizeof(int);
 constexpr size_t kLaunchOptionsSize = offsetof(tandem_launch_options, rows) + sizeof(int64_t);
 constexpr size_t kRequestSize = offsetof(tandem_request, placement) + sizeof(int);
+constexpr size_t kCollectiveSize = offsetof(tandem_collective, root) + sizeof(int);
+static_assert(kCollectiveSize == sizeof(tandem_collective));
 static_assert(kJoinOptionsSize == sizeof(tandem_join_options));
 static_assert(kLaunchOptionsSize == sizeof(tandem_launch_options));
 static_assert(kOperandSize == sizeof(tandem_operand));
@@ -54,6 +56,12 @@ tandem_join_options JoinDefaults() {
   options.world_size = 1;
   options.on_slow_placement = static_cast<int>(JoinOptions().on_slow_placement);
   return options;
+}
+
+tandem_collective CollectiveDefaults() {
+  tandem_collective collective{};
+  collective.op = TANDEM_OP_ALL_REDUCE;
+  return collective;
 }
 
 tandem_operand OperandDefaults() {
@@ -190,10 +198,27 @@ Result<JoinOptions> ToJoinOptions(const tandem_join_options& given) {
   return join;
 }
 
+Result<CollectiveCall> ToCollectiveCall(const tandem_collective& given) {
+  tandem_collective from = CollectiveDefaults();
+  TANDEM_RETURN_IF_ERROR(Read(&given, kCollectiveSize, "collective", &from));
+  CollectiveCall call;
+  TANDEM_RETURN_IF_ERROR(ToEnum(from.op, "op", &call.op));
+  TANDEM_ASSIGN_OR_RETURN(call.dtype, ToDType(from.dtype));
+  TANDEM_RETURN_IF_ERROR(ToEnum(from.reduce_op, "reduce_op", &call.reduce_op));
+  call.input = from.input;
+  call.output = from.output;
+  call.count = from.count;
+  call.root = from.root;
+  return call;
+}
+
 }  // namespace tandem::c
 
 extern "C" {
 
+void tandem_collective_init(tandem_collective* collective, size_t struct_size) {
+  tandem::c::Init(collective, struct_size, tandem::c::CollectiveDefaults());
+}
 void tandem_join_options_init(tandem_join_options* options, size_t struct_size) {
   tandem::c::Init(options, struct_size, tandem::c::JoinDefaults());
 }

@@ -104,4 +104,9 @@ Status CudaLaunchStream::Write32(std::shared_ptr<void>, uint32_t* word, uint32_t
   return driver_.StreamWriteValue32(stream_, reinterpret_cast<CUdeviceptr>(word), value);
 }
 
+Status CudaLaunchStream::Copy(void* to, const void* from, size_t bytes) {
+  return driver_.MemcpyAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes,
+                             stream_);
+}
+
 }  // namespace tandem::client

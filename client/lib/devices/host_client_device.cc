@@ -1,5 +1,6 @@
 // The host backend's half of the seam: streams are HostStreams, memory is memfds, words need nothing.
 #include <atomic>
+#include <cstring>
 
 #include "client/lib/base/client_device.h"
 #include "client/lib/client_launch/host/host_client_queue.h"
@@ -41,6 +42,9 @@ class HostLaunchStream final : public LaunchStream {
   }
   Status Write32(std::shared_ptr<void> keep, uint32_t* word, uint32_t value) override {
     return Memset32(std::move(keep), word, value, 1);
+  }
+  Status Copy(void* to, const void* from, size_t bytes) override {
+    return stream_->Enqueue([to, from, bytes] { std::memmove(to, from, bytes); });
   }
 
  private:

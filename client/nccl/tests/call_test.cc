@@ -21,9 +21,15 @@ NcclCall Reduction(ncclDataType_t type, ncclRedOp_t reduction) {
           .reduction = reduction};
 }
 
+tandem_collective Described(const NcclCall& call) {
+  tandem_collective collective{};
+  Describe(call, &collective);
+  return collective;
+}
+
 TEST(NcclCall, SumsOfIntegersDependOnTheirSizeAlone) {
-  EXPECT_EQ(KeyOf(Reduction(ncclUint32, ncclSum), 0).dtype, TANDEM_DTYPE_I32);
-  EXPECT_EQ(KeyOf(Reduction(ncclInt8, ncclProd), 0).dtype, TANDEM_DTYPE_U8);
+  EXPECT_EQ(Described(Reduction(ncclUint32, ncclSum)).dtype, TANDEM_DTYPE_I32);
+  EXPECT_EQ(Described(Reduction(ncclInt8, ncclProd)).dtype, TANDEM_DTYPE_U8);
   EXPECT_EQ(WhyNot(Reduction(ncclUint64, ncclSum)), nullptr);
   EXPECT_NE(WhyNot(Reduction(ncclUint32, ncclMax)), nullptr);
   EXPECT_NE(WhyNot(Reduction(ncclInt8, ncclMin)), nullptr);
@@ -57,46 +63,15 @@ TEST(NcclCall, ElementsThatMoveTravelAsBitsOfTheirSize) {
   for (const auto& [type, dtype] : types) {
     call.type = type;
     EXPECT_EQ(WhyNot(call), nullptr);
-    EXPECT_EQ(KeyOf(call, 0).dtype, dtype);
+    EXPECT_EQ(Described(call).dtype, dtype);
   }
 }
 
-TEST(NcclCall, IsInPlaceByNcclsRule) {
-  NcclCall call = {.op = NcclCollective::kAllGather,
-                   .send = At(0x1000 + 2 * 4 * 8),
-                   .receive = At(0x1000),
-                   .count = 4,
-                   .type = ncclInt64};
-  EXPECT_TRUE(KeyOf(call, 2).in_place);
-  EXPECT_FALSE(KeyOf(call, 1).in_place);
-  call.op = NcclCollective::kReduceScatter;
-  call.send = At(0x1000);
-  call.receive = At(0x1000 + 2 * 4 * 8);
-  EXPECT_TRUE(KeyOf(call, 2).in_place);
-  EXPECT_FALSE(KeyOf(call, 0).in_place);
-}
-
-TEST(NcclCall, RootsMakeFamiliesOfBroadcastAndReduceAlone) {
+TEST(NcclCall, RootsAreOfBroadcastAndReduceAlone) {
   NcclCall call = {.op = NcclCollective::kBroadcast, .count = 1, .root = 3};
-  EXPECT_EQ(KeyOf(call, 0).root, 3);
+  EXPECT_EQ(Described(call).root, 3);
   call.op = NcclCollective::kAllGather;
-  EXPECT_EQ(KeyOf(call, 0).root, 0);
-}
-
-TEST(NcclCall, RowsAreTheInputsElements) {
-  NcclCall call = {.op = NcclCollective::kReduceScatter, .count = 5};
-  EXPECT_EQ(RowsOf(call, 4), 20);
-  call.op = NcclCollective::kAllGather;
-  EXPECT_EQ(RowsOf(call, 4), 5);
-}
-
-TEST(NcclCall, BoundsDoubleAndAreMultiplesOfTheRanks) {
-  EXPECT_EQ(BoundFor(1, 2), 1 << 16);
-  EXPECT_EQ(BoundFor(1 << 16, 2), 1 << 16);
-  EXPECT_EQ(BoundFor((1 << 16) + 1, 2), 1 << 17);
-  EXPECT_EQ(BoundFor(1, 3) % 3, 0);
-  EXPECT_GE(BoundFor(1 << 16, 3), 1 << 16);
-  EXPECT_EQ(BoundFor((int64_t{1} << 28) + 1, 2), 0);
+  EXPECT_EQ(Described(call).root, 0);
 }
 
 }  // namespace
