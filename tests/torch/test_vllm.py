@@ -77,11 +77,13 @@ class OnTheirStreams025(Vllm, unittest.TestCase):
 
 class CompiledOf025(Vllm, unittest.TestCase):
     program = "rank_vllm_compiled.py"
+    timeout = 400
     version = "0.25.1"
 
 
 class CompiledOfFourRanks033(Vllm, unittest.TestCase):
     program = "rank_vllm_compiled.py"
+    timeout = 400
     version = "0.33.0"
     world = 4
 
