@@ -44,13 +44,13 @@ class Vllm(Checks):
         }
         super().setUpClass()
 
-
-class Of025(Vllm, unittest.TestCase):
-    version = "0.25.1"
-
     def check_off(self, name, daemon, **env):
         outcome = run_checks(daemon, 2, self.program, [name], self.env | env, self.timeout)
         self.assertEqual(outcome[name], "")
+
+
+class Of025(Vllm, unittest.TestCase):
+    version = "0.25.1"
 
     def test_off_by_the_variable(self):
         daemon = Daemon(gpus=2)
@@ -77,11 +77,13 @@ class OnTheirStreams025(Vllm, unittest.TestCase):
 
 class CompiledOf025(Vllm, unittest.TestCase):
     program = "rank_vllm_compiled.py"
+    timeout = 400
     version = "0.25.1"
 
 
 class CompiledOfFourRanks033(Vllm, unittest.TestCase):
     program = "rank_vllm_compiled.py"
+    timeout = 400
     version = "0.33.0"
     world = 4
 
@@ -98,6 +100,11 @@ class NormsOfFourRanks025(Vllm, unittest.TestCase):
 class NormsOf033(Vllm, unittest.TestCase):
     program = "rank_vllm_norms.py"
     version = "0.33.0"
+
+    def test_off_by_the_variable(self):
+        daemon = Daemon(gpus=2)
+        self.addCleanup(daemon.stop)
+        self.check_off("off_norms_are_vllms_own", daemon, TANDEM_VLLM="0")
 
 
 class Of033(Vllm, unittest.TestCase):
