@@ -46,13 +46,13 @@ HostCalls::~HostCalls() {
 }
 
 void HostCalls::Add(HostCall call) {
-  CallFailure failure;
-  {
-    const std::lock_guard lock(mutex_);
-    failure = failure_;
-    if (failure.code == TANDEM_OK) pending_.push_back(std::move(call));
+  std::unique_lock lock(mutex_);
+  if (const CallFailure failure = failure_; failure.code != TANDEM_OK) {
+    lock.unlock();
+    call.done(failure);
+    return;
   }
-  if (failure.code != TANDEM_OK) return call.done(failure);
+  pending_.push_back(std::move(call));
   changed_.notify_all();
 }
 

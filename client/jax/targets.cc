@@ -47,6 +47,7 @@ ffi::Error CudaCall(void* stream, int64_t plan, int64_t rows, ffi::RemainingArgs
   std::vector<HostSlot> slots;
   if (!FindSlots(operands, results, &slots)) return ErrorOf(kNoSlots);
   std::vector<void*> pointers;
+  pointers.reserve(slots.size());
   for (const HostSlot& slot : slots) pointers.push_back(slot.data);
   return ErrorOf(JaxPlans::Get().LaunchOnCuda(plan, rows, stream, pointers));
 }

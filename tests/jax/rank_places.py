@@ -1,6 +1,6 @@
 """A rank whose place Tandem may not serve, by the last argument; prints the reasons, and whether the results are right.
 
-    rank_places.py RANK WORLD PORT unserved|detached|several
+rank_places.py RANK WORLD PORT unserved|detached|several
 """
 
 import json

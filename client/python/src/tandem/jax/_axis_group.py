@@ -76,7 +76,9 @@ class AxisGroup:
             served = self._serve_by_family(request, config)
             if isinstance(served, Served):
                 return served
-        return self._find(request, 0, config.placement)
+        # XLA may capture a launch, for which an engine would have to know XLA's memory before.
+        auto = "client" if self.group.client.backend == "cuda" else "auto"
+        return self._find(request, 0, auto if config.placement == "auto" else config.placement)
 
     def _serve_by_family(self, request: Request, config: _config.Config) -> Served | str:
         world = self.group.world_size

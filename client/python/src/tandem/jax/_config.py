@@ -18,8 +18,8 @@ class Config:
     rendezvous_timeout: seconds in which all processes must come to attach() and to the trace of a call with a new plan.
     launch_deadline: seconds of a launch from its first rank's arrival. families: calls that differ in their rows alone share a plan
     ("collectives": not those with products, which cuBLASLt runs faster by plans of one shape; "all"; "none"). max_rows: of a family
-    with more than one dimension; calls with more rows have plans of one shape. placement: where plans run, as
-    tandem.Group.prepare() has it; families always run on the ranks' own streams.
+    with more than one dimension; calls with more rows have plans of one shape. placement: where plans of one shape run; families
+    run on the ranks' own streams. "auto": on CUDA as families, on the host backend on engines.
     """
 
     on_unavailable: OnUnavailable = "fallback"
