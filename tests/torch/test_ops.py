@@ -166,6 +166,7 @@ add_tests(
     FourRanks,
     Plans,
     PlansOfFourRanks,
+    Determinism,
     Overlapped,
     Installed,
     Memory,
