@@ -192,6 +192,26 @@ static int LogCallbacks(void) {
   return 0;
 }
 
+static int NullPendings(void) {
+  tandem_pending* pending = (tandem_pending*)&pending;
+  tandem_group* group = NULL;
+  tandem_plan* plan = NULL;
+  tandem_join_options join;
+  tandem_request request;
+  tandem_join_options_init(&join, sizeof(join));
+  tandem_request_init(&request, sizeof(request));
+  REFUSES("client", tandem_join_group_start(NULL, &join, &pending));
+  CHECK(pending == NULL);
+  REFUSES("group", tandem_prepare_start(NULL, "key", &request, 1, &pending));
+  CHECK(tandem_pending_fd(NULL) == -1 && tandem_pending_ended(NULL) == 1);
+  tandem_pending_cancel(NULL);
+  REFUSES("pending", tandem_pending_take_group(NULL, &group));
+  REFUSES("pending", tandem_pending_take_plan(NULL, &plan));
+  tandem_pending_free(NULL);
+  REFUSES("group", tandem_group_notify(NULL, NULL, 0));
+  return 0;
+}
+
 static int NullStreams(void) {
   tandem_graph* graph = (tandem_graph*)&graph;
   REFUSES("stream", tandem_stream_create(NULL));
@@ -236,7 +256,7 @@ int main(void) {
                  TANDEM_VERSION_PATCH);
   CHECK(strncmp(tandem_version(), version, strlen(version)) == 0);
   if (NullStatuses() || NullSessions() || NullMemory() || NullPlans() || NullCollectives() ||
-      LogCallbacks() || NullStreams() || DlpackOwners() || Cancellations())
+      LogCallbacks() || NullPendings() || NullStreams() || DlpackOwners() || Cancellations())
     return 1;
 
   tandem_status* status = tandem_connect("/nonexistent", "c-test", 1000, &client);

@@ -5,6 +5,7 @@
 #include <tandem/collectives.h>
 #include <tandem/host_stream.h>
 #include <tandem/log.h>
+#include <tandem/pending.h>
 #include <tandem/tandem.h>
 #include <tandem/version.h>
 
@@ -24,6 +25,7 @@ int main() {
   if (std::strcmp(tandem::LibraryVersion(), tandem_version()) != 0) return 6;
   if (tandem::LibraryProtocolVersion() != tandem_protocol_version()) return 7;
   if (!tandem::SetLogCallback(nullptr).ok()) return 8;
+  if (!tandem::PendingCall::Start([] {}).ok()) return 9;
   if (tandem::Collectives::Make(nullptr).status().code() != tandem::Code::kInvalidArgument) return 5;
   return tandem_abi_version() == TANDEM_ABI_VERSION ? 0 : 4;
 }

@@ -20,6 +20,7 @@
  *   tandem/c_collectives.h  collectives of any count in one call each
  *   tandem/c_plan.h     requests, plans and launches
  *   tandem/c_stream.h   streams and graphs of the host backend
+ *   tandem/c_pending.h  joins and preparations in the background, descriptors for event loops
  *   tandem/c_log.h      the library's lines for a log
  *   tandem/c_cancel.h   cancellation of calls that wait for other ranks
  *   tandem/c_capture.h  holds for CUDA graphs
@@ -69,6 +70,7 @@
 #include "tandem/c_dlpack.h"
 #include "tandem/c_log.h"
 #include "tandem/c_memory.h"
+#include "tandem/c_pending.h"
 #include "tandem/c_plan.h"
 #include "tandem/c_session.h"
 #include "tandem/c_status.h"
