@@ -14,6 +14,7 @@
 #include "client/grpc_plugin/daemon_calls.h"
 #include "client/grpc_plugin/family.h"
 #include "client/grpc_plugin/lease.h"
+#include "client/grpc_plugin/library_lines.h"
 #include "client/lib/base/control_api.h"
 #include "common/exceptions.h"
 #include "common/fd_socket.h"
@@ -491,7 +492,8 @@ Status GrpcControl::Detach() {
 }  // namespace tandem::client
 
 extern "C" __attribute__((visibility("default"))) tandem::client::ClientControl* tandem_grpc_create(
-    int api_version) {
+    int api_version, tandem::client::PluginLog* log) {
   if (api_version != tandem::client::kControlApiVersion) return nullptr;
+  tandem::client::TakeLibraryLines(log);
   return new tandem::client::GrpcControl;
 }

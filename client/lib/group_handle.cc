@@ -4,6 +4,7 @@
 
 #include "client/lib/autotune.h"
 #include "client/lib/base/backoff.h"
+#include "client/lib/base/log_hook.h"
 #include "client/lib/client_plan.h"
 #include "client/lib/engine_plan.h"
 #include "client/lib/handles.h"
@@ -24,6 +25,16 @@ bool IsOn(const JoinOptions& options, const std::string& option) {
 constexpr char kProbe[] = " (autotune)";
 constexpr size_t kMaxProbeKey = 200;
 
+void LogPlan(const PlanInfo& info) {
+  LogLine(ClientLogLevel::kInfo, [&] {
+    return "plan '" + info.key + "': " + std::string(OpName(info.op)) + " by " +
+           std::string(AlgorithmName(info.algorithm)) + ", " + info.reason;
+  });
+  for (const std::string& warning : info.warnings) {
+    LogLine(ClientLogLevel::kWarning, [&] { return "plan '" + info.key + "': " + warning; });
+  }
+}
+
 }  // namespace
 
 GroupHandle::GroupHandle(std::shared_ptr<ClientSession> session, const JoinOptions& options, JoinInfo info)
@@ -41,6 +52,10 @@ GroupHandle::GroupHandle(std::shared_ptr<ClientSession> session, const JoinOptio
   for (size_t i = 0; i < info_.link_counts.size() && i < world * world; ++i) {
     link_counts_[i / world][i % world] = info_.link_counts[i];
   }
+  LogLine(ClientLogLevel::kInfo, [&] {
+    return "group '" + name_ + "', number " + std::to_string(id()) + ": rank " + std::to_string(rank_) +
+           " of " + std::to_string(world_size_) + " on " + gpu_uuid_;
+  });
   session_->AddGroup(state_);
   session_->registrations().UseGpu(gpu_uuid_);
 }
@@ -175,6 +190,7 @@ Result<std::shared_ptr<Plan>> GroupHandle::PrepareOnce(const std::string& key, c
     plan = std::make_shared<EnginePlan>(shared_from_this(), std::move(info), request);
   }
   known = plan;
+  LogPlan(plan->info());
   std::erase_if(plans_, [](const auto& entry) { return entry.second.expired(); });
   return plan;
 }

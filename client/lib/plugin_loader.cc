@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "client/lib/base/log_hook.h"
 #include "client/lib/needed_libraries.h"
 
 namespace tandem::client {
@@ -23,7 +24,6 @@ std::string ControlPath() {
   return "libtandem_grpc.so";
 }
 
-#ifndef TANDEM_SANITIZED
 // True if the process has loaded the libraries that the gRPC plugin is linked to. Both then share one copy,
 // in every symbol. Under DEEPBIND the plugin would take variables from the library that the program has moved
 // to itself (copy relocations), and find them uninitialised. In every other case the plugin's gRPC and
@@ -41,18 +41,23 @@ bool SharesGrpc(const std::string& path) {
   }
   return false;
 }
-#endif
+
+struct LoadedPlugin {
+  TandemGrpcCreate create = nullptr;
+  bool shares_grpc = false;  // with the program
+};
 
 // Loaded for the life of the process: gRPC does not bear being unloaded.
-Result<TandemGrpcCreate> LoadControl() {
+Result<LoadedPlugin> LoadControl() {
   static std::mutex mutex;
-  static TandemGrpcCreate create = nullptr;
+  static LoadedPlugin loaded;
   std::lock_guard lock(mutex);
-  if (create != nullptr) return create;
+  if (loaded.create != nullptr) return loaded;
   std::string path = ControlPath();
+  const bool shares_grpc = SharesGrpc(path);
   int flags = RTLD_NOW | RTLD_LOCAL;
 #ifndef TANDEM_SANITIZED  // the sanitizers' runtimes do not work under DEEPBIND
-  if (!SharesGrpc(path)) flags |= RTLD_DEEPBIND;
+  if (!shares_grpc) flags |= RTLD_DEEPBIND;
 #endif
   void* library = ::dlopen(path.c_str(), flags);
   if (library == nullptr) {
@@ -69,17 +74,19 @@ Result<TandemGrpcCreate> LoadControl() {
   }
   void* symbol = ::dlsym(library, "tandem_grpc_create");
   if (symbol == nullptr) return FailedPrecondition(path + " is not Tandem's gRPC plugin");
-  create = reinterpret_cast<TandemGrpcCreate>(symbol);
-  return create;
+  loaded = {reinterpret_cast<TandemGrpcCreate>(symbol), shares_grpc};
+  return loaded;
 }
 
 }  // namespace
 
 Result<std::unique_ptr<ClientControl>> MakeControl() {
-  TANDEM_ASSIGN_OR_RETURN(TandemGrpcCreate create, LoadControl());
-  std::unique_ptr<ClientControl> control(create(kControlApiVersion));
+  TANDEM_ASSIGN_OR_RETURN(const LoadedPlugin plugin, LoadControl());
+  PluginLog* const log = plugin.shares_grpc ? nullptr : &LogHook::Get().plugin();
+  std::unique_ptr<ClientControl> control(plugin.create(kControlApiVersion, log));
   if (control == nullptr)
     return FailedPrecondition("libtandem_grpc.so is of another build than libtandem.so");
+  LogHook::Get().TellPlugin();
   return control;
 }
 

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "client/lib/base/deferred_reclaimer.h"
+#include "client/lib/base/log_hook.h"
 #include "common/exceptions.h"
 
 namespace tandem::client {
@@ -44,6 +45,10 @@ Result<std::shared_ptr<ClientSession>> ClientSession::Attach(std::unique_ptr<Cli
   session->watchdog_ = new std::thread;
   TANDEM_ASSIGN_OR_RETURN(*session->watchdog_,
                           StartThread("the session's watchdog", [raw] { raw->Watch(); }));
+  LogLine(ClientLogLevel::kInfo, [&] {
+    return "session " + std::to_string(raw->info_.session_id) + " with tandemd " + raw->info_.daemon_version +
+           " at " + RuntimeDir(options);
+  });
   return session;
 }
 
@@ -258,6 +263,7 @@ void ClientSession::OnEvent(std::function<void(const ClientEvent&)> callback) {
 }
 
 void ClientSession::Tell(const ClientEvent& event) {
+  LogEvent(event);
   std::lock_guard lock(callback_mutex_);
   caller_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   auto callback = callback_;  // it may put another in its place

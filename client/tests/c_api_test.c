@@ -179,6 +179,39 @@ static int NullCollectives(void) {
   return 0;
 }
 
+static void CountLine(void* user, int level, const char* text) {
+  *(int*)user += level >= TANDEM_LOG_DEBUG && text[0] != '\0';
+}
+
+static int LogCallbacks(void) {
+  static int lines = 0;
+  REFUSES("least_level", tandem_set_log_callback(CountLine, &lines, TANDEM_LOG_ERROR + 1));
+  REFUSES("least_level", tandem_set_log_callback(CountLine, &lines, -1));
+  CHECK(tandem_set_log_callback(CountLine, &lines, TANDEM_LOG_DEBUG) == NULL);
+  CHECK(tandem_set_log_callback(NULL, NULL, TANDEM_LOG_INFO) == NULL);
+  return 0;
+}
+
+static int NullPendings(void) {
+  tandem_pending* pending = (tandem_pending*)&pending;
+  tandem_group* group = NULL;
+  tandem_plan* plan = NULL;
+  tandem_join_options join;
+  tandem_request request;
+  tandem_join_options_init(&join, sizeof(join));
+  tandem_request_init(&request, sizeof(request));
+  REFUSES("client", tandem_join_group_start(NULL, &join, &pending));
+  CHECK(pending == NULL);
+  REFUSES("group", tandem_prepare_start(NULL, "key", &request, 1, &pending));
+  CHECK(tandem_pending_fd(NULL) == -1 && tandem_pending_ended(NULL) == 1);
+  tandem_pending_cancel(NULL);
+  REFUSES("pending", tandem_pending_take_group(NULL, &group));
+  REFUSES("pending", tandem_pending_take_plan(NULL, &plan));
+  tandem_pending_free(NULL);
+  REFUSES("group", tandem_group_notify(NULL, NULL, 0));
+  return 0;
+}
+
 static int NullStreams(void) {
   tandem_graph* graph = (tandem_graph*)&graph;
   REFUSES("stream", tandem_stream_create(NULL));
@@ -218,8 +251,12 @@ int main(void) {
   CHECK(tandem_abi_version() == TANDEM_ABI_VERSION);
   CHECK(tandem_version() != NULL && strncmp(tandem_version(), "0.", 2) == 0);
   CHECK(tandem_protocol_version() > 0);
-  if (NullStatuses() || NullSessions() || NullMemory() || NullPlans() || NullCollectives() || NullStreams() ||
-      DlpackOwners() || Cancellations())
+  char version[32];
+  (void)snprintf(version, sizeof(version), "%d.%d.%d+", TANDEM_VERSION_MAJOR, TANDEM_VERSION_MINOR,
+                 TANDEM_VERSION_PATCH);
+  CHECK(strncmp(tandem_version(), version, strlen(version)) == 0);
+  if (NullStatuses() || NullSessions() || NullMemory() || NullPlans() || NullCollectives() ||
+      LogCallbacks() || NullPendings() || NullStreams() || DlpackOwners() || Cancellations())
     return 1;
 
   tandem_status* status = tandem_connect("/nonexistent", "c-test", 1000, &client);

@@ -1,6 +1,7 @@
 // The library on CUDA without a GPU: a driver that keeps books, a fake gRPC plugin, and the test as the
 // engine.
 #include <gtest/gtest.h>
+#include <sys/eventfd.h>
 
 #include <thread>
 
@@ -8,13 +9,17 @@
 #include "client/lib/devices/cuda_client_device.h"
 #include "client/tests/fake_daemon_test.h"
 #include "client/tests/fake_gpus.h"
+#include "tandem/collectives.h"
 #include "tandem/host_stream.h"
+#include "tandem/pending.h"
 
 namespace tandem::client {
 namespace {
 
 using ::testing::_;
+using ::testing::DoAll;
 using ::testing::Return;
+using ::testing::SaveArg;
 constexpr uintptr_t kAddress = 0x7f0000000000;
 constexpr size_t kChunk = size_t{2} << 20;
 
@@ -391,6 +396,29 @@ TEST_F(CudaClientTest, SignalsAreReadAndWrittenOnTheLibrarysOwnStream) {
   EXPECT_TRUE(tensor->StreamWriteValue32(StreamRef::Cuda(stream_), 0, 4, 43).ok());
   EXPECT_EQ(tensor->Memset32(StreamRef::Cuda(gpus_.MakeStream(1)), 1, 8, 42, 2).detail().reason,
             "WRONG_DEVICE");
+}
+
+TEST_F(CudaClientTest, AnEventDescriptorHearsOfTheStreamsEnd) {
+  const UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  CUhostFn function = nullptr;
+  void* argument = nullptr;
+  EXPECT_CALL(gpus_, LaunchHostFunc(stream_, _, _))
+      .WillOnce(DoAll(SaveArg<1>(&function), SaveArg<2>(&argument), Return(Status::Ok())));
+  ASSERT_TRUE(NotifyAfter(*group_, StreamRef::Cuda(stream_), event.get()).ok());
+  eventfd_t times = 0;
+  EXPECT_EQ(::eventfd_read(event.get(), &times), -1);
+  function(argument);
+  EXPECT_EQ(::eventfd_read(event.get(), &times), 0);
+  EXPECT_EQ(times, 1u);
+  EXPECT_EQ(NotifyAfter(*group_, StreamRef::Cuda(stream_), -1).detail().field, "event_fd");
+}
+
+TEST_F(CudaClientTest, ARootsInputIsCopiedOnItsStream) {
+  auto collectives = Collectives::Make(group_).value();
+  EXPECT_CALL(gpus_, MemcpyAsync(0x20000, 0x10000, 12, stream_)).WillOnce(Return(Status::Ok()));
+  (void)collectives->Broadcast(StreamRef::Cuda(stream_), At(0x10000), At(0x20000), 3, DType::kF32, 0);
+  // In place there is nothing to copy.
+  (void)collectives->Broadcast(StreamRef::Cuda(stream_), At(0x20000), At(0x20000), 3, DType::kF32, 0);
 }
 
 TEST_F(CudaClientTest, ALaunchOnAnotherStreamWaitsForTheOneBefore) {

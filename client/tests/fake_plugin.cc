@@ -12,7 +12,8 @@ std::shared_ptr<tandem::client::FakeDaemon>& Daemon() {
 }  // namespace
 
 extern "C" {
-__attribute__((visibility("default"))) tandem::client::ClientControl* tandem_grpc_create(int) {
+__attribute__((visibility("default"))) tandem::client::ClientControl* tandem_grpc_create(
+    int, tandem::client::PluginLog*) {
   return new tandem::client::FakeControl(Daemon());
 }
 // The deadline of the last Prepare, in milliseconds.

@@ -11,6 +11,7 @@
  *   }
  *
  * This header includes the interface's parts. Include this header, not a part:
+ *   tandem/version.h    the version of these headers
  *   tandem/c_types.h    constants, and the types of handles
  *   tandem/c_status.h   statuses
  *   tandem/c_session.h  sessions, events and groups
@@ -19,6 +20,8 @@
  *   tandem/c_collectives.h  collectives of any count in one call each
  *   tandem/c_plan.h     requests, plans and launches
  *   tandem/c_stream.h   streams and graphs of the host backend
+ *   tandem/c_pending.h  joins and preparations in the background, descriptors for event loops
+ *   tandem/c_log.h      the library's lines for a log
  *   tandem/c_cancel.h   cancellation of calls that wait for other ranks
  *   tandem/c_capture.h  holds for CUDA graphs
  *
@@ -65,12 +68,15 @@
 #include "tandem/c_capture.h"
 #include "tandem/c_collectives.h"
 #include "tandem/c_dlpack.h"
+#include "tandem/c_log.h"
 #include "tandem/c_memory.h"
+#include "tandem/c_pending.h"
 #include "tandem/c_plan.h"
 #include "tandem/c_session.h"
 #include "tandem/c_status.h"
 #include "tandem/c_stream.h"
 #include "tandem/c_types.h"
 #include "tandem/deadlines.h"
+#include "tandem/version.h"
 
 #endif /* TANDEM_TANDEM_H_ */

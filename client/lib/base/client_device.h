@@ -59,6 +59,8 @@ class LaunchStream {
   virtual Status Write32(std::shared_ptr<void> keep, uint32_t* word, uint32_t value) = 0;
   // Copies memory of the caller's, which holds it until then.
   virtual Status Copy(void* to, const void* from, size_t bytes) = 0;
+  // Adds 1 to the eventfd after all earlier work. The caller keeps the descriptor open until then.
+  virtual Status Notify(int event_fd) = 0;
 };
 
 // Room for one LaunchStream on the caller's stack: the launch path allocates nothing.

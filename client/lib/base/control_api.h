@@ -8,6 +8,7 @@
 // Thread rule: every function may be called from any thread, but Attach first and once, and Shutdown last.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -21,11 +22,12 @@
 #include "daemon/planner/types/operation_plan.h"
 #include "program/program.h"
 #include "tandem/client.h"
+#include "tandem/log.h"
 
 namespace tandem::client {
 
 // Grows with every change of this header: core and gRPC plugin must be of one build.
-inline constexpr int kControlApiVersion = 6;
+inline constexpr int kControlApiVersion = 7;
 
 struct AttachInfo {
   uint64_t session_id = 0;
@@ -146,6 +148,17 @@ struct ControlCallbacks {
   std::function<std::shared_ptr<Cancellation>()> cancellation = {};
 };
 
+// The core's log for lines of the plugin's libraries. Lives as long as the process.
+struct PluginLog {
+  // Takes a line. `severity` is a ClientLogLevel.
+  void (*write)(int severity, const char* text) = nullptr;
+  // Lines below are not wanted.
+  std::atomic<int> least{0};
+  // The plugin's, set by the first call for a Control. Called after that, and at each change of `least`: whether
+  // there is nobody to write to. One call at a time.
+  std::atomic<void (*)(bool nobody, int least)> follow{nullptr};
+};
+
 // All deadlines are for the whole call. Failures carry the daemon's code, message and detail.
 class ClientControl {
  public:
@@ -194,6 +207,6 @@ class ClientControl {
 
 extern "C" {
 // The one symbol of libtandem_grpc.so: a new Control, owned by the caller; null if `api_version` is not
-// its own.
-typedef tandem::client::ClientControl* (*TandemGrpcCreate)(int api_version);
+// its own. `log`: for lines of the plugin's libraries, the same at each call; null: they are the program's.
+typedef tandem::client::ClientControl* (*TandemGrpcCreate)(int api_version, tandem::client::PluginLog* log);
 }

@@ -82,12 +82,7 @@ tandem_status* tandem_join_group(tandem_client* client, const tandem_join_option
   TANDEM_C_RETURN_IF_NULL({"client", client}, {"options", options}, {"group", group});
   auto join = ToJoinOptions(*options);
   TANDEM_C_RETURN_IF_ERROR(join);
-  auto joined = client->client->JoinGroup(*join);
-  TANDEM_C_RETURN_IF_ERROR(joined);
-  auto collectives = Collectives::Make(*joined);
-  TANDEM_C_RETURN_IF_ERROR(collectives);
-  *group = new tandem_group{*std::move(joined), *std::move(collectives), client->client->backend() == "cuda"};
-  return nullptr;
+  return Give(client->client->JoinGroup(*join), client->client->backend() == "cuda", group);
 }
 TANDEM_C_CATCH
 void tandem_group_free(tandem_group* group) { delete group; }

@@ -22,6 +22,14 @@ tandem_status* LaunchOne(tandem_group* group, tandem_collective collective, void
 
 }  // namespace
 
+tandem_status* tandem::c::Give(Result<std::shared_ptr<Group>> joined, bool is_cuda, tandem_group** group) {
+  TANDEM_C_RETURN_IF_ERROR(joined);
+  auto collectives = Collectives::Make(*joined);
+  TANDEM_C_RETURN_IF_ERROR(collectives);
+  *group = new tandem_group{*std::move(joined), *std::move(collectives), is_cuda};
+  return nullptr;
+}
+
 extern "C" {
 
 tandem_status* tandem_all_reduce(tandem_group* group, const void* input, void* output, size_t count,

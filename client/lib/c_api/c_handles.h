@@ -96,6 +96,8 @@ inline Milliseconds ToDeadline(int64_t deadline_ms, Milliseconds standard) {
   return deadline_ms == 0 ? standard : Milliseconds(std::max<int64_t>(deadline_ms, 0));
 }
 
+// Hands a group that has been joined to the caller of the C interface.
+tandem_status* Give(Result<std::shared_ptr<Group>> joined, bool is_cuda, tandem_group** group);
 Result<DType> ToDType(int dtype, const std::string& field = "dtype");
 Result<OpRequest> ToRequest(const tandem_request& from);
 // Null: the defaults.

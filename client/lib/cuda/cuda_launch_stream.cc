@@ -1,6 +1,9 @@
 #include "client/lib/cuda/cuda_launch_stream.h"
 
+#include <sys/eventfd.h>
+
 #include <array>
+#include <cstdint>
 #include <utility>
 
 #include "client/lib/base/capture_holds.h"
@@ -30,6 +33,10 @@ CUstreamBatchMemOpParams WaitOp(Word* word, uint64_t value) {
 
 // The driver's, when the last graph is gone: no CUDA from here.
 void CUDA_CB DropObject(void* object) { delete static_cast<std::shared_ptr<void>*>(object); }
+
+void CUDA_CB AddToEvent(void* event_fd) {
+  (void)::eventfd_write(static_cast<int>(reinterpret_cast<intptr_t>(event_fd)), 1);
+}
 
 }  // namespace
 
@@ -107,6 +114,10 @@ Status CudaLaunchStream::Write32(std::shared_ptr<void>, uint32_t* word, uint32_t
 Status CudaLaunchStream::Copy(void* to, const void* from, size_t bytes) {
   return driver_.MemcpyAsync(reinterpret_cast<CUdeviceptr>(to), reinterpret_cast<CUdeviceptr>(from), bytes,
                              stream_);
+}
+
+Status CudaLaunchStream::Notify(int event_fd) {
+  return driver_.LaunchHostFunc(stream_, AddToEvent, reinterpret_cast<void*>(intptr_t{event_fd}));
 }
 
 }  // namespace tandem::client

@@ -36,6 +36,7 @@ class CudaLaunchStream final : public LaunchStream {
   Status Memset32(std::shared_ptr<void> keep, uint32_t* words, uint32_t value, size_t count) override;
   Status Write32(std::shared_ptr<void> keep, uint32_t* word, uint32_t value) override;
   Status Copy(void* to, const void* from, size_t bytes) override;
+  Status Notify(int event_fd) override;
 
  private:
   cuda::CudaDriver& driver_;

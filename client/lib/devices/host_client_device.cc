@@ -1,4 +1,6 @@
 // The host backend's half of the seam: streams are HostStreams, memory is memfds, words need nothing.
+#include <sys/eventfd.h>
+
 #include <atomic>
 #include <cstring>
 
@@ -45,6 +47,9 @@ class HostLaunchStream final : public LaunchStream {
   }
   Status Copy(void* to, const void* from, size_t bytes) override {
     return stream_->Enqueue([to, from, bytes] { std::memmove(to, from, bytes); });
+  }
+  Status Notify(int event_fd) override {
+    return stream_->Enqueue([event_fd] { (void)::eventfd_write(event_fd, 1); });
   }
 
  private:
