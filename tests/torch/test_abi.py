@@ -33,6 +33,8 @@ STRUCTS = {
     "tandem_binding": _c.Binding,
     "tandem_dlpack_owner": _dlpack._Owner,
 }
+# Python's own collectives are plans.
+OF_C_ALONE = frozenset(("tandem_collective",))
 VALUES = {
     "int": ctypes.c_int,
     "int64_t": ctypes.c_int64,
@@ -97,7 +99,7 @@ class Abi(unittest.TestCase):
         seen = {name: set() for name in STRUCTS}
         for line in LINES:
             found = re.fullmatch(r"layout (\w+)\.(\w+) at (\d+), (\d+) bytes", line)
-            if found:
+            if found and found[1] not in OF_C_ALONE:
                 field = getattr(STRUCTS[found[1]], found[2])
                 self.assertEqual((field.offset, field.size), (int(found[3]), int(found[4])), line)
                 seen[found[1]].add(found[2])
