@@ -85,7 +85,7 @@ class HostCalls {
   tandem_plan* const order_;
   const int64_t deadline_ms_;
 
-  // Of the thread alone.
+  // The thread alone uses these.
   tandem_stream* stream_ = nullptr;
   tandem_memory* staging_ = nullptr;
   size_t staging_bytes_ = 0;

@@ -30,10 +30,10 @@ namespace tandem {
 struct CollectiveCall {
   // kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast or kReduce.
   Op op = Op::kAllReduce;
-  // Device memory of the rank's GPU; on the host backend any memory of the process. Of the root alone for
-  // broadcast.
+  // Device memory of the rank's GPU; on the host backend any memory of the process. A
+  // broadcast reads the root's alone.
   const void* input = nullptr;
-  // Of the root alone for reduce.
+  // A reduce writes the root's alone.
   void* output = nullptr;
   // Elements: of the input, but of one rank's part for all_gather, reduce_scatter and all_to_all. 0: the call
   // does nothing.

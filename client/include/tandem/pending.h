@@ -17,7 +17,7 @@
 
 namespace tandem {
 
-// A call in the background, in a thread of its own. Thread-safe.
+// A call that runs on another thread. Thread-safe.
 class TANDEM_API PendingCall {
  public:
   // RESOURCE_EXHAUSTED: no thread or no descriptor.
@@ -53,7 +53,7 @@ class Pending {
   int fd() const { return call_->fd(); }
   bool HasEnded() const { return call_->HasEnded(); }
   void Cancel() { call_->Cancel(); }
-  // What the call has returned, once. FAILED_PRECONDITION, reason NOT_ENDED: it has not ended. NOT_FOUND: the
+  // Returns the call's result, once. FAILED_PRECONDITION, reason NOT_ENDED: it has not ended. NOT_FOUND: the
   // result has been taken.
   Result<Handle> Take() {
     if (!HasEnded()) return FailedPrecondition("the call has not ended").WithDetail({.reason = "NOT_ENDED"});

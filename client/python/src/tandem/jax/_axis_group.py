@@ -19,7 +19,7 @@ __all__ = ["AxisGroup", "Request", "Served"]
 _LEAST_ELEMENTS, _MOST_ELEMENTS = 1 << 16, 1 << 28
 _LEAST_ROWS = 256
 _PRODUCTS = frozenset(("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce"))
-# What every rank gets of a request that no plan can serve.
+# Every rank gets it for a request that no plan can serve.
 _REFUSALS = (errors.InvalidArgument, errors.FailedPrecondition, errors.ResourceExhausted, errors.Unimplemented, errors.OutOfRange)
 
 

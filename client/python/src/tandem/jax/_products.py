@@ -17,7 +17,7 @@ from ._ops import FLOATS, AxisName, axes_of, back_of_sum, call, leading, serve, 
 
 __all__ = ["all_gather_matmul", "matmul_all_reduce", "matmul_reduce_scatter"]
 
-# Of each, in this module: x is [M, K]; w is [K, N], or [N, K] where `across` says that its transpose is meant.
+# x is [M, K]. w is [K, N], or [N, K] where `across` asks for its transpose.
 
 
 def _request(op: str, x: Any, w: Any, across: bool) -> Callable[[int, Any], Request]:

@@ -23,7 +23,7 @@ __all__ = ["take"]
 
 _log = logging.getLogger("tandem.vllm")
 _CONFIGURE = "compilation.passes.pass_manager.PostGradPassManager.configure"
-# In vLLM's additional configuration, which is a part of its cache's key.
+# An entry of vLLM's additional configuration, which decides vLLM's cache key.
 _KEY, _OWN = "tandem", hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
 
 
