@@ -1,7 +1,7 @@
 // File: row_families.h
 //
-// `RowFamilies`: the plans behind `Collectives`. What a call needs follows from its arguments alone, so that
-// all ranks come to the same plan.
+// `RowFamilies`: the plans behind `Collectives`. The arguments of a call alone decide its plan, so that
+// all ranks come to the same one.
 #pragma once
 
 #include <compare>
