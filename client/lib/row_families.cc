@@ -192,16 +192,22 @@ Status RowFamilies::Launch(StreamRef ref, const CollectiveCall& call) try {
   if (call.count == 0) return Status::Ok();
   TANDEM_ASSIGN_OR_RETURN(const int64_t rows, CollectiveRows(call, group_->world_size()));
   const CollectiveKind kind = KindOf(call, group_->rank());
-  TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, group_->session()->device());
   std::shared_ptr<Plan> plan;
   {
+    const std::lock_guard lock(mutex_);
+    plan = Find(kind, rows);
+  }
+  const bool copies = HasRoot(call.op) && call.root == group_->rank() && call.input != call.output;
+  if (plan == nullptr || copies) {
+    TANDEM_ASSIGN_OR_RETURN(ClientDevice * device, group_->session()->device());
     LaunchStreamStorage storage;
     TANDEM_ASSIGN_OR_RETURN(LaunchStream * stream, device->Open(ref, group_->gpu_uuid(), &storage));
-    // A default stream has no answer while another stream captures.
-    const Result<bool> capturing = stream->IsCapturing();
-    const Milliseconds deadline = capturing.ok() && !*capturing ? kDefaultDeadline : Milliseconds(0);
-    TANDEM_ASSIGN_OR_RETURN(plan, FindOrPrepare(kind, rows, deadline));
-    const bool copies = HasRoot(call.op) && call.root == group_->rank() && call.input != call.output;
+    if (plan == nullptr) {
+      // A default stream has no answer while another stream captures.
+      const Result<bool> capturing = stream->IsCapturing();
+      const Milliseconds deadline = capturing.ok() && !*capturing ? kDefaultDeadline : Milliseconds(0);
+      TANDEM_ASSIGN_OR_RETURN(plan, FindOrPrepare(kind, rows, deadline));
+    }
     if (copies)
       TANDEM_RETURN_IF_ERROR(stream->Copy(call.output, call.input, call.count * DTypeBytes(call.dtype)));
   }
