@@ -68,11 +68,12 @@ class PythonsNorms(Checks, unittest.TestCase):
 
 class Modes(Checks, unittest.TestCase):
     program = "rank_modes.py"
+    env = {"TANDEM_TEST_PATIENCE": "60"}
 
 
 @unittest.skipIf(CUDA, "differs on the host backend")
 class PythonsModes(Modes):
-    env = {"TANDEM_TORCH_KERNELS": "python"}
+    env = {"TANDEM_TORCH_KERNELS": "python", **Modes.env}
 
 
 class FourRanks(Checks, unittest.TestCase):

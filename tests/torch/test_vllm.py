@@ -79,12 +79,14 @@ class CompiledOf025(Vllm, unittest.TestCase):
     program = "rank_vllm_compiled.py"
     timeout = 400
     version = "0.25.1"
+    more = {"TANDEM_TEST_PATIENCE": "240"}  # a rank waits while another compiles
 
 
 class CompiledOfFourRanks033(Vllm, unittest.TestCase):
     program = "rank_vllm_compiled.py"
     timeout = 400
     version = "0.33.0"
+    more = {"TANDEM_TEST_PATIENCE": "240"}
     world = 4
 
 

@@ -41,7 +41,7 @@ class TandemPass(CustomGraphPass):
     def __call__(self, graph: Graph) -> None:
         if self.previous is not None:
             self.previous(graph)
-        name = _name_of(graph)
+        name = _name_of(graph, self.digest())
         rewrite = Rewrite(graph, lambda group: self.groups is None or group in self.groups, name)
         if rewrite.run():
             _check(graph)
@@ -64,11 +64,11 @@ class TandemPass(CustomGraphPass):
         return hashlib.sha256(given.encode()).hexdigest()[:16]
 
 
-def _name_of(graph: Graph) -> str:
-    """Names the graph by its text and its inputs' shapes and types, which the text does not have."""
+def _name_of(graph: Graph, digest: str) -> str:
+    """Names the graph by its text, its inputs' shapes and types, which the text does not have, and what else decides its records."""
     inputs = [node.meta.get("val") for node in graph.find_nodes(op="placeholder")]
     tensors = [(str(tuple(one.shape)), str(one.dtype)) for one in inputs if isinstance(one, torch.Tensor)]
-    return hashlib.sha256(f"{graph}{tensors}".encode()).hexdigest()[:12]
+    return hashlib.sha256(f"{digest}{graph}{tensors}".encode()).hexdigest()[:12]
 
 
 def _source_digest() -> str:
