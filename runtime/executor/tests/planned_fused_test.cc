@@ -153,7 +153,7 @@ Case AllReduceCase(const Sizes& sizes, bool symmetric) {
 // A kernel that waits for its peers' pushes needs a queue beside the one that pushes.
 void RunFusedCase(const Case& test, int most_ranks = 8) {
   for (int world_size : {2, 3, 4, 8}) {
-    if (world_size > std::min(most_ranks, MostRanks())) continue;
+    if (world_size > std::min(most_ranks, MostPlannedRanks())) continue;
     if (SharedMachine() != nullptr) {
       RunPlanned(test, world_size, 0, 0);
     } else {

@@ -5,10 +5,12 @@
 // order of summation.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "runtime/executor/tests/test_machine.h"
 #include "tandem/op_request.h"
 
 namespace tandem::runtime {
@@ -30,6 +32,15 @@ struct Case {
   bool packet_kernels = false;  // the same
   int shift = 0;                // elements that every operand lies off an aligned place
 };
+
+// The most ranks of a test. Eight have no step that four have not, and are most of a sanitized run's time.
+inline int MostPlannedRanks() {
+#ifdef TANDEM_SANITIZED
+  return std::min(4, MostRanks());
+#else
+  return MostRanks();
+#endif
+}
 
 // Plans, launches and compares `test`; failures are GoogleTest's. `queues` and `delay_us` are of emulated
 // GPUs.

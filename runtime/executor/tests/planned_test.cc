@@ -297,7 +297,7 @@ Case BareCase(Op op) {
 
 void RunCase(const Case& test) {
   for (int world_size : test.world_sizes) {
-    if (world_size > MostRanks()) continue;
+    if (world_size > (test.cube_mesh ? MostRanks() : MostPlannedRanks())) continue;
     if (SharedMachine() != nullptr) {
       RunPlanned(test, world_size, 0, 0);
       if (testing::Test::HasFatalFailure()) return;
