@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import tarfile
 import tempfile
@@ -42,7 +43,12 @@ class HostBundle(unittest.TestCase):
         self.assertLess(os.path.getsize(archive), 64 << 20)
         with tarfile.open(archive) as files:
             self.assertLessEqual({"bundle/run", "bundle/bin/tandemd", "bundle/lib/libtandem.so"}, set(files.getnames()))
-        refused = self.call("pack", bundle, archive, "1")
+        small = os.path.join(os.path.dirname(archive), "small")  # to pack the bundle again takes a minute
+        os.mkdir(small)
+        shutil.copy(os.path.join(bundle, "bundle.txt"), small)
+        with open(os.path.join(small, "random"), "wb") as file:
+            file.write(os.urandom(2 << 20))
+        refused = self.call("pack", small, archive, "1")
         self.assertEqual(refused.returncode, 1, refused.stderr)
         self.assertRegex(refused.stderr, r"has \d+ bytes packed, more than 1 MiB")
         self.assertFalse(os.path.exists(archive))
