@@ -55,7 +55,7 @@ def run(function, *given):
     with (
         torch.no_grad(),
         inductor_pass.pass_context(Range(1, 4096)),
-        inductor.patch(post_grad_custom_post_pass=manager, force_disable_caches=True),
+        inductor.patch(post_grad_custom_post_pass=manager, fx_graph_cache=False),
     ):
         return torch.compile(function, fullgraph=True, dynamic=False)(*given)
 
