@@ -14,6 +14,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../integration"))
 
+import forked  # noqa: E402
 import harness  # noqa: E402
 from harness import BIN, CUDA, ENGINES_PER_GPU, GPUS, wait_until  # noqa: E402, F401
 
@@ -35,44 +36,61 @@ def free_port():
         return listener.getsockname()[1]
 
 
+_parents = []
+
+
+def _start(python, command, environment, files):
+    """Starts the command by this Python; None: as a copy of a process that has imported torch."""
+    if python is not None:
+        return subprocess.Popen([*python, *command], text=True, env=environment, **files)
+    parent = next((one for one in _parents if one.suits(environment)), None)
+    if parent is None:
+        parent = forked.Parent(environment)
+        _parents.append(parent)
+    return parent.start(command, environment, **files)
+
+
 class Ranks:
     """`world` processes of one program, with torchrun's variables. Their output goes to files: no rank waits for a reader."""
 
-    def __init__(self, daemon, world, program, *arguments, env=None, each=lambda rank: ((), {}), own=lambda rank: ()):
-        """each: the beginning of a rank's command, and additions to its environment. own: a rank's first arguments."""
+    def __init__(
+        self, daemon, world, program, *arguments, env=None, each=lambda rank: ((), {}), own=lambda rank: (), fresh=False
+    ):
+        """each: the beginning of a rank's command, and additions to its environment. own: a rank's first arguments. fresh: each
+        rank imports torch itself."""
         port = free_port()
         self.runtime_dir = "" if daemon is None else daemon.runtime_dir
         self.daemon = daemon
         self.prints = [tempfile.TemporaryFile("w+") for _ in range(world)]
         self.logs = [tempfile.TemporaryFile("w+") for _ in range(world)]
-        self.processes = [
-            subprocess.Popen(
-                [*each(rank)[0], sys.executable, "-B", os.path.join(HERE, program), *own(rank), *arguments],
-                stdout=self.prints[rank],
-                stderr=self.logs[rank],
-                text=True,
-                env={
-                    **os.environ,
-                    "RANK": str(rank),
-                    "LOCAL_RANK": str(rank),
-                    "WORLD_SIZE": str(world),
-                    "LOCAL_WORLD_SIZE": str(world),
-                    "MASTER_ADDR": "127.0.0.1",
-                    "MASTER_PORT": str(port),
-                    "TANDEM_RUNTIME_DIR": self.runtime_dir or "/nonexistent",
-                    "TANDEM_EMBEDDED": "0",  # these tests have their own daemon, or none
-                    "OMP_NUM_THREADS": "1",
-                    "TORCHINDUCTOR_COMPILE_THREADS": "4" if CUDA else "1",
-                    "TORCHINDUCTOR_VEC_ISA_OK": "1",  # else every rank starts a process with torch to try it
-                    "GLOO_SOCKET_IFNAME": "lo",
-                    "NCCL_SOCKET_IFNAME": "lo",
-                    "PYTHONPATH": SOURCE,
-                    **(env or {}),
-                    **each(rank)[1],
-                },
+        self.processes = []
+        for rank in range(world):
+            prefix, more = each(rank)
+            fresh = fresh or CUDA or bool(prefix)
+            environment = {
+                **os.environ,
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(world),
+                "LOCAL_WORLD_SIZE": str(world),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "TANDEM_RUNTIME_DIR": self.runtime_dir or "/nonexistent",
+                "TANDEM_EMBEDDED": "0",  # these tests have their own daemon, or none
+                "OMP_NUM_THREADS": "1",
+                "TORCHINDUCTOR_COMPILE_THREADS": "4" if CUDA else "1",
+                "TORCHINDUCTOR_VEC_ISA_OK": "1",  # else every rank starts a process with torch to try it
+                "GLOO_SOCKET_IFNAME": "lo",
+                "NCCL_SOCKET_IFNAME": "lo",
+                "PYTHONPATH": SOURCE,
+                **(env or {}),
+                **more,
+            }
+            command = [os.path.join(HERE, program), *own(rank), *arguments]
+            files = {"stdout": self.prints[rank], "stderr": self.logs[rank]}
+            self.processes.append(
+                _start([*prefix, sys.executable, "-B"] if fresh else None, command, environment, files)
             )
-            for rank in range(world)
-        ]
 
     def printed(self, rank):
         """The rank's standard output so far."""

@@ -37,7 +37,8 @@ class Autoload(unittest.TestCase):
 
     def ranks(self, *arguments, **env):
         """(what each rank printed, each rank's log)."""
-        ranks = Ranks(self.daemon, 2, "rank_autoload.py", *arguments, env={"PYTHONPATH": self.path} | env)
+        env = {"PYTHONPATH": self.path} | env
+        ranks = Ranks(self.daemon, 2, "rank_autoload.py", *arguments, env=env, fresh=True)
         try:
             ranks.wait()
             return [(ranks.printed(rank).strip(), ranks.log(rank)) for rank in range(2)]
