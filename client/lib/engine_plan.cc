@@ -34,8 +34,8 @@ Status EnginePlan::BeforeLaunch() {
   TANDEM_RETURN_IF_ERROR(generations.Broken());
   const uint64_t told = generations.generation();
   if (!generations.Outdated()) return Status::Ok();
-  // Every launch up to here belongs to engines that are gone. Told once; what it has in flight says the same.
-  // Other failures are no reason not to make a launch: a later call tells them.
+  // Every launch up to here belongs to engines that are gone. Reported once; launches in flight say the same.
+  // Other failures are no reason not to make a launch: a later call returns them.
   session().ReapAll();
   if (std::optional<Status> failure = state()->TakeAborted(kAnyStream)) return *failure;
   if (!generations.MoveOn(told)) return Status::Ok();
@@ -76,8 +76,8 @@ Status EnginePlan::Launch(StreamRef ref, std::span<const Binding> bindings,
     Status pushed = capturing ? channel->Capture(&entry, state(), stream, shared_from_this(), &bound)
                               : channel->Launch(&entry, state(), stream, !wrong.ok(), &bound);
     if (pushed.ok()) {
-      // Only now: a failure that is taken is told, and until here this launch may have to wait, or end
-      // without being made.
+      // Only now: a failure that is taken has to be returned, and until here this launch may have to wait, or
+      // end without being made.
       std::optional<Status> earlier = state()->TakeOther(stream_id);
       return earlier.has_value() ? *earlier : wrong;
     }
@@ -132,13 +132,13 @@ Status EnginePlan::WaitLaunch(uint64_t launch, Milliseconds deadline) try {
   if (!IsUnderWay(launch)) return NoSuchLaunch(launch);
   Status status = session().control().WaitLaunch(launch, Bounded(deadline));
   if (status.code() == Code::kDeadlineExceeded && status.detail().reason.empty()) {
-    // This call's deadline, or the launch's own? The daemon forgets a launch once it has told its outcome.
+    // This call's deadline, or the launch's own? The daemon forgets a launch once it has returned the outcome.
     Status again = session().control().WaitLaunch(launch, Milliseconds(0));
     if (again.code() != Code::kNotFound) status = again;
     if (again.code() == Code::kDeadlineExceeded) return status;
   }
   if (status.detail().reason == kNotEnded) return status;
-  // The outcome of a launch that has ended is told here, and once.
+  // The outcome of a launch that has ended is returned here, and once.
   uint64_t generation = 0;
   {
     std::lock_guard lock(direct_mutex_);
@@ -171,7 +171,7 @@ Status EnginePlan::WaitDirect(Clock::time_point deadline) {
   for (uint64_t launch : DirectLaunches()) {
     Status status = WaitLaunch(launch, Until(deadline));
     const bool late = status.detail().reason == kNotEnded;
-    // NOT_FOUND: its outcome was another call's to tell.
+    // NOT_FOUND: another call has returned the outcome.
     if (status.code() != Code::kNotFound) told = MoreSevere(std::move(told), std::move(status));
     if (late) break;  // the deadline has passed
   }

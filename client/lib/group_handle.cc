@@ -106,7 +106,7 @@ Result<std::shared_ptr<Plan>> GroupHandle::PrepareTuned(const std::string& key, 
   request.autotune = false;
   PrepareTuning tuning;
   Status status;
-  // On a thread of its own: the caller's current CUDA context stays what it is.
+  // On a separate thread: the caller's current CUDA context stays what it is.
   const auto measure = [&, cancellation = ThisThreadsCancellation()] {
     ThisThreadsCancellation() = cancellation;
     const std::string probe_key = key.substr(0, kMaxProbeKey) + kProbe;

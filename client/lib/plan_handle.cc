@@ -80,7 +80,7 @@ Status PlanHandle::Wait(Milliseconds wait) try {
   Clock::time_point deadline = Clock::now() + Bounded(wait);
   TANDEM_RETURN_IF_ERROR(WaitPending(deadline));
   if (std::optional<Status> failure = state_->TakeFailure(kAnyStream)) {
-    // One call tells one of them; all that this Wait has waited for is told by it.
+    // A call returns one failure. This one is returned for all launches that this Wait has waited for.
     Status told = *std::move(failure);
     while ((failure = state_->TakeFailure(kAnyStream)))
       told = MoreSevere(std::move(told), *std::move(failure));

@@ -398,7 +398,7 @@ void ClientSession::WatchUntilStopped() {
     {
       std::shared_lock channels_lock(channels_mutex_);
       auto serve = [&](StreamChannel& channel) {
-        // The engine polls for a captured launch until it is told that the graph is gone, and this session
+        // The engine polls for a captured launch until it hears that the graph is gone, and this session
         // may never call again.
         if (channel.HasDropped()) channel.TryReap();
         any_captured |= channel.HasCaptured();

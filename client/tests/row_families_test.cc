@@ -1,4 +1,4 @@
-// What a collective of any count needs follows from its arguments alone.
+// A collective of any count needs a plan that follows from its arguments alone.
 #include "client/lib/row_families.h"
 
 #include <gtest/gtest.h>

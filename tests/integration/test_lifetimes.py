@@ -79,7 +79,7 @@ class Lifetimes(TandemTest):
             if not line:
                 self.fail(f"rank {number} has ended with {rank.wait(60)}")
             told.append(json.loads(line))
-        # What ranks have dropped ends a little later.
+        # Things that ranks have dropped end a little later.
         wait_until(lambda: not any(self.objects().values()), 60, "something is left")
         for pid in (self.daemon.process.pid, *self.daemon.engine_pids()):
             with open(f"/proc/{pid}/statm") as file:

@@ -13,7 +13,7 @@ Status DoesNotFit() {
   return Internal("the daemon's answer about a client-placed plan does not fit together");
 }
 
-// What a plan's launches use: they hold it.
+// Memory of a plan, held by launches.
 struct PlanMemory {
   std::vector<std::shared_ptr<DeviceMapping>> mappings;
   std::shared_ptr<ClientGroup> group;

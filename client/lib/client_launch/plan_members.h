@@ -22,7 +22,7 @@
 
 namespace tandem::client {
 
-// What launches of one number of rows need. Launches in flight and graphs hold it.
+// Arguments of the launches of one number of rows. Launches in flight and graphs hold them.
 struct PlanMember {
   explicit PlanMember(const OpRequest& request) : overlap(request) {}
 

@@ -52,7 +52,7 @@ class PlanCache:
         self._plans: dict[Any, Prepared | Refusal] = {}
         # Calls from Python run one after another. The thread with the turn may wait for other ranks, so nothing else waits for it.
         self._turn = threading.RLock()
-        # Of the group alone: a launch of another group waits for other ranks.
+        # The group alone uses it: a launch of another group waits for other ranks.
         self._stream: Stream | None = None
         self._staging: Staging | None = None
         # Of the kernels, which copy while Python runs another call. By the handles; all but the last are about to go.
