@@ -18,7 +18,9 @@ for part in $FAILING; do
 done
 if [ "$(basename "$0")" = ctest ]; then
   mkdir -p "$2/Testing/Temporary"
+  printf 'one_test 1 2.5\\nother_test 2 100.25\\n---\\n' > "$2/Testing/Temporary/CTestCostData.txt"
   [ -z "$failed" ] || printf '3:one_test\\n12:other_test\\n' > "$2/Testing/Temporary/LastTestsFailed.log"
+  printf 'much\\nFAIL: test_it (of %s)\\nthe reason\\n' "$2" > "$2/Testing/Temporary/LastTest.log"
 fi
 exit ${failed:-0}
 """
@@ -89,6 +91,17 @@ class RunTest(unittest.TestCase):
                 "  build/tsan: one_test other_test",
             ],
         )
+
+    def test_reasons_come_before_the_list(self):
+        _, _, said = self.run_with("build/tsan --output")
+        log = said.index("run: build/tsan/Testing/Temporary/LastTest.log:")
+        self.assertEqual(said[log + 1 : log + 3], [f"FAIL: test_it (of {self.root}/build/tsan)", "the reason"])
+        self.assertEqual(said[-2:], ["run: FAILED:", "  build/tsan: one_test other_test"])
+        self.assertFalse([line for line in said if "of " + str(self.root / "build/check") in line], "it passed")
+
+    def test_the_slowest_are_named(self):
+        _, _, said = self.run_with()
+        self.assertEqual(sum(line.endswith("slowest: other_test 100 s, one_test 2 s") for line in said), 3, said)
 
     def test_a_build_that_fails_hides_no_stage(self):
         status, stages, said = self.run_with("ninja -C " + str(self.root / "build/check"))
