@@ -65,7 +65,7 @@ class TandemPass(CustomGraphPass):
 
 
 def _name_of(graph: Graph, digest: str) -> str:
-    """Names the graph by its text, its inputs' shapes and types, which the text does not have, and what else decides its records."""
+    """Names the graph by its text, its inputs' shapes and types, which the text does not have, and the settings' digest."""
     inputs = [node.meta.get("val") for node in graph.find_nodes(op="placeholder")]
     tensors = [(str(tuple(one.shape)), str(one.dtype)) for one in inputs if isinstance(one, torch.Tensor)]
     return hashlib.sha256(f"{digest}{graph}{tensors}".encode()).hexdigest()[:12]
