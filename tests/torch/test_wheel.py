@@ -12,7 +12,9 @@ import tempfile
 import unittest
 
 import other_root
+import tomllib
 from node import BIN, HERE, Daemon
+from packaging import requirements
 
 # The libraries of every Linux machine with a C++ program.
 SYSTEM = {
@@ -108,6 +110,16 @@ class Wheel(unittest.TestCase):
                     name in expected or os.path.realpath(where).startswith(os.path.realpath(self.venv)),
                     f"{path} needs {name} of {where}",
                 )
+
+    def test_its_extras_are_those_of_the_sources(self):
+        with open(os.path.join(HERE, "../../client/python/pyproject.toml"), "rb") as file:
+            extras = tomllib.load(file)["project"]["optional-dependencies"]
+        (installed,) = importlib.metadata.distributions(name="tandem-gpu", path=[self.packages])
+        self.assertEqual(set(installed.metadata.get_all("Provides-Extra")), set(extras))
+        found = [requirements.Requirement(text) for text in installed.requires]
+        for extra, of in extras.items():
+            asked = {(one.name, str(one.specifier)) for one in found if one.marker.evaluate({"extra": extra})}
+            self.assertEqual(asked, {(one.name, str(one.specifier)) for one in map(requirements.Requirement, of)})
 
     def test_its_libraries_share_no_symbols_with_other_copies(self):
         """A unique symbol ("u") is one for the whole process, also where libraries have names of their own."""
