@@ -127,6 +127,20 @@ def differing_programs(text, read_file=read):
     return [path for path, code in shown_programs(text) if code != read_file(path)]
 
 
+DOOR = ["What to set", "What is taken", "What is not taken", "How to see it", "How to switch it off"]
+
+
+def doors(readme):
+    """The pages that the first table's rows lead to, as a whole."""
+    table = re.search(r"^\| your program \|.*?\n\n", readme, re.M | re.S)[0]
+    return re.findall(r"\]\(([^)#]+)\)", table)
+
+
+def first_headings(text):
+    """As many headings of the second level as a page of a door begins with."""
+    return [line[3:] for _, line in prose_lines(text) if line.startswith("## ")][: len(DOOR)]
+
+
 def anchors(text):
     """The anchors of the headings of a document, as GitHub makes them."""
     headings = [line for _, line in prose_lines(text) if re.match(r"#+ ", line)]
@@ -311,6 +325,13 @@ class Documents(unittest.TestCase):
         order = [text.index(part) for part in parts]
         self.assertEqual(order, sorted(order))
 
+    def test_doors_have_the_same_headings(self):
+        found = {page: first_headings(text) for page, text in self.documents.items()}
+        pages = doors(self.documents["README.md"])
+        self.assertGreaterEqual(len(pages), 7)
+        self.assertEqual({page: found[page] for page in pages}, dict.fromkeys(pages, DOOR))
+        self.assertEqual(sorted(pages), sorted(page for page, headings in found.items() if headings[:1] == DOOR[:1]))
+
     def test_every_page_is_in_the_index(self):
         index = self.documents["docs/README.md"]
         pages = [
@@ -342,6 +363,13 @@ class PlantedFaults(unittest.TestCase):
         self.assertEqual(
             long_lines("word " * 23 + "words\n| " + "x" * 130 + " |\n```\n" + "code " * 30 + "\n```\n"), []
         )
+
+    def test_doors(self):
+        self.assertEqual(
+            doors("| your program | do |\n|---|---|\n| a | [b](c.md) [d](e.md#f) |\n\n[g](h.md)"), ["c.md"]
+        )
+        page = "".join(f"## {title}\n### more\n" for title in ("b", *DOOR))
+        self.assertEqual(first_headings(page), ["b", *DOOR[:-1]])
 
     def test_anchors(self):
         pages = {"a/b.md": "# One `two`\n[x](#one-two) [y](c.md#no)\n", "a/c.md": "```\n# no\n```\n"}
