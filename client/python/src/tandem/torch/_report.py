@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import atexit
-from typing import NamedTuple
 
-from .. import _call_report
+from .._call_report import CallReport, OpRow as ReportRow, wanted_at_exit, write
 from . import _distributed
 
 __all__ = ["Report", "ReportRow", "report"]
 
 
-class ReportRow(NamedTuple):
-    """Calls of one collective with one outcome. bytes: of the larger of input and output, summed. reason: why the process
-    group's own backend has run them; "" where Tandem has."""
-
-    op: str
-    calls: int
-    bytes: int
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.op:15} {self.calls:9} calls {self.bytes:15} bytes"
-
-
-class Report(_call_report.CallReport[ReportRow]):
-    """The counts of collectives while install() was in force, or of groups of the backend tandem. str() is a table."""
+class Report(CallReport[ReportRow]):
+    """The counts of collectives while install() was in force, or of groups of the backend tandem. A call's bytes are those of the
+    larger of input and output. Where a row has a reason, the process group's own backend has run the calls. str() is a table."""
 
     counted = "collectives of torch.distributed"
 
@@ -35,5 +22,5 @@ def report() -> Report:
     return Report([ReportRow(*row) for row in _distributed.tallies()])
 
 
-if _call_report.wanted_at_exit():
-    atexit.register(lambda: _call_report.write(report()))
+if wanted_at_exit():
+    atexit.register(lambda: write(report()))

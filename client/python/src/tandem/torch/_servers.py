@@ -24,7 +24,7 @@ class Server:
     """A server's program, by the name that its users know. count: gets the group, the collective, and why the server's own
     communicator runs the call; "" where Tandem does."""
 
-    def __init__(self, name: str, log: logging.Logger, count: Callable[[str, str, str], None]) -> None:
+    def __init__(self, name: str, log: logging.Logger, count: Callable[[str, str, str], object]) -> None:
         self._name, self._log, self._count = name, log, count
 
     def attach(self, name: str, group: dist.ProcessGroup | None, is_first: bool, most_rows: int, reason: str) -> str:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from .. import _call_report
-from .._group_calls import GroupCalls, ReportRow
+from .._call_report import CallReport, GroupRow as ReportRow, Tally
 
 __all__ = ["Report", "ReportRow", "count", "report"]
 
 
-class Report(_call_report.CallReport[ReportRow]):
+class Report(CallReport[ReportRow]):
     """The counts since the process began. The calls of a CUDA graph's capture count; its replays make none. str() is a table."""
 
     counted = "collectives of vLLM's tensor-parallel groups"
 
 
-_calls = GroupCalls(Report)
+_calls = Tally(Report, ReportRow)
 count = _calls.count
 
 
