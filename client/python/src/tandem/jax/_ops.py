@@ -29,6 +29,7 @@ __all__ = [
     "call",
     "leading",
     "reduce_scatter",
+    "run",
     "serve",
     "unify",
     "vary",
@@ -101,46 +102,38 @@ def leading(x: Any) -> int:
     return math.prod(x.shape[:-1])
 
 
-# ---- Collectives. Flat: each element is a row.
+def run(served: Served | None, plain: Callable[..., Any], *arrays: Any) -> Any:
+    """The launch, or where there is none `plain`, whose results have the same shapes and types."""
+    return plain(*arrays) if served is None else call(served, jax.eval_shape(plain, *arrays), *arrays)
 
 
-def _flat(op: str, count: int, ins: tuple[int, int], outs: tuple[int, int]) -> Callable[[int, Any], Request]:
-    """ins, outs: the operand's elements for a row, as a fraction; 0 stands for the ranks."""
+# ---- Collectives, along a first dimension of the ranks. Flat: each element is a row.
 
+_PLAIN: dict[str, Callable[[Axes, Any], Any]] = {
+    "all_reduce": lambda axes, x: lax.psum(x, axes),
+    "all_gather": lambda axes, x: lax.all_gather(x, axes),
+    "reduce_scatter": lambda axes, x: lax.psum_scatter(x, axes),
+}
+_BACK = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}
+
+
+def _request(op: str, count: int) -> Callable[[int, Any], Request]:
     def make(world: int, dtype: Any) -> Request:
         def operands(rows: int) -> list[Operand]:
-            sizes = [rows * (top or world) // (bottom or world) for top, bottom in (ins, outs)]
-            return [Operand(role, dtype, (size,)) for role, size in zip(("input", "output"), sizes, strict=True)]
+            results = {"all_gather": rows * world, "reduce_scatter": rows // world}.get(op, rows)
+            return [Operand("input", dtype, (rows,)), Operand("output", dtype, (results,))]
 
         return Request(op, operands, count, True)
 
     return make
 
 
-def _serve_sum(name: str, axes: Axes, x: Any) -> Served | None:
-    return serve(name, axes, [x], _TYPES, _flat("all_reduce", x.size, (1, 1), (1, 1)))
+def _serve(name: str, op: str, axes: Axes, x: Any) -> Served | None:
+    return serve(name, axes, [x], _TYPES, _request(op, x.size))
 
 
-def _serve_gather(name: str, axes: Axes, x: Any) -> Served | None:
-    return serve(name, axes, [x], _TYPES, _flat("all_gather", x.size, (1, 1), (0, 1)))
-
-
-def _serve_scatter(name: str, axes: Axes, x: Any) -> Served | None:
-    return serve(name, axes, [x], _TYPES, _flat("reduce_scatter", x.size, (1, 1), (1, 0)))
-
-
-def _sum(name: str, axes: Axes, x: Any) -> Any:
-    """Without a gradient. `x` varies over the axes."""
-    served = _serve_sum(name, axes, x)
-    return lax.psum(x, axes) if served is None else call(served, jax.eval_shape(lambda x: lax.psum(x, axes), x), x)
-
-
-def _gather(axes: Axes, x: Any) -> Any:
-    return lax.all_gather(x, axes)
-
-
-def _scatter(axes: Axes, x: Any) -> Any:
-    return lax.psum_scatter(x, axes)
+def _run(op: str, served: Served | None, axes: Axes, x: Any) -> Any:
+    return run(served, partial(_PLAIN[op], axes), x)
 
 
 def back_of_sum(name: str, axes: Axes, typed: bool, cotangent: Any) -> Any:
@@ -148,13 +141,14 @@ def back_of_sum(name: str, axes: Axes, typed: bool, cotangent: Any) -> Any:
     cotangent."""
     if typed and not set(axes) & varying(cotangent):
         return vary(cotangent, axes)
-    total = _sum(name, axes, vary(cotangent, axes))
+    cotangent = vary(cotangent, axes)
+    total = _run("all_reduce", _serve(name, "all_reduce", axes, cotangent), axes, cotangent)
     return vary(total, axes) if typed else total
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _all_reduce(served: Served, axes: Axes, typed: bool, x: Any) -> Any:
-    return call(served, jax.eval_shape(lambda x: lax.psum(x, axes), x), x)
+    return _run("all_reduce", served, axes, x)
 
 
 def _all_reduce_forward(served: Served, axes: Axes, typed: bool, x: Any) -> Any:
@@ -172,26 +166,26 @@ def all_reduce(x: Array, axis_name: AxisName) -> Array:
     """The sum over the axis, as jax.lax.psum() of one array. Runs by that where Tandem cannot serve the call; see report()."""
     axes = axes_of(axis_name)
     x = vary(jnp.asarray(x), axes)
-    served = _serve_sum("all_reduce", axes, x)
+    served = _serve("all_reduce", "all_reduce", axes, x)
     return lax.psum(x, axes) if served is None else _all_reduce(served, axes, bool(varying(x)), x)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _all_gather(served: Served, axes: Axes, x: Any) -> Any:
-    return call(served, jax.eval_shape(partial(_gather, axes), x), x)
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _exchange(op: str, served: Served, axes: Axes, x: Any) -> Any:
+    """A gather or a scatter: each is the other's gradient."""
+    return _run(op, served, axes, x)
 
 
-def _all_gather_forward(served: Served, axes: Axes, x: Any) -> Any:
-    return _all_gather(served, axes, x), None
+def _exchange_forward(op: str, served: Served, axes: Axes, x: Any) -> Any:
+    return _exchange(op, served, axes, x), None
 
 
-def _all_gather_backward(served: Served, axes: Axes, _: Any, cotangent: Any) -> Any:
-    back = _serve_scatter("all_gather backward", axes, cotangent)
-    plain = partial(_scatter, axes)
-    return (plain(cotangent) if back is None else call(back, jax.eval_shape(plain, cotangent), cotangent),)
+def _exchange_backward(op: str, served: Served, axes: Axes, _: Any, cotangent: Any) -> Any:
+    back = _BACK[op]
+    return (_run(back, _serve(f"{op} backward", back, axes, cotangent), axes, cotangent),)
 
 
-_all_gather.defvjp(_all_gather_forward, _all_gather_backward)
+_exchange.defvjp(_exchange_forward, _exchange_backward)
 
 
 def all_gather(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = False) -> Array:
@@ -202,29 +196,11 @@ def all_gather(x: Array, axis_name: AxisName, *, axis: int = 0, tiled: bool = Fa
     axes = axes_of(axis_name)
     x = vary(jnp.asarray(x), axes)
     dim = axis % (x.ndim if tiled else x.ndim + 1)
-    served = _serve_gather("all_gather", axes, x)
+    served = _serve("all_gather", "all_gather", axes, x)
     if served is None:
         return lax.all_gather(x, axes, axis=dim, tiled=tiled)
-    whole = jnp.moveaxis(_all_gather(served, axes, x), 0, dim)
+    whole = jnp.moveaxis(_exchange("all_gather", served, axes, x), 0, dim)
     return whole.reshape(*x.shape[:dim], -1, *x.shape[dim + 1 :]) if tiled else whole
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _reduce_scatter(served: Served, axes: Axes, x: Any) -> Any:
-    return call(served, jax.eval_shape(partial(_scatter, axes), x), x)
-
-
-def _reduce_scatter_forward(served: Served, axes: Axes, x: Any) -> Any:
-    return _reduce_scatter(served, axes, x), None
-
-
-def _reduce_scatter_backward(served: Served, axes: Axes, _: Any, cotangent: Any) -> Any:
-    back = _serve_gather("reduce_scatter backward", axes, cotangent)
-    plain = partial(_gather, axes)
-    return (plain(cotangent) if back is None else call(back, jax.eval_shape(plain, cotangent), cotangent),)
-
-
-_reduce_scatter.defvjp(_reduce_scatter_forward, _reduce_scatter_backward)
 
 
 def reduce_scatter(x: Array, axis_name: AxisName, *, scatter_dimension: int = 0, tiled: bool = False) -> Array:
@@ -238,9 +214,9 @@ def reduce_scatter(x: Array, axis_name: AxisName, *, scatter_dimension: int = 0,
     extent = x.shape[dim]
     if extent % world or not (tiled or extent == world):
         return lax.psum_scatter(x, axes, scatter_dimension=dim, tiled=tiled)  # it raises
-    served = _serve_scatter("reduce_scatter", axes, x)
+    served = _serve("reduce_scatter", "reduce_scatter", axes, x)
     if served is None:
         return lax.psum_scatter(x, axes, scatter_dimension=dim, tiled=tiled)
     parts = x.reshape(*x.shape[:dim], world, extent // world, *x.shape[dim + 1 :])
-    part = _reduce_scatter(served, axes, jnp.moveaxis(parts, dim, 0))
+    part = _exchange("reduce_scatter", served, axes, jnp.moveaxis(parts, dim, 0))
     return part if tiled else jnp.squeeze(part, dim)

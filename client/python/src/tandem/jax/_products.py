@@ -13,7 +13,7 @@ from jax import Array, lax
 from ..plan import Operand
 from ._axis_group import Request, Served
 from ._meshes import Axes
-from ._ops import FLOATS, AxisName, axes_of, back_of_sum, call, leading, serve, unify, varying
+from ._ops import FLOATS, AxisName, axes_of, back_of_sum, leading, run, serve, unify, varying
 
 __all__ = ["all_gather_matmul", "matmul_all_reduce", "matmul_reduce_scatter"]
 
@@ -67,8 +67,7 @@ def _serve(name: str, op: str, axes: Axes, x: Any, w: Any, across: bool = False)
 
 
 def _run(op: str, served: Served | None, axes: Axes, across: bool, x: Any, w: Any) -> Any:
-    plain = partial(_PLAIN[op], axes, across)
-    return plain(x, w) if served is None else call(served, jax.eval_shape(plain, x, w), x, w)
+    return run(served, partial(_PLAIN[op], axes, across), x, w)
 
 
 def _factor(across: bool, x: Any, cotangent: Any) -> Any:
