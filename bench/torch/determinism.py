@@ -76,14 +76,16 @@ class Case:
         return self.wrong(out, self.normed[chosen])
 
 
-def graphed(call):
+def graphed(call, times=1):
+    """A graph of so many calls; everything is prepared before the capture."""
     call()
     torch.cuda.synchronize()
     dist.barrier()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        call()
+        for _ in range(times):
+            call()
     return graph
 
 
@@ -213,14 +215,7 @@ def times(groups):
             if op == "all_reduce":
                 calls.append(lambda: dist.all_reduce(x))
             for call in calls:
-                call()
-                torch.cuda.synchronize()
-                dist.barrier()
-                torch.cuda.synchronize()
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                    for _ in range(20):
-                        call()
+                graph = graphed(call, times=20)
                 begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
                 taken = []
                 for _ in range(15):
