@@ -130,7 +130,7 @@ class Rank:
             by: [1e6 * one / (calls * self.given.runs) for one in self.slowest(taken)] for by, taken in rounds.items()
         }
         times["ratio"] = [ours / theirs for ours, theirs in zip(times["tandem"], times["lax"], strict=True)]
-        figures = {name: statistics.quantiles(taken, n=4) for name, taken in times.items()}
+        figures = {name: statistics.quantiles(taken, n=4, method="inclusive") for name, taken in times.items()}
         self.rows.append({"benchmark": "jax", "case": case, "calls": calls, **figures})
         if self.given.rank == 0:
             us = "".join(
