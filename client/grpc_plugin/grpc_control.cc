@@ -37,7 +37,7 @@ std::string ProgramName() {
   std::string name;
   std::ifstream file("/proc/self/comm");
   std::getline(file, name);
-  return AsUtf8(std::move(name));
+  return WithoutControlCharacters(name);  // a file may have any name
 }
 
 // The clients' directory as it is named here, absolute: it is opened again whenever the daemon has ended.
