@@ -37,7 +37,7 @@ std::string ProgramName() {
   std::string name;
   std::ifstream file("/proc/self/comm");
   std::getline(file, name);
-  return AsUtf8(std::move(name));
+  return WithoutControlCharacters(name);  // a file may have any name
 }
 
 // The clients' directory as it is named here, absolute: it is opened again whenever the daemon has ended.
@@ -270,16 +270,17 @@ Result<uint64_t> GrpcControl::Register(const RegisterInfo& memory) {
     request.mutable_chunk_bytes()->Add(memory.chunk_bytes.begin(), memory.chunk_bytes.end());
   return calls_.Repeat(kCallDeadline, [&](const Attempt& attempt) -> Result<uint64_t> {
     v1::RegisterTensorReply reply;
-    if (memory.ipc_handle.empty()) {
-      TANDEM_ASSIGN_OR_RETURN(const uint64_t transfer, lease_.Send(memory.fds));
-      request.set_transfer_id(transfer);
+    while (true) {
+      if (memory.ipc_handle.empty()) {
+        TANDEM_ASSIGN_OR_RETURN(const uint64_t transfer, lease_.Send(memory.fds));
+        request.set_transfer_id(transfer);
+      }
+      const Status status = calls_.Call(&v1::Tandem::StubInterface::RegisterTensor, request, &reply, attempt);
+      if (status.ok()) return reply.registration_id();
+      if (status.detail().reason != "NO_TRANSFER" || DaemonCalls::Clock::now() >= attempt.end) return status;
+      // The descriptors went to the daemon before, or a busy node delays them or the call for some seconds.
+      if (lease_.AwaitAttached(attempt.end) != attempt.daemon) return Restarting();
     }
-    const Status status = calls_.Call(&v1::Tandem::StubInterface::RegisterTensor, request, &reply, attempt);
-    // The descriptors went to the daemon before.
-    if (status.detail().reason == "NO_TRANSFER" && lease_.AwaitAttached(attempt.end) != attempt.daemon)
-      return Restarting();
-    TANDEM_RETURN_IF_ERROR(status);
-    return reply.registration_id();
   });
 }
 

@@ -19,9 +19,16 @@ struct CallSite {
 };
 constexpr ffi::TypeInfo kCallSiteInfo = ffi::MakeTypeInfo<CallSite>();
 
-ffi::Error ErrorOf(const CallFailure& failure) {
+// Its text lies in the string itself.
+ffi::Error NoMemory() { return ffi::Error(ffi::ErrorCode::kResourceExhausted, "no memory"); }
+
+ffi::Error ErrorOf(const CallFailure& failure) noexcept {
   if (failure.code == TANDEM_OK) return ffi::Error::Success();
-  return ffi::Error(static_cast<ffi::ErrorCode>(failure.code), "Tandem: " + failure.text);
+  try {
+    return ffi::Error(static_cast<ffi::ErrorCode>(failure.code), "Tandem: " + failure.text);
+  } catch (const std::bad_alloc&) {
+    return NoMemory();
+  }
 }
 
 // Operands and results in the order of the plan's slots. False where XLA does not give them.
@@ -44,38 +51,50 @@ const CallFailure kNoSlots = {TANDEM_INTERNAL, "XLA does not give a call's opera
 
 ffi::Error CudaCall(void* stream, int64_t plan, int64_t rows, ffi::RemainingArgs operands,
                     ffi::RemainingRets results) {
-  std::vector<HostSlot> slots;
-  if (!FindSlots(operands, results, &slots)) return ErrorOf(kNoSlots);
-  std::vector<void*> pointers;
-  pointers.reserve(slots.size());
-  for (const HostSlot& slot : slots) pointers.push_back(slot.data);
-  return ErrorOf(JaxPlans::Get().LaunchOnCuda(plan, rows, stream, pointers));
+  try {
+    std::vector<HostSlot> slots;
+    if (!FindSlots(operands, results, &slots)) return ErrorOf(kNoSlots);
+    std::vector<void*> pointers;
+    pointers.reserve(slots.size());
+    for (const HostSlot& slot : slots) pointers.push_back(slot.data);
+    return ErrorOf(JaxPlans::Get().LaunchOnCuda(plan, rows, stream, pointers));
+  } catch (const std::bad_alloc&) {
+    return NoMemory();
+  }
 }
 
 ffi::ErrorOr<std::unique_ptr<CallSite>> Instantiate(int64_t plan, int64_t rows) {
-  auto site = std::make_unique<CallSite>();
-  site->number = JaxPlans::Get().CountSite(plan, rows);
-  return site;
+  try {
+    auto site = std::make_unique<CallSite>();
+    site->number = JaxPlans::Get().CountSite(plan, rows);
+    return site;
+  } catch (const std::bad_alloc&) {
+    return ffi::Unexpected(NoMemory());
+  }
 }
 
 ffi::Future HostCallOf(CallSite* site, int64_t plan, int64_t rows, ffi::RemainingArgs operands,
                        ffi::RemainingRets results) {
   ffi::Promise promise;
   ffi::Future future(promise);
-  HostCall call;
-  call.name = {plan, site->number};
-  call.rows = rows;
-  call.done = [promise](const CallFailure& failure) mutable {
-    if (failure.code == TANDEM_OK) {
-      promise.SetAvailable();
+  try {
+    HostCall call;
+    call.name = {plan, site->number};
+    call.rows = rows;
+    call.done = [promise](const CallFailure& failure) mutable {
+      if (failure.code == TANDEM_OK) {
+        promise.SetAvailable();
+      } else {
+        promise.SetError(ErrorOf(failure));
+      }
+    };
+    if (FindSlots(operands, results, &call.slots)) {
+      JaxPlans::Get().RunOnHost(std::move(call));
     } else {
-      promise.SetError(ErrorOf(failure));
+      call.done(kNoSlots);
     }
-  };
-  if (FindSlots(operands, results, &call.slots)) {
-    JaxPlans::Get().RunOnHost(std::move(call));
-  } else {
-    call.done(kNoSlots);
+  } catch (const std::bad_alloc&) {
+    promise.SetError(NoMemory());
   }
   return future;
 }

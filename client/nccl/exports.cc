@@ -12,8 +12,11 @@
 namespace tandem::nccl {
 namespace {
 
-ncclResult_t Failed(const char* why) {
-  SetLastError(std::string("libtandem-nccl.so: ") + why);
+ncclResult_t Failed(const char* why) noexcept {
+  try {
+    SetLastError(std::string("libtandem-nccl.so: ") + why);
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the result alone, where memory is out
+  }
   return ncclSystemError;
 }
 
@@ -91,8 +94,10 @@ TANDEM_NCCL_EXPORT ncclResult_t ncclReduce(const void* send, void* receive, size
 }
 
 TANDEM_NCCL_EXPORT ncclResult_t ncclGroupStart() {
-  ThisGroup().Start();
-  return ncclSuccess;
+  return Guarded([] {
+    ThisGroup().Start();
+    return ncclSuccess;
+  });
 }
 
 TANDEM_NCCL_EXPORT ncclResult_t ncclGroupEnd() {
@@ -163,8 +168,12 @@ TANDEM_NCCL_EXPORT const char* ncclGetLastError(ncclComm_t comm) {
 }
 
 TANDEM_NCCL_EXPORT const char* ncclGetErrorString(ncclResult_t result) {
-  const char* text = Real().GetErrorString(result);
-  return text == nullptr ? "the NCCL of this process is missing" : text;
+  try {
+    const char* text = Real().GetErrorString(result);
+    return text == nullptr ? "the NCCL of this process is missing" : text;
+  } catch (...) {
+    return "no memory";
+  }
 }
 
 // The names with a p in front.

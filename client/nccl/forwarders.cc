@@ -20,11 +20,9 @@ struct Forwarder {
 
 namespace {
 ncclResult_t ReturnInvalidUsage() { return ncclInvalidUsage; }
-}  // namespace
+ncclResult_t ReturnSystemError() { return ncclSystemError; }
 
-// The function to jump to.
-extern "C" __attribute__((visibility("hidden"), used)) void* tandem_nccl_target(
-    Forwarder* forwarder) noexcept {
+void* FindTarget(Forwarder* forwarder) {
   if (forwarder->touches_groups != 0) ThisGroup().HandOver();
   void* address = forwarder->address.load(std::memory_order_acquire);
   if (address == nullptr) {
@@ -34,6 +32,17 @@ extern "C" __attribute__((visibility("hidden"), used)) void* tandem_nccl_target(
   if (address != nullptr) return address;
   Missing(forwarder->name);
   return reinterpret_cast<void*>(&ReturnInvalidUsage);
+}
+}  // namespace
+
+// The function to jump to: NCCL's, or one that fails where NCCL has none or memory is out.
+extern "C" __attribute__((visibility("hidden"), used)) void* tandem_nccl_target(
+    Forwarder* forwarder) noexcept {
+  try {
+    return FindTarget(forwarder);
+  } catch (...) {
+    return reinterpret_cast<void*>(&ReturnSystemError);
+  }
 }
 
 }  // namespace tandem::nccl

@@ -3,6 +3,8 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <memory>
+#include <new>
 #include <utility>
 
 #include "client/torch/plan_launch.h"
@@ -14,18 +16,21 @@ namespace {
 std::atomic<PlanTable*> the_plan_table;
 
 // The plans, their memory and the streams' threads are the parent's, and another thread may have held a lock
-// at the fork. So the child begins with no plans.
-void BeginInForkedChild() { the_plan_table.store(new PlanTable); }
+// at the fork. So the child begins with no plans. Its table is made on first use: no exception may leave fork.
+void BeginInForkedChild() { the_plan_table.store(nullptr); }
 
 }  // namespace
 
 // Never destroyed: threads may run ops while the process ends.
 PlanTable& ThePlanTable() {
-  [[maybe_unused]] static const int registered = [] {
-    the_plan_table.store(new PlanTable);
-    return ::pthread_atfork(nullptr, nullptr, &BeginInForkedChild);
+  [[maybe_unused]] static const bool registered = [] {
+    if (::pthread_atfork(nullptr, nullptr, &BeginInForkedChild) != 0) throw std::bad_alloc();
+    return true;
   }();
-  return *the_plan_table.load(std::memory_order_acquire);
+  PlanTable* table = the_plan_table.load(std::memory_order_acquire);
+  if (table != nullptr) return *table;
+  auto made = std::make_unique<PlanTable>();
+  return the_plan_table.compare_exchange_strong(table, made.get()) ? *made.release() : *table;
 }
 MemoryPool& TheMemoryPool() {
   static auto* const pool = new MemoryPool;
@@ -85,7 +90,9 @@ void tandem_torch_set_staging(uint64_t group, const tandem_memory* memory, void*
   Guarded([&] { ThePlanTable().SetStaging(group, {memory, static_cast<std::byte*>(data), bytes}); });
 }
 
-const tandem_memory* tandem_torch_staging(uint64_t group) { return ThePlanTable().Staging(group); }
+const tandem_memory* tandem_torch_staging(uint64_t group) {
+  return Guarded(static_cast<const tandem_memory*>(nullptr), [&] { return ThePlanTable().Staging(group); });
+}
 
 int tandem_torch_add_symmetric(uint64_t group, const void* address, size_t bytes) {
   const auto begin = reinterpret_cast<uintptr_t>(address);
@@ -125,8 +132,12 @@ void tandem_torch_add_call(uint64_t group, uint64_t plan) {
 void tandem_torch_remove_plan(uint64_t group, uint64_t plan) {
   Guarded([&] { ThePlanTable().RemovePlan(group, plan); });
 }
-uint64_t tandem_torch_tick(uint64_t group) { return ThePlanTable().Tick(group); }
-uint64_t tandem_torch_last_use(uint64_t group, uint64_t plan) { return ThePlanTable().LastUse(group, plan); }
+uint64_t tandem_torch_tick(uint64_t group) {
+  return Guarded(uint64_t{0}, [&] { return ThePlanTable().Tick(group); });
+}
+uint64_t tandem_torch_last_use(uint64_t group, uint64_t plan) {
+  return Guarded(uint64_t{0}, [&] { return ThePlanTable().LastUse(group, plan); });
+}
 
 void tandem_torch_fail(const char* text) {
   KernelThread& thread = ThisThread();

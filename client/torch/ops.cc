@@ -2,6 +2,7 @@
 #include <torch/csrc/stable/library.h>
 
 #include <algorithm>
+#include <memory>
 #include <stdexcept>
 #include <utility>
 
@@ -44,25 +45,33 @@ struct Overload {
   std::span<const ArgumentKind> arguments;
 };
 
-// Puts the products into a list, and before it the gathered A, which is behind them.
-void ReturnProducts(ResultKind kind, std::span<const StableIValue> tensors, size_t products,
+struct DeleteList {
+  using pointer = StableListHandle;
+  void operator()(StableListHandle list) const { (void)torch_delete_list(list); }
+};
+using UniqueList = std::unique_ptr<StableListHandle, DeleteList>;
+
+// Puts the products into a list, and before it the gathered A, which is behind them. The tensors stay the
+// caller's if it throws.
+void ReturnProducts(ResultKind kind, std::span<const AtenTensorHandle> tensors, size_t products,
                     StableIValue* stack) {
   const bool whole = kind == ResultKind::kWholeAndProducts;
   if (tensors.size() < products + (whole ? 1 : 0)) throw std::runtime_error("tandem: results are missing");
-  StableListHandle list = nullptr;
-  CheckTorch(torch_new_list_reserve_size(products, &list), "makes a list");
-  for (StableIValue product : tensors.first(products)) {
-    CheckTorch(torch_list_push_back(list, product), "fills a list");
+  StableListHandle made = nullptr;
+  CheckTorch(torch_new_list_reserve_size(products, &made), "makes a list");
+  UniqueList list(made);
+  for (AtenTensorHandle product : tensors.first(products)) {
+    CheckTorch(torch_list_push_back(list.get(), Boxed(product)), "fills a list");
   }
   if (whole) {
-    stack[0] = tensors[products];
+    stack[0] = Boxed(tensors[products]);
   } else {
-    stack[0] = Boxed(tensors.size() > products ? new StableIValue(tensors[products]) : nullptr);
+    stack[0] = Boxed(tensors.size() > products ? new StableIValue(Boxed(tensors[products])) : nullptr);
   }
-  stack[1] = Boxed(list);
+  stack[1] = Boxed(list.release());
 }
 
-// The tensors that a kernel allocates. Deletes those that torch has not got.
+// The tensors that a kernel or Python has made. Deletes those that torch has not got.
 class CallResults {
  public:
   CallResults() = default;
@@ -83,16 +92,22 @@ class CallResults {
                "allocates a result");
     ++count_;
   }
+  // Takes what the list has, but for what is too much. The list stays the caller's.
+  void Take(StableListHandle list) {
+    size_t size = 0;
+    CheckTorch(torch_list_size(list, &size), "reads a list");
+    for (size_t i = 0; i < std::min(size, tensors_.size()); ++i) {
+      StableIValue tensor = 0;
+      CheckTorch(torch_list_get_item(list, i, &tensor), "reads a list");
+      tensors_[count_++] = Unboxed<AtenTensorHandle>(tensor);
+    }
+  }
   std::span<const AtenTensorHandle> tensors() const { return {tensors_.data(), count_}; }
 
   // Gives them to torch as the op's results. A tensor behind the `products` is the gathered A.
   void Return(ResultKind kind, size_t products, StableIValue* stack) {
     if (kind == ResultKind::kTensor) stack[0] = Boxed(tensors_[0]);
-    if (HasProducts(kind)) {
-      std::array<StableIValue, CallArguments::kMaxTensors> boxed;
-      for (size_t i = 0; i < count_; ++i) boxed[i] = Boxed(tensors_[i]);
-      ReturnProducts(kind, {boxed.data(), count_}, products, stack);
-    }
+    if (HasProducts(kind)) ReturnProducts(kind, tensors(), products, stack);
     count_ = 0;
   }
 
@@ -131,14 +146,10 @@ bool WaitOn(uint64_t plan) {
 // Makes the op's results of the list that Python's kernel has returned: torch's shim of 2.11 cannot return
 // values of two types.
 void ReturnList(ResultKind kind, size_t products, StableIValue* stack) {
-  const auto list = Unboxed<StableListHandle>(stack[0]);
-  std::array<StableIValue, CallArguments::kMaxTensors> tensors;
-  size_t size = 0;
-  CheckTorch(torch_list_size(list, &size), "reads a list");
-  size = std::min(size, tensors.size());
-  for (size_t i = 0; i < size; ++i) CheckTorch(torch_list_get_item(list, i, &tensors[i]), "reads a list");
-  CheckTorch(torch_delete_list(list), "deletes a list");
-  ReturnProducts(kind, {tensors.data(), size}, products, stack);
+  const UniqueList list(Unboxed<StableListHandle>(stack[0]));
+  CallResults results;
+  results.Take(list.get());
+  results.Return(kind, products, stack);
 }
 
 // Runs the call by Python. The arguments on the stack go there, and the results come from there.

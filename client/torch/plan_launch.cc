@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <new>
 
 namespace tandem::torch_ops {
 namespace {
@@ -41,7 +42,13 @@ tandem_launch_options OptionsOf(const TablePlan& plan, const CallRows& rows) {
 }
 
 RunOutcome Failure(tandem_status* status) {
-  return {RunState::kFailed, status, library.status_message(status)};
+  RunOutcome outcome{RunState::kFailed, status, {}};
+  try {
+    outcome.text = library.status_message(status);
+  } catch (const std::bad_alloc&) {
+    outcome.text = "no memory";  // the status has the text, too
+  }
+  return outcome;
 }
 
 // A tensor on memory of another owner, who keeps it longer.
@@ -104,6 +111,15 @@ bool GoesOn(const tandem_status* status) {
          std::strcmp(library.status_reason(status), "NOT_ENDED") == 0;
 }
 
+// Waits until the plan's launches have ended, at the latest by their deadline.
+void AwaitEnd(const TablePlan& plan) {
+  for (bool ended = false; !ended;) {
+    tandem_status* waited = library.plan_wait(plan.plan, kFirstWaitMs);
+    ended = waited == nullptr || !GoesOn(waited);
+    if (waited != nullptr) library.status_free(waited);
+  }
+}
+
 // Returns once the plan's launches have ended, so that their memory is free again. A launch that returns an
 // error may be in flight all the same.
 RunOutcome LaunchAndWait(const TablePlan& plan, const CallRows& rows,
@@ -118,7 +134,16 @@ RunOutcome LaunchAndWait(const TablePlan& plan, const CallRows& rows,
   if (waited != nullptr && GoesOn(waited)) {
     library.status_free(waited);
     waited = nullptr;
-    if (!wait_on(plan.id)) {
+    bool ended = false;
+    try {
+      ended = wait_on(plan.id);
+    } catch (...) {
+      // Python was not reached. The staging memory is the launch's still.
+      AwaitEnd(plan);
+      if (failed != nullptr) library.status_free(failed);
+      throw;
+    }
+    if (!ended) {
       if (failed != nullptr) library.status_free(failed);
       return {RunState::kFailed, nullptr, {}};
     }

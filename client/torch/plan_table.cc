@@ -1,6 +1,7 @@
 #include "client/torch/plan_table.h"
 
 #include <algorithm>
+#include <new>
 #include <numeric>
 #include <span>
 #include <utility>
@@ -204,9 +205,14 @@ void PlanTable::RemoveSymmetric(uint64_t group, uintptr_t begin) {
   if (found == nullptr) return;
   std::lock_guard lock(mutex_);
   if (found->symmetric == nullptr) return;
-  auto ranges = std::make_shared<SymmetricRanges>(*found->symmetric);
-  std::erase_if(*ranges, [&](const SymmetricRange& range) { return range.begin == begin; });
-  found->symmetric = ranges->empty() ? nullptr : std::move(ranges);
+  try {
+    auto ranges = std::make_shared<SymmetricRanges>(*found->symmetric);
+    std::erase_if(*ranges, [&](const SymmetricRange& range) { return range.begin == begin; });
+    found->symmetric = ranges->empty() ? nullptr : std::move(ranges);
+  } catch (const std::bad_alloc&) {
+    // The address may be other memory's soon: from now on Python runs the group's calls.
+    found->hidden = true;
+  }
 }
 
 PlanTable::Found PlanTable::Find(std::string_view group_name, const CallKey& key) const {

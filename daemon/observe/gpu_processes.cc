@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "common/gpu_name.h"
+#include "common/utf8.h"
 
 namespace tandem::daemon {
 namespace {
@@ -17,7 +18,9 @@ void Describe(GpuProcess& process) {
   struct stat status {};
   if (::stat(folder.c_str(), &status) == 0) process.uid = status.st_uid;
   std::ifstream file(folder + "/comm");
-  std::getline(file, process.command);
+  std::string command;
+  std::getline(file, command);
+  process.command = WithoutControlCharacters(command);  // a process chooses its name's bytes
   process.is_mps_server = process.command.rfind(kMpsServer, 0) == 0;
 }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/process_identity.h"
+#include "common/utf8.h"
 #include "daemon/control/base/ledger.h"
 
 // Debian 12's headers know neither.
@@ -89,6 +90,7 @@ std::string AccountedCgroup(const std::string& proc_text) {
   std::istringstream lines(proc_text);
   std::string memory, unified, job;
   for (std::string line; std::getline(lines, line);) {
+    line = WithoutControlCharacters(line);  // whoever makes a cgroup chooses its name's bytes
     // hierarchy:controllers:path
     const size_t first = line.find(':');
     const size_t second = first == std::string::npos ? first : line.find(':', first + 1);

@@ -27,7 +27,8 @@ UniqueFd OpenProcess(int pid, uint64_t start_ticks);
 // The cgroup that a process is accounted by, from the text of /proc/<pid>/cgroup. A pod's or a Slurm job's
 // path in any hierarchy of a version 1 controller comes first, memory's before others'. Then the path of
 // version 1's memory controller, then the path of version 2. Empty if the text names none of these. Named
-// hierarchies ("name=systemd") do not count: users may own parts of these.
+// hierarchies ("name=systemd") do not count: users may own parts of these. Control characters are spaces in it, and
+// bytes that are no UTF-8 are question marks.
 std::string AccountedCgroup(const std::string& proc_text);
 
 // Whether the process behind `pidfd` goes on. A process that ends closes its sockets before its pidfd becomes

@@ -51,9 +51,17 @@ class Independence(TandemTest):
                 return
         self.fail(f"a launch takes {min(ratios):.1f} times as long beside the other job")
 
+    def check_bystanders(self, name, disturb, end):
+        """Bystanders whose plans run on engines, and those whose plans run in the clients."""
+        for placement in ("engine", "client"):
+            with self.subTest(bystanders=placement):
+                bystanders = self.job(f"{name}-{placement}", options={"order": "same", "placement": placement})
+                self.check_undisturbed(bystanders, disturb, end)
+                everybody(bystanders, "detach")
+
     @host_only("the chunks' words are written by the CPU")
     def test_late_chunks(self):
-        bystanders, clients = self.job("bystanders"), self.job("late-chunks")
+        clients = self.job("late-chunks")
         matrix = {"dtype": "f32", "shape": [8, 8]}
         roles = [{"role": role, **matrix} for role in ("a", "b", "c")]
         words = {"role": "chunk_signals", "dtype": "i32", "shape": [1]}
@@ -78,13 +86,13 @@ class Independence(TandemTest):
             everybody(clients, "sync", deadline_ms=50000)
             everybody(clients, "wait", plan="chunks")
 
-        self.check_undisturbed(bystanders, disturb, end)
+        self.check_bystanders("bystanders", disturb, end)
 
     def awaited(self):
         return [entry.get("awaits", "") for entry in self.daemon.ctl_json("queue")["entries"]]
 
     def test_a_stopped_rank(self):
-        bystanders, clients = self.job("bystanders-2"), self.job("stopped")
+        clients = self.job("stopped")
 
         def disturb():
             clients[1].process.send_signal(signal.SIGSTOP)
@@ -97,11 +105,11 @@ class Independence(TandemTest):
             everybody(clients, "sync", deadline_ms=50000)
             everybody(clients, "wait", plan="ar")
 
-        self.check_undisturbed(bystanders, disturb, end)
+        self.check_bystanders("bystanders-2", disturb, end)
 
     def test_a_slow_prepare(self):
-        bystanders, clients = self.job("bystanders-3"), self.job("slow-prepare")
-        keys = iter(f"slow {i}" for i in range(TRIES))
+        clients = self.job("slow-prepare")
+        keys = iter(f"slow {i}" for i in range(2 * TRIES))
 
         def request(key):
             operand = {"dtype": "f32", "shape": [64]}
@@ -117,7 +125,7 @@ class Independence(TandemTest):
             clients[1].call("prepare", **request(key))
             clients[0].reply(call)
 
-        self.check_undisturbed(bystanders, disturb, end)
+        self.check_bystanders("bystanders-3", disturb, end)
 
 
 if __name__ == "__main__":

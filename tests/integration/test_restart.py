@@ -3,12 +3,14 @@ plans and engines over. Sessions and groups that it cannot take over end, by nam
 
 import os
 import signal
+import tempfile
 import threading
 import time
 import unittest
 from random import Random
+from unittest import mock
 
-from harness import Daemon, TandemTest, everybody, wait_until
+from harness import BIN, Daemon, TandemTest, everybody, wait_until
 
 MOST_RANKS = 4
 
@@ -102,6 +104,22 @@ class JobsGoOn(RestartTest):
         everybody(clients, "wait", plan="ar")
         self.check_all_reduce(clients)
         self.assertEqual(self.sessions(), sessions)
+        self.check_nothing_was_lost(clients)
+
+    def test_a_program_whose_name_is_no_text_is_taken_over(self):
+        """Any process can give itself such a name. The record of all sessions must be readable all the same."""
+        client = os.environ.get("TANDEM_TEST_CLIENT", os.path.join(BIN, "tandem-test-client"))
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "a\x1b\udce9b")
+            os.symlink(os.path.abspath(client), path)
+            with mock.patch.dict(os.environ, {"TANDEM_TEST_CLIENT": path}):
+                clients = self.group(2)
+        self.all_reduce_plan(clients)
+        self.check_all_reduce(clients)
+        sessions = self.sessions()
+        self.restart()
+        self.assertEqual(self.sessions(), sessions)
+        self.check_all_reduce(clients)
         self.check_nothing_was_lost(clients)
 
     def test_calls_that_waited_go_on_with_the_next_tandemd(self):

@@ -1,5 +1,6 @@
-"""Ranks that slip: a call that is skipped, another call, a prepare that nobody else makes, an exception in between. All ranks get a
-failure that names the rank long before the deadline, a renewal mends the group, and no sum is wrong."""
+"""Ranks that slip: a call that is skipped, another call, a prepare that nobody else makes or that is broken off, an exception in
+between, signals in a call. All ranks get a failure that names the rank long before the deadline, a renewal mends the group, and no
+sum is wrong."""
 
 import json
 import os

@@ -1,10 +1,13 @@
-"""Texts that are not UTF-8: each answers with its field, and neither gRPC nor protobuf writes a line."""
+"""Texts that are not UTF-8: each answers with its field, and neither gRPC nor protobuf writes a line. Control characters of names
+reach no terminal."""
 
 import os
 import subprocess
 import sys
 import tempfile
+import unicodedata
 import unittest
+from unittest import mock
 
 from harness import BIN, TandemTest, host_only
 
@@ -88,6 +91,63 @@ class Texts(TandemTest):
                 )
                 self.assertEqual(done.returncode, 2, done.stderr)
                 self.assertIn("is not UTF-8", done.stderr)
+
+
+# They turn the text around, begin a command of the terminal, or end a line.
+CONTROLS = ("\u202e", "\u009b2J", "\u2028", "\x1b[2J")
+LISTINGS = ("sessions", "groups", "pools", "plans", "queue", "stats", "top --once", "doctor", "topo")
+
+
+class Terminals(TandemTest):
+    gpus = 1
+
+    def assertHarmless(self, text, told):
+        found = {character for character in text if unicodedata.category(character) in ("Cc", "Cf", "Zl", "Zp")} - {
+            "\n"
+        }
+        self.assertEqual(found, set(), (told, text))
+
+    def refused(self, client, field, cmd, **arguments):
+        reply = client.call(cmd, check=False, **arguments)
+        self.assertFalse(reply["ok"], (cmd, arguments))
+        self.assertEqual((reply["detail"]["reason"], reply["detail"]["field"]), ("BAD_FIELD", field), reply)
+        self.assertHarmless(reply["message"], cmd)
+
+    def check_terminals(self):
+        for listing in LISTINGS:
+            for form in ((), ("--json",)):
+                shown = self.daemon.ctl(*listing.split(), *form, check=False)
+                self.assertHarmless(shown.stdout + shown.stderr, (listing, form))
+        self.assertHarmless(self.daemon.tail(10000), "tandemd's log")
+
+    def test_names_are_refused(self):
+        operand = {"dtype": "f32", "shape": [64]}
+        request = {"op": "all_reduce", "operands": [{"role": role, **operand} for role in ("input", "output")]}
+        for text in CONTROLS:
+            with self.subTest(text=ascii(text)):
+                client, name = self.daemon.client(), f"a{text}b"
+                self.refused(client, "name", "connect", runtime_dir=self.daemon.runtime_dir, name=name)
+                client.connect()
+                self.refused(client, "name", "join", name=name, group="tp", world=1, rank=0)
+                client.call("join", name="tp", group="tp", world=1, rank=0)
+                self.refused(client, "key", "prepare", group="tp", key=name, plan="ar", request=request)
+                client.call("prepare", group="tp", key="ar", plan="ar", request=request)
+                self.check_terminals()
+                client.close()
+
+    def test_a_program_whose_file_name_has_them_connects(self):
+        program = os.environ.get("TANDEM_TEST_CLIENT", os.path.join(BIN, "tandem-test-client"))
+        for text in (*CONTROLS, "\udce9"):
+            with self.subTest(text=ascii(text)), tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, f"a{text}b")
+                os.symlink(os.path.abspath(program), path)
+                with mock.patch.dict(os.environ, {"TANDEM_TEST_CLIENT": path}):
+                    client = self.daemon.client()
+                client.call("connect", runtime_dir=self.daemon.runtime_dir, name="")
+                sessions = {session["pid"]: session for session in self.daemon.ctl_json("sessions")["sessions"]}
+                self.assertRegex(sessions[client.pid]["name"], "^a.*b$")
+                self.check_terminals()
+                client.close()
 
 
 if __name__ == "__main__":

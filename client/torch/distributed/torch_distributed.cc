@@ -32,8 +32,11 @@ int tandem_c10d_install(tandem_c10d_takes_fn takes) {
 }
 
 void tandem_c10d_uninstall(void) {
-  TheLibraries().clear();
-  ForgetDeclined();
+  try {
+    TheLibraries().clear();
+    ForgetDeclined();
+  } catch (...) {  // NOLINT(bugprone-empty-catch): memory is out, so nothing was installed
+  }
 }
 
 int tandem_c10d_decline(int how, const char* reason) {

@@ -23,7 +23,7 @@ std::string FirstLine(const std::string& path) {
   std::ifstream file(path);
   std::string line;
   std::getline(file, line);
-  return line.substr(0, 256);
+  return log::OneLine(line.substr(0, 256));  // a process chooses its name's bytes
 }
 
 uint64_t DescriptorsOf(const SessionRecord& session) TANDEM_REQUIRES(registry_mutex) {

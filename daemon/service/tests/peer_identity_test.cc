@@ -71,5 +71,9 @@ TEST(PeerIdentity, AJobsCgroupCountsInEveryController) {
   EXPECT_EQ(AccountedCgroup("0::/user/job_99\n4:memory:/m\n"), "/m");
 }
 
+TEST(PeerIdentity, ACgroupsNameIsAText) {
+  EXPECT_EQ(AccountedCgroup("0::/a\x1b[2J/caf\xe9/\xc3\xa9\n"), "/a [2J/caf?/\xc3\xa9");
+}
+
 }  // namespace
 }  // namespace tandem::daemon

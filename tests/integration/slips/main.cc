@@ -1,10 +1,15 @@
 // A job whose ranks slip: at random a rank skips a call, makes another one, prepares a plan that nobody else
 // does, or goes to the renewal alone. Each slip must end in a failure on all ranks within the limit, a
-// renewal must mend it, and no sum may be wrong.
+// renewal must mend it, and no sum may be wrong. A rank that signals interrupt in its call makes no slip, and
+// one that breaks a prepare off may make one.
 //
 //   tandem-test-slips CALLS PLACEMENT SEED
 //
 // The ranks are threads with clients of their own. Prints one line of JSON.
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -15,6 +20,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -22,6 +28,7 @@
 
 #include "tandem/client.h"
 #include "tandem/host_stream.h"
+#include "tandem/pending.h"
 
 namespace tandem {
 namespace {
@@ -36,7 +43,29 @@ constexpr double kSlipRate = 0.01;
 constexpr auto kPatience = 120s;  // of launches: no slip may wait for so long
 constexpr size_t kSlotBytes = 4096;
 
-enum class Slip { kNone, kSkip, kOtherCall, kPrepare, kRenew };
+enum class Slip { kNone, kSkip, kOtherCall, kPrepare, kRenew, kInterrupted, kBrokenOff };
+
+// Signals to the thread that made it, for as long as it lives: each ends a call of the system with EINTR.
+class Interrupts {
+ public:
+  Interrupts()
+      : sender_([this, target = ::pthread_self()] {
+          while (!over_) {
+            ::pthread_kill(target, SIGUSR1);
+            std::this_thread::sleep_for(100us);
+          }
+        }) {}
+  ~Interrupts() {
+    over_ = true;
+    sender_.join();
+  }
+  Interrupts(const Interrupts&) = delete;
+  Interrupts& operator=(const Interrupts&) = delete;
+
+ private:
+  std::atomic<bool> over_{false};
+  std::thread sender_;
+};
 
 struct Job {
   long calls = 0;
@@ -112,9 +141,23 @@ class Rank {
     return plan.Wait();
   }
 
+  // A prepare that nobody else makes, broken off as by a signal's handler. OK: the other ranks have not heard.
+  Status BreakOff() {
+    TANDEM_ASSIGN_OR_RETURN(auto prepare,
+                            StartPrepare(group_, "broken off", Sum(DType::kF16, kCount), 2 * kPatience));
+    std::this_thread::sleep_for(std::chrono::microseconds(random_() % 3000));
+    prepare.Cancel();
+    pollfd ended{prepare.fd(), POLLIN, 0};
+    if (::poll(&ended, 1, 1000 * static_cast<int>(kPatience.count())) != 1)
+      return Internal("a prepare that was broken off does not end");
+    const Status status = prepare.Take().status();
+    return status.code() == Code::kCancelled ? Status::Ok() : status;
+  }
+
   // The call of this step, or what the rank does instead; OK for a call that was skipped.
   Status Act(Slip slip) {
     const int index = static_cast<int>(step_ % kPlans);
+    std::optional<Interrupts> interrupts;
     switch (slip) {
       case Slip::kSkip: return Status::Ok();
       case Slip::kOtherCall: return Call((index + 1) % kPlans);
@@ -123,6 +166,8 @@ class Rank {
         const auto prepared = group_->Prepare("alone", Sum(DType::kF16, kCount), 2 * kPatience);
         return prepared.ok() ? Internal("a plan that one rank alone prepares was made") : prepared.status();
       }
+      case Slip::kInterrupted: interrupts.emplace(); break;
+      case Slip::kBrokenOff: TANDEM_RETURN_IF_ERROR(BreakOff()); break;
       case Slip::kNone: break;
     }
     TANDEM_RETURN_IF_ERROR(Call(index));
@@ -152,7 +197,7 @@ class Rank {
 
   Slip Draw() {
     if (std::uniform_real_distribution<>(0, 1)(random_) >= kSlipRate) return Slip::kNone;
-    return static_cast<Slip>(std::uniform_int_distribution<>(1, 4)(random_));
+    return static_cast<Slip>(std::uniform_int_distribution<>(1, 6)(random_));
   }
 
   Status Calls() {
@@ -189,6 +234,9 @@ int Main(char** arguments) {
   job.calls = std::atol(arguments[1]);
   job.placement = arguments[2];
   job.seed = std::strtoull(arguments[3], nullptr, 10);
+  struct sigaction nothing {};
+  nothing.sa_handler = [](int) {};  // without SA_RESTART: calls of the system end
+  if (::sigaction(SIGUSR1, &nothing, nullptr) != 0) return 2;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < kWorld; ++rank) threads.emplace_back([&job, rank] { Rank(job, rank).Run(); });
   for (std::thread& thread : threads) thread.join();
