@@ -207,6 +207,7 @@ Result<std::shared_ptr<MappedPlan>> GroupHandle::MapPlan(const PreparedPlan& pre
       auto made = std::make_shared<ClientGroup>(id(), rank_, std::move(page), std::move(reports));
       TANDEM_ASSIGN_OR_RETURN(auto queue, device->MakeClientQueue(gpu_uuid_, *made));
       made->SetQueue(std::move(queue));
+      made->CountPage(session_->memory());
       client_group_ = std::move(made);
       session_->AddClientGroup(client_group_);
     }
@@ -214,8 +215,8 @@ Result<std::shared_ptr<MappedPlan>> GroupHandle::MapPlan(const PreparedPlan& pre
   }
   TANDEM_ASSIGN_OR_RETURN(OpRequest bound, AtBound(request, world_size_));
   bound.determinism = prepared.info.determinism;  // the group's may be the stronger one; members keep it
-  return MappedPlan::Make(*prepared.client, prepared.info, bound, *device, session_->segments(), gpu_uuid_,
-                          std::move(group));
+  return MappedPlan::Make(*prepared.client, prepared.info, bound, *device, session_->segments(),
+                          session_->memory(), gpu_uuid_, std::move(group));
 }
 
 Result<std::shared_ptr<MappedPlan>> GroupHandle::ArmPlan(const PreparedPlan& prepared,

@@ -108,6 +108,13 @@ static int NullMemory(void) {
   uint32_t* words;
   size_t count;
   void* buffer;
+  tandem_memory_usage usage;
+  memset(&usage, 0xFF, sizeof(usage));
+  tandem_memory_usage_init(NULL, sizeof(usage));
+  tandem_memory_usage_init(&usage, sizeof(usage));
+  CHECK(usage.struct_size == sizeof(usage) && usage.symmetric_bytes == 0 && usage.host_bytes == 0);
+  REFUSES("client", tandem_client_memory(NULL, &usage));
+  REFUSES("group", tandem_group_memory(NULL, &usage));
   REFUSES("group", tandem_allocate(NULL, shape, 1, TANDEM_DTYPE_F32, NULL, 1, &memory));
   REFUSES("client", tandem_empty(NULL, shape, 1, TANDEM_DTYPE_F32, "GPU-0", NULL, &id));
   REFUSES("client", tandem_rendezvous(NULL, 1, NULL, 1, &memory));

@@ -104,6 +104,8 @@ Result<OpRequest> ToRequest(const tandem_request& from);
 Result<LaunchOptions> ToLaunchOptions(const tandem_launch_options* from);
 Result<JoinOptions> ToJoinOptions(const tandem_join_options& from);
 Result<CollectiveCall> ToCollectiveCall(const tandem_collective& from);
+// Fills the caller's struct, as far as it has the fields.
+Status WriteUsage(const Result<MemoryUsage>& from, tandem_memory_usage* usage);
 
 }  // namespace tandem::c
 
