@@ -91,6 +91,12 @@ Result<std::shared_ptr<Plan>> GroupHandle::Prepare(const std::string& key, const
 }
 TANDEM_CATCH_TO_STATUS
 
+Result<PlanInfo> GroupHandle::Preview(const OpRequest& request) try {
+  TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
+  return session_->control().Preview(id(), request);
+}
+TANDEM_CATCH_TO_STATUS
+
 bool GroupHandle::HasPlan(const std::string& key) {
   std::lock_guard lock(plans_mutex_);
   return std::any_of(plans_.begin(), plans_.end(), [&](const auto& entry) {

@@ -35,6 +35,7 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
   const std::vector<Offer>& offers() const override { return info_.offers; }
   Result<std::shared_ptr<Plan>> Prepare(const std::string& key, const OpRequest& request,
                                         Milliseconds deadline) override;
+  Result<PlanInfo> Preview(const OpRequest& request) override;
   Result<std::shared_ptr<SymmetricTensor>> Allocate(const std::vector<int64_t>& shape, DType dtype,
                                                     const std::string& persistent_name,
                                                     Milliseconds deadline) override;

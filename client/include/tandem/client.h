@@ -121,6 +121,8 @@ struct PlanInfo {
   int steps = 0;
   int lanes = 1;
   std::string summary, scale_mode, wire_type, reduction_order, placement;
+  PlanPlacement placed =
+      PlanPlacement::kAuto;  // who launches it: kEngine or kClient; kAuto: an older daemon's plan
   int roundings = 0;
   bool deterministic = true;
   Determinism determinism = Determinism::kOff;  // what the plan keeps
@@ -345,6 +347,13 @@ class TANDEM_API Group {
   // NOT_RESTARTABLE, SLOW_PLACEMENT). RESOURCE_EXHAUSTED: workspace or a quota.
   virtual Result<std::shared_ptr<Plan>> Prepare(const std::string& key, const OpRequest& request,
                                                 Milliseconds deadline = kDefaultDeadline) = 0;
+  // The plan that Prepare would make if all ranks asked for `request` now: algorithm, placement, whether it is fused,
+  // the reasons, predicted time. One rank alone asks the daemon. Waits for no rank, and makes nothing. `plan_id` is
+  // 0, `key` empty, and the group's workspace is what it is without this plan. Memory and quotas are not looked at,
+  // and a request with `autotune` is answered without measuring. Errors: those of Prepare for a request that
+  // cannot run. INVALID_ARGUMENT, field "op": send_receive, whose plan needs the other ranks' transfers.
+  // UNIMPLEMENTED: an older daemon.
+  virtual Result<PlanInfo> Preview(const OpRequest& request) = 0;
   // Makes a symmetric tensor of this shape on every rank, in one call for Client::Empty and
   // Client::Rendezvous. Waits for all ranks. `persistent_name` not empty: later calls with the name get the
   // same memory while the group lives; else the memory ends with the tensor. DEADLINE_EXCEEDED: `ranks` did

@@ -37,6 +37,10 @@ struct tandem_plan {
   std::once_flag explanation_made = {};
   std::string explanation = {};
 };
+struct tandem_preview {
+  tandem::PlanInfo info;
+  std::string json, explanation;
+};
 struct tandem_memory {
   std::shared_ptr<tandem::Memory> memory;
   std::shared_ptr<tandem::SymmetricTensor> tensor;  // null for memory that is not symmetric
