@@ -156,6 +156,7 @@ PlanInfo FromProto(const v1::PlanInfo& proto) {
   info.wire_type = proto.wire_type();
   info.reduction_order = proto.reduction_order();
   info.placement = proto.placement();
+  info.placed = static_cast<PlanPlacement>(proto.placed());
   info.roundings = proto.roundings();
   info.deterministic = proto.deterministic();
   info.determinism = static_cast<Determinism>(proto.determinism());

@@ -3,6 +3,9 @@
 #include <memory>
 #include <utility>
 
+#include "program/program_codec.h"
+#include "tandem/program/v1/program.pb.h"
+
 namespace tandem::client {
 namespace {
 
@@ -46,6 +49,28 @@ Result<std::shared_ptr<const FamilyInfo>> FamilyFrom(const v1::Family& family, c
 }
 
 }  // namespace
+
+Result<ClientPlacementInfo> ReadPlacement(const v1::ClientPlacement& reply, std::vector<UniqueFd> fds) {
+  const auto signals = static_cast<size_t>(reply.signal_segment_ids_size());
+  const auto workspace = static_cast<size_t>(reply.workspace_segment_ids_size());
+  program::v1::RankProgram program;
+  if (fds.size() != 1 + signals + workspace || !program.ParseFromString(reply.program())) {
+    return Internal("the daemon's answer about a client-placed plan is malformed");
+  }
+  ClientPlacementInfo info;
+  TANDEM_ASSIGN_OR_RETURN(info.program, plan::DecodeProgram(program));
+  info.verdict_page = std::move(fds[0]);
+  for (size_t i = 0; i < signals; ++i) info.signals.push_back(std::move(fds[1 + i]));
+  for (size_t i = 0; i < workspace; ++i) info.workspace.push_back(std::move(fds[1 + signals + i]));
+  info.signal_ids.assign(reply.signal_segment_ids().begin(), reply.signal_segment_ids().end());
+  info.workspace_ids.assign(reply.workspace_segment_ids().begin(), reply.workspace_segment_ids().end());
+  info.signal_bytes = reply.signal_segment_bytes();
+  info.workspace_bytes = reply.workspace_segment_bytes();
+  info.half_bytes = reply.half_bytes();
+  info.bulk_bytes = reply.bulk_bytes();
+  info.launch_deadline = Milliseconds(reply.launch_deadline_ms());
+  return info;
+}
 
 Status AddFamily(const v1::PrepareReply& reply, ClientPlacementInfo* placement) {
   if (!reply.client().has_family()) return Status::Ok();

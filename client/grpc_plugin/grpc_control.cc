@@ -19,8 +19,6 @@
 #include "common/exceptions.h"
 #include "common/fd_socket.h"
 #include "common/utf8.h"
-#include "program/program_codec.h"
-#include "tandem/program/v1/program.pb.h"
 #include "tandem/v1/tandem.grpc.pb.h"
 
 namespace tandem::client {
@@ -63,6 +61,7 @@ class GrpcControl final : public ClientControl {
   Status Deregister(uint64_t registration_id) override;
   Result<PreparedPlan> Prepare(uint64_t group_id, const std::string& key, const OpRequest& request,
                                const PrepareTuning& tuning, Milliseconds deadline) override;
+  Result<PlanInfo> Preview(uint64_t group_id, const OpRequest& request) override;
   Status ArmPlan(uint64_t plan_id, const Status& refusal, Milliseconds deadline) override;
   Status ReportFailure(const FailureReport& report) override;
   Result<RenewalInfo> StopForRenewal(uint64_t group_id, uint64_t finished, Milliseconds deadline) override;
@@ -295,25 +294,7 @@ Result<ClientPlacementInfo> GrpcControl::TakePlacement(const v1::ClientPlacement
                                                        const Attempt& attempt) {
   TANDEM_ASSIGN_OR_RETURN(std::vector<UniqueFd> fds,
                           lease_.Take(reply.transfer_id(), attempt.daemon, attempt.end));
-  const auto signals = static_cast<size_t>(reply.signal_segment_ids_size());
-  const auto workspace = static_cast<size_t>(reply.workspace_segment_ids_size());
-  program::v1::RankProgram program;
-  if (fds.size() != 1 + signals + workspace || !program.ParseFromString(reply.program())) {
-    return Internal("the daemon's answer about a client-placed plan is malformed");
-  }
-  ClientPlacementInfo info;
-  TANDEM_ASSIGN_OR_RETURN(info.program, plan::DecodeProgram(program));
-  info.verdict_page = std::move(fds[0]);
-  for (size_t i = 0; i < signals; ++i) info.signals.push_back(std::move(fds[1 + i]));
-  for (size_t i = 0; i < workspace; ++i) info.workspace.push_back(std::move(fds[1 + signals + i]));
-  info.signal_ids.assign(reply.signal_segment_ids().begin(), reply.signal_segment_ids().end());
-  info.workspace_ids.assign(reply.workspace_segment_ids().begin(), reply.workspace_segment_ids().end());
-  info.signal_bytes = reply.signal_segment_bytes();
-  info.workspace_bytes = reply.workspace_segment_bytes();
-  info.half_bytes = reply.half_bytes();
-  info.bulk_bytes = reply.bulk_bytes();
-  info.launch_deadline = Milliseconds(reply.launch_deadline_ms());
-  return info;
+  return ReadPlacement(reply, std::move(fds));
 }
 
 Status GrpcControl::ArmPlan(uint64_t plan_id, const Status& refusal, Milliseconds deadline) {
@@ -396,6 +377,16 @@ Result<PreparedPlan> GrpcControl::Prepare(uint64_t group_id, const std::string& 
     prepared.client = std::move(*placement);
     return prepared;
   });
+}
+
+Result<PlanInfo> GrpcControl::Preview(uint64_t group_id, const OpRequest& op) {
+  v1::PreviewRequest request;
+  v1::PreviewReply reply;
+  request.set_group_id(group_id);
+  ToProto(op, request.mutable_request());
+  TANDEM_RETURN_IF_ERROR(
+      calls_.CallAgain(&v1::Tandem::StubInterface::Preview, request, &reply, kCallDeadline));
+  return FromProto(reply.plan());
 }
 
 Status GrpcControl::ReleasePlan(uint64_t plan_id) {

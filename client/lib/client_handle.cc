@@ -167,7 +167,8 @@ RegisteredMemory::RegisteredMemory(std::shared_ptr<ClientSession> session, uint6
       registration_id_(registration_id),
       mapping_(std::move(mapping)),
       bytes_(bytes),
-      gpu_uuid_(std::move(gpu_uuid)) {
+      gpu_uuid_(std::move(gpu_uuid)),
+      counted_(session_->memory().Hold(MemoryKind::kRegistered, 0, mapping_->data(), bytes_)) {
   session_->registrations().Add(data(), bytes_, gpu_uuid_, 0, registration_id_);
 }
 

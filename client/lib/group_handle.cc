@@ -91,6 +91,12 @@ Result<std::shared_ptr<Plan>> GroupHandle::Prepare(const std::string& key, const
 }
 TANDEM_CATCH_TO_STATUS
 
+Result<PlanInfo> GroupHandle::Preview(const OpRequest& request) try {
+  TANDEM_RETURN_IF_ERROR(session_->CheckUsable());
+  return session_->control().Preview(id(), request);
+}
+TANDEM_CATCH_TO_STATUS
+
 bool GroupHandle::HasPlan(const std::string& key) {
   std::lock_guard lock(plans_mutex_);
   return std::any_of(plans_.begin(), plans_.end(), [&](const auto& entry) {
@@ -207,6 +213,7 @@ Result<std::shared_ptr<MappedPlan>> GroupHandle::MapPlan(const PreparedPlan& pre
       auto made = std::make_shared<ClientGroup>(id(), rank_, std::move(page), std::move(reports));
       TANDEM_ASSIGN_OR_RETURN(auto queue, device->MakeClientQueue(gpu_uuid_, *made));
       made->SetQueue(std::move(queue));
+      made->CountPage(session_->memory());
       client_group_ = std::move(made);
       session_->AddClientGroup(client_group_);
     }
@@ -214,8 +221,8 @@ Result<std::shared_ptr<MappedPlan>> GroupHandle::MapPlan(const PreparedPlan& pre
   }
   TANDEM_ASSIGN_OR_RETURN(OpRequest bound, AtBound(request, world_size_));
   bound.determinism = prepared.info.determinism;  // the group's may be the stronger one; members keep it
-  return MappedPlan::Make(*prepared.client, prepared.info, bound, *device, session_->segments(), gpu_uuid_,
-                          std::move(group));
+  return MappedPlan::Make(*prepared.client, prepared.info, bound, *device, session_->segments(),
+                          session_->memory(), gpu_uuid_, std::move(group));
 }
 
 Result<std::shared_ptr<MappedPlan>> GroupHandle::ArmPlan(const PreparedPlan& prepared,

@@ -35,11 +35,13 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
   const std::vector<Offer>& offers() const override { return info_.offers; }
   Result<std::shared_ptr<Plan>> Prepare(const std::string& key, const OpRequest& request,
                                         Milliseconds deadline) override;
+  Result<PlanInfo> Preview(const OpRequest& request) override;
   Result<std::shared_ptr<SymmetricTensor>> Allocate(const std::vector<int64_t>& shape, DType dtype,
                                                     const std::string& persistent_name,
                                                     Milliseconds deadline) override;
   Status Leave(Milliseconds deadline) override;
   Status Renew(Milliseconds deadline) override;
+  Result<MemoryUsage> UsedMemory() const override { return session_->UsedMemory(id()); }
 
   const std::shared_ptr<ClientSession>& session() const { return session_; }
   const std::string& name() const { return name_; }
@@ -117,6 +119,7 @@ class RegisteredMemory final : public Memory {
   const std::shared_ptr<DeviceMapping> mapping_;
   const size_t bytes_;
   const std::string gpu_uuid_;
+  const UsageLedger::Entry counted_;
 };
 
 // Memory of the user's own on a GPU, named by its address.
@@ -196,6 +199,7 @@ class TensorHandle final : public SymmetricTensor, public std::enable_shared_fro
   std::mutex barriers_mutex_;
   std::map<int, BarrierProgress> barriers_;  // guarded: of those that have not met all ranks, by channel
   std::vector<std::shared_ptr<DeviceMapping>> segments_;  // by rank
+  std::vector<UsageLedger::Entry> counted_;
 };
 
 class ClientHandle : public Client {
@@ -216,6 +220,7 @@ class ClientHandle : public Client {
   Result<std::shared_ptr<Memory>> AllocateRegistered(size_t bytes, const std::string& gpu_uuid) override;
   Result<std::shared_ptr<Memory>> RegisterCuda(const void* device_pointer, size_t bytes) override;
   void OnEvent(std::function<void(const ClientEvent&)> callback) override;
+  Result<MemoryUsage> UsedMemory() const override { return session_->UsedMemory(); }
   Status Check() override;
   Status Detach() override;
 

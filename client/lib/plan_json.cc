@@ -35,6 +35,7 @@ std::string PlanJson(const PlanInfo& info) {
                  {"wire_type", info.wire_type},
                  {"reduction_order", info.reduction_order},
                  {"placement", info.placement},
+                 {"placed", NameOf(info.placed)},
                  {"roundings", info.roundings},
                  {"deterministic", info.deterministic},
                  {"determinism", NameOf(info.determinism)},

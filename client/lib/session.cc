@@ -94,6 +94,22 @@ Status ClientSession::CheckLaunchable() const {
   return lost_;
 }
 
+Result<MemoryUsage> ClientSession::UsedMemory(uint64_t group_id) const try {
+  TANDEM_RETURN_IF_ERROR(fork_guard_.Check());
+  return memory_->OfGroup(group_id);
+}
+TANDEM_CATCH_TO_STATUS
+
+Result<MemoryUsage> ClientSession::UsedMemory() const try {
+  TANDEM_RETURN_IF_ERROR(fork_guard_.Check());
+  MemoryUsage usage = memory_->OfAll();
+  usage.imported_bytes = registrations_.ForeignBytes();
+  std::shared_lock lock(channels_mutex_);
+  usage.host_bytes += channels_.size() * (RingBytes(kRingEntries) + WordsBytes(kRingEntries));
+  return usage;
+}
+TANDEM_CATCH_TO_STATUS
+
 Result<ClientDevice*> ClientSession::device() {
   if (ClientDevice* device = ready_device_.load(std::memory_order_acquire)) return device;
   std::lock_guard lock(device_mutex_);

@@ -23,6 +23,7 @@
 #include "client/lib/base/registrations.h"
 #include "client/lib/base/segment_cache.h"
 #include "client/lib/base/stream_channel.h"
+#include "client/lib/base/usage_ledger.h"
 #include "client/lib/client_launch/client_group.h"
 #include "client/lib/client_launch/failure_reporter.h"
 
@@ -44,6 +45,10 @@ class ClientSession : public std::enable_shared_from_this<ClientSession> {
   const AttachInfo& info() const { return info_; }
   SegmentCache& segments() { return segments_; }
   Registrations& registrations() { return registrations_; }
+  UsageLedger& memory() { return *memory_; }
+  // Of a group, and of the whole session. FORKED in a forked child.
+  Result<MemoryUsage> UsedMemory(uint64_t group_id) const;
+  Result<MemoryUsage> UsedMemory() const;
   // This process's side of the daemon's backend; loads CUDA when first asked for. Lives as long as the
   // session.
   Result<ClientDevice*> device();
@@ -131,6 +136,7 @@ class ClientSession : public std::enable_shared_from_this<ClientSession> {
   std::atomic<ClientDevice*> ready_device_{nullptr};
   SegmentCache segments_;
   Registrations registrations_;
+  const std::shared_ptr<UsageLedger> memory_ = std::make_shared<UsageLedger>();
 
   mutable std::shared_mutex channels_mutex_;
   std::unordered_map<ChannelKey, std::shared_ptr<StreamChannel>, ChannelKeyHash, ChannelKeyEqual> channels_;

@@ -39,6 +39,15 @@ Result<std::shared_ptr<SymmetricTensor>> TensorHandle::Make(std::shared_ptr<Grou
   tensor->buffer_offset_ = info.buffer_offset;
   tensor->pad_offset_ = info.pad_offset;
   tensor->pad_bytes_ = info.pad_bytes;
+  UsageLedger& memory = session->memory();
+  const uint64_t group_id = tensor->group_->id();
+  tensor->counted_.push_back(memory.Hold(MemoryKind::kSymmetric, group_id, tensor->data(), tensor->bytes_));
+  for (size_t i = 0; i < world; ++i) {
+    const DeviceMapping& segment = *tensor->segments_[i];
+    const bool is_own = static_cast<int>(i) == tensor->rank_;
+    tensor->counted_.push_back(memory.Hold(is_own ? MemoryKind::kSegment : MemoryKind::kPeer, group_id,
+                                           segment.data(), segment.bytes()));
+  }
   session->registrations().Add(tensor->data(), tensor->bytes_, tensor->gpu_uuid(), tensor->group_->id(),
                                tensor->registration_id_, tensor->group_->name());
   tensor->group_->AddTensor(tensor);

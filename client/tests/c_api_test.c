@@ -108,6 +108,13 @@ static int NullMemory(void) {
   uint32_t* words;
   size_t count;
   void* buffer;
+  tandem_memory_usage usage;
+  memset(&usage, 0xFF, sizeof(usage));
+  tandem_memory_usage_init(NULL, sizeof(usage));
+  tandem_memory_usage_init(&usage, sizeof(usage));
+  CHECK(usage.struct_size == sizeof(usage) && usage.symmetric_bytes == 0 && usage.host_bytes == 0);
+  REFUSES("client", tandem_client_memory(NULL, &usage));
+  REFUSES("group", tandem_group_memory(NULL, &usage));
   REFUSES("group", tandem_allocate(NULL, shape, 1, TANDEM_DTYPE_F32, NULL, 1, &memory));
   REFUSES("client", tandem_empty(NULL, shape, 1, TANDEM_DTYPE_F32, "GPU-0", NULL, &id));
   REFUSES("client", tandem_rendezvous(NULL, 1, NULL, 1, &memory));
@@ -134,6 +141,7 @@ static int NullPlans(void) {
   const tandem_binding binding = {NULL, 0, NULL};
   tandem_request request;
   tandem_plan* plan = NULL;
+  tandem_preview* preview = (tandem_preview*)&preview;
   uint64_t launch = 0;
   int ended = 7;
   void* pointer = NULL;
@@ -155,6 +163,13 @@ static int NullPlans(void) {
   REFUSES("plan", tandem_plan_query(NULL, &ended));
   CHECK(ended == 7);
   REFUSES("plan", tandem_plan_release(NULL));
+  REFUSES("group", tandem_preview_plan(NULL, &request, &preview));
+  CHECK(preview == NULL);
+  tandem_preview_free(NULL);
+  CHECK(tandem_preview_algorithm(NULL) == TANDEM_ALGORITHM_AUTO && tandem_preview_fused(NULL) == 0);
+  CHECK(tandem_preview_placement(NULL) == TANDEM_PLACEMENT_AUTO && tandem_preview_predicted_us(NULL) == 0);
+  CHECK(strcmp(tandem_preview_reason(NULL), "") == 0 && strcmp(tandem_preview_explanation(NULL), "") == 0);
+  CHECK(strcmp(tandem_preview_json(NULL), "{}") == 0);
   return 0;
 }
 

@@ -237,11 +237,13 @@ TEST_F(CudaClientTest, AnAllocationIsRegisteredOnceAndKnownByItsId) {
 TEST_F(CudaClientTest, MemoryThatIsGoneIsDeregisteredWithoutACall) {
   gpus_.Put(kAddress, {"malloc", 1 << 20, 1, 0, true});
   uint64_t id = client_->RegisterCuda(At(kAddress), 4096).value()->registration_id();
+  EXPECT_EQ(client_->UsedMemory()->imported_bytes, 1u << 20);
   gpus_.Remove(kAddress);
   EXPECT_TRUE(Until([&] {
     std::lock_guard lock(daemon_->mutex);
     return daemon_->deregistered == std::vector<uint64_t>{id};
   }));
+  EXPECT_EQ(client_->UsedMemory()->imported_bytes, 0u);
 }
 
 TEST_F(CudaClientTest, AQuotaTakesNoRegistrationFromALaunchUnderWay) {
@@ -320,6 +322,11 @@ TEST_F(CudaClientTest, OfARangeOnlyTheChunksTouchedAreRegistered) {
   EXPECT_EQ(client_->RegisterCuda(At(kAddress + 2 * kChunk), 100).value()->registration_offset(), kChunk);
   EXPECT_EQ(client_->RegisterCuda(At(kAddress), 100).value()->registration_offset(), 0u);
   EXPECT_EQ(daemon_->registered.size(), 2u);
+  EXPECT_EQ(client_->UsedMemory()->imported_bytes, 3 * kChunk);
+  // A range over both registrations has no memory of its own.
+  EXPECT_TRUE(client_->RegisterCuda(At(kAddress), 3 * kChunk).ok());
+  EXPECT_EQ(daemon_->registered.size(), 3u);
+  EXPECT_EQ(client_->UsedMemory()->imported_bytes, 3 * kChunk);
   EXPECT_EQ(client_->RegisterCuda(At(kAddress + 2 * kChunk), kChunk + 1).status().code(), Code::kOutOfRange);
   // The first chunk of the range may change; the last may not.
   gpus_.Put(kAddress, {"chunk", kChunk, 20, 0, true});

@@ -132,6 +132,12 @@ class FakeControl final : public ClientControl {
     prepared.info = std::move(info);
     return prepared;
   }
+  Result<PlanInfo> Preview(uint64_t, const OpRequest& request) override {
+    TANDEM_RETURN_IF_ERROR(Answer());
+    PlanInfo info;
+    info.op = request.op;
+    return info;
+  }
   Status ArmPlan(uint64_t, const Status& refusal, Milliseconds) override { return refusal; }
   Status ReportFailure(const FailureReport&) override { return Answer(); }
   Result<RenewalInfo> StopForRenewal(uint64_t, uint64_t, Milliseconds) override { return RenewalInfo{}; }

@@ -235,6 +235,9 @@ Result<v1::PrepareReply> Control::Prepare(const SessionRef& session, const v1::P
                                           const Waiter& waiter) {
   return services_->plans.Prepare(session, request, waiter);
 }
+Result<v1::PreviewReply> Control::Preview(const SessionRef& session, const v1::PreviewRequest& request) {
+  return services_->plans.Preview(session, request);
+}
 Status Control::ArmPlan(const SessionRef& session, const v1::ArmPlanRequest& request, const Waiter& waiter) {
   return services_->plans.Arm(session, request, waiter);
 }

@@ -135,6 +135,8 @@ class Control final : public EngineListener {
   // --- plans
   Result<v1::PrepareReply> Prepare(const SessionRef& session, const v1::PrepareRequest& request,
                                    const Waiter& waiter);
+  // PlanService::Preview.
+  Result<v1::PreviewReply> Preview(const SessionRef& session, const v1::PreviewRequest& request);
   // Calls for a plan that is placed in the client: see PlanService::Arm, FailureService::Report and
   // RenewalService::Renew.
   Status ArmPlan(const SessionRef& session, const v1::ArmPlanRequest& request, const Waiter& waiter);

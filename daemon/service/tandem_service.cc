@@ -129,6 +129,13 @@ grpc::Status TandemService::Prepare(grpc::ServerContext* context, const v1::Prep
   });
 }
 
+grpc::Status TandemService::Preview(grpc::ServerContext* context, const v1::PreviewRequest* request,
+                                    v1::PreviewReply* reply) {
+  return Answer(context, 0, reply, [&](const SessionRef& session, const Waiter&) {
+    return control_.Preview(session, *request);
+  });
+}
+
 grpc::Status TandemService::ArmPlan(grpc::ServerContext* context, const v1::ArmPlanRequest* request,
                                     v1::ArmPlanReply* reply) {
   return Answer(context, request->deadline_ms(), reply, [&](const SessionRef& session, const Waiter& waiter) {

@@ -45,6 +45,8 @@ class TandemService final : public v1::Tandem::Service {
                           v1::DeregisterReply* reply) override;
   grpc::Status Prepare(grpc::ServerContext* context, const v1::PrepareRequest* request,
                        v1::PrepareReply* reply) override;
+  grpc::Status Preview(grpc::ServerContext* context, const v1::PreviewRequest* request,
+                       v1::PreviewReply* reply) override;
   grpc::Status ArmPlan(grpc::ServerContext* context, const v1::ArmPlanRequest* request,
                        v1::ArmPlanReply* reply) override;
   grpc::Status ReportFailure(grpc::ServerContext* context, const v1::ReportFailureRequest* request,

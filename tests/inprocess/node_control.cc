@@ -65,6 +65,7 @@ class NodeControl final : public client::ClientControl {
     TANDEM_ASSIGN_OR_RETURN(prepared.info, node_->Prepare(rank_, key, request, deadline));
     return prepared;
   }
+  Result<PlanInfo> Preview(uint64_t, const OpRequest&) override { return Unimplemented("previews of plans"); }
   Status ArmPlan(uint64_t, const Status&, Milliseconds) override {
     return Unimplemented("plans that are placed in the client");
   }

@@ -31,6 +31,7 @@ STRUCTS = {
     "tandem_launch_options": _c.LaunchOptions,
     "tandem_transfer": _c.Transfer,
     "tandem_binding": _c.Binding,
+    "tandem_memory_usage": _c.MemoryUsage,
     "tandem_dlpack_owner": _dlpack._Owner,
 }
 # Python's own collectives are plans.

@@ -65,6 +65,27 @@ TANDEM_C_API size_t tandem_memory_bytes(const tandem_memory* memory);
 /* Returns the registration's number; 0 for NULL. */
 TANDEM_C_API uint64_t tandem_memory_registration_id(const tandem_memory* memory);
 
+/* Bytes of Tandem's memory that this process holds, by use; tandem::MemoryUsage (tandem/client.h) says what counts.
+ * Set up by tandem_memory_usage_init, and filled by the two functions below. */
+typedef struct tandem_memory_usage {
+  size_t struct_size;       /* set by tandem_memory_usage_init */
+  uint64_t symmetric_bytes; /* this rank's parts of symmetric tensors, as they were asked for */
+  uint64_t workspace_bytes; /* this rank's scratch memory for client-placed plans */
+  uint64_t signal_bytes;    /* this rank's signals and packets of client-placed plans */
+  uint64_t segment_bytes;   /* this rank's segments, whole: those of the three fields above */
+  uint64_t peer_bytes; /* peers' segments that are mapped here: addresses, no memory of this rank's GPU */
+  uint64_t registered_bytes; /* of tandem_register_fd and tandem_allocate_registered; 0 for a group */
+  uint64_t imported_bytes;   /* the caller's own GPU memory, registered by its address; 0 for a group */
+  uint64_t host_bytes; /* shared with tandemd and engines: verdict pages, and of a client its channels */
+} tandem_memory_usage;
+/* Sets all fields to 0. `struct_size` is sizeof(tandem_memory_usage) of the caller's header. NULL is allowed. */
+TANDEM_C_API void tandem_memory_usage_init(tandem_memory_usage* usage, size_t struct_size);
+/* Writes what this process holds for all groups of the client and for none to *usage. A segment that groups share
+ * counts once. Needs no daemon, and works after tandem_client_detach. */
+TANDEM_C_API tandem_status* tandem_client_memory(const tandem_client* client, tandem_memory_usage* usage);
+/* The same of one group, also after tandem_group_leave. */
+TANDEM_C_API tandem_status* tandem_group_memory(const tandem_group* group, tandem_memory_usage* usage);
+
 /* The following are for symmetric tensors: FAILED_PRECONDITION for other memory. */
 
 /* Writes to *buffer the address in this process of `peer`'s tensor, `offset_bytes` on, where a tensor of the

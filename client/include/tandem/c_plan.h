@@ -111,6 +111,32 @@ TANDEM_C_API size_t tandem_plan_slots(const tandem_plan* plan);
 /* Returns the bytes that the slot's binding must have from its offset; 0 if there is no such slot. */
 TANDEM_C_API uint64_t tandem_plan_slot_bytes(const tandem_plan* plan, size_t slot);
 
+/* What a plan would be. */
+typedef struct tandem_preview tandem_preview;
+/* Asks the daemon for the plan that tandem_prepare would make if all ranks of the group asked for the request now. One
+ * rank alone asks. Waits for no rank, and makes nothing. Memory and quotas are not looked at, and `autotune` measures
+ * nothing. The caller owns *preview. Errors: those of tandem_prepare for a request that cannot run.
+ * INVALID_ARGUMENT, field "op": SEND_RECEIVE, whose plan needs the other ranks' transfers. UNIMPLEMENTED: an older
+ * daemon. */
+TANDEM_C_API tandem_status* tandem_preview_plan(tandem_group* group, const tandem_request* request,
+                                                tandem_preview** preview);
+/* Drops the handle. NULL is allowed. */
+TANDEM_C_API void tandem_preview_free(tandem_preview* preview);
+/* Returns the enum tandem_algorithm that would be chosen; TANDEM_ALGORITHM_AUTO for NULL. */
+TANDEM_C_API int tandem_preview_algorithm(const tandem_preview* preview);
+/* Returns 1 if the plan would be fused, else 0; 0 for NULL. */
+TANDEM_C_API int tandem_preview_fused(const tandem_preview* preview);
+/* Returns the enum tandem_placement: who would launch the plan, CLIENT or ENGINE; TANDEM_PLACEMENT_AUTO for NULL. */
+TANDEM_C_API int tandem_preview_placement(const tandem_preview* preview);
+/* Returns the predicted time of a launch in microseconds; 0 for NULL. */
+TANDEM_C_API double tandem_preview_predicted_us(const tandem_preview* preview);
+/* Returns why this algorithm would be chosen; "" for NULL. The text belongs to the preview, as all that follow. */
+TANDEM_C_API const char* tandem_preview_reason(const tandem_preview* preview);
+/* Returns tandem_plan_explanation of the plan, which also has why other algorithms would be refused; "" for NULL. */
+TANDEM_C_API const char* tandem_preview_explanation(const tandem_preview* preview);
+/* Returns tandem_plan_json of the plan, with `plan_id` 0; "{}" for NULL. */
+TANDEM_C_API const char* tandem_preview_json(const tandem_preview* preview);
+
 /* The memory of a slot in a launch. Never changes. A `pointer` lies in a symmetric tensor of the group, in
  * memory of tandem_allocate_registered, or, on CUDA, in memory of the caller's own, which the first launch
  * with it registers, as tandem_register_cuda. */

@@ -121,6 +121,8 @@ struct PlanInfo {
   int steps = 0;
   int lanes = 1;
   std::string summary, scale_mode, wire_type, reduction_order, placement;
+  PlanPlacement placed =
+      PlanPlacement::kAuto;  // who launches it: kEngine or kClient; kAuto: an older daemon's plan
   int roundings = 0;
   bool deterministic = true;
   Determinism determinism = Determinism::kOff;  // what the plan keeps
@@ -145,6 +147,21 @@ struct PlanInfo {
 
 // The explanation as text for people, in lines. Empty where memory is out.
 TANDEM_API std::string Explain(const PlanInfo& info);
+
+// Bytes of Tandem's memory that a client's process holds, by use. Memory counts until the last handle, launch and
+// graph that uses it is gone; memory with several handles counts once. A segment is the memory of one rank that
+// tensors, scratch memory or signals lie in. Memory of engines, and scratch memory of the GPU's libraries, does not
+// count.
+struct MemoryUsage {
+  uint64_t symmetric_bytes = 0;  // this rank's parts of symmetric tensors, as they were asked for
+  uint64_t workspace_bytes = 0;  // this rank's scratch memory for client-placed plans
+  uint64_t signal_bytes = 0;     // this rank's signals and packets of client-placed plans
+  uint64_t segment_bytes = 0;    // this rank's segments, whole: those of the three fields above
+  uint64_t peer_bytes = 0;  // peers' segments that are mapped here: addresses, no memory of this rank's GPU
+  uint64_t registered_bytes = 0;  // of RegisterFd and AllocateRegistered, as asked for; 0 for a group
+  uint64_t imported_bytes = 0;    // the user's own GPU memory, registered by its address; 0 for a group
+  uint64_t host_bytes = 0;  // shared with tandemd and engines: verdict pages, and of a client its channels
+};
 
 // Something that happened to the session, its groups or the daemon. `rank` and `status` name the cause.
 struct ClientEvent {
@@ -330,6 +347,13 @@ class TANDEM_API Group {
   // NOT_RESTARTABLE, SLOW_PLACEMENT). RESOURCE_EXHAUSTED: workspace or a quota.
   virtual Result<std::shared_ptr<Plan>> Prepare(const std::string& key, const OpRequest& request,
                                                 Milliseconds deadline = kDefaultDeadline) = 0;
+  // The plan that Prepare would make if all ranks asked for `request` now: algorithm, placement, whether it is fused,
+  // the reasons, predicted time. One rank alone asks the daemon. Waits for no rank, and makes nothing. `plan_id` is
+  // 0, `key` empty, and the group's workspace is what it is without this plan. Memory and quotas are not looked at,
+  // and a request with `autotune` is answered without measuring. Errors: those of Prepare for a request that
+  // cannot run. INVALID_ARGUMENT, field "op": send_receive, whose plan needs the other ranks' transfers.
+  // UNIMPLEMENTED: an older daemon.
+  virtual Result<PlanInfo> Preview(const OpRequest& request) = 0;
   // Makes a symmetric tensor of this shape on every rank, in one call for Client::Empty and
   // Client::Rendezvous. Waits for all ranks. `persistent_name` not empty: later calls with the name get the
   // same memory while the group lives; else the memory ends with the tensor. DEADLINE_EXCEEDED: `ranks` did
@@ -350,6 +374,9 @@ class TANDEM_API Group {
   // DEADLINE_EXCEEDED: `ranks` did not call it, or launches of this rank's have not ended; all ranks may call
   // it again. UNAVAILABLE: the group is broken.
   virtual Status Renew(Milliseconds deadline = kDefaultDeadline) = 0;
+  // What this process holds for the group. Needs no daemon, and works after Leave and Client::Detach. Counts while
+  // other threads make and drop memory. FAILED_PRECONDITION, reason FORKED: in a forked child.
+  virtual Result<MemoryUsage> UsedMemory() const = 0;
 };
 
 // A session with the node's daemon. The session ends with its last handle of any kind, or by Detach.
@@ -407,6 +434,9 @@ class TANDEM_API Client : public std::enable_shared_from_this<Client> {
   // library, one event at a time, and must not block. It may drop handles, also the last one, and
   // call OnEvent. Once OnEvent has returned, the earlier callback is not called any more.
   virtual void OnEvent(std::function<void(const ClientEvent&)> callback) = 0;
+  // What this process holds of this client's memory: for all its groups and for none. A segment that groups share
+  // counts once, so that this may be less than the groups' sum. Else as Group::UsedMemory.
+  virtual Result<MemoryUsage> UsedMemory() const = 0;
   // OK if the daemon is reachable and the session lives.
   virtual Status Check() = 0;
   // Ends the session cleanly. Handles fail with UNAVAILABLE afterwards.

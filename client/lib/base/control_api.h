@@ -27,7 +27,7 @@
 namespace tandem::client {
 
 // Grows with every change of this header: core and gRPC plugin must be of one build.
-inline constexpr int kControlApiVersion = 7;
+inline constexpr int kControlApiVersion = 8;
 
 struct AttachInfo {
   uint64_t session_id = 0;
@@ -177,6 +177,8 @@ class ClientControl {
   virtual Status Deregister(uint64_t registration_id) = 0;
   virtual Result<PreparedPlan> Prepare(uint64_t group_id, const std::string& key, const OpRequest& request,
                                        const PrepareTuning& tuning, Milliseconds deadline) = 0;
+  // The plan of a Prepare by all ranks. Waits for no rank.
+  virtual Result<PlanInfo> Preview(uint64_t group_id, const OpRequest& request) = 0;
   // Whether this rank can launch a client-placed plan (`refusal` is OK). Waits for all ranks; fails on all if
   // one of them cannot.
   virtual Status ArmPlan(uint64_t plan_id, const Status& refusal, Milliseconds deadline) = 0;

@@ -1,6 +1,7 @@
 #include "client/lib/base/registrations.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -54,6 +55,18 @@ void Registrations::Remove(const std::byte* data, uint64_t registration_id) {
 bool Registrations::HasForeign() const {
   std::shared_lock lock(mutex_);
   return !foreign_.empty();
+}
+
+uint64_t Registrations::ForeignBytes() const {
+  std::set<uint64_t> seen;
+  uint64_t bytes = 0;
+  std::shared_lock lock(mutex_);
+  for (const auto& [base, registration] : foreign_) {
+    for (const ForeignRange::Piece& piece : registration->range().pieces) {
+      if (seen.insert(piece.id).second) bytes += piece.bytes;
+    }
+  }
+  return bytes;
 }
 
 void Registrations::SetGpus(const std::vector<GpuDescription>& gpus) {

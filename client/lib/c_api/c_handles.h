@@ -37,6 +37,10 @@ struct tandem_plan {
   std::once_flag explanation_made = {};
   std::string explanation = {};
 };
+struct tandem_preview {
+  tandem::PlanInfo info;
+  std::string json, explanation;
+};
 struct tandem_memory {
   std::shared_ptr<tandem::Memory> memory;
   std::shared_ptr<tandem::SymmetricTensor> tensor;  // null for memory that is not symmetric
@@ -104,6 +108,8 @@ Result<OpRequest> ToRequest(const tandem_request& from);
 Result<LaunchOptions> ToLaunchOptions(const tandem_launch_options* from);
 Result<JoinOptions> ToJoinOptions(const tandem_join_options& from);
 Result<CollectiveCall> ToCollectiveCall(const tandem_collective& from);
+// Fills the caller's struct, as far as it has the fields.
+Status WriteUsage(const Result<MemoryUsage>& from, tandem_memory_usage* usage);
 
 }  // namespace tandem::c
 

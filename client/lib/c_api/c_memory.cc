@@ -93,6 +93,16 @@ void tandem_memory_free(tandem_memory* memory) { delete memory; }
 void* tandem_memory_data(const tandem_memory* memory) {
   return memory == nullptr ? nullptr : memory->memory->data();
 }
+tandem_status* tandem_client_memory(const tandem_client* client, tandem_memory_usage* usage) try {
+  TANDEM_C_RETURN_IF_NULL({"client", client}, {"usage", usage});
+  return ToC(WriteUsage(client->client->UsedMemory(), usage));
+}
+TANDEM_C_CATCH
+tandem_status* tandem_group_memory(const tandem_group* group, tandem_memory_usage* usage) try {
+  TANDEM_C_RETURN_IF_NULL({"group", group}, {"usage", usage});
+  return ToC(WriteUsage(group->group->UsedMemory(), usage));
+}
+TANDEM_C_CATCH
 size_t tandem_memory_bytes(const tandem_memory* memory) {
   return memory == nullptr ? 0 : memory->memory->bytes();
 }

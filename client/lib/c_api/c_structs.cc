@@ -18,6 +18,8 @@ constexpr size_t kOperandSize = offsetof(tandem_operand, alias_of) + sizeof(int)
 constexpr size_t kLaunchOptionsSize = offsetof(tandem_launch_options, rows) + sizeof(int64_t);
 constexpr size_t kRequestSize = offsetof(tandem_request, placement) + sizeof(int);
 constexpr size_t kCollectiveSize = offsetof(tandem_collective, root) + sizeof(int);
+constexpr size_t kMemoryUsageSize = offsetof(tandem_memory_usage, host_bytes) + sizeof(uint64_t);
+static_assert(kMemoryUsageSize == sizeof(tandem_memory_usage));
 static_assert(kCollectiveSize == sizeof(tandem_collective));
 static_assert(kJoinOptionsSize == sizeof(tandem_join_options));
 static_assert(kLaunchOptionsSize == sizeof(tandem_launch_options));
@@ -212,6 +214,22 @@ Result<CollectiveCall> ToCollectiveCall(const tandem_collective& given) {
   return call;
 }
 
+Status WriteUsage(const Result<MemoryUsage>& from, tandem_memory_usage* usage) {
+  TANDEM_RETURN_IF_ERROR(from.status());
+  tandem_memory_usage known{};
+  TANDEM_RETURN_IF_ERROR(Read(usage, kMemoryUsageSize, "memory_usage", &known));
+  known.symmetric_bytes = from->symmetric_bytes;
+  known.workspace_bytes = from->workspace_bytes;
+  known.signal_bytes = from->signal_bytes;
+  known.segment_bytes = from->segment_bytes;
+  known.peer_bytes = from->peer_bytes;
+  known.registered_bytes = from->registered_bytes;
+  known.imported_bytes = from->imported_bytes;
+  known.host_bytes = from->host_bytes;
+  std::memcpy(usage, &known, std::min(known.struct_size, sizeof known));
+  return Status::Ok();
+}
+
 }  // namespace tandem::c
 
 extern "C" {
@@ -224,6 +242,9 @@ void tandem_join_options_init(tandem_join_options* options, size_t struct_size) 
 }
 void tandem_launch_options_init(tandem_launch_options* options, size_t struct_size) {
   tandem::c::Init(options, struct_size, tandem::c::LaunchDefaults());
+}
+void tandem_memory_usage_init(tandem_memory_usage* usage, size_t struct_size) {
+  tandem::c::Init(usage, struct_size, tandem_memory_usage{});
 }
 void tandem_operand_init(tandem_operand* operand, size_t struct_size) {
   tandem::c::Init(operand, struct_size, tandem::c::OperandDefaults());

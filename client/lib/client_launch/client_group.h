@@ -15,6 +15,7 @@
 #include <span>
 
 #include "client/lib/base/control_api.h"
+#include "client/lib/base/usage_ledger.h"
 #include "client/lib/client_launch/client_program.h"
 #include "client/lib/client_launch/client_queue.h"
 #include "ipc/verdict_page.h"
@@ -34,9 +35,14 @@ class ClientGroup {
   ClientGroup(uint64_t group_id, int rank, VerdictPage page, std::function<void(FailureReport)> report)
       : group_id_(group_id), rank_(rank), page_(std::move(page)), report_(std::move(report)) {}
 
+  // Counts the verdict page for as long as the group has it. Once.
+  void CountPage(UsageLedger& ledger) {
+    counted_ = ledger.Hold(MemoryKind::kHost, group_id_, page_.layout(), kVerdictPageBytes);
+  }
   // Once, before the first launch.
   void SetQueue(std::unique_ptr<ClientQueue> queue) { queue_ = std::move(queue); }
   ClientQueue& queue() const { return *queue_; }
+  uint64_t id() const { return group_id_; }
   int rank() const { return rank_; }
   VerdictPage& page() { return page_; }
 
@@ -95,6 +101,7 @@ class ClientGroup {
   const uint64_t group_id_;
   const int rank_;
   VerdictPage page_;
+  UsageLedger::Entry counted_;
   const std::function<void(FailureReport)> report_;
   std::mutex run_mutex_;
   std::atomic<uint64_t> counter_{0};

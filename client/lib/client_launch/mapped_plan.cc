@@ -16,6 +16,7 @@ Status DoesNotFit() {
 // Memory of a plan, held by launches.
 struct PlanMemory {
   std::vector<std::shared_ptr<DeviceMapping>> mappings;
+  std::vector<UsageLedger::Entry> counted;
   std::shared_ptr<ClientGroup> group;
 };
 
@@ -39,7 +40,8 @@ uint16_t ClientTag::Fold() const {
 
 Result<std::shared_ptr<MappedPlan>> MappedPlan::Make(const ClientPlacementInfo& info, const PlanInfo& plan,
                                                      const OpRequest& request, ClientDevice& device,
-                                                     SegmentCache& segments, const std::string& gpu_uuid,
+                                                     SegmentCache& segments, UsageLedger& ledger,
+                                                     const std::string& gpu_uuid,
                                                      std::shared_ptr<ClientGroup> group) {
   const auto world = static_cast<size_t>(info.program.world_size);
   const bool has_workspace = !info.workspace.empty();
@@ -60,17 +62,27 @@ Result<std::shared_ptr<MappedPlan>> MappedPlan::Make(const ClientPlacementInfo& 
   memory.half_bytes = info.half_bytes;
   memory.bulk_bytes = info.bulk_bytes;
   memory.signal_bytes = info.signal_bytes;
+  // `use`: of this rank's own segment.
+  const auto hold = [&](size_t rank, MemoryKind use, uint64_t bytes, const DeviceMapping& segment) {
+    const bool is_own = static_cast<int>(rank) == info.program.rank;
+    const uint64_t group_id = used->group->id();
+    if (is_own) used->counted.push_back(ledger.Hold(use, group_id, segment.data(), bytes));
+    used->counted.push_back(ledger.Hold(is_own ? MemoryKind::kSegment : MemoryKind::kPeer, group_id,
+                                        segment.data(), segment.bytes()));
+  };
   for (size_t rank = 0; rank < world; ++rank) {
     TANDEM_ASSIGN_OR_RETURN(auto signals, segments.Map(device, gpu_uuid, info.signal_ids[rank],
                                                        info.signals[rank].get(), info.signal_bytes));
     memory.signals[rank] = reinterpret_cast<Word*>(signals->data());
     if (static_cast<int>(rank) == info.program.rank) memory.own_signals = signals;
+    hold(rank, MemoryKind::kSignals, info.signal_bytes, *signals);
     used->mappings.push_back(std::move(signals));
     if (!has_workspace) continue;
     TANDEM_ASSIGN_OR_RETURN(auto area, segments.Map(device, gpu_uuid, info.workspace_ids[rank],
                                                     info.workspace[rank].get(), info.workspace_bytes));
     memory.workspace[rank] = area->data();
     memory.bulk[rank] = area->data() + 2 * info.half_bytes;
+    hold(rank, MemoryKind::kWorkspace, info.workspace_bytes, *area);
     used->mappings.push_back(std::move(area));
   }
   TANDEM_ASSIGN_OR_RETURN(made->members_,

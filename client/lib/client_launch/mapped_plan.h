@@ -12,6 +12,7 @@
 #include "client/lib/base/control_api.h"
 #include "client/lib/base/launch_state.h"
 #include "client/lib/base/segment_cache.h"
+#include "client/lib/base/usage_ledger.h"
 #include "client/lib/client_launch/client_group.h"
 #include "client/lib/client_launch/client_queue.h"
 #include "client/lib/client_launch/plan_members.h"
@@ -27,7 +28,8 @@ class MappedPlan {
   // Maps what the plan needs. `request`: this rank's. INTERNAL: the daemon's answer does not fit together.
   static Result<std::shared_ptr<MappedPlan>> Make(const ClientPlacementInfo& info, const PlanInfo& plan,
                                                   const OpRequest& request, ClientDevice& device,
-                                                  SegmentCache& segments, const std::string& gpu_uuid,
+                                                  SegmentCache& segments, UsageLedger& ledger,
+                                                  const std::string& gpu_uuid,
                                                   std::shared_ptr<ClientGroup> group);
 
   ClientGroup& group() const { return *group_; }

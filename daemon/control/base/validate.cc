@@ -130,6 +130,13 @@ Status ValidatePrepare(const v1::PrepareRequest& request) {
   return Status::Ok();
 }
 
+Status ValidatePreview(const v1::PreviewRequest& request) {
+  if (!request.has_request()) return BadField("request", "is missing");
+  if (request.request().op() == static_cast<uint32_t>(Op::kSendReceive))
+    return BadField("op", "is send_receive, whose plan needs the transfers of the other ranks");
+  return Status::Ok();
+}
+
 Result<TensorSpec> ParseTensorSpec(const v1::TensorSpec& spec, const std::string& field) {
   TensorSpec result;
   TANDEM_RETURN_IF_ERROR(ReadEnum(field + ".dtype", spec.dtype(), &result.dtype));

@@ -21,6 +21,7 @@ class LaunchRequest;
 class OpenChannelRequest;
 class OpRequest;
 class PrepareRequest;
+class PreviewRequest;
 class RegisterTensorRequest;
 class TensorSpec;
 }  // namespace tandem::v1
@@ -41,6 +42,7 @@ Status ValidateRegister(const v1::RegisterTensorRequest& request);
 Status ValidateOpenChannel(const v1::OpenChannelRequest& request);
 Status ValidateLaunch(const v1::LaunchRequest& request);
 Status ValidatePrepare(const v1::PrepareRequest& request);
+Status ValidatePreview(const v1::PreviewRequest& request);
 
 // A tensor's specification, as ours. `field` is the prefix of detail.field.
 Result<TensorSpec> ParseTensorSpec(const v1::TensorSpec& spec, const std::string& field);

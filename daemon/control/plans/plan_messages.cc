@@ -65,6 +65,7 @@ void FillPlanInfo(const plan::OperationPlan& from, v1::PlanInfo* info) {
     refused->set_measured_us(other.measured_us);
   }
   info->set_fused(from.fused);
+  info->set_placed(static_cast<uint32_t>(from.placement));
   info->set_steps(from.steps);
   info->set_lanes(from.lanes);
   info->set_summary(from.summary);

@@ -81,6 +81,13 @@ Result<std::shared_ptr<PrepareRendezvous>> PlanService::Enter(GroupRecord& group
   return rendezvous;
 }
 
+Result<OpRequest> PlanService::ReadRequest(const GroupRecord& group, const v1::OpRequest& request) {
+  const auto world = static_cast<int>(group.world());
+  TANDEM_ASSIGN_OR_RETURN(OpRequest asked, ParseOpRequest(request, world));
+  asked.determinism = std::max(asked.determinism, group.context.determinism);
+  return AtBound(asked, world);
+}
+
 Result<v1::PrepareReply> PlanService::Prepare(const SessionRef& session, const v1::PrepareRequest& request,
                                               const Waiter& waiter) {
   TANDEM_RETURN_IF_ERROR(ValidatePrepare(request));
@@ -92,10 +99,7 @@ Result<v1::PrepareReply> PlanService::Prepare(const SessionRef& session, const v
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<GroupRecord> group,
                           registry.FindGroup(*session, request.group_id(), &rank));
   const size_t r = static_cast<size_t>(rank);
-  const auto world = static_cast<int>(group->world());
-  TANDEM_ASSIGN_OR_RETURN(OpRequest asked, ParseOpRequest(request.request(), world));
-  asked.determinism = std::max(asked.determinism, group->context.determinism);
-  TANDEM_ASSIGN_OR_RETURN(const OpRequest parsed, AtBound(asked, world));
+  TANDEM_ASSIGN_OR_RETURN(const OpRequest parsed, ReadRequest(*group, request.request()));
   TANDEM_RETURN_IF_ERROR(installer_.AwaitInstalled(lock, *group, waiter));
   if (const auto before = group->prepares.find(key); before != group->prepares.end())
     before->second->DropCancelled();
@@ -188,11 +192,7 @@ Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group, Prep
   }
   if (draft.plan.programs.size() != group.world())
     return Internal("the planner made a program for some ranks only");
-  if (core_.options.verify_plans || draft.requests[0].restartable) {
-    TANDEM_ASSIGN_OR_RETURN(const plan::VerifyContext sizes, plan::ContextOf(draft.requests));
-    TANDEM_RETURN_IF_ERROR(
-        plan::VerifyPrograms(draft.plan.programs, sizes).WithContext(draft.context + ": verifier"));
-  }
+  TANDEM_RETURN_IF_ERROR(Verify(draft));
   draft.commands = AddPlanCommands(draft.plan, draft.requests, group.id, key);
   draft.kept_bytes = KeptBytes(key, draft.commands);
   if (draft.plan.placement == plan::PlanPlacement::kClient) {
@@ -209,6 +209,12 @@ Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group, Prep
     }
   }
   return draft;
+}
+
+Status PlanService::Verify(const Draft& draft) const {
+  if (!core_.options.verify_plans && !draft.requests[0].restartable) return Status::Ok();
+  TANDEM_ASSIGN_OR_RETURN(const plan::VerifyContext sizes, plan::ContextOf(draft.requests));
+  return plan::VerifyPrograms(draft.plan.programs, sizes).WithContext(draft.context + ": verifier");
 }
 
 void PlanService::KeepTimes(const GroupRecord& group, const PrepareRendezvous& rendezvous,
@@ -229,8 +235,12 @@ Status PlanService::Admit(const GroupRecord& group, Draft& draft) {
   TANDEM_RETURN_IF_ERROR(installer_.Installed(group));
   TANDEM_RETURN_IF_ERROR(core_.registry.ledger.Check(group.payer, Resource::kPlans, 1));
   TANDEM_RETURN_IF_ERROR(core_.registry.ledger.Check(group.payer, Resource::kPlanBytes, draft.kept_bytes));
+  return Place(group, draft);
+}
+
+Status PlanService::Place(const GroupRecord& group, Draft& draft) {
   draft.placement = core_.PlacementOf(group);
-  if (draft.client) {  // no engine has a part in its launches
+  if (draft.plan.placement == plan::PlanPlacement::kClient) {  // no engine has a part in its launches
     draft.placement = {.text = kClientPromises, .slow = false};
     return Status::Ok();
   }
@@ -270,19 +280,8 @@ Result<uint64_t> PlanService::Post(const std::shared_ptr<GroupRecord>& group, Dr
   record.bulk_bytes = draft.plan.bulk_bytes;
   record.released.resize(world);
   record.requests.assign(draft.requests.begin(), draft.requests.end());
-  v1::PlanInfo info;
-  FillPlanInfo(draft.plan, &info);
+  v1::PlanInfo info = InfoOf(*group, draft);
   info.set_plan_id(plan_id);
-  info.set_group_id(group->id);
-  info.set_key(draft.key);
-  std::string placement =
-      std::string(plan::PlacementName(draft.plan.placement)) + ": " + draft.plan.placement_reason;
-  if (!draft.placement.text.empty()) placement += "; " + draft.placement.text;
-  info.set_placement(std::move(placement));
-  info.set_slow_placement(draft.placement.slow);
-  if (draft.placement.slow && group->on_slow_placement == OnSlowPlacement::kWarn) {
-    info.add_warnings(draft.placement.text);
-  }
   draft.warnings.assign(info.warnings().begin(), info.warnings().end());
   record.info = info.SerializeAsString();
   for (size_t rank = 0; rank < world; ++rank) {

@@ -35,6 +35,11 @@ class PlanService {
   // Waits for all ranks. The same key with the same request returns the same plan again.
   Result<v1::PrepareReply> Prepare(const SessionRef& session, const v1::PrepareRequest& request,
                                    const Waiter& waiter) TANDEM_EXCLUDES(registry_mutex);
+  // The plan that Prepare would make if all ranks asked for it now. Waits for nobody, and makes nothing: not even
+  // a wish for measured times. Memory and quotas are not looked at. The errors of a request that cannot be
+  // planned. INVALID_ARGUMENT, field "op", for send_receive.
+  Result<v1::PreviewReply> Preview(const SessionRef& session, const v1::PreviewRequest& request)
+      TANDEM_EXCLUDES(registry_mutex);
   // A rank can launch a client-placed plan, or cannot (`request.refusal`). Waits for all ranks: one that
   // cannot makes the call fail on all of them, with its name. NOT_FOUND.
   Status Arm(const SessionRef& session, const v1::ArmPlanRequest& request, const Waiter& waiter)
@@ -70,6 +75,14 @@ class PlanService {
   void KeepTimes(const GroupRecord& group, const PrepareRendezvous& rendezvous, const Draft& draft)
       TANDEM_EXCLUDES(registry_mutex);
   Status Admit(const GroupRecord& group, Draft& draft) TANDEM_REQUIRES(registry_mutex);
+  // This rank's request, with what the group and families add to it.
+  static Result<OpRequest> ReadRequest(const GroupRecord& group, const v1::OpRequest& request);
+  // Proves a plan that has to be proven.
+  Status Verify(const Draft& draft) const;
+  // What the hand-over between client and engines costs the draft's launches. SLOW_PLACEMENT, as the group asks.
+  Status Place(const GroupRecord& group, Draft& draft) TANDEM_REQUIRES(registry_mutex);
+  // The explanation of a draft that has been placed, without the plan's id.
+  static v1::PlanInfo InfoOf(const GroupRecord& group, const Draft& draft);
   // Records the plan and posts it to the engines; its id.
   Result<uint64_t> Post(const std::shared_ptr<GroupRecord>& group, Draft& draft, const std::string& unique_id,
                         const std::shared_ptr<CommandBatch>& batch) TANDEM_REQUIRES(registry_mutex);

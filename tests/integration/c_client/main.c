@@ -205,6 +205,7 @@ static void Prepare(void) {
   int64_t shape[] = {kCount};
   tandem_operand operands[2];
   tandem_request request;
+  tandem_preview* preview;
   tandem_status* status;
   for (int i = 0; i < 2; ++i) {
     tandem_operand_init(&operands[i], sizeof(operands[i]));
@@ -225,7 +226,18 @@ static void Prepare(void) {
   CHECK(strstr(tandem_status_field(status), "shape") != NULL);
   tandem_status_free(status);
   shape[0] = kCount;
+  OK(tandem_preview_plan(group, &request, &preview));
   OK(tandem_prepare(group, "ar", &request, kPatience, &plan));
+  CHECK(tandem_preview_algorithm(preview) == tandem_plan_algorithm(plan));
+  CHECK(strcmp(tandem_preview_reason(preview), tandem_plan_reason(plan)) == 0);
+  CHECK(tandem_preview_fused(preview) == 1 && tandem_preview_placement(preview) == TANDEM_PLACEMENT_ENGINE);
+  CHECK(tandem_preview_predicted_us(preview) > 0);
+  CHECK(strstr(tandem_preview_json(preview), "\"plan_id\":0") != NULL);
+  CHECK(strstr(tandem_preview_explanation(preview), tandem_plan_reason(plan)) != NULL);
+  tandem_preview_free(preview);
+  request.op = TANDEM_OP_SEND_RECEIVE;
+  FAILS(TANDEM_INVALID_ARGUMENT, "BAD_FIELD", tandem_preview_plan(group, &request, &preview));
+  CHECK(preview == NULL);
   CHECK(tandem_plan_id(plan) != 0 && tandem_plan_algorithm(plan) != 0);
   CHECK(tandem_plan_slots(plan) == 2 && tandem_plan_slot_bytes(plan, 1) == kBytes &&
         tandem_plan_slot_bytes(plan, 2) == 0);

@@ -14,6 +14,7 @@ Times are in seconds. Objects may be used from any thread.
 
 from . import errors
 from ._session import Event
+from ._usage import MemoryUsage
 from ._version import Version, version
 from .bootstrap import Job
 from .client import Client, connect, cuda_device_uuid, init
@@ -58,6 +59,7 @@ __all__ = [
     "Job",
     "LaunchAborted",
     "Memory",
+    "MemoryUsage",
     "OnUnfused",
     "Op",
     "Operand",

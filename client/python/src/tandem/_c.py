@@ -101,6 +101,20 @@ class Binding(ctypes.Structure):
     _fields_ = [("memory", Pointer), ("offset", _u64), ("pointer", Pointer)]
 
 
+class MemoryUsage(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", _size),
+        ("symmetric_bytes", _u64),
+        ("workspace_bytes", _u64),
+        ("signal_bytes", _u64),
+        ("segment_bytes", _u64),
+        ("peer_bytes", _u64),
+        ("registered_bytes", _u64),
+        ("imported_bytes", _u64),
+        ("host_bytes", _u64),
+    ]
+
+
 EventCallback = ctypes.CFUNCTYPE(None, Pointer, _int, _u64, _int, Pointer)
 _bindings = ctypes.POINTER(Binding)
 _options = ctypes.POINTER(LaunchOptions)
@@ -157,6 +171,9 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "memory_data": (Pointer, [Pointer]),
     "memory_bytes": (_size, [Pointer]),
     "memory_registration_id": (_u64, [Pointer]),
+    "memory_usage_init": (None, [ctypes.POINTER(MemoryUsage), _size]),
+    "client_memory": (STATUS, [Pointer, ctypes.POINTER(MemoryUsage)]),
+    "group_memory": (STATUS, [Pointer, ctypes.POINTER(MemoryUsage)]),
     "tensor_get_buffer": (STATUS, [Pointer, _int, _extents, _size, _int, _size, _out]),
     "tensor_signal_pad": (STATUS, [Pointer, _int, _out, ctypes.POINTER(_size)]),
     "tensor_channels": (_int, [Pointer]),
@@ -168,6 +185,9 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "operand_init": (None, [ctypes.POINTER(Operand), _size]),
     "request_init": (None, [ctypes.POINTER(Request), _size]),
     "prepare": (STATUS, [Pointer, _text, ctypes.POINTER(Request), _i64, _out]),
+    "preview_plan": (STATUS, [Pointer, ctypes.POINTER(Request), _out]),
+    "preview_free": (None, [Pointer]),
+    "preview_json": (_text, [Pointer]),
     "plan_free": (None, [Pointer]),
     "plan_id": (_u64, [Pointer]),
     "plan_explanation": (_text, [Pointer]),

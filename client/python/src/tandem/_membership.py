@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import _c
 from ._session import Session
+from ._usage import MemoryUsage, read_usage
 
 __all__ = ["Membership"]
 
@@ -30,6 +31,10 @@ class Membership:
     def links(self, source: int, destination: int) -> int:
         """NVLinks between the GPUs of two ranks; 0 if there is no such rank."""
         return int(_c.library().group_links(self._open(), source, destination))
+
+    def used_memory(self) -> MemoryUsage:
+        """What this process holds for the group. Asks no daemon."""
+        return read_usage(_c.library().group_memory, self._open())
 
     def renew(self, deadline: float | None = 30) -> None:
         """Lets plans go on after one of their launches has stalled the group, with the same plans and memory.

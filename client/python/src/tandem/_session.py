@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from . import _c, errors
+from ._usage import MemoryUsage, read_usage
 from .enums import EventKind
 from .streams import Stream
 
@@ -50,6 +51,12 @@ class Session:
         """Returns if the daemon is reachable and the session lives; else raises why not."""
         library = _c.library()
         library.raise_status(library.client_check(self._open()))
+
+    def used_memory(self) -> MemoryUsage:
+        """What this process holds of the client's memory: for all its groups and for none. Asks no daemon.
+
+        A segment that groups share counts once, so that this may be less than the groups' sum."""
+        return read_usage(_c.library().client_memory, self._open())
 
     def on_event(self, callback: Callable[[Event], None] | None) -> None:
         """Calls `callback` from a thread of the library, one event at a time. It must not block. None: no callback."""

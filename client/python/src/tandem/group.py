@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -12,7 +13,7 @@ from ._membership import Membership
 from ._session import Session
 from .enums import DType, Op
 from .memory import Memory, Tensor, allocate_registered
-from .plan import Operand, Plan, Request
+from .plan import Operand, Plan, PlanInfo, Request
 
 __all__ = ["Group"]
 
@@ -68,6 +69,24 @@ class Group(Membership):
         )
         self._unclaimed.pop(key, None)  # the same plan: a key that is prepared again has one
         return Plan(self, plan.value or 0)
+
+    def preview(self, op: Op | str, operands: Sequence[Operand | tuple[str, Memory]] = (), **options: Any) -> PlanInfo:
+        """The plan that prepare() would make if all ranks asked for it now: algorithm, placement, whether it is fused, the reasons
+        and the predicted time.
+
+        This rank alone asks the daemon. No other rank is waited for, and nothing is made: `plan_id` is 0, and the group's
+        workspace is what it is without this plan. Memory and quotas are not looked at; `autotune` measures nothing. Raises what
+        prepare() raises for a request that cannot run, and InvalidArgument for send_receive, whose plan needs the other ranks'
+        transfers.
+        """
+        slots = [operand if isinstance(operand, Operand) else Operand.of(*operand) for operand in operands]
+        request = Request(op, slots, **options)
+        library, preview = _c.library(), _c.Pointer()
+        structure = request.to_c()
+        library.raise_status(library.preview_plan(self._open(), ctypes.byref(structure), ctypes.byref(preview)))
+        handle = _c.Handle(preview.value, library.preview_free)
+        info: PlanInfo = json.loads(library.preview_json(handle.value))
+        return info
 
     def unclaimed(self, key: str) -> Plan | None:
         """The plan of a prepare() that was broken off as it succeeded; the caller's from now on. None if there is none."""

@@ -54,6 +54,7 @@ class PlanInfo(TypedDict):
     wire_type: str
     reduction_order: str
     placement: str
+    placed: str
     roundings: int
     deterministic: bool
     determinism: str
