@@ -12,6 +12,8 @@ AR = [["ar.in", 0], ["ar.out", 0]]
 WORLD = 2
 LAUNCHES = 60
 TRIES = 8  # a wait for the other job fails all of them; noise does not
+# Seconds that a busy machine's scheduling may take. A wait for the other job would last until that is let go on.
+SCHEDULING = 0.01
 MATRIX = 8 * 8 * 4
 WORDS = 3 * MATRIX
 
@@ -47,7 +49,7 @@ class Independence(TandemTest):
             finally:
                 end(state)
             ratios.append(beside / alone)
-            if ratios[-1] <= 2:
+            if ratios[-1] <= 2 or beside <= SCHEDULING:
                 return
         self.fail(f"a launch takes {min(ratios):.1f} times as long beside the other job")
 
