@@ -27,7 +27,7 @@ CGROUP = {
     "descriptors": 16384,
     "calls": 2048,
 }
-
+FAR = [text for name, limit in CGROUP.items() for text in (f"--quotas-cgroup-{name}", str(limit))]
 
 PAGES = 64 << 20  # bytes of symmetric memory and of registered memory that a user may have
 
@@ -37,8 +37,7 @@ PAGES = 64 << 20  # bytes of symmetric memory and of registered memory that a us
 class FloodKinds(BesideAFlood):
     # Fewer groups than fill an emulated GPU's memory.
     flags = ["--metrics-listen", "127.0.0.1:0", "--quotas-groups", "200"]
-    flags += ["--quotas-segment-bytes", str(PAGES), "--quotas-registered-bytes", str(PAGES)]
-    flags += [text for name, limit in CGROUP.items() for text in (f"--quotas-cgroup-{name}", str(limit))]
+    flags += FAR
 
     def flooder(self):
         rogue = Rogue(self.daemon, "flooder", user=FLOODER)
@@ -191,52 +190,6 @@ class FloodKinds(BesideAFlood):
             over.set()
             thread.join()
 
-    def flood_memory(self, make, **arguments):
-        """Makes memory up to the flooder's quota and touches its pages, drops all, and so on, beside the others."""
-        clients = self.job()
-        before = self.daemon.ctl_json("stats")["segment_bytes"]
-        flooder = Client(self.daemon, "flooder", user=FLOODER)
-        flooder.connect()
-        flooder.call("join", name="own", group="own", world=1, rank=0, job_key="0123456789-flooder")
-        made, refused, over = [], [], threading.Event()
-
-        def flood():
-            held = 0
-            while not over.is_set():
-                memory = str(held)
-                reply = flooder.call(make, memory=memory, check=False, **arguments)
-                if reply["ok"]:
-                    flooder.call("fill", memory=memory, base=1, step=0)
-                    made.append(memory)
-                    held += 1
-                    continue
-                refused.append(reply)
-                for index in range(held):
-                    flooder.call("drop", memory=str(index))
-                held = 0
-
-        thread = threading.Thread(target=flood)
-        thread.start()
-        try:
-            wait_until(lambda: len(refused) >= 3, 60, "the flooder does not come to its quota")
-            count = len(made)
-            self.check_others(clients)
-            wait_until(lambda: len(made) > count, 60, f"the flood has ended: {count} made, {refused[-1]}")
-        finally:
-            over.set()
-            thread.join()
-        for reply in refused:
-            self.assertEqual((reply["code"], reply["detail"]["limit"]), ("RESOURCE_EXHAUSTED", PAGES), reply)
-            self.assertEqual(reply["detail"]["who"], f"uid {FLOODER}")
-        flooder.close()
-        wait_until(lambda: self.daemon.ctl_json("stats")["segment_bytes"] <= before, 30, "pages stay")
-
-    def test_pages_of_symmetric_memory(self):
-        self.flood_memory("allocate", group="own", shape=[PAGES // 4 // 4])
-
-    def test_pages_of_registered_memory(self):
-        self.flood_memory("register", group="own", bytes=PAGES // 4)
-
     def test_channels(self):
         clients = self.job()
         rogues = [self.flooder() for _ in range(4)]
@@ -332,6 +285,58 @@ class FloodKinds(BesideAFlood):
             thread.join()
             for one in held:
                 one.close()
+
+
+@host_only("floods by hand")
+@unittest.skipUnless(os.getuid() == 0, "runs clients of several users")
+class FloodsOfPages(BesideAFlood):
+    flags = ["--quotas-segment-bytes", str(PAGES), "--quotas-registered-bytes", str(PAGES), *FAR]
+
+    def flood_memory(self, make, **arguments):
+        """Makes memory up to the flooder's quota and touches its pages, drops all, and so on, beside the others."""
+        clients = self.job()
+        before = self.daemon.ctl_json("stats")["segment_bytes"]
+        flooder = Client(self.daemon, "flooder", user=FLOODER)
+        flooder.connect()
+        flooder.call("join", name="own", group="own", world=1, rank=0, job_key="0123456789-flooder")
+        made, refused, over = [], [], threading.Event()
+
+        def flood():
+            held = 0
+            while not over.is_set():
+                memory = str(held)
+                reply = flooder.call(make, memory=memory, check=False, **arguments)
+                if reply["ok"]:
+                    flooder.call("fill", memory=memory, base=1, step=0)
+                    made.append(memory)
+                    held += 1
+                    continue
+                refused.append(reply)
+                for index in range(held):
+                    flooder.call("drop", memory=str(index))
+                held = 0
+
+        thread = threading.Thread(target=flood)
+        thread.start()
+        try:
+            wait_until(lambda: len(refused) >= 3, 60, "the flooder does not come to its quota")
+            count = len(made)
+            self.check_others(clients)
+            wait_until(lambda: len(made) > count, 60, f"the flood has ended: {count} made, {refused[-1]}")
+        finally:
+            over.set()
+            thread.join()
+        for reply in refused:
+            self.assertEqual((reply["code"], reply["detail"]["limit"]), ("RESOURCE_EXHAUSTED", PAGES), reply)
+            self.assertEqual(reply["detail"]["who"], f"uid {FLOODER}")
+        flooder.close()
+        wait_until(lambda: self.daemon.ctl_json("stats")["segment_bytes"] <= before, 30, "pages stay")
+
+    def test_pages_of_symmetric_memory(self):
+        self.flood_memory("allocate", group="own", shape=[PAGES // 4 // 4])
+
+    def test_pages_of_registered_memory(self):
+        self.flood_memory("register", group="own", bytes=PAGES // 4)
 
 
 if __name__ == "__main__":
