@@ -39,6 +39,7 @@ class JaxRanks(Ranks):
             *arguments,
             env={**ENVIRONMENT, **(env or {})},
             own=lambda rank: (str(rank), str(world), port),
+            fresh=True,  # these programs have no torch
         )
 
 

@@ -1,6 +1,7 @@
 """Ranks that begin as copies of a process which has imported torch. An import takes 4 to 7 seconds of CPU time, a copy a few
 milliseconds. As a program this file is that process; it serves the test that started it until the test ends."""
 
+import contextlib
 import importlib
 import json
 import os
@@ -55,7 +56,8 @@ class Process:
 
     def send_signal(self, number):
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and its keeper has yet to write so
+                os.kill(self.pid, number)
 
 
 class Parent:
