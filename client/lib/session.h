@@ -46,7 +46,7 @@ class ClientSession : public std::enable_shared_from_this<ClientSession> {
   SegmentCache& segments() { return segments_; }
   Registrations& registrations() { return registrations_; }
   UsageLedger& memory() { return *memory_; }
-  // Of a group, and of the whole session. FORKED in a forked child.
+  // Bytes held for a group, and for the whole session. FORKED in a forked child.
   Result<MemoryUsage> UsedMemory(uint64_t group_id) const;
   Result<MemoryUsage> UsedMemory() const;
   // This process's side of the daemon's backend; loads CUDA when first asked for. Lives as long as the

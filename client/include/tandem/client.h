@@ -374,8 +374,9 @@ class TANDEM_API Group {
   // DEADLINE_EXCEEDED: `ranks` did not call it, or launches of this rank's have not ended; all ranks may call
   // it again. UNAVAILABLE: the group is broken.
   virtual Status Renew(Milliseconds deadline = kDefaultDeadline) = 0;
-  // What this process holds for the group. Needs no daemon, and works after Leave and Client::Detach. Counts while
-  // other threads make and drop memory. FAILED_PRECONDITION, reason FORKED: in a forked child.
+  // Returns the bytes that this process holds for the group. Needs no daemon, and works after Leave and
+  // Client::Detach. Counts while other threads make and drop memory. FAILED_PRECONDITION, reason FORKED: in a forked
+  // child.
   virtual Result<MemoryUsage> UsedMemory() const = 0;
 };
 
@@ -434,7 +435,7 @@ class TANDEM_API Client : public std::enable_shared_from_this<Client> {
   // library, one event at a time, and must not block. It may drop handles, also the last one, and
   // call OnEvent. Once OnEvent has returned, the earlier callback is not called any more.
   virtual void OnEvent(std::function<void(const ClientEvent&)> callback) = 0;
-  // What this process holds of this client's memory: for all its groups and for none. A segment that groups share
+  // Returns the bytes that this process holds for all groups of the client and for none. A segment that groups share
   // counts once, so that this may be less than the groups' sum. Else as Group::UsedMemory.
   virtual Result<MemoryUsage> UsedMemory() const = 0;
   // OK if the daemon is reachable and the session lives.

@@ -122,7 +122,7 @@ class Registrations {
   // handle, no launch. True if any went.
   bool Sweep(ClientDevice& device, bool unused = false);
   bool HasForeign() const;
-  // Of the user's own memory that is registered; pieces that registrations share count once.
+  // Bytes of the user's own memory that is registered; pieces that registrations share count once.
   uint64_t ForeignBytes() const;
   // Tells the daemon of those that have ended.
   void Deregister(ClientControl& control);

@@ -29,7 +29,7 @@ class UsageLedger : public std::enable_shared_from_this<UsageLedger> {
   // `group_id` 0: no group's. `memory` names what is held: its first byte, or its mapping.
   Entry Hold(MemoryKind kind, uint64_t group_id, const void* memory, uint64_t bytes);
   MemoryUsage OfGroup(uint64_t group_id) const;
-  // Of all groups and of none. Memory that groups share counts once.
+  // Counts all groups and memory of none. Memory that groups share counts once.
   MemoryUsage OfAll() const;
 
  private:
