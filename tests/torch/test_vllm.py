@@ -35,6 +35,7 @@ class Vllm(Checks):
         cls.env = {
             "PYTHONPATH": os.pathsep.join([SOURCE, folder.name, *paths]),
             "TANDEM_VLLM": "1",
+            "CI": "",  # where it is set, torch refuses the sum of vLLM's communicator of CPUs, which is its own argument
             "VLLM_LOGGING_LEVEL": "WARNING",
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_PLUGINS": "tandem",  # not vLLM's own, which need more packages
