@@ -81,6 +81,7 @@ struct SupervisorConfig {
   int64_t crash_loop_count = 5;      // so many crashes …
   // … within this time, and the engine stays down until an operator acts.
   int64_t crash_loop_window_ms = 60000;
+  int64_t engine_idle_ms = 60000;  // an engine that nobody has used for so long rests; 0: none does
 };
 
 // The MPS servers that engines are clients of; see docs/operations.md.

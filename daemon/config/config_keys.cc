@@ -143,8 +143,7 @@ const std::vector<KeySpec>& Table() {
       Integer(
           "restart_grace_ms", TANDEM_FIELD(restart_grace_ms), 0, kDayMs,
           "How long engines and sessions go on without tandemd, until the next tandemd takes them over. 0: "
-          "jobs end "
-          "with tandemd."),
+          "jobs end with tandemd."),
       Live(Choice("log_level", TANDEM_FIELD(log_level), kLogLevels,
                   "Least severity that is logged to stderr.")),
       Live(Choice("log_format", TANDEM_FIELD(log_format), kLogFormats,
@@ -224,11 +223,12 @@ const std::vector<KeySpec>& Table() {
           "An engine that crashes this often within crash_loop_window_ms stays down until an operator acts."),
       Integer("supervisor.crash_loop_window_ms", TANDEM_FIELD(supervisor.crash_loop_window_ms), 1, 7 * kDayMs,
               "Time within which crashes count as a loop."),
+      Integer("supervisor.engine_idle_ms", TANDEM_FIELD(supervisor.engine_idle_ms), 0, kDayMs,
+              "An engine that no session has used for so long ends, until the next use. 0: engines stay."),
       Text("mps.pipe_directory", TANDEM_FIELD(mps.pipe_directory),
            "MPS pipe directory of the engines. Clients that need short launches use the same directory. "
-           "Empty: "
-           "CUDA_MPS_PIPE_DIRECTORY as "
-           "tandemd has it, else /tmp/nvidia-mps. A directory without a server: no MPS."),
+           "Empty: CUDA_MPS_PIPE_DIRECTORY as tandemd has it, else /tmp/nvidia-mps. A directory without a "
+           "server: no MPS."),
       Text("mps.spare_pipe_directory", TANDEM_FIELD(mps.spare_pipe_directory),
            "MPS pipe directory for an engine after a fault, while its server waits for other processes to "
            "end. The engine shares no server with the clients then. Empty: the engine waits too."),

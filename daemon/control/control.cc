@@ -56,6 +56,7 @@ struct Control::Services {
         sessions(core, {joins, groups, tensors, registrations, channels, launches}, instance_id) {
     RegistryLock lock(core.registry);
     core.registry.engine_generation.resize(static_cast<size_t>(engines.count()));
+    core.registry.engine_uses.resize(static_cast<size_t>(engines.count()));
     for (int gpu = 0; gpu < engines.count(); ++gpu) {
       core.registry.mailboxes.push_back(std::make_unique<EngineMailbox>(gpu, engines));
     }
@@ -339,6 +340,10 @@ void Control::OnEngineUp(int gpu, uint64_t generation) {
 void Control::OnEngineDown(int gpu, uint64_t generation, const std::string& reason) {
   AwaitAdoption();
   services_->engines.OnDown(gpu, generation, reason);
+}
+bool Control::MayRest(int gpu, uint64_t generation) {
+  AwaitAdoption();
+  return services_->engines.MayRest(gpu, generation);
 }
 void Control::OnLaunchDone(int gpu, const engine::v1::LaunchDone& done) {
   AwaitAdoption();

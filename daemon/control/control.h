@@ -182,6 +182,7 @@ class Control final : public EngineListener {
   // --- EngineListener
   void OnEngineUp(int gpu, uint64_t generation) override;
   void OnEngineDown(int gpu, uint64_t generation, const std::string& reason) override;
+  bool MayRest(int gpu, uint64_t generation) override;
   void OnLaunchDone(int gpu, const engine::v1::LaunchDone& done) override;
   void OnLaunchFailed(int gpu, const engine::v1::LaunchFailed& failed) override;
   void OnLate(int gpu, const engine::v1::Late& late) override;

@@ -178,10 +178,6 @@ void Daemon::AdoptJobs(Takeover takeover, AllHoldings engines) {
   control_->Adopt(std::move(*takeover.journal), takeover.state, engines);
   if (config_.cordoned && control_->Snapshot().admission == Admission::kOpen)
     control_->SetAdmission(Admission::kCordoned);
-  for (int gpu = 0; gpu < supervisor_->count(); ++gpu) {
-    if (!engines[static_cast<size_t>(gpu)].has_value())
-      log::Error("the engine of GPU " + std::to_string(gpu) + " has ended while no tandemd was there");
-  }
 }
 
 Status Daemon::StartEngines(const NodeChoice& node, EngineSettings settings, Takeover* takeover) {
@@ -372,7 +368,8 @@ std::string Daemon::Summary() {
   ControlSnapshot now = control_->Snapshot();
   int ready = 0;
   for (int gpu = 0; gpu < supervisor_->count(); ++gpu) {
-    ready += supervisor_->StatusOf(gpu).state == EngineState::kReady ? 1 : 0;
+    const EngineState state = supervisor_->StatusOf(gpu).state;
+    ready += state == EngineState::kReady || state == EngineState::kIdle ? 1 : 0;
   }
   return std::to_string(ready) + "/" + std::to_string(supervisor_->count()) + " engines (" +
          sources_.backend + "), " + std::to_string(now.sessions) + " sessions, " +

@@ -234,6 +234,7 @@ ControlOptions ControlOptionsOf(const Config& config, const NodeChoice& node, co
   options.default_deadline = std::min(options.default_deadline, options.maximal_deadline);
   options.default_launch_deadline = milliseconds(config.launch_deadline_ms);
   options.restart_grace = milliseconds(config.restart_grace_ms);
+  options.engine_idle = milliseconds(config.supervisor.engine_idle_ms);
   options.verify_plans = config.testing.verify_plans;
   options.fused_by_choice = config.fused == FusedUse::kAuto;
   options.limits = LimitsOf(config.quotas);

@@ -86,7 +86,7 @@ void CheckTopology(const DoctorInput& input, Findings& findings) {
 }
 
 void CheckEngines(const DoctorInput& input, Findings& findings) {
-  size_t ready = 0;
+  size_t ready = 0, idle = 0;
   for (size_t gpu = 0; gpu < input.engines.size(); ++gpu) {
     const EngineStatus& engine = input.engines[gpu];
     const std::string name = EngineName(input.topology, gpu);
@@ -107,7 +107,7 @@ void CheckEngines(const DoctorInput& input, Findings& findings) {
           findings.push_back(
               {Severity::kNote, "engine_memory",
                name + " takes " + Gib(engine.own_memory_bytes) + " of the GPU's memory for itself",
-               "contexts and loaded kernels; it is there whether or not anybody uses the daemon"});
+               "contexts and loaded kernels, for as long as the engine runs (supervisor.engine_idle_ms)"});
         }
         if (engine.start_seconds > kSlowStartSeconds) {
           findings.push_back({Severity::kNote, "engine_start", name + " was ready after " + engine.start,
@@ -122,6 +122,7 @@ void CheckEngines(const DoctorInput& input, Findings& findings) {
                "look at the log around the ends"});
         }
         break;
+      case EngineState::kIdle: ++idle; break;
       case EngineState::kStarting:
         findings.push_back(
             {Severity::kWarning, "engine", name + " is starting" + last, "wait; see the log if it lasts"});
@@ -145,8 +146,11 @@ void CheckEngines(const DoctorInput& input, Findings& findings) {
         break;
     }
   }
-  if (ready == input.engines.size()) {
-    findings.push_back({Severity::kOk, "engine", "all " + std::to_string(ready) + " engines are ready", ""});
+  if (ready + idle == input.engines.size()) {
+    findings.push_back({Severity::kOk, "engine",
+                        "all " + std::to_string(ready + idle) + " engines are ready" +
+                            (idle == 0 ? "" : ", " + std::to_string(idle) + " of them idle until used"),
+                        ""});
   }
 }
 

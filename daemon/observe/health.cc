@@ -16,6 +16,7 @@ std::string WhyNotReady(const EngineStatus& engine) {
       std::snprintf(text, sizeof text, "has answered nothing for %.0f s", engine.silent_seconds);
       return text;
     }
+    case EngineState::kIdle: return "";  // it starts with the next use
     case EngineState::kStarting: return "is starting";
     case EngineState::kDown:
       return engine.blocked.empty() ? "is down" : "cannot start yet: " + engine.blocked;

@@ -84,8 +84,8 @@ void AddEngines(const MetricsInput& input, Families& families) {
   auto& state_family =
       families.Add("tandem_engine_state", "1 for the state that a GPU's engine is in", MetricType::Gauge);
   for (size_t gpu = 0; gpu < input.engines.size(); ++gpu) {
-    for (EngineState candidate :
-         {EngineState::kStarting, EngineState::kReady, EngineState::kDown, EngineState::kCrashLooped}) {
+    for (EngineState candidate : {EngineState::kStarting, EngineState::kReady, EngineState::kIdle,
+                                  EngineState::kDown, EngineState::kCrashLooped}) {
       Families::AddGauge(state_family, {{"gpu", input.gpu_uuids[gpu]}, {"state", EngineStateName(candidate)}},
                          input.engines[gpu].state == candidate ? 1 : 0);
     }

@@ -28,6 +28,7 @@ constexpr std::chrono::seconds kLastWordsDeadline{5};
 constexpr std::chrono::milliseconds kPingAgain{10};
 
 constexpr char kStopping[] = "the daemon is stopping";
+constexpr char kResting[] = "nobody has used the engine for long";
 
 // Reasons of a refusal to start that lie in other processes, or in the MPS server: they pass without us.
 bool IsBlocked(const std::string& reason) {
@@ -90,7 +91,9 @@ Result<std::shared_ptr<EngineConnection>> EngineKeeper::connection() const {
   switch (status_.state) {
     case EngineState::kStarting: text += "starting"; break;
     case EngineState::kCrashLooped: text += "held down after a crash loop"; break;
-    default: text += "down"; break;
+    case EngineState::kIdle: text += "idle"; break;
+    case EngineState::kReady:
+    case EngineState::kDown: text += "down"; break;
   }
   if (!status_.blocked.empty()) {
     text += " and cannot start yet: " + status_.blocked;
@@ -104,22 +107,29 @@ Result<std::shared_ptr<EngineConnection>> EngineKeeper::connection() const {
   return Unavailable(text).WithDetail({"ENGINE_DOWN", slot_.gpu_uuid, "", 0, 0});
 }
 
-void EngineKeeper::Reset() {
-  reset_.store(true, std::memory_order_release);
+void EngineKeeper::Nudge() {
   uint64_t one = 1;
   [[maybe_unused]] ssize_t written = ::write(wake_.get(), &one, sizeof(one));
+}
+
+void EngineKeeper::Reset() {
+  reset_.store(true, std::memory_order_release);
+  Nudge();
+}
+
+void EngineKeeper::Wake() {
+  wanted_.store(true, std::memory_order_release);
+  Nudge();
 }
 
 void EngineKeeper::DemandAnswer(milliseconds limit) {
   demanded_ms_.store(std::max<int64_t>(limit.count(), 1), std::memory_order_release);
-  uint64_t one = 1;
-  [[maybe_unused]] ssize_t written = ::write(wake_.get(), &one, sizeof(one));
+  Nudge();
 }
 
 void EngineKeeper::RequestStop() {
   stopping_.store(true, std::memory_order_release);
-  uint64_t one = 1;
-  [[maybe_unused]] ssize_t written = ::write(wake_.get(), &one, sizeof(one));
+  Nudge();
 }
 
 void EngineKeeper::RequestLeave() {
@@ -163,6 +173,7 @@ void EngineKeeper::Run() {
   while (!stopping() || adopted.running()) {
     Life life = RunOnce(std::exchange(adopted, {}));
     if (stopping()) break;
+    if (Rest(life)) continue;
     auto delay = PauseAfter(life, policy);
     if (!delay.has_value()) {
       SetState(EngineState::kCrashLooped);
@@ -178,6 +189,13 @@ void EngineKeeper::Run() {
     if (!stopping() && !life.blocked) ++status_.restarts;
   }
   SetState(EngineState::kDown);
+}
+
+bool EngineKeeper::Rest(const Life& life) {
+  if (!life.rests) return false;
+  Log(SupervisorLogSeverity::kInfo, "engine idle: nobody uses it; it starts with the next use");
+  while (!stopping() && !wanted_.exchange(false, std::memory_order_acq_rel)) Pause(-1, milliseconds(1000));
+  return true;
 }
 
 std::optional<milliseconds> EngineKeeper::PauseAfter(const Life& life, RestartPolicy& policy) {
@@ -224,6 +242,7 @@ std::optional<milliseconds> EngineKeeper::PauseAfter(const Life& life, RestartPo
 EngineKeeper::Life EngineKeeper::RunOnce(EngineProcess adopted) {
   Life life;
   last_words_ = Status::Ok();
+  resting_ = false;
   const bool is_adopted = adopted.running();
   uint64_t generation;
   std::shared_ptr<EngineConnection> connection;
@@ -260,7 +279,8 @@ EngineKeeper::Life EngineKeeper::RunOnce(EngineProcess adopted) {
     Log(SupervisorLogSeverity::kInfo,
         is_adopted ? "engine taken over" + text : "engine ready" + text + " after " + status().start);
     if (!is_adopted) listener_.OnEngineUp(gpu_, generation);
-    reason = Watch(process, *connection);
+    reason = Watch(process, *connection, generation);
+    life.rests = resting_;
     life.length = Clock::now() - ready_at;
     if (leaving_.load(std::memory_order_acquire) && connection->state().ok()) {
       connection->EndCalls(kStopping);
@@ -274,7 +294,7 @@ EngineKeeper::Life EngineKeeper::RunOnce(EngineProcess adopted) {
   }
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    status_.state = EngineState::kDown;
+    status_.state = life.rests ? EngineState::kIdle : EngineState::kDown;
     connection_.reset();
   }
   std::string exit = "never started";
@@ -291,7 +311,9 @@ EngineKeeper::Life EngineKeeper::RunOnce(EngineProcess adopted) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     status_.pid = 0;
-    if (life.blocked) {
+    if (life.rests) {
+      status_.own_memory_bytes = 0;
+    } else if (life.blocked) {
       status_.blocked = life.reason;
     } else {
       status_.last_exit = life.reason;
@@ -300,11 +322,11 @@ EngineKeeper::Life EngineKeeper::RunOnce(EngineProcess adopted) {
       status_.context_lost = life.context_lost;
     }
   }
-  if (life.was_ready) listener_.OnEngineDown(gpu_, generation, life.reason);
+  if (life.was_ready && !life.rests) listener_.OnEngineDown(gpu_, generation, life.reason);
   return life;
 }
 
-std::string EngineKeeper::Watch(EngineProcess& process, EngineConnection& connection) {
+std::string EngineKeeper::Watch(EngineProcess& process, EngineConnection& connection, uint64_t generation) {
   auto next_ping = Clock::now() + settings_.ping_interval;
   bool demanded = false;  // (an optional time would have the compiler see it uninitialised)
   Clock::time_point demanded_at{};
@@ -331,6 +353,9 @@ std::string EngineKeeper::Watch(EngineProcess& process, EngineConnection& connec
              std::to_string(demanded_limit.count()) + " ms";
     }
     if (Clock::now() >= next_ping) {
+      wanted_.store(false, std::memory_order_release);  // a later Wake is for the engine that rests
+      resting_ = listener_.MayRest(gpu_, generation);
+      if (resting_) return "";
       if (Clock::now() - connection.last_heard() > settings_.silence_limit) {
         return "it has answered nothing for " + std::to_string(settings_.silence_limit.count()) + " ms";
       }
@@ -375,8 +400,8 @@ std::string EngineKeeper::EndProcess(EngineProcess& process, EngineConnection& c
     connection.Close("the engine has ended: " + reason);
     return reason;
   }
-  if (stopping() && connection.state().ok()) {
-    connection.EndCalls(kStopping);
+  if ((stopping() || resting_) && connection.state().ok()) {
+    connection.EndCalls(resting_ ? kResting : kStopping);
     // Stop lets lanes be released and ends with exit 0; end of file does the same should Stop not be read in
     // time.
     Command stop;

@@ -2,7 +2,7 @@
 //
 // `EngineKeeper`: keeps one GPU's engine running. Its thread starts the process, waits until it is ready,
 // calls the listener, and watches the process and its answers. After an end it starts the next process by the
-// restart policy.
+// restart policy. An engine that the listener lets rest has no process until Wake.
 #pragma once
 
 #include <atomic>
@@ -87,6 +87,8 @@ class EngineKeeper {
   Result<std::shared_ptr<EngineConnection>> connection() const;
   // Starts a crash-looped engine again, with an empty record.
   void Reset();
+  // Starts an idle engine again.
+  void Wake();
   // Asks the engine for a sign of life, and ends it if it gives none within `limit`. Returns at once.
   void DemandAnswer(std::chrono::milliseconds limit);
   // Asks the thread to end its engine; returns at once. Calls that wait for the engine's answer then end with
@@ -106,12 +108,15 @@ class EngineKeeper {
     bool was_ready = false;
     bool blocked = false;       // it could not start, by somebody else's doing
     bool context_lost = false;  // it lost its context under MPS
+    bool rests = false;         // nobody uses it
     Clock::duration length{};   // from Ready
   };
 
   void Run();
   // `adopted`: this life's process runs already, and is ready.
   Life RunOnce(EngineProcess adopted);
+  // After a life: waits for Wake if the engine rests; false if it does not.
+  bool Rest(const Life& life);
   // After a life: the pause before the next one, which it logs; nothing if the fuse has blown.
   std::optional<std::chrono::milliseconds> PauseAfter(const Life& life, RestartPolicy& policy);
   Status StartEngine(EngineProcess& process, std::shared_ptr<EngineConnection>& connection);
@@ -121,11 +126,13 @@ class EngineKeeper {
   void NoteReady(const engine::v1::Ready& ready);
   // `began`: when the process was started.
   Status AwaitReady(EngineProcess& process, EngineConnection& connection, Clock::time_point began);
-  std::string Watch(EngineProcess& process, EngineConnection& connection);
+  std::string Watch(EngineProcess& process, EngineConnection& connection, uint64_t generation);
   // Hands the inbox to the listener; keeps an engine's last words.
   void Dispatch(EngineConnection& connection);
   std::string EndProcess(EngineProcess& process, EngineConnection& connection, const std::string& reason);
   std::string KillProcess(EngineProcess& process);
+  // Has the thread look at what is asked of it.
+  void Nudge();
   // Shows that this thread goes on.
   void NoteTurn();
   // Waits for the process, the connection's news, a stop request or `timeout`.
@@ -144,12 +151,14 @@ class EngineKeeper {
   std::atomic<bool> stopping_{false};
   std::atomic<bool> leaving_{false};  // set before stopping_
   std::atomic<bool> reset_{false};
+  std::atomic<bool> wanted_{false};      // by a Wake since the listener was last asked
   std::atomic<int64_t> demanded_ms_{0};  // the limit of a DemandAnswer that the thread has not taken
   std::atomic<Clock::rep> last_turn_{0};
   mutable std::mutex mutex_;
   EngineStatus status_;
   std::shared_ptr<EngineConnection> connection_;  // set while the engine is ready
   // Of the keeper's thread alone.
+  bool resting_ = false;   // the listener has let the engine of this life go
   size_t mps_choice_ = 0;  // index into mps_directories for the next start
   Status last_words_;      // of the latest process; OK if it had none
   Clock::time_point blocked_logged_{};

@@ -27,13 +27,15 @@ class Queue;
 
 namespace tandem::daemon {
 
-enum class EngineState { kStarting, kReady, kDown, kCrashLooped };
+// kIdle: it has no process since nobody uses it, and starts with the next use.
+enum class EngineState { kStarting, kReady, kIdle, kDown, kCrashLooped };
 
 // As tools and metrics call it.
 inline const char* EngineStateName(EngineState state) {
   switch (state) {
     case EngineState::kStarting: return "starting";
     case EngineState::kReady: return "ready";
+    case EngineState::kIdle: return "idle";
     case EngineState::kDown: return "down";
     case EngineState::kCrashLooped: return "crash_looped";
   }
@@ -97,6 +99,9 @@ class EngineListener {
   virtual void OnEngineUp(int gpu, uint64_t generation) = 0;
   // The process has gone (seen by its exit, not only by end of file); `reason` is for people.
   virtual void OnEngineDown(int gpu, uint64_t generation, const std::string& reason) = 0;
+  // Asked now and then about a ready engine. True: nobody has used it for long, and the listener counts it as
+  // gone from now on. Its process then ends, without OnEngineDown, and the engine is idle until Engines::Wake.
+  virtual bool MayRest(int /*gpu*/, uint64_t /*generation*/) { return false; }
   virtual void OnLaunchDone(int gpu, const engine::v1::LaunchDone& done) = 0;
   virtual void OnLaunchFailed(int gpu, const engine::v1::LaunchFailed& failed) = 0;
   virtual void OnLate(int gpu, const engine::v1::Late& late) = 0;
@@ -130,6 +135,9 @@ class Engines {
   // Asks a running engine for a sign of life, and ends the engine if none comes within `limit`. Returns at
   // once.
   virtual void DemandAnswer(int /*gpu*/, std::chrono::milliseconds /*limit*/) {}
+  // Somebody is about to use the engine of `gpu`: an idle one starts. Returns at once; OnEngineUp follows. Any
+  // thread, under any lock.
+  virtual void Wake(int /*gpu*/) {}
   // The engine's queue right now. UNAVAILABLE if the engine is down, DEADLINE_EXCEEDED if it does not answer
   // within a second.
   virtual Result<std::unique_ptr<engine::v1::Queue>> QueueSnapshot(int gpu) = 0;

@@ -116,6 +116,11 @@ Status Supervisor::Reset(int gpu) {
   return Status::Ok();
 }
 
+void Supervisor::Wake(int gpu) {
+  auto keepers = Keepers();
+  if (gpu >= 0 && gpu < static_cast<int>(keepers.size())) keepers[static_cast<size_t>(gpu)]->Wake();
+}
+
 void Supervisor::DemandAnswer(int gpu, milliseconds limit) {
   auto keepers = Keepers();
   if (gpu >= 0 && gpu < static_cast<int>(keepers.size()))

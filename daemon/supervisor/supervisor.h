@@ -52,6 +52,7 @@ class Supervisor final : public Engines {
   Result<UniqueFd> AllocateSegment(int gpu, uint64_t segment_id, uint64_t bytes) override;
   Result<std::string> MakeUniqueId(int gpu) override;
   Status Reset(int gpu) override;
+  void Wake(int gpu) override;
   void DemandAnswer(int gpu, std::chrono::milliseconds limit) override;
   Result<std::unique_ptr<engine::v1::Queue>> QueueSnapshot(int gpu) override;
 

@@ -91,6 +91,8 @@ struct ControlOptions {
   std::chrono::milliseconds departure_deadline{2000};
   // How long sessions wait for the next tandemd, and engines too. 0: there is none.
   std::chrono::milliseconds restart_grace{0};
+  // An engine that no session has used for so long rests. 0: engines stay.
+  std::chrono::milliseconds engine_idle{0};
   bool verify_plans = false;
   // Plans take fused kernels unasked where they are predicted to be the fastest.
   bool fused_by_choice = false;

@@ -17,7 +17,7 @@ Result<v1::OpenChannelReply> ChannelService::Open(const SessionRef& session,
                                                   const v1::OpenChannelRequest& request,
                                                   const Waiter& waiter) {
   TANDEM_RETURN_IF_ERROR(ValidateOpenChannel(request));
-  TANDEM_ASSIGN_OR_RETURN(const int gpu, core_.FindGpu(*session, request.gpu_uuid()));
+  TANDEM_ASSIGN_OR_RETURN(const int gpu, core_.UseGpu(*session, request.gpu_uuid()));
   const uint32_t entries = request.entries() == 0 ? kDefaultEntries : request.entries();
   TANDEM_ASSIGN_OR_RETURN(ChannelMemory memory, CreateChannelMemory(entries));
   const SharedFd ring = std::make_shared<const UniqueFd>(std::move(memory.ring));

@@ -20,6 +20,7 @@ void EngineService::OnUp(int gpu, uint64_t generation) {
   if (registry.stopping || registry.GenerationOf(gpu) == generation) return;
   registry.engine_generation[static_cast<size_t>(gpu)] = generation;
   registry.MailboxOf(gpu).SetGeneration(generation);
+  registry.engine_uses[static_cast<size_t>(gpu)].unused_since = Waiter::Clock::now();
   to_.segments.SendAgain(gpu);
   to_.registrations.SendAgain(gpu);
   to_.client_memory.SendAgain(gpu);
@@ -54,6 +55,21 @@ void EngineService::OnDown(int gpu, uint64_t generation, const std::string& reas
   registry.engines_changed.notify_all();
   core_.Log(stopping ? LogSeverity::kInfo : LogSeverity::kError,
             "gpu=" + std::to_string(gpu) + " engine ended (" + reason + ")");
+}
+
+bool EngineService::MayRest(int gpu, uint64_t generation) {
+  if (core_.options.engine_idle.count() == 0) return false;
+  Registry& registry = core_.registry;
+  RegistryLock lock(registry);
+  const Registry::EngineUse& use = registry.engine_uses[static_cast<size_t>(gpu)];
+  if (registry.stopping || registry.GenerationOf(gpu) != generation || use.sessions != 0) return false;
+  if (Waiter::Clock::now() - use.unused_since < core_.options.engine_idle) return false;
+  for (const auto& [id, group] : registry.groups) {
+    if (group->UsesGpu(gpu)) return false;  // its ranks have left, and its end is not through
+  }
+  registry.engine_generation[static_cast<size_t>(gpu)] = 0;
+  registry.MailboxOf(gpu).SetGeneration(0);
+  return true;
 }
 
 void EngineService::SuspendGroups(int gpu, const Status& ended) {

@@ -37,6 +37,8 @@ class EngineService {
 
   void OnUp(int gpu, uint64_t generation) TANDEM_EXCLUDES(registry_mutex);
   void OnDown(int gpu, uint64_t generation, const std::string& reason) TANDEM_EXCLUDES(registry_mutex);
+  // EngineListener::MayRest: no session has used it for ControlOptions::engine_idle.
+  bool MayRest(int gpu, uint64_t generation) TANDEM_EXCLUDES(registry_mutex);
   // A launch failed; where it cannot end, its group breaks. A stall is shown, counted and
   // announced to the members.
   void OnLaunchFailed(int gpu, const engine::v1::LaunchFailed& failed) TANDEM_EXCLUDES(registry_mutex);

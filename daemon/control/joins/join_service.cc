@@ -184,7 +184,7 @@ Result<v1::JoinGroupReply> JoinService::Join(const SessionRef& session, const v1
   const std::string scope = ScopeOf(session->peer.uid, request);
   const std::string context = "group '" + request.name() + "': rank " + std::to_string(rank);
   Status wrong = CheckJoinRequest(request, session->peer.pid);
-  const Result<int> gpu = core_.FindGpu(*session, request.gpu_uuid());
+  const Result<int> gpu = core_.UseGpu(*session, request.gpu_uuid());
   if (wrong.ok() && !gpu.ok()) {
     wrong = gpu.status().WithContext(context).WithDetail(
         BlameRank(gpu.status().detail().reason, rank, "gpu_uuid", session->peer.pid));

@@ -20,7 +20,7 @@ Result<RegistrationRecord> RegistrationService::MakeRecord(const SessionRef& ses
     TANDEM_ASSIGN_OR_RETURN(fds, session->transfers.Claim(request.transfer_id(), claim));
   }
   TANDEM_RETURN_IF_ERROR(ValidateRegister(request));
-  TANDEM_ASSIGN_OR_RETURN(const int gpu, core_.FindGpu(*session, request.gpu_uuid()));
+  TANDEM_ASSIGN_OR_RETURN(const int gpu, core_.UseGpu(*session, request.gpu_uuid()));
   const EngineCapabilities capabilities = core_.engines.StatusOf(gpu).capabilities;
   if (!request.ipc_handle().empty() && !capabilities.ipc_memory) {
     return Unimplemented("CUDA IPC handles need the CUDA backend; this daemon's is " + core_.options.backend)

@@ -31,6 +31,21 @@ Result<int> ControlCore::FindGpu(const SessionRecord& session, const std::string
       .WithDetail({.reason = "GPU_NOT_ALLOWED", .who = {}, .field = "gpu_uuid"});
 }
 
+Result<int> ControlCore::UseGpu(SessionRecord& session, const std::string& uuid) {
+  TANDEM_ASSIGN_OR_RETURN(const int gpu, FindGpu(session, uuid));
+  RegistryLock lock(registry);
+  registry.UseEngine(session, gpu);
+  if (registry.GenerationOf(gpu) == 0) engines.Wake(gpu);
+  return gpu;
+}
+
+void ControlCore::KeepAnEngine(SessionRecord& session) {
+  if (options.restart_grace.count() == 0 || registry.engine_uses.empty()) return;
+  const int gpu = session.gpus.has_value() && !session.gpus->empty() ? *session.gpus->begin() : 0;
+  registry.UseEngine(session, gpu);
+  if (registry.GenerationOf(gpu) == 0) engines.Wake(gpu);
+}
+
 Result<std::optional<std::set<int>>> ControlCore::AllowedGpus(const PeerIdentity& peer) const {
   if (options.allow.empty()) return std::optional<std::set<int>>();
   for (const AllowRule& rule : options.allow) {

@@ -38,6 +38,11 @@ struct ControlCore {
   Result<int> FindGpu(const std::string& uuid) const;
   // The same for a session's call. PERMISSION_DENIED, reason GPU_NOT_ALLOWED, if the session may not use it.
   Result<int> FindGpu(const SessionRecord& session, const std::string& uuid) const;
+  // The same for a call that needs the GPU's engine: the engine starts if it rests, and does not rest before
+  // the session's end. It may not be up yet.
+  Result<int> UseGpu(SessionRecord& session, const std::string& uuid) TANDEM_EXCLUDES(registry_mutex);
+  // Engines keep what outlives tandemd: where sessions do, each uses one from its beginning.
+  void KeepAnEngine(SessionRecord& session) TANDEM_REQUIRES(registry_mutex);
   // The GPUs that a process may use, by the rules; none: all. PERMISSION_DENIED, reason NOT_ALLOWED, if no
   // rule fits.
   Result<std::optional<std::set<int>>> AllowedGpus(const PeerIdentity& peer) const

@@ -110,6 +110,19 @@ bool Registry::AllUp(const std::vector<int>& gpus) const {
   return true;
 }
 
+void Registry::UseEngine(SessionRecord& session, int gpu) {
+  if (session.ended || !session.used_engines.insert(gpu).second) return;
+  ++engine_uses[static_cast<size_t>(gpu)].sessions;
+}
+
+void Registry::EndUses(SessionRecord& session) {
+  for (const int gpu : session.used_engines) {
+    EngineUse& use = engine_uses[static_cast<size_t>(gpu)];
+    if (--use.sessions == 0) use.unused_since = Waiter::Clock::now();
+  }
+  session.used_engines.clear();
+}
+
 void Registry::PostToAll(const GroupRecord& group, const engine::v1::Command& command,
                          const std::shared_ptr<CommandBatch>& batch, int except_gpu) {
   for (const int gpu : group.gpus) {

@@ -64,6 +64,11 @@ struct Registry {
   std::vector<std::unique_ptr<EngineMailbox>> mailboxes TANDEM_GUARDED_BY(registry_mutex);  // by GPU
   uint32_t posted_to TANDEM_GUARDED_BY(registry_mutex) = 0;                   // bit g: the mailbox of GPU g
   std::vector<uint64_t> engine_generation TANDEM_GUARDED_BY(registry_mutex);  // by GPU; 0: down
+  struct EngineUse {
+    uint64_t sessions = 0;
+    Waiter::Clock::time_point unused_since = Waiter::Clock::now();  // or from when it came up
+  };
+  std::vector<EngineUse> engine_uses TANDEM_GUARDED_BY(registry_mutex);  // by GPU
   // Of sessions, groups, tensors, registrations, channels, segments, transfers and launches.
   uint64_t next_id TANDEM_GUARDED_BY(registry_mutex) = 1;
   uint64_t next_plan_id TANDEM_GUARDED_BY(registry_mutex) = 1;  // 24 bits in the order log: see NewPlanId
@@ -100,6 +105,9 @@ struct Registry {
     return engine_generation[static_cast<size_t>(gpu)];
   }
   bool AllUp(const std::vector<int>& gpus) const TANDEM_REQUIRES(registry_mutex);
+  // The session may need the engine of `gpu` until it ends. Once for each GPU counts.
+  void UseEngine(SessionRecord& session, int gpu) TANDEM_REQUIRES(registry_mutex);
+  void EndUses(SessionRecord& session) TANDEM_REQUIRES(registry_mutex);
   // Posts `command` to the engine of every rank of `group`, except for that of `except_gpu`.
   void PostToAll(const GroupRecord& group, const engine::v1::Command& command,
                  const std::shared_ptr<CommandBatch>& batch = nullptr, int except_gpu = -1)

@@ -59,6 +59,7 @@ struct SessionRecord {
   std::map<uint64_t, LaunchRecord> launches TANDEM_GUARDED_BY(registry_mutex);
   std::condition_variable launches_changed;
   std::set<uint64_t> groups TANDEM_GUARDED_BY(registry_mutex);
+  std::set<int> used_engines TANDEM_GUARDED_BY(registry_mutex);  // GPUs whose engines it may need
 
   Payer payer() const { return {peer.uid, owner, peer.gid, peer.cgroup}; }
   // Queues an event; beyond `most` the oldest goes, and is counted.

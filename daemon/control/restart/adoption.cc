@@ -63,7 +63,12 @@ void Adoption::TakeOver(const SavedState& state) {
     }
     for (const auto& group : groups) SettleGroup(group);
     for (size_t gpu = 0; gpu < engines_.size(); ++gpu) {
-      if (engines_[gpu].has_value()) ReconcileEngine(static_cast<int>(gpu), *engines_[gpu]);
+      if (engines_[gpu].has_value()) {
+        ReconcileEngine(static_cast<int>(gpu), *engines_[gpu]);
+      } else if (registry.engine_uses[gpu].sessions > 0) {  // else it may have rested
+        core_.Log(LogSeverity::kError,
+                  "the engine of GPU " + std::to_string(gpu) + " has ended " + kNoDaemon);
+      }
     }
     core_.Log(LogSeverity::kInfo,
               "taken over from an earlier tandemd: " + std::to_string(registry.sessions.size()) +

@@ -156,6 +156,10 @@ void RegistryRestorer::RestoreSessions() {
         registry.launches[launch_id] = session;
       }
     }
+    for (const auto& [tensor_id, tensor] : session->tensors) registry.UseEngine(*session, tensor->gpu);
+    for (const auto& [record_id, record] : session->registrations) registry.UseEngine(*session, record.gpu);
+    for (const auto& [channel_id, channel] : session->channels) registry.UseEngine(*session, channel.gpu);
+    core_.KeepAnEngine(*session);
     registry.sessions[id] = std::move(session);
   }
 }
@@ -190,6 +194,7 @@ void RegistryRestorer::RestoreGroup(const state::v1::Group& from) {
     member.client_products = saved.client_products();
     member.client_signal_bytes = saved.client_signal_bytes();
     member.renews_engines = saved.renews_engines();
+    if (there) registry.UseEngine(*session->second, member.gpu);
     if (there) session->second->groups.insert(group->id);
     // tandemd ended while it wrote of the session's end: the session's record goes first.
     if (!there && !saved.left()) orphans_.emplace_back(group->id, static_cast<int>(group->members.size()));

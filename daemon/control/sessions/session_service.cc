@@ -93,6 +93,7 @@ Result<v1::AttachReply> SessionService::Attach(const PeerIdentity& peer, const v
     session->id = registry.next_id++;
     registry.sessions[session->id] = session;
     registry.Touch(*session);
+    core_.KeepAnEngine(*session);
     ++registry.counters.sessions_total;
   }
   core_.LogOf(peer.uid, LogSeverity::kInfo,
@@ -318,6 +319,7 @@ void SessionService::FreeAllOf(SessionRecord& session) {
   of_.launches.ForgetAllOf(session);
   core_.registry.counters.events_dropped_total += std::exchange(session.events_dropped, 0);
   session.events_changed.notify_all();
+  core_.registry.EndUses(session);
   ledger.Refund(session.payer(), Resource::kSessions, 1);
 }
 

@@ -42,7 +42,7 @@ Status CheckOpenRendezvous(const ControlLimits& limits, const GroupRecord& group
 
 Result<v1::EmptyReply> TensorService::Empty(const SessionRef& session, const v1::EmptyRequest& request) {
   TANDEM_ASSIGN_OR_RETURN(const uint64_t bytes, ParseEmpty(request));
-  TANDEM_ASSIGN_OR_RETURN(const int gpu, core_.FindGpu(*session, request.gpu_uuid()));
+  TANDEM_ASSIGN_OR_RETURN(const int gpu, core_.UseGpu(*session, request.gpu_uuid()));
   v1::EmptyReply reply;
   reply.set_bytes(bytes);
   Registry& registry = core_.registry;

@@ -47,6 +47,22 @@ class FakeEngines final : public Engines {
     std::lock_guard lock(mutex_);
     demanded[gpu] = limit;
   }
+  void Wake(int gpu) override {
+    std::lock_guard lock(mutex_);
+    ++woken_[gpu];
+  }
+  // How often somebody has asked for the engine of `gpu`.
+  int Woken(int gpu) const {
+    std::lock_guard lock(mutex_);
+    const auto found = woken_.find(gpu);
+    return found == woken_.end() ? 0 : found->second;
+  }
+  // Asks the listener, as the supervisor does; the engine goes if it may.
+  bool Rest(int gpu) {
+    if (!listener->MayRest(gpu, Look(gpu).generation)) return false;
+    Lose(gpu);
+    return true;
+  }
   std::map<int, std::chrono::milliseconds> demanded;  // of whom DemandAnswer asked, and the limit
   Status Call(int gpu, engine::v1::Command command, const std::vector<int>& fds,
               std::chrono::milliseconds) override {
@@ -242,6 +258,7 @@ class FakeEngines final : public Engines {
   }
 
   mutable std::mutex mutex_;
+  std::map<int, int> woken_;
   std::vector<State> state_;
 };
 
