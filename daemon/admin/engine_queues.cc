@@ -17,7 +17,11 @@ std::vector<EngineQueue> AskQueues(Engines& engines) {
     // A stopped process and an engine that is not ready answer nothing. An engine that was silent for long
     // may answer again.
     const bool ready = out.status.state == EngineState::kReady && StoppedProcess(out.status.pid).empty();
-    if (!ready) out.why_none = WhyNotReady(out.status);
+    if (out.status.state == EngineState::kIdle) {
+      out.why_none = "is idle: nobody uses it";
+    } else if (!ready) {
+      out.why_none = WhyNotReady(out.status);
+    }
     if (ready) {
       askers.emplace_back([&engines, &out, gpu] {
         auto queue = engines.QueueSnapshot(static_cast<int>(gpu));

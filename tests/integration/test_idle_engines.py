@@ -40,6 +40,7 @@ class IdleEngines(TandemTest):
         self.assertEqual([engine.get("own_memory_bytes", 0) for engine in self.daemon.engines()], [0] * self.gpus_there)
         self.assertEqual(self.daemon.ctl("health", "--ready").returncode, 0)
         self.assertIn("idle until used", self.daemon.ctl("doctor").stdout)
+        self.assertIn(") is idle: nobody uses it", self.daemon.ctl("queue").stdout)
         clients = self.work(2)
         self.assertEqual(states(self.daemon)[:2], ["ready"] * 2)
         everybody(clients, "detach")
