@@ -136,6 +136,76 @@ def norms(mesh):
 
 
 @check
+def second_derivatives(mesh):
+    """Gradients of what gradients are made of, by each function and its counterpart, with types and without."""
+    world, eps = mesh.size, 1e-5
+    x, w = numbers(mesh, 50, (world * 4, 2, 8), P("tp")), numbers(mesh, 51, (8, world * 5), P(None, "tp"))
+    deep, tall = (
+        numbers(mesh, 52, (world * 3, 2, world * 8), P(None, None, "tp")),
+        numbers(mesh, 53, (world * 8, 5), P("tp")),
+    )
+    parts, residual = numbers(mesh, 54, (world, 6, 16), P("tp")), numbers(mesh, 55, (1, 6, 16), P())
+    ours, plain = tandem.jax, lax
+    cases = (
+        (lambda x: ours.all_reduce(x, "tp"), lambda x: plain.psum(x, "tp"), P("tp"), P(), [x]),
+        (lambda x: ours.all_gather(x, "tp"), lambda x: plain.all_gather(x, "tp"), P("tp"), P("tp"), [x]),
+        (
+            lambda x: ours.reduce_scatter(x, "tp", tiled=True),
+            lambda x: plain.psum_scatter(x, "tp", tiled=True),
+            P("tp"),
+            P("tp"),
+            [x],
+        ),
+        (
+            lambda x, w: ours.all_gather_matmul(x, w, "tp"),
+            lambda x, w: plain.all_gather(x, "tp", tiled=True) @ w,
+            (P("tp"), P(None, "tp")),
+            P(None, None, "tp"),
+            [x, w],
+        ),
+        (
+            lambda x, w: ours.matmul_reduce_scatter(x, w, "tp"),
+            lambda x, w: plain.psum_scatter(x @ w, "tp", tiled=True),
+            (P(None, None, "tp"), P("tp")),
+            P("tp"),
+            [deep, tall],
+        ),
+        (
+            lambda x, w: ours.matmul_all_reduce(x, w, "tp"),
+            lambda x, w: plain.psum(x @ w, "tp"),
+            (P(None, None, "tp"), P("tp")),
+            P(),
+            [deep, tall],
+        ),
+        (
+            lambda x, residual, weight: ours.all_reduce_rms_norm(x, residual, weight, eps, "tp"),
+            plain_norm,
+            (P("tp"), P(), P()),
+            (P(), P()),
+            [parts, residual, numbers(mesh, 56, (16,), P())],
+        ),
+    )
+    for function, counterpart, in_specs, out_specs, arguments in cases:
+        places = tuple(range(len(arguments)))
+        for typed in (True, False):
+            results = []
+            for body in (function, counterpart):
+                mapped = jax.shard_map(body, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=typed)
+
+                def loss(*arguments, mapped=mapped):
+                    return sum(jnp.sum(jnp.sin(one)) for one in jax.tree.leaves(mapped(*arguments)))
+
+                def steepness(*arguments, loss=loss):
+                    return sum(jnp.sum(jnp.sin(one)) for one in jax.grad(loss, argnums=places)(*arguments))
+
+                results.append(jax.jit(jax.grad(steepness, argnums=places))(*arguments))
+            same(results[0], results[1], 1e-4)
+    rows = {row.op: row.reason for row in tandem.jax.report().rows}
+    for name in ("all_gather_matmul backward", "matmul_reduce_scatter backward", "matmul_all_reduce backward"):
+        assert name in rows and not rows[name], (name, rows)
+
+
+@check
 def rows_never_seen(mesh):
     """A family serves any number of rows: no process meets another for them."""
     world = mesh.size

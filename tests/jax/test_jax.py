@@ -17,6 +17,7 @@ CHECKS = (
     "collectives",
     "products",
     "norms",
+    "second_derivatives",
     "rows_never_seen",
     "layers",
     "independent_calls",

@@ -136,13 +136,16 @@ def _run(op: str, served: Served | None, axes: Axes, x: Any) -> Any:
     return run(served, partial(_PLAIN[op], axes), x)
 
 
+# What runs backward is made of these functions again, so that it has gradients, too.
+
+
 def back_of_sum(name: str, axes: Axes, typed: bool, cotangent: Any) -> Any:
     """The cotangent of a sum's input. With types the sum's value is one for all ranks; without, each rank has a part of its
     cotangent."""
     if typed and not set(axes) & varying(cotangent):
         return vary(cotangent, axes)
     cotangent = vary(cotangent, axes)
-    total = _run("all_reduce", _serve(name, "all_reduce", axes, cotangent), axes, cotangent)
+    total = _sum(_serve(name, "all_reduce", axes, cotangent), axes, typed, cotangent)
     return vary(total, axes) if typed else total
 
 
@@ -162,12 +165,15 @@ def _all_reduce_backward(served: Served, axes: Axes, typed: bool, _: Any, cotang
 _all_reduce.defvjp(_all_reduce_forward, _all_reduce_backward)
 
 
+def _sum(served: Served | None, axes: Axes, typed: bool, x: Any) -> Any:
+    return lax.psum(x, axes) if served is None else _all_reduce(served, axes, typed, x)
+
+
 def all_reduce(x: Array, axis_name: AxisName) -> Array:
     """The sum over the axis, as jax.lax.psum() of one array. Runs by that where Tandem cannot serve the call; see report()."""
     axes = axes_of(axis_name)
     x = vary(jnp.asarray(x), axes)
-    served = _serve("all_reduce", "all_reduce", axes, x)
-    return lax.psum(x, axes) if served is None else _all_reduce(served, axes, bool(varying(x)), x)
+    return _sum(_serve("all_reduce", "all_reduce", axes, x), axes, bool(varying(x)), x)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
@@ -182,7 +188,8 @@ def _exchange_forward(op: str, served: Served, axes: Axes, x: Any) -> Any:
 
 def _exchange_backward(op: str, served: Served, axes: Axes, _: Any, cotangent: Any) -> Any:
     back = _BACK[op]
-    return (_run(back, _serve(f"{op} backward", back, axes, cotangent), axes, cotangent),)
+    served = _serve(f"{op} backward", back, axes, cotangent)
+    return (_PLAIN[back](axes, cotangent) if served is None else _exchange(back, served, axes, cotangent),)
 
 
 _exchange.defvjp(_exchange_forward, _exchange_backward)

@@ -51,23 +51,12 @@ def _plain_scatter(axes: Axes, across: bool, x: Any, w: Any) -> Any:
     return lax.psum_scatter(_dot(x, w, across), axes, tiled=True)
 
 
-def _plain_sum(axes: Axes, across: bool, x: Any, w: Any) -> Any:
-    return lax.psum(_dot(x, w, across), axes)
-
-
-_PLAIN: dict[str, Callable[..., Any]] = {
-    "all_gather_matmul": _plain_gather,
-    "matmul_reduce_scatter": _plain_scatter,
-    "matmul_all_reduce": _plain_sum,
-}
+def _plain_sum(axes: Axes, x: Any, w: Any) -> Any:
+    return lax.psum(x @ w, axes)
 
 
 def _serve(name: str, op: str, axes: Axes, x: Any, w: Any, across: bool = False) -> Served | None:
     return serve(name, axes, [x, w], FLOATS, _request(op, x, w, across))
-
-
-def _run(op: str, served: Served | None, axes: Axes, across: bool, x: Any, w: Any) -> Any:
-    return run(served, partial(_PLAIN[op], axes, across), x, w)
 
 
 def _factor(across: bool, x: Any, cotangent: Any) -> Any:
@@ -75,51 +64,62 @@ def _factor(across: bool, x: Any, cotangent: Any) -> Any:
     return cotangent.T @ x if across else x.T @ cotangent
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _all_gather_matmul(served: Served, axes: Axes, x: Any, w: Any) -> tuple[Any, Any]:
-    return tuple(_run("all_gather_matmul", served, axes, False, x, w))
+# What runs backward is made of these functions again, so that it has gradients, too.
 
 
-def _all_gather_matmul_forward(served: Served, axes: Axes, x: Any, w: Any) -> Any:
-    product, gathered = _all_gather_matmul(served, axes, x, w)
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _all_gather_matmul(served: Served, axes: Axes, across: bool, x: Any, w: Any) -> tuple[Any, Any]:
+    return tuple(run(served, partial(_plain_gather, axes, across), x, w))
+
+
+def _all_gather_matmul_forward(served: Served, axes: Axes, across: bool, x: Any, w: Any) -> Any:
+    product, gathered = _all_gather_matmul(served, axes, across, x, w)
     return (product, gathered), (gathered, w)
 
 
-def _all_gather_matmul_backward(served: Served, axes: Axes, kept: Any, cotangents: Any) -> Any:
+def _all_gather_matmul_backward(served: Served, axes: Axes, across: bool, kept: Any, cotangents: Any) -> Any:
     (gathered, w), (of_product, of_gathered) = kept, cotangents
-    op = "matmul_reduce_scatter"
-    of_x = _run(op, _serve("all_gather_matmul backward", op, axes, of_product, w, True), axes, True, of_product, w)
+    of_x = _scatter("all_gather_matmul backward", axes, not across, of_product, w)
     # XLA drops the sum where nobody uses the gathered x.
     of_x = of_x + lax.psum_scatter(of_gathered, axes, tiled=True)
-    return of_x, _factor(False, gathered, of_product)
+    return of_x, _factor(across, gathered, of_product)
 
 
 _all_gather_matmul.defvjp(_all_gather_matmul_forward, _all_gather_matmul_backward)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _matmul_reduce_scatter(served: Served, axes: Axes, x: Any, w: Any) -> Any:
-    return _run("matmul_reduce_scatter", served, axes, False, x, w)
+def _gather(name: str, axes: Axes, across: bool, x: Any, w: Any) -> tuple[Any, Any]:
+    """The product, and the gathered x."""
+    served = _serve(name, "all_gather_matmul", axes, x, w, across)
+    return _plain_gather(axes, across, x, w) if served is None else _all_gather_matmul(served, axes, across, x, w)
 
 
-def _matmul_reduce_scatter_forward(served: Served, axes: Axes, x: Any, w: Any) -> Any:
-    return _matmul_reduce_scatter(served, axes, x, w), (x, w)
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _matmul_reduce_scatter(served: Served, axes: Axes, across: bool, x: Any, w: Any) -> Any:
+    return run(served, partial(_plain_scatter, axes, across), x, w)
 
 
-def _matmul_reduce_scatter_backward(served: Served, axes: Axes, kept: Any, cotangent: Any) -> Any:
+def _matmul_reduce_scatter_forward(served: Served, axes: Axes, across: bool, x: Any, w: Any) -> Any:
+    return _matmul_reduce_scatter(served, axes, across, x, w), (x, w)
+
+
+def _matmul_reduce_scatter_backward(served: Served, axes: Axes, across: bool, kept: Any, cotangent: Any) -> Any:
     x, w = kept
-    op = "all_gather_matmul"
-    back = _serve("matmul_reduce_scatter backward", op, axes, cotangent, w, True)
-    of_x, gathered = _run(op, back, axes, True, cotangent, w)
-    return of_x, _factor(False, x, gathered)
+    of_x, gathered = _gather("matmul_reduce_scatter backward", axes, not across, cotangent, w)
+    return of_x, _factor(across, x, gathered)
 
 
 _matmul_reduce_scatter.defvjp(_matmul_reduce_scatter_forward, _matmul_reduce_scatter_backward)
 
 
+def _scatter(name: str, axes: Axes, across: bool, x: Any, w: Any) -> Any:
+    served = _serve(name, "matmul_reduce_scatter", axes, x, w, across)
+    return _plain_scatter(axes, across, x, w) if served is None else _matmul_reduce_scatter(served, axes, across, x, w)
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _matmul_all_reduce(served: Served, axes: Axes, typed: bool, x: Any, w: Any) -> Any:
-    return _run("matmul_all_reduce", served, axes, False, x, w)
+    return run(served, partial(_plain_sum, axes), x, w)
 
 
 def _matmul_all_reduce_forward(served: Served, axes: Axes, typed: bool, x: Any, w: Any) -> Any:
@@ -152,8 +152,7 @@ def all_gather_matmul(x: Array, w: Array, axis_name: AxisName) -> Array:
     """
     axes = axes_of(axis_name)
     flat, factor = _factors(x, w, axes)
-    served = _serve("all_gather_matmul", "all_gather_matmul", axes, flat, factor)
-    product = (_plain_gather(axes, False, flat, factor) if served is None else _all_gather_matmul(served, axes, flat, factor))[0]
+    product, _ = _gather("all_gather_matmul", axes, False, flat, factor)
     return product.reshape(-1, *x.shape[1:-1], factor.shape[1])
 
 
@@ -168,9 +167,7 @@ def matmul_reduce_scatter(x: Array, w: Array, axis_name: AxisName) -> Array:
     world = int(lax.axis_size(axes))
     if x.shape[0] % world:
         raise ValueError(f"x has {x.shape[0]} rows, which do not divide by {world} ranks")
-    served = _serve("matmul_reduce_scatter", "matmul_reduce_scatter", axes, flat, factor)
-    plain = served is None
-    part = _plain_scatter(axes, False, flat, factor) if plain else _matmul_reduce_scatter(served, axes, flat, factor)
+    part = _scatter("matmul_reduce_scatter", axes, False, flat, factor)
     return part.reshape(x.shape[0] // world, *x.shape[1:-1], factor.shape[1])
 
 
@@ -183,7 +180,7 @@ def matmul_all_reduce(x: Array, w: Array, axis_name: AxisName) -> Array:
     flat, factor = _factors(x, w, axes)
     served = _serve("matmul_all_reduce", "matmul_all_reduce", axes, flat, factor)
     if served is None:
-        total = _plain_sum(axes, False, flat, factor)
+        total = _plain_sum(axes, flat, factor)
     else:
         total = _matmul_all_reduce(served, axes, bool(varying(flat)), flat, factor)
     return total.reshape(*x.shape[:-1], factor.shape[1])
