@@ -19,10 +19,14 @@ class ControlIdleTest : public ControlTest {
   bool RestsSoon(int gpu) {
     return Eventually([&] { return engines->Rest(gpu); });
   }
-  // Restarts engines that are asked for, as the supervisor does, until `done`.
-  void ServeWakes(const std::atomic<bool>& done) {
-    std::vector<int> served(static_cast<size_t>(engines->count()));
-    for (int gpu = 0; gpu < engines->count(); ++gpu) served[static_cast<size_t>(gpu)] = engines->Woken(gpu);
+  // How often each engine has been asked for.
+  std::vector<int> AllWoken() const {
+    std::vector<int> all;
+    for (int gpu = 0; gpu < engines->count(); ++gpu) all.push_back(engines->Woken(gpu));
+    return all;
+  }
+  // Restarts engines that have been asked for since `served`, as the supervisor does, until `done`.
+  void ServeWakes(std::vector<int> served, const std::atomic<bool>& done) {
     while (!done) {
       for (int gpu = 0; gpu < engines->count(); ++gpu) {
         int& seen = served[static_cast<size_t>(gpu)];
@@ -36,7 +40,7 @@ class ControlIdleTest : public ControlTest {
   // As Join, while engines that are asked for come up.
   uint64_t JoinWaking(const std::vector<SessionRef>& sessions) {
     std::atomic<bool> done = false;
-    auto server = std::async(std::launch::async, [&] { ServeWakes(done); });
+    auto server = std::async(std::launch::async, [&, served = AllWoken()] { ServeWakes(served, done); });
     const uint64_t group = Join(sessions);
     done = true;
     return group;
@@ -125,7 +129,7 @@ TEST_F(ControlIdleTest, WhereSessionsOutliveTandemdEachKeepsAnEngine) {
 TEST_F(ControlIdleTest, NoUseIsLostToAnEngineThatGoes) {
   Start(1, IdleAfter(std::chrono::milliseconds(1)));
   std::atomic<bool> done = false;
-  auto server = std::async(std::launch::async, [&] { ServeWakes(done); });
+  auto server = std::async(std::launch::async, [&, served = AllWoken()] { ServeWakes(served, done); });
   auto resting = std::async(std::launch::async, [&] {
     while (!done) {
       if (engines->Look(0).up) engines->Rest(0);
