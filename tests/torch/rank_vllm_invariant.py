@@ -4,6 +4,7 @@ As rank_vllm_compiled.py, whose groups, norms and passes these are. Checks off_*
 
 import contextlib
 import os
+import types
 import warnings
 
 import tandem.torch
@@ -12,11 +13,10 @@ import torch
 import torch.distributed as dist
 from checks import check, main
 from rank_vllm import Own, launches, near, parts, vllm_groups, warns, world
-from rank_vllm_compiled import EPSILON, layer, run, vllm_passes
+from rank_vllm_compiled import COLUMNS, layer, run, vllm_passes
 from rank_vllm_norms import Norm, counted, function_of, gemma, plain
 from tandem import errors
 from tandem.torch._plans import Declined, NoPlanYet
-from torch._inductor import config as inductor
 from vllm.compilation.passes import inductor_pass
 from vllm.config.utils import Range
 from vllm.distributed import communication_op
@@ -125,7 +125,7 @@ def test_a_choice_by_rows_is_an_error(name):
         run = plans.run
 
         def refuse_large(key, make):
-            if key[1][0] > 100:
+            if key[1][0] > 300:
                 raise Declined("too many rows")
             return run(key, make)
 
@@ -133,11 +133,11 @@ def test_a_choice_by_rows_is_an_error(name):
         with Own("all_reduce") as reduce, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             near(group.all_reduce(torch.ones(3, 24)), torch.full((3, 24), float(world())))
-            raises(errors.Unavailable, "too many rows", group.all_reduce, torch.ones(101, 24))
+            raises(errors.Unavailable, "too many rows", group.all_reduce, torch.ones(301, 24))
             near(group.all_reduce(torch.ones(4, 24)), torch.full((4, 24), float(world())))
             assert reduce.calls == 0
             # Other rows are other calls: the first one decides for all of them.
-            for rows in (101, 4):
+            for rows in (301, 4):
                 near(group.all_reduce(torch.ones(rows, 16)), torch.full((rows, 16), float(world())))
             assert reduce.calls == 2
         plans.run = run
@@ -158,6 +158,90 @@ def test_a_capture_without_a_plan_is_an_error(name):
         assert reduce.calls == 0
         plans.run = run
         near(group.all_reduce(torch.ones(3, 5)), torch.full((3, 5), float(world())))
+
+
+class Never:
+    """vLLM's fused kernel, which takes some numbers of rows alone, is never asked for while this is entered."""
+
+    def __enter__(self):
+        self.before = gemma._can_use_flashinfer, plain._can_use_flashinfer
+
+        def asked(*_):
+            raise AssertionError("vLLM's function was called")
+
+        gemma._can_use_flashinfer = plain._can_use_flashinfer = asked
+
+    def __exit__(self, *_):
+        gemma._can_use_flashinfer, plain._can_use_flashinfer = self.before
+
+
+@check
+def test_a_norm_has_the_same_bits_in_every_batch(name):
+    with invariant_groups(world()) as group, Never():
+        before = counted(group)
+        for is_gemma in (False, True):
+            for dtype in (torch.float32, torch.bfloat16):
+                pools, residuals = parts(group, (7, 40), 3, dtype), parts(group, (7, 40), 4, dtype)
+                norm, known = Norm(40, dtype, is_gemma), {}
+                for chosen in batches(residuals[0]):
+                    x, residual = pools[group.rank_in_group][chosen], residuals[0][chosen]
+                    check_bits(known, chosen, *function_of(is_gemma)(x, residual, norm))
+        assert counted(group) - before == 4 * len(BATCHES), tandem.vllm.report()
+        assert promises(group) == {"batch"}, promises(group)
+
+
+@check
+def test_a_norm_that_is_declined_is_apart_for_all_rows(name):
+    """Tandem's sum, and the norm's own module: vLLM's function might fuse them where there are few rows."""
+    with invariant_groups(world()) as group, Never():
+        odd = Norm(8, torch.bfloat16, True)
+        for function in (function_of(True), function_of(False)):
+            for rows in (3, 1, 64):
+                launched = launches()
+                got = function(torch.ones(rows, 8), torch.ones(rows, 8), odd)
+                near(got[1], torch.full((rows, 8), 1.0 + world()))
+                assert launches() == launched + 1, "the sum alone"
+        assert counted(group, "weight is torch.bfloat16") == 6, tandem.vllm.report()
+        # A norm whose weight fits is another one.
+        fit = Norm(8, torch.float32, True)
+        function_of(True)(torch.ones(1, 8), torch.ones(1, 8), fit)
+        assert counted(group) == 1, tandem.vllm.report()
+        # A residual that fits one number of rows alone.
+        raises(errors.Unavailable, "the residual is", function_of(True), torch.ones(3, 8), torch.ones(1, 8), fit)
+
+
+@check
+def test_a_compiled_norm_has_the_same_bits_in_every_batch(name):
+    with invariant_groups(world()) as group:
+        group.use_custom_op_call = True  # as on GPUs
+        dtype = torch.bfloat16
+        pools, residuals = parts(group, (7, COLUMNS), 3, dtype), parts(group, (7, COLUMNS), 4, dtype)
+        weight, known, before = (
+            torch.rand(COLUMNS, generator=torch.Generator().manual_seed(5)).to(dtype),
+            {},
+            counted(group),
+        )
+        for rows in (3, 1, 64):
+            chosen = torch.randint(7, (rows,), generator=torch.Generator().manual_seed(rows))
+            x, residual = pools[group.rank_in_group][chosen], residuals[0][chosen]
+            check_bits(known, chosen, *run(layer(), x, residual, weight))
+        assert counted(group) - before == 6, tandem.vllm.report()
+        assert promises(group) == {"batch"}, promises(group)
+
+
+@check
+def test_norms_of_a_model_with_an_encoder_stay_apart(name):
+    """vLLM runs it uncompiled in some steps, where no pass has fused them."""
+
+    def has_pass(has_encoder):
+        with inductor_pass.pass_context(Range(1, 4096)):
+            passes = vllm_passes(types.SimpleNamespace(is_encoder_decoder=has_encoder, dtype=torch.bfloat16)).passes
+        return "TandemAllReduceNormPass" in [type(one).__name__ for one in passes]
+
+    with invariant_groups(world()):
+        assert (has_pass(True), has_pass(False)) == (False, True)
+    with vllm_groups(world()):
+        assert has_pass(True)
 
 
 @check

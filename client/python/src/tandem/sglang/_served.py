@@ -124,8 +124,8 @@ def _group_of_norm(attention: bool) -> Any:
 
 
 def keeps_norms_apart(attention: bool) -> bool:
-    """Whether this group's sums never go into the norms behind them: in SGLang's deterministic mode. SGLang has no fused norms there,
-    and its gate and its compiled graphs would have Tandem's for some numbers of rows alone."""
+    """Whether this group's sums never go into the norms behind them: in SGLang's deterministic mode. SGLang has no fused norms
+    there, and its gate and its compiled graphs would have Tandem's for some numbers of rows alone."""
     if not _is_deterministic():
         return False
     group = _group_of_norm(attention)

@@ -112,8 +112,8 @@ def _attach(group: dist.ProcessGroup, most_rows: int, by_rows_alone: bool) -> st
 
 
 def _form(op: str, given: tuple[Any, ...]) -> Any:
-    """All of a call but its number of rows: the op, types and lengths of rows, and what is no tensor. Where the first tensor has one
-    dimension, each element is a row."""
+    """All of a call but its number of rows: the op, types and lengths of rows, and what is no tensor. Where the first tensor has
+    one dimension, each element is a row."""
     flat = given[0].dim() < 2
     first = (given[0].dtype, given[0].dim(), None if flat else given[0].shape[-1])
     others = ((one.dtype, one.dim(), one.shape[-1:]) if isinstance(one, Tensor) else one for one in given[1:])
