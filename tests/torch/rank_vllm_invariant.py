@@ -245,6 +245,32 @@ def test_norms_of_a_model_with_an_encoder_stay_apart(name):
 
 
 @check
+def test_errors_where_they_are_asked_for(name):
+    tandem.torch.configure(on_unavailable="error")
+    try:
+        with invariant_groups(world()) as group:
+            near(group.all_reduce(torch.ones(3, 4)), torch.full((3, 4), float(world())))
+            raises(errors.Unavailable, "float64", group.all_reduce, torch.ones(3, 4).double())
+    finally:
+        tandem.torch.configure(on_unavailable="fallback")
+
+
+@check
+def test_a_group_that_was_attached_with_less_is_vllms_own(name):
+    with vllm_groups(world()) as group:
+        os.environ["VLLM_BATCH_INVARIANT"] = "1"
+        try:
+            kind = type(group.device_communicator)
+            made = kind(group.cpu_group, group.device, group.device_group, unique_name="tp:again")
+        finally:
+            del os.environ["VLLM_BATCH_INVARIANT"]
+        before = launches()
+        near(made.all_reduce(torch.ones(3, 4)), torch.full((3, 4), float(world())))
+        assert launches() == before
+        made.destroy()
+
+
+@check
 def off_everything_is_vllms_own(name):
     """Where the node's daemon refuses what the mode needs, the report has its reason; where there is none, the log has it."""
     reason = os.environ.get("TANDEM_TEST_REASON", "")
