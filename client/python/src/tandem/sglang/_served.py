@@ -153,11 +153,11 @@ def normed_sum(x: Tensor, residual: Tensor, weight: Tensor, epsilon: float, atte
     if torch.compiler.is_compiling() or not getattr(group, _NAME, ""):
         return theirs(False)
 
-    def ours(*given: Any) -> tuple[Tensor, Tensor]:
+    def ours(x: Tensor, residual: Tensor, weight: Tensor, epsilon: float, name: str) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
-            return all_reduce_rms_norm(*given, True)
+            return all_reduce_rms_norm(x, residual, weight.detach(), epsilon, name, True)
 
-    return _run(group, "all_reduce_norm", ours, (x, residual, weight.detach(), epsilon), lambda: theirs(True))
+    return _run(group, "all_reduce_norm", ours, (x, residual, weight, epsilon), lambda: theirs(True))
 
 
 # By the name of SGLang's method.

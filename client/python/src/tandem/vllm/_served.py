@@ -154,7 +154,7 @@ def normed_sum(x: Tensor, residual: Tensor, norm: Any, is_gemma: bool, own: Call
     as behind vLLM's own norm. own: vLLM's function, which runs where Tandem declines."""
     coordinator = _parallel_state.get_tp_group()
     group = getattr(coordinator, "device_communicator", None)
-    if not getattr(group, "_tandem_group", ""):
+    if group is None or not getattr(group, "_tandem_group", ""):
         return own(x, residual, norm)
     if not torch.compiler.is_compiling():
         result, is_run = _offer_norm(group, x, residual, _of_norm(norm, is_gemma), norm.variance_epsilon, is_gemma)
