@@ -56,6 +56,23 @@ def test_the_levels(name):
 
 
 @check
+def test_the_level_of_one_group(name):
+    other = torch.distributed.new_group().group_name
+    tandem.torch.detach(name)
+    tandem.torch.attach(name, determinism="batch")
+    try:
+        for group in (name, other):
+            near(OPS.all_reduce(rand(5, COLUMNS), "sum", group), reference.all_reduce(rand(5, COLUMNS), "sum", name))
+        assert (promises(name), promises(other)) == ({"batch"}, {"off"}), (promises(name), promises(other))
+        operand = tandem.Operand("input", tandem.DType.f32, (4, 8)), tandem.Operand("output", tandem.DType.f32, (4, 8))
+        plan = tandem.torch.attach(name).group.prepare("by the option", "all_reduce", operand)
+        assert plan.info["determinism"] == "batch", plan.info
+    finally:
+        tandem.torch.detach(name)
+        tandem.torch.detach(other)
+
+
+@check
 def test_torchs_own_switch_asks_for_run(name):
     x = rand(7, COLUMNS)
     with configured(name, determinism="off"):

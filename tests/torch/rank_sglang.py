@@ -176,11 +176,88 @@ def test_destroying_a_group_leaves_tandems(name):
         assert taken(group) > 0
 
 
+@contextlib.contextmanager
+def deterministic_group(name="tp"):
+    """As sglang_group(), in SGLang's deterministic mode."""
+    with envs.SGLANG_ENABLE_DETERMINISTIC_INFERENCE.override(True), sglang_group(name) as group:
+        yield group
+
+
+BATCHES = (1, 3, 64, 300, 3)
+
+
+def check_bits(known, chosen, *results):
+    """The bits of each row's results are those that this row had in each batch before."""
+    for kind, result in enumerate(results):
+        kept = result.contiguous().view(torch.int32 if result.dtype is torch.float32 else torch.int16)
+        for row, found in zip(chosen.tolist(), kept, strict=True):
+            first = known.setdefault((kind, row), found)
+            assert torch.equal(first, found), (kind, row, len(chosen))
+
+
+def batches(count):
+    """Rows of so many, in batches of these sizes, each in another order."""
+    for seed, rows in enumerate(BATCHES):
+        yield torch.randint(count, (rows,), generator=torch.Generator().manual_seed(seed))
+
+
+def promises(group):
+    return {info["determinism"] for info in tandem.torch.attach(group.device_group).plans.infos()}
+
+
 @check
-def test_deterministic_inference_stays_sglangs(name):
-    with envs.SGLANG_ENABLE_DETERMINISTIC_INFERENCE.override(True), sglang_group() as group:
-        near(group.all_reduce(torch.ones(3, 4)), torch.full((3, 4), float(world())))
-        assert taken(group) == 0 and taken(group, " ") == 0
+def test_deterministic_a_row_has_the_same_bits_in_every_batch(name):
+    with deterministic_group() as group:
+        own, size = group.rank_in_group, group.world_size
+        for dtype in (torch.float32, torch.bfloat16):
+            pools, known, before = parts(group, (7, 40), 3, dtype), {}, taken(group)
+            for chosen in batches(7):
+                x = pools[own][chosen]
+                check_bits(known, chosen, group.all_reduce(x.clone()))
+                check_bits(known, chosen, group._all_reduce_out_place(x, outplace_all_reduce_method="auto"))
+                group._all_reduce_in_place(x)
+                check_bits(known, chosen, x)
+                whole = chosen.repeat_interleave(size)
+                part = torch.empty(len(chosen), 40, dtype=dtype)
+                group._reduce_scatter_tensor(output=part, input=pools[own][whole])
+                check_bits(known, whole.chunk(size)[own], part)
+                group.reduce_scatter_tensor(part, pools[own][whole])  # SGLang's, of its sum
+                check_bits(known, whole.chunk(size)[own], part)
+            assert taken(group) == before + 5 * len(BATCHES), tandem.sglang.report()
+        assert promises(group) == {"batch"}, promises(group)
+    assert tandem.torch.configure().determinism == "off"
+    with sglang_group() as group:
+        group.all_reduce(torch.ones(3, 8))
+        assert promises(group) == {"off"}, promises(group)
+
+
+@check
+def test_deterministic_what_is_declined_is_sglangs_own_for_all_rows(name):
+    with deterministic_group() as group:
+        plans = tandem.torch.attach(group.device_group).plans
+        tensors = parts(group, (300, 8), dtype=torch.float64)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for rows in (3, 1, 300):
+                given = tensors[group.rank_in_group][:rows].clone()
+                near(group.all_reduce(given).float(), torch.stack(tensors).sum(0)[:rows].float())
+        assert len(plans._plans) == 1 and taken(group, "float64") == 3, tandem.sglang.report()
+
+
+@check
+def test_deterministic_a_capture_without_a_plan_is_an_error(name):
+    with deterministic_group() as group:
+
+        def no_plan(*_):
+            raise NoPlanYet("a graph is being captured")
+
+        tandem.torch.attach(group.device_group).plans.run = no_plan
+        try:
+            group.all_reduce(torch.ones(3, 5))
+        except NoPlanYet as error:
+            assert "whatever else is in the batch" in str(error), error
+        else:
+            raise AssertionError("SGLang's own has run")
 
 
 @check

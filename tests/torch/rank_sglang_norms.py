@@ -9,7 +9,16 @@ import tandem.sglang
 import tandem.torch
 import torch
 from checks import check, main
-from rank_sglang import CLIENT, launches, parts, sglang_group, world
+from rank_sglang import (
+    CLIENT,
+    batches,
+    check_bits,
+    deterministic_group,
+    launches,
+    parts,
+    sglang_group,
+    world,
+)
 from sglang.srt.layers import flashinfer_comm_fusion as fusion
 from sglang.srt.layers import layernorm
 from sglang.srt.layers.layer_boundary.residual import add_norm
@@ -142,6 +151,24 @@ def test_a_capture_without_a_plan_is_sglangs_own(name):
         plans.run = no_plan
         compare(group, layernorm.RMSNorm, 5, torch.float32)
         assert (counted(group), counted(group, "captured")) == (0, 1), tandem.sglang.report()
+
+
+@check
+def test_deterministic_norms_stay_apart(name):
+    """Whatever SGLang's gate would say: Tandem's sum, then SGLang's norm, for all rows."""
+    with deterministic_group() as group, layers_over(group):
+        most = add_norm.FUSE_ALLREDUCE_MAX_BATCH_SIZE
+        assert not any(add_norm.flashinfer_ar_fusion_applies(rows) for rows in (1, 8, most, most + 1))
+        for dtype in (torch.float32, torch.bfloat16):
+            norm, _ = norm_of(layernorm.RMSNorm, 40, dtype)
+            pools, residuals, known = parts(group, (7, 40), 3, dtype), parts(group, (7, 40), 4, dtype), {}
+            for chosen in batches(7):
+                before = launches()
+                with torch.no_grad():
+                    x, residual = pools[group.rank_in_group][chosen], residuals[0][chosen]
+                    check_bits(known, chosen, *norm.forward_with_allreduce_fusion(x, residual))
+                assert launches() == before + 1, "the sum alone"
+        assert counted(group) == 0, tandem.sglang.report()
 
 
 @check

@@ -260,16 +260,6 @@ def test_destroying_a_group_leaves_tandems(name):
         assert launches() > before
 
 
-@check
-def test_bitwise_reproducible_sums_stay_vllms(name):
-    os.environ["VLLM_BATCH_INVARIANT"] = "1"
-    try:
-        with vllm_groups(world()) as group:
-            nothing_taken(group)
-    finally:
-        del os.environ["VLLM_BATCH_INVARIANT"]
-
-
 def nothing_taken(group):
     before = launches()
     with Own("all_reduce") as reduce:

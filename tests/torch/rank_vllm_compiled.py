@@ -23,14 +23,14 @@ assert rank_vllm_norms._kernels
 COLUMNS, EPSILON = 32, 1e-5
 
 
-def vllm_passes():
-    """vLLM's passes, configured by a configuration that vLLM's platform has seen."""
+def vllm_passes(model=None):
+    """vLLM's passes, configured by a configuration that vLLM's platform has seen, for this configuration of a model."""
     off = {name: False for name in PassConfig.__dataclass_fields__ if name.startswith(("fuse_", "enable_"))}
     config = types.SimpleNamespace(
         compilation_config=types.SimpleNamespace(
             pass_config=PassConfig(**off), splitting_ops=[], use_inductor_graph_partition=False
         ),
-        model_config=None,
+        model_config=model,
         device_config=None,
         additional_config={},
     )

@@ -54,6 +54,8 @@ class OfTwoRanks(Sglang, unittest.TestCase):
 
     def test_a_node_without_a_daemon(self):
         self.check_off(None)
+        with self.subTest("deterministic"):
+            self.check_off(None, SGLANG_ENABLE_DETERMINISTIC_INFERENCE="1")
 
 
 class OfFourRanks(Sglang, unittest.TestCase):

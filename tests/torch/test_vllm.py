@@ -7,7 +7,7 @@ import unittest
 
 import vllm_sources
 from check_programs import Checks, add_tests
-from node import CUDA, SOURCE, Daemon, run_checks
+from node import CUDA, HERE, SOURCE, Daemon, run_checks
 from tandem.vllm import _signatures
 from test_backend import write_entry_points
 from wheel_files import Unreachable
@@ -74,6 +74,43 @@ class OnTheirStreams025(Vllm, unittest.TestCase):
 
     version = "0.25.1"
     more = {"TANDEM_TEST_CLIENT": "1"}
+
+
+class InvariantOf025(Vllm, unittest.TestCase):
+    """vLLM's batch-invariant mode."""
+
+    program = "rank_vllm_invariant.py"
+    timeout = 400
+    version = "0.25.1"
+    more = {"TANDEM_TEST_PATIENCE": "240"}  # a rank waits while another compiles
+
+    def test_a_daemon_that_refuses_it(self):
+        with open(os.path.join(HERE, "../fixtures/topology/emulated-4.toml")) as file:
+            parted = file.read().replace("pcie =", "p2p_failures = [[0, 1]]\npcie =")
+        with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+            file.write(parted)
+            file.flush()
+            daemon = Daemon(gpus=2, extra=("--topology-file", file.name))
+        self.addCleanup(daemon.stop)
+        self.check_off("off_everything_is_vllms_own", daemon, TANDEM_TEST_REASON="ranks 0 and 1 have no peer access")
+
+    def test_a_node_without_a_daemon(self):
+        self.check_off("off_everything_is_vllms_own", None)
+
+    def test_off_by_the_variable(self):
+        daemon = Daemon(gpus=2)
+        self.addCleanup(daemon.stop)
+        self.check_off("off_everything_is_vllms_own", daemon, TANDEM_VLLM="0")
+
+
+class InvariantOfFourRanks033(Vllm, unittest.TestCase):
+    """By families, which the ranks' own streams run."""
+
+    program = "rank_vllm_invariant.py"
+    timeout = 400
+    version = "0.33.0"
+    more = {"TANDEM_TEST_CLIENT": "1", "TANDEM_TEST_PATIENCE": "240"}
+    world = 4
 
 
 class CompiledOf025(Vllm, unittest.TestCase):
@@ -170,6 +207,8 @@ add_tests(
     NormsOfFourRanks025,
     CompiledOf025,
     CompiledOfFourRanks033,
+    InvariantOf025,
+    InvariantOfFourRanks033,
 )
 
 if __name__ == "__main__":

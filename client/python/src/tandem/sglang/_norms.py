@@ -42,6 +42,8 @@ def _norm_of(own: Callable[..., Any], _: ModuleType) -> Callable[..., Any]:
     def fused(input_tensor: Any, residual: Any, weight: Any, eps: float = 1e-6, *rest: Any, **named: Any) -> Any:
         served: Any = importlib.import_module("tandem.sglang._served")
         attention = rest[4] if len(rest) > 4 else named.get("use_attn_tp_group", True)
+        if served.keeps_norms_apart(attention):
+            return None, None
 
         def theirs(asks: bool) -> Any:
             if asks and _own_gate is not None and not _own_gate(input_tensor.shape[0]):
@@ -62,6 +64,8 @@ def _gate_of(own: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
 
     def applies(batch_size: Any) -> Any:
         served: Any = importlib.import_module("tandem.sglang._served")
+        if served.keeps_norms_apart(True) or served.keeps_norms_apart(False):
+            return False
         return served.fuses(batch_size, module.FUSE_ALLREDUCE_MAX_BATCH_SIZE) or own(batch_size)
 
     return applies

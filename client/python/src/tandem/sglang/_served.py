@@ -16,7 +16,7 @@ from ..torch._private import process_groups
 from ..torch._servers import Server, all_reduce_rms_norm
 from ._counts import count
 
-__all__ = ["AROUND", "after_init", "fuses", "normed_sum"]
+__all__ = ["AROUND", "after_init", "fuses", "keeps_norms_apart", "normed_sum"]
 
 Tensor = torch.Tensor
 _tandem: Any = torch.ops.tandem
@@ -27,7 +27,7 @@ _NAME = "_tandem_group"  # attribute of a group: the name of the process group
 
 
 def _is_deterministic() -> bool:
-    """Whether SGLang is to give the same sums for any number of rows."""
+    """Whether SGLang is in its mode in which a row's bits depend on the row alone."""
     envs: Any = importlib.import_module("sglang.srt.environ").envs
     return bool(envs.SGLANG_ENABLE_DETERMINISTIC_INFERENCE.get())
 
@@ -35,14 +35,14 @@ def _is_deterministic() -> bool:
 def after_init(result: None, group: Any, *given: Any, **named: Any) -> None:
     """Attaches a new group's process group, with all its ranks."""
     setattr(group, _NAME, "")
+    reason = ""
     if group.unique_name.split(":")[0] not in _SERVED or group.world_size < 2:
         return
     if group.device_group not in process_groups() or dist.get_backend(group.device_group) not in ("nccl", "gloo", "tandem"):
         reason = "its process group is neither NCCL's nor gloo's"
-    else:
-        reason = "SGLANG_ENABLE_DETERMINISTIC_INFERENCE is set" if _is_deterministic() else ""
-    most = _config.current().max_rows * group.world_size
-    setattr(group, _NAME, _server.attach(group.unique_name, group.device_group, group.rank_in_group == 0, most, reason))
+    most, is_first = _config.current().max_rows * group.world_size, group.rank_in_group == 0
+    name = _server.attach(group.unique_name, group.device_group, is_first, most, reason, by_rows_alone=_is_deterministic())
+    setattr(group, _NAME, name)
 
 
 class _Thread(threading.local):
@@ -52,13 +52,13 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def _run(group: Any, op: str, ours: Callable[[str], Any], theirs: Callable[[], Any]) -> Any:
-    """`ours` gets the name of the process group. `theirs` runs where Tandem declines, and while torch traces: the ops of SGLang in
-    the compiled graph call these methods again."""
+def _run(group: Any, op: str, ours: Callable[..., Any], given: tuple[Any, ...], theirs: Callable[[], Any]) -> Any:
+    """`ours` gets the given arguments and the name of the process group. `theirs` runs where Tandem declines, and while torch
+    traces: the ops of SGLang in the compiled graph call these methods again."""
     name = getattr(group, _NAME, "")
     if not name or _thread.declined or torch.compiler.is_compiling():
         return theirs()
-    result, is_run = _server.offer(group.unique_name, op, ours, name)
+    result, is_run = _server.offer(group.unique_name, op, ours, *given, name)
     if is_run:
         return result
     _thread.declined = True
@@ -74,26 +74,32 @@ def _all_reduce(own: Callable[..., Any], group: Any, input_: Tensor, *how: Any, 
     def theirs() -> Any:
         return own(group, input_, *how, **named)
 
-    return _run(group, "all_reduce", lambda name: _tandem.all_reduce(input_, "sum", name), theirs)
+    def ours(x: Tensor, name: str) -> Tensor:
+        return _tandem.all_reduce(x, "sum", name)  # type: ignore[no-any-return]
+
+    return _run(group, "all_reduce", ours, (input_,), theirs)
 
 
 def _all_reduce_in_place(own: Callable[..., Any], group: Any, input_: Tensor) -> Any:
-    return _run(group, "all_reduce", lambda name: _tandem.all_reduce_(input_, "sum", name), lambda: own(group, input_))
+    def ours(x: Tensor, name: str) -> None:
+        _tandem.all_reduce_(x, "sum", name)
+
+    return _run(group, "all_reduce", ours, (input_,), lambda: own(group, input_))
 
 
 def _all_gather_into(own: Callable[..., Any], group: Any, output: Tensor, input: Tensor) -> Any:
-    def ours(name: str) -> None:
-        _tandem.all_gather.out(input, 0, name, out=output)
+    def ours(x: Tensor, out: Tensor, name: str) -> None:
+        _tandem.all_gather.out(x, 0, name, out=out)
 
-    return _run(group, "all_gather", ours, lambda: own(group, output, input))
+    return _run(group, "all_gather", ours, (input, output), lambda: own(group, output, input))
 
 
 def _reduce_scatter_into(own: Callable[..., Any], group: Any, output: Tensor, input: Tensor) -> Any:
-    def ours(name: str) -> Tensor:
-        _tandem.reduce_scatter.out(input, "sum", 0, name, out=output)
-        return output
+    def ours(x: Tensor, out: Tensor, name: str) -> Tensor:
+        _tandem.reduce_scatter.out(x, "sum", 0, name, out=out)
+        return out
 
-    return _run(group, "reduce_scatter", ours, lambda: own(group, output, input))
+    return _run(group, "reduce_scatter", ours, (input, output), lambda: own(group, output, input))
 
 
 def _destroy(own: Callable[..., Any], group: Any) -> Any:
@@ -117,6 +123,15 @@ def _group_of_norm(attention: bool) -> Any:
     return _fusion().resolve_fusion_group(use_attn_tp_group=attention)[2]
 
 
+def keeps_norms_apart(attention: bool) -> bool:
+    """Whether this group's sums never go into the norms behind them: in SGLang's deterministic mode. SGLang has no fused norms
+    there, and its gate and its compiled graphs would have Tandem's for some numbers of rows alone."""
+    if not _is_deterministic():
+        return False
+    group = _group_of_norm(attention)
+    return bool(getattr(group, _NAME, "")) and _server.by_rows_alone(group.unique_name)
+
+
 def fuses(batch_size: Any, most: int) -> bool:
     """Whether layers are to leave their sums to the norms behind them, where SGLang has chosen fused norms for the model: Tandem
     serves the groups of both, on all ranks alike. While torch traces, SGLang's own answer counts."""
@@ -138,11 +153,11 @@ def normed_sum(x: Tensor, residual: Tensor, weight: Tensor, epsilon: float, atte
     if torch.compiler.is_compiling() or not getattr(group, _NAME, ""):
         return theirs(False)
 
-    def ours(name: str) -> tuple[Tensor, Tensor]:
+    def ours(x: Tensor, residual: Tensor, weight: Tensor, epsilon: float, name: str) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             return all_reduce_rms_norm(x, residual, weight.detach(), epsilon, name, True)
 
-    return _run(group, "all_reduce_norm", ours, lambda: theirs(True))
+    return _run(group, "all_reduce_norm", ours, (x, residual, weight, epsilon), lambda: theirs(True))
 
 
 # By the name of SGLang's method.

@@ -262,7 +262,7 @@ def _outcome(meeting: Meeting, name: str, config: _config.Config, choice: Choice
             gpu_uuid=_gpus(offers)[meeting.rank],
             deadline=config.rendezvous_timeout,
             launch_deadline=config.launch_deadline,
-            options={"order": "same"},  # a rank that makes another call is named at once
+            options=_options(config),
         )
     except errors.DeadlineExceeded as error:
         meeting.late = error
@@ -270,6 +270,12 @@ def _outcome(meeting: Meeting, name: str, config: _config.Config, choice: Choice
     except errors.TandemError as error:
         return {"refused": f"rank {meeting.rank} could not join: {error}"}
     return {}
+
+
+def _options(config: _config.Config) -> dict[str, str]:
+    """Of the Tandem group. With "same" a rank that makes another call is named at once."""
+    promise = {} if config.determinism == "off" else {"determinism": config.determinism}
+    return {"order": "same", **promise}
 
 
 def _join(process_group: Any, name: str, config: _config.Config) -> tuple[Group | None, str, list[int]]:
@@ -323,6 +329,7 @@ def attach(
     on_unavailable: _config.OnUnavailable | None = None,
     families: _config.FamiliesOption | None = None,
     max_rows: int | None = None,
+    determinism: _config.DeterminismOption | None = None,
 ) -> Attachment:
     """Joins a Tandem group for a process group: collective, over the group's store.
 
@@ -331,8 +338,8 @@ def attach(
     is returned.
 
     The outcome is alike on all ranks: where one rank has no daemon, another host or no GPU, none gets a Tandem group, and
-    `Attachment.reason` says why. With on_unavailable="error" that raises Unavailable on all ranks. RankLate names ranks that do
-    not come.
+    `Attachment.reason` says why. With on_unavailable="error" or determinism="batch" that raises Unavailable on all ranks. RankLate
+    names ranks that do not come.
     """
     process_group = resolve(group)
     _check_not_forked(process_group)
@@ -347,7 +354,12 @@ def attach(
         if found is not None:
             found.hide()
             _close(found)
-        changes = {"on_unavailable": on_unavailable, "families": families, "max_rows": max_rows}
+        changes = {
+            "on_unavailable": on_unavailable,
+            "families": families,
+            "max_rows": max_rows,
+            "determinism": determinism,
+        }
         config = _config.changed({name: value for name, value in changes.items() if value is not None})
         joined, reason, pids = _join(process_group, name, config)
         made = Attachment(process_group, name, joined, reason, config, pids)

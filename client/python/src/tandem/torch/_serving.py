@@ -15,7 +15,7 @@ from ._groups import Attachment, attachment, naming_ranks
 from ._plans import Declined
 from ._prepared import Call
 
-__all__ = ["CallDeclined", "of_the_pass", "offer", "run", "with_theirs"]
+__all__ = ["CallDeclined", "of_the_pass", "offer", "run", "theirs_keep_it", "with_theirs"]
 
 
 class CallDeclined(Exception):
@@ -23,10 +23,11 @@ class CallDeclined(Exception):
 
 
 class _Thread(threading.local):
-    """theirs: what of another's serves the op that runs where Tandem declines it; "" if nothing does. of_the_pass: the compile pass
-    has put the op into its graph."""
+    """theirs: what of another's serves the op that runs where Tandem declines it; "" if nothing does. keep_it: that keeps the
+    group's promise about bits as well. of_the_pass: the compile pass has put the op into its graph."""
 
     theirs = ""
+    keep_it = False
     of_the_pass = False
 
 
@@ -41,6 +42,17 @@ def of_the_pass() -> Iterator[None]:
         yield
     finally:
         _thread.of_the_pass = outer
+
+
+@contextlib.contextmanager
+def theirs_keep_it() -> Iterator[None]:
+    """What serves this thread's calls of offer() where Tandem declines keeps the promise of the group's determinism as well: such a
+    call is declined, and raises only where the configuration asks for errors."""
+    outer, _thread.keep_it = _thread.keep_it, True
+    try:
+        yield
+    finally:
+        _thread.keep_it = outer
 
 
 def offer(theirs: str, ours: Callable[..., Any], *given: Any, **named: Any) -> tuple[Any, str]:
@@ -89,7 +101,8 @@ def run(op: str, group_name: str, device: torch.device, key: tuple[Any, ...], ma
             group.disagreement = reason = f"ranks compiled graphs of other shapes: {mismatch}"
             group.plans.drop()
             op = "what the compile pass fused"
-    if group.config.raises:
+    kept = _thread.keep_it and bool(_thread.theirs)
+    if group.config.on_unavailable == "error" or (group.config.raises and not kept):
         raise errors.Unavailable(f"Tandem cannot serve {op} of group {group_name!r}: {reason}", reason="UNAVAILABLE")
     if _distributed.decline(scope, reason):
         _config.warn_once(group.rank, group_name, "collectives" if scope is _distributed.Decline.GROUP else op, reason)

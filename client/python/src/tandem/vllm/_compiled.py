@@ -58,11 +58,18 @@ def _add_pass(module: ModuleType) -> None:
     def configure(self: Any, config: Any) -> Any:
         result = given(self, config)
         # Without the name in the cache's key, a process without Tandem would load what was compiled with it.
-        if isinstance(config.additional_config, dict) and _KEY in config.additional_config:
+        if isinstance(config.additional_config, dict) and _KEY in config.additional_config and _fuses(config):
             self.passes.insert(_place(self.passes), _pass_of(module)(config))
         return result
 
     manager.configure = configure
+
+
+def _fuses(config: Any) -> bool:
+    """Whether the model's norms are to be fused. vLLM runs a model with an encoder uncompiled in a step where any request brings
+    inputs of the encoder. In vLLM's batch-invariant mode its norms are never fused, so that they are alike in all steps."""
+    served: Any = importlib.import_module("tandem.vllm._served")
+    return not (served.is_batch_invariant() and getattr(config.model_config, "is_encoder_decoder", False))
 
 
 def _place(passes: list[Any]) -> int:

@@ -15,7 +15,7 @@ from ..torch._private import new_library, process_groups
 from ..torch._servers import Server, all_reduce_rms_norm
 from ._counts import count
 
-__all__ = ["groups", "normed_sum", "subclass"]
+__all__ = ["groups", "is_batch_invariant", "normed_sum", "subclass"]
 
 Tensor = torch.Tensor
 _tandem: Any = torch.ops.tandem
@@ -34,6 +34,11 @@ def _of_vllm(name: str, default: Any) -> Any:
     return getattr(importlib.import_module("vllm.envs"), name, default)
 
 
+def is_batch_invariant() -> bool:
+    """Whether vLLM is in its mode in which a row's bits depend on the row alone."""
+    return bool(_of_vllm("VLLM_BATCH_INVARIANT", False))
+
+
 def _most_rows(world_size: int) -> int:
     """The most rows that a collective of the model may have."""
     config: Any = importlib.import_module("vllm.config").get_current_vllm_config_or_none()
@@ -46,11 +51,11 @@ def _attached(communicator: Any) -> str:
     group, name = communicator.device_group, communicator.unique_name
     if name.split(":")[0] != "tp" or communicator.world_size < 2:
         return ""
+    reason = ""
     if group is None or not dist.is_initialized() or group not in process_groups():
         reason = "its process group is not one of torch.distributed"
-    else:
-        reason = "VLLM_BATCH_INVARIANT is set" if _of_vllm("VLLM_BATCH_INVARIANT", False) else ""
-    return _server.attach(name, group, communicator.rank_in_group == 0, _most_rows(communicator.world_size), reason)
+    most = _most_rows(communicator.world_size)
+    return _server.attach(name, group, communicator.rank_in_group == 0, most, reason, by_rows_alone=is_batch_invariant())
 
 
 def _all_reduce(x: Tensor, name: str) -> Tensor:
@@ -147,13 +152,17 @@ def _of_norm(norm: Any, is_gemma: bool) -> Tensor | None:
 def normed_sum(x: Tensor, residual: Tensor, norm: Any, is_gemma: bool, own: Callable[..., Any]) -> Any:
     """The norm of the residual with the sum of the tensor-parallel ranks' tensors, and that residual, which may be the given one,
     as behind vLLM's own norm. own: vLLM's function, which runs where Tandem declines."""
-    group = getattr(_parallel_state.get_tp_group(), "device_communicator", None)
-    name = getattr(group, "_tandem_group", "")
-    if not name or torch.compiler.is_compiling():
+    coordinator = _parallel_state.get_tp_group()
+    group = getattr(coordinator, "device_communicator", None)
+    if group is None or not getattr(group, "_tandem_group", ""):
         return own(x, residual, norm)
-
-    result, is_run = _offer_norm(group, x, residual, _of_norm(norm, is_gemma), norm.variance_epsilon, is_gemma)
-    return result if is_run else own(x, residual, norm)
+    if not torch.compiler.is_compiling():
+        result, is_run = _offer_norm(group, x, residual, _of_norm(norm, is_gemma), norm.variance_epsilon, is_gemma)
+        if is_run:
+            return result
+    if _server.by_rows_alone(group.unique_name):  # vLLM's function may fuse where there are few rows
+        return norm(coordinator.all_reduce(x), residual)
+    return own(x, residual, norm)
 
 
 def _offer_norm(group: Any, x: Tensor, residual: Tensor, weight: Tensor | None, epsilon: float, keeps: bool) -> tuple[Any, bool]:
