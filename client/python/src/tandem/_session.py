@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from .enums import EventKind
 from .streams import Stream
 
 __all__ = ["Event", "Session", "cuda_device_uuid"]
+
+_LAUNCHES_END_WITHIN = 1.0  # seconds; of a program that has failed
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,14 @@ class Session:
         if self._handle.value:
             library = _c.library()
             library.raise_status(library.client_detach(self._handle.value))
+            self._handle.close()
+
+    def _break_off(self) -> None:
+        """The same where the program has failed: the session's launches may wait for ranks that never come, and end with it."""
+        if self._handle.value:
+            library = _c.library()
+            with contextlib.suppress(errors.TandemError):
+                library.wait_within(_LAUNCHES_END_WITHIN, library.client_detach, self._handle.value)
             self._handle.close()
 
 
