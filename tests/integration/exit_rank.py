@@ -52,6 +52,11 @@ if WHERE == "function":
     in_a_function()
 elif WHERE == "contexts":
     in_contexts()
+elif WHERE == "listening":
+    group = join()
+    group.client.on_event(lambda event: None)
+    plan, mine, total = prepare(group)
+    fail(plan, mine, total)
 else:
     group = join()
     plan, mine, total = prepare(group)

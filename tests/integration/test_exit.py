@@ -52,6 +52,14 @@ class Exit(TandemTest):
     def test_in_contexts(self):
         self.check("contexts")
 
+    def test_an_event_as_it_ends(self):
+        """The other rank dies while the failed one, whose launch is on an engine, waits to leave the group."""
+        failing, waiting = self.start(0, "listening", "engine"), self.start(1, "listening", "engine")
+        self.assertEqual(waiting.stdout.readline(), "prepared\n")
+        self.assertIn("Own: the rank has failed\n", iter(failing.stderr.readline, ""))
+        waiting.kill()
+        self.assertEqual(failing.wait(PATIENCE), 1)
+
     def test_in_the_program(self):
         self.check("program")
 
