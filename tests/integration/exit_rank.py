@@ -3,6 +3,7 @@
 import sys
 
 import tandem
+from tandem import _c
 
 KEY = "0123456789abcdef-exit"
 PATIENCE = 60
@@ -52,6 +53,14 @@ if WHERE == "function":
     in_a_function()
 elif WHERE == "contexts":
     in_contexts()
+elif WHERE == "detaching":
+    group = join()
+    plan, mine, total = prepare(group)
+    if RANK == 0:
+        plan.launch(mine, total)
+        library = _c.library()
+        library.wait_within(0.1, library.client_detach, group.client._handle.value)
+    fail(plan, mine, total)
 elif WHERE == "listening":
     group = join()
     group.client.on_event(lambda event: None)

@@ -52,6 +52,13 @@ class Exit(TandemTest):
     def test_in_contexts(self):
         self.check("contexts")
 
+    def test_a_detaching_that_is_cancelled(self):
+        """It waits for the rank's launch on an engine no more."""
+        failing, waiting = self.start(0, "detaching", "engine"), self.start(1, "detaching", "engine")
+        self.assertEqual(waiting.stdout.readline(), "prepared\n")
+        _, log = failing.communicate(timeout=PATIENCE)
+        self.assertTrue(log.rstrip().endswith("the call was cancelled"), log)
+
     def test_an_event_as_it_ends(self):
         """The other rank dies while the failed one, whose launch is on an engine, waits to leave the group."""
         failing, waiting = self.start(0, "listening", "engine"), self.start(1, "listening", "engine")
