@@ -47,7 +47,7 @@ def behind_a_call(x, _name):
 def main():
     mode, placement = sys.argv[1:]
     name = start("cpu:tandem" if mode == "behind" else None)
-    tandem.torch.configure(placement=placement)
+    tandem.torch.configure(placement=placement, launch_deadline=10 * PATIENCE)
     x = torch.ones(100, device=DEVICE)
     dist.all_reduce(x)
     torch.ops.tandem.all_reduce(x, "sum", name)
