@@ -51,6 +51,7 @@ build() {
   local log=$folder/configure.log
   mkdir -p "$folder"
   export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
+  say "configuring"
   # shellcheck disable=SC2086
   cmake -G Ninja -S "$root" -B "$folder" $options >"$log" 2>&1 ||
     fail "cmake failed: $(grep -m 1 -A 2 'CMake Error' "$log" | tr '\n' ' ') (see $log)"

@@ -125,12 +125,12 @@ class DaemonCalls {
   // Returns once the daemon has taken note of what was sent before, a cancellation too, or does not answer.
   void AwaitAnswer(Stub& stub) const;
 
-  // Requests whose calls can be cancelled: what they have begun is taken up again.
+  // Requests whose calls can be cancelled: what they have begun is taken up again, but a session ends.
   template <typename Request>
   static constexpr bool kWaitsForRanks =
       std::is_same_v<Request, v1::JoinGroupRequest> || std::is_same_v<Request, v1::PrepareRequest> ||
       std::is_same_v<Request, v1::RenewGroupRequest> || std::is_same_v<Request, v1::RendezvousRequest> ||
-      std::is_same_v<Request, v1::LeaveGroupRequest>;
+      std::is_same_v<Request, v1::LeaveGroupRequest> || std::is_same_v<Request, v1::DetachRequest>;
 
   Lease& lease_;
   std::function<std::shared_ptr<Cancellation>()> cancellation_;

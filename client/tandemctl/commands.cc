@@ -100,7 +100,7 @@ Status ShowDoctor(const Connection& connection, const CommandOptions& options) {
   const auto reply = connection.Ask(&Admin::Stub::Doctor);
   if (reply.status().code() == Code::kUnavailable || reply.status().code() == Code::kPermissionDenied) {
     const LocalNode node = ThisNode(connection.runtime_dir(), connection.admin_dir());
-    TANDEM_RETURN_IF_ERROR(Show(CheckLocally(node), options.json, DoctorText));
+    TANDEM_RETURN_IF_ERROR(Show(CheckLocally(node, reply.status().code()), options.json, DoctorText));
   }
   if (!reply.ok()) return reply.status();
   TANDEM_RETURN_IF_ERROR(Show(*reply, options.json, DoctorText));

@@ -204,9 +204,11 @@ LocalNode ThisNode(std::string runtime_dir, std::string admin_dir) {
           .run = [](const std::string& command) { return RunCommand(command, 10); }};
 }
 
-admin::v1::DoctorReply CheckLocally(const LocalNode& node) {
+admin::v1::DoctorReply CheckLocally(const LocalNode& node, Code answer) {
   Findings findings;
-  findings.Add(Finding::FAILURE, "daemon", "no daemon answers at " + node.runtime_dir,
+  const char* told =
+      answer == Code::kPermissionDenied ? "this user may not use the daemon at " : "no daemon answers at ";
+  findings.Add(Finding::FAILURE, "daemon", told + node.runtime_dir,
                "the findings below are of this machine alone");
   CheckUnit(node, findings);
   CheckConfiguration(node, findings);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tandem/admin/v1/admin.pb.h"
+#include "tandem/status.h"
 
 namespace tandem::ctl {
 
@@ -26,7 +27,8 @@ LocalNode ThisNode(std::string runtime_dir, std::string admin_dir);
 // The output of the shell's `command`, standard error included. The command is ended after `seconds`.
 std::string RunCommand(const std::string& command, int seconds);
 
-// Findings as tandemd's doctor gives them. The first one is a FAILURE: no daemon answers.
-admin::v1::DoctorReply CheckLocally(const LocalNode& node);
+// Returns findings as tandemd's doctor gives them. answer: the code that the daemon's socket gave. The first
+// finding is a FAILURE: where that is PERMISSION_DENIED, this user may not use the daemon; else none answers.
+admin::v1::DoctorReply CheckLocally(const LocalNode& node, Code answer);
 
 }  // namespace tandem::ctl

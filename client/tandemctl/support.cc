@@ -162,7 +162,7 @@ Parts CollectSupport(const Connection& connection, const LocalNode& node) {
   parts["version.txt"] =
       std::string("tandemctl ") + BuildVersion() + "\n" + node.run("tandemd --version") + "\n";
   const auto doctor = connection.Ask(&Admin::Stub::Doctor, {}, kPatience);
-  parts["doctor.txt"] = doctor.ok() ? DoctorText(*doctor) : DoctorText(CheckLocally(node));
+  parts["doctor.txt"] = DoctorText(doctor.ok() ? *doctor : CheckLocally(node, doctor.status().code()));
   parts["health.json"] = JsonOf(connection, &Admin::Stub::GetHealth);
   parts["stats.json"] = JsonOf(connection, &Admin::Stub::GetStats);
   parts["topology.json"] = JsonOf(connection, &Admin::Stub::GetTopology);

@@ -137,8 +137,8 @@ std::string GroupsText(const admin::v1::ListGroupsReply& reply) {
   for (const auto& g : reply.groups()) {
     std::string pids;
     for (const auto& member : g.members()) {
-      pids += (pids.empty() ? "" : " ") +
-              (member.left() ? "(" + std::to_string(member.pid()) + ")" : std::to_string(member.pid()));
+      const std::string pid = std::to_string(member.pid());
+      pids.append(pids.empty() ? "" : " ").append(member.left() ? "(" + pid + ")" : pid);
     }
     table.Add({std::to_string(g.id()), g.name(), g.state(), std::to_string(g.world_size()),
                g.topology_class(), std::to_string(g.plans()), std::to_string(g.launches()),

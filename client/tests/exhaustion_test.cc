@@ -11,53 +11,20 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <functional>
-#include <new>
 #include <optional>
 
 #include "client/lib/handles.h"
+#include "client/tests/allowance.h"
 #include "client/tests/fake_control.h"
 #include "tandem/host_stream.h"
 #include "tandem/tandem.h"
 
 namespace {
 
-// Whether this thread is in a call of the library: what the test itself needs does not fail.
-thread_local bool in_call = false;
-
-// How many more of a resource this thread gets before one request fails; negative: all.
-struct Budget {
-  long left = -1;
-  bool met = false;  // a request has failed
-
-  bool Spend() {
-    if (left < 0 || !in_call) return true;
-    if (left-- > 0) return true;
-    met = true;
-    return false;
-  }
-};
-thread_local Budget allocations, threads, mappings, descriptors;
-
-void* Allocate(size_t bytes) {
-  void* memory = allocations.Spend() ? std::malloc(bytes == 0 ? 1 : bytes) : nullptr;
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
+thread_local tandem::Allowance threads, mappings, descriptors;
 
 }  // namespace
-
-void* operator new(size_t bytes) { return Allocate(bytes); }
-void* operator new[](size_t bytes) { return Allocate(bytes); }
-void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
-  return allocations.Spend() ? std::malloc(bytes == 0 ? 1 : bytes) : nullptr;
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
 
 extern "C" {
 int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*),
@@ -88,19 +55,16 @@ namespace {
 // `call`, during which resources may run out.
 template <typename Call>
 auto InLibrary(Call call) noexcept {
-  in_call = true;
-  auto result = call();
-  in_call = false;
-  return result;
+  const InCall in(true);
+  return call();
 }
 #define CALL(expression) InLibrary([&] { return expression; })
 
 // A handle's end.
 template <typename Handle>
 void Drop(Handle* handle) noexcept {
-  in_call = true;
+  const InCall in(true);
   handle->reset();
-  in_call = false;
 }
 
 // Every function of a session on the host backend. The first failure; OK if there is none.
@@ -166,14 +130,15 @@ Status UseAll() {
 
 class ExhaustionTest : public ::testing::Test {
  protected:
-  // UseAll with one place after the other at which `budget` runs out; how many places there are.
-  static int FailEverywhere(Budget* budget) {
+  // Makes the calls of UseAll with one place after the other at which `allowance` runs out. Returns how many
+  // places there are.
+  static int FailEverywhere(Allowance* allowance) {
     constexpr int kMost = 5000;
     for (int place = 0; place < kMost; ++place) {
-      *budget = {place, false};
+      *allowance = {.left = place};
       const Status status = UseAll();
-      const bool met = budget->met;
-      *budget = {};
+      const bool met = allowance->met;
+      *allowance = {};
       if (!met) {
         EXPECT_TRUE(status.ok()) << status.ToString();
         return place;
@@ -196,17 +161,19 @@ TEST_F(ExhaustionTest, MappingsRunOut) { EXPECT_GE(FailEverywhere(&mappings), 3)
 
 TEST_F(ExhaustionTest, DescriptorsRunOut) { EXPECT_GE(FailEverywhere(&descriptors), 3); }
 
-TEST_F(ExhaustionTest, MemoryRunsOut) { EXPECT_GE(FailEverywhere(&allocations), 50); }
+TEST_F(ExhaustionTest, MemoryRunsOut) { EXPECT_GE(FailEverywhere(&Allocations()), 50); }
 
 // The C functions, whose statuses need memory themselves.
 TEST_F(ExhaustionTest, AStatusOfCNeedsNoMemory) {
   tandem_client* client = nullptr;
-  in_call = true;
-  allocations = {0, false};
-  tandem_status* status = tandem_connect("/nonexistent/directory/of/no/daemon", "a client", 1000, &client);
-  tandem_status* null = tandem_client_check(nullptr);
-  in_call = false;
-  allocations = {};
+  tandem_status *status = nullptr, *null = nullptr;
+  {
+    const InCall in(true);
+    Allocations() = {.left = 0};
+    status = tandem_connect("/nonexistent/directory/of/no/daemon", "a client", 1000, &client);
+    null = tandem_client_check(nullptr);
+    Allocations() = {};
+  }
   EXPECT_EQ(tandem_status_code(status), static_cast<int>(Code::kResourceExhausted));
   EXPECT_STREQ(tandem_status_reason(status), "NO_MEMORY");
   EXPECT_EQ(client, nullptr);

@@ -95,7 +95,8 @@ std::string AccountedCgroup(const std::string& proc_text) {
     const size_t first = line.find(':');
     const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
     if (second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    std::string controllers(",");  // GCC 12 warns of "," + a temporary text at -O3
+    controllers.append(line, first + 1, second - first - 1).append(",");
     const std::string path = line.substr(second + 1);
     if (controllers == ",,") {
       if (line.substr(0, first) == "0") unified = path;

@@ -27,7 +27,7 @@ void PrintTable(const std::vector<std::vector<std::string>>& rows) {
     std::string line = " ";
     for (size_t i = 0; i < row.size(); ++i) {
       std::string padding(widths[i] - row[i].size(), ' ');
-      line += " " + (LooksNumeric(row[i]) ? padding + row[i] : row[i] + padding) + " ";
+      line.append(" ").append(LooksNumeric(row[i]) ? padding + row[i] : row[i] + padding).append(" ");
     }
     line.erase(line.find_last_not_of(' ') + 1);
     std::printf("%s\n", line.c_str());

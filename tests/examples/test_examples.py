@@ -1,5 +1,6 @@
 """The programs of examples/ as a user runs them: one process a rank, against a daemon of the host backend."""
 
+import contextlib
 import os
 import re
 import signal
@@ -118,6 +119,43 @@ class Examples(TandemTest):
     def test_wrong_usage(self):
         for program in ("all_reduce", "all_reduce_c", "collectives_c", "all_gather_matmul", "recover"):
             self.assertEqual(self.begin(program, []).end(), 2, program)
+
+
+def shown_under(heading):
+    """The first lines that docs/first-program.md has to be typed under a heading."""
+    with open(os.path.join(ROOT, "docs/first-program.md")) as file:
+        return re.search(rf"^## {heading}\n.*?^```\n(.*?)^```$", file.read(), re.M | re.S)[1]
+
+
+@host_only("the page has a daemon of the host backend")
+class FirstProgram(unittest.TestCase):
+    """docs/first-program.md as one types it, in one shell."""
+
+    def test_its_lines(self):
+        with tempfile.TemporaryDirectory(prefix="tandem-first.") as folder:
+            os.mkdir(os.path.join(folder, "build"))
+            os.symlink(BIN, os.path.join(folder, "build/bin"))
+            os.symlink(os.path.join(BIN, "tandem-example-all_reduce"), os.path.join(folder, "all_reduce"))
+            lines = shown_under("Start a daemon") + shown_under("Run") + "kill %1\nwait\n"
+            shell = subprocess.Popen(
+                ["bash", "-e", "-c", lines],
+                cwd=folder,
+                env={**os.environ, "TMPDIR": folder},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+            try:
+                output, _ = shell.communicate(timeout=PATIENCE)
+            finally:
+                with contextlib.suppress(ProcessLookupError):  # all have ended
+                    os.killpg(shell.pid, signal.SIGKILL)
+        self.assertEqual(shell.returncode, 0, output)
+        for rank in range(WORLD):
+            self.assertIn(f"rank {rank}: every sum is 10", output)
+        self.assertIn("4 GPUs", output)
 
 
 @host_only("the examples run on streams of the host backend")

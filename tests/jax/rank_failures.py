@@ -1,6 +1,6 @@
 """A rank of the failure tests. Rank 1 stops where the parent kills it; the others print how the failure reached them.
 
-rank_failures.py RANK WORLD PORT run|trace
+rank_failures.py RANK WORLD PORT run|trace|fail
 """
 
 import json
@@ -16,6 +16,7 @@ import tandem.jax
 from jax import lax
 from jax.sharding import PartitionSpec as P
 from programs import PATIENCE, put
+from tandem.jax._library import calls
 
 
 def main():
@@ -35,6 +36,12 @@ def main():
     if rank == 1:
         print("ready", flush=True)
         threading.Event().wait(10 * PATIENCE)
+    if mode == "fail":  # with a launch of another thread in flight
+        before = calls().launches()
+        threading.Thread(target=step, args=(x,), daemon=True).start()
+        while calls().launches() == before:
+            time.sleep(0.01)
+        raise RuntimeError("the rank has failed")
     errors, begun = [], time.monotonic()
     for _ in range(2):
         try:

@@ -10,7 +10,7 @@ import unittest
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../torch"))
 
-from node import GPUS, Daemon, Ranks, free_port, run_checks  # noqa: E402
+from node import GPUS, PATIENCE, Daemon, Ranks, free_port, run_checks, wait_until  # noqa: E402
 
 ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "2", "XLA_FLAGS": "--xla_cpu_parallel_codegen_split_count=1"}
 CHECKS = (
@@ -117,6 +117,17 @@ class KilledRank(unittest.TestCase):
 
     def test_while_a_plan_is_prepared(self):
         self.kill_rank_1("trace", world=3)
+
+    def test_a_program_that_fails_ends_its_launches(self):
+        """Rank 1 lives, and does not come. jax.distributed itself waits for it behind that."""
+        daemon = Daemon(gpus=2)
+        self.addCleanup(daemon.stop)
+        ranks = JaxRanks(daemon, 2, "rank_failures.py", "fail")
+        self.addCleanup(ranks.close)
+        ranks.wait_for(1, "ready")
+        ended = "Tandem: the client has detached"
+        wait_until(lambda: ended in ranks.log(0), PATIENCE, "the launch of rank 0 does not end")
+        self.assertIn("RuntimeError: the rank has failed", ranks.log(0))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
 """A killed rank, ranks without Tandem: no rank hangs, and all get the same failure."""
 
 import json
+import subprocess
 import unittest
 
 from node import CUDA, GPUS, Daemon, Ranks, wait_until
+
+ENDS_WITHIN = 45  # seconds; below those of the launches' and the plans' own ends
 
 
 class KilledRank(unittest.TestCase):
@@ -58,6 +61,37 @@ class KilledRank(unittest.TestCase):
     @unittest.skipUnless(CUDA, "needs GPUs")
     def test_while_a_graph_is_replayed(self):
         self.kill_rank_1("captured")
+
+
+@unittest.skipIf(CUDA, "a call of a GPU returns before its launch has ended")
+class FailingProgram(unittest.TestCase):
+    """A program that fails with a launch in flight ends, with its own traceback, though the other rank never comes."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = Daemon(gpus=2)
+        cls.addClassCleanup(cls.daemon.stop)
+
+    def check(self, mode):
+        for placement in ("client", "engine"):
+            with self.subTest(placement):
+                ranks = Ranks(self.daemon, 2, "rank_exit.py", mode, placement, fresh=True)
+                self.addCleanup(ranks.close)
+                ranks.wait_for(1, "ready")
+                ranks.wait_for(0, "fails")
+                try:
+                    status = ranks.processes[0].wait(ENDS_WITHIN)
+                except subprocess.TimeoutExpired:
+                    ranks.fail("rank 0 does not end")
+                self.assertEqual(status, 1, ranks.log(0))
+                self.assertIn("Own: the rank has failed", ranks.log(0))
+                ranks.close()
+
+    def test_in_a_call(self):
+        self.check("in")
+
+    def test_behind_a_call(self):
+        self.check("behind")
 
 
 @unittest.skipIf(GPUS < 4, "needs 4 GPUs")

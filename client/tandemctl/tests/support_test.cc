@@ -50,7 +50,7 @@ class LocalChecksTest : public testing::Test {
 TEST_F(LocalChecksTest, NamesTheUnitThatDoesNotRun) {
   std::filesystem::create_directories(node_.root + "/run/systemd/system");
   outputs_["systemctl is-active tandemd"] = "failed";
-  const auto reply = CheckLocally(node_);
+  const auto reply = CheckLocally(node_, Code::kUnavailable);
   EXPECT_THAT(FindingsOf(reply, "daemon"), testing::ElementsAre(HasSubstr("FAILURE no daemon answers")));
   EXPECT_THAT(FindingsOf(reply, "unit"), testing::ElementsAre("FAILURE the unit tandemd has failed"));
   EXPECT_THAT(FindingsOf(reply, "configuration"), testing::ElementsAre(HasSubstr("OK")));
@@ -59,11 +59,16 @@ TEST_F(LocalChecksTest, NamesTheUnitThatDoesNotRun) {
               testing::Contains(HasSubstr("FAILURE there is no " + node_.runtime_dir + "/client.sock")));
 }
 
+TEST_F(LocalChecksTest, SaysThatTheUserMayNotUseTheDaemon) {
+  EXPECT_THAT(FindingsOf(CheckLocally(node_, Code::kPermissionDenied), "daemon"),
+              testing::ElementsAre("FAILURE this user may not use the daemon at " + node_.runtime_dir));
+}
+
 TEST_F(LocalChecksTest, NamesTheProgramThatIsNotInstalled) {
   // As dash and bash report it.
   for (const char* text : {"sh: 1: tandemd: not found", "sh: line 1: tandemd: command not found"}) {
     outputs_["tandemd --check-config --strict"] = text;
-    EXPECT_THAT(FindingsOf(CheckLocally(node_), "configuration"),
+    EXPECT_THAT(FindingsOf(CheckLocally(node_, Code::kUnavailable), "configuration"),
                 testing::ElementsAre("FAILURE there is no program tandemd in PATH"));
   }
 }
@@ -79,7 +84,7 @@ TEST_F(LocalChecksTest, NamesWhatAMachineWithGpusLacks) {
   outputs_["systemctl is-active nvidia-fabricmanager"] = "inactive";
   outputs_["systemctl is-active tandem-mps"] = "failed";
   outputs_["tandemd --check-config --strict"] = "tandemd: backend = \"cuda\": no GPU";
-  const auto reply = CheckLocally(node_);
+  const auto reply = CheckLocally(node_, Code::kUnavailable);
   EXPECT_THAT(FindingsOf(reply, "device"),
               testing::ElementsAre("FAILURE " + node_.root + "/dev/nvidia-uvm is missing"));
   EXPECT_THAT(FindingsOf(reply, "fabric"),

@@ -135,14 +135,6 @@ void RunAllGatherMatmul(StableIValue* stack) {
 
 }  // namespace
 
-bool Allowance::Spend() {
-  if (left < 0 || !Fake().in_call) return true;
-  if (left-- > 0) return true;
-  met = true;
-  if (lasts) left = 0;
-  return false;
-}
-
 FakeTorch& Fake() {
   thread_local FakeTorch fake;
   return fake;
@@ -187,6 +179,7 @@ std::vector<StableIValue> TakeList(StableIValue list) {
 }  // namespace tandem::torch_ops
 
 using namespace tandem::torch_ops;  // NOLINT: this part is all glue
+using tandem::InCall;
 
 extern "C" {
 

@@ -1,7 +1,7 @@
 // File: fake_torch.h
 //
-// The functions of torch's stable ABI that kernels use, and a libtandem.so, both of this process: a test
-// chooses the place at which memory runs out or a function of theirs fails.
+// `FakeTorch` stands for torch's stable ABI and for libtandem.so, as far as kernels use them. A test chooses
+// the call at which one of their functions fails.
 #pragma once
 
 #include <torch/csrc/stable/c/shim.h>
@@ -10,58 +10,39 @@
 #include <string>
 #include <vector>
 
+#include "client/tests/allowance.h"
 #include "tandem/tandem.h"
 
 namespace tandem::torch_ops {
 
-// How many more of a resource a thread gets in a call before a request fails; negative: all.
-struct Allowance {
-  long left = -1;
-  bool met = false;    // a request has failed
-  bool lasts = false;  // all requests fail from then on
-
-  bool Spend();
-};
-
-// What the kernels meet. Of the test's thread.
+// All that kernels find of torch and libtandem.so. Each thread has one, and tests use that of the test's
+// thread.
 struct FakeTorch {
-  bool in_call = false;  // what the test itself needs does not fail
-  Allowance allocations, shims;
-  bool python_fails = false;   // Python's kernels fail
-  bool launches_fail = false;  // libtandem.so's launches return a status
+  Allowance shims;             // calls of torch's functions
+  bool python_fails = false;   // kernels that are written in Python fail
+  bool launches_fail = false;  // launches of libtandem.so return a status
   bool wait_is_long = false;   // a launch outlasts the kernel's first wait
   bool in_flight = false;      // a launch has not ended
-  uint64_t group = 0;          // where Python adds its plans
-  int live = 0;                // tensors, lists, texts and statuses that somebody owns
+  uint64_t group = 0;          // the group that kernels in Python add their plans to
+  int live = 0;                // tensors, lists, texts and statuses that have an owner
 };
 FakeTorch& Fake();
 
-// Sets `in_call` for as long as it lives.
-class InCall {
- public:
-  explicit InCall(bool on) : before_(Fake().in_call) { Fake().in_call = on; }
-  ~InCall() { Fake().in_call = before_; }
-  InCall(const InCall&) = delete;
-  InCall& operator=(const InCall&) = delete;
-
- private:
-  const bool before_;
-};
-
-// Lets kernels use the libtandem.so of this process.
+// Lets kernels call the fake libtandem.so.
 void UseFakeLibrary();
 
 using Kernel = void (*)(StableIValue* stack, uint64_t, uint64_t);
-// The kernel of an op, as it was registered for CPU tensors.
+// Returns the kernel that was registered for an op on CPU tensors.
 Kernel KernelOf(const std::string& name);
 
-// Values of a kernel's stack. The caller owns them until a kernel has them.
+// These make values of a kernel's stack. The caller owns a value until a kernel takes it.
 StableIValue NewTensor(float value);
 StableIValue NewText(const std::string& text);
 StableIValue NewList(const std::vector<StableIValue>& elements);
-// The tensor's first element.
+// Returns the tensor's first element.
 float ValueOf(StableIValue tensor);
 void DeleteTensor(StableIValue tensor);
+// Deletes the list, and returns its elements, which the caller owns.
 std::vector<StableIValue> TakeList(StableIValue list);
 void DeleteStatus(tandem_status* status);
 

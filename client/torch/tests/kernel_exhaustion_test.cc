@@ -1,51 +1,32 @@
-// Kernels of torch.ops.tandem, and the functions that Python calls, where memory runs out or torch fails: a
-// kernel ends in an exception, which torch makes Python's, a function returns, and nothing is lost.
+// Kernels of torch.ops.tandem where memory runs out or torch fails, and the functions that Python calls. A
+// kernel throws, and torch makes Python's exception of that. A function returns. Neither loses anything.
 //
-// This program's allocator and its torch fail at a place that a test chooses. A test chooses one place after
-// the other until a run meets none.
+// A test chooses the place at which memory runs out or torch fails. It takes one place after the other until
+// a run meets none.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <exception>
-#include <new>
 #include <optional>
 
+#include "client/tests/allowance.h"
 #include "client/torch/tests/fake_torch.h"
 #include "client/torch/torch_ops.h"
-
-namespace {
-
-void* Allocate(size_t bytes) {
-  void* memory =
-      tandem::torch_ops::Fake().allocations.Spend() ? std::malloc(bytes == 0 ? 1 : bytes) : nullptr;
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-
-}  // namespace
-
-void* operator new(size_t bytes) { return Allocate(bytes); }
-void* operator new[](size_t bytes) { return Allocate(bytes); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
 
 namespace tandem::torch_ops {
 namespace {
 
 constexpr char kGroup[] = "a group whose name is too long to lie in a string itself";
 
-// A function that Python calls by ctypes: an exception of it ends this program.
+// Calls a function as Python does, by ctypes. An exception of the function ends this program.
 template <typename Function>
 auto FromPython(Function function) noexcept {
   const InCall in(true);
   return function();
 }
 
-// Whether the kernel has run; an exception is torch's to translate.
+// Runs a kernel as torch does, which translates exceptions. Returns whether the kernel has thrown none.
 bool Run(const char* op, StableIValue* stack) {
   const Kernel kernel = KernelOf(op);
   const InCall in(true);
@@ -57,7 +38,7 @@ bool Run(const char* op, StableIValue* stack) {
   }
 }
 
-// The sum; none: the kernel has failed.
+// Returns the sum, or nothing if the kernel has failed.
 std::optional<float> AllReduce(float value) {
   StableIValue stack[] = {NewTensor(value), NewText("sum"), NewText(kGroup)};
   if (!Run("all_reduce", stack)) return std::nullopt;
@@ -66,7 +47,7 @@ std::optional<float> AllReduce(float value) {
   return sum;
 }
 
-// The product; none: the kernel has failed.
+// Returns the product, or nothing if the kernel has failed.
 std::optional<float> AllGatherMatmul(float value) {
   StableIValue stack[] = {NewTensor(value), NewList({NewTensor(0)}), 0, NewText(kGroup), 0, 1};
   if (!Run("all_gather_matmul", stack)) return std::nullopt;
@@ -83,7 +64,7 @@ std::optional<float> AllGatherMatmul(float value) {
   return product;
 }
 
-// As the package does behind a kernel's exception.
+// Takes the failure, as the package does after a kernel's exception.
 void TakeFailure() {
   FromPython([] {
     const char* text = nullptr;
@@ -103,9 +84,9 @@ void CloseGroup() {
   FromPython([] { return tandem_torch_close_group(Fake().group), 0; });
 }
 
-// Kernels and functions of a group. Returns whether all have succeeded.
+// Runs the kernels and calls the functions of a group. Returns whether all have succeeded.
 bool UseAll() {
-  static int device = 0;  // an arena stays its device's
+  static int device = 0;  // new for each run, since a device keeps its arena
   ++device;
   constexpr size_t kArena = 4096;
   void* const arena = reinterpret_cast<void*>(static_cast<uintptr_t>(device) * kArena);  // is not touched
@@ -150,14 +131,18 @@ uint64_t HandedOn() {
 
 class KernelExhaustionTest : public ::testing::Test {
  protected:
-  void TearDown() override { Fake() = {}; }
+  void TearDown() override {
+    Fake() = {};
+    Allocations() = {};
+  }
 
-  // UseAll with one place after the other at which `allowance` runs out; how many places there are.
+  // Calls UseAll with one place after the other at which `allowance` runs out. Returns how many places there
+  // are.
   static int FailEverywhere(Allowance* allowance, bool lasts = false) {
     constexpr int kMost = 5000;
     for (int place = 0; place < kMost && !HasFailure(); ++place) {
       SCOPED_TRACE(place);
-      *allowance = {place, false, lasts};
+      *allowance = {.left = place, .lasts = lasts};
       const bool ok = UseAll();
       const bool met = allowance->met;
       *allowance = {};
@@ -170,20 +155,18 @@ class KernelExhaustionTest : public ::testing::Test {
   }
 };
 
-TEST_F(KernelExhaustionTest, MemoryRunsOut) { EXPECT_GE(FailEverywhere(&Fake().allocations), 20); }
+TEST_F(KernelExhaustionTest, MemoryRunsOut) { EXPECT_GE(FailEverywhere(&Allocations()), 20); }
 
-TEST_F(KernelExhaustionTest, MemoryRunsOutForGood) {
-  EXPECT_GE(FailEverywhere(&Fake().allocations, true), 20);
-}
+TEST_F(KernelExhaustionTest, MemoryRunsOutForGood) { EXPECT_GE(FailEverywhere(&Allocations(), true), 20); }
 
 TEST_F(KernelExhaustionTest, MemoryRunsOutWherePythonFails) {
   Fake().python_fails = true;
-  EXPECT_GE(FailEverywhere(&Fake().allocations), 20);
+  EXPECT_GE(FailEverywhere(&Allocations()), 20);
 }
 
 TEST_F(KernelExhaustionTest, MemoryRunsOutWhereALaunchFails) {
   Fake().launches_fail = true;
-  EXPECT_GE(FailEverywhere(&Fake().allocations), 20);
+  EXPECT_GE(FailEverywhere(&Allocations()), 20);
 }
 
 TEST_F(KernelExhaustionTest, TorchFails) { EXPECT_GE(FailEverywhere(&Fake().shims), 50); }
@@ -196,17 +179,20 @@ TEST_F(KernelExhaustionTest, TorchFailsWherePythonFails) {
 TEST_F(KernelExhaustionTest, AForkNeedsNoMemory) {
   ASSERT_NE(OpenGroup(), 0u);
   CloseGroup();
-  Fake().in_call = true;
-  Fake().allocations = {0, false};
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(tandem_torch_open_group(kGroup) == 0 ? 0 : 1);
-  Fake() = {};
+  pid_t child = -1;
+  {
+    const InCall in(true);
+    Allocations() = {.left = 0};
+    child = ::fork();
+    if (child == 0) ::_exit(tandem_torch_open_group(kGroup) == 0 ? 0 : 1);
+    Allocations() = {};
+  }
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
-// Else a call whose output lies there would have its peers write into memory that is something else.
+// Peers would write a call's output into that range, whatever it has become meanwhile.
 TEST_F(KernelExhaustionTest, ARangeThatIsNotForgottenForWantOfMemoryIsUsedNoMore) {
   std::byte elsewhere{};
   ASSERT_NE(OpenGroup(), 0u);
@@ -215,10 +201,10 @@ TEST_F(KernelExhaustionTest, ARangeThatIsNotForgottenForWantOfMemoryIsUsedNoMore
   const uint64_t python = HandedOn();
   EXPECT_EQ(AllReduce(2), 2);
   EXPECT_EQ(HandedOn(), python) << "the table has the call";
-  Fake().allocations = {0, false};
+  Allocations() = {.left = 0};
   FromPython([&] { return tandem_torch_remove_symmetric(Fake().group, &elsewhere), 0; });
-  EXPECT_TRUE(Fake().allocations.met);
-  Fake().allocations = {};
+  EXPECT_TRUE(Allocations().met);
+  Allocations() = {};
   EXPECT_EQ(AllReduce(3), 3);
   EXPECT_EQ(HandedOn(), python + 1);
   CloseGroup();

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import errors
+from . import _endings, errors
 from .enums import Code
 
 ABI_VERSION = 3
@@ -260,6 +260,22 @@ class Library:
             made()
         raise error
 
+    def wait_within(self, seconds: float, function: Any, *arguments: Any) -> None:
+        """A call that waits for other ranks, and is cancelled after so many seconds; raises the exception for its status."""
+        cancellation = Pointer()
+        self.raise_status(self.cancellation_create(ctypes.byref(cancellation)))
+        timer = threading.Timer(seconds, self.cancellation_cancel, (cancellation,))
+        timer.daemon = True
+        timer.start()
+        self.cancellation_use(cancellation)
+        try:
+            self.raise_status(function(*arguments))
+        finally:
+            self.cancellation_use(None)
+            timer.cancel()
+            timer.join()
+            self.cancellation_free(cancellation)
+
     def wait_in_slices(self, timeout: float | None, call: Callable[[int], int], own: str = "NOT_ENDED") -> None:
         """`call(deadline_ms)`, which waits and can be made again, until it ends otherwise than by its own deadline, or the timeout
         is over. Python sees signals between the calls. own: the reason of a call that its own deadline ends."""
@@ -347,6 +363,9 @@ class _Call:
         self._library.cancellation_free(self._cancellation)
 
     def _start(self) -> None:
+        if _endings.finalizing():  # Python 3.11 starts a thread that never runs
+            self._work()
+            return
         try:
             _thread.start_new_thread(self._work, ())
         except RuntimeError:  # no more threads: the signal waits
@@ -402,6 +421,10 @@ class Handle:
         value, self.value = self.value, None
         if value:
             self._free(value)
+
+    def forget(self) -> None:
+        """Leaves what it stands for to the end of the process."""
+        self.value = None
 
     def __del__(self) -> None:
         self.close()

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 
-from . import _c, errors
+from . import _c, _endings, errors
 
 __all__ = ["InFlight"]
 
@@ -47,11 +47,16 @@ class InFlight:
         return None
 
     def __del__(self) -> None:
-        if not self._used or not self._plan.value or os.getpid() != self._process:
+        if not self._used or not self._plan.value:
+            return
+        if _endings.finalizing():  # Thread.start() waits for ever for a thread that never runs (Python 3.11)
+            for handle in (self._plan, *self._used):
+                handle.forget()
+            return
+        if os.getpid() != self._process:
             return
         # Nobody waits for these launches any more, and a garbage collection must not.
-        with contextlib.suppress(RuntimeError):  # the interpreter ends
-            threading.Thread(target=_wait, args=(self._plan, self._used), daemon=True).start()
+        threading.Thread(target=_wait, args=(self._plan, self._used), daemon=True).start()
 
 
 def _wait(plan: _c.Handle, used: set[_c.Handle]) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
+import os
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,6 +17,8 @@ from .enums import EventKind
 from .streams import Stream
 
 __all__ = ["Event", "Session", "cuda_device_uuid"]
+
+_LAUNCHES_END_WITHIN = 1.0  # seconds; of a program that has failed
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,8 @@ class Session:
         function = _c.EventCallback() if callback is None else _c.EventCallback(forward)
         library.client_on_event(self._open(), function, None)
         self._callback = function  # the former one lives until here
+        if callback is not None:
+            _listening[self] = os.getpid()
 
     def host_stream(self, stream: Stream | int | None = None) -> Stream:
         """`stream` if it is a host stream; for None the client's own stream. TypeError for a cudaStream_t."""
@@ -101,6 +109,26 @@ class Session:
             library = _c.library()
             library.raise_status(library.client_detach(self._handle.value))
             self._handle.close()
+
+    def _break_off(self) -> None:
+        """The same where the program has failed: the session's launches may wait for ranks that never come, and end with it."""
+        if self._handle.value:
+            library = _c.library()
+            with contextlib.suppress(errors.TandemError):
+                library.wait_within(_LAUNCHES_END_WITHIN, library.client_detach, self._handle.value)
+            self._handle.close()
+
+
+# Sessions with a callback, by weak reference, and the process that has set it.
+_listening: weakref.WeakKeyDictionary[Session, int] = weakref.WeakKeyDictionary()
+
+
+@atexit.register
+def _stop_listening() -> None:
+    """No callback comes behind this: a thread that then enters Python ends, in the middle of the library (Python 3.11)."""
+    for session, process in list(_listening.items()):
+        if process == os.getpid() and session._handle.value:
+            session.on_event(None)
 
 
 def cuda_device_uuid(ordinal: int) -> str:

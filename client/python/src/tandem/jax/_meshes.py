@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .. import errors
+from .. import _endings, errors
 from ..client import Client
 from . import _config
 from ._axis_group import AxisGroup
@@ -157,6 +157,11 @@ class AttachedMesh:
             if isinstance(group, AxisGroup):
                 group.wait(timeout)
 
+    def break_off(self) -> None:
+        """Ends the session of a program that has failed; it does not wait for its launches."""
+        if self._client is not None:
+            self._client._break_off()
+
     def close(self) -> None:
         """Leaves all groups."""
         for group in self._groups.values():
@@ -220,4 +225,9 @@ def detach() -> None:
         _attached.clear()
 
 
-atexit.register(detach)
+@atexit.register
+def _shutdown() -> None:
+    if _endings.failed():  # its launches may wait for processes that never come
+        for attached in list(_attached.values()):
+            attached.break_off()
+    detach()

@@ -6,9 +6,10 @@ one of these signatures, and around none where one has another.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
+
+from .. import _recorded
 
 __all__ = ["GATE", "GROUP", "NORM", "RECORDED", "difference", "function_difference"]
 
@@ -16,8 +17,7 @@ GROUP = "srt.distributed.parallel_state.GroupCoordinator."
 NORM = "srt.layers.flashinfer_comm_fusion.flashinfer_allreduce_residual_rmsnorm"
 GATE = "srt.layers.layer_boundary.residual.add_norm.flashinfer_ar_fusion_applies"
 
-# By version: functions in modules of SGLang, and the names and defaults of their parameters.
-RECORDED: dict[str, dict[str, str]] = {
+RECORDED: _recorded.Table = {
     "0.5.23": {
         GROUP + "all_reduce": "self, input_",
         GROUP + "_all_reduce_out_place": "self, input_, outplace_all_reduce_method",
@@ -39,30 +39,11 @@ RECORDED: dict[str, dict[str, str]] = {
 }
 
 
-def _known(name: str) -> set[str]:
-    return {table[GROUP + name] for table in RECORDED.values() if GROUP + name in table}
-
-
 def function_difference(name: str, function: Callable[..., Any]) -> str:
     """How a function of this name differs from all that are recorded; "" where it is as one of them."""
-    known = {table[name] for table in RECORDED.values() if name in table}
-    found = _text(inspect.signature(function))
-    return "" if found in known else f"{name} has the parameters ({found}), and Tandem knows ({') or ('.join(sorted(known))})"
-
-
-def _text(signature: inspect.Signature) -> str:
-    """As in the table."""
-    given = signature.parameters.values()
-    return ", ".join(one.name if one.default is one.empty else f"{one.name}={one.default!r}" for one in given)
+    return _recorded.difference(name, function, _recorded.recorded(RECORDED, name))
 
 
 def difference(kind: type, names: tuple[str, ...]) -> str:
     """How a class of groups differs from all that are recorded, in its methods of these names; "" where it is as one of them."""
-    for name in names:
-        method = getattr(kind, name, None)
-        if method is None:
-            return f"{kind.__name__} has no {name}"
-        found = _text(inspect.signature(method))
-        if found not in _known(name):
-            return f"{kind.__name__}.{name} has the parameters ({found}), and Tandem knows ({') or ('.join(sorted(_known(name)))})"
-    return ""
+    return _recorded.class_difference(kind, names, lambda name: _recorded.recorded(RECORDED, GROUP + name))

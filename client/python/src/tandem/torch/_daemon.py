@@ -79,6 +79,11 @@ class Daemons:
         whose = "the job's own tandemd" if choice.embedded else "the tandemd"
         _log.info("group %r is served by %s in %s", name, whose, choice.where)
 
+    def break_off(self) -> None:
+        """Ends all sessions of a program that has failed; they do not wait for their launches."""
+        for one in (*self._clients.values(), *self._lost):
+            one._break_off()
+
     def close(self) -> None:
         """Ends all sessions."""
         for one in (*self._clients.values(), *self._lost):

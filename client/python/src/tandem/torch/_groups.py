@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .. import client as core, errors
+from .. import _endings, client as core, errors
 from ..group import Group
 from ..memory import Reservation
 from . import _config, _graph_holds, _native
@@ -454,6 +454,8 @@ _native.name_ranks = _name_ranks
 
 @atexit.register
 def _shutdown() -> None:
+    if _endings.failed():  # its launches may wait for ranks that never come
+        _state.daemons.break_off()
     # A rank that ends without leaving counts as lost.
     for found in list(_state.attachments.values()):
         _close(found)

@@ -6,9 +6,10 @@ signatures is served, and another one stays vLLM's own.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
+
+from .. import _recorded
 
 __all__ = ["RECORDED", "difference", "function_difference"]
 
@@ -55,8 +56,7 @@ _IN_ALL = {
     "platforms.cuda.CudaPlatformBase.check_and_update_config": "cls, vllm_config",
 }
 
-# By version: functions in modules of vLLM, and the names and defaults of their parameters.
-RECORDED: dict[str, dict[str, str]] = {
+RECORDED: _recorded.Table = {
     "0.25.1": {
         **_IN_ALL,
         _BASE + "__init__": _ANY_INIT,
@@ -81,32 +81,16 @@ _OPTIONAL = ("custom_all_gather", "custom_reduce_scatter")
 
 def _known(name: str) -> set[str]:
     """The signatures that a method of communicators has in any version and class."""
-    return {text for table in RECORDED.values() for full, text in table.items() if full.endswith(f"Communicator.{name}")} | {
-        table[_BASE + name] for table in RECORDED.values() if _BASE + name in table
-    }
-
-
-def _text(parameters: list[inspect.Parameter]) -> str:
-    """As in the table."""
-    return ", ".join(one.name if one.default is one.empty else f"{one.name}={one.default!r}" for one in parameters)
+    return {text for table in RECORDED.values() for full, text in table.items() if full.endswith(f"Communicator.{name}")} | (
+        _recorded.recorded(RECORDED, _BASE + name)
+    )
 
 
 def function_difference(name: str, function: Callable[..., Any]) -> str:
     """How a function or method of this name differs from all that are recorded; "" where it is as one of them."""
-    known = {table[name] for table in RECORDED.values() if name in table}
-    found = _text(list(inspect.signature(function).parameters.values()))
-    return "" if found in known else f"{name} has the parameters ({found}), and Tandem knows ({') or ('.join(sorted(known))})"
+    return _recorded.difference(name, function, _recorded.recorded(RECORDED, name))
 
 
 def difference(kind: type) -> str:
     """How a class of communicators differs from all that are recorded; "" where it is as one of them."""
-    for name in (*_OVERRIDDEN, *_OPTIONAL):
-        method = getattr(kind, name, None)
-        if method is None:
-            if name in _OVERRIDDEN:
-                return f"{kind.__name__} has no {name}"
-            continue
-        found = _text(list(inspect.signature(method).parameters.values()))
-        if found not in _known(name):
-            return f"{kind.__name__}.{name} has the parameters ({found}), and Tandem knows ({') or ('.join(sorted(_known(name)))})"
-    return ""
+    return _recorded.class_difference(kind, _OVERRIDDEN, _known, _OPTIONAL)
