@@ -24,6 +24,8 @@ if(NOT TANDEM_DEBUG_INFO)
 endif()
 set(TANDEM_TORCH_PYTHON "" CACHE FILEPATH
   "A Python with torch and numpy: the kernels for PyTorch are built, and ctest runs the Python package's tests")
+set(TANDEM_C10D_TORCH "" CACHE STRING
+  "Packages of further versions of torch, as client/torch/distributed/fetch_torch lists them: eager collectives are built for each")
 set(TANDEM_JAX_PYTHON "${TANDEM_TORCH_PYTHON}" CACHE FILEPATH
   "A Python with jax: the calls of tandem.jax are built, and ctest runs their tests. Default: TANDEM_TORCH_PYTHON")
 option(TANDEM_RELOCATABLE "Programs and libraries find what they link beside themselves, as a bundle needs" OFF)

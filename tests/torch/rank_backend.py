@@ -56,12 +56,13 @@ def test_groups_of_other_backends_are_left_alone(name):
 
 @check
 def test_a_monitored_barrier_is_gloos(name):
+    by_name = torch.__version__ < "2.14"  # later ones ask for a backend of the CPU, which the inner one is
     try:
         dist.monitored_barrier(timeout=timedelta(seconds=30))
     except ValueError as error:
-        assert "GLOO" in str(error), error  # torch asks for the backend's name
+        assert by_name and "GLOO" in str(error), error
     else:
-        raise AssertionError("torch has another monitored_barrier now")
+        assert not by_name, "torch has another monitored_barrier now"
     other = dist.new_group(backend="gloo")
     dist.monitored_barrier(other, timeout=timedelta(seconds=30))
     dist.destroy_process_group(other)

