@@ -188,8 +188,8 @@ def _exchange_forward(op: str, served: Served, axes: Axes, x: Any) -> Any:
 
 def _exchange_backward(op: str, served: Served, axes: Axes, _: Any, cotangent: Any) -> Any:
     back = _BACK[op]
-    served = _serve(f"{op} backward", back, axes, cotangent)
-    return (_PLAIN[back](axes, cotangent) if served is None else _exchange(back, served, axes, cotangent),)
+    plan = _serve(f"{op} backward", back, axes, cotangent)
+    return (_PLAIN[back](axes, cotangent) if plan is None else _exchange(back, plan, axes, cotangent),)
 
 
 _exchange.defvjp(_exchange_forward, _exchange_backward)
