@@ -20,8 +20,7 @@ struct Allowance {
 // The calling thread's allowance of memory.
 Allowance& Allocations();
 
-// Says, for as long as it lives, whether this thread is in a tested call. What the test itself needs is to
-// succeed.
+// Says, for as long as it lives, whether this thread is in a tested call. The test's own allocations succeed.
 class InCall {
  public:
   explicit InCall(bool on);

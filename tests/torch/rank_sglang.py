@@ -221,7 +221,7 @@ def test_deterministic_a_row_has_the_same_bits_in_every_batch(name):
                 part = torch.empty(len(chosen), 40, dtype=dtype)
                 group._reduce_scatter_tensor(output=part, input=pools[own][whole])
                 check_bits(known, whole.chunk(size)[own], part)
-                group.reduce_scatter_tensor(part, pools[own][whole])  # SGLang's, of its sum
+                group.reduce_scatter_tensor(part, pools[own][whole])  # SGLang makes it from a sum
                 check_bits(known, whole.chunk(size)[own], part)
             assert taken(group) == before + 5 * len(BATCHES), tandem.sglang.report()
         assert promises(group) == {"batch"}, promises(group)

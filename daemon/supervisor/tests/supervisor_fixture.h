@@ -55,7 +55,7 @@ class EventRecorder : public EngineListener {
   void OnLaunchDone(int, const engine::v1::LaunchDone& done) override {
     Note("done " + std::to_string(done.launch_id()));
   }
-  // What MayRest answers.
+  // Once set, MayRest answers true once.
   std::atomic<bool> lets_rest{false};
   bool MayRest(int, uint64_t generation) override {
     if (!lets_rest.exchange(false)) return false;

@@ -136,7 +136,7 @@ def _run(op: str, served: Served | None, axes: Axes, x: Any) -> Any:
     return run(served, partial(_PLAIN[op], axes), x)
 
 
-# What runs backward is made of these functions again, so that it has gradients, too.
+# Backward functions call these functions, so that they have gradients themselves.
 
 
 def back_of_sum(name: str, axes: Axes, typed: bool, cotangent: Any) -> Any:

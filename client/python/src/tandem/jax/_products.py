@@ -64,7 +64,7 @@ def _factor(across: bool, x: Any, cotangent: Any) -> Any:
     return cotangent.T @ x if across else x.T @ cotangent
 
 
-# What runs backward is made of these functions again, so that it has gradients, too.
+# Backward functions call these functions, so that they have gradients themselves.
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))

@@ -19,7 +19,7 @@ __all__ = ["Server", "all_reduce_rms_norm"]
 
 Tensor = torch.Tensor
 _tandem: Any = torch.ops.tandem
-# Who runs the calls of one form: why it is the server's own, "" for Tandem. By form.
+# By the form of a call: why the server runs it; "" where Tandem does.
 _Choices = dict[Any, str]
 
 
