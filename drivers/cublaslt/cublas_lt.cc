@@ -13,6 +13,7 @@ namespace {
 #define TANDEM_LT_FUNCTIONS(X) \
   X(cublasLtCreate) \
   X(cublasLtGetStatusString) \
+  X(cublasLtGetVersion) \
   X(cublasLtMatmul) \
   X(cublasLtMatmulDescCreate) \
   X(cublasLtMatmulDescDestroy) \
@@ -120,6 +121,8 @@ class LoadedCublasLt : public CublasLt {
  public:
   LoadedCublasLt(const CublasFunctions& functions, cublasLtHandle_t handle)
       : f_(functions), handle_(handle) {}
+
+  uint64_t Version() const override { return f_.cublasLtGetVersion_(); }
 
   Result<std::vector<cublasLtMatmulAlgo_t>> Candidates(const LtProduct& product, size_t workspace_bytes,
                                                        int most) override {

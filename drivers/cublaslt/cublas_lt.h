@@ -79,6 +79,8 @@ struct LtOperands {
 class CublasLt {
  public:
   virtual ~CublasLt() = default;
+  // The library's own: an algorithm's words mean the same to one version alone.
+  virtual uint64_t Version() const = 0;
   // The heuristics' candidates, best guess first, at most `most`; each carries its algorithm and workspace.
   // Empty when cuBLASLt has nothing for the product.
   virtual Result<std::vector<cublasLtMatmulAlgo_t>> Candidates(const LtProduct& product,

@@ -21,6 +21,7 @@ class MockCublasLt : public CublasLt {
     ON_CALL(*this, Supports(_, _, _)).WillByDefault(Return(Result<bool>(true)));
     ON_CALL(*this, Run(_, _, _, _, _, _)).WillByDefault(Return(Status::Ok()));
   }
+  MOCK_METHOD(uint64_t, Version, (), (const, override));
   MOCK_METHOD(Result<std::vector<cublasLtMatmulAlgo_t>>, Candidates, (const LtProduct&, size_t, int),
               (override));
   MOCK_METHOD(Result<bool>, Supports, (const LtProduct&, const cublasLtMatmulAlgo_t&, size_t), (override));

@@ -123,6 +123,7 @@ class CudaKernelsTest : public testing::Test {
 class CountingLt : public cuda::CublasLt {
  public:
   explicit CountingLt(cuda::CublasLt* lt) : lt_(lt) {}
+  uint64_t Version() const override { return lt_->Version(); }
   tandem::Result<std::vector<cublasLtMatmulAlgo_t>> Candidates(const cuda::LtProduct& product,
                                                                size_t workspace_bytes, int most) override {
     return lt_->Candidates(product, workspace_bytes, most);

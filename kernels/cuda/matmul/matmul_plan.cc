@@ -146,18 +146,41 @@ Result<MatmulChooser::Choice> MatmulChooser::Choose(const LtMapping& mapping, Tr
   if (left == nullptr) {
     TANDEM_ASSIGN_OR_RETURN(choice, ChooseUntried(mapping));
   } else {
-    TANDEM_ASSIGN_OR_RETURN(std::vector<cublasLtMatmulAlgo_t> candidates,
-                            lt_->Candidates(product, WorkspaceBytes(product), most_candidates_));
-    TANDEM_RETURN_IF_ERROR(AddNeighbours(mapping, &candidates));
-    if (!candidates.empty()) {
-      TANDEM_ASSIGN_OR_RETURN(const size_t fastest, Fastest(product, candidates, left));
-      if (fastest < candidates.size()) choice = candidates[fastest];
+    TANDEM_ASSIGN_OR_RETURN(choice, ChooseStored(product, *left));
+    if (!choice.has_value()) {
+      TANDEM_ASSIGN_OR_RETURN(choice, ChooseTried(mapping, left));
     }
   }
   std::lock_guard lock(mutex_);
   if (left != nullptr && choice.has_value()) tried_.push_back({OfAnyRows(mapping), RowsOf(mapping), *choice});
   choices_.insert_or_assign(product, Known{choice, left != nullptr});
   return choice;
+}
+
+Result<MatmulChooser::Choice> MatmulChooser::ChooseStored(const LtProduct& product,
+                                                          const TrialEffort& effort) {
+  if (store_ == nullptr) return Choice();
+  const Choice stored = store_->Find(product);
+  if (!stored.has_value()) return Choice();
+  TANDEM_ASSIGN_OR_RETURN(const bool supported, lt_->Supports(product, *stored, WorkspaceBytes(product)));
+  if (!supported) return Choice();
+  TrialEffort once = effort;
+  once.rounds = 1;
+  TANDEM_ASSIGN_OR_RETURN(const size_t fastest, Fastest(product, {*stored}, &once));
+  return fastest == 0 ? stored : Choice();
+}
+
+Result<MatmulChooser::Choice> MatmulChooser::ChooseTried(const LtMapping& mapping, TrialEffort* left) {
+  const LtProduct& product = mapping.product;
+  TANDEM_ASSIGN_OR_RETURN(std::vector<cublasLtMatmulAlgo_t> candidates,
+                          lt_->Candidates(product, WorkspaceBytes(product), most_candidates_));
+  TANDEM_RETURN_IF_ERROR(AddNeighbours(mapping, &candidates));
+  if (candidates.empty()) return Choice();
+  TANDEM_ASSIGN_OR_RETURN(const size_t fastest, Fastest(product, candidates, left));
+  if (fastest == candidates.size()) return Choice();
+  // A trial that ended early is worth another one in the next process.
+  if (store_ != nullptr && left->budget_ms > 0) store_->Add(product, candidates[fastest]);
+  return Choice(candidates[fastest]);
 }
 
 Status MatmulChooser::AddNeighbours(const LtMapping& mapping,
@@ -232,7 +255,10 @@ Result<MatmulChooser::Choice> MatmulChooser::ChooseFirst(const LtMapping& mappin
 Result<size_t> MatmulChooser::Fastest(const LtProduct& product,
                                       const std::vector<cublasLtMatmulAlgo_t>& candidates,
                                       TrialEffort* left) {
-  if (LeastMs(product) >= left->budget_ms) return 0;
+  if (LeastMs(product) >= left->budget_ms) {
+    left->budget_ms = 0;
+    return 0;
+  }
   std::lock_guard trial(trial_mutex_);
   // The context of a fault: the last work on the stream.
   std::string last = "filling its operands";
@@ -276,7 +302,10 @@ Result<size_t> MatmulChooser::TryAll(const LtProduct& product,
   for (const Need& need : needs) sizes.push_back(need.elements * DTypeBytes(need.type) + shift_of(need.type));
   sizes.push_back(kMatmulWorkspaceBytes);
   const auto taken = trial_memory_.Take(sizes);
-  if (taken.status().code() == Code::kResourceExhausted) return 0;
+  if (taken.status().code() == Code::kResourceExhausted) {
+    left->budget_ms = 0;
+    return 0;
+  }
   TANDEM_RETURN_IF_ERROR(taken.status());
   const std::vector<std::byte*>& parts = *taken;
   for (size_t i = 0; i < needs.size(); ++i) {

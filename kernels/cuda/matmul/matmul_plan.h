@@ -16,6 +16,7 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/matmul/aligned_vectors.h"
+#include "kernels/cuda/matmul/choice_store.h"
 #include "kernels/cuda/matmul/matmul_trial.h"
 #include "kernels/cuda/matmul/trial_memory.h"
 #include "tandem/status.h"
@@ -55,18 +56,21 @@ extern const TrialCalls kTrialCalls;
 // The choice among cuBLASLt's candidates for every product seen. Thread-safe.
 class MatmulChooser {
  public:
-  // `lt` may be null: then nothing is chosen and every product runs on the plain kernel.
+  // `lt` may be null: then nothing is chosen and every product runs on the plain kernel. `store`: what trials of
+  // other processes chose; null: nothing.
   MatmulChooser(std::shared_ptr<CudaDevice> device, CublasLt* lt, int candidates,
-                const TrialCalls& calls = kTrialCalls)
+                const TrialCalls& calls = kTrialCalls, std::unique_ptr<ChoiceStore> store = nullptr)
       : device_(std::move(device)),
         lt_(lt),
         most_candidates_(candidates),
         calls_(calls),
-        trial_memory_(device_) {}
+        trial_memory_(device_),
+        store_(std::move(store)) {}
 
   // Times the candidates on random operands on the service stream and remembers the fastest, for aligned
   // addresses, and for addresses aligned to their elements only. If the time or the memory does not suffice for
-  // all: the fastest of those tried, or the heuristics' first.
+  // all: the fastest of those tried, or the heuristics' first. What the store has runs alone, which loads its
+  // kernels; a trial of all candidates is stored.
   Status Prepare(const MatmulArgs& args, const TrialEffort& effort);
   // Unmaps the memory that trials keep from one to the next.
   void GiveBackTrialMemory();
@@ -94,6 +98,8 @@ class MatmulChooser {
   // Adds what was chosen for the next fewer and the next more rows: the heuristics do not list all that is fast.
   Status AddNeighbours(const LtMapping& mapping, std::vector<cublasLtMatmulAlgo_t>* candidates) const;
   Result<Choice> ChooseUntried(const LtMapping& mapping);
+  Result<Choice> ChooseStored(const LtProduct& product, const TrialEffort& effort);
+  Result<Choice> ChooseTried(const LtMapping& mapping, TrialEffort* left);
   // The heuristics' first candidate.
   Result<Choice> ChooseFirst(const LtMapping& mapping);
   Result<size_t> Fastest(const LtProduct& product, const std::vector<cublasLtMatmulAlgo_t>& candidates,
@@ -109,6 +115,7 @@ class MatmulChooser {
   mutable std::mutex mutex_;
   std::mutex trial_mutex_;  // one trial at a time: they share the service stream and the memory
   TrialMemory trial_memory_;
+  const std::unique_ptr<ChoiceStore> store_;
   struct Known {
     Choice choice;
     bool tried = false;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "client/lib/base/cache_folder.h"
 #include "client/lib/base/deferred_reclaimer.h"
 #include "client/lib/cuda/context_scope.h"
 #include "drivers/cublaslt/cublas_lt.h"
@@ -29,7 +30,9 @@ Result<std::shared_ptr<cuda::LocalWork>> ClientProducts::MakeWork() {
   std::lock_guard lock(mutex_);
   if (chooser_ == nullptr) {
     TANDEM_ASSIGN_OR_RETURN(cuda::CublasLt * lt, cuda::LoadCublasLt());
-    chooser_ = std::make_shared<cuda::MatmulChooser>(device_, lt, kCandidates);
+    auto store = std::make_unique<cuda::ChoiceStore>(CacheFolder(), device_->name(), lt->Version());
+    chooser_ =
+        std::make_shared<cuda::MatmulChooser>(device_, lt, kCandidates, cuda::kTrialCalls, std::move(store));
   }
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<cuda::LocalWork> work, cuda::LocalWork::Create(device_, chooser_));
   const std::shared_ptr<cuda::CudaDevice> device = device_;

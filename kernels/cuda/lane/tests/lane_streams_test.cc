@@ -28,6 +28,7 @@ class LaneStreamsTest : public testing::Test {
   // cuBLASLt, of which only the stream is of interest.
   class StreamsOfProducts : public CublasLt {
    public:
+    uint64_t Version() const override { return 130200; }
     explicit StreamsOfProducts(LaneStreamsTest* test) : test_(test) {}
     Result<std::vector<cublasLtMatmulAlgo_t>> Candidates(const LtProduct&, size_t, int) override {
       return std::vector<cublasLtMatmulAlgo_t>(1);

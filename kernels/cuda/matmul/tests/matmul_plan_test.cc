@@ -23,6 +23,7 @@ constexpr size_t kMemory = size_t{2} << 20;  // where the mocked driver has all 
 
 class RecordingLt : public CublasLt {
  public:
+  uint64_t Version() const override { return 130200; }
   Result<std::vector<cublasLtMatmulAlgo_t>> Candidates(const LtProduct& product, size_t, int) override {
     asked.push_back(product);
     return std::vector<cublasLtMatmulAlgo_t>(1);

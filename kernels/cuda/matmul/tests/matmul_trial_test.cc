@@ -4,11 +4,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "drivers/cuda/mock_cuda_driver.h"
@@ -27,6 +30,7 @@ constexpr int kCandidates = 8;
 // Candidate i's number is in its algorithm's data.
 class TimedLt : public CublasLt {
  public:
+  uint64_t Version() const override { return 130200; }
   Result<std::vector<cublasLtMatmulAlgo_t>> Candidates(const LtProduct&, size_t, int most) override {
     std::vector<cublasLtMatmulAlgo_t> all(static_cast<size_t>(std::min(most, listed)));
     for (size_t i = 0; i < all.size(); ++i) all[i].data[0] = i;
@@ -263,6 +267,64 @@ TEST_F(MatmulTrialTest, WithoutMemoryTheFirstIsTaken) {
   EXPECT_CALL(driver_, MemCreate(_, _))
       .WillRepeatedly(Return(Result<CUmemGenericAllocationHandle>(Aborted("lost"))));
   EXPECT_EQ(chooser_->Prepare(Product(34), {}).code(), Code::kAborted) << "other failures are told";
+}
+
+// Choosers of several processes, with a folder that they share.
+class StoredChoicesTest : public MatmulTrialTest {
+ protected:
+  StoredChoicesTest() { TakeOver(); }
+  ~StoredChoicesTest() override { std::filesystem::remove_all(folder_); }
+  // Another process takes this one's place.
+  void TakeOver() {
+    chooser_ = std::make_unique<MatmulChooser>(device_, &lt_, kCandidates, kCalls,
+                                               std::make_unique<ChoiceStore>(folder_, "GPU", 1));
+    lt_.runs.assign(kCandidates, 0);
+  }
+  const std::string folder_ = testing::TempDir() + "choices-" + std::to_string(::getpid()) + "-" +
+                              testing::UnitTest::GetInstance()->current_test_info()->name();
+};
+
+TEST_F(StoredChoicesTest, AnotherProcessRunsTheChosenOneAlone) {
+  lt_.ms[5] = 0.5f;
+  ASSERT_TRUE(chooser_->Prepare(Product(33), {}).ok());
+  EXPECT_EQ(Chosen(Product(33)), 5u);
+  TakeOver();
+  lt_.ms[5] = 2;
+  ASSERT_TRUE(chooser_->Prepare(Product(33), {}).ok());
+  EXPECT_GT(lt_.runs[5], 0) << "its kernel is loaded";
+  EXPECT_EQ(lt_.AllRuns(), lt_.runs[5]) << "no other one ran";
+  EXPECT_EQ(Chosen(Product(33)), 5u);
+  EXPECT_EQ(Chosen(Product(20)), 5u) << "fewer rows take it too";
+  ASSERT_TRUE(chooser_->Prepare(Product(48), {}).ok());
+  EXPECT_GT(lt_.runs[0], 0) << "a product that nobody tried";
+}
+
+TEST_F(StoredChoicesTest, OneThatDoesNotRunHereIsReplaced) {
+  lt_.ms[5] = 0.5f;
+  ASSERT_TRUE(chooser_->Prepare(Product(33), {}).ok());
+  TakeOver();
+  lt_.supported[5] = false;
+  lt_.ms[5] = 1;
+  lt_.ms[2] = 0.5f;
+  ASSERT_TRUE(chooser_->Prepare(Product(33), {}).ok());
+  EXPECT_EQ(Chosen(Product(33)), 2u);
+  TakeOver();
+  lt_.ms[2] = 1;
+  ASSERT_TRUE(chooser_->Prepare(Product(33), {}).ok());
+  EXPECT_EQ(Chosen(Product(33)), 2u);
+  EXPECT_EQ(lt_.AllRuns(), lt_.runs[2]);
+}
+
+TEST_F(StoredChoicesTest, ATrialThatEndedEarlyIsMadeAgain) {
+  lt_.ms.assign(kCandidates, 90.0f);
+  ASSERT_TRUE(chooser_->Prepare(Product(33), {}).ok());
+  EXPECT_LT(lt_.AllRuns(), kCandidates);
+  EXPECT_FALSE(std::filesystem::exists(folder_));
+  TakeOver();
+  lt_.ms.assign(kCandidates, 1.0f);
+  lt_.ms[7] = 0.5f;
+  ASSERT_TRUE(chooser_->Prepare(Product(33), {}).ok());
+  EXPECT_EQ(Chosen(Product(33)), 7u);
 }
 
 }  // namespace
