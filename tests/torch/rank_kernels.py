@@ -378,7 +378,8 @@ def test_an_interrupt_ends_a_wait(name):
 @check
 def test_the_least_recently_used_plan_goes_first(name):
     tandem.torch.detach(name)
-    tandem.torch.configure(max_plans=2)
+    before = tandem.torch.configure()
+    tandem.torch.configure(max_plans=2, families="none")
     try:
         first, second, third = rand(4), rand(5), rand(6)
         for x in (first, second):
@@ -393,7 +394,7 @@ def test_the_least_recently_used_plan_goes_first(name):
         with Counted(0, 1):
             near(OPS.all_reduce(second, "sum", name), reference.all_reduce(second, "sum", name))
     finally:
-        tandem.torch.configure(max_plans=512)
+        tandem.torch.configure(max_plans=512, families=before.families)
         tandem.torch.detach(name)
 
 
