@@ -75,11 +75,11 @@ std::optional<StoredChoice> Parse(std::string_view line) {
   return read;
 }
 
-// What the file has from `from` on, to its end or kMostBytes.
+// What the file has from `from` on, to its end or kMaxBytes.
 std::string ReadFrom(int fd, uint64_t from) {
   std::string text;
   std::vector<char> part(size_t{64} << 10);
-  while (from + text.size() < ChoiceStore::kMostBytes) {
+  while (from + text.size() < ChoiceStore::kMaxBytes) {
     const ssize_t got = ::pread(fd, part.data(), part.size(), static_cast<off_t>(from + text.size()));
     if (got <= 0) break;
     text.append(part.data(), static_cast<size_t>(got));
@@ -132,7 +132,7 @@ void ChoiceStore::Add(const LtProduct& product, const cublasLtMatmulAlgo_t& algo
   const UniqueFd file(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   struct stat found = {};
   if (!file.valid() || ::fstat(file.get(), &found) != 0 || !S_ISREG(found.st_mode)) return;
-  if (static_cast<uint64_t>(found.st_size) + line.size() > kMostBytes) return;
+  if (static_cast<uint64_t>(found.st_size) + line.size() > kMaxBytes) return;
   (void)!::write(file.get(), line.data(), line.size());
 }
 

@@ -34,7 +34,7 @@ class ChoiceStore {
   const std::string& path() const { return path_; }
 
   // The file is left as it is from this size on: some 10,000 products.
-  static constexpr uint64_t kMostBytes = uint64_t{4} << 20;
+  static constexpr uint64_t kMaxBytes = uint64_t{4} << 20;
 
  private:
   // Reads what was added since the last call. Under mutex_.

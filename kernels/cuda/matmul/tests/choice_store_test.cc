@@ -143,9 +143,9 @@ TEST_F(ChoiceStoreTest, AFullFileStaysAsItIs) {
   ChoiceStore store = Open();
   store.Add(Product(1), Algorithm(1));
   const std::string line = Text(store.path());
-  Write(store.path(), line + std::string(ChoiceStore::kMostBytes - line.size() - 1, '#') + "\n");
+  Write(store.path(), line + std::string(ChoiceStore::kMaxBytes - line.size() - 1, '#') + "\n");
   store.Add(Product(2), Algorithm(2));
-  EXPECT_EQ(std::filesystem::file_size(store.path()), ChoiceStore::kMostBytes);
+  EXPECT_EQ(std::filesystem::file_size(store.path()), ChoiceStore::kMaxBytes);
   EXPECT_TRUE(Open().Find(Product(1)).has_value());
 }
 
