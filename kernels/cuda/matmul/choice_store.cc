@@ -75,7 +75,7 @@ std::optional<StoredChoice> Parse(std::string_view line) {
   return read;
 }
 
-// What the file has from `from` on, to its end or kMaxBytes.
+// The file's bytes from `from` on, to its end or kMaxBytes.
 std::string ReadFrom(int fd, uint64_t from) {
   std::string text;
   std::vector<char> part(size_t{64} << 10);
