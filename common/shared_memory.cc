@@ -45,6 +45,19 @@ Result<Mapping> Mapping::Map(int fd, size_t offset, size_t bytes, bool writable)
   return mapping;
 }
 
+Status Mapping::Vacate() {
+  void* const at =
+      ::mmap(data_, size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  return at == MAP_FAILED ? SystemError("mmap", errno) : Status::Ok();
+}
+
+Status Mapping::Refill(int fd) {
+  void* const at = ::mmap(data_, size_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+  if (at == MAP_FAILED) return SystemError("mmap", errno);
+  ::madvise(data_, size_, MADV_DONTFORK);
+  return Status::Ok();
+}
+
 Result<UniqueFd> CreateSealedMemfd(const std::string& name, size_t bytes) {
   UniqueFd fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return SystemError("memfd_create", errno);

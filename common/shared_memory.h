@@ -28,6 +28,12 @@ class Mapping {
   // writable. The mapping is not inherited by forked children (MADV_DONTFORK).
   static Result<Mapping> Map(int fd, size_t offset, size_t bytes, bool writable);
 
+  // Gives the file's pages up and keeps the addresses, where any access faults until Refill. Idempotent.
+  Status Vacate();
+  // Maps `fd`, a file of size() bytes or more, at the same addresses, readable and writable, whatever is
+  // mapped there.
+  Status Refill(int fd);
+
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
   bool valid() const { return data_ != nullptr; }

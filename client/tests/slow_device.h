@@ -37,6 +37,9 @@ class SlowDevice final : public ClientDevice {
                           Clock::time_point deadline) override {
     return host_->Exchange32(gpu_uuid, word, from, to, deadline);
   }
+  Status CopyNow(const std::string& gpu_uuid, void* to, const void* from, size_t bytes) override {
+    return host_->CopyNow(gpu_uuid, to, from, bytes);
+  }
   Result<ForeignRange> Describe(const void* address, size_t bytes) override {
     ForeignRange range;
     range.gpu_uuid = "GPU-0";

@@ -93,6 +93,10 @@ class DeviceMapping {
   virtual ~DeviceMapping() = default;
   virtual std::byte* data() const = 0;
   virtual size_t bytes() const = 0;
+  // Gives the memory up and keeps the addresses, which nothing may use until Remap. Idempotent.
+  virtual Status Unmap() = 0;
+  // Maps the memory behind `fd`, of bytes() or more, at the same addresses, in place of what is mapped there.
+  virtual Status Remap(int fd) = 0;
 };
 
 // Memory of the user's own, found by an address: what is registered for it as one.
@@ -148,6 +152,10 @@ class ClientDevice {
   // writer for each of the two changes.
   virtual Result<bool> Exchange32(const std::string& gpu_uuid, uint32_t* word, uint32_t from, uint32_t to,
                                   Clock::time_point deadline) = 0;
+
+  // Copies between memory mapped for the GPU and memory of the process, in either direction. Returns once it is
+  // done.
+  virtual Status CopyNow(const std::string& gpu_uuid, void* to, const void* from, size_t bytes) = 0;
 
   // Returns the memory at `address`. INVALID_ARGUMENT: the memory cannot be registered; the message gives the
   // reason and names memory that can.

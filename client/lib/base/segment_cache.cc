@@ -15,4 +15,29 @@ Result<std::shared_ptr<DeviceMapping>> SegmentCache::Map(ClientDevice& device, c
   return mapping;
 }
 
+std::vector<std::shared_ptr<DeviceMapping>> SegmentCache::Of(uint64_t id) {
+  std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<DeviceMapping>> found;
+  for (auto it = mappings_.lower_bound({id, std::string()}); it != mappings_.end() && it->first.first == id;
+       ++it) {
+    if (std::shared_ptr<DeviceMapping> mapping = it->second.lock()) found.push_back(std::move(mapping));
+  }
+  return found;
+}
+
+Status SegmentCache::Unmap(const std::vector<uint64_t>& ids) {
+  for (const uint64_t id : ids) {
+    for (const auto& mapping : Of(id)) TANDEM_RETURN_IF_ERROR(mapping->Unmap());
+  }
+  return Status::Ok();
+}
+
+Status SegmentCache::Remap(const std::vector<uint64_t>& ids, const std::vector<UniqueFd>& fds) {
+  if (ids.size() != fds.size()) return Internal("the daemon's segments and descriptors do not fit together");
+  for (size_t i = 0; i < ids.size(); ++i) {
+    for (const auto& mapping : Of(ids[i])) TANDEM_RETURN_IF_ERROR(mapping->Remap(fds[i].get()));
+  }
+  return Status::Ok();
+}
+
 }  // namespace tandem::client

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "client/lib/base/client_device.h"
 
@@ -23,7 +24,15 @@ class SegmentCache {
   Result<std::shared_ptr<DeviceMapping>> Map(ClientDevice& device, const std::string& gpu_uuid, uint64_t id,
                                              int fd, size_t bytes);
 
+  // Unmaps those of these segments that somebody holds; their addresses stay theirs.
+  Status Unmap(const std::vector<uint64_t>& ids);
+  // Maps them again: fds[i] is segment ids[i].
+  Status Remap(const std::vector<uint64_t>& ids, const std::vector<UniqueFd>& fds);
+
  private:
+  // The mappings of segment `id`, for all GPUs.
+  std::vector<std::shared_ptr<DeviceMapping>> Of(uint64_t id);
+
   std::mutex mutex_;
   std::map<std::pair<uint64_t, std::string>, std::weak_ptr<DeviceMapping>> mappings_;
 };

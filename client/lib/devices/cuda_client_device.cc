@@ -58,6 +58,14 @@ class CudaMapping final : public DeviceMapping {
   }
   std::byte* data() const override { return allocation_->data(); }
   size_t bytes() const override { return allocation_->bytes(); }
+  Status Unmap() override {
+    SlowCallScope scope(driver_);
+    return allocation_->Vacate();
+  }
+  Status Remap(int fd) override {
+    SlowCallScope scope(driver_);
+    return allocation_->Refill(fd);
+  }
 
  private:
   CudaDriver& driver_;
@@ -185,6 +193,16 @@ Result<std::unique_ptr<ClientQueue>> CudaClientDevice::MakeClientQueue(const std
   TANDEM_ASSIGN_OR_RETURN(auto pages, ClientPages::Make(std::move(device), *this, gpu_uuid, group.page()));
   return std::unique_ptr<ClientQueue>(
       std::make_unique<CudaClientQueue>(group, std::move(pages), std::move(products)));
+}
+
+Status CudaClientDevice::CopyNow(const std::string& gpu_uuid, void* to, const void* from, size_t bytes) {
+  SlowCallScope scope(driver_);
+  TANDEM_ASSIGN_OR_RETURN(Gpu * gpu, Find(gpu_uuid));
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<CudaDevice> device, Opened(*gpu));
+  TANDEM_RETURN_IF_ERROR(driver_.MemcpyAsync(reinterpret_cast<CUdeviceptr>(to),
+                                             reinterpret_cast<CUdeviceptr>(from), bytes,
+                                             device->service_stream()));
+  return driver_.StreamSynchronize(device->service_stream());
 }
 
 // The word is in device memory, which the CPU does not reach: it is read by a copy and written by a stream's

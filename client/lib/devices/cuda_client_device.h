@@ -33,6 +33,7 @@ class CudaClientDevice final : public ClientDevice {
   Result<UniqueFd> Allocate(const std::string& gpu_uuid, size_t bytes, size_t* allocated) override;
   Result<bool> Exchange32(const std::string& gpu_uuid, uint32_t* word, uint32_t from, uint32_t to,
                           Clock::time_point deadline) override;
+  Status CopyNow(const std::string& gpu_uuid, void* to, const void* from, size_t bytes) override;
   Result<ForeignRange> Describe(const void* address, size_t bytes) override;
   Result<ExportedRange> Export(const ForeignRange& range) override;
   Result<bool> Holds(const ForeignRange& range, uintptr_t address, size_t bytes) override;

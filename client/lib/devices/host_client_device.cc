@@ -61,9 +61,15 @@ class HostMapping final : public DeviceMapping {
   explicit HostMapping(Mapping mapping) : mapping_(std::move(mapping)) {}
   std::byte* data() const override { return mapping_.data(); }
   size_t bytes() const override { return mapping_.size(); }
+  Status Unmap() override { return mapping_.Vacate(); }
+  Status Remap(int fd) override {
+    TANDEM_ASSIGN_OR_RETURN(const size_t size, FileSize(fd));
+    if (size < bytes()) return Internal("the daemon sent a segment shorter than the one before");
+    return mapping_.Refill(fd);
+  }
 
  private:
-  const Mapping mapping_;
+  Mapping mapping_;
 };
 
 class HostClientDevice final : public ClientDevice {
@@ -95,6 +101,10 @@ class HostClientDevice final : public ClientDevice {
   Result<bool> Exchange32(const std::string&, uint32_t* word, uint32_t from, uint32_t to,
                           Clock::time_point) override {
     return std::atomic_ref<uint32_t>(*word).compare_exchange_strong(from, to, std::memory_order_acq_rel);
+  }
+  Status CopyNow(const std::string&, void* to, const void* from, size_t bytes) override {
+    std::memcpy(to, from, bytes);
+    return Status::Ok();
   }
   Result<ForeignRange> Describe(const void*, size_t) override {
     return InvalidArgument(

@@ -198,8 +198,12 @@ Status VmmAllocation::CheckOwnDevice() const {
 }
 
 Status VmmAllocation::Map() {
+  TANDEM_ASSIGN_OR_RETURN(address_, device_->driver().MemAddressReserve(bytes_, device_->granularity()));
+  return MapChunks();
+}
+
+Status VmmAllocation::MapChunks() {
   CudaDriver& driver = device_->driver();
-  TANDEM_ASSIGN_OR_RETURN(address_, driver.MemAddressReserve(bytes_, device_->granularity()));
   CUdeviceptr at = address_;
   for (Chunk& chunk : chunks_) {
     Status mapped = driver.MemMap(at, chunk.bytes, chunk.handle);
@@ -216,6 +220,25 @@ Status VmmAllocation::Map() {
   access.location = device_->AllocationProperties().location;
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   return driver.MemSetAccess(address_, bytes_, access);
+}
+
+Status VmmAllocation::Vacate() {
+  TANDEM_RETURN_IF_ERROR(device_->Enter());
+  CudaDriver& driver = device_->driver();
+  CUdeviceptr at = address_;
+  for (Chunk& chunk : chunks_) {
+    if (std::exchange(chunk.mapped, false)) TANDEM_RETURN_IF_ERROR(driver.MemUnmap(at, chunk.bytes));
+    at += chunk.bytes;
+    if (chunk.handle != 0) TANDEM_RETURN_IF_ERROR(driver.MemRelease(std::exchange(chunk.handle, 0)));
+  }
+  return Status::Ok();
+}
+
+Status VmmAllocation::Refill(int fd) {
+  TANDEM_RETURN_IF_ERROR(Vacate());
+  TANDEM_ASSIGN_OR_RETURN(const CUmemGenericAllocationHandle handle, device_->driver().MemImportFromFd(fd));
+  chunks_.assign(1, {.handle = handle, .bytes = bytes_});
+  return MapChunks().WithContext("mapping " + std::to_string(bytes_) + " bytes again");
 }
 
 Result<UniqueFd> VmmAllocation::Export() const {

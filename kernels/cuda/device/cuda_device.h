@@ -88,6 +88,10 @@ class VmmAllocation {
 
   std::byte* data() const { return reinterpret_cast<std::byte*>(address_); }
   size_t bytes() const { return bytes_; }
+  // Unmaps and frees the memory and keeps its addresses, which nothing may use until Refill. Idempotent.
+  Status Vacate();
+  // Maps the memory behind `fd`, of bytes(), at the same addresses, in place of what is mapped there.
+  Status Refill(int fd);
   // INVALID_ARGUMENT unless all of it is memory of `device` itself.
   Status CheckOwnDevice() const;
   // A descriptor of memory that was created here; other processes can import it, and it keeps the memory
@@ -101,6 +105,8 @@ class VmmAllocation {
     bool mapped = false;
   };
   Status Map();
+  // Maps the chunks at `address_`, which is reserved.
+  Status MapChunks();
   void Release();
 
   std::shared_ptr<CudaDevice> device_;
