@@ -15,6 +15,7 @@
 #include "daemon/control/engines/group_restorer.h"
 #include "daemon/control/groups/group_installer.h"
 #include "daemon/control/groups/group_service.h"
+#include "daemon/control/groups/suspension_service.h"
 #include "daemon/control/inspector.h"
 #include "daemon/control/joins/join_service.h"
 #include "daemon/control/memory/client_memory.h"
@@ -81,6 +82,7 @@ struct Control::Services {
   GroupService groups{core, segments, installer, client_memory};
   FailureService failures{core, groups};
   RenewalService renewals{core, installer};
+  SuspensionService suspensions{core, segments, installer};
   GroupRestorer restorer{core, installer, groups};
   JoinService joins{core, installer, groups, restorer};
   TensorService tensors{core, segments, installer};
@@ -248,6 +250,11 @@ Status Control::ReportFailure(const SessionRef& session, const v1::ReportFailure
 Result<v1::RenewGroupReply> Control::RenewGroup(const SessionRef& session,
                                                 const v1::RenewGroupRequest& request, const Waiter& waiter) {
   return services_->renewals.Renew(session, request, waiter);
+}
+Result<v1::SuspendGroupReply> Control::SuspendGroup(const SessionRef& session,
+                                                    const v1::SuspendGroupRequest& request,
+                                                    const Waiter& waiter) {
+  return services_->suspensions.Step(session, request, waiter);
 }
 Status Control::ReleasePlan(const SessionRef& session, uint64_t plan_id) {
   return services_->plans.Release(session, plan_id);

@@ -143,6 +143,9 @@ class Control final : public EngineListener {
   Status ReportFailure(const SessionRef& session, const v1::ReportFailureRequest& request);
   Result<v1::RenewGroupReply> RenewGroup(const SessionRef& session, const v1::RenewGroupRequest& request,
                                          const Waiter& waiter);
+  // SuspensionService::Step.
+  Result<v1::SuspendGroupReply> SuspendGroup(const SessionRef& session,
+                                             const v1::SuspendGroupRequest& request, const Waiter& waiter);
   Status ReleasePlan(const SessionRef& session, uint64_t plan_id);
 
   // --- channels and launches

@@ -51,7 +51,9 @@ ControlSnapshot Inspector::Snapshot() {
     ++snapshot.sessions_by_uid[session->peer.uid];
   }
   snapshot.names = core_.registry.names.size();
-  for (const auto& set : core_.registry.sets) snapshot.segment_bytes += set->bytes * set->segment_ids.size();
+  for (const auto& set : core_.registry.sets) {
+    if (!set->dropped) snapshot.segment_bytes += set->bytes * set->segment_ids.size();
+  }
   snapshot.descriptors = core_.registry.ledger.Total(Resource::kDescriptors);
   return snapshot;
 }
@@ -101,6 +103,7 @@ std::vector<GroupSnapshot> Inspector::SnapshotGroups() {
     snapshot.world_size = static_cast<int>(group->members.size());
     snapshot.state = ShownState(group->state());
     snapshot.state_reason = group->state() == GroupState::kSuspended ? "an engine is restarting"
+                            : group->state() == GroupState::kAsleep  ? "its ranks have suspended it"
                                                                      : group->lifecycle.why().message();
     for (const StallLifecycle* stall : {&group->client.stall, &group->engine_stall}) {
       if (snapshot.state_reason.empty() && stall->stalled())
@@ -153,7 +156,7 @@ std::vector<PoolSnapshot> Inspector::SnapshotPools() {
     pool.memory_bytes = core_.options.topology.gpus[static_cast<size_t>(gpu)].memory_bytes;
     for (const auto& set : core_.registry.sets) {
       for (size_t rank = 0; rank < set->gpus.size(); ++rank) {
-        if (set->gpus[rank] != gpu) continue;
+        if (set->gpus[rank] != gpu || set->dropped) continue;
         const uint64_t used = set->purpose == "symmetric" ? set->allocator.used() : set->bytes;
         pool.segments.push_back({set->segment_ids[rank], set->bytes, used, set->group_id, set->purpose});
         pool.segment_bytes += set->bytes;

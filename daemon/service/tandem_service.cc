@@ -158,6 +158,13 @@ grpc::Status TandemService::RenewGroup(grpc::ServerContext* context, const v1::R
   });
 }
 
+grpc::Status TandemService::SuspendGroup(grpc::ServerContext* context, const v1::SuspendGroupRequest* request,
+                                         v1::SuspendGroupReply* reply) {
+  return Answer(context, request->deadline_ms(), reply, [&](const SessionRef& session, const Waiter& waiter) {
+    return control_.SuspendGroup(session, *request, waiter);
+  });
+}
+
 grpc::Status TandemService::ReleasePlan(grpc::ServerContext* context, const v1::ReleasePlanRequest* request,
                                         v1::ReleasePlanReply* reply) {
   return Answer(context, 0, reply, [&](const SessionRef& session, const Waiter&) {

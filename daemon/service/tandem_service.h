@@ -53,6 +53,8 @@ class TandemService final : public v1::Tandem::Service {
                              v1::ReportFailureReply* reply) override;
   grpc::Status RenewGroup(grpc::ServerContext* context, const v1::RenewGroupRequest* request,
                           v1::RenewGroupReply* reply) override;
+  grpc::Status SuspendGroup(grpc::ServerContext* context, const v1::SuspendGroupRequest* request,
+                            v1::SuspendGroupReply* reply) override;
   grpc::Status ReleasePlan(grpc::ServerContext* context, const v1::ReleasePlanRequest* request,
                            v1::ReleasePlanReply* reply) override;
   grpc::Status OpenChannel(grpc::ServerContext* context, const v1::OpenChannelRequest* request,

@@ -9,12 +9,6 @@
 #include "daemon/control/base/blame.h"
 
 namespace tandem::daemon {
-namespace {
-
-// A word holds 48 bits of a number.
-constexpr uint64_t kMaxNumber = uint64_t{1} << 47;
-
-}  // namespace
 
 Result<v1::RenewGroupReply> RenewalService::Renew(const SessionRef& session,
                                                   const v1::RenewGroupRequest& request,
@@ -26,6 +20,7 @@ Result<v1::RenewGroupReply> RenewalService::Renew(const SessionRef& session,
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<GroupRecord> group,
                           registry.FindGroup(*session, request.group_id(), &rank));
   if (!group->lifecycle.why().ok()) return group->lifecycle.why();
+  if (group->state() == GroupState::kAsleep) return installer_.Installed(*group);
   if (group->client.pages.empty() && !group->RenewsEngines()) {
     return FailedPrecondition("group '" + group->name + "' has no plan that is placed in the client");
   }
@@ -100,7 +95,7 @@ Result<v1::RenewGroupReply> RenewalService::Stop(RegistryLock& lock,
                                                  const std::shared_ptr<GroupRecord>& shared_group,
                                                  size_t rank, uint64_t number, const Waiter& waiter) {
   GroupRecord& group = *shared_group;
-  if (number > kMaxNumber) {
+  if (number > kMaxLaunchNumber) {
     return InvalidArgument("no launch has the number " + std::to_string(number))
         .WithDetail({.field = "number"});
   }

@@ -43,6 +43,10 @@ Status GroupInstaller::AwaitInstalled(RegistryLock& lock, const GroupRecord& gro
 Status GroupInstaller::Installed(const GroupRecord& group) const {
   if (core_.registry.stopping) return Unavailable("the daemon is stopping");
   if (group.state() == GroupState::kReady) return Status::Ok();
+  if (group.state() == GroupState::kAsleep) {
+    return FailedPrecondition("group '" + group.name + "' sleeps until all its ranks resume it")
+        .WithDetail({.reason = "SUSPENDED", .started = false});
+  }
   if (group.state() != GroupState::kSuspended) {
     return group.lifecycle.why().ok() ? Unavailable("group '" + group.name + "' has ended")
                                       : group.lifecycle.why();

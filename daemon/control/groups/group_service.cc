@@ -41,7 +41,7 @@ Status GroupService::Leave(const SessionRef& session, uint64_t group_id, const W
     gpu = group->gpus[static_cast<size_t>(rank)];
     command.mutable_leave_group()->set_group_id(group_id);
     command.mutable_leave_group()->set_rank(rank);
-    if (group->state() == GroupState::kBroken || group->state() == GroupState::kSuspended) {
+    if (group->state() == GroupState::kBroken || IsOffEngines(group->state())) {
       RemoveMember(group, rank, false);
       return Status::Ok();
     }
@@ -155,11 +155,11 @@ void GroupService::RemoveMember(const std::shared_ptr<GroupRecord>& group, int r
   if (installing) return;
   const bool all_left =
       std::all_of(group->members.begin(), group->members.end(), [](const MemberRecord& m) { return m.left; });
-  if (before == GroupState::kReady || before == GroupState::kSuspended) group->EndGatherings(why);
+  if (before == GroupState::kReady || IsOffEngines(before)) group->EndGatherings(why);
   if (!lost && before != GroupState::kBroken) {
     PostEvent(*group, EventOf(*group, v1::Event::RANK_LEFT, rank, Status::Ok()), rank);
   }
-  if (before == GroupState::kSuspended && !all_left) BreakClosing(*group);
+  if (IsOffEngines(before) && !all_left) BreakClosing(*group);
   if (all_left) Destroy(group);
 }
 

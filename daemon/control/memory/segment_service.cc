@@ -14,14 +14,15 @@ namespace {
 
 constexpr uint64_t kGranularity = uint64_t{2} << 20;  // of exportable GPU memory
 
-// The descriptors that engines return. Shared with the mailboxes, which may outlive a waiter that gives up.
-struct MadeSegments {
-  explicit MadeSegments(size_t world) : fds(world) {}
+}  // namespace
+
+struct SegmentService::Making {
+  explicit Making(size_t world) : fds(world) {}
   Mutex mutex;
   std::vector<SharedFd> fds TANDEM_GUARDED_BY(mutex);
+  std::vector<uint64_t> generations;  // by rank: of the engine that was asked
+  const std::shared_ptr<CommandBatch> batch = std::make_shared<CommandBatch>();
 };
-
-}  // namespace
 
 Status SegmentService::AwaitEngines(RegistryLock& lock, const GroupRecord& group, const Waiter& waiter) {
   Registry& registry = core_.registry;
@@ -60,10 +61,7 @@ Result<std::shared_ptr<SegmentSet>> SegmentService::MakeSet(GroupRecord& group, 
   set->payer = group.payer;
   set->bytes = (bytes + kGranularity - 1) / kGranularity * kGranularity;
   set->gpus = group.gpus;
-  const size_t world = group.world();
-  auto made = std::make_shared<MadeSegments>(world);
-  auto batch = std::make_shared<CommandBatch>();
-  std::vector<uint64_t> generations;
+  std::shared_ptr<Making> making;
   {
     RegistryLock lock(registry);
     TANDEM_RETURN_IF_ERROR(AwaitEngines(lock, group, waiter));
@@ -73,53 +71,86 @@ Result<std::shared_ptr<SegmentSet>> SegmentService::MakeSet(GroupRecord& group, 
       in_place_of->reset();
       registry.Touch(group);
     }
-    TANDEM_RETURN_IF_ERROR(registry.ledger.Check(set->payer, Resource::kDescriptors, world));
-    TANDEM_RETURN_IF_ERROR(registry.ledger.Charge(set->payer, Resource::kSegmentBytes, set->bytes * world));
-    TANDEM_RETURN_IF_ERROR(registry.ledger.Charge(set->payer, Resource::kDescriptors, world));
-    for (size_t rank = 0; rank < world; ++rank) {
-      const int gpu = group.gpus[rank];
-      const uint64_t id = registry.next_id++;
-      set->segment_ids.push_back(id);
-      set->mapped.push_back(1u << gpu);
-      generations.push_back(registry.GenerationOf(gpu));
-      registry.MailboxOf(gpu).PostAllocate(
-          id, set->bytes,
-          [made, rank](SharedFd fd) {
-            MutexLock guard(made->mutex);
-            made->fds[rank] = std::move(fd);
-          },
-          batch);
-    }
+    for (size_t rank = 0; rank < group.world(); ++rank) set->segment_ids.push_back(registry.next_id++);
+    TANDEM_ASSIGN_OR_RETURN(making, BeginMemory(*set));
+    set->allocator = OffsetAllocator(set->bytes);
+    registry.sets.insert(set);
+    registry.Touch(*set);
   }
-  Status status = batch->Wait(waiter);
+  const Status status = EndMemory(*making, group, set, waiter);
+  if (status.ok()) return set;
+  RegistryLock lock(registry);
+  RemoveSet(set);
+  return status;
+}
+
+Result<std::shared_ptr<SegmentService::Making>> SegmentService::BeginMemory(SegmentSet& set) {
+  Registry& registry = core_.registry;
+  const size_t world = set.gpus.size();
+  TANDEM_RETURN_IF_ERROR(registry.ledger.Check(set.payer, Resource::kDescriptors, world));
+  TANDEM_RETURN_IF_ERROR(registry.ledger.Charge(set.payer, Resource::kSegmentBytes, set.bytes * world));
+  TANDEM_RETURN_IF_ERROR(registry.ledger.Charge(set.payer, Resource::kDescriptors, world));
+  set.dropped = false;
+  set.mapped.clear();
+  set.fds.assign(world, nullptr);
+  registry.Touch(set);
+  auto making = std::make_shared<Making>(world);
+  for (size_t rank = 0; rank < world; ++rank) {
+    const int gpu = set.gpus[rank];
+    set.mapped.push_back(1u << gpu);
+    making->generations.push_back(registry.GenerationOf(gpu));
+    registry.MailboxOf(gpu).PostAllocate(
+        set.segment_ids[rank], set.bytes,
+        [making, rank](SharedFd fd) {
+          MutexLock guard(making->mutex);
+          making->fds[rank] = std::move(fd);
+        },
+        making->batch);
+  }
+  return making;
+}
+
+Status SegmentService::EndMemory(Making& making, const GroupRecord& group,
+                                 const std::shared_ptr<SegmentSet>& set, const Waiter& waiter) {
+  Registry& registry = core_.registry;
+  Status status = making.batch->Wait(waiter);
   auto mapped = std::make_shared<CommandBatch>();
   {
     RegistryLock lock(registry);
+    const size_t world = set->gpus.size();
     for (size_t rank = 0; status.ok() && rank < world; ++rank) {
-      if (registry.GenerationOf(set->gpus[rank]) == generations[rank]) continue;
+      if (registry.GenerationOf(set->gpus[rank]) == making.generations[rank]) continue;
       status = Unavailable("the engine of GPU " + std::to_string(set->gpus[rank]) + " ended meanwhile")
                    .WithDetail(BlameGpu("ENGINE_DOWN", set->gpus[rank]));
     }
-    registry.sets.insert(set);
     registry.Touch(*set);
     {
-      MutexLock guard(made->mutex);
-      set->fds = made->fds;
+      MutexLock guard(making.mutex);
+      set->fds = making.fds;
     }
-    set->allocator = OffsetAllocator(set->bytes);
     if (!status.ok()) {
-      RemoveSet(set);
-      return status.WithContext("no " + purpose + " segment of " + std::to_string(set->bytes) + " bytes");
+      return status.WithContext("no " + set->purpose + " segment of " + std::to_string(set->bytes) +
+                                " bytes");
     }
-    for (size_t rank = 0; rank < world && !for_clients; ++rank) MapSet(*set, rank, group, mapped);
+    for (size_t rank = 0; rank < world && !set->for_clients; ++rank) MapSet(*set, rank, group, mapped);
   }
-  status = mapped->Wait(waiter);
-  if (!status.ok()) {
-    RegistryLock lock(registry);
-    RemoveSet(set);
-    return status;
+  return mapped->Wait(waiter);
+}
+
+Status SegmentService::MakeMemory(GroupRecord& group, const std::shared_ptr<SegmentSet>& set,
+                                  const Waiter& waiter) {
+  std::shared_ptr<Making> making;
+  {
+    RegistryLock lock(core_.registry);
+    if (!set->dropped) return Status::Ok();
+    TANDEM_RETURN_IF_ERROR(AwaitEngines(lock, group, waiter));
+    TANDEM_ASSIGN_OR_RETURN(making, BeginMemory(*set));
   }
-  return set;
+  const Status status = EndMemory(*making, group, set, waiter);
+  if (status.ok()) return status;
+  RegistryLock lock(core_.registry);
+  DropMemory(*set);
+  return status;
 }
 
 void SegmentService::MapSet(SegmentSet& set, size_t rank, const GroupRecord& group,
@@ -140,15 +171,25 @@ void SegmentService::RemoveSet(const std::shared_ptr<SegmentSet>& set) {
   Registry& registry = core_.registry;
   if (registry.sets.erase(set) == 0) return;
   registry.Touch(*set);
-  for (size_t rank = 0; rank < set->segment_ids.size(); ++rank) {
+  DropMemory(*set);
+}
+
+void SegmentService::DropMemory(SegmentSet& set) {
+  Registry& registry = core_.registry;
+  if (set.dropped) return;
+  set.dropped = true;
+  for (size_t rank = 0; rank < set.segment_ids.size(); ++rank) {
     engine::v1::Command command;
-    command.mutable_remove_segment()->set_segment_id(set->segment_ids[rank]);
+    command.mutable_remove_segment()->set_segment_id(set.segment_ids[rank]);
     for (size_t gpu = 0; gpu < registry.mailboxes.size(); ++gpu) {
-      if (set->mapped[rank] & (1u << gpu)) registry.MailboxOf(static_cast<int>(gpu)).Post(command);
+      if (set.mapped[rank] & (1u << gpu)) registry.MailboxOf(static_cast<int>(gpu)).Post(command);
     }
   }
-  registry.ledger.Refund(set->payer, Resource::kSegmentBytes, set->bytes * set->segment_ids.size());
-  registry.ledger.Refund(set->payer, Resource::kDescriptors, set->segment_ids.size());
+  set.mapped.assign(set.segment_ids.size(), 0);
+  set.fds.assign(set.segment_ids.size(), nullptr);
+  registry.Touch(set);
+  registry.ledger.Refund(set.payer, Resource::kSegmentBytes, set.bytes * set.segment_ids.size());
+  registry.ledger.Refund(set.payer, Resource::kDescriptors, set.segment_ids.size());
 }
 
 void SegmentService::DropSetIfUnused(const std::shared_ptr<SegmentSet>& set) {

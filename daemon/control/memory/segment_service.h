@@ -34,6 +34,13 @@ class SegmentService {
   void MapSet(SegmentSet& set, size_t rank, const GroupRecord& group,
               const std::shared_ptr<CommandBatch>& batch) TANDEM_REQUIRES(registry_mutex);
   void RemoveSet(const std::shared_ptr<SegmentSet>& set) TANDEM_REQUIRES(registry_mutex);
+  // Gives the memory of a set back and keeps its ids and blocks, until MakeMemory. Nothing for one without
+  // memory. Members' mappings live on.
+  void DropMemory(SegmentSet& set) TANDEM_REQUIRES(registry_mutex);
+  // Makes zeroed memory for a set whose memory was dropped, and charges it, as MakeSet. Nothing for one with
+  // memory. After an error the set is without.
+  Status MakeMemory(GroupRecord& group, const std::shared_ptr<SegmentSet>& set, const Waiter& waiter)
+      TANDEM_EXCLUDES(registry_mutex);
   // Removes a set whose group has ended and that has no block left.
   void DropSetIfUnused(const std::shared_ptr<SegmentSet>& set) TANDEM_REQUIRES(registry_mutex);
   // Zeroes a block on every rank, so that its next owner does not see the old contents.
@@ -42,6 +49,14 @@ class SegmentService {
   void SendAgain(int gpu) TANDEM_REQUIRES(registry_mutex);
 
  private:
+  // The descriptors that engines return. Shared with the mailboxes, which may outlive a waiter that gives up.
+  struct Making;
+  // Charges a set that has ids, and asks its engines for memory.
+  Result<std::shared_ptr<Making>> BeginMemory(SegmentSet& set) TANDEM_REQUIRES(registry_mutex);
+  // Waits for it, and maps it as `group` needs it. After an error the caller drops the memory.
+  Status EndMemory(Making& making, const GroupRecord& group, const std::shared_ptr<SegmentSet>& set,
+                   const Waiter& waiter) TANDEM_EXCLUDES(registry_mutex);
+
   ControlCore& core_;
 };
 

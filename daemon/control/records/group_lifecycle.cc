@@ -8,6 +8,7 @@ const char* GroupStateName(GroupState state) {
     case GroupState::kDoomed: return "doomed";
     case GroupState::kReady: return "ready";
     case GroupState::kSuspended: return "suspended";
+    case GroupState::kAsleep: return "asleep";
     case GroupState::kClosing: return "closing";
     case GroupState::kBroken: return "broken";
     case GroupState::kEnded: return "ended";
@@ -20,6 +21,8 @@ const char* GroupEventName(GroupEvent event) {
     case GroupEvent::kInstalled: return "installed";
     case GroupEvent::kEngineEnded: return "engine ended";
     case GroupEvent::kRestored: return "restored";
+    case GroupEvent::kPutToSleep: return "put to sleep";
+    case GroupEvent::kWoken: return "woken";
     case GroupEvent::kRankLeft: return "rank left";
     case GroupEvent::kFailed: return "failed";
     case GroupEvent::kEnded: return "ended";

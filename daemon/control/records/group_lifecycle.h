@@ -13,6 +13,9 @@
 //       │                     broken ◀── failed ── ready, suspended
 //       └──────ended─────▶ ended ◀──ended── closing, broken
 //
+//   ready ◀──woken── asleep ──rank left, failed──▶ broken
+//     └──put to sleep──▶
+//
 // Thread rule: under the registry's mutex, except for Over(), which any thread may call.
 #pragma once
 
@@ -32,6 +35,7 @@ enum class GroupState {
   kDoomed,      // a rank has gone meanwhile: the installation is under way still, and will be undone
   kReady,       // the engines hold it, and launches run
   kSuspended,   // an engine has ended: the others forget the group, until it is installed again
+  kAsleep,      // its ranks have put it to sleep: no engine has it, until they wake it up
   kClosing,     // a rank has left: launches under way go on, new ones fail with that rank's name
   kBroken,      // it failed: every launch ends with the reason
   kEnded,       // no rank and no engine has it any more
@@ -41,6 +45,8 @@ enum class GroupEvent {
   kInstalled,    // the engines hold it
   kEngineEnded,  // the engine of a member's GPU has ended
   kRestored,     // the engines hold it again, as the next generation
+  kPutToSleep,   // no rank has launches under way, and all want it to sleep
+  kWoken,        // the engines hold it again, and all ranks have mapped its memory
   kRankLeft,     // a member has left cleanly
   kFailed,       // a member or a GPU's context was lost, a launch could not end, or restoring failed
   kEnded,        // the last member has gone, or it could not be installed
@@ -67,6 +73,13 @@ inline constexpr std::array kGroupTransitions = {
     GroupTransition{GroupState::kReady, GroupEvent::kEngineEnded, GroupState::kSuspended},
     // The next engine holds it: launches go on under the next generation.
     GroupTransition{GroupState::kSuspended, GroupEvent::kRestored, GroupState::kReady},
+
+    // Nothing runs, so that nothing is lost with the memory.
+    GroupTransition{GroupState::kReady, GroupEvent::kPutToSleep, GroupState::kAsleep},
+    GroupTransition{GroupState::kAsleep, GroupEvent::kWoken, GroupState::kReady},
+    // It wakes up with all its ranks only.
+    GroupTransition{GroupState::kAsleep, GroupEvent::kRankLeft, GroupState::kBroken},
+    GroupTransition{GroupState::kAsleep, GroupEvent::kFailed, GroupState::kBroken},
 
     // Launches under way had all ranks' arrivals and may end; the engines fail later ones with the rank's
     // name.
@@ -95,6 +108,11 @@ inline constexpr std::array kGroupTransitions = {
 // As people read it: "suspended", "engine ended".
 const char* GroupStateName(GroupState state);
 const char* GroupEventName(GroupEvent event);
+
+// No engine has the group, and it may come back to them.
+inline bool IsOffEngines(GroupState state) {
+  return state == GroupState::kSuspended || state == GroupState::kAsleep;
+}
 
 // The state that the table names; nothing if the transition is illegal.
 std::optional<GroupState> NextGroupState(GroupState from, GroupEvent event);

@@ -38,6 +38,7 @@ void GroupRecord::EndGatherings(const Status& why) {
     if (plan.client) plan.client->armed.EndGathering(why);
   }
   if (client.renewal != nullptr) client.renewal->EndGathering(why);
+  if (suspension != nullptr) suspension->EndGathering(why);
 }
 
 void GroupRecord::AbortClientLaunches(uint64_t from, const Status& why, int except_rank) {

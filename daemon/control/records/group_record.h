@@ -22,6 +22,7 @@
 #include "daemon/control/records/renewal.h"
 #include "daemon/control/records/session_record.h"
 #include "daemon/control/records/stall_lifecycle.h"
+#include "daemon/control/records/suspension.h"
 #include "daemon/planner/planner.h"
 #include "ipc/verdict_page.h"
 #include "tandem/op_request.h"
@@ -48,6 +49,8 @@ struct MemberRecord {
 // A renewal goes on so far behind the last number that a rank has finished. The next one may be in words
 // already: a rank that gave up in it has written them.
 inline constexpr uint64_t kRenewalSkips = 2;
+// The largest number of a client-placed launch: a word holds 48 bits of it.
+inline constexpr uint64_t kMaxLaunchNumber = uint64_t{1} << 47;
 
 struct GroupRecord {
   explicit GroupRecord(const GroupLifecycle::IllegalHandler& illegal)
@@ -124,14 +127,17 @@ struct GroupRecord {
   };
   std::map<int, FailureReport> failures TANDEM_GUARDED_BY(registry_mutex);  // by rank, the first of each
 
+  // Its last sleep, or the one that begins; null: none.
+  std::shared_ptr<Suspension> suspension TANDEM_GUARDED_BY(registry_mutex);
+
   // Serialises the calls that grow or install the group's memory. Taken before the registry's mutex, and held
   // across calls to engines.
   TimedLock work;
 
   GroupState state() const TANDEM_REQUIRES(registry_mutex) { return lifecycle.state(); }
-  // Members may use it, now or once an engine is back.
+  // Members may use it, now or once an engine is back or they have woken it up.
   bool Lives() const TANDEM_REQUIRES(registry_mutex) {
-    return state() == GroupState::kReady || state() == GroupState::kSuspended;
+    return state() == GroupState::kReady || IsOffEngines(state());
   }
   // The bytes of both halves of one rank's workspace, as allocated, which the plans share; and the bytes that
   // their workspaces would take if each had its own, allocated alike. The same figures everywhere that they

@@ -31,6 +31,7 @@ struct SegmentSet : std::enable_shared_from_this<SegmentSet> {
   std::vector<SharedFd> fds TANDEM_GUARDED_BY(registry_mutex);     // by rank: they outlive an engine
   std::vector<uint32_t> mapped TANDEM_GUARDED_BY(registry_mutex);  // by rank: bit g: GPU g's engine holds it
   bool owned TANDEM_GUARDED_BY(registry_mutex) = true;             // its group lives
+  bool dropped TANDEM_GUARDED_BY(registry_mutex) = false;  // its group sleeps: no descriptors, no charge
   OffsetAllocator allocator TANDEM_GUARDED_BY(registry_mutex){0};
 };
 

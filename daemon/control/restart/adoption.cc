@@ -128,6 +128,7 @@ void Adoption::SettleGroup(const std::shared_ptr<GroupRecord>& group) {
     group->AbortClientLaunches(1, group->lifecycle.why());
     return;
   }
+  if (state == GroupState::kAsleep) return;  // its ranks make its memory anew
   if (!KeepsMemory(*group)) {
     by_.groups.Break(*group,
                      Unavailable("group '" + group->name + "': memory of it was lost " + kNoDaemon)

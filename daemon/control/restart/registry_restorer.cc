@@ -56,6 +56,7 @@ void RegistryRestorer::RestoreSets() {
     set->segment_ids.assign(from.segment_ids().begin(), from.segment_ids().end());
     set->mapped.assign(from.mapped().begin(), from.mapped().end());
     set->owned = from.owned();
+    set->dropped = from.dropped();
     set->allocator = OffsetAllocator(set->bytes);
     for (const auto& [offset, bytes] : from.blocks()) set->allocator.Take(offset, bytes).ok();
     for (const uint64_t id : set->segment_ids) {
@@ -180,6 +181,12 @@ void RegistryRestorer::RestoreGroup(const state::v1::Group& from) {
   group->options.insert(from.options().begin(), from.options().end());
   group->lifecycle.TakeOver(static_cast<GroupState>(from.state()), FullStatusOf(from.why()));
   group->generation = from.generation();
+  if (group->state() == GroupState::kAsleep) {
+    // Ranks that were unmapping its memory, or mapping it, begin again with this step.
+    group->suspension =
+        std::make_shared<Suspension>(group->gpus.size(), group->name, group->illegal_transition);
+    group->suspension->TakeOver(SuspensionState::kUnmapping);
+  }
   for (const state::v1::Member& saved : from.members()) {
     MemberRecord member;
     const auto session = registry.sessions.find(saved.session_id());
@@ -354,6 +361,7 @@ void RegistryRestorer::Charge() {
     ledger.TakeOver(group->payer, Resource::kDescriptors, group->client.pages.size());
   }
   for (const auto& set : registry.sets) {
+    if (set->dropped) continue;
     const uint64_t world = set->segment_ids.size();
     ledger.TakeOver(set->payer, Resource::kSegmentBytes, set->bytes * world);
     ledger.TakeOver(set->payer, Resource::kDescriptors, world);

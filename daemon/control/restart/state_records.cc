@@ -182,6 +182,7 @@ state::v1::Set StateOf(const SegmentSet& set) {
   to.mutable_gpus()->Add(set.gpus.begin(), set.gpus.end());
   to.mutable_mapped()->Add(set.mapped.begin(), set.mapped.end());
   to.set_owned(set.owned);
+  to.set_dropped(set.dropped);
   to.mutable_blocks()->insert(set.allocator.blocks().begin(), set.allocator.blocks().end());
   return to;
 }

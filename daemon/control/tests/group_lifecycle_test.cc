@@ -8,11 +8,12 @@
 namespace tandem::daemon {
 namespace {
 
-constexpr GroupState kStates[] = {GroupState::kInstalling, GroupState::kDoomed,  GroupState::kReady,
-                                  GroupState::kSuspended,  GroupState::kClosing, GroupState::kBroken,
-                                  GroupState::kEnded};
-constexpr GroupEvent kEvents[] = {GroupEvent::kInstalled, GroupEvent::kEngineEnded, GroupEvent::kRestored,
-                                  GroupEvent::kRankLeft,  GroupEvent::kFailed,      GroupEvent::kEnded};
+constexpr GroupState kStates[] = {GroupState::kInstalling, GroupState::kDoomed, GroupState::kReady,
+                                  GroupState::kSuspended,  GroupState::kAsleep, GroupState::kClosing,
+                                  GroupState::kBroken,     GroupState::kEnded};
+constexpr GroupEvent kEvents[] = {GroupEvent::kInstalled,  GroupEvent::kEngineEnded, GroupEvent::kRestored,
+                                  GroupEvent::kPutToSleep, GroupEvent::kWoken,       GroupEvent::kRankLeft,
+                                  GroupEvent::kFailed,     GroupEvent::kEnded};
 
 // A lifecycle that has come to `state` by legal transitions, and the texts of illegal ones.
 struct Reached {
@@ -24,6 +25,7 @@ struct Reached {
       case GroupState::kDoomed: Go(GroupEvent::kRankLeft, why); break;
       case GroupState::kReady: Go(GroupEvent::kInstalled); break;
       case GroupState::kSuspended: Go(GroupEvent::kInstalled), Go(GroupEvent::kEngineEnded); break;
+      case GroupState::kAsleep: Go(GroupEvent::kInstalled), Go(GroupEvent::kPutToSleep); break;
       case GroupState::kClosing: Go(GroupEvent::kInstalled), Go(GroupEvent::kRankLeft, why); break;
       case GroupState::kBroken: Go(GroupEvent::kInstalled), Go(GroupEvent::kFailed, why); break;
       case GroupState::kEnded: Go(GroupEvent::kEnded); break;
