@@ -15,6 +15,7 @@
 #include "client/grpc_plugin/family.h"
 #include "client/grpc_plugin/lease.h"
 #include "client/grpc_plugin/library_lines.h"
+#include "client/grpc_plugin/suspension_calls.h"
 #include "client/lib/base/control_api.h"
 #include "common/exceptions.h"
 #include "common/fd_socket.h"
@@ -66,6 +67,10 @@ class GrpcControl final : public ClientControl {
   Status ReportFailure(const FailureReport& report) override;
   Result<RenewalInfo> StopForRenewal(uint64_t group_id, uint64_t finished, Milliseconds deadline) override;
   Result<RenewalInfo> EndRenewal(uint64_t group_id, Milliseconds deadline) override;
+  Result<SuspensionInfo> Suspend(uint64_t group_id, SuspendStep step, uint64_t finished,
+                                 Milliseconds deadline) override {
+    return CallSuspendGroup(calls_, lease_, group_id, step, finished, deadline);
+  }
   Status ReleasePlan(uint64_t plan_id) override;
   Result<ChannelInfo> OpenChannel(const std::string& gpu_uuid, uint32_t entries) override;
   Status CloseChannel(uint64_t channel_id) override;

@@ -41,6 +41,8 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
                                                     Milliseconds deadline) override;
   Status Leave(Milliseconds deadline) override;
   Status Renew(Milliseconds deadline) override;
+  Status Suspend(bool keep, Milliseconds deadline) override;
+  Status Resume(Milliseconds deadline) override;
   Result<MemoryUsage> UsedMemory() const override { return session_->UsedMemory(id()); }
 
   const std::shared_ptr<ClientSession>& session() const { return session_; }
@@ -70,6 +72,10 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
   // Both steps of a renewal. ABORTED: another rank has begun again.
   // `group`: of client-placed launches; null: there are none.
   Result<RenewalInfo> MeetForRenewal(ClientGroup* group, std::chrono::steady_clock::time_point end);
+  // The first step of a suspension, behind this rank's launches. Launches go on after an error.
+  Status StopForSuspension(std::chrono::steady_clock::time_point end);
+  // The symmetric tensors that are alive.
+  std::vector<std::shared_ptr<TensorHandle>> Tensors();
   // Waits until no launch of this rank's is in flight. DEADLINE_EXCEEDED.
   Status AwaitLaunches(std::chrono::steady_clock::time_point end);
   // Before this rank leaves: tandemd learns how many client-placed launches have ended here.
@@ -89,6 +95,8 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
   std::mutex plans_mutex_;
   std::map<uint64_t, std::weak_ptr<Plan>> plans_;
   std::shared_ptr<ClientGroup> client_group_;  // guarded by `plans_mutex_`; made for the first such plan
+  std::mutex suspension_mutex_;                // one call of Suspend or Resume at a time
+  std::vector<uint64_t> suspended_segments_;   // guarded by suspension_mutex_: of the group, that members map
   std::mutex tensors_mutex_;
   std::vector<std::weak_ptr<TensorHandle>> tensors_;
   // The tensor of an Allocate that was cancelled, for the next one that asks for the same; 0: there is none.
@@ -173,8 +181,18 @@ class TensorHandle final : public SymmetricTensor, public std::enable_shared_fro
   Status StreamWriteValue32(StreamRef stream, int peer, size_t offset_bytes, uint32_t value) override;
   Status Memset32(StreamRef stream, int peer, size_t offset_bytes, uint32_t value, size_t count) override;
 
+  // Copies this rank's contents to memory of the process, for RestoreContents. RESOURCE_EXHAUSTED.
+  Status SaveContents();
+  // Copies them back. Nothing where none are saved.
+  Status RestoreContents();
+  void DropContents() { saved_.reset(); }
+
  private:
   using Clock = std::chrono::steady_clock;
+  // What a suspended group's tensor held.
+  struct Contents {
+    std::vector<std::byte> buffer, pad;
+  };
   std::byte* Buffer(int peer) const { return segments_[static_cast<size_t>(peer)]->data() + buffer_offset_; }
   Status CheckPeer(int peer) const;
   Status CheckSignal(int peer, int channel) const;
@@ -196,6 +214,7 @@ class TensorHandle final : public SymmetricTensor, public std::enable_shared_fro
   uint64_t registration_id_ = 0, owned_tensor_ = 0;
   int rank_ = 0;
   size_t bytes_ = 0, buffer_offset_ = 0, pad_offset_ = 0, pad_bytes_ = 0;
+  std::unique_ptr<Contents> saved_;  // while the group sleeps
   std::mutex barriers_mutex_;
   std::map<int, BarrierProgress> barriers_;  // guarded: of those that have not met all ranks, by channel
   std::vector<std::shared_ptr<DeviceMapping>> segments_;  // by rank

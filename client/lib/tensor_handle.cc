@@ -62,6 +62,26 @@ TensorHandle::~TensorHandle() {
   });
 }
 
+Status TensorHandle::SaveContents() {
+  auto saved = std::make_unique<Contents>();
+  const std::string& gpu = group_->gpu_uuid();
+  saved->buffer.resize(bytes_);
+  TANDEM_RETURN_IF_ERROR(device().CopyNow(gpu, saved->buffer.data(), data(), bytes_));
+  saved->pad.resize(pad_bytes_);
+  const std::byte* const pad = segments_[static_cast<size_t>(rank_)]->data() + pad_offset_;
+  TANDEM_RETURN_IF_ERROR(device().CopyNow(gpu, saved->pad.data(), pad, pad_bytes_));
+  saved_ = std::move(saved);
+  return Status::Ok();
+}
+
+Status TensorHandle::RestoreContents() {
+  if (saved_ == nullptr) return Status::Ok();
+  const std::string& gpu = group_->gpu_uuid();
+  TANDEM_RETURN_IF_ERROR(device().CopyNow(gpu, data(), saved_->buffer.data(), bytes_));
+  std::byte* const pad = segments_[static_cast<size_t>(rank_)]->data() + pad_offset_;
+  return device().CopyNow(gpu, pad, saved_->pad.data(), pad_bytes_);
+}
+
 Status TensorHandle::CheckPeer(int peer) const {
   // A forked child has none of the mappings.
   TANDEM_RETURN_IF_ERROR(group_->session()->CheckUsable());

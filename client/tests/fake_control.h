@@ -142,6 +142,9 @@ class FakeControl final : public ClientControl {
   Status ReportFailure(const FailureReport&) override { return Answer(); }
   Result<RenewalInfo> StopForRenewal(uint64_t, uint64_t, Milliseconds) override { return RenewalInfo{}; }
   Result<RenewalInfo> EndRenewal(uint64_t, Milliseconds) override { return RenewalInfo{}; }
+  Result<SuspensionInfo> Suspend(uint64_t, SuspendStep, uint64_t, Milliseconds) override {
+    return SuspensionInfo{};
+  }
   Status ReleasePlan(uint64_t id) override {
     std::lock_guard lock(daemon_->mutex);
     daemon_->released_plans.push_back(id);

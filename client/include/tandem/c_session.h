@@ -116,6 +116,22 @@ TANDEM_C_API tandem_status* tandem_group_leave(tandem_group* group, int64_t dead
  * (tandem_status_ranks), or launches of this rank's have not ended; all ranks may call it again. UNAVAILABLE:
  * the group is broken. */
 TANDEM_C_API tandem_status* tandem_group_renew(tandem_group* group, int64_t deadline_ms);
+/* Gives up the group's memory, on this rank and on the engines, until tandem_group_resume. All ranks call it; it
+ * waits for them. Addresses stay, so that plans, families, graphs and symmetric tensors are valid afterwards.
+ * Until tandem_group_resume returns, this rank reads no memory of the group and replays no graph with one of its
+ * plans; a launch fails with reason SUSPENDED. `keep` not 0: this rank's symmetric tensors keep their contents;
+ * else they are zero afterwards. Nothing for a suspended group. Default deadline: TANDEM_DEFAULT_DEADLINE_MS.
+ * DEADLINE_EXCEEDED: ranks did not call it (tandem_status_ranks), or launches of this rank's have not ended.
+ * FAILED_PRECONDITION: a stalled group, or a tensor of another group in this one's memory (TENSOR_SHARED).
+ * RESOURCE_EXHAUSTED: no memory for the contents. UNAVAILABLE: the group is broken. UNIMPLEMENTED: an older daemon.
+ * After an error the group runs on; if this rank had stopped already, it is suspended, and both calls may be made
+ * again. */
+TANDEM_C_API tandem_status* tandem_group_suspend(tandem_group* group, int keep, int64_t deadline_ms);
+/* Makes the memory of a suspended group again, at the same addresses. All ranks call it; it waits for them. Nothing
+ * for a group that is not suspended. Default deadline: TANDEM_DEFAULT_DEADLINE_MS. RESOURCE_EXHAUSTED: memory or a
+ * quota. DEADLINE_EXCEEDED: ranks did not call it. UNAVAILABLE: the group is broken; a rank that has ended meanwhile
+ * is named. After an error the group is suspended still, and the call may be made again. */
+TANDEM_C_API tandem_status* tandem_group_resume(tandem_group* group, int64_t deadline_ms);
 
 #ifdef __cplusplus
 }

@@ -374,6 +374,22 @@ class TANDEM_API Group {
   // DEADLINE_EXCEEDED: `ranks` did not call it, or launches of this rank's have not ended; all ranks may call
   // it again. UNAVAILABLE: the group is broken.
   virtual Status Renew(Milliseconds deadline = kDefaultDeadline) = 0;
+  // Gives up the group's memory, on this rank and on the engines, until Resume (docs/suspend.md). Waits until all ranks
+  // have called it. Addresses stay, so that plans, families, graphs and symmetric tensors are valid
+  // afterwards. Until Resume returns, this rank reads no memory of the group and replays no graph with a plan of it; a
+  // launch fails with reason SUSPENDED. `keep`: this rank's symmetric tensors keep their contents, in memory of the
+  // process; else they are zero afterwards. Nothing for a suspended group.
+  //
+  // DEADLINE_EXCEEDED: `ranks` did not call it, or launches of this rank's have not ended. FAILED_PRECONDITION: a
+  // stalled group, or a tensor of another group in this one's memory (TENSOR_SHARED). RESOURCE_EXHAUSTED: no
+  // memory for the contents. UNAVAILABLE: the group is broken. UNIMPLEMENTED: an older daemon. After an error the
+  // group runs on; if this rank had stopped already, it is suspended, and both calls may be made again.
+  virtual Status Suspend(bool keep = false, Milliseconds deadline = kDefaultDeadline) = 0;
+  // Makes the memory of a suspended group again, at the same addresses. Waits until all ranks have called it. Nothing for
+  // a group that is not suspended. RESOURCE_EXHAUSTED: memory or a quota. DEADLINE_EXCEEDED: `ranks` did not
+  // call it. UNAVAILABLE: the group is broken; a rank that has ended meanwhile is named. After an error the group
+  // is suspended still, and the call may be made again.
+  virtual Status Resume(Milliseconds deadline = kDefaultDeadline) = 0;
   // Returns the bytes that this process holds for the group. Needs no daemon, and works after Leave and
   // Client::Detach. Counts while other threads make and drop memory. FAILED_PRECONDITION, reason FORKED: in a forked
   // child.

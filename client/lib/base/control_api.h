@@ -27,7 +27,7 @@
 namespace tandem::client {
 
 // Grows with every change of this header: core and gRPC plugin must be of one build.
-inline constexpr int kControlApiVersion = 8;
+inline constexpr int kControlApiVersion = 9;
 
 struct AttachInfo {
   uint64_t session_id = 0;
@@ -126,6 +126,19 @@ struct RenewalInfo {
   uint64_t renewals = 0;  // of the group
 };
 
+// The meetings of ranks that suspend and resume their group, in this order.
+enum class SuspendStep : uint8_t { kStopped, kUnmapped, kResuming, kMapped };
+
+// The daemon's answer to such a step.
+struct SuspensionInfo {
+  uint64_t number = 0;                // the launch behind which all ranks go on
+  uint64_t generation = 0;            // of the group
+  uint64_t renewals = 0;              // of the group
+  std::vector<uint64_t> segment_ids;  // kStopped, kResuming: of all ranks, that members may map
+  std::vector<UniqueFd> segments;     // kResuming: their descriptors
+  bool awake = false;                 // kResuming: all ranks have resumed it already
+};
+
 struct DirectLaunch {
   uint64_t plan_id = 0, generation = 0, deadline_ms = 0;
   std::string tag;
@@ -189,6 +202,9 @@ class ClientControl {
   // number of the first step's answer.
   virtual Result<RenewalInfo> StopForRenewal(uint64_t group_id, uint64_t finished, Milliseconds deadline) = 0;
   virtual Result<RenewalInfo> EndRenewal(uint64_t group_id, Milliseconds deadline) = 0;
+  // One step of this rank's; waits for the same step of all ranks. `finished`: as StopForRenewal's, with kStopped.
+  virtual Result<SuspensionInfo> Suspend(uint64_t group_id, SuspendStep step, uint64_t finished,
+                                         Milliseconds deadline) = 0;
   virtual Status ReleasePlan(uint64_t plan_id) = 0;
   virtual Result<ChannelInfo> OpenChannel(const std::string& gpu_uuid, uint32_t entries) = 0;
   virtual Status CloseChannel(uint64_t channel_id) = 0;

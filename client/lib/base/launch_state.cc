@@ -6,6 +6,11 @@
 
 namespace tandem::client {
 
+Status SuspendedGroup() {
+  return FailedPrecondition("this rank has suspended the group: all ranks resume it first")
+      .WithDetail({.reason = "SUSPENDED", .started = false});
+}
+
 void ClientGroupState::Learn(uint64_t generation) {
   std::lock_guard lock(mutex_);
   if (generation > latest_.load(std::memory_order_relaxed))
@@ -22,9 +27,19 @@ void ClientGroupState::Break(const Status& why) {
 }
 
 Status ClientGroupState::Broken() const {
-  if (!is_broken_.load(std::memory_order_acquire)) return Status::Ok();
+  if (!is_broken_.load(std::memory_order_acquire)) return suspended() ? SuspendedGroup() : Status::Ok();
   std::lock_guard lock(mutex_);
   return broken_;
+}
+
+void ClientGroupState::Resume(uint64_t generation) {
+  std::lock_guard lock(mutex_);
+  // Launches carry it from now on. A restart of an engine meanwhile concerns nobody.
+  generation_.store(generation, std::memory_order_release);
+  latest_.store(std::max(generation, latest_.load(std::memory_order_relaxed)), std::memory_order_release);
+  awaiting_.store(false, std::memory_order_release);
+  is_suspended_.store(false, std::memory_order_release);
+  changed_.notify_all();
 }
 
 bool ClientGroupState::MoveOn(uint64_t told) {

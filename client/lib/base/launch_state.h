@@ -19,6 +19,9 @@ namespace tandem::client {
 
 class StreamChannel;
 
+// Why a suspended group launches nothing.
+Status SuspendedGroup();
+
 // A group's side of the state. Each launch carries `generation`. A restart of an engine makes a newer
 // generation known. Launches move on to it once a call has returned the restart to this rank's user, so that
 // everything enqueued before ends with ABORTED on all ranks alike.
@@ -34,8 +37,13 @@ class ClientGroupState {
   void Learn(uint64_t generation);
   // The group has ended; the first reason stays.
   void Break(const Status& why);
-  // Why no launch can be made any more; OK while they can.
+  // Why no launch can be made, now or ever; OK while they can.
   Status Broken() const;
+  // This rank has begun to suspend the group, or has resumed it, under `generation` then. Nothing of the group is in
+  // flight.
+  void SetSuspended() { is_suspended_.store(true, std::memory_order_release); }
+  void Resume(uint64_t generation);
+  bool suspended() const { return is_suspended_.load(std::memory_order_acquire); }
 
   // True if a launch would still carry an older generation than the engines have, and no call has reported
   // the restart: report it, then MoveOn.
@@ -58,6 +66,7 @@ class ClientGroupState {
   std::atomic<uint64_t> latest_;
   std::atomic<bool> awaiting_{false};
   std::atomic<bool> is_broken_{false};
+  std::atomic<bool> is_suspended_{false};
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   Status broken_;

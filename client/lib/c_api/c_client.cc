@@ -115,5 +115,15 @@ tandem_status* tandem_group_renew(tandem_group* group, int64_t deadline_ms) try 
   return ToC(group->group->Renew(ToDeadline(deadline_ms, kDefaultDeadline)));
 }
 TANDEM_C_CATCH
+tandem_status* tandem_group_suspend(tandem_group* group, int keep, int64_t deadline_ms) try {
+  TANDEM_C_RETURN_IF_NULL({"group", group});
+  return ToC(group->group->Suspend(keep != 0, ToDeadline(deadline_ms, kDefaultDeadline)));
+}
+TANDEM_C_CATCH
+tandem_status* tandem_group_resume(tandem_group* group, int64_t deadline_ms) try {
+  TANDEM_C_RETURN_IF_NULL({"group", group});
+  return ToC(group->group->Resume(ToDeadline(deadline_ms, kDefaultDeadline)));
+}
+TANDEM_C_CATCH
 
 }  // extern "C"

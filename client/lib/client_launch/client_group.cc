@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "client/lib/base/launch_state.h"
 #include "common/deadline.h"
 #include "kernels/host/word_wait.h"
 
@@ -15,6 +16,9 @@ using runtime::ClientLaunchState;
 }  // namespace
 
 Status ClientGroup::Renewing() const {
+  // A group that breaks asleep has a verdict.
+  if (suspended_.load(std::memory_order_acquire))
+    return page_.AbortFrom() != 0 ? page_.Reason() : SuspendedGroup();
   return FailedPrecondition("this rank has begun to renew the group, and the renewal has not ended")
       .WithDetail({.reason = "RENEWING", .started = false});
 }
@@ -103,6 +107,7 @@ void ClientGroup::Refuse(uint64_t plan_id, const Status& why) {
 
 void ClientGroup::EndRenewal(uint64_t renewals) {
   renewals_.store(renewals, std::memory_order_release);
+  suspended_.store(false, std::memory_order_release);
   (void)lifecycle_.Apply(ClientLaunchEvent::kRenewed);
 }
 
@@ -111,6 +116,15 @@ void ClientGroup::FailRenewal() {
   (void)lifecycle_.Apply(ClientLaunchEvent::kRenewalFailed,
                          page_.AbortFrom() != 0 ? page_.Reason() : Renewing());
 }
+
+bool ClientGroup::BeginSuspension() {
+  suspended_.store(true, std::memory_order_release);
+  const bool begun = lifecycle_.Apply(ClientLaunchEvent::kRenewalBegun);
+  if (!begun) suspended_.store(false, std::memory_order_release);
+  return begun;
+}
+
+void ClientGroup::CancelSuspension() { EndRenewal(renewals_.load(std::memory_order_acquire)); }
 
 void ClientGroup::CutOff(const Status& why) {
   std::lock_guard lock(verdict_mutex_);

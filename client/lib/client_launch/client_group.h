@@ -74,6 +74,11 @@ class ClientGroup {
   void EndRenewal(uint64_t renewals);
   // A renewal that has begun has not ended on all ranks: the group stalls until the next one.
   void FailRenewal();
+  // This rank has stopped its launches, to suspend the group: it makes none before it has resumed it, which ends as a
+  // renewal. False while a failure awaits its verdict.
+  bool BeginSuspension();
+  // The suspension did not begin on all ranks: launches go on.
+  void CancelSuspension();
   // Nobody writes verdicts any more: ends all launches, for `why`.
   void CutOff(const Status& why);
   // The GPU's context is gone, and all launches with it.
@@ -107,6 +112,7 @@ class ClientGroup {
   std::atomic<uint64_t> counter_{0};
   std::atomic<bool> in_graphs_{false};
   std::atomic<uint64_t> renewals_{0};
+  std::atomic<bool> suspended_{false};
   runtime::ClientLaunchLifecycle lifecycle_;
   std::mutex verdict_mutex_;  // of Judge, and of writes of the page's verdict
   std::chrono::steady_clock::time_point reported_at_;

@@ -360,6 +360,14 @@ Status Session::Execute(const json& command, json* reply) {
     TANDEM_ASSIGN_OR_RETURN(auto group, FindGroup(command));
     return group->Renew(Deadline(command));
   }
+  if (name == "suspend_group") {
+    TANDEM_ASSIGN_OR_RETURN(auto group, FindGroup(command));
+    return group->Suspend(command.value("keep", false), Deadline(command));
+  }
+  if (name == "resume_group") {
+    TANDEM_ASSIGN_OR_RETURN(auto group, FindGroup(command));
+    return group->Resume(Deadline(command));
+  }
   if (name == "detach") return client_->Detach();
   TANDEM_ASSIGN_OR_RETURN(auto plan, FindPlan(command));
   if (name == "wait") return plan->Wait(Deadline(command));

@@ -159,6 +159,8 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "group_links": (_int, [Pointer, _int, _int]),
     "group_leave": (STATUS, [Pointer, _i64]),
     "group_renew": (STATUS, [Pointer, _i64]),
+    "group_suspend": (STATUS, [Pointer, _int, _i64]),
+    "group_resume": (STATUS, [Pointer, _i64]),
     "allocate": (STATUS, [Pointer, _extents, _size, _int, _text, _i64, _out]),
     "empty": (STATUS, [Pointer, _extents, _size, _int, _text, _text, ctypes.POINTER(_u64)]),
     "rendezvous": (STATUS, [Pointer, _u64, Pointer, _i64, _out]),

@@ -45,3 +45,25 @@ class Membership:
         """
         library = _c.library()
         library.wait(library.group_renew, self._open(), _c.milliseconds(deadline))
+
+    def suspend(self, keep: bool = False, deadline: float | None = 30) -> None:
+        """Gives up the group's memory, here and on the engines, until resume().
+
+        All ranks call it; it waits for them. Addresses stay, so that plans, families, graphs and symmetric tensors are valid
+        afterwards. Until resume() returns, read no memory of the group and replay no graph with one of its plans; a launch raises
+        FailedPrecondition with reason SUSPENDED. keep: this rank's symmetric tensors keep their contents, in memory of the process;
+        else they are zero afterwards. Nothing for a suspended group. RankLate names who is missing, and launches go on. RankLost:
+        the group is broken.
+        """
+        library = _c.library()
+        library.wait(library.group_suspend, self._open(), int(keep), _c.milliseconds(deadline))
+
+    def resume(self, deadline: float | None = 30) -> None:
+        """Makes the memory of a suspended group again, at the same addresses.
+
+        All ranks call it; it waits for them. Nothing for a group that is not suspended. After an error the group is suspended
+        still, and all ranks may call it again: ResourceExhausted where memory or a quota does not suffice, RankLate where a rank is
+        missing. RankLost names a rank that has ended meanwhile, and the group is broken.
+        """
+        library = _c.library()
+        library.wait(library.group_resume, self._open(), _c.milliseconds(deadline))

@@ -15,7 +15,7 @@ from .. import _registration
 from . import _autocast, _autograd, _in_place, _norms, _ops, _overlapped, _scaled, _schemas  # noqa: F401  (they register)
 from ._backend import BackendOptions
 from ._config import Config, configure
-from ._groups import Attachment, attach, attachment, detach, renew, synchronize
+from ._groups import Attachment, attach, attachment, detach, renew, resume, suspend, synchronize
 from ._install import install, installed, uninstall
 from ._memory import SymmetricMemory, empty, is_symmetric, memset32, rendezvous, stream_write_value32
 from ._pool import mem_pool
@@ -47,6 +47,8 @@ __all__ = [
     "memset32",
     "rendezvous",
     "renew",
+    "resume",
+    "suspend",
     "report",
     "stream_write_value32",
     "synchronize",
