@@ -80,3 +80,13 @@ check engine_renewal engines_three_ranks none -DN=3 -DROUNDS=1
 for mutant in NO_STALL STALL_ALONE STALL_UNREAD NO_PING NO_STOP STOP_BUSY OWN_COUNT EARLY_ANSWER NO_AWAIT; do
   check engine_renewal "engines_$mutant" some -DDEADLINES=0 -DMUTANT_$mutant
 done
+
+# Groups sleep and wake up.
+check suspension suspension_two_ranks none -DROUNDS=3
+check suspension suspension_death none -DDIES
+check suspension suspension_skipped none -DSKIPS
+check suspension suspension_three_ranks none -DN=3 -DROUNDS=1
+check suspension suspension_three_ranks_death none -DN=3 -DROUNDS=1 -DDIES
+for mutant in NO_STOPPED NO_UNMAPPED NO_RESUMING NO_MAPPED; do
+  check suspension "suspension_$mutant" some -DSKIPS -DMUTANT_$mutant
+done
