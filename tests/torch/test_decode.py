@@ -1,18 +1,21 @@
-"""bench/torch/decode.py, with a tiny model on the CPU: figures and small errors of each arm, and sums that are wrong."""
+"""bench/torch/decode.py: figures and small errors of each arm, and sums that are wrong. Without GPUs the model is a tiny one.
+
+TANDEM_DECODE_OPTIONS: other options where it measures, as "--model 70b --layers 8 --batch 1"."""
 
 import json
 import os
+import shlex
 import tempfile
 import unittest
 
-from node import CUDA, HERE, Daemon, Ranks
+from node import CUDA, ENGINES_PER_GPU, GPUS, HERE, Daemon, Ranks
 
 SCRIPT = os.path.join(HERE, "../../bench/torch/decode.py")
 TRIAL = ("--layers", "2", "--context", "16", "--repeats", "2", "--steps", "1")
+ON_GPUS = "--device cuda --model 8b --layers 4 --batch 1,16 --repeats 5"
 BOUND = 1e-4  # of an error in fp32
 
 
-@unittest.skipIf(CUDA, "the benchmark itself runs there")
 class Decode(unittest.TestCase):
     def rows(self, script, *words, world=2):
         """The rows of a run, and rank 0's output."""
@@ -20,13 +23,14 @@ class Decode(unittest.TestCase):
         self.addCleanup(daemon.stop)
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "rows.json")
-            text = Ranks(daemon, world, script, *TRIAL, *words, "--json", path).outputs(timeout=400)[0]
+            text = Ranks(daemon, world, script, *words, "--json", path).outputs(timeout=400)[0]
             print("\n" + text, flush=True)
             with open(path) as file:
                 return json.load(file)["rows"], text
 
+    @unittest.skipIf(CUDA, "measures there")
     def test_each_arm_is_right_and_has_figures(self):
-        rows, text = self.rows(SCRIPT, "--batch", "1,3", "--profile")
+        rows, text = self.rows(SCRIPT, *TRIAL, "--batch", "1,3", "--profile")
         arms = ["tandem", "gloo", "tandem eager", "tandem installed", "gloo eager"]
         refused = ["one-shot", "one-shot eager"]
         for batch in (1, 3):
@@ -53,17 +57,19 @@ class Decode(unittest.TestCase):
             self.assertRegex(theirs, r" 4\.0 x _c10d_functional::wait_tensor\n")
             self.assertNotIn("tandem::", theirs)
 
+    @unittest.skipIf(CUDA, "measures there")
     def test_a_head_and_settings(self):
         words = ("--batch", "2", "--vocabulary", "32", "--arms", "tandem,gloo eager", "--profile")
-        rows, text = self.rows(SCRIPT, *words, "--configure", "placement=engine", "--configure", "max_plans=8")
+        rows, text = self.rows(SCRIPT, *TRIAL, *words, "--configure", "placement=engine", "--configure", "max_plans=8")
         self.assertEqual([row["arm"] for row in rows], ["tandem", "gloo eager", "tandem, again"])
         for row in rows:
             self.assertLess(row["error"], BOUND, row)
         self.assertIsNone(rows[0]["ratio"])  # no compiled rival
         self.assertIn("'placement': 'engine: asked for", text)
 
+    @unittest.skipIf(CUDA, "measures there")
     def test_wrong_sums_are_found(self):
-        rows, text = self.rows("rank_decode.py", "--batch", "2", "--arms", "gloo eager,lost eager,late eager")
+        rows, text = self.rows("rank_decode.py", *TRIAL, "--batch", "2", "--arms", "gloo eager,lost eager,late eager")
         wrong = {row["arm"]: row["wrong"] for row in rows}
         self.assertEqual(
             wrong, {"gloo eager": False, "lost eager": True, "late eager": True, "gloo eager, again": False}
@@ -73,13 +79,30 @@ class Decode(unittest.TestCase):
             self.assertRegex(text, rf"{arm} .* WRONG")
         self.assertEqual(text.splitlines()[-1], "1")
 
+    @unittest.skipIf(CUDA, "measures there")
     def test_arms_that_there_are_not(self):
         with self.assertRaisesRegex(AssertionError, "no such arm: nccl; the arms are tandem, gloo"):
-            self.rows(SCRIPT, "--batch", "1", "--arms", "tandem,nccl", world=1)
+            self.rows(SCRIPT, *TRIAL, "--batch", "1", "--arms", "tandem,nccl", world=1)
 
+    @unittest.skipIf(CUDA, "measures there")
     def test_ranks_that_cannot_share_a_model(self):
         with self.assertRaisesRegex(AssertionError, "3 ranks cannot share heads of keys and values 4"):
-            self.rows(SCRIPT, world=3)
+            self.rows(SCRIPT, *TRIAL, world=3)
+
+    @unittest.skipUnless(CUDA and GPUS > 1, "measures on GPUs")
+    def test_measures_on_gpus(self):
+        options = shlex.split(os.environ.get("TANDEM_DECODE_OPTIONS", ON_GPUS))
+        rows, _ = self.rows(SCRIPT, *options)
+        reasons = {row["arm"]: row["reason"] for row in rows}
+        for row in rows:
+            self.assertFalse(row.get("wrong"), row)
+        for arm in ("tandem", "tandem eager"):
+            self.assertEqual(reasons.get(arm, ""), "")
+        for arm in ("nccl", "nccl eager"):
+            if ENGINES_PER_GPU > 1:
+                self.assertIn("NCCL refuses", reasons[arm])
+            else:
+                self.assertEqual(reasons[arm], "")
 
 
 if __name__ == "__main__":
