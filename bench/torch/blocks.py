@@ -26,13 +26,20 @@ import types
 import tandem.torch
 import torch
 import torch.distributed as dist
+from arms import (
+    WIDTHS,
+    Replayed,
+    agreed,
+    begin,
+    compiled_apart,
+    from_all_ranks,
+    fusing,
+    in_short,
+    kernels,
+)
 from torch import nn
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
-SIZES = {  # hidden size, feed-forward width, heads, heads of keys and values
-    "8b": (4096, 14336, 32, 8),
-    "70b": (8192, 28672, 64, 8),
-}
 BOUND = 3e-2  # of an output, relative norm, bfloat16
 WARM_UP = 3
 REPLAYS = 50  # timed together, since one forward of few rows is short
@@ -122,18 +129,11 @@ def shard_whole_rows(model, mesh):
 
 
 class Compiled(nn.Module):
-    """A compiled block. Dynamo keeps compiled code by function, so each arm has a separate function."""
+    """A compiled block, whose parameters are still at hand."""
 
     def __init__(self, block):
         super().__init__()
-        self.block = block
-
-        def forward(x):
-            return block(x)
-
-        code = forward.__code__.replace(co_name=f"forward_{id(self)}")
-        own = types.FunctionType(code, forward.__globals__, code.co_name, closure=forward.__closure__)
-        self.compiled = torch.compile(own, fullgraph=True)
+        self.block, self.compiled = block, compiled_apart(block)
 
     def forward(self, x):
         return self.compiled(x)
@@ -160,16 +160,6 @@ class Fused(CustomGraphPass):
 
     def uuid(self):
         return None  # a graph from a cache would not be counted
-
-
-@contextlib.contextmanager
-def fusing(settings, count):
-    """The context of an arm whose compiler fuses: raises where it fused nothing. count() tells how much has been."""
-    before = count()
-    with settings:
-        yield
-    if count() == before:
-        raise RuntimeError("nothing is fused: it would run as nccl+cublas does")
 
 
 class Arms:
@@ -227,19 +217,6 @@ class Arms:
         }
 
 
-class Replayed:
-    """The forward of a module as a captured graph of its input. The graph reads the module's weights."""
-
-    def __init__(self, module, x):
-        self.module, self.graph = module, torch.cuda.CUDAGraph()
-        with torch.no_grad(), torch.cuda.graph(self.graph):
-            self.out = module(x)
-
-    def __call__(self, x):
-        self.graph.replay()
-        return self.out
-
-
 def step(module, x):
     """Forward and backward, of tokens forward alone; the output."""
     if not x.is_floating_point():
@@ -251,13 +228,6 @@ def step(module, x):
     for parameter in module.parameters():
         parameter.grad = None
     return out.detach()
-
-
-def agreed(error):
-    """The first rank's failure, or "": the same on all ranks."""
-    told = [None] * dist.get_world_size()
-    dist.all_gather_object(told, error)
-    return next((f"rank {rank}: {one}" for rank, one in enumerate(told) if one), "")
 
 
 def milliseconds(module, x):
@@ -276,33 +246,16 @@ def milliseconds(module, x):
         begun = time.perf_counter()
         step(module, x)
         took = 1000 * (time.perf_counter() - begun)
-    told = [None] * dist.get_world_size()
-    dist.all_gather_object(told, took)
-    return max(told) / steps
+    return max(from_all_ranks(took)) / steps
 
 
 def graphs_compiled():
     return torch._dynamo.utils.counters["stats"]["unique_graphs"]
 
 
-def kernels(module, x, steps=3):
-    """Lines: what takes the most time of a step on rank 0's GPU, in µs a step. What engines run is not among it."""
-    activities = [torch.profiler.ProfilerActivity.CUDA if x.is_cuda else torch.profiler.ProfilerActivity.CPU]
-    dist.barrier()
-    with torch.profiler.profile(activities=activities) as profile:
-        for _ in range(steps):
-            step(module, x)
-        if x.is_cuda:
-            torch.cuda.synchronize()
-    time_of = (lambda e: e.self_device_time_total) if x.is_cuda else (lambda e: e.self_cpu_time_total)
-    events = sorted(profile.key_averages(), key=time_of, reverse=True)
-    rows = [f"{time_of(e) / steps:9.1f} {e.count / steps:6.1f} x {e.key[:90]}" for e in events[:24]]
-    return rows + [f"{sum(map(time_of, events)) / steps:9.1f} in all"]
-
-
 def measure(name, args, group, device):
     """{arm: milliseconds or the reason against it} of a model's block."""
-    dim, hidden, heads, kv_heads = SIZES[name]
+    dim, hidden, heads, kv_heads = WIDTHS[name]
     scale = args.scale
     shape = types.SimpleNamespace(dim=dim // scale, hidden=hidden // scale, heads=heads, kv_heads=kv_heads)
     torch.manual_seed(1)
@@ -335,7 +288,7 @@ def measure(name, args, group, device):
             if not norm <= BOUND:
                 error = f"its output differs by {norm:.1e}"
         except Exception as failure:  # an arm that cannot run here: its reason is the result
-            error = f"{type(failure).__name__}: {str(failure).splitlines()[0][:100]}"
+            error = in_short(failure)
         told = agreed(error)
         if told:
             results[arm] = told
@@ -350,7 +303,7 @@ def measure(name, args, group, device):
         raise RuntimeError("an arm was compiled anew, outside its context")
     if args.profile:
         for arm, module in running.items():
-            rows = kernels(module, mine)
+            rows = kernels(lambda: step(module, mine), mine.is_cuda)
             if group.rank() == 0:
                 print(f"{name} {arm}, µs and calls a step by kernel:", *rows, sep="\n", flush=True)
     return results | {arm: statistics.median(times) for arm, times in rounds.items()}
@@ -368,11 +321,8 @@ def main():
     parser.add_argument("--profile", action="store_true", help="the kernels of each arm, too, and Tandem's plans")
     parser.add_argument("--json", help="a file that gets a line of JSON for each model and arm")
     args = parser.parse_args()
-    device = torch.device(args.device)
-    if args.device == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        device = torch.device("cuda", torch.cuda.current_device())
-    dist.init_process_group("cpu:gloo,cuda:nccl" if args.device == "cuda" else "gloo")
+    begin(args.device)
+    device = torch.device("cuda", torch.cuda.current_device()) if args.device == "cuda" else torch.device("cpu")
     group, rank = dist.group.WORLD, dist.get_rank()
     attached = tandem.torch.attach(group, on_unavailable="error")
     tables = {}

@@ -11,9 +11,7 @@ Under MPS, with `tandemd --testing-engines-per-gpu 2`.
 """
 
 import argparse
-import json
 import math
-import os
 import statistics
 import time
 
@@ -21,6 +19,7 @@ import tandem.torch
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from arms import begin, end, from_all_ranks, write_json
 
 ROUNDS, CALLS = 9, 40
 
@@ -104,9 +103,7 @@ def check(device, calls):
                 dist.all_to_all_single(out, x, group=group)
             results.append(out)
         wrong += not torch.equal(*results)
-    told = [0] * dist.get_world_size()
-    dist.all_gather_object(told, wrong)
-    return sum(told)
+    return sum(from_all_ranks(wrong))
 
 
 def main():
@@ -118,10 +115,7 @@ def main():
     parser.add_argument("--only-tandem", action="store_true")
     parser.add_argument("--json")
     given = parser.parse_args()
-    if given.device == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-    with_nccl = given.device == "cuda" and not given.only_tandem
-    dist.init_process_group("cpu:gloo,cuda:nccl" if with_nccl else "gloo")
+    begin(given.device, with_nccl=not given.only_tandem)
     tandem.torch.configure(on_unavailable="error")
     checks = 0 if given.only_tandem else given.checks
     wrong = check(given.device, checks)
@@ -146,13 +140,8 @@ def main():
                 )
     if dist.get_rank() == 0:
         print(tandem.torch.report())
-        if given.json:
-            with open(given.json, "w") as file:
-                json.dump({"wrong": wrong, "rows": rows}, file)
-    dist.barrier()
-    tandem.torch.uninstall()
-    tandem.torch.detach()
-    dist.destroy_process_group()
+    write_json(given.json, {"wrong": wrong, "rows": rows})
+    end()
 
 
 if __name__ == "__main__":

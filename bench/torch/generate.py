@@ -12,8 +12,6 @@ their last bits, and so may a token that two others nearly equal.
 
 import argparse
 import contextlib
-import json
-import os
 import statistics
 import tempfile
 import time
@@ -22,9 +20,8 @@ import tandem.torch
 import torch
 import torch.distributed as dist
 import transformers
+from arms import WIDTHS, begin, end, served_calls, write_json
 
-# hidden size, intermediate size, heads, heads of keys and values
-WIDTHS = {"tiny": (64, 128, 4, 4), "8b": (4096, 14336, 32, 8), "70b": (8192, 28672, 64, 8)}
 VOCABULARY = 32000
 ARMS = ("backend", "tandem", "backend, again")
 
@@ -85,11 +82,6 @@ def generate(model, ids, cache, tokens):
     return found[:, ids.shape[1] :], times[1] - times[0]
 
 
-def served_calls():
-    """The process's calls that Tandem has run, eager or in a graph that runs."""
-    return sum(row.calls for row in tandem.torch.report().rows if not row.reason)
-
-
 def measure(model, ids, cache, given):
     """{arm: its rounds' tokens per second}, the part of Tandem's tokens that are the backend's, and Tandem's calls."""
     rates, found, served = {}, {}, 0
@@ -134,9 +126,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json")
     given = parser.parse_args()
-    if given.device == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-    dist.init_process_group("cpu:gloo,cuda:nccl" if given.device == "cuda" else "gloo")
+    begin(given.device)
     transformers.utils.logging.disable_progress_bar()
     model = load(given, torch.bfloat16 if given.device == "cuda" else torch.float32)
     rows = []
@@ -150,13 +140,8 @@ def main():
             rates, same, served = measure(model, ids, cache, given)
             if dist.get_rank() == 0:
                 rows.append(show(cache, batch, rates, same, served))
-    if dist.get_rank() == 0 and given.json:
-        with open(given.json, "w") as file:
-            json.dump(rows, file)
-    dist.barrier()
-    tandem.torch.uninstall()
-    tandem.torch.detach()
-    dist.destroy_process_group()
+    write_json(given.json, rows)
+    end()
 
 
 if __name__ == "__main__":

@@ -137,6 +137,18 @@ def test_views_between(name):
 
 
 @check
+def test_sums_that_are_waited_for_again(name):
+    """As in a program that waits for what funcol returns, which torch has waited for."""
+
+    def function(x, a, b, residual, weight):
+        first = residual + funcol.wait_tensor(summed(a @ b))
+        return first, by_torch(first, weight), funcol.wait_tensor(funcol.wait_tensor(summed(x)))
+
+    compiler = compared(function, *operands(4, 8))
+    assert compiler.fused() == ["all_reduce", PRODUCT], [str(record) for record in compiler.records]
+
+
+@check
 def test_all_reduces_of_any_size(name):
     def function(x, a, b, residual, weight):
         h = residual + summed(x * 2)

@@ -233,6 +233,16 @@ def _wait_for(graph: Graph, one: Node) -> Node:
     return wait
 
 
+def drop_second_waits(graph: Graph) -> None:
+    """Uses a wait itself where another one follows it. Programs wait so for what torch's functional collectives have waited for."""
+    waits: list[Node] = list(graph.find_nodes(op="call_function", target=c10d.wait_tensor.default))
+    for wait in waits:
+        before: Any = wait.args[0]
+        if calls(before, c10d.wait_tensor.default):
+            wait.replace_all_uses_with(before)
+            graph.erase_node(wait)
+
+
 def drop_copies(graph: Graph) -> None:
     """Uses a collective's result itself where it is copied over a tensor alike, as collectives are written that change their
     argument. The copy counts as a user of that argument, which nobody reads there."""

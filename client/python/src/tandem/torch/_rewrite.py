@@ -38,6 +38,7 @@ class Rewrite(Lone):
     def run(self) -> bool:
         """Rewrites what can be; returns whether anything was."""
         graphs.split_waits(self.graph)
+        graphs.drop_second_waits(self.graph)
         graphs.drop_copies(self.graph)
         for node in list(self.graph.nodes):
             for target, name, method in (
