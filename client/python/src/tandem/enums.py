@@ -5,7 +5,20 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TypeVar
 
-__all__ = ["Algorithm", "Code", "DType", "Determinism", "EventKind", "OnUnfused", "Op", "Placement", "ReduceOp", "Role", "WireType"]
+__all__ = [
+    "Algorithm",
+    "Code",
+    "DType",
+    "Determinism",
+    "EventKind",
+    "OnUnfused",
+    "Op",
+    "Placement",
+    "ReduceOp",
+    "Role",
+    "Rounding",
+    "WireType",
+]
 
 
 class Code(IntEnum):
@@ -90,6 +103,13 @@ class Determinism(IntEnum):
     off = 0
     run = 1
     batch = 2
+
+
+class Rounding(IntEnum):
+    """What a norm is computed from, behind a sum to which a residual is added (docs/requests.md)."""
+
+    once = 0
+    model = 1
 
 
 class Algorithm(IntEnum):
