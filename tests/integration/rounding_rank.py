@@ -29,7 +29,9 @@ def bytes_of(dtype, values):
 
 def values_of(dtype, data):
     if dtype != "bf16":
-        return list(struct.unpack(f"<{len(data) // (2 if dtype == 'f16' else 4)}{'e' if dtype == 'f16' else 'f'}", data))
+        return list(
+            struct.unpack(f"<{len(data) // (2 if dtype == 'f16' else 4)}{'e' if dtype == 'f16' else 'f'}", data)
+        )
     words = struct.unpack(f"<{len(data) // 2}H", data)
     return list(struct.unpack(f"<{len(words)}f", struct.pack(f"<{len(words)}I", *(word << 16 for word in words))))
 
@@ -101,7 +103,9 @@ class Case:
         got = values_of(self.dtype, outputs[0])
         near = list(normed(rounded(self.dtype, added) if rounding == "model" else added, self.weight))
         step = {"f32": 2**-23, "f16": 2**-10, "bf16": 2**-7}[self.dtype]
-        far = [pair for pair in zip(got, near, strict=True) if abs(pair[0] - pair[1]) > 0.51 * step * abs(pair[1]) + 1e-6]
+        far = [
+            pair for pair in zip(got, near, strict=True) if abs(pair[0] - pair[1]) > 0.51 * step * abs(pair[1]) + 1e-6
+        ]
         assert not far, f"{self.dtype} {rounding}: {len(far)} values are rounded more than once, as {far[0]}"
         want = list(normed(self.exact, self.weight))
         error = math.fsum((a - b) ** 2 for a, b in zip(got, want, strict=True))

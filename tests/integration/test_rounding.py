@@ -8,6 +8,8 @@ import unittest
 
 from harness import BIN, TandemTest, everybody, host_only, needs_gpus
 
+MOST_RANKS = 3
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 LIBRARY = os.path.join(BIN, "../lib/libtandem.so")
 PACKAGE = os.path.join(HERE, "../../client/python/src")
@@ -17,7 +19,11 @@ def normed(**more):
     tensor = {"dtype": "bf16", "shape": [8, 16]}
     roles = ("input", "output", "residual", "residual_output")
     operands = [{"role": role, **tensor} for role in roles]
-    return {"op": "all_reduce", "operands": [*operands, {"role": "norm_weight", "dtype": "bf16", "shape": [16]}], **more}
+    return {
+        "op": "all_reduce",
+        "operands": [*operands, {"role": "norm_weight", "dtype": "bf16", "shape": [16]}],
+        **more,
+    }
 
 
 class Values(TandemTest):

@@ -41,7 +41,9 @@ def check_values(name, rounding, dtype):
     got = OPS.all_reduce_rms_norm(x, residual, weight, EPSILON, name)
     assert torch.equal(residual, exact.to(dtype)), (rounding, dtype)
     of = residual.double() if rounding == "model" else exact
-    assert_close(got.double(), _fallback._normed(of, weight.double(), EPSILON), rtol=0.51 * torch.finfo(dtype).eps, atol=1e-7)
+    assert_close(
+        got.double(), _fallback._normed(of, weight.double(), EPSILON), rtol=0.51 * torch.finfo(dtype).eps, atol=1e-7
+    )
     want = _fallback._normed(exact, weight.double(), EPSILON)
     return got, ((got.double() - want).norm() / want.norm()).item()
 
@@ -110,7 +112,11 @@ def test_the_compile_pass(name):
 
 @check
 def test_a_product(name):
-    a, b, residual = rand(12, 32, dtype=torch.bfloat16), rand(32, 64, seed=1).bfloat16(), rand(12, 64, seed=3, same=True).bfloat16()
+    a, b, residual = (
+        rand(12, 32, dtype=torch.bfloat16),
+        rand(32, 64, seed=1).bfloat16(),
+        rand(12, 64, seed=3, same=True).bfloat16(),
+    )
     weight = rand(64, dtype=torch.bfloat16, seed=4, same=True)
     exact = OPS.matmul_all_reduce(a, b, "sum", name).double() + residual.double()
     step = torch.finfo(torch.bfloat16).eps

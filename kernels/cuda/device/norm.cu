@@ -94,8 +94,7 @@ __global__ void __launch_bounds__(kMaxThreads) NormWords(const __grid_constant__
     RowWord<Element> with_residual;
 #pragma unroll
     for (int e = 0; e < RowWord<Element>::kCount; ++e) {
-      const float normed =
-          NormedValue(norm, work.unrounded, value[w].element[e], residual[w].element[e]);
+      const float normed = NormedValue(norm, work.unrounded, value[w].element[e], residual[w].element[e]);
       squares = AddSquare(normed, squares);
       FromFloat(normed, &with_residual.element[e]);
     }
@@ -110,8 +109,7 @@ __global__ void __launch_bounds__(kMaxThreads) NormWords(const __grid_constant__
     if constexpr (!kWeightsFirst) weight[w].word = static_cast<const uint4*>(norm.weight)[at];
 #pragma unroll
     for (int e = 0; e < RowWord<Element>::kCount; ++e) {
-      const float normed =
-          NormedValue(norm, work.unrounded, value[w].element[e], residual[w].element[e]);
+      const float normed = NormedValue(norm, work.unrounded, value[w].element[e], residual[w].element[e]);
       FromFloat(normed * factor * ToFloat(weight[w].element[e]), &value[w].element[e]);
     }
     static_cast<uint4*>(norm.out)[row + at] = value[w].word;

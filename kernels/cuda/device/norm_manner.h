@@ -1,6 +1,6 @@
 // File: norm_manner.h
 //
-// What decides about the bits of a norm: the order of its squares, and what they are of.
+// How a norm's bits come about: the order in which squares are added, and which values are squared.
 #pragma once
 
 #include "kernels/cuda/device/launch.h"

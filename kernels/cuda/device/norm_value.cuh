@@ -7,8 +7,8 @@
 
 namespace tandem::cuda {
 
-// What is normed of one element: the sum, or the sum with the residual, as it is in fp32 or as Element has it.
-// `residual` is not read where the norm has none.
+// The value that is normed: the sum, or the sum with the residual, in fp32 or as Element has it. `residual` is not
+// read where the norm has none.
 template <typename Element>
 __device__ inline float NormedValue(const NormLaunch& norm, bool unrounded, const Element& sum,
                                     const Element& residual) {

@@ -370,7 +370,7 @@ double ErrorOfNorm(bool unrounded) {
 
 TEST(NormTest, OneRoundingIsNearerToDoublePrecisionThanTwo) {
   const double once = ErrorOfNorm(true), twice = ErrorOfNorm(false);
-  EXPECT_GT(once, 0x1p-11);  // a rounding to bf16 of its own
+  EXPECT_GT(once, 0x1p-11);  // the output is bf16 too
   EXPECT_LT(once, 0.8 * twice);
 }
 
