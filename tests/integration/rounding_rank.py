@@ -62,7 +62,10 @@ class Case:
         self.inputs = [drawn(f"input {rank}", dtype, count) for rank in range(WORLD)]
         self.residual, self.weight = drawn("residual", dtype, count), drawn("weight", dtype, COLUMNS)
         self.exact = [math.fsum(terms) for terms in zip(*self.inputs, self.residual, strict=True)]
-        self.added = rounded(dtype, [math.fsum(terms) for terms in zip(*self.inputs, strict=True)])
+        total = self.inputs[0]
+        for more in self.inputs[1:]:
+            total = rounded("f32", [a + b for a, b in zip(total, more, strict=True)])
+        self.sums = rounded(dtype, total)
         self.memory = {
             slot: group.registered((COLUMNS,) if slot == "norm_weight" else (ROWS, COLUMNS), dtype)
             for slot in ("input", *NORM, "output")
@@ -98,7 +101,7 @@ class Case:
         for results in (outputs, residuals):
             unlike = [way for way, data in zip(ways, results, strict=True) if data != results[0]]
             assert not unlike, f"{self.dtype} {rounding}: {unlike} have other bytes than {ways[0]}"
-        added = [a + b for a, b in zip(self.added, self.residual, strict=True)]
+        added = rounded("f32", [a + b for a, b in zip(self.sums, self.residual, strict=True)])
         assert residuals[0] == bytes_of(self.dtype, added), f"{self.dtype} {rounding}: the residual"
         got = values_of(self.dtype, outputs[0])
         near = list(normed(rounded(self.dtype, added) if rounding == "model" else added, self.weight))
