@@ -158,7 +158,7 @@ enum tandem_determinism {
   TANDEM_DETERMINISM_BATCH = 2
 };
 
-/* What a norm is computed from, behind a sum to which a residual is added (docs/requests.md). */
+/* The value behind a sum and a residual that a norm is computed from (docs/requests.md). */
 enum tandem_rounding {
   /* the fp32 value that TANDEM_ROLE_RESIDUAL_OUTPUT is rounded from */
   TANDEM_ROUNDING_ONCE = 0,

@@ -95,7 +95,7 @@ enum class Determinism : uint8_t {
   kBatch = 2,
 };
 
-// What a norm is computed from, behind a sum to which a residual is added (docs/requests.md).
+// The value behind a sum and a residual that a norm is computed from (docs/requests.md).
 enum class Rounding : uint8_t {
   // the fp32 value that kResidualOutput is rounded from
   kOnce = 0,

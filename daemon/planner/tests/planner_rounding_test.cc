@@ -1,4 +1,4 @@
-// What a norm behind a sum is computed from, by each algorithm; what must agree; what is refused.
+// The value that a norm is computed from: kept by each algorithm, alike on all ranks, refused where unknown.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,8 +30,7 @@ const NormStep& NormOf(const RankProgram& program) { return std::get<NormStep>(p
 
 TEST(RoundingChoice, EveryAlgorithmKeepsIt) {
   const std::pair<Op, std::vector<Algorithm>> ops[] = {
-      {Op::kAllReduce,
-       {Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kCopyEngine, Algorithm::kNccl}},
+      {Op::kAllReduce, {Algorithm::kOneShot, Algorithm::kTwoShot, Algorithm::kCopyEngine, Algorithm::kNccl}},
       {Op::kMatmulAllReduce, {Algorithm::kTiledTwoShot, Algorithm::kUnfused, Algorithm::kNccl}}};
   for (const auto& [op, algorithms] : ops) {
     for (const Algorithm algorithm : algorithms) {

@@ -106,7 +106,7 @@ class Determinism(IntEnum):
 
 
 class Rounding(IntEnum):
-    """What a norm is computed from, behind a sum to which a residual is added (docs/requests.md)."""
+    """The value behind a sum and a residual that a norm is computed from (docs/requests.md)."""
 
     once = 0
     model = 1
