@@ -57,6 +57,10 @@ inline constexpr NamedValue<PlanPlacement> kPlanPlacements[] = {
 inline constexpr NamedValue<Determinism> kDeterminisms[] = {
 #include "common/ops.def"
 };
+#define TANDEM_ROUNDING(constant, name, value) {Rounding::constant, #name},
+inline constexpr NamedValue<Rounding> kRoundings[] = {
+#include "common/ops.def"
+};
 #define TANDEM_ALGORITHM(constant, name, value) {Algorithm::constant, #name},
 inline constexpr NamedValue<Algorithm> kAlgorithms[] = {
 #include "common/ops.def"
@@ -90,6 +94,8 @@ inline constexpr std::span<const NamedValue<PlanPlacement>> kNamedValues<PlanPla
 template <>
 inline constexpr std::span<const NamedValue<Determinism>> kNamedValues<Determinism> =
     op_tables::kDeterminisms;
+template <>
+inline constexpr std::span<const NamedValue<Rounding>> kNamedValues<Rounding> = op_tables::kRoundings;
 template <>
 inline constexpr std::span<const NamedValue<Algorithm>> kNamedValues<Algorithm> = op_tables::kAlgorithms;
 template <>
@@ -153,7 +159,8 @@ constexpr bool HasNoGaps() {
 }
 static_assert(HasNoGaps<DType>() && HasNoGaps<Op>() && HasNoGaps<ReduceOp>() && HasNoGaps<WireType>());
 static_assert(HasNoGaps<OnUnfused>() && HasNoGaps<OnSlowPlacement>() && HasNoGaps<PlanPlacement>());
-static_assert(HasNoGaps<Determinism>() && HasNoGaps<Algorithm>() && HasNoGaps<Role>());
+static_assert(HasNoGaps<Determinism>() && HasNoGaps<Rounding>() && HasNoGaps<Algorithm>());
+static_assert(HasNoGaps<Role>());
 // element_type.h has the range of its own, for device code.
 static_assert(IsValid(kNamedValues<DType>.back().value) &&
               !IsValid(static_cast<DType>(kNamedValues<DType>.size())));

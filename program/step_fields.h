@@ -59,7 +59,8 @@
   F(MAY_READ, residual, "residual", has_residual)             \
   F(MAY_WRITE, residual_out, "residual output", has_residual) \
   F(VALUE, epsilon)                                           \
-  F(VALUE, fixed_order)
+  F(VALUE, fixed_order)                                       \
+  F(VALUE, unrounded)
 #define TANDEM_TRANSFER_PART_FIELDS(F) \
   F(VALUE, send)                       \
   F(VALUE, peer)                       \

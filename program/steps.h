@@ -108,9 +108,9 @@ struct Reduce {
 // RMSNorm over the last dimension; see Role::kNormWeight:
 //   residual_out = sum + residual, rounded;
 //   out = residual_out / sqrt(mean of its squares + epsilon) * weight.
-// out is computed in fp32 from the rounded residual_out, and rounded once. Without a residual the sum takes
-// the place of residual_out. All are contiguous, of one dtype. out may be the memory of sum, residual_out
-// that of residual.
+// out is computed in fp32 from the rounded residual_out, or from sum + residual in fp32, and rounded once.
+// Without a residual the sum takes the place of residual_out. All are contiguous, of one dtype. out may be
+// the memory of sum, residual_out that of residual.
 template <class Place>
 struct Norm {
   StridedView<Place> sum, weight, out;
@@ -120,6 +120,7 @@ struct Norm {
   // The squares are added in an order that depends on the row's length alone. The launch fails with
   // INVALID_ARGUMENT where addresses do not allow that order.
   bool fixed_order = false;
+  bool unrounded = false;  // out comes from sum + residual before that is rounded: Rounding::kOnce
 };
 
 enum class NcclKind : uint8_t {

@@ -120,6 +120,7 @@ void ToProto(const OpRequest& request, v1::OpRequest* proto) {
   proto->set_norm_epsilon(request.norm_epsilon);
   proto->set_max_rows(request.max_rows);
   proto->set_determinism(static_cast<uint32_t>(request.determinism));
+  proto->set_rounding(static_cast<uint32_t>(request.rounding));
 }
 
 void ToProto(const MeasuredTime& time, v1::MeasuredTime* proto) {
@@ -160,6 +161,7 @@ PlanInfo FromProto(const v1::PlanInfo& proto) {
   info.roundings = proto.roundings();
   info.deterministic = proto.deterministic();
   info.determinism = static_cast<Determinism>(proto.determinism());
+  info.rounding = proto.rounding();
   info.workspace_bytes = proto.workspace_bytes();
   info.bulk_bytes = proto.bulk_bytes();
   info.bytes_moved = proto.bytes_moved();

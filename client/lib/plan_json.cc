@@ -39,6 +39,7 @@ std::string PlanJson(const PlanInfo& info) {
                  {"roundings", info.roundings},
                  {"deterministic", info.deterministic},
                  {"determinism", NameOf(info.determinism)},
+                 {"rounding", info.rounding},
                  {"workspace_bytes", info.workspace_bytes},
                  {"bulk_bytes", info.bulk_bytes},
                  {"bytes_moved", info.bytes_moved},

@@ -53,6 +53,7 @@ Result<OpRequest> RequestFromJson(const json& object) {
   TANDEM_ASSIGN_OR_RETURN(request.placement, Named(object, "placement", PlanPlacement::kAuto));
   TANDEM_ASSIGN_OR_RETURN(request.on_unfused, Named(object, "on_unfused", OnUnfused::kWarn));
   TANDEM_ASSIGN_OR_RETURN(request.determinism, Named(object, "determinism", Determinism::kOff));
+  TANDEM_ASSIGN_OR_RETURN(request.rounding, Named(object, "rounding", Rounding::kOnce));
   return request;
 }
 
@@ -89,6 +90,7 @@ json RequestToJson(const OpRequest& request) {
           {"autotune", request.autotune},
           {"placement", NameOf(request.placement)},
           {"determinism", NameOf(request.determinism)},
+          {"rounding", NameOf(request.rounding)},
           {"on_unfused", NameOf(request.on_unfused)}};
 }
 

@@ -120,6 +120,8 @@ void AddExplain(CLI::App& app, CommandLine& line) {
                   Listed(PlacementNames()) + "; client: one kernel on the ranks' own streams");
   sub->add_option("--determinism", explain.determinism,
                   Listed(DeterminismNames()) + "; what cannot keep it is refused");
+  sub->add_option("--rounding", explain.rounding,
+                  Listed(RoundingNames()) + "; with a residual and an RMSNorm behind the sum");
   sub->add_option("--dim", explain.dim, "Gather, scatter or all-to-all dimension");
   sub->add_option("--root", explain.root, "Root of broadcast and reduce");
   sub->add_option("--steps", explain.steps,

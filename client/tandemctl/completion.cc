@@ -23,6 +23,7 @@ Values ValuesOf(const std::string& name) {
   if (name == "algorithm" || name == "candidates") return {Values::Kind::kWords, AlgorithmNames()};
   if (name == "dtype") return {Values::Kind::kWords, DTypeNames()};
   if (name == "determinism") return {Values::Kind::kWords, DeterminismNames()};
+  if (name == "rounding") return {Values::Kind::kWords, RoundingNames()};
   if (name == "placement") return {Values::Kind::kWords, PlacementNames()};
   if (name == "scales") return {Values::Kind::kWords, ScaleNames()};
   if (name == "shell") return {Values::Kind::kWords, ShellNames()};

@@ -1,5 +1,6 @@
 #include "client/tandemctl/explain.h"
 
+#include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -95,6 +96,23 @@ Status AddMatmul(const ExplainOptions& options, const Shape& a, DType dtype, OpR
   return Status::Ok();
 }
 
+// A residual and a norm behind the sum, where a rounding was asked for.
+Status AddNorm(const std::string& rounding, OpRequest& request) {
+  if (rounding.empty()) return Status::Ok();
+  const auto found = ValueOf<Rounding>(rounding);
+  if (!found) return InvalidArgument("--rounding is one of " + ListedNames<Rounding>() + ", not " + rounding);
+  request.rounding = *found;
+  const auto sum = std::find_if(request.operands.begin(), request.operands.end(),
+                                [](const Operand& each) { return IsOutput(each.role); });
+  if (sum == request.operands.end() || sum->spec.shape.empty())
+    return InvalidArgument("--rounding is for sums: " + std::string(OpName(request.op)) + " has no norm");
+  const TensorSpec spec = sum->spec;
+  request.operands.push_back(MakeOperand(Role::kNormWeight, spec.dtype, {spec.shape.back()}, false));
+  request.operands.push_back(MakeOperand(Role::kResidual, spec.dtype, spec.shape, false));
+  request.operands.push_back(MakeOperand(Role::kResidualOutput, spec.dtype, spec.shape, false));
+  return Status::Ok();
+}
+
 Result<OpRequest> MakeRequest(const ExplainOptions& options, int rank) {
   OpRequest request;
   TANDEM_ASSIGN_OR_RETURN(request.op, ReadOp(options.op));
@@ -159,6 +177,7 @@ Result<OpRequest> MakeRequest(const ExplainOptions& options, int rank) {
     return InvalidArgument("--determinism is one of " + ListedNames<Determinism>() + ", not " +
                            options.determinism);
   request.determinism = *determinism;
+  TANDEM_RETURN_IF_ERROR(AddNorm(options.rounding, request));
   request.max_rows = options.max_rows;
   return AtBound(request, options.world);
 }
@@ -264,6 +283,7 @@ std::string ExplanationText(const Explanation& explanation, const ExplainOptions
   if (plan.roundings != 0) line("roundings", std::to_string(plan.roundings));
   line("deterministic", plan.deterministic ? "yes" : "no");
   line("determinism", std::string(NameOf(plan.determinism)));
+  line("rounding", plan.rounding);
   line("workspace", Bytes(plan.workspace_bytes) + " a half" +
                         (plan.bulk_bytes != 0 ? ", " + Bytes(plan.bulk_bytes) + " bulk" : ""));
   line("moved", Bytes(plan.bytes_moved) + " a rank");
@@ -307,6 +327,7 @@ std::string ExplanationJson(const Explanation& explanation, const ExplainOptions
                               {"roundings", plan.roundings},
                               {"deterministic", plan.deterministic},
                               {"determinism", std::string(NameOf(plan.determinism))},
+                              {"rounding", plan.rounding},
                               {"workspace_bytes", plan.workspace_bytes},
                               {"bulk_bytes", plan.bulk_bytes},
                               {"bytes_moved", plan.bytes_moved},

@@ -23,6 +23,7 @@ struct ExplainOptions {
   std::string algorithm = "auto";
   std::string placement = "auto";   // "auto", "engine" or "client"
   std::string determinism = "off";  // "off", "run" or "batch"
+  std::string rounding;             // "once" or "model", of a residual and a norm behind the sum; "": without
   std::string topology_file;        // "": emulated GPUs, all linked by switches
   int world = 4;
   int dim = 0;

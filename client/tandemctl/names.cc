@@ -30,6 +30,7 @@ std::vector<std::string> ScaleNames() { return {"tensor_wise", "row_wise", "bloc
 
 std::vector<std::string> PlacementNames() { return NamesOf<PlanPlacement>(); }
 std::vector<std::string> DeterminismNames() { return NamesOf<Determinism>(); }
+std::vector<std::string> RoundingNames() { return NamesOf<Rounding>(); }
 
 std::vector<std::string> ShellNames() { return {"bash", "zsh", "fish"}; }
 

@@ -18,6 +18,7 @@ std::vector<std::string> DTypeNames();  // of operands that tandemctl can descri
 std::vector<std::string> ScaleNames();  // "tensor_wise", "row_wise", "block_wise"
 std::vector<std::string> PlacementNames();
 std::vector<std::string> DeterminismNames();
+std::vector<std::string> RoundingNames();
 std::vector<std::string> ShellNames();  // that have completion scripts
 
 // "a, b, c".

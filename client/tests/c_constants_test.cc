@@ -73,6 +73,7 @@ TEST(CConstants, TheStructsDefaultsAreThoseOfCpp) {
   EXPECT_EQ(c_request.placement, static_cast<int>(request.placement));
   EXPECT_EQ(c_request.restartable != 0, request.restartable);
   EXPECT_EQ(c_request.determinism, static_cast<int>(request.determinism));
+  EXPECT_EQ(c_request.rounding, static_cast<int>(request.rounding));
   EXPECT_EQ(c_request.algorithm, static_cast<int>(request.algorithm));
   EXPECT_EQ(c_request.dim, request.dim);
   const JoinOptions join;

@@ -79,7 +79,8 @@ TEST_F(LoadedTest, NumbersThatAreNoneOfTheEnumerationsAreRefused) {
       {&tandem_request::algorithm, "algorithm"},
       {&tandem_request::on_unfused, "on_unfused"},
       {&tandem_request::placement, "placement"},
-      {&tandem_request::determinism, "determinism"}};
+      {&tandem_request::determinism, "determinism"},
+      {&tandem_request::rounding, "rounding"}};
   for (const auto& [field, name] : fields) {
     for (int value : {256, -256, 1 << 30}) {
       tandem_request wrong = right;

@@ -13,7 +13,7 @@ namespace {
 template <typename Enum>
 class OpTables : public testing::Test {};
 using Enumerations = testing::Types<DType, Op, ReduceOp, WireType, OnUnfused, OnSlowPlacement, PlanPlacement,
-                                    Determinism, Algorithm, Role>;
+                                    Determinism, Rounding, Algorithm, Role>;
 TYPED_TEST_SUITE(OpTables, Enumerations);
 
 TYPED_TEST(OpTables, NamesParseBackAndNumbersBeyondTheEndsAreRefused) {

@@ -133,6 +133,7 @@ Status CompareRequests(std::span<const OpRequest> requests) {
   TANDEM_COMPARE(restartable, BoolText(r.restartable))
   TANDEM_COMPARE(placement, std::string(PlacementName(r.placement)))
   TANDEM_COMPARE(determinism, std::string(NameOf(r.determinism)))
+  TANDEM_COMPARE(rounding, std::string(NameOf(r.rounding)))
   TANDEM_COMPARE(algorithm, std::string(AlgorithmName(r.algorithm)))
   TANDEM_COMPARE(steps, Text(r.steps))
   TANDEM_COMPARE(lanes, Text(r.lanes))

@@ -23,7 +23,9 @@ TORCH_TABLE = "client/python/src/tandem/torch/_op_table.py"
 
 ENUM = re.compile(r"TANDEM_ENUM\((\w+), (\w+), (\w+), (\w+)\)")
 ROW = re.compile(r"(TANDEM_\w+)\((k\w+), (\w+), (\d+)\)(?:  // (.*))?")
-REFERENCE = re.compile(r"(?<![-/\w])(dtype|op|reduce_op|wire|on_unfused|placement|determinism|algorithm|role)\.(\w+)\b")
+REFERENCE = re.compile(
+    r"(?<![-/\w])(dtype|op|reduce_op|wire|on_unfused|placement|determinism|rounding|algorithm|role)\.(\w+)\b"
+)
 TORCH_ROW = re.compile(r"^TANDEM_TORCH_OP(_SEVERAL)?\(\w+, (\w+), (kAutocast|kOwnTypes),(.*?)\)$", re.M | re.S)
 
 

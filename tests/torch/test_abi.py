@@ -22,6 +22,7 @@ ENUMS = {
     "tandem_on_unfused": (enums.OnUnfused, "TANDEM_ON_UNFUSED_"),
     "tandem_placement": (enums.Placement, "TANDEM_PLACEMENT_"),
     "tandem_determinism": (enums.Determinism, "TANDEM_DETERMINISM_"),
+    "tandem_rounding": (enums.Rounding, "TANDEM_ROUNDING_"),
     "tandem_event_kind": (enums.EventKind, "TANDEM_EVENT_"),
 }
 STRUCTS = {

@@ -95,6 +95,10 @@ class PlansOfFourRanks(Plans):
     world = 4
 
 
+class Rounding(Checks, unittest.TestCase):
+    program = "rank_rounding.py"
+
+
 class Determinism(Checks, unittest.TestCase):
     program = "rank_determinism.py"
     timeout = 400
@@ -171,6 +175,7 @@ add_tests(
     FourRanks,
     Plans,
     PlansOfFourRanks,
+    Rounding,
     Determinism,
     Overlapped,
     Installed,

@@ -75,6 +75,7 @@ typedef struct tandem_request {
   float norm_epsilon;
   int64_t max_rows; /* not 0: a family of 0 to max_rows rows; see OpRequest::max_rows */
   int determinism;  /* enum tandem_determinism; see OpRequest::determinism */
+  int rounding;     /* enum tandem_rounding; see OpRequest::rounding */
 } tandem_request;
 /* Writes the defaults to *request. `struct_size` is sizeof(tandem_request) of the caller's header. NULL is
  * allowed. */

@@ -158,6 +158,14 @@ enum tandem_determinism {
   TANDEM_DETERMINISM_BATCH = 2
 };
 
+/* The value behind a sum and a residual that a norm is computed from (docs/requests.md). */
+enum tandem_rounding {
+  /* the fp32 value that TANDEM_ROLE_RESIDUAL_OUTPUT is rounded from */
+  TANDEM_ROUNDING_ONCE = 0,
+  /* TANDEM_ROLE_RESIDUAL_OUTPUT as it is rounded, as in a model's own operations */
+  TANDEM_ROUNDING_MODEL = 1
+};
+
 /* The algorithms, one name for all operations. TANDEM_ALGORITHM_AUTO leaves the choice to the daemon; a
  * chosen algorithm that cannot run fails the preparation. */
 enum tandem_algorithm {

@@ -126,6 +126,7 @@ struct PlanInfo {
   int roundings = 0;
   bool deterministic = true;
   Determinism determinism = Determinism::kOff;  // what the plan keeps
+  std::string rounding;  // "once" or "model", of the norm behind a sum with a residual; "": no such norm
   uint64_t workspace_bytes = 0, bulk_bytes = 0, bytes_moved = 0, gathered_a_bytes = 0;
   uint64_t group_workspace_bytes = 0;     // what the group's plans need together, sharing both halves
   uint64_t unshared_workspace_bytes = 0;  // what they would take without sharing

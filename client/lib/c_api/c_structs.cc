@@ -164,6 +164,7 @@ Result<OpRequest> ToRequest(const tandem_request& given) {
   request.norm_epsilon = from.norm_epsilon;
   request.max_rows = from.max_rows;
   TANDEM_RETURN_IF_ERROR(ToEnum(from.determinism, "determinism", &request.determinism));
+  TANDEM_RETURN_IF_ERROR(ToEnum(from.rounding, "rounding", &request.rounding));
   return request;
 }
 

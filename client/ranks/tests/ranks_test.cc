@@ -30,6 +30,7 @@ TEST(RequestJson, GivesTheRequestBack) {
   request.lanes = 2;
   request.on_unfused = OnUnfused::kError;
   request.determinism = Determinism::kBatch;
+  request.rounding = Rounding::kModel;
   request.restartable = true;
   request.placement = PlanPlacement::kClient;
   request.autotune = true;

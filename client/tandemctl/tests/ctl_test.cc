@@ -294,6 +294,26 @@ TEST(ExplainTest, DeterminismIsExplained) {
   EXPECT_EQ(Explain(options).status().code(), Code::kInvalidArgument);
 }
 
+TEST(ExplainTest, RoundingIsExplained) {
+  ExplainOptions options;
+  options.shape = "16x4096";
+  const auto without = Explain(options);
+  ASSERT_TRUE(without.ok()) << without.status().ToString();
+  EXPECT_THAT(ExplanationText(*without, options), Not(HasSubstr("rounding ")));
+  for (const std::string rounding : {"once", "model"}) {
+    options.rounding = rounding;
+    const auto explanation = Explain(options);
+    ASSERT_TRUE(explanation.ok()) << explanation.status().ToString();
+    EXPECT_THAT(ExplanationText(*explanation, options), HasSubstr("rounding      " + rounding + "\n"));
+    EXPECT_EQ(nlohmann::json::parse(ExplanationJson(*explanation, options))["rounding"], rounding);
+  }
+  options.rounding = "never";
+  EXPECT_EQ(Explain(options).status().code(), Code::kInvalidArgument);
+  options.rounding = "once";
+  options.op = "barrier";
+  EXPECT_EQ(Explain(options).status().code(), Code::kInvalidArgument);
+}
+
 TEST(ExplainTest, AFamilysRowsAreExplained) {
   ExplainOptions options;
   options.shape = "8x1024";

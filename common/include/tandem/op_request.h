@@ -95,6 +95,14 @@ enum class Determinism : uint8_t {
   kBatch = 2,
 };
 
+// The value behind a sum and a residual that a norm is computed from (docs/requests.md).
+enum class Rounding : uint8_t {
+  // the fp32 value that kResidualOutput is rounded from
+  kOnce = 0,
+  // kResidualOutput as it is rounded, as in a model's own operations
+  kModel = 1,
+};
+
 // The algorithms, one name for all operations. kAuto leaves the choice to the daemon; a chosen algorithm that
 // cannot run fails the preparation.
 enum class Algorithm : uint8_t {
@@ -224,6 +232,8 @@ struct OpRequest {
   // The plan keeps the stronger one of this and the group's option `determinism`. Prepare fails with
   // FAILED_PRECONDITION, reason DETERMINISM_REFUSED, for an operation that cannot keep it.
   Determinism determinism = Determinism::kOff;
+  // With kNormWeight and kResidual; elsewhere without effect.
+  Rounding rounding = Rounding::kOnce;
   // A request that no tuning table has a time for, and that leaves the algorithm open: Prepare times the few
   // algorithms that are predicted fastest, on memory of its own, and tandemd keeps the times
   // (docs/tuning.md). The GPUs should be idle. All ranks alike.

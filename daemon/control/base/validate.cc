@@ -181,6 +181,7 @@ Result<OpRequest> ParseOpRequest(const v1::OpRequest& proto, int world_size) {
   TANDEM_RETURN_IF_ERROR(ReadEnum("on_unfused", proto.on_unfused(), &request.on_unfused));
   TANDEM_RETURN_IF_ERROR(ReadEnum("placement", proto.placement(), &request.placement));
   TANDEM_RETURN_IF_ERROR(ReadEnum("determinism", proto.determinism(), &request.determinism));
+  TANDEM_RETURN_IF_ERROR(ReadEnum("rounding", proto.rounding(), &request.rounding));
   if (proto.operands_size() > kMaxOperands) {
     return BadField("operands", "has more than " + std::to_string(kMaxOperands) + " entries");
   }
@@ -265,6 +266,7 @@ v1::OpRequest OpRequestToProto(const OpRequest& request) {
   proto.set_norm_epsilon(request.norm_epsilon);
   proto.set_max_rows(request.max_rows);
   proto.set_determinism(static_cast<uint32_t>(request.determinism));
+  proto.set_rounding(static_cast<uint32_t>(request.rounding));
   return proto;
 }
 

@@ -16,6 +16,7 @@ v1::OpRequest Good() {
                       {Role::kC, {DType::kF32, {8, 6}, {}}, true, -1}};
   request.on_unfused = OnUnfused::kError;
   request.determinism = Determinism::kBatch;
+  request.rounding = Rounding::kModel;
   request.restartable = true;
   request.placement = PlanPlacement::kClient;
   return OpRequestToProto(request);

@@ -1,6 +1,7 @@
 // The RMSNorm behind a sum, alike for every algorithm.
 #include <utility>
 
+#include "common/op_tables.h"
 #include "daemon/planner/families/families.h"
 
 namespace tandem::plan {
@@ -8,6 +9,7 @@ namespace tandem::plan {
 void AppendNorm(const Problem& problem, OperationPlan* plan) {
   const Slots& slots = problem.slots;
   if (slots.norm_weight < 0) return;
+  if (slots.residual >= 0) plan->rounding = NameOf(problem.request->rounding);
   for (RankProgram& program : plan->programs) {
     NormStep norm;
     norm.sum = norm.out = problem.Slot(program.rank, slots.output >= 0 ? slots.output : slots.c[0]);
@@ -17,6 +19,7 @@ void AppendNorm(const Problem& problem, OperationPlan* plan) {
     if (norm.has_residual) {
       norm.residual = problem.Slot(program.rank, slots.residual);
       norm.residual_out = problem.Slot(program.rank, slots.residual_output);
+      norm.unrounded = problem.request->rounding == Rounding::kOnce;
     }
     if (Elements(norm.out) == 0) continue;
     // Behind the last step of every lane.

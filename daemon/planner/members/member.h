@@ -16,7 +16,7 @@ namespace tandem::plan {
 
 // Grows with every change by which a member's programs could differ: ranks make them by this version alike.
 // tests/source/test_handover_versions.py lists the sources that decide about them, and finds their changes.
-inline constexpr uint32_t kMembersVersion = 2;
+inline constexpr uint32_t kMembersVersion = 3;
 
 // The plan for `rows` rows, placed in the client: by its range's algorithm, or by the first other one of the
 // table that can run it. `requests`: by rank, for `rows` rows (RowRequests::At). Reasons and predictions are

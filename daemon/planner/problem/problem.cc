@@ -45,6 +45,7 @@ Status CheckAttributes(const OpRequest& request, int world_size) {
   if (!IsListed(request.wire)) return FieldError("wire", "must be output or f32");
   if (!IsListed(request.on_unfused)) return FieldError("on_unfused", "must be allow, warn or error");
   if (!IsListed(request.determinism)) return FieldError("determinism", "must be off, run or batch");
+  if (!IsListed(request.rounding)) return FieldError("rounding", "must be once or model");
   if (!IsListed(request.placement)) return FieldError("placement", "must be auto, engine or client");
   if (request.lanes < 0 || request.lanes > kMaxLanes) {
     return FieldError("lanes", Text(request.lanes, " is not within 0 to ", kMaxLanes));

@@ -117,7 +117,7 @@ std::optional<ClientKernelLaunch> WithNorm(const ClientKernelLaunch& kernel, con
   const auto* sum = std::get_if<ClientPacketsLaunch>(&kernel);
   ClientNormLaunch both;
   if (sum == nullptr || !MakeClientNorm(*sum, NormLaunchOf(norm), &both)) return std::nullopt;
-  both.fixed_order = norm.fixed_order;
+  both.manner = NormMannerOf(norm);
   return ClientKernelLaunch(both);
 }
 

@@ -10,7 +10,6 @@
 #include "kernels/cuda/collectives/dense_norm.cuh"
 #include "kernels/cuda/collectives/dense_split_norm.cuh"
 #include "kernels/cuda/device/dependent_launch.h"
-#include "kernels/cuda/device/fixed_norm.h"
 #include "kernels/cuda/device/launch_status.h"
 
 namespace tandem::cuda {
@@ -52,7 +51,7 @@ std::atomic<unsigned>* LargestCluster() {
 // took 4.3 and 4.8.
 unsigned BlocksOfRow(const ClientNormLaunch& launch) {
   constexpr unsigned kLeast = 4;
-  if (launch.fixed_order) return 1;
+  if (launch.manner.fixed_order) return 1;
   const int64_t words = RowWords(launch.norm), blocks = launch.sum.packets.blocks;
   if (launch.norm.rows * kLeast > blocks || SplitKernelOf(launch) == nullptr) return 1;
   const std::atomic<unsigned>* largest = LargestCluster();

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/cuda/collectives/client_launch.h"
+#include "kernels/cuda/device/norm_manner.h"
 #include "tandem/status.h"
 
 struct CUstream_st;
@@ -12,10 +13,10 @@ namespace tandem::cuda {
 
 // A sum by dense packets in one shot whose rows are normed at once. The sum itself is stored nowhere.
 struct ClientNormLaunch {
-  ClientPacketsLaunch sum;   // `destination` is not read
-  NormLaunch norm;           // its `sum` is not read; all addresses are multiples of 16
-  int words = 1;             // of 16 bytes, that a thread has of a row: 1, 2 or 4
-  bool fixed_order = false;  // no cluster shares a row: see Norm::fixed_order
+  ClientPacketsLaunch sum;  // `destination` is not read
+  NormLaunch norm;          // its `sum` is not read; all addresses are multiples of 16
+  int words = 1;            // of 16 bytes, that a thread has of a row: 1, 2 or 4
+  NormManner manner;        // in a fixed order no cluster shares a row
 };
 
 // The launch of `sum` and of `norm`, which reads the result of `sum`, as one kernel. Ranks of a group may

@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/collectives/client_norm.h"
 #include "kernels/cuda/collectives/dense_packets.cuh"
+#include "kernels/cuda/device/norm_value.cuh"
 
 namespace tandem::cuda {
 
@@ -42,6 +43,7 @@ class DenseNorm : private DenseExchange<Element, kMax, PacketShape::kSum, Probe,
   __device__ DenseNorm(const ClientNormLaunch& launch, const ClientRendezvous& rendezvous)
       : Base(launch.sum, rendezvous),
         norm_(launch.norm),
+        unrounded_(launch.manner.unrounded),
         movers_(blockDim.x - kMeetingThreads),
         row_words_(static_cast<unsigned>(launch.norm.columns / Elements::kCount)) {}
 
@@ -117,15 +119,15 @@ class DenseNorm : private DenseExchange<Element, kMax, PacketShape::kSum, Probe,
 #pragma unroll
       for (int s = 0; s < kMax; ++s) terms[s].word = s == rank ? mine[w].word : this->DataOf(packets[w][s]);
       value[w] = this->SumOf(terms);
+      Elements with_residual;
 #pragma unroll
       for (int e = 0; e < Elements::kCount; ++e) {
-        Element& element = value[w].element[e];
-        if (norm_.residual != nullptr)
-          FromFloat(ToFloat(element) + ToFloat(residual[w].element[e]), &element);
-        squares += ToFloat(element) * ToFloat(element);
+        const float normed = NormedValue(norm_, unrounded_, value[w].element[e], residual[w].element[e]);
+        squares = AddSquare(normed, squares);
+        FromFloat(normed, &with_residual.element[e]);
       }
       if (come && norm_.residual != nullptr)
-        static_cast<uint4*>(norm_.residual_out)[first + at] = value[w].word;
+        static_cast<uint4*>(norm_.residual_out)[first + at] = with_residual.word;
     });
     bool given_up = false;
     const float sum = SumOfMovers(movers_, squares, !come, of_warp, &given_up);
@@ -134,8 +136,8 @@ class DenseNorm : private DenseExchange<Element, kMax, PacketShape::kSum, Probe,
     ForEachWord([&](int w, unsigned at) {
 #pragma unroll
       for (int e = 0; e < Elements::kCount; ++e) {
-        const float normed = ToFloat(value[w].element[e]) * factor * ToFloat(weight[w].element[e]);
-        FromFloat(normed, &value[w].element[e]);
+        const float normed = NormedValue(norm_, unrounded_, value[w].element[e], residual[w].element[e]);
+        FromFloat(normed * factor * ToFloat(weight[w].element[e]), &value[w].element[e]);
       }
       static_cast<uint4*>(norm_.out)[first + at] = value[w].word;
     });
@@ -143,6 +145,7 @@ class DenseNorm : private DenseExchange<Element, kMax, PacketShape::kSum, Probe,
   }
 
   const NormLaunch& norm_;
+  const bool unrounded_;
   const unsigned movers_, row_words_;
 };
 

@@ -7,6 +7,7 @@
 #include "kernels/cuda/collectives/client_norm.h"
 #include "kernels/cuda/collectives/dense_packets.cuh"
 #include "kernels/cuda/device/cluster.cuh"
+#include "kernels/cuda/device/norm_value.cuh"
 
 namespace tandem::cuda {
 
@@ -30,7 +31,10 @@ class DenseSplitNorm : private DenseExchange<Element, kMax, PacketShape::kSum, P
 
  public:
   __device__ DenseSplitNorm(const ClientNormLaunch& launch, const ClientRendezvous& rendezvous)
-      : Base(launch.sum, rendezvous), norm_(launch.norm), movers_(blockDim.x - kMeetingThreads) {}
+      : Base(launch.sum, rendezvous),
+        norm_(launch.norm),
+        unrounded_(launch.manner.unrounded),
+        movers_(blockDim.x - kMeetingThreads) {}
 
   // Where this thread's word lies, by the parameters and the thread's place.
   static __device__ RowWord Place(const NormLaunch& norm) {
@@ -74,8 +78,8 @@ class DenseSplitNorm : private DenseExchange<Element, kMax, PacketShape::kSum, P
     const float factor = rsqrtf(sum / static_cast<float>(norm_.columns) + norm_.epsilon);
 #pragma unroll
     for (int e = 0; e < Word16<Element>::kCount; ++e) {
-      const float normed = ToFloat(value.element[e]) * factor * ToFloat(word.weight.element[e]);
-      FromFloat(normed, &value.element[e]);
+      const float normed = NormedValue(norm_, unrounded_, value.element[e], word.residual.element[e]);
+      FromFloat(normed * factor * ToFloat(word.weight.element[e]), &value.element[e]);
     }
     static_cast<uint4*>(norm_.out)[word.at] = value.word;
     return true;
@@ -104,14 +108,15 @@ class DenseSplitNorm : private DenseExchange<Element, kMax, PacketShape::kSum, P
       for (int s = 0; s < kMax; ++s)
         terms[s].word = s == launch.rank ? word.mine.word : this->DataOf(packets[0][s]);
       *value = this->SumOf(terms);
+      Word16<Element> with_residual;
 #pragma unroll
       for (int e = 0; e < Word16<Element>::kCount; ++e) {
-        Element& element = value->element[e];
-        if (norm_.residual != nullptr)
-          FromFloat(ToFloat(element) + ToFloat(word.residual.element[e]), &element);
-        squares += ToFloat(element) * ToFloat(element);
+        const float normed = NormedValue(norm_, unrounded_, value->element[e], word.residual.element[e]);
+        squares = AddSquare(normed, squares);
+        FromFloat(normed, &with_residual.element[e]);
       }
-      if (come && norm_.residual != nullptr) static_cast<uint4*>(norm_.residual_out)[word.at] = value->word;
+      if (come && norm_.residual != nullptr)
+        static_cast<uint4*>(norm_.residual_out)[word.at] = with_residual.word;
     }
 #pragma unroll
     for (int lanes = 16; lanes > 0; lanes /= 2) squares += __shfl_xor_sync(0xFFFFFFFF, squares, lanes);
@@ -137,6 +142,7 @@ class DenseSplitNorm : private DenseExchange<Element, kMax, PacketShape::kSum, P
   }
 
   const NormLaunch& norm_;
+  const bool unrounded_;
   const unsigned movers_;
 };
 

@@ -1,4 +1,5 @@
 // RMSNorm of rows, with a residual added before it: see NormArgs. Sums of squares in fp32, in a fixed order.
+// Each value is computed twice, before and behind the sum of the squares. So none is kept in fp32.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -7,8 +8,9 @@
 #include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/device/dependent_launch.h"
 #include "kernels/cuda/device/elements.cuh"
-#include "kernels/cuda/device/fixed_norm.h"
 #include "kernels/cuda/device/launch_status.h"
+#include "kernels/cuda/device/norm_manner.h"
+#include "kernels/cuda/device/norm_value.cuh"
 
 namespace tandem::cuda {
 
@@ -22,6 +24,11 @@ constexpr int64_t kFewRows = 264;
 // Threads of a row of many.
 constexpr int64_t kManyRowsThreads = 256;
 
+struct NormWork {
+  NormLaunch norm;
+  bool unrounded;
+};
+
 // Sixteen bytes of a row.
 template <typename Element>
 union RowWord {
@@ -30,6 +37,12 @@ union RowWord {
   Element element[kCount];
   __device__ RowWord() {}
 };
+
+// Hides from the compiler where the word comes from. It would keep what it has computed from the word, in more
+// registers than there are.
+__device__ inline void Forget(uint4* word) {
+  asm volatile("" : "+r"(word->x), "+r"(word->y), "+r"(word->z), "+r"(word->w));
+}
 
 // The sum of one value of each thread of the block, in all threads.
 __device__ inline float SumOfBlock(float value) {
@@ -51,16 +64,18 @@ __device__ inline float FactorOf(const NormLaunch& norm, float squares) {
 
 // A block a row, which stays in registers: thread t has words t, t + threads, …
 template <typename Element, int kWords>
-__global__ void __launch_bounds__(kMaxThreads) NormWords(const __grid_constant__ NormLaunch norm) {
+__global__ void __launch_bounds__(kMaxThreads) NormWords(const __grid_constant__ NormWork work) {
+  const NormLaunch& norm = work.norm;
   const auto words = static_cast<unsigned>(norm.columns / RowWord<Element>::kCount);
   const int64_t row = int64_t{blockIdx.x} * words;
+  constexpr bool kWeightsFirst = kWords <= 4;  // more do not fit the registers
   RowWord<Element> weight[kWords], residual[kWords], value[kWords];
   // The kernel before this one has awaited what wrote these (LaunchNorm).
 #pragma unroll
   for (int w = 0; w < kWords; ++w) {
     const unsigned at = threadIdx.x + w * blockDim.x;
     if (at >= words) continue;
-    weight[w].word = static_cast<const uint4*>(norm.weight)[at];
+    if constexpr (kWeightsFirst) weight[w].word = static_cast<const uint4*>(norm.weight)[at];
     if (norm.residual != nullptr)
       residual[w].word = __ldcg(static_cast<const uint4*>(norm.residual) + row + at);
   }
@@ -76,50 +91,51 @@ __global__ void __launch_bounds__(kMaxThreads) NormWords(const __grid_constant__
   for (int w = 0; w < kWords; ++w) {
     const unsigned at = threadIdx.x + w * blockDim.x;
     if (at >= words) continue;
+    RowWord<Element> with_residual;
 #pragma unroll
     for (int e = 0; e < RowWord<Element>::kCount; ++e) {
-      Element& element = value[w].element[e];
-      if (norm.residual != nullptr) FromFloat(ToFloat(element) + ToFloat(residual[w].element[e]), &element);
-      squares += ToFloat(element) * ToFloat(element);
+      const float normed = NormedValue(norm, work.unrounded, value[w].element[e], residual[w].element[e]);
+      squares = AddSquare(normed, squares);
+      FromFloat(normed, &with_residual.element[e]);
     }
-    if (norm.residual != nullptr) static_cast<uint4*>(norm.residual_out)[row + at] = value[w].word;
+    if (norm.residual != nullptr) static_cast<uint4*>(norm.residual_out)[row + at] = with_residual.word;
   }
   const float factor = FactorOf(norm, squares);
 #pragma unroll
   for (int w = 0; w < kWords; ++w) {
     const unsigned at = threadIdx.x + w * blockDim.x;
     if (at >= words) continue;
+    Forget(&value[w].word);
+    if constexpr (!kWeightsFirst) weight[w].word = static_cast<const uint4*>(norm.weight)[at];
 #pragma unroll
     for (int e = 0; e < RowWord<Element>::kCount; ++e) {
-      const float normed = ToFloat(value[w].element[e]) * factor * ToFloat(weight[w].element[e]);
-      FromFloat(normed, &value[w].element[e]);
+      const float normed = NormedValue(norm, work.unrounded, value[w].element[e], residual[w].element[e]);
+      FromFloat(normed * factor * ToFloat(weight[w].element[e]), &value[w].element[e]);
     }
     static_cast<uint4*>(norm.out)[row + at] = value[w].word;
   }
 }
 
-// Rows of any length and place. A thread reads again only what it has written itself.
+// Rows of any length and place. A thread writes what it alone has read, and reads no more: so the norm may be
+// in place.
 template <typename Element>
-__global__ void __launch_bounds__(kMaxThreads) NormElements(const __grid_constant__ NormLaunch norm) {
+__global__ void __launch_bounds__(kMaxThreads) NormElements(const __grid_constant__ NormWork work) {
+  const NormLaunch& norm = work.norm;
   AwaitEarlierWork();
   LetNextBegin();
   const int64_t row = int64_t{blockIdx.x} * norm.columns;
   const auto* sum = static_cast<const Element*>(norm.sum) + row;
   auto* out = static_cast<Element*>(norm.out) + row;
+  const auto* residual = static_cast<const Element*>(norm.residual) + row;
   auto* residual_out = static_cast<Element*>(norm.residual_out) + row;
+  const auto value = [&](int64_t i) { return NormedValue(norm, work.unrounded, sum[i], residual[i]); };
   float squares = 0.0f;
-  for (int64_t i = threadIdx.x; i < norm.columns; i += blockDim.x) {
-    Element value = sum[i];
-    if (norm.residual != nullptr) {
-      FromFloat(ToFloat(value) + ToFloat(static_cast<const Element*>(norm.residual)[row + i]), &value);
-      residual_out[i] = value;
-    }
-    squares += ToFloat(value) * ToFloat(value);
-  }
+  for (int64_t i = threadIdx.x; i < norm.columns; i += blockDim.x) squares = AddSquare(value(i), squares);
   const float factor = FactorOf(norm, squares);
   for (int64_t i = threadIdx.x; i < norm.columns; i += blockDim.x) {
-    const Element value = norm.residual != nullptr ? residual_out[i] : sum[i];
-    FromFloat(ToFloat(value) * factor * ToFloat(static_cast<const Element*>(norm.weight)[i]), &out[i]);
+    const float normed = value(i);
+    if (norm.residual != nullptr) FromFloat(normed, &residual_out[i]);
+    FromFloat(normed * factor * ToFloat(static_cast<const Element*>(norm.weight)[i]), &out[i]);
   }
 }
 
@@ -148,9 +164,9 @@ const void* KernelOf(DType type, int words) {
 
 unsigned WholeWarps(int64_t threads) { return static_cast<unsigned>((threads + 31) / 32 * 32); }
 
-enum class SquareOrder : uint8_t { kAny, kFixed };
+}  // namespace
 
-Status LaunchIn(SquareOrder order, const NormLaunch& norm, CUstream_st* stream) {
+Status LaunchNorm(const NormLaunch& norm, const NormManner& manner, CUstream_st* stream) {
   if (norm.rows == 0 || norm.columns == 0) return Status::Ok();
   if (norm.rows > INT32_MAX) return InvalidArgument("a norm of more than 2^31 rows");
   const auto type = static_cast<DType>(norm.type);
@@ -163,32 +179,25 @@ Status LaunchIn(SquareOrder order, const NormLaunch& norm, CUstream_st* stream) 
   const int64_t in_row = norm.columns / in_word;
   const auto rows = static_cast<unsigned>(norm.rows);
   const bool in_words = norm.columns % in_word == 0 && in_row <= int64_t{kMaxThreads} * kMaxWords;
-  if (order == SquareOrder::kFixed && in_words && addresses % 16 != 0) {
+  if (manner.fixed_order && in_words && addresses % 16 != 0) {
     return InvalidArgument(
         "determinism = batch: a norm's operands must lie at multiples of 16 bytes; elsewhere its squares "
         "would be added in another order");
   }
+  const NormWork work = {norm, manner.unrounded};
   if (addresses % 16 != 0 || !in_words) {
     const unsigned threads = WholeWarps(std::min<int64_t>(norm.columns, kMaxThreads));
-    return LaunchDependent("NormElements", KernelOf(type, 0), rows, threads, 0, &norm, stream);
+    return LaunchDependent("NormElements", KernelOf(type, 0), rows, threads, 0, &work, stream);
   }
   int64_t most = norm.rows <= kFewRows ? kMaxThreads : kManyRowsThreads;
-  if (order == SquareOrder::kFixed) most = kFixedNormThreads;
+  if (manner.fixed_order) most = kFixedNormThreads;
   int words = 1;
   while (words < kMaxWords && in_row > most * words) words *= 2;
   return LaunchDependent("NormWords", KernelOf(type, words), rows, WholeWarps((in_row + words - 1) / words),
-                         0, &norm, stream);
+                         0, &work, stream);
 }
 
-}  // namespace
-
-Status LaunchNorm(const NormLaunch& norm, CUstream_st* stream) {
-  return LaunchIn(SquareOrder::kAny, norm, stream);
-}
-
-Status LaunchFixedNorm(const NormLaunch& norm, CUstream_st* stream) {
-  return LaunchIn(SquareOrder::kFixed, norm, stream);
-}
+Status LaunchNorm(const NormLaunch& norm, CUstream_st* stream) { return LaunchNorm(norm, {}, stream); }
 
 Status NormKernelsLoad() {
   for (DType type : {DType::kF32, DType::kF16, DType::kBf16}) {

@@ -7,6 +7,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/device/launch.h"
+#include "kernels/cuda/device/norm_manner.h"
 
 namespace tandem::cuda {
 
@@ -26,6 +27,10 @@ inline NormLaunch NormLaunchOf(const NormArgs& args) {
     launch.residual_out = args.residual_out.data;
   }
   return launch;
+}
+
+inline NormManner NormMannerOf(const NormArgs& args) {
+  return {.fixed_order = args.fixed_order, .unrounded = args.unrounded};
 }
 
 }  // namespace tandem::cuda

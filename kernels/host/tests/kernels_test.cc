@@ -270,8 +270,8 @@ TEST(ReduceTest, WireTypeBiasAndResultScaleOnStridedRows) {
   }
 }
 
-// The root mean square of each row in double precision, from the rounded sum with the residual.
-TEST(NormTest, RowsOfEveryTypeInPlaceAndOutOfIt) {
+// The root mean square of each row in double precision, from the sum with the residual as it is rounded or not.
+void CheckNormsOfRows(bool unrounded) {
   std::mt19937 random(3);
   std::uniform_real_distribution<float> values(-2, 2);
   for (DType type : {DType::kF32, DType::kF16, DType::kBf16}) {
@@ -290,6 +290,7 @@ TEST(NormTest, RowsOfEveryTypeInPlaceAndOutOfIt) {
         args.out = MakeView(memory[in_place ? 0 : 2].data(), type, extent);
         args.epsilon = 0.25f;
         args.has_residual = residual;
+        args.unrounded = unrounded;
         if (residual) args.residual = MakeView(memory[3].data(), type, extent);
         if (residual) args.residual_out = MakeView(memory[in_place ? 3 : 4].data(), type, extent);
         ASSERT_TRUE(CheckNorm(args).ok());
@@ -302,9 +303,11 @@ TEST(NormTest, RowsOfEveryTypeInPlaceAndOutOfIt) {
             float value = LoadAsFloat(before[0].data(), type, at);
             if (residual) {
               std::vector<uint8_t> rounded(4);
-              StoreFromFloat(rounded.data(), type, 0, value + LoadAsFloat(before[3].data(), type, at));
-              value = LoadAsFloat(rounded.data(), type, 0);
-              EXPECT_EQ(value, LoadAsFloat(args.residual_out.data, type, at));
+              value += LoadAsFloat(before[3].data(), type, at);
+              StoreFromFloat(rounded.data(), type, 0, value);
+              const float kept = LoadAsFloat(rounded.data(), type, 0);
+              EXPECT_EQ(kept, LoadAsFloat(args.residual_out.data, type, at));
+              if (!unrounded) value = kept;
             }
             normed[i] = static_cast<double>(value);
             squares += normed[i] * normed[i];
@@ -321,6 +324,54 @@ TEST(NormTest, RowsOfEveryTypeInPlaceAndOutOfIt) {
       }
     }
   }
+}
+
+TEST(NormTest, RowsOfEveryTypeInPlaceAndOutOfIt) {
+  for (const bool unrounded : {false, true}) CheckNormsOfRows(unrounded);
+}
+
+// The relative error of a norm of bf16 rows against one in double precision.
+double ErrorOfNorm(bool unrounded) {
+  constexpr int64_t kRows = 16, kColumns = 512, kAll = kRows * kColumns;
+  std::mt19937 random(4);
+  std::uniform_real_distribution<float> values(-2, 2);
+  std::vector<std::vector<uint8_t>> memory(5, std::vector<uint8_t>(kAll * 2));
+  for (auto& each : memory) {
+    for (size_t i = 0; i < kAll; ++i) StoreFromFloat(each.data(), DType::kBf16, i, values(random));
+  }
+  const std::vector<int64_t> extent = {kRows, kColumns};
+  NormArgs args;
+  args.sum = MakeView(memory[0].data(), DType::kBf16, extent);
+  args.weight = MakeView(memory[1].data(), DType::kBf16, {kColumns});
+  args.out = MakeView(memory[2].data(), DType::kBf16, extent);
+  args.has_residual = true;
+  args.residual = MakeView(memory[3].data(), DType::kBf16, extent);
+  args.residual_out = MakeView(memory[4].data(), DType::kBf16, extent);
+  args.unrounded = unrounded;
+  RunNorm(args);
+  const auto at = [&](size_t slot, size_t i) {
+    return static_cast<double>(LoadAsFloat(memory[slot].data(), DType::kBf16, i));
+  };
+  double error = 0, whole = 0;
+  for (size_t row = 0; row < kRows; ++row) {
+    double squares = 0;
+    for (size_t i = row * kColumns; i < (row + 1) * kColumns; ++i) {
+      squares += (at(0, i) + at(3, i)) * (at(0, i) + at(3, i));
+    }
+    for (size_t i = 0; i < kColumns; ++i) {
+      const size_t of = row * kColumns + i;
+      const double want = (at(0, of) + at(3, of)) / std::sqrt(squares / kColumns) * at(1, i);
+      error += (at(2, of) - want) * (at(2, of) - want);
+      whole += want * want;
+    }
+  }
+  return std::sqrt(error / whole);
+}
+
+TEST(NormTest, OneRoundingIsNearerToDoublePrecisionThanTwo) {
+  const double once = ErrorOfNorm(true), twice = ErrorOfNorm(false);
+  EXPECT_GT(once, 0x1p-11);  // the output is bf16 too
+  EXPECT_LT(once, 0.8 * twice);
 }
 
 TEST(NormTest, OperandsThatDoNotFitAreRefused) {

@@ -40,6 +40,7 @@ json PlanJson(const PlanInfo& info) {
           {"predicted_us", info.predicted_us},
           {"deterministic", info.deterministic},
           {"determinism", NameOf(info.determinism)},
+          {"rounding", info.rounding},
           {"warnings", info.warnings}};
 }
 

@@ -18,7 +18,7 @@ from ._usage import MemoryUsage
 from ._version import Version, version
 from .bootstrap import Job
 from .client import Client, connect, cuda_device_uuid, init
-from .enums import Algorithm, Code, Determinism, DType, EventKind, OnUnfused, Op, Placement, ReduceOp, Role, WireType
+from .enums import Algorithm, Code, Determinism, DType, EventKind, OnUnfused, Op, Placement, ReduceOp, Role, Rounding, WireType
 from .errors import (
     Aborted,
     AlgorithmRefused,
@@ -73,6 +73,7 @@ __all__ = [
     "Reservation",
     "ResourceExhausted",
     "Role",
+    "Rounding",
     "SessionLost",
     "Stream",
     "TandemError",

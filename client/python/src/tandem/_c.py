@@ -90,6 +90,7 @@ class Request(ctypes.Structure):
         ("norm_epsilon", ctypes.c_float),
         ("max_rows", _i64),
         ("determinism", _int),
+        ("rounding", _int),
     ]
 
 

@@ -5,7 +5,20 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TypeVar
 
-__all__ = ["Algorithm", "Code", "DType", "Determinism", "EventKind", "OnUnfused", "Op", "Placement", "ReduceOp", "Role", "WireType"]
+__all__ = [
+    "Algorithm",
+    "Code",
+    "DType",
+    "Determinism",
+    "EventKind",
+    "OnUnfused",
+    "Op",
+    "Placement",
+    "ReduceOp",
+    "Role",
+    "Rounding",
+    "WireType",
+]
 
 
 class Code(IntEnum):
@@ -90,6 +103,13 @@ class Determinism(IntEnum):
     off = 0
     run = 1
     batch = 2
+
+
+class Rounding(IntEnum):
+    """The value behind a sum and a residual that a norm is computed from (docs/requests.md)."""
+
+    once = 0
+    model = 1
 
 
 class Algorithm(IntEnum):

@@ -44,8 +44,8 @@ class Group(Membership):
 
         operands: one a slot; a pair of role and memory takes the memory's shape and type. options: dim, reduce_op, root, wire,
         fast_accumulation, low_contention, chunk_pivot, transfers, algorithm, steps, lanes, on_unfused, restartable, placement,
-        autotune, norm_epsilon, max_rows, determinism (docs/protocol.md says which must agree). deadline: seconds within which
-        all ranks must come.
+        autotune, norm_epsilon, max_rows, determinism, rounding (docs/protocol.md says which must agree). deadline: seconds
+        within which all ranks must come.
 
         Raises RankLate (names the ranks), FieldMismatch (names the field), InvalidArgument (a wrong request),
         AlgorithmRefused (the reason against each algorithm).

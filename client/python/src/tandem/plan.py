@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 from . import _c, enums, errors
 from ._in_flight import InFlight
 from ._membership import Membership
-from .enums import Algorithm, Determinism, DType, OnUnfused, Op, Placement, ReduceOp, Role, WireType
+from .enums import Algorithm, Determinism, DType, OnUnfused, Op, Placement, ReduceOp, Role, Rounding, WireType
 from .memory import Memory
 from .streams import Stream
 
@@ -58,6 +58,7 @@ class PlanInfo(TypedDict):
     roundings: int
     deterministic: bool
     determinism: str
+    rounding: str
     workspace_bytes: int
     bulk_bytes: int
     bytes_moved: int
@@ -127,6 +128,7 @@ class Request:
     norm_epsilon: float = 0.0
     max_rows: int = 0
     determinism: Determinism | str = Determinism.off
+    rounding: Rounding | str = Rounding.once
     _memory: list[Any] = field(default_factory=list, repr=False, compare=False)
 
     def to_c(self) -> _c.Request:
@@ -162,6 +164,7 @@ class Request:
         request.steps, request.lanes, request.on_unfused = self.steps, self.lanes, enums.parse(OnUnfused, self.on_unfused)
         request.autotune, request.norm_epsilon = int(self.autotune), self.norm_epsilon
         request.max_rows, request.determinism = self.max_rows, enums.parse(Determinism, self.determinism)
+        request.rounding = enums.parse(Rounding, self.rounding)
         request.restartable, request.placement = int(self.restartable), enums.parse(Placement, self.placement)
         return request
 

@@ -142,13 +142,19 @@ TEST(ClientPlan, ANormIsMergedIntoTheKernelOfItsSum) {
   EXPECT_EQ(launch.norm.columns, 32);
   EXPECT_EQ(launch.norm.epsilon, 0.5f);
   EXPECT_EQ(launch.words, 1);
-  EXPECT_FALSE(launch.fixed_order);
+  EXPECT_FALSE(launch.manner.fixed_order);
+  EXPECT_FALSE(launch.manner.unrounded);
   EXPECT_EQ(launch.sum.packets.blocks, 4);
   NormedSum fixed = MakeNormedSum();
   fixed.norm.fixed_order = true;
   const auto both_fixed = merged(fixed);
   ASSERT_TRUE(both_fixed.has_value());
-  EXPECT_TRUE(std::get<ClientNormLaunch>(*both_fixed).fixed_order);
+  EXPECT_TRUE(std::get<ClientNormLaunch>(*both_fixed).manner.fixed_order);
+  NormedSum once = MakeNormedSum();
+  once.norm.unrounded = true;
+  const auto both_once = merged(once);
+  ASSERT_TRUE(both_once.has_value());
+  EXPECT_TRUE(std::get<ClientNormLaunch>(*both_once).manner.unrounded);
   // Other launches stay two kernels: other addresses, another sum's norm, other packets.
   EXPECT_FALSE(merged(MakeNormedSum(0x92004)).has_value());
   NormedSum other = MakeNormedSum();

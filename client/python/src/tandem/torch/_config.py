@@ -16,6 +16,7 @@ OnUnavailable = Literal["fallback", "error"]
 FamiliesOption = Literal["none", "eager", "collectives", "all"]
 PlacementOption = Literal["auto", "engine", "client"]
 DeterminismOption = Literal["off", "run", "batch"]
+RoundingOption = Literal["once", "model"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Config:
     torch.distributed behind install(); "none"): ranks meet for it, and again where a call has more rows than its bound, which
     doubles up to max_rows. Calls with more rows have plans of one shape. determinism: the promise about the bits of results
     (docs/determinism.md); "off" is "run" under torch.use_deterministic_algorithms(True). Under "batch" a call that Tandem cannot
-    serve raises, whatever on_unavailable is, since nothing else keeps the promise.
+    serve raises, whatever on_unavailable is, since nothing else keeps the promise. rounding: what the norm behind a sum and a
+    residual is of: their fp32 value ("once"), or the residual as it is rounded, as in a model's eager operations ("model").
     """
 
     on_unavailable: OnUnavailable = "fallback"
@@ -45,6 +47,7 @@ class Config:
     families: FamiliesOption = "collectives"
     max_rows: int = 8192
     determinism: DeterminismOption = "off"
+    rounding: RoundingOption = "once"
     runtime_dir: str | None = None
 
     @property
@@ -92,6 +95,8 @@ def changed(changes: dict[str, Any]) -> Config:
         raise ValueError(f"families is 'none', 'eager', 'collectives' or 'all', not {made.families!r}")
     if made.determinism not in ("off", "run", "batch"):
         raise ValueError(f"determinism is 'off', 'run' or 'batch', not {made.determinism!r}")
+    if made.rounding not in ("once", "model"):
+        raise ValueError(f"rounding is 'once' or 'model', not {made.rounding!r}")
     if made.max_rows < 1:
         raise ValueError("max_rows is above 0")
     if made.max_plans < 1 or made.rendezvous_timeout <= 0:

@@ -80,12 +80,20 @@ def _normed(total: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.
     return (wide * factors * weight).to(total.dtype)
 
 
+def _added_and_normed(
+    total: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, epsilon: float, rounded: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The norm of the residual with the sum, and that residual. rounded: the norm is of the residual as it is rounded."""
+    wide = total.to(torch.promote_types(total.dtype, torch.float32)) + residual
+    added = wide.to(total.dtype)
+    return _normed(added if rounded else wide, weight, epsilon).to(total.dtype), added
+
+
 def all_reduce_rms_norm(
-    tensor: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, epsilon: float, group_name: str
+    tensor: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, epsilon: float, group_name: str, rounded: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The norm of the residual with the sum of all ranks' tensors, and that residual."""
-    total = all_reduce(tensor, "sum", group_name) + residual
-    return _normed(total, weight, epsilon), total
+    return _added_and_normed(all_reduce(tensor, "sum", group_name), residual, weight, epsilon, rounded)
 
 
 def matmul_all_reduce_rms_norm(
@@ -96,10 +104,11 @@ def matmul_all_reduce_rms_norm(
     epsilon: float,
     group_name: str,
     bias: torch.Tensor | None,
+    rounded: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The norm of the residual with the sum of A @ B and the bias, and that residual."""
-    total = matmul_all_reduce(a, b, "sum", group_name, bias) + residual
-    return _normed(total, weight, epsilon), total
+    total = matmul_all_reduce(a, b, "sum", group_name, bias)
+    return _added_and_normed(total, residual, weight, epsilon, rounded)
 
 
 def all_gather_matmul(

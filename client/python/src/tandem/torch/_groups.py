@@ -330,6 +330,7 @@ def attach(
     families: _config.FamiliesOption | None = None,
     max_rows: int | None = None,
     determinism: _config.DeterminismOption | None = None,
+    rounding: _config.RoundingOption | None = None,
 ) -> Attachment:
     """Joins a Tandem group for a process group: collective, over the group's store.
 
@@ -359,6 +360,7 @@ def attach(
             "families": families,
             "max_rows": max_rows,
             "determinism": determinism,
+            "rounding": rounding,
         }
         config = _config.changed({name: value for name, value in changes.items() if value is not None})
         joined, reason, pids = _join(process_group, name, config)

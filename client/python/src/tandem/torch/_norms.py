@@ -1,6 +1,7 @@
 """Sums with a residual and an RMSNorm behind them, as between the halves of a transformer layer. They have no gradients.
 
 The residual becomes residual + sum. The result is residual / sqrt(mean(residual²) + epsilon) * weight, over the last dimension.
+Config.rounding says whether that is computed from the residual before or after it is rounded.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from . import _fallback as fallback
+from ._groups import attachment
 from ._ops import check_out, refuse_gradients, register_op, solid
 from ._prepared import Call, Slot
 from ._serving import run
@@ -49,9 +51,10 @@ def _run_normed(
     norm: _Norm,
     group_name: str,
     key: tuple[Any, ...],
-    otherwise: Callable[[], tuple[Tensor, Tensor]],
+    otherwise: Callable[[bool], tuple[Tensor, Tensor]],
 ) -> Tensor:
-    """Fills the tensor of `out` and the residual by the operation `op` of the slots. otherwise: both by torch's collectives."""
+    """Fills the tensor of `out` and the residual by the operation `op` of the slots. otherwise: both by torch's collectives; takes
+    whether the norm is of the rounded residual."""
     if solid(norm.residual) is not norm.residual:
         raise ValueError("elements of residual share memory: it cannot be updated in place")
     # A plan with a norm takes no other strides.
@@ -67,7 +70,7 @@ def _run_normed(
         return Call(op, (*slots, *behind), {"norm_epsilon": norm.epsilon})
 
     if run(name, group_name, packed.device, (*key, norm.epsilon), make) is None:
-        packed, residual = otherwise()
+        packed, residual = otherwise(attachment(group_name).config.rounding == "model")
     if residual is not norm.residual:
         norm.residual.copy_(residual)
     return out.tensor if packed is out.tensor else out.tensor.copy_(packed)
@@ -87,7 +90,7 @@ def all_reduce_rms_norm(out: Tensor, input: Tensor, residual: Tensor, weight: Te
         _Norm(residual, weight, epsilon),
         group_name,
         (input.shape, input.dtype),
-        lambda: fallback.all_reduce_rms_norm(input, residual, weight, epsilon, group_name),
+        lambda rounded: fallback.all_reduce_rms_norm(input, residual, weight, epsilon, group_name, rounded),
     )
 
 
@@ -121,7 +124,7 @@ def matmul_all_reduce_rms_norm(
         _Norm(residual, weight, epsilon),
         group_name,
         (A.shape, A.dtype, B.shape, None if bias is None else bias.dtype),
-        lambda: fallback.matmul_all_reduce_rms_norm(A, B, residual, weight, epsilon, group_name, bias),
+        lambda rounded: fallback.matmul_all_reduce_rms_norm(A, B, residual, weight, epsilon, group_name, bias, rounded),
     )
 
 
