@@ -41,7 +41,8 @@
   F(FLAG, has_chunk_signals)                                     \
   F(MAY_READ, chunk_signals, "chunk signals", has_chunk_signals) \
   F(VALUE, chunk_pivot)                                          \
-  F(VALUE, repeatable)
+  F(VALUE, repeatable)                                           \
+  F(VALUE, fixed_order)
 #define TANDEM_REDUCE_FIELDS(F)       \
   F(READ, sources, "source")          \
   F(WRITE, dst, "destination")        \

@@ -87,6 +87,9 @@ struct Matmul {
   int chunk_pivot = 0;
   // The kernel does not depend on times that were measured, which differ from run to run.
   bool repeatable = false;
+  // A row of C depends on the same row of A, on B, and on the types alone: not on the other rows, and not on
+  // where it lies. Each element is summed over all of K in one order. Repeatable, too. fp8 is summed exactly.
+  bool fixed_order = false;
 };
 
 // dst = scale * (sources[0] + sources[1] + …), in this order, or another reduction of them. It is accumulated

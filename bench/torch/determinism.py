@@ -192,6 +192,129 @@ def forced(case, group, rows_of):
                     say(f"{what:72} refused: {why}")
 
 
+class Weights:
+    """The operands of one kind of product, and the bits of each row's results. What is gathered is alike on all ranks."""
+
+    def __init__(self, n, k, kind):
+        self.n, self.k, self.kind = n, k, kind
+        self.dtype = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "fp8": torch.float8_e4m3fn}[
+            kind
+        ]
+        self.out = torch.bfloat16 if kind == "fp8" else self.dtype
+        rank = dist.get_rank()
+        self.pools = [self.drawn((POOL, k), 300), self.drawn((POOL, k), 301 + rank)]
+        # B's columns are contiguous, as weights of nn.Linear are, and as fp8 must be.
+        self.weights = [self.drawn((n, k), 400).t(), self.drawn((n, k), 401 + rank).t()]
+        self.scale = torch.full((1,), 0.37, device="cuda")
+        self.known = {}
+
+    def drawn(self, shape, seed):
+        return (seeded(*shape, dtype=torch.float32, seed=seed) * 0.5).to(self.dtype)
+
+    def rows(self, summed, chosen):
+        pool = self.pools[summed]
+        return pool.view(torch.uint8)[chosen].view(pool.dtype) if self.kind == "fp8" else pool[chosen]
+
+    def call(self, op, x, name):
+        """Runs the product; its result."""
+        b, scale = self.weights[op != "all_gather_matmul"], self.scale
+        if op == "all_gather_matmul":
+            if self.kind == "fp8":
+                return OPS.all_gather_scaled_matmul(
+                    x, [b], scale, [scale], 0, name, [None], [None], [self.out], [False]
+                )[1][0]
+            return OPS.all_gather_matmul(x, [b], 0, name)[1][0]
+        if self.kind != "fp8":
+            return getattr(OPS, op)(x, b, "sum", *((0,) if op == "matmul_reduce_scatter" else ()), name)
+        if op == "matmul_reduce_scatter":
+            shape = [x.shape[0], self.n]
+            return OPS.scaled_matmul_reduce_scatter(x, b, scale, scale, "sum", 0, 0, name, shape, out_dtype=self.out)
+        return OPS.scaled_matmul_all_reduce(x, b, scale, scale, "sum", name, out_dtype=self.out)
+
+    def wrong(self, op, out, chosen):
+        known = self.known.setdefault("product" if op == "all_gather_matmul" else "sum", {})
+        bits = out.view(INTEGERS[self.out])
+        differ = 0
+        for place, row in enumerate(chosen.tolist()):
+            if row not in known:
+                known[row] = bits[place].clone()
+        wanted = torch.stack([known[row] for row in range(POOL) if row in known])
+        index = {row: i for i, row in enumerate(row for row in range(POOL) if row in known)}
+        at = torch.tensor([index[row] for row in chosen.tolist()], device="cuda")
+        differ += int((bits != wanted[at]).any(dim=-1).sum())
+        return differ
+
+
+CASES = []
+
+
+def products(name, way, rows_of, what):
+    """Products through torch.ops: each row's bits in batches of many sizes and orders, by all groups alike."""
+    world, rank = dist.get_world_size(), dist.get_rank()
+    if not CASES:
+        for n, k in ((1024, 512), (4096, 4096), (1280, 8192)):
+            CASES.extend(Weights(n, k, kind) for kind in ("bf16", "f16", "fp8", "f32") if kind != "f32" or n == 1024)
+    for weights in CASES:
+        for op in ("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce"):
+            launches = differ = 0
+            for rows in rows_of:
+                if rows % world != 0 and op != "matmul_all_reduce":
+                    continue
+                generator = torch.Generator().manual_seed(rows)
+                chosen = torch.randint(POOL, (rows,), generator=generator).cuda()
+                mine = chosen.chunk(world)[rank] if rows % world == 0 else chosen
+                x = weights.rows(op != "all_gather_matmul", mine if op == "all_gather_matmul" else chosen)
+                kept = []
+                call = lambda op=op, x=x, kept=kept: kept.append(weights.call(op, x, name))
+                if way == "graph":
+                    graph = graphed(call)
+                    graph.replay()
+                else:
+                    call()
+                torch.cuda.synchronize()
+                launches += 1
+                differ += weights.wrong(op, kept[-1], mine if op == "matmul_reduce_scatter" else chosen)
+                if way == "graph":
+                    dist.barrier()
+                    torch.cuda.synchronize()
+                    del graph
+            if launches:
+                report(f"{what}, {way}: {op} {weights.kind} N {weights.n} K {weights.k}", launches, differ)
+
+
+def product_times(groups):
+    """Medians of a launch in a graph of 20."""
+    say("\nus a launch of a product, bf16" + "".join(f"{name:>22}" for name in groups))
+    for n, k in ((4096, 4096), (8192, 3584)):
+        weights = Weights(n, k, "bf16")
+        for op in ("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce"):
+            for rows in (2, 16, 64, 256, 1024, 4096):
+                world, row = dist.get_world_size(), []
+                chosen = torch.arange(rows // world if op == "all_gather_matmul" else rows, device="cuda") % POOL
+                x = weights.rows(op != "all_gather_matmul", chosen)
+                for name in groups.values():
+                    graph = graphed(lambda op=op, x=x, name=name: weights.call(op, x, name), times=20)
+                    row.append(replayed(graph))
+                    del graph
+                say(f"{rows:6} {op:22} {n} x {k}" + "".join(f"{us:22.2f}" for us in row))
+
+
+def replayed(graph):
+    """The median of a graph of 20 launches, a launch."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    taken = []
+    for _ in range(15):
+        dist.barrier()
+        begin.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        taken.append(begin.elapsed_time(end) * 50)
+    dist.barrier()
+    torch.cuda.synchronize()
+    return statistics.median(taken[2:])
+
+
 def times(groups):
     """Medians of a launch in a graph of 20."""
     say("\nus a launch: rows x 4096 bf16" + "".join(f"{name:>22}" for name in groups) + f"{'nccl':>12}")
@@ -216,18 +339,7 @@ def times(groups):
                 calls.append(lambda: dist.all_reduce(x))
             for call in calls:
                 graph = graphed(call, times=20)
-                begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-                taken = []
-                for _ in range(15):
-                    dist.barrier()
-                    begin.record()
-                    graph.replay()
-                    end.record()
-                    torch.cuda.synchronize()
-                    taken.append(begin.elapsed_time(end) * 50)
-                row.append(statistics.median(taken[2:]))
-                dist.barrier()
-                torch.cuda.synchronize()
+                row.append(replayed(graph))
                 del graph
             say(f"{rows:6} {op:22}" + "".join(f"{us:22.2f}" for us in row))
 
@@ -275,16 +387,10 @@ def main():
                 if level == "batch" and (families, placement) == ("all", "auto"):
                     for case in cases:
                         forced(case, found.group, rows[::2] if arguments.quick else rows)
-    refused = 0
-    tandem.torch.configure(determinism="batch")
-    name = dist.new_group().group_name
-    try:
-        OPS.matmul_all_reduce(cases[0].pool, torch.zeros(4096, 64, device="cuda", dtype=torch.bfloat16), "sum", name)
-    except tandem.TandemError as error:
-        refused = 1
-        say("a product is refused:", str(error).replace("\n", " ")[:300])
-    if not refused:
-        failed.append("a product was not refused")
+    for kind, name in groups.items():
+        if "batch" in kind:
+            for way in ("eager", "graph"):
+                products(name, way, rows, kind)
     if not arguments.no_times:
         chosen = {
             "off families": "determinism off, families all, placement auto",
@@ -295,6 +401,7 @@ def main():
             "batch shape": "determinism batch, families none, placement auto",
         }
         times({short: groups[kind] for short, kind in chosen.items()})
+        product_times({short: groups[kind] for short, kind in chosen.items()})
     say("FAILED: " + "; ".join(failed) if failed else "PASSED")
     dist.barrier()
     tandem.torch.configure(determinism="off")

@@ -10,21 +10,31 @@ void GemmBase(const FloatMatrix& a, const FloatMatrix& b, const FloatMatrix& c, 
               int64_t k, float alpha, bool accumulate);
 void GemmAvx2(const FloatMatrix& a, const FloatMatrix& b, const FloatMatrix& c, int64_t m, int64_t n,
               int64_t k, float alpha, bool accumulate);
+void OrderedGemmBase(const FloatMatrix& a, const FloatMatrix& b, const FloatMatrix& c, int64_t m, int64_t n,
+                     int64_t k, float alpha, bool accumulate);
+void OrderedGemmAvx2(const FloatMatrix& a, const FloatMatrix& b, const FloatMatrix& c, int64_t m, int64_t n,
+                     int64_t k, float alpha, bool accumulate);
 
 namespace {
 
-GemmFunction Choose() {
+struct GemmFunctions {
+  GemmFunction fastest, ordered;
+};
+
+GemmFunctions Choose() {
 #ifdef TANDEM_GEMM_AVX2
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return GemmAvx2;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return {GemmAvx2, OrderedGemmAvx2};
 #endif
-  return GemmBase;
+  return {GemmBase, OrderedGemmBase};
 }
 
-}  // namespace
+const GemmFunctions& Functions() {
+  static const GemmFunctions functions = Choose();
+  return functions;
+}
 
-void Gemm(const FloatMatrix& a, const FloatMatrix& b, const FloatMatrix& c, int64_t m, int64_t n, int64_t k,
-          float alpha, bool accumulate) {
-  static const GemmFunction gemm = Choose();
+void Run(GemmFunction gemm, const FloatMatrix& a, const FloatMatrix& b, const FloatMatrix& c, int64_t m,
+         int64_t n, int64_t k, float alpha, bool accumulate) {
   if (m <= 0 || n <= 0) return;
   if (k <= 0) {
     for (int64_t row = 0; !accumulate && row < m; ++row) {
@@ -33,6 +43,18 @@ void Gemm(const FloatMatrix& a, const FloatMatrix& b, const FloatMatrix& c, int6
     return;
   }
   gemm(a, b, c, m, n, k, alpha, accumulate);
+}
+
+}  // namespace
+
+void Gemm(const FloatMatrix& a, const FloatMatrix& b, const FloatMatrix& c, int64_t m, int64_t n, int64_t k,
+          float alpha, bool accumulate) {
+  Run(Functions().fastest, a, b, c, m, n, k, alpha, accumulate);
+}
+
+void OrderedGemm(const FloatMatrix& a, const FloatMatrix& b, const FloatMatrix& c, int64_t m, int64_t n,
+                 int64_t k, float alpha, bool accumulate) {
+  Run(Functions().ordered, a, b, c, m, n, k, alpha, accumulate);
 }
 
 }  // namespace tandem::host

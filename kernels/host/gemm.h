@@ -1,6 +1,6 @@
 // File: gemm.h
 //
-// C = alpha * A * B (+ C) in fp32 through Eigen, compiled once for the base instruction set and, on x86-64,
+// C = alpha * A * B (+ C) in fp32, through Eigen or in one order, compiled once for the base instruction set and, on x86-64,
 // once more for AVX2 with FMA; the machine's best is chosen at run time. One thread.
 #pragma once
 
@@ -19,5 +19,10 @@ struct FloatMatrix {
 // may be 0. Results depend on extents and strides only, not on the thread or the run.
 void Gemm(const FloatMatrix& a, const FloatMatrix& b, const FloatMatrix& c, int64_t m, int64_t n, int64_t k,
           float alpha, bool accumulate);
+
+// The same, slower. An element's bits depend on its row of A and its column of B alone: its products are added
+// along K, one by one. Other extents, and strides, change nothing.
+void OrderedGemm(const FloatMatrix& a, const FloatMatrix& b, const FloatMatrix& c, int64_t m, int64_t n,
+                 int64_t k, float alpha, bool accumulate);
 
 }  // namespace tandem::host

@@ -84,6 +84,7 @@ class Product {
   Product(const MatmulArgs& args, const TaskContext& context, Workbench* bench)
       : args_(args),
         context_(context),
+        gemm_(args.fixed_order ? &OrderedGemm : &Gemm),
         rows_a_(bench->rows_a),
         rows_c_(bench->rows_c),
         scale_a_(bench->scale_a),
@@ -214,14 +215,14 @@ class Product {
       FloatMatrix a = LoadRows(row, end);
       if (c_direct_) {
         auto* out = reinterpret_cast<float*>(args_.c.data) + row * rows_c_.stride + column;
-        Gemm(a, b, {out, rows_c_.stride, 1}, end - row, columns, k_, args_.alpha, args_.accumulate);
+        gemm_(a, b, {out, rows_c_.stride, 1}, end - row, columns, k_, args_.alpha, args_.accumulate);
         continue;
       }
       sums_.resize(static_cast<size_t>((end - row) * columns));
       if (args_.block_scales) {
         MultiplyBlocks(a, b, row, end, column, columns);
       } else {
-        Gemm(a, b, {sums_.data(), columns, 1}, end - row, columns, k_, args_.alpha, false);
+        gemm_(a, b, {sums_.data(), columns, 1}, end - row, columns, k_, args_.alpha, false);
       }
       for (int64_t i = row; i < end; ++i) Finish(i, column, columns, sums_.data() + (i - row) * columns);
     }
@@ -237,9 +238,9 @@ class Product {
     const int64_t begin = column + (shared == 1 ? 0 : args_.first_column);
     for (int64_t block = 0; block < blocks; ++block) {
       const int64_t k = block * kScaleBlock;
-      Gemm({a.data + k * a.column_stride, a.row_stride, a.column_stride},
-           {b.data + k * b.row_stride, b.row_stride, b.column_stride}, {part_.data(), columns, 1},
-           last - first, columns, std::min(kScaleBlock, k_ - k), args_.alpha, false);
+      gemm_({a.data + k * a.column_stride, a.row_stride, a.column_stride},
+            {b.data + k * b.row_stride, b.row_stride, b.column_stride}, {part_.data(), columns, 1},
+            last - first, columns, std::min(kScaleBlock, k_ - k), args_.alpha, false);
       const float* of_b = scale_b_.data() + block * factors;
       for (int64_t i = first; i < last; ++i) {
         const float of_a = scale_a_[static_cast<size_t>(i * blocks + block)];
@@ -277,6 +278,7 @@ class Product {
 
   const MatmulArgs& args_;
   const TaskContext& context_;
+  decltype(&Gemm) gemm_;
   Offsets &rows_a_, &rows_c_;
   int64_t m_ = 0, n_ = 0, k_ = 0;
   int64_t a_column_stride_ = 1, c_column_stride_ = 1;

@@ -4,8 +4,8 @@
 #include <string>
 #include <variant>
 
-#include "program/byte_box.h"
 #include "program/verifier/graph.h"
+#include "program/verifier/regions.h"
 
 namespace tandem::plan {
 namespace {
@@ -26,24 +26,12 @@ struct TracedOrigin {
   const View* input = nullptr;
 };
 
-bool Meet(const View& a, const View& b) {
-  if (a.ref.space != b.ref.space || a.ref.rank != b.ref.rank || a.ref.slot != b.ref.slot) return false;
-  const Result<ByteBox> of_a = BoxOf(a), of_b = BoxOf(b);
-  return !of_a.ok() || !of_b.ok() || Intersect(*of_a, *of_b);
-}
-
-// The same elements in the same order, whosever they are.
-bool AreAlike(const View& a, const View& b) {
-  if (a.ref.space != b.ref.space || a.ref.slot != b.ref.slot || a.ref.offset != b.ref.offset ||
-      a.dtype != b.dtype)
-    return false;
-  if (a.extent == b.extent && a.stride == b.stride) return true;
-  return IsContiguous(a) && IsContiguous(b) && Elements(a) == Elements(b);
-}
-
 std::string Who(const Write& write) {
   return "rank " + std::to_string(write.rank) + ", step " + std::to_string(write.at);
 }
+
+using verify::AreAlike;
+using verify::Meet;
 
 class Tracer {
  public:

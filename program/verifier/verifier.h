@@ -54,14 +54,21 @@ Status VerifyPair(std::span<const RankProgram> p, const VerifyContext& p_context
 
 // Where the sums of a reduction over ranks begin and end, by rank.
 struct SumOrder {
-  std::vector<View> inputs, outputs;
-  std::vector<bool> has_output;  // false: the rank gets no result
+  std::vector<View> inputs, outputs;  // of a product: A, and C
+  std::vector<bool> has_output;       // false: the rank gets no result
+  int64_t k = 0;                      // of a product: all of K
+  bool sums = true;                   // of a product: C is the sum of all ranks' products, else one product
 };
 
 // Proves the order of sums over ranks: each element of each output is x0 + x1 + …, the same element of each
 // rank's input in the order of ranks, rounded once, and times one factor. So its bits depend on these elements
 // alone. INTERNAL with detail.reason "SUM_ORDER" names the step. Expects programs that have no race.
 Status VerifySumOrder(std::span<const RankProgram> programs, const SumOrder& order);
+
+// The same for products. Each element of each output is one product, or a sum of all ranks' products in the order
+// of ranks. These products are of the same row of A and the same columns of B. They are rounded to one type before
+// the sum, and all sums have the same factors. Each product adds over all of K and has MatmulStep::fixed_order.
+Status VerifyProductOrder(std::span<const RankProgram> programs, const SumOrder& order);
 
 // Checks the form that client placement needs: every rank's program is one kernel that meets the peers, and
 // beside it steps on the rank's own operands and bulk area. FAILED_PRECONDITION with detail.reason

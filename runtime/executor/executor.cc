@@ -23,6 +23,17 @@ struct Overloaded : Functions... {
 template <class... Functions>
 Overloaded(Functions...) -> Overloaded<Functions...>;
 
+// Whether the products of a kernel are summed in the order that the plan promises.
+bool HasFixedOrder(const CollectiveArgs& kernel) {
+  if (const auto* skinny = kernel.As<SkinnyArgs>()) return skinny->matmul.fixed_order;
+  const auto* fused = kernel.As<FusedArgs>();
+  return fused != nullptr && !fused->parts.empty() && fused->parts.front().matmul.fixed_order;
+}
+
+Status RefuseOtherOrder(const std::string& why) {
+  return InvalidArgument("determinism = batch, and other kernels add in another order: " + why);
+}
+
 }  // namespace
 
 CompiledProgram::KernelWords CompiledProgram::WordsOf(const CollectiveArgs& kernel) {
@@ -113,7 +124,12 @@ bool CompiledProgram::forks() const {
 
 Status CompiledProgram::Prepare(Backend& backend) {
   for (const auto& operation : operations_) {
-    if (auto* kernel = operation->As<Operation::Kernel>()) kernel->runs = backend.HasCollective(kernel->args);
+    if (auto* kernel = operation->As<Operation::Kernel>()) {
+      kernel->runs = backend.HasCollective(kernel->args);
+      // The host's loops give the same bits step by step.
+      if (!kernel->runs && HasFixedOrder(kernel->args) && backend.Capabilities().on_gpu)
+        return RefuseOtherOrder("no fused kernel takes this product");
+    }
     if (auto* product = operation->As<MatmulArgs>()) TANDEM_RETURN_IF_ERROR(backend.PrepareMatmul(*product));
   }
   FindFirstKernel(backend);
@@ -357,6 +373,7 @@ Status Executor::EnqueueWork(CompiledProgram::Operation& operation, const Launch
         // by them.
         const bool by_steps = status.code() == Code::kUnimplemented && kernel.args.As<FusedArgs>() != nullptr;
         if (status.ok()) *skipped = kernel.expansion;
+        if (by_steps && HasFixedOrder(kernel.args)) return RefuseOtherOrder(status.message());
         return by_steps ? Status::Ok() : status;
       },
       [&](Operation::Signal& signal) {

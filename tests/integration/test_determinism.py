@@ -21,6 +21,16 @@ PRODUCT = {
         {"role": "c", "dtype": "f32", "shape": [8, 8]},
     ],
 }
+ALONG_K = {
+    "op": "all_gather_matmul",
+    "dim": 1,
+    "on_unfused": "allow",
+    "operands": [
+        {"role": "a", "dtype": "f32", "shape": [8, 16]},
+        {"role": "b", "dtype": "f32", "shape": [32, 8]},
+        {"role": "c", "dtype": "f32", "shape": [8, 8]},
+    ],
+}
 
 
 def all_reduce(**more):
@@ -28,16 +38,15 @@ def all_reduce(**more):
     return {"op": "all_reduce", "operands": [{"role": "input", **tensor}, {"role": "output", **tensor}], **more}
 
 
-class Bits(TandemTest):
+class ComparedBits(TandemTest):
     gpus = 4
 
-    def check(self, world):
+    def check(self, world, program="determinism_rank.py", kinds=("sum", "norm", "residual")):
         environment = {**os.environ, "PYTHONPATH": PACKAGE, "TANDEM_LIBRARY": LIBRARY}
         environment["TANDEM_RUNTIME_DIR"] = self.daemon.runtime_dir
-        program = os.path.join(HERE, "determinism_rank.py")
         ranks = [
             subprocess.Popen(
-                [sys.executable, "-B", program, str(rank), str(world)],
+                [sys.executable, "-B", os.path.join(HERE, program), str(rank), str(world)],
                 stdout=subprocess.PIPE,
                 text=True,
                 env=environment,
@@ -53,13 +62,15 @@ class Bits(TandemTest):
         self.assertEqual([rank.returncode for rank in ranks], [0] * world)
         replies = [json.loads(text) for text in told]
         self.assertGreater(replies[0]["launches"], 200)
-        for kind in ("sum", "norm", "residual"):
+        for kind in kinds:
             rows = {}
             for rank, reply in enumerate(replies):
                 for row, data in reply["bits"][kind].items():
                     self.assertEqual(data, rows.setdefault(row, data), f"{kind}: row {row} of rank {rank}")
             self.assertGreater(len(set(rows.values())), 20, kind)
 
+
+class Bits(ComparedBits):
     @host_only("its ranks read memory of the host backend")
     @needs_gpus(2)
     def test_a_row_has_the_same_bits_on_two_ranks(self):
@@ -74,6 +85,31 @@ class Bits(TandemTest):
     @needs_gpus(4)
     def test_a_row_has_the_same_bits_on_four_ranks(self):
         self.check(4)
+
+
+class BitsOfProducts(ComparedBits):
+    extra = ("--testing-emulated-fused",)
+
+    def check_products(self, world):
+        kinds = [
+            f"{t} {kind}" for t in ("bf16", "f16", "f32", "f8e4m3") for kind in ("product", "sum", "norm", "residual")
+        ]
+        self.check(world, "determinism_products_rank.py", kinds)
+
+    @host_only("its ranks read memory of the host backend")
+    @needs_gpus(2)
+    def test_a_row_of_a_product_has_the_same_bits_on_two_ranks(self):
+        self.check_products(2)
+
+    @host_only("its ranks read memory of the host backend")
+    @needs_gpus(3)
+    def test_a_row_of_a_product_has_the_same_bits_on_three_ranks(self):
+        self.check_products(3)
+
+    @host_only("its ranks read memory of the host backend")
+    @needs_gpus(4)
+    def test_a_row_of_a_product_has_the_same_bits_on_four_ranks(self):
+        self.check_products(4)
 
 
 class Promise(TandemTest):
@@ -96,22 +132,23 @@ class Promise(TandemTest):
             for text in ("rank 0", "run", "rank 1", "batch"):
                 self.assertIn(text, reply["message"])
 
-    def test_a_product_is_refused_and_says_why(self):
+    def test_products_keep_it_but_for_a_gather_along_k_which_says_why(self):
         clients = self.group(2)
-        for reply in self.prepare(clients, "product", {**PRODUCT, "determinism": "batch"}, check=False):
+        for level in ("run", "batch"):
+            for reply in self.prepare(clients, level, {**PRODUCT, "determinism": level, "on_unfused": "allow"}):
+                self.assertEqual(reply["plan"]["determinism"], level)
+        for reply in self.prepare(clients, "along K", {**ALONG_K, "determinism": "batch"}, check=False):
             self.assertEqual(reply["code"], "FAILED_PRECONDITION", reply)
             self.assertEqual(reply["detail"]["reason"], "DETERMINISM_REFUSED", reply)
             self.assertEqual(reply["detail"]["field"], "determinism", reply)
-            self.assertIn("depend on its rows", reply["message"])
-        for reply in self.prepare(clients, "run", {**PRODUCT, "determinism": "run", "on_unfused": "allow"}):
-            self.assertEqual(reply["plan"]["determinism"], "run")
+            self.assertIn("each rank's part of K apart", reply["message"])
 
     def test_the_groups_option_holds_for_plans_that_ask_for_less(self):
         clients = self.group(2, options={"determinism": "batch"})
         for level in ("off", "run", "batch"):
             for reply in self.prepare(clients, level, all_reduce(determinism=level)):
                 self.assertEqual(reply["plan"]["determinism"], "batch")
-        for reply in self.prepare(clients, "product", PRODUCT, check=False):
+        for reply in self.prepare(clients, "along K", ALONG_K, check=False):
             self.assertEqual(reply["detail"]["reason"], "DETERMINISM_REFUSED", reply)
         listed = self.daemon.ctl(
             "plans", str(self.prepare(clients, "shown", all_reduce())[0]["plan"]["plan_id"])

@@ -96,8 +96,9 @@ def test_a_batch_falls_back_on_nothing(name):
     a, b = rand(2 * world(), 6), rand(6, 4, seed=1)
     with configured(name, determinism="batch", on_unavailable="fallback"), warnings.catch_warnings():
         warnings.simplefilter("error")
-        refused(lambda: OPS.matmul_all_reduce(a, b, "sum", name), "depend on its rows")
-        refused(lambda: OPS.all_gather_matmul(a, [b], 0, name), "depend on its rows")
+        near(OPS.matmul_all_reduce(a, b, "sum", name), reference.all_reduce(a @ b, "sum", name))
+        along_k = rand(6 * world(), 4, seed=1)
+        refused(lambda: OPS.all_gather_matmul(a, [along_k], 1, name), "each rank's part of K apart")
         refused(lambda: OPS.all_reduce(rand(4).double(), "sum", name), "float64")
     with configured(name, determinism="run"):
         near(OPS.matmul_all_reduce(a, b, "sum", name), reference.all_reduce(a @ b, "sum", name))
@@ -128,6 +129,31 @@ def test_a_row_has_the_same_bits_in_every_batch(name):
                             for row, bits in zip(whose[kind].tolist(), result.view(as_bits).cpu(), strict=True):
                                 first = known.setdefault(("sum" if kind == "part" else kind, row), bits)
                                 assert torch.equal(first, bits), (kind, row, rows, placement, families, dtype)
+
+
+@check
+def test_a_row_of_a_product_has_the_same_bits_in_every_batch(name):
+    for dtype, as_bits in BITS.items():
+        pool, b = rand(20, COLUMNS, dtype=dtype), rand(COLUMNS, 24, dtype=dtype, seed=1)
+        shared, known = rand(20, COLUMNS, dtype=dtype, seed=2, same=True), {}
+        for placement in ("engine", "client"):
+            for families in ("none", "all"):
+                with configured(name, determinism="batch", placement=placement, families=families):
+                    for rows in (1, 2, 3, 12, 48, 300, 2040):
+                        generator = torch.Generator().manual_seed(rows)
+                        chosen = torch.randint(20, (rows,), generator=generator).to(DEVICE)
+                        got = {"sum": OPS.matmul_all_reduce(pool[chosen], b, "sum", name)}
+                        whose = {"sum": chosen}
+                        if rows % world() == 0:
+                            mine = chosen.chunk(world())[rank()]
+                            got["part"] = OPS.matmul_reduce_scatter(pool[chosen], b, "sum", 0, name)
+                            got["product"] = OPS.all_gather_matmul(shared[mine], [b], 0, name)[1][0]
+                            whose |= {"part": mine, "product": chosen}
+                        for kind, result in got.items():
+                            for row, bits in zip(whose[kind].tolist(), result.view(as_bits).cpu(), strict=True):
+                                first = known.setdefault(("sum" if kind == "part" else kind, row), bits)
+                                assert torch.equal(first, bits), (kind, row, rows, placement, families, dtype)
+                    assert promises(name) == {"batch"}, promises(name)
 
 
 @check

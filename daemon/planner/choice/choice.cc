@@ -7,6 +7,7 @@
 #include "daemon/planner/choice/bounds.h"
 #include "daemon/planner/choice/matmul_collective.h"
 #include "daemon/planner/cost/cost_model.h"
+#include "daemon/planner/forms/determinism.h"
 #include "daemon/planner/forms/feasibility.h"
 #include "daemon/planner/forms/low_latency.h"
 #include "daemon/planner/forms/skinny_form.h"
@@ -206,6 +207,39 @@ Preference Prefer(const Problem& problem, const std::vector<Candidate>& candidat
   return preference;
 }
 
+// Why `candidate` runs only when it is asked for; empty: it may be chosen.
+std::string WhyOnlyAsked(const Problem& problem, const Candidate& candidate, const Measured* measured) {
+  const OpRequest& request = *problem.request;
+  const Algorithm algorithm = candidate.algorithm;
+  std::string why;
+  if (algorithm == Algorithm::kFused && !problem.group->fused_by_choice) {
+    why = "runs when it is asked for (fused = explicit)";
+  }
+  if (algorithm == Algorithm::kFused && IsBlockWise(problem.scale_mode) && measured == nullptr) {
+    why = "runs when it is asked for: with scales by blocks nobody has measured it";
+  }
+  if (algorithm == Algorithm::kFused && candidate.impossible.empty() && problem.world_size != 2 &&
+      problem.world_size != 4 && measured == nullptr && SkinnyFor(problem)) {
+    why = "runs when it is asked for: for few rows it was measured on two and four ranks only";
+  }
+  if (algorithm == Algorithm::kFused && request.op == Op::kMatmulAllReduce &&
+      problem.rows % problem.world_size != 0 &&
+      (measured == nullptr || measured->entry->shape != TuningShapeOf(problem))) {
+    why = "runs when it is asked for: with parts of unequal rows nobody has measured it";
+  }
+  if (algorithm == Algorithm::kLowLatency && IsFusedOp(request.op) && measured == nullptr &&
+      problem.topology_class != TopologyClass::kNvSwitch) {
+    why = "runs when it is asked for: it was measured behind NVSwitches only";
+  }
+  if (algorithm == Algorithm::kCopyEngine && request.op == Op::kAllReduce && measured == nullptr) {
+    why = "runs when it is asked for: beside a product NCCL's was faster";
+  }
+  if (algorithm == Algorithm::kNccl && IsFusedOp(request.op) && measured == nullptr) {
+    why = "runs when it is asked for: unfused takes NCCL where a collective would";
+  }
+  return algorithm == Algorithm::kFused && OnlyFusedKeepsRows(problem) ? std::string() : why;
+}
+
 }  // namespace
 
 Result<Choice> Choose(const Problem& problem, const Measured* measured) {
@@ -219,32 +253,7 @@ Result<Choice> Choose(const Problem& problem, const Measured* measured) {
         candidate.collective.algorithm == Algorithm::kAuto && candidate.impossible.empty()) {
       candidate.impossible = candidate.collective.reason;
     }
-    if (algorithm == Algorithm::kFused && !problem.group->fused_by_choice) {
-      candidate.only_asked = "runs when it is asked for (fused = explicit)";
-    }
-    if (algorithm == Algorithm::kFused && IsBlockWise(problem.scale_mode) && measured == nullptr) {
-      candidate.only_asked = "runs when it is asked for: with scales by blocks nobody has measured it";
-    }
-    if (algorithm == Algorithm::kFused && candidate.impossible.empty() && problem.world_size != 2 &&
-        problem.world_size != 4 && measured == nullptr && SkinnyFor(problem)) {
-      candidate.only_asked =
-          "runs when it is asked for: for few rows it was measured on two and four ranks only";
-    }
-    if (algorithm == Algorithm::kFused && request.op == Op::kMatmulAllReduce &&
-        problem.rows % problem.world_size != 0 &&
-        (measured == nullptr || measured->entry->shape != TuningShapeOf(problem))) {
-      candidate.only_asked = "runs when it is asked for: with parts of unequal rows nobody has measured it";
-    }
-    if (algorithm == Algorithm::kLowLatency && IsFusedOp(request.op) && measured == nullptr &&
-        problem.topology_class != TopologyClass::kNvSwitch) {
-      candidate.only_asked = "runs when it is asked for: it was measured behind NVSwitches only";
-    }
-    if (algorithm == Algorithm::kCopyEngine && request.op == Op::kAllReduce && measured == nullptr) {
-      candidate.only_asked = "runs when it is asked for: beside a product NCCL's was faster";
-    }
-    if (algorithm == Algorithm::kNccl && IsFusedOp(request.op) && measured == nullptr) {
-      candidate.only_asked = "runs when it is asked for: unfused takes NCCL where a collective would";
-    }
+    candidate.only_asked = WhyOnlyAsked(problem, candidate, measured);
     if (candidate.impossible.empty())
       candidate.predicted_us = PredictUs(problem, algorithm, candidate.collective.algorithm);
     candidates.push_back(std::move(candidate));

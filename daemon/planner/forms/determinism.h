@@ -15,8 +15,12 @@ std::string WhyNotDeterministic(const Problem& problem);
 // Why `algorithm` does not keep the promise, for people; empty: it does.
 std::string WhyNotDeterministic(const Problem& problem, Algorithm algorithm);
 
+// Whether the request keeps Determinism::kBatch by kFused alone: CUDA's fused kernels take it. Their sums over K
+// have one order for all numbers of rows, and that of all other kernels is another.
+bool OnlyFusedKeepsRows(const Problem& problem);
+
 // Marks the products and norms of `plan` as the promise needs. INTERNAL, reason SUM_ORDER: the programs of
-// Determinism::kBatch do not add in the order of ranks.
+// Determinism::kBatch do not add in the order of ranks, or cut K.
 Status KeepDeterminism(const Problem& problem, OperationPlan* plan);
 
 }  // namespace tandem::plan

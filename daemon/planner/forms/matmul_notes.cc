@@ -176,6 +176,12 @@ std::vector<PlainReason> WhyPlain(const Problem& problem) {
 std::vector<std::string> MatmulNotes(const Problem& problem) {
   std::vector<std::string> notes;
   if (problem.slots.a < 0 || problem.slots.b.empty() || problem.rows == 0 || problem.k == 0) return notes;
+  if (problem.request->determinism == Determinism::kBatch) {
+    return {
+        "determinism = batch: its product runs on the plain kernel, many times slower than cuBLASLt, whose "
+        "sums "
+        "depend on the rows"};
+  }
   for (const PlainReason& reason : WhyPlain(problem)) {
     notes.push_back(
         Text("its product runs on the plain kernel, many times slower than cuBLASLt: ", reason.why));

@@ -129,17 +129,15 @@ View FoldedRows(const View& view) {
   return folded;
 }
 
-std::string WhyNotFused(const Problem& problem) {
+std::string WhyNoFusedKernel(const Problem& problem) {
   const OpRequest& request = *problem.request;
   if (problem.world_size == 1) return "one rank: nothing to overlap";
   const View a = problem.Slot(0, problem.slots.a);
   if (!problem.first_dim()) return "its pieces are rows: the dimension must be the first";
   if (problem.rows == 0 || problem.n == 0 || problem.k == 0) return "an empty product";
-  if (std::string why = WhyNotRows(problem); !why.empty()) return why;
   const bool blocks = IsBlockWise(problem.scale_mode);
   const bool float8 = IsFloat8(a.dtype);
   if (problem.k * ElementBytes(a) % kTmaBytes != 0) return Text("K is no multiple of ", kTmaBytes, " bytes");
-  if (std::string why = WhyNoRows("A", a); !why.empty()) return why;
   if (blocks) {
     if (std::string why = WhyNotBlocks(problem); !why.empty()) return why;
   } else if (std::string why = WhyNoRow(problem, "A's scales", problem.slots.scale_a); !why.empty()) {
@@ -150,7 +148,6 @@ std::string WhyNotFused(const Problem& problem) {
     const View b = problem.Slot(0, problem.slots.b[i]), c = problem.Slot(0, problem.slots.c[i]);
     if (std::string why = WhyNotTypes(a.dtype, c.dtype); !why.empty()) return why;
     if (std::string why = WhyNotB(b, float8); !why.empty()) return why;
-    if (std::string why = WhyNoRows("C", c); !why.empty()) return why;
     if (!problem.slots.scale_b.empty() && !blocks) {
       if (std::string why = WhyNoRow(problem, "B's scales", problem.slots.scale_b[i]); !why.empty())
         return why;
@@ -165,6 +162,16 @@ std::string WhyNotFused(const Problem& problem) {
       if (c.extent.back() * ElementBytes(c) % kTmaBytes != 0)
         return Text("N is no multiple of ", kTmaBytes, " bytes");
     }
+  }
+  return {};
+}
+
+std::string WhyNotFused(const Problem& problem) {
+  if (std::string why = WhyNoFusedKernel(problem); !why.empty()) return why;
+  if (std::string why = WhyNotRows(problem); !why.empty()) return why;
+  if (std::string why = WhyNoRows("A", problem.Slot(0, problem.slots.a)); !why.empty()) return why;
+  for (int slot : problem.slots.c) {
+    if (std::string why = WhyNoRows("C", problem.Slot(0, slot)); !why.empty()) return why;
   }
   return {};
 }

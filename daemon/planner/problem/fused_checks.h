@@ -14,6 +14,10 @@ namespace tandem::plan {
 // it.
 std::string WhyNotFused(const Problem& problem);
 
+// Empty when there is a fused kernel for the request's types, N, K and B, else why not. It asks neither for
+// the number of rows, above 0, nor for their pitch: for these see WhyNotFused.
+std::string WhyNoFusedKernel(const Problem& problem);
+
 // The fused kernel's tiles, one an SM at a time, of `pieces` pieces of `rows` rows and `n` columns each.
 int64_t FusedTiles(int64_t pieces, int64_t rows, int64_t n);
 

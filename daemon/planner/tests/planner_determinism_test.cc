@@ -7,6 +7,7 @@
 namespace tandem::plan {
 namespace {
 
+using testing::Contains;
 using testing::HasSubstr;
 
 OpRequest Kept(OpRequest request, Determinism level) {
@@ -62,29 +63,97 @@ TEST(DeterminismChoice, LeavesOutTheHybridCubeMeshForABatchOnly) {
   EXPECT_THAT(refused.message(), HasSubstr("have no peer access"));
 }
 
-TEST(DeterminismChoice, RefusesProductsForABatchAndKeepsThemForARun) {
+std::vector<MatmulStep> ProductsOf(const OperationPlan& plan) {
+  std::vector<MatmulStep> products;
+  for (const RankProgram& program : plan.programs) {
+    for (const Step& step : ExpandedSteps(program)) {
+      if (const auto* matmul = std::get_if<MatmulStep>(&step.work)) products.push_back(*matmul);
+    }
+    for (const Step& step : program.steps) {
+      const auto* collective = std::get_if<CollectiveStep>(&step.work);
+      if (collective != nullptr && collective->skinny) products.push_back(collective->skinny->matmul);
+    }
+  }
+  return products;
+}
+
+TEST(DeterminismChoice, FixesTheOrderOfProductsForABatchOnly) {
   for (const OpRequest& product :
        {MatmulAllReduce(64, 64, 64, DType::kBf16), MatmulScatter(4, 64, 64, 64, 0, DType::kBf16),
         GatherMatmul(4, 64, 64, 64, 0, DType::kBf16)}) {
     for (const GroupContext& group : {SwitchGroup(4), HopperGroup(4)}) {
-      const Status refused = PlanOf(Kept(product, Determinism::kBatch), group).status();
-      EXPECT_EQ(refused.detail().reason, "DETERMINISM_REFUSED");
-      EXPECT_EQ(refused.detail().field, "determinism");
-      EXPECT_THAT(refused.message(), HasSubstr("depend on its rows"));
-      OpRequest run = Kept(product, Determinism::kRun);
-      run.on_unfused = OnUnfused::kAllow;
-      const OperationPlan plan = MustPlan(run, group);
-      EXPECT_TRUE(plan.deterministic);
-      int products = 0;
-      for (const RankProgram& program : plan.programs) {
-        for (const Step& step : ExpandedSteps(program)) {
-          if (const auto* matmul = std::get_if<MatmulStep>(&step.work)) {
-            ++products;
-            EXPECT_TRUE(matmul->repeatable);
-          }
+      for (const Determinism level : {Determinism::kRun, Determinism::kBatch}) {
+        OpRequest request = Kept(product, level);
+        request.on_unfused = OnUnfused::kAllow;
+        const OperationPlan plan = MustPlan(request, group);
+        EXPECT_TRUE(plan.deterministic);
+        EXPECT_EQ(plan.determinism, level);
+        EXPECT_FALSE(ProductsOf(plan).empty());
+        for (const MatmulStep& matmul : ProductsOf(plan)) {
+          EXPECT_TRUE(matmul.repeatable);
+          EXPECT_EQ(matmul.fixed_order, level == Determinism::kBatch);
         }
       }
-      EXPECT_GT(products, 0);
+    }
+  }
+}
+
+// Kernels of one order of K for each request: the fused ones, or the plain one.
+TEST(DeterminismChoice, TakesOneKindOfKernelForAllRowsOnCuda) {
+  const GroupContext group = HopperGroup(2);
+  for (const int64_t rows : {2, 6, 64, 200, 256, 4096}) {
+    for (OpRequest product :
+         {MatmulAllReduce(rows, 512, 256, DType::kBf16), MatmulScatter(2, rows, 512, 256, 0, DType::kF16),
+          GatherMatmul(2, rows / 2, 512, 256, 0, DType::kBf16)}) {
+      product = Kept(product, Determinism::kBatch);
+      const OperationPlan plan = MustPlan(product, group);
+      EXPECT_EQ(plan.algorithm, Algorithm::kFused);
+      EXPECT_THAT(ReasonAgainst(plan, Algorithm::kUnfused), HasSubstr("other kernels than the fused ones"));
+      product.algorithm = Algorithm::kUnfused;
+      product.on_unfused = OnUnfused::kAllow;
+      EXPECT_THAT(PlanOf(product, group).status().message(), HasSubstr("other kernels than the fused ones"));
+    }
+    // No fused kernel multiplies fp32, nor a K of 12 bytes.
+    for (OpRequest product : {MatmulAllReduce(rows, 512, 256), MatmulAllReduce(rows, 512, 6, DType::kBf16)}) {
+      product = Kept(product, Determinism::kBatch);
+      product.on_unfused = OnUnfused::kAllow;
+      const OperationPlan plan = MustPlan(product, group);
+      EXPECT_NE(plan.algorithm, Algorithm::kFused);
+      EXPECT_THAT(plan.warnings, Contains(HasSubstr("determinism = batch")));
+    }
+  }
+}
+
+// Where the fused kernels would take one number of rows and not another, nothing may take their place.
+TEST(DeterminismChoice, RefusesRowsThatTheFusedKernelsCannotRead) {
+  OpRequest product = Kept(MatmulAllReduce(64, 512, 256, DType::kBf16), Determinism::kBatch);
+  product.operands[0].spec.strides = {257, 1};
+  product.on_unfused = OnUnfused::kAllow;
+  const Status refused = PlanOf(product, HopperGroup(2)).status();
+  EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
+  EXPECT_THAT(refused.message(), HasSubstr("A's pitch is no multiple of 16 bytes"));
+  EXPECT_TRUE(PlanOf(product, SwitchGroup(2)).ok());
+}
+
+TEST(DeterminismChoice, RefusesAGatherAlongKForABatch) {
+  OpRequest product = Kept(GatherMatmul(4, 64, 64, 64, 1, DType::kBf16), Determinism::kBatch);
+  product.on_unfused = OnUnfused::kAllow;
+  const Status refused = PlanOf(product, SwitchGroup(4)).status();
+  EXPECT_EQ(refused.detail().reason, "DETERMINISM_REFUSED");
+  EXPECT_EQ(refused.detail().field, "determinism");
+  EXPECT_THAT(refused.message(), HasSubstr("multiplies each rank's part of K apart"));
+}
+
+TEST(DeterminismChoice, HoldsInEachRangeOfAFamilyOfProducts) {
+  OpRequest request = Kept(MatmulAllReduce(1, 1024, 2048, DType::kBf16), Determinism::kBatch);
+  request.max_rows = 4096;
+  GroupContext group = HopperGroup(2);
+  group.client_kernels = ClientKernels::kFused;
+  const OperationPlan plan = MustPlan(request, group);
+  EXPECT_EQ(plan.determinism, Determinism::kBatch);
+  for (const RowRange& range : plan.rows.ranges) {
+    if (range.last > 0) {
+      EXPECT_EQ(range.algorithm, Algorithm::kFused);
     }
   }
 }

@@ -228,12 +228,10 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
   const int cluster = variant.cluster_m * variant.cluster_n;
   const int clusters = (matmul.tiling.ctas > 0 ? matmul.tiling.ctas : SmCount()) / cluster;
   params.split.from = params.units;
-  if (matmul.memory.partials != nullptr && variant.splits && clusters * cluster <= kMaxCtas) {
-    if (const StreamKSplit split =
-            SplitLastWave(params.units, clusters, params.k_blocks, variant.tile_n, matmul.tiling.part_cost);
-        split.units > 0) {
-      params.split = split;
-    }
+  if (SharesTiles(matmul, variant) && clusters * cluster <= kMaxCtas) {
+    const StreamKSplit split =
+        SplitLastWave(params.units, clusters, params.k_blocks, variant.tile_n, matmul.tiling.part_cost);
+    if (split.units > 0) params.split = split;
   }
   // The store warp's chunks must not reach beyond N.
   const bool carries = matmul.n * static_cast<int64_t>(DTypeBytes(out_type)) % kTmaBytes == 0;
@@ -241,6 +239,7 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
       carries ? std::max(0, params.units - std::min(params.units, matmul.tiling.direct_tiles)) : 0;
   params.sources = static_cast<int32_t>(matmul.arrived.size());
   params.position = matmul.position;
+  params.rounds_own = matmul.fixed_order ? 1 : 0;
   params.alpha = matmul.alpha;
   params.column_scale = matmul.column_scale;
   params.bias = matmul.bias;

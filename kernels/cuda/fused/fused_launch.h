@@ -82,6 +82,9 @@ struct FusedMatmul {
   std::vector<const uint64_t*> closing;  // the kernel does not end before these words have reached the epoch
   std::vector<int16_t> slot_of;          // by source: its slice of `slots`
   int position = 0;                      // of the own sum among the sources
+  // A row's bits depend on the row alone: one variant's sums over all of K, and the own sum rounded as the
+  // sources are. No tile's K is shared then, whatever `memory` has.
+  bool fixed_order = false;
   float alpha = 1.0f;
   // Factors and bias: see FusedMatmulParams; the pieces hold the rows' factors.
   const float* column_scale = nullptr;
@@ -131,6 +134,11 @@ Result<const FusedVariant*> FindFusedVariant(const FusedMatmul& matmul);
 // Rows of `piece`.
 inline int64_t RowsOf(const FusedMatmul& matmul, const MatmulPiece& piece) {
   return piece.rows > 0 ? piece.rows : matmul.rows;
+}
+
+// Whether clusters may share tiles along K.
+inline bool SharesTiles(const FusedMatmul& matmul, const FusedVariant& variant) {
+  return matmul.memory.partials != nullptr && variant.splits && !matmul.fixed_order;
 }
 
 // Columns of a word band of `matmul`: whole tiles of the widest kind.

@@ -98,6 +98,9 @@ struct FusedMatmulParams {
   int32_t word_step;
   int32_t sources;   // other ranks whose sums are added
   int32_t position;  // of the own sum among them: before source `position`
+  // 1: the own sum is rounded to C's type first, as the others have been, so that the result does not depend
+  // on the rows' owner.
+  int32_t rounds_own;
   float alpha;
   // C = (alpha · row_scale · column_scale · A·B + bias) · result_scale; null: none.
   const float* column_scale;

@@ -18,7 +18,7 @@ bool SameShape(const MatmulArgs& a, const MatmulArgs& b) {
          a.has_scale_a == b.has_scale_a && a.has_scale_b == b.has_scale_b && a.has_bias == b.has_bias &&
          a.has_result_scale == b.has_result_scale && a.a.dtype == b.a.dtype && a.b.dtype == b.b.dtype &&
          a.c.dtype == b.c.dtype && a.fast_accumulation == b.fast_accumulation &&
-         a.block_scales == b.block_scales;
+         a.block_scales == b.block_scales && a.fixed_order == b.fixed_order;
 }
 
 // The rows of parts: of all but the short ones, and of those, 0 if there are none.
@@ -115,7 +115,10 @@ void SetTypes(const MatmulArgs& matmul, FusedMatmul* fused) {
   fused->b_type = matmul.b.dtype;
   fused->out_type = matmul.c.dtype;
   fused->blocks = matmul.block_scales;
-  fused->exact = IsFloat8(matmul.a.dtype) && (!matmul.fast_accumulation || matmul.block_scales);
+  // Not every width of tiles has a kernel that sums fp8 in the tensor cores, so a fixed order is the exact one.
+  fused->exact = IsFloat8(matmul.a.dtype) &&
+                 (!matmul.fast_accumulation || matmul.block_scales || matmul.fixed_order);
+  fused->fixed_order = matmul.fixed_order;
 }
 
 }  // namespace

@@ -67,7 +67,7 @@ bool StartsLate(const FusedMatmul& matmul, int tile_n, int sms) {
 // Whether sharing the last wave saves time. CTAs that start late are late for it, and all that share wait for
 // them. Gathers of 2048 rows on four H200s took as long as without sharing (bench/figures/kernels.md).
 bool Splits(const FusedMatmul& matmul, const FusedVariant& variant, int sms) {
-  return matmul.memory.partials != nullptr && variant.splits && !StartsLate(matmul, variant.tile_n, sms);
+  return SharesTiles(matmul, variant) && !StartsLate(matmul, variant.tile_n, sms);
 }
 
 struct Widths {

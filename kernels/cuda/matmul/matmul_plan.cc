@@ -335,7 +335,7 @@ Result<size_t> MatmulChooser::TryAll(const LtProduct& product,
 }
 
 Status MatmulChooser::Prepare(const MatmulArgs& args, const TrialEffort& effort) {
-  if (lt_ == nullptr || args.repeatable) return Status::Ok();
+  if (lt_ == nullptr || args.repeatable || args.fixed_order) return Status::Ok();
   TANDEM_RETURN_IF_ERROR(device_->Enter());
   int64_t rows = RowsOf(args), chunk_rows = ChunkRows(args);
   if (rows == 0 || chunk_rows == 0) return Status::Ok();
@@ -382,7 +382,9 @@ Status MatmulChooser::Enqueue(const MatmulArgs& args, std::byte* scratch, CUstre
 Status MatmulChooser::EnqueueRows(const MatmulArgs& args, int64_t first, int64_t last, std::byte* scratch,
                                   CUstream stream) {
   std::string reason;
-  auto mapping = lt_ == nullptr ? std::nullopt : MapToLt(args, last - first, kAligned, &reason);
+  // cuBLASLt's kernels cut K by the number of rows; the plain one never cuts it.
+  const bool plain = lt_ == nullptr || args.fixed_order;
+  auto mapping = plain ? std::nullopt : MapToLt(args, last - first, kAligned, &reason);
   if (!mapping) return EnqueuePlain(args, first, last, stream);
   // Evenly spaced rows, as MapToLt has seen: the innermost leading dimension that varies gives their
   // distance.

@@ -113,7 +113,10 @@ __device__ __forceinline__ void ComputeSkinny(const Params& params, const FusedS
   if (!active) return;
   const uint32_t results = shared.A(0) + static_cast<uint32_t>(group * 4 + warp) * T::kResultBytes;
   if (owns) {
-    if (!gathers) epilogue.AddPeers(d, 0);
+    if (!gathers) {
+      if (params.rounds_own != 0) epilogue.Round(d);
+      epilogue.AddPeers(d, 0);
+    }
     epilogue.Finish(d);
     if (params.kind == static_cast<int>(SkinnyKind::kAllReduce)) {
       for (int step = 1; step < params.world; ++step) {

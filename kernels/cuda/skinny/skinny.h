@@ -62,6 +62,7 @@ struct SkinnyParams {
   int32_t row_scales_travel;                  // to the peers, with the shards
   int32_t bias_is_float;
   int32_t one_step;          // see SkinnyLayout
+  int32_t rounds_own;        // as FusedMatmulParams'
   int32_t plain_a, plain_b;  // loaded without TMA
   int32_t c_vectors;         // C's rows begin at multiples of 16 bytes
 };

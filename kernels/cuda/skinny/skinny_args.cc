@@ -17,7 +17,8 @@ SkinnyMatmul WithoutAddresses(const SkinnyArgs& args) {
   few.type = matmul.a.dtype;
   few.b_type = matmul.b.dtype;
   few.out_type = matmul.c.dtype;
-  few.exact = IsFloat8(matmul.a.dtype) && !matmul.fast_accumulation;
+  few.exact = IsFloat8(matmul.a.dtype) && (!matmul.fast_accumulation || matmul.fixed_order);
+  few.fixed_order = matmul.fixed_order;
   few.b_along_n = RunsAlongN(matmul.b);
   few.a_pitch = matmul.a.stride[0];
   few.b_pitch = matmul.b.stride[few.b_along_n ? 0 : 1];

@@ -37,11 +37,15 @@ struct SkinnyEpilogue {
         at(place.number * all.fragment_bytes + int64_t{row_of_tile % all.segment / 16} * kWarpBytes),
         waiter{all} {}
 
+  // In the order of the fused kernel's epilogue, so that both give the same bits.
   __device__ __forceinline__ void Scale(float (&d)[T::kTileN / 2]) const {
+    const bool by_column = params.column_scale != nullptr && params.column_scale_step != 0;
+    float all = params.alpha;
+    if (params.column_scale != nullptr && !by_column) all *= __ldg(params.column_scale);
     float factor[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      factor[i] = params.alpha;
+      factor[i] = all;
       const int r = row + lane / 4 + 8 * i;
       if (params.row_scale == nullptr || r >= rows) continue;
       if (params.row_scale_step == 0) {
@@ -58,13 +62,12 @@ struct SkinnyEpilogue {
     }
 #pragma unroll
     for (int i = 0; i < T::kTileN / 2; ++i) d[i] *= factor[(i >> 1) & 1];
-    if (params.column_scale == nullptr) return;
+    if (!by_column) return;
 #pragma unroll
     for (int i = 0; i < T::kTileN / 2; ++i) {
       if ((i & 2) != 0) continue;
       const int column = Column(i);
-      const float scale =
-          column < params.n ? __ldg(params.column_scale + column * params.column_scale_step) : 0.0f;
+      const float scale = column < params.n ? __ldg(params.column_scale + column) : 0.0f;
       d[i] *= scale;
       d[i + 2] *= scale;
     }

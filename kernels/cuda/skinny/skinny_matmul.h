@@ -25,7 +25,7 @@ inline constexpr int kSkinnyThreads = 384;  // of a CTA
 struct SkinnyMatmul {
   SkinnyLayout layout;
   DType type = DType::kBf16, b_type = DType::kBf16, out_type = DType::kBf16;
-  bool exact = false;     // as FusedMatmul's
+  bool exact = false, fixed_order = false;  // as FusedMatmul's
   bool b_along_n = true;  // B is [K, N] with contiguous rows; else with contiguous columns
   int rank = 0;
   // Gather: this rank's rows of A, and all rows of C. Scatter: all rows of A, this rank's of C. All-reduce:

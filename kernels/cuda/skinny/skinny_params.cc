@@ -138,6 +138,7 @@ Result<SkinnyParams> MakeSkinnyParams(const SkinnyMatmul& matmul) {
   params.tiles_m = layout.tiles_m;
   params.tiles = layout.ctas();
   params.one_step = layout.one_step ? 1 : 0;
+  params.rounds_own = matmul.fixed_order ? 1 : 0;
   params.row_scale_step = matmul.row_scales ? 1 : 0;
   params.column_scale_step = matmul.column_scales ? 1 : 0;
   params.row_scales_travel = matmul.row_scales_travel ? 1 : 0;

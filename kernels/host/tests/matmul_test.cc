@@ -301,6 +301,52 @@ TEST(MatmulTest, ChunksAreReadOnlyOnceTheirSignalIsSet) {
   EXPECT_LT(RelativeError(c, Reference(source, b)), 2e-6);
 }
 
+// Rows of a product of many rows, computed again alone and in other places, with B in either layout.
+TEST(MatmulTest, AFixedOrderGivesARowTheSameBitsInEveryProduct) {
+  constexpr int64_t kM = 37, kN = 45, kK = 203;
+  for (auto [in, out] : {std::pair{DType::kF32, DType::kF32},
+                         {DType::kBf16, DType::kF32},
+                         {DType::kBf16, DType::kBf16},
+                         {DType::kF8E4M3, DType::kBf16}}) {
+    Tensor a(in, {kM, kK}), b(in, {kK, kN}), whole(out, {kM, kN});
+    Tensor columns(in, {kK, kN}, {1, kK});
+    a.Fill(1);
+    b.Fill(2);
+    for (int64_t i = 0; i < kK * kN; ++i) {
+      StoreFromFloat(columns.memory.data(), in, static_cast<size_t>(columns.At(i / kN, i % kN)),
+                     b.Get(i / kN, i % kN));
+    }
+    MatmulArgs args = Args(a, b, whole);
+    args.fixed_order = true;
+    RunMatmul(args, kMatmulContext);
+    EXPECT_LT(RelativeError(whole, Reference(a, b)), 4e-3);
+    const size_t row_bytes = kN * DTypeBytes(out);
+    for (int64_t rows : {1, 2, 5, 16}) {
+      for (const Tensor* of_b : {&b, &columns}) {
+        Tensor few(in, {rows, kK}), result(out, {rows, kN});
+        std::vector<int64_t> chosen;
+        for (int64_t i = 0; i < rows; ++i) chosen.push_back((i * 11 + rows) % kM);
+        for (int64_t i = 0; i < rows; ++i) {
+          std::memcpy(
+              few.memory.data() + i * kK * static_cast<int64_t>(DTypeBytes(in)),
+              a.memory.data() + chosen[static_cast<size_t>(i)] * kK * static_cast<int64_t>(DTypeBytes(in)),
+              kK * DTypeBytes(in));
+        }
+        MatmulArgs part = Args(few, *of_b, result);
+        part.fixed_order = true;
+        RunMatmul(part, kMatmulContext);
+        for (int64_t i = 0; i < rows; ++i) {
+          const auto at = static_cast<size_t>(chosen[static_cast<size_t>(i)]);
+          EXPECT_EQ(std::memcmp(result.memory.data() + static_cast<size_t>(i) * row_bytes,
+                                whole.memory.data() + at * row_bytes, row_bytes),
+                    0)
+              << DTypeName(in) << " to " << DTypeName(out) << ", row " << at << " in " << rows;
+        }
+      }
+    }
+  }
+}
+
 TEST(MatmulTest, RefusesWhatDoesNotFit) {
   Tensor a(DType::kF32, {4, 5}), b(DType::kF32, {5, 6}), c(DType::kF32, {4, 6});
   EXPECT_TRUE(CheckMatmul(Args(a, b, c)).ok());

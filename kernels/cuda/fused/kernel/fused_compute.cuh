@@ -177,13 +177,17 @@ class TileEnd {
     }
   }
 
-  // Adds to a box's values `c` what other GPUs computed of it, in the order of the ranks.
+  // Adds to a box's values `c` what other GPUs computed of it, in the order of the ranks. (−0 is what adds
+  // nothing to any value, be it −0.)
   __device__ __forceinline__ void AddSources(float (&c)[BoxLane<T>::kValues], ComputeThread<T>& thread,
                                              const BoxLane<T>& lane) const {
     constexpr int kValues = BoxLane<T>::kValues;
+    if constexpr (sizeof(typename T::Out) == 2) {
+      if (params_.rounds_own != 0) RoundAsSent(c);
+    }
     float total[kValues];
 #pragma unroll
-    for (int i = 0; i < kValues; ++i) total[i] = params_.position == 0 ? c[i] : 0.0f;
+    for (int i = 0; i < kValues; ++i) total[i] = params_.position == 0 ? c[i] : -0.0f;
     for (int source = 0; source < params_.sources; ++source) {
       RingPlace<T::kStages>& place = thread.place;
       const int in_stage = source % T::kSumsPerStage;
@@ -203,6 +207,16 @@ class TileEnd {
     }
 #pragma unroll
     for (int i = 0; i < kValues; ++i) c[i] = total[i];
+  }
+
+  // As a peer would have the values.
+  __device__ __forceinline__ void RoundAsSent(float (&c)[BoxLane<T>::kValues]) const {
+#pragma unroll
+    for (int i = 0; i < BoxLane<T>::kValues; i += 2) {
+      const float2 pair = Unpack<typename T::Out>(Pack<typename T::Out>(c[i], c[i + 1]));
+      c[i] = pair.x;
+      c[i + 1] = pair.y;
+    }
   }
 
   const FusedMatmulParams& params_;

@@ -109,6 +109,23 @@ const uint64_t* Plain(const Word& word) { return reinterpret_cast<const uint64_t
 
 // Pieces of peers are stored here on the way and in the peers' memory, a map for each peer; pieces of this
 // rank in C and in the peers'.
+// Not every width of tiles has a kernel that sums fp8 in the tensor cores.
+TEST_F(FusedPlanTest, AFixedOrderSumsFp8ExactlyAndSharesNoTile) {
+  CollectiveArgs args = Gather();
+  for (FusedPart& part : Fused(args).parts) {
+    part.matmul.a.dtype = part.matmul.b.dtype = DType::kF8E4M3;
+    part.matmul.b.stride = {1, kK};
+  }
+  EXPECT_FALSE(MakeFusedMatmul(args, {})->exact);
+  for (FusedPart& part : Fused(args).parts) part.matmul.fixed_order = true;
+  const auto fixed = MakeFusedMatmul(args, {});
+  ASSERT_TRUE(fixed.ok()) << fixed.status().ToString();
+  EXPECT_TRUE(fixed->exact);
+  EXPECT_TRUE(fixed->fixed_order);
+  Fused(args).parts[1].matmul.fixed_order = false;
+  EXPECT_FALSE(TakesFused(args));
+}
+
 TEST_F(FusedPlanTest, AllReduceDeliversToPeers) {
   CollectiveArgs args = AllReduce();
   ASSERT_TRUE(TakesFused(args));

@@ -83,6 +83,17 @@ TEST(ChooseTiling, SharesTheLastWaveAmongAllSms) {
   EXPECT_EQ(ChooseTiling(Sharing(shallow), kSms).ctas, ChooseTiling(shallow, kSms).ctas);
 }
 
+// The number of rows decides about the tiles that are shared.
+TEST(ChooseTiling, SharesNoTileInAFixedOrder) {
+  FusedMatmul fixed = Sharing(Product(4, 2048, 7168, false));
+  const FusedVariant* variant = FusedVariantFor(fixed, ChooseTiling(fixed, kSms));
+  ASSERT_NE(variant, nullptr);
+  EXPECT_TRUE(SharesTiles(fixed, *variant));
+  fixed.fixed_order = true;
+  EXPECT_FALSE(SharesTiles(fixed, *variant));
+  EXPECT_EQ(ChooseTiling(fixed, kSms).ctas, ChooseTiling(Product(4, 2048, 7168, false), kSms).ctas);
+}
+
 // The first piece has 112 tiles of 256 columns for 130 CTAs, or 128 of 224 for 128.
 TEST(ChooseTiling, FillsWholeWavesWhereCtasWaitForTheSecondPiece) {
   static const uint64_t word = 0;

@@ -241,7 +241,6 @@ TEST_F(MatmulTrialTest, OneThatNoGpuComputesWithinTheBudgetIsNotTried) {
   EXPECT_GT(LeastMs(product), 4000);
 }
 
-// On a GPU that is full there is no trial, and the first guess is taken.
 TEST_F(MatmulTrialTest, ARepeatableOneIsNotTriedAndTakesTheFirst) {
   lt_.ms[6] = 0.5f;
   ASSERT_TRUE(chooser_->Prepare(Product(33), {}).ok());
@@ -255,6 +254,17 @@ TEST_F(MatmulTrialTest, ARepeatableOneIsNotTriedAndTakesTheFirst) {
   EXPECT_EQ(Chosen(Product(33)), 6u);
 }
 
+// It runs on the plain kernel.
+TEST_F(MatmulTrialTest, AFixedOrderIsNotTried) {
+  MatmulArgs fixed = Product(33);
+  fixed.fixed_order = true;
+  ASSERT_TRUE(chooser_->Prepare(fixed, {}).ok());
+  EXPECT_EQ(lt_.AllRuns(), 0);
+  ASSERT_TRUE(chooser_->Prepare(Product(33), {}).ok());
+  EXPECT_GT(lt_.AllRuns(), 0);
+}
+
+// On a GPU that is full there is no trial, and the first guess is taken.
 TEST_F(MatmulTrialTest, WithoutMemoryTheFirstIsTaken) {
   EXPECT_CALL(driver_, MemCreate(_, _))
       .WillRepeatedly(Return(

@@ -63,7 +63,7 @@ class Config:
     @property
     def apart(self) -> str:
         """Why collectives are not fused with products; "": they are."""
-        return "determinism is 'batch', and the bits of fused products depend on their rows" if self.determinism == "batch" else ""
+        return "determinism is 'batch', and products that stay apart have other bits" if self.determinism == "batch" else ""
 
 
 _config = Config()
