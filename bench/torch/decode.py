@@ -356,6 +356,7 @@ def main():
     if given.device == "cuda" and ranks_share_gpus():
         os.environ.setdefault("TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES", "1")
     begin(given.device, with_nccl=not ranks_share_gpus())
+    chosen(Arms(None, 0, given.device).all(), given.arms)  # a wrong name ends the program before any work
     tandem.torch.configure(**{"on_unavailable": "error", **dict(given.configure)})
     dim, hidden, heads, kv_heads = WIDTHS[given.model]
     shape = Shape(dim, hidden, heads, kv_heads, given.layers, given.context, given.vocabulary)
