@@ -57,8 +57,7 @@ void RunNorm(const NormArgs& args) {
       for (size_t i = 0; i < values.size(); ++i) values[i] += other[i];
       ConvertFromFloat(values.data(), columns, args.residual_out.data + offset, type, 1);
       // Rounding::kModel: the norm is of what the residual output holds.
-      if (!args.unrounded)
-        ConvertToFloat(args.residual_out.data + offset, type, 1, columns, values.data());
+      if (!args.unrounded) ConvertToFloat(args.residual_out.data + offset, type, 1, columns, values.data());
     }
     double squares = 0;  // a running sum of thousands in fp32 would be off by more than a rounding
     for (const float value : values) squares += static_cast<double>(value) * static_cast<double>(value);

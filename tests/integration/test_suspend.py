@@ -76,7 +76,9 @@ class Suspend(SuspendTest):
             for client in clients:
                 for key in ("ar", "engine"):
                     bindings = [[f"{key}.in", 0], [f"{key}.out", 0]]
-                    failure = self.assertFails("FAILED_PRECONDITION", client.call, "launch", plan=key, bindings=bindings)
+                    failure = self.assertFails(
+                        "FAILED_PRECONDITION", client.call, "launch", plan=key, bindings=bindings
+                    )
                     self.assertEqual(failure.detail["reason"], "SUSPENDED")
                 failure = self.assertFails("FAILED_PRECONDITION", client.call, "renew")
                 self.assertEqual(failure.detail["reason"], "SUSPENDED")
@@ -157,7 +159,8 @@ class Suspend(SuspendTest):
         self.check_all(clients)
         baseline = max(counts[:5])
         wait_until(
-            lambda: self.daemon.descriptors() + sum(self.daemon.descriptors_of(client.pid) for client in clients) <= baseline,
+            lambda: self.daemon.descriptors() + sum(self.daemon.descriptors_of(client.pid) for client in clients)
+            <= baseline,
             60,
             f"descriptors stay: {counts}",
         )

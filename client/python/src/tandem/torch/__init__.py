@@ -47,10 +47,10 @@ __all__ = [
     "memset32",
     "rendezvous",
     "renew",
-    "resume",
-    "suspend",
     "report",
+    "resume",
     "stream_write_value32",
+    "suspend",
     "synchronize",
     "uninstall",
 ]

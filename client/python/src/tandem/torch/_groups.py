@@ -449,7 +449,7 @@ def suspend(group: Any = None, *, keep: bool = False, timeout: float | None = No
     """Gives up the GPU memory of a process group's ops and symmetric tensors until resume(): plans and graphs stay valid.
 
     Collective: all ranks call it. Waits for the group's ops first, and raises their first failure. Until resume() returns, call no
-    op of the group, replay no graph with one, and read none of its symmetric tensors. keep: these keep their contents; else they are
+    op of the group, replay no graph with one, and read no symmetric tensor of it. keep: these keep their contents; else they are
     zero afterwards. timeout: as renew()'s. RankLate names ranks that do not come, and the group goes on.
     """
     found = attachment(str(resolve(group).group_name))
