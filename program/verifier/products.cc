@@ -106,8 +106,19 @@ class ProductTracer {
 
   Status CheckOutput(const View& output) {
     int64_t written = 0;
+    const bool ends = std::any_of(writes_.begin(), writes_.end(), [&](const TracedWrite& write) {
+      return write.sum != nullptr && Meet(*write.target, output);
+    });
     for (const TracedWrite& write : writes_) {
       if (!Meet(*write.target, output)) continue;
+      if (!order_.sums && ends) {  // one rank's bias, scale or type behind the product
+        if (write.product != nullptr) continue;
+        written += Elements(*write.target);
+        if (write.sum == nullptr || write.sum->sources.size() != 1)
+          return Found(write, "an output that is no product");
+        TANDEM_RETURN_IF_ERROR(Trace(write.sum->sources[0], write).status());
+        continue;
+      }
       if (order_.sums && write.product != nullptr) continue;  // on its way to the sum, or nobody adds it
       written += Elements(*write.target);
       if (!order_.sums) {

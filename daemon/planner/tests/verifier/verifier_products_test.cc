@@ -150,6 +150,19 @@ TEST(ProductOrder, HoldsWithBiasInOtherTypesAlongColumnsAndInSymmetricOutputs) {
   EXPECT_GE(plans, 20);
 }
 
+TEST(ProductOrder, HoldsOnOneRankWithWhatFollowsTheProduct) {
+  const GroupContext group = OnHost(1);
+  for (const Op op : {Op::kAllGatherMatmul, Op::kMatmulReduceScatter, Op::kMatmulAllReduce}) {
+    OpRequest request = ProductOf(op, 1, 64, DType::kBf16);
+    EXPECT_TRUE(PlanOf(request, group).ok()) << PlanOf(request, group).status().ToString();
+    request.operands.push_back(Tensor(Role::kBias, DType::kBf16, {kN}));
+    EXPECT_TRUE(PlanOf(request, group).ok()) << PlanOf(request, group).status().ToString();
+    if (op == Op::kAllGatherMatmul) continue;
+    request.wire = WireType::kF32;
+    EXPECT_TRUE(PlanOf(request, group).ok()) << PlanOf(request, group).status().ToString();
+  }
+}
+
 void ExpectFound(const OpRequest& request, const GroupContext& group, const std::string& text,
                  const std::function<void(OperationPlan*)>& plant) {
   OperationPlan plan = MustPlan(request, group);
