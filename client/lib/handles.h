@@ -189,7 +189,7 @@ class TensorHandle final : public SymmetricTensor, public std::enable_shared_fro
 
  private:
   using Clock = std::chrono::steady_clock;
-  // What a suspended group's tensor held.
+  // The contents of a tensor, while its group sleeps.
   struct Contents {
     std::vector<std::byte> buffer, pad;
   };

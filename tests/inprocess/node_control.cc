@@ -78,6 +78,9 @@ class NodeControl final : public client::ClientControl {
   Result<client::RenewalInfo> EndRenewal(uint64_t, Milliseconds) override {
     return Unimplemented("plans that are placed in the client");
   }
+  Result<client::SuspensionInfo> Suspend(uint64_t, client::SuspendStep, uint64_t, Milliseconds) override {
+    return Unimplemented("groups that sleep");
+  }
   Status ReleasePlan(uint64_t id) override { return node_->ReleasePlan(id); }
   Result<client::ChannelInfo> OpenChannel(const std::string&, uint32_t entries) override {
     return node_->OpenChannel(rank_, entries);

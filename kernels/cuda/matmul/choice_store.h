@@ -26,7 +26,7 @@ class ChoiceStore {
   // GPU's name. `version`: cuBLASLt's.
   ChoiceStore(std::string_view folder, std::string_view gpu, uint64_t version);
 
-  // What this process or another one added.
+  // The algorithm that this process or another one added last; nothing where nobody has.
   std::optional<cublasLtMatmulAlgo_t> Find(const LtProduct& product);
   void Add(const LtProduct& product, const cublasLtMatmulAlgo_t& algorithm);
 

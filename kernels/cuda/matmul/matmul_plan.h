@@ -69,7 +69,7 @@ class MatmulChooser {
 
   // Times the candidates on random operands on the service stream and remembers the fastest, for aligned
   // addresses, and for addresses aligned to their elements only. If the time or the memory does not suffice for
-  // all: the fastest of those tried, or the heuristics' first. What the store has runs alone, which loads its
+  // all: the fastest of those tried, or the heuristics' first. A stored choice runs alone, which loads its
   // kernels; a trial of all candidates is stored.
   Status Prepare(const MatmulArgs& args, const TrialEffort& effort);
   // Unmaps the memory that trials keep from one to the next.
