@@ -26,7 +26,7 @@ struct SkinnyMatmul {
   SkinnyLayout layout;
   DType type = DType::kBf16, b_type = DType::kBf16, out_type = DType::kBf16;
   bool exact = false, fixed_order = false;  // as FusedMatmul's
-  bool b_along_n = true;  // B is [K, N] with contiguous rows; else with contiguous columns
+  bool b_along_n = true;                    // B is [K, N] with contiguous rows; else with contiguous columns
   int rank = 0;
   // Gather: this rank's rows of A, and all rows of C. Scatter: all rows of A, this rank's of C. All-reduce:
   // all of both. Pitches in elements, any alignment.
