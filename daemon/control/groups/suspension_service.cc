@@ -32,7 +32,7 @@ Result<v1::SuspendGroupReply> SuspensionService::Step(const SessionRef& session,
   v1::SuspendGroupReply reply;
   std::vector<SharedFd> fds;
   const auto describe = [&](bool descriptors) TANDEM_REQUIRES(registry_mutex) {
-    for (const auto& set : SetsOf(*group)) {
+    for (const auto& set : group->Segments()) {
       reply.mutable_segment_ids()->Add(set->segment_ids.begin(), set->segment_ids.end());
       if (descriptors) fds.insert(fds.end(), set->fds.begin(), set->fds.end());
     }
@@ -61,15 +61,6 @@ Result<v1::SuspendGroupReply> SuspensionService::Step(const SessionRef& session,
   return reply;
 }
 
-std::vector<std::shared_ptr<SegmentSet>> SuspensionService::SetsOf(const GroupRecord& group) const {
-  std::vector<std::shared_ptr<SegmentSet>> sets = {group.half0, group.half1, group.bulk, group.client.signals,
-                                                   group.client.workspace};
-  sets.insert(sets.end(), group.outgrown.begin(), group.outgrown.end());
-  sets.insert(sets.end(), group.symmetric.begin(), group.symmetric.end());
-  std::erase(sets, nullptr);
-  return sets;
-}
-
 Status SuspensionService::CheckAlone(const GroupRecord& group) const {
   const auto shared = [&](const TensorRecord& tensor, uint64_t other) TANDEM_REQUIRES(registry_mutex) {
     return FailedPrecondition("group '" + group.name + "' cannot sleep: tensor " + std::to_string(tensor.id) +
@@ -77,7 +68,7 @@ Status SuspensionService::CheckAlone(const GroupRecord& group) const {
                               std::to_string(other) + "'s, too; free it first")
         .WithDetail({.reason = "TENSOR_SHARED", .who = "session " + std::to_string(tensor.session_id)});
   };
-  const std::vector<std::shared_ptr<SegmentSet>> sets = SetsOf(group);
+  const std::vector<std::shared_ptr<SegmentSet>> sets = group.Segments();
   const std::set<std::shared_ptr<SegmentSet>> own(sets.begin(), sets.end());
   for (const auto& [session_id, session] : core_.registry.sessions) {
     for (const auto& [tensor_id, tensor] : session->tensors) {
@@ -138,13 +129,15 @@ Status SuspensionService::Unmap(RegistryLock& lock, const Call& call) {
   if (gathering) meeting->Take(call.rank, call.waiter.deadline);
   if (gathering && meeting->Complete()) {
     meeting->BeginWork();
-    // An engine that ends meanwhile has dropped it, too.
-    (void)lock.Outside(
-        [&] { return Drop(call.group, GroupInstaller::ForAllRanks(call.group, call.waiter.deadline)); });
-    (void)suspension->Apply(SuspensionEvent::kAllUnmapped);
-    meeting->End(call.group->lifecycle.why());
-    core_.LogOf(call.group->payer.uid, LogSeverity::kInfo,
-                "group=" + std::to_string(call.group->id) + " sleeps");
+    const Waiter for_all = GroupInstaller::ForAllRanks(call.group, meeting->FirstDeadline());
+    Status status = lock.Outside([&] { return Drop(call.group, for_all); });
+    if (status.ok()) (void)suspension->Apply(SuspensionEvent::kAllUnmapped);
+    if (!call.group->lifecycle.why().ok()) status = call.group->lifecycle.why();
+    meeting->End(status);
+    if (status.ok()) {
+      core_.LogOf(call.group->payer.uid, LogSeverity::kInfo,
+                  "group=" + std::to_string(call.group->id) + " sleeps");
+    }
   }
   TANDEM_RETURN_IF_ERROR(meeting->Await(lock, call.rank, call.waiter));
   return meeting->verdict();
@@ -199,8 +192,8 @@ Status SuspensionService::Map(RegistryLock& lock, const Call& call) {
 }
 
 Status SuspensionService::Drop(const std::shared_ptr<GroupRecord>& group, const Waiter& waiter) {
-  // Ids of plans and memory stay, so that whoever holds `work` finds them afterwards.
-  const auto work = GroupInstaller::TakeWork(*group, waiter);
+  // A call that still makes memory for the group would leave it there.
+  TANDEM_ASSIGN_OR_RETURN(const auto work, GroupInstaller::TakeWork(*group, waiter));
   auto dropped = std::make_shared<CommandBatch>();
   {
     RegistryLock lock(core_.registry);
@@ -208,13 +201,15 @@ Status SuspensionService::Drop(const std::shared_ptr<GroupRecord>& group, const 
     installer_.Uninstall(*group, -1);
     if (group->control) segments_.RemoveSet(group->control);
     group->control.reset();
-    for (const auto& set : SetsOf(*group)) segments_.DropMemory(*set);
+    for (const auto& set : group->Segments()) segments_.DropMemory(*set);
     core_.registry.Touch(*group);
     engine::v1::Command ping;
     ping.mutable_ping();
     core_.registry.PostToAll(*group, ping, dropped);
   }
-  return dropped->Wait(waiter);
+  // An engine that ends meanwhile has dropped it, too.
+  (void)dropped->Wait(waiter);
+  return Status::Ok();
 }
 
 Status SuspensionService::Make(const std::shared_ptr<GroupRecord>& group, const Waiter& waiter) {
@@ -223,7 +218,7 @@ Status SuspensionService::Make(const std::shared_ptr<GroupRecord>& group, const 
   std::vector<std::shared_ptr<SegmentSet>> sets;
   {
     RegistryLock lock(registry);
-    sets = SetsOf(*group);
+    sets = group->Segments();
   }
   Status status;
   for (const auto& set : sets) {

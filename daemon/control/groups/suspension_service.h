@@ -45,14 +45,10 @@ class SuspensionService {
   Status Resume(RegistryLock& lock, const Call& call) TANDEM_REQUIRES(registry_mutex);
   Status Map(RegistryLock& lock, const Call& call) TANDEM_REQUIRES(registry_mutex);
 
-  // Segments of the group that members map, or engines alone. Its control segments are not among them: each
-  // installation makes new ones.
-  std::vector<std::shared_ptr<SegmentSet>> SetsOf(const GroupRecord& group) const
-      TANDEM_REQUIRES(registry_mutex);
   // FAILED_PRECONDITION if a tensor in the group's segments is another group's, too.
   Status CheckAlone(const GroupRecord& group) const TANDEM_REQUIRES(registry_mutex);
-  // Takes the group off its engines, and drops its memory. Returns once the engines have; an error says why they
-  // have not answered.
+  // Takes the group off its engines, and drops its memory. Returns once the engines have, or have not answered in
+  // time. DEADLINE_EXCEEDED, reason GROUP_BUSY, and nothing is dropped.
   Status Drop(const std::shared_ptr<GroupRecord>& group, const Waiter& waiter)
       TANDEM_EXCLUDES(registry_mutex);
   // Makes the memory that the group lacks, and installs it where the engines do not hold it.

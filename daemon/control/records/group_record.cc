@@ -79,6 +79,14 @@ std::string GroupRecord::ClientWaits() const {
          (idle.size() == 1 ? " has" : " have") + " none under way";
 }
 
+std::vector<std::shared_ptr<SegmentSet>> GroupRecord::Segments() const {
+  std::vector<std::shared_ptr<SegmentSet>> sets = {half0, half1, bulk, client.signals, client.workspace};
+  sets.insert(sets.end(), outgrown.begin(), outgrown.end());
+  sets.insert(sets.end(), symmetric.begin(), symmetric.end());
+  std::erase(sets, nullptr);
+  return sets;
+}
+
 void GroupRecord::PostEvent(const v1::Event& event, int except_rank, uint64_t most) {
   for (size_t rank = 0; rank < members.size(); ++rank) {
     const MemberRecord& member = members[rank];

@@ -163,6 +163,8 @@ struct GroupRecord {
   // have waited over a second and others have not; else empty. A hint: members write their pages as they
   // like.
   std::string ClientWaits() const TANDEM_REQUIRES(registry_mutex);
+  // Its sets of segments, but control segments: each installation makes new ones.
+  std::vector<std::shared_ptr<SegmentSet>> Segments() const TANDEM_REQUIRES(registry_mutex);
   // Queues an event for every member that is still there, except for the one of `except_rank` (-1: for all).
   void PostEvent(const v1::Event& event, int except_rank, uint64_t most) TANDEM_REQUIRES(registry_mutex);
 };

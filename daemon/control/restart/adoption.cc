@@ -109,7 +109,11 @@ bool Adoption::KeepsMemory(const GroupRecord& group) const {
   bool all = group.arrivals != nullptr && HasAll(group.half0) && HasAll(group.half1) && HasAll(group.bulk) &&
              HasAll(group.client.signals) && HasAll(group.client.workspace);
   for (const auto& set : group.symmetric) all = all && HasAll(set);
-  return all && (!group.client.signals || !group.client.pages.empty());
+  return all && KeepsPages(group);
+}
+
+bool Adoption::KeepsPages(const GroupRecord& group) const {
+  return !group.client.signals || !group.client.pages.empty();
 }
 
 bool Adoption::IsInstalled(const GroupRecord& group) const {
@@ -128,14 +132,15 @@ void Adoption::SettleGroup(const std::shared_ptr<GroupRecord>& group) {
     group->AbortClientLaunches(1, group->lifecycle.why());
     return;
   }
-  if (state == GroupState::kAsleep) return;  // its ranks make its memory anew
-  if (!KeepsMemory(*group)) {
+  const bool asleep = state == GroupState::kAsleep;
+  if (asleep ? !KeepsPages(*group) : !KeepsMemory(*group)) {
     by_.groups.Break(*group,
                      Unavailable("group '" + group->name + "': memory of it was lost " + kNoDaemon)
                          .WithDetail({.reason = "GROUP_BROKEN", .who = {}, .field = {}}),
                      -1);
     return;
   }
+  if (asleep) return SettleSleeper(*group);
   if (state != GroupState::kSuspended && IsInstalled(*group)) return ReconcileGroup(*group);
   const Status ended(Code::kAborted,
                      "group '" + group->name + "': an engine ended or got the group again " + kNoDaemon,
@@ -146,6 +151,17 @@ void Adoption::SettleGroup(const std::shared_ptr<GroupRecord>& group) {
   if (state == GroupState::kClosing) return by_.groups.BreakClosing(*group);
   by_.installer.Uninstall(*group, -1);
   if (registry.AllUp(group->gpus)) by_.restorer.RestoreSoon(group);
+}
+
+void Adoption::SettleSleeper(GroupRecord& group) {
+  for (const auto& set : group.Segments()) {
+    if (!HasAll(set)) by_.segments.DropMemory(*set);
+  }
+  core_.registry.Touch(group);
+  if (!group.control || IsInstalled(group)) return;
+  by_.installer.Uninstall(group, -1);
+  by_.segments.RemoveSet(group.control);
+  group.control.reset();
 }
 
 void Adoption::ReconcileGroup(GroupRecord& group) {

@@ -47,9 +47,13 @@ class Adoption {
   std::vector<std::pair<uint64_t, std::string>> LostSessions() const TANDEM_REQUIRES(registry_mutex);
   // Whether all that the group needs is there; else it breaks.
   bool KeepsMemory(const GroupRecord& group) const TANDEM_REQUIRES(registry_mutex);
+  // Whether its verdict pages are there, if it has client-placed plans: its members map them.
+  bool KeepsPages(const GroupRecord& group) const TANDEM_REQUIRES(registry_mutex);
   // All engines of the group hold it as it is.
   bool IsInstalled(const GroupRecord& group) const TANDEM_REQUIRES(registry_mutex);
   void SettleGroup(const std::shared_ptr<GroupRecord>& group) TANDEM_REQUIRES(registry_mutex);
+  // A group that sleeps: its ranks have memory made for what engines have lost.
+  void SettleSleeper(GroupRecord& group) TANDEM_REQUIRES(registry_mutex);
   // Sends what an installed group's engines lack, and takes back what they have too many.
   void ReconcileGroup(GroupRecord& group) TANDEM_REQUIRES(registry_mutex);
   void ReconcileEngine(int gpu, const EngineHoldings& engine) TANDEM_REQUIRES(registry_mutex);

@@ -135,6 +135,16 @@ class ControlRestartTest : public ControlTest {
     EXPECT_TRUE(reply.ok()) << reply.status().ToString();
     return reply.ok() ? reply->channel_id() : 0;
   }
+  void StepAll(v1::SuspendGroupRequest::Step step) {
+    v1::SuspendGroupRequest request;
+    request.set_group_id(group);
+    request.set_step(step);
+    const auto replies = Together(kGpus, [&](int rank) {
+      return control->SuspendGroup(clients[static_cast<size_t>(rank)].session, request,
+                                   Waiter::For(kPatience));
+    });
+    for (const auto& reply : replies) EXPECT_TRUE(reply.ok()) << reply.status().ToString();
+  }
   GroupSnapshot OnlyGroup() {
     const std::vector<GroupSnapshot> groups = control->SnapshotGroups();
     EXPECT_EQ(groups.size(), 1u);
@@ -413,6 +423,37 @@ TEST_F(ControlRestartTest, LaunchesByGrpcKeepTheirOutcomes) {
   done.set_launch_id(under_way);
   control->OnLaunchDone(0, done);
   EXPECT_TRUE(control->WaitLaunch(clients[0].session, under_way, Waiter::For(kPatience)).ok());
+}
+
+TEST_F(ControlRestartTest, ASleepingGroupSleepsOn) {
+  MakeGroup();
+  const uint64_t plan = Prepare("ar");
+  StepAll(v1::SuspendGroupRequest::STOPPED);
+  StepAll(v1::SuspendGroupRequest::UNMAPPED);
+  Restart();
+  EXPECT_EQ(OnlyGroup().state, "asleep");
+  EXPECT_EQ(control->Snapshot().segment_bytes, 0u);
+  StepAll(v1::SuspendGroupRequest::RESUMING);
+  StepAll(v1::SuspendGroupRequest::MAPPED);
+  EXPECT_EQ(OnlyGroup().state, "ready");
+  EXPECT_EQ(Prepare("ar"), plan);
+}
+
+TEST_F(ControlRestartTest, ASleepingGroupsMemoryIsMadeAnewWhereAnEngineHasLostIt) {
+  MakeGroup();
+  const uint64_t plan = Prepare("ar");
+  StepAll(v1::SuspendGroupRequest::STOPPED);  // the memory is there still
+  End();
+  engines->Lose(1);
+  TakeOver();
+  for (Client& client : clients) client.session = Return(client);
+  EXPECT_EQ(OnlyGroup().state, "asleep");
+  engines->Restart(1);
+  StepAll(v1::SuspendGroupRequest::RESUMING);
+  StepAll(v1::SuspendGroupRequest::MAPPED);
+  EXPECT_EQ(OnlyGroup().state, "ready");
+  EXPECT_EQ(Prepare("ar"), plan);
+  EXPECT_EQ(engines->Look(1).groups.count(group), 1u);
 }
 
 TEST_F(ControlRestartTest, ACordonStays) {
