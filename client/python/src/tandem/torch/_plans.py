@@ -195,7 +195,7 @@ class PlanCache:
         # Ranks that disagree meet under one key all the same, and all get the field's name. A key whose call fails is used again:
         # a rank that has made another call instead has not used it.
         name = f"torch.{self._made}"
-        options = {"placement": config.placement, "autotune": config.autotune, "determinism": config.level}
+        options: dict[str, Any] = {"placement": config.placement, "autotune": config.autotune, "determinism": config.level}
         options |= {"rounding": config.rounding, **call.options}
         bound = 0 if family is None else self._families.bound_for(family)
         if bound > 0:
