@@ -87,6 +87,7 @@ class Bits(ComparedBits):
         self.check(4)
 
 
+@host_only("its ranks read memory of the host backend")
 class BitsOfProducts(ComparedBits):
     extra = ("--testing-emulated-fused",)
 
@@ -96,17 +97,14 @@ class BitsOfProducts(ComparedBits):
         ]
         self.check(world, "determinism_products_rank.py", kinds)
 
-    @host_only("its ranks read memory of the host backend")
     @needs_gpus(2)
     def test_a_row_of_a_product_has_the_same_bits_on_two_ranks(self):
         self.check_products(2)
 
-    @host_only("its ranks read memory of the host backend")
     @needs_gpus(3)
     def test_a_row_of_a_product_has_the_same_bits_on_three_ranks(self):
         self.check_products(3)
 
-    @host_only("its ranks read memory of the host backend")
     @needs_gpus(4)
     def test_a_row_of_a_product_has_the_same_bits_on_four_ranks(self):
         self.check_products(4)

@@ -116,8 +116,8 @@ void SetTypes(const MatmulArgs& matmul, FusedMatmul* fused) {
   fused->out_type = matmul.c.dtype;
   fused->blocks = matmul.block_scales;
   // Not every width of tiles has a kernel that sums fp8 in the tensor cores, so a fixed order is the exact one.
-  fused->exact = IsFloat8(matmul.a.dtype) &&
-                 (!matmul.fast_accumulation || matmul.block_scales || matmul.fixed_order);
+  fused->exact =
+      IsFloat8(matmul.a.dtype) && (!matmul.fast_accumulation || matmul.block_scales || matmul.fixed_order);
   fused->fixed_order = matmul.fixed_order;
 }
 
