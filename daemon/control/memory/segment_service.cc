@@ -146,7 +146,7 @@ Status SegmentService::MakeMemory(GroupRecord& group, const std::shared_ptr<Segm
     TANDEM_RETURN_IF_ERROR(AwaitEngines(lock, group, waiter));
     TANDEM_ASSIGN_OR_RETURN(making, BeginMemory(*set));
   }
-  const Status status = EndMemory(*making, group, set, waiter);
+  Status status = EndMemory(*making, group, set, waiter);
   if (status.ok()) return status;
   RegistryLock lock(core_.registry);
   DropMemory(*set);
