@@ -422,6 +422,29 @@ class TandemTest(unittest.TestCase):
         self.assertEqual(len(told), 1, told)
         client.call("wait", plan=key)
 
+    def run_ranks(self, program, world):
+        """What each rank of a Python program of this folder prints. Its arguments are rank and world; all must end well."""
+        here = os.path.dirname(os.path.abspath(__file__))
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.path.join(here, "../../client/python/src"),
+            "TANDEM_LIBRARY": os.path.join(BIN, "../lib/libtandem.so"),
+            "TANDEM_RUNTIME_DIR": self.daemon.runtime_dir,
+        }
+        command = [sys.executable, "-B", os.path.join(here, program)]
+        ranks = [
+            subprocess.Popen([*command, str(rank), str(world)], stdout=subprocess.PIPE, text=True, env=environment)
+            for rank in range(world)
+        ]
+        try:
+            told = [rank.communicate(timeout=600)[0] for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.wait()
+        self.assertEqual([rank.returncode for rank in ranks], [0] * world)
+        return told
+
     def assertFails(self, code, function, *arguments, **named):
         with self.assertRaises(CallFailed) as caught:
             function(*arguments, **named)

@@ -1,18 +1,12 @@
 """determinism = batch with real processes: a row's bytes, whatever else is in the batch (determinism_rank.py), and what is refused."""
 
 import json
-import os
-import subprocess
-import sys
 import unittest
 
-from harness import BIN, TandemTest, everybody, host_only, needs_gpus
+from harness import TandemTest, everybody, host_only, needs_gpus
 
 MOST_RANKS = 4
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-LIBRARY = os.path.join(BIN, "../lib/libtandem.so")
-PACKAGE = os.path.join(HERE, "../../client/python/src")
 PRODUCT = {
     "op": "matmul_all_reduce",
     "operands": [
@@ -42,24 +36,7 @@ class ComparedBits(TandemTest):
     gpus = 4
 
     def check(self, world, program="determinism_rank.py", kinds=("sum", "norm", "residual")):
-        environment = {**os.environ, "PYTHONPATH": PACKAGE, "TANDEM_LIBRARY": LIBRARY}
-        environment["TANDEM_RUNTIME_DIR"] = self.daemon.runtime_dir
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, "-B", os.path.join(HERE, program), str(rank), str(world)],
-                stdout=subprocess.PIPE,
-                text=True,
-                env=environment,
-            )
-            for rank in range(world)
-        ]
-        try:
-            told = [rank.communicate(timeout=600)[0] for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-                rank.wait()
-        self.assertEqual([rank.returncode for rank in ranks], [0] * world)
+        told = self.run_ranks(program, world)
         replies = [json.loads(text) for text in told]
         self.assertGreater(replies[0]["launches"], 200)
         for kind in kinds:

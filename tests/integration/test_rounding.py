@@ -1,18 +1,11 @@
 """rounding = once | model with real processes: bytes by each algorithm and placement, and errors (rounding_rank.py); what must agree."""
 
 import json
-import os
-import subprocess
-import sys
 import unittest
 
-from harness import BIN, TandemTest, everybody, host_only, needs_gpus
+from harness import TandemTest, everybody, host_only, needs_gpus
 
 MOST_RANKS = 3
-
-HERE = os.path.dirname(os.path.abspath(__file__))
-LIBRARY = os.path.join(BIN, "../lib/libtandem.so")
-PACKAGE = os.path.join(HERE, "../../client/python/src")
 
 
 def normed(**more):
@@ -30,20 +23,7 @@ class Values(TandemTest):
     gpus = 3
 
     def check(self, world):
-        environment = {**os.environ, "PYTHONPATH": PACKAGE, "TANDEM_LIBRARY": LIBRARY}
-        environment["TANDEM_RUNTIME_DIR"] = self.daemon.runtime_dir
-        command = [sys.executable, "-B", os.path.join(HERE, "rounding_rank.py")]
-        ranks = [
-            subprocess.Popen([*command, str(rank), str(world)], stdout=subprocess.PIPE, text=True, env=environment)
-            for rank in range(world)
-        ]
-        try:
-            told = [rank.communicate(timeout=600)[0] for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-                rank.wait()
-        self.assertEqual([rank.returncode for rank in ranks], [0] * world)
+        told = self.run_ranks("rounding_rank.py", world)
         for text in told:
             errors = json.loads(text)
             self.assertEqual(text, told[0])
