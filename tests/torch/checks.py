@@ -5,6 +5,7 @@ fails, since the ranks may disagree from then on; node.run_checks() starts them 
 that outlasts its deadline prints the stacks of all threads and ends the rank.
 """
 
+import contextlib
 import faulthandler
 import json
 import os
@@ -34,6 +35,19 @@ def check(function):
     if function.__module__ == "__main__":
         CHECKS.append(function)
     return function
+
+
+@contextlib.contextmanager
+def configured(name, **changes):
+    """The group is attached anew within, with other values of the configuration, and again behind it."""
+    before = {field: getattr(tandem.torch.configure(), field) for field in changes}
+    tandem.torch.detach(name)
+    tandem.torch.configure(**changes)
+    try:
+        yield
+    finally:
+        tandem.torch.configure(**before)
+        tandem.torch.detach(name)
 
 
 def once(function):

@@ -1,12 +1,11 @@
 """A rank that checks what tandem.torch promises of the bits of results: the levels, what raises, rows in batches, the compile pass."""
 
-import contextlib
 import warnings
 
 import tandem
 import tandem.torch
 import torch
-from checks import DEVICE, check, main
+from checks import DEVICE, check, configured, main
 from reference_ops import OPS, near, rand, rank, reference, world
 from tandem import errors
 from torch.distributed import _functional_collectives as funcol
@@ -14,18 +13,6 @@ from torch.distributed import _functional_collectives as funcol
 EPSILON = 1e-5
 COLUMNS = 72
 BITS = {torch.bfloat16: torch.int16, torch.float32: torch.int32}
-
-
-@contextlib.contextmanager
-def configured(name, **changes):
-    before = {field: getattr(tandem.torch.configure(), field) for field in changes}
-    tandem.torch.detach(name)
-    tandem.torch.configure(**changes)
-    try:
-        yield
-    finally:
-        tandem.torch.configure(**before)
-        tandem.torch.detach(name)
 
 
 def promises(name):

@@ -1,12 +1,11 @@
 """A rank that checks what norms behind a residual are computed from: ops, the compile pass and what torch runs instead."""
 
-import contextlib
 import itertools
 import warnings
 
 import tandem.torch
 import torch
-from checks import check, main
+from checks import check, configured, main
 from reference_ops import OPS, rand
 from tandem.torch import _fallback
 from torch.distributed import _functional_collectives as funcol
@@ -15,18 +14,6 @@ from torch.testing import assert_close
 EPSILON = 1e-5
 ROUNDINGS = ("once", "model")
 TYPES = (torch.bfloat16, torch.float16)
-
-
-@contextlib.contextmanager
-def configured(name, **changes):
-    before = {field: getattr(tandem.torch.configure(), field) for field in changes}
-    tandem.torch.detach(name)
-    tandem.torch.configure(**changes)
-    try:
-        yield
-    finally:
-        tandem.torch.configure(**before)
-        tandem.torch.detach(name)
 
 
 def operands(dtype):
