@@ -199,7 +199,7 @@ def test_scaled_products_of_ever_other_rows_share_plans(name):
         # Fourteen kinds of calls with nine numbers of rows each would be 126 plans. Where the rows are no first dimension, each
         # number has its own. So it is on engines, which have no families.
         made = tandem.torch.attach(name).plans._made
-        assert made < 90 or CUDA, made
+        assert made < (140 if CUDA else 90), made
     finally:
         tandem.torch.configure(placement=before.placement, families=before.families)
         tandem.torch.detach(name)
