@@ -16,7 +16,7 @@
 namespace tandem::cuda {
 
 // An algorithm's words mean something to one version of cuBLASLt alone, and its speed to one kind of GPU. So
-// each pair has a file of its own: a line for each product, appended by one write. The last line of a product
+// each pair has a separate file, with a line for each product, appended by one write. The last line of a product
 // holds. Lines that cannot be read are passed over: a process that died may have left half of one.
 // A file that cannot be read or written costs the trials again, and is no error.
 // Thread rule: any thread; processes share the file.
