@@ -87,9 +87,11 @@ def fusing(settings, count):
 
 
 class Replayed:
-    """A function as a captured CUDA graph of its inputs, which later calls leave as they lie. The graph reads the weights."""
+    """A function as a captured CUDA graph of its inputs, which later calls leave as they lie. The graph reads the weights and what
+    the function holds."""
 
     def __init__(self, function, *inputs):
+        self.function = function
         self.graph = torch.cuda.CUDAGraph()
         with torch.no_grad(), torch.cuda.graph(self.graph):
             self.out = function(*inputs)

@@ -8,7 +8,8 @@ The model is plain torch (decoder.py): a named size's widths, random weights, a 
 Arms, compiled and replayed as one CUDA graph: `tandem` has the pass of compile_config(); `nccl` and `one-shot` have the same
 model, without the pass. Arms in eager mode: `tandem eager` calls torch.ops.tandem; `tandem installed` is `nccl eager` behind
 install(); `one-shot eager` copies to symmetric memory. --capture-eager replays these as graphs, too. An arm that cannot run here
-prints the reason. With --device cpu, a trial without figures of interest, nothing is captured and gloo is in nccl's place.
+prints the reason: PyTorch compiles `one-shot` for the first batch of a process alone. With --device cpu, a trial without figures of
+interest, nothing is captured and gloo is in nccl's place.
 
 The arms take turns in each round, and the first comes a second time, as ", again": what the machine itself changed. Printed are
 microseconds of a step, the slowest rank's, median and quartiles over rounds; tokens per second of all sequences; and the median
