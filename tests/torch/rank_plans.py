@@ -106,12 +106,26 @@ def test_leading_dimensions_are_rows(name):
         made = plans._made
         for batch, length in ((1, 1), (1, 30), (3, 7), (5, 4), (2, 7)):
             call(batch, length)
-        near(OPS.matmul_all_reduce(rand(9, 6), b, "sum", name, bias), reference.all_reduce(rand(9, 6) @ b, "sum", name) + bias)
+        near(
+            OPS.matmul_all_reduce(rand(9, 6), b, "sum", name, bias),
+            reference.all_reduce(rand(9, 6) @ b, "sum", name) + bias,
+        )
+        for length in (3, 11, 3):  # sequences of one batch, along their own dimension
+            a, wide = rand(1, length, 6), rand(1, length * world(), 6, seed=3)
+            product = OPS.all_gather_matmul(a, [b], 1, name, [bias], return_A=False)[1][0]
+            near(product, reference.all_gather(a, 1, name) @ b + bias)
+            near(OPS.matmul_reduce_scatter(wide, b, "sum", 1, name), reference.reduce_scatter(wide @ b, "sum", 1, name))
         assert plans._made == made, (plans._made, made)
         before = _native.counts()
         call(4, 7)  # of another batch, without Python
         if _native.kernels is not None:
             assert _native.counts().launched == before.launched + 5
+        # Several batches have other parts along that dimension, and plans of one shape.
+        a = rand(2, 11, 6)
+        product = OPS.all_gather_matmul(a, [b], 1, name, [bias], return_A=False)[1][0]
+        near(product, reference.all_gather(a, 1, name) @ b + bias)
+        assert plans._made == made + 1, (plans._made, made)
+        made += 1
         # More rows than the most have a plan of one shape, whatever the batch.
         x = rand(2, 300, 6)
         near(OPS.matmul_all_reduce(x, b, "sum", name), reference.all_reduce(x @ b, "sum", name))

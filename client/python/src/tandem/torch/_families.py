@@ -3,6 +3,7 @@ number of rows, in a capture too, needs no rank and no daemon."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -33,15 +34,16 @@ def nccl_is_faster(info: PlanInfo) -> bool:
 
 
 class Shape(NamedTuple):
-    """What calls of one family share, and the rows of one call. follows: by slot, whether its first extent is in proportion to the
-    rows. least: the rows that another call has at least. operands: the call's, as the family has them. inner: rows of matrices that
-    one row is; width: its elements, of the operand that has most."""
+    """What calls of one family share, and the rows of one call. follows: by slot, whether the first extent of its tensor is in
+    proportion to the rows. least: the rows that another call has at least. options, operands: the call's, as the family has them.
+    inner: rows of matrices that one row is; width: its elements, of the operand that has most."""
 
     key: Any
     rows: int
     flat: bool
     follows: tuple[bool, ...]
     least: int
+    options: dict[str, Any]
     operands: Sequence[Operand]
     inner: int
     width: int
@@ -63,15 +65,22 @@ def shape_of(call: Call, operands: list[Operand], served: str) -> Shape | None:
     ops = {"none": frozenset(), "collectives": _COLLECTIVES, "all": _COLLECTIVES | _PRODUCTS}[served]
     if call.op not in ops or not operands or not operands[0].shape:
         return None
-    if call.op in _CUT and call.options.get("dim", 0) not in (0, -len(operands[0].shape)):
-        return None
-    if call.options.get("dim", 0) == 0:
-        operands = _as_matrices(operands)
+    options, whole = dict(call.options), True
+    if call.op in _CUT:
+        dim = options.get("dim", 0) % len(operands[0].shape)
+        if dim > 0:
+            # Behind dimensions of one element the cut one is the first, of these extents only.
+            whole, dropped = False, _without_ones(operands, dim)
+            if dropped is None:
+                return None
+            operands = dropped
+        options["dim"] = 0
+    operands = _as_matrices(operands)
     first = operands[0]
     rows = first.shape[0]
     if rows < 1 or first.role not in _ROWS:
         return None
-    key: list[Any] = [call.op, tuple(sorted(call.options.items(), key=lambda item: item[0]))]
+    key: list[Any] = [call.op, tuple(sorted(options.items(), key=lambda item: item[0]))]
     follows, least, width = [], 1, Fraction(0)
     for operand in operands:
         extents: Any = tuple(operand.shape)
@@ -85,13 +94,28 @@ def shape_of(call: Call, operands: list[Operand], served: str) -> Shape | None:
         strides = None if operand.strides is None else tuple(operand.strides)
         key.append((operand.role, operand.dtype, follows[-1], extents, strides, operand.symmetric, operand.alias_of))
     inner = max(1, math.prod(first.shape[1:-1]))
-    return Shape(tuple(key), rows, len(first.shape) == 1, tuple(follows), least, operands, inner, math.ceil(width))
+    leads = tuple(each and whole for each in follows)
+    return Shape(tuple(key), rows, len(first.shape) == 1, leads, least, options, operands, inner, math.ceil(width))
 
 
 def _has_scales_of_rows(operand: Operand) -> bool:
     if operand.role != "scale_a" or not operand.shape:
         return False
     return math.prod(operand.shape[:-1] if len(operand.shape) > 1 else operand.shape) > 1
+
+
+def _without_ones(operands: list[Operand], dims: int) -> list[Operand] | None:
+    """The operands without the first dimensions of those that hold rows; None where these have more than one element, or no other
+    dimension is a row's."""
+    rest = []
+    for operand in operands:
+        if operand.role in _ROWS or _has_scales_of_rows(operand):
+            if len(operand.shape) < dims + 2 or any(extent != 1 for extent in operand.shape[:dims]):
+                return None
+            strides = None if operand.strides is None else operand.strides[dims:]
+            operand = replace(operand, shape=operand.shape[dims:], strides=strides)
+        rest.append(operand)
+    return rest
 
 
 def _as_matrices(operands: list[Operand]) -> list[Operand]:
@@ -115,7 +139,7 @@ def _as_matrix(operand: Operand) -> Operand | None:
         return replace(operand, shape=shape)
     *steps, step = operand.strides
     counted = [(extent, one) for extent, one in zip(leading, steps, strict=True) if extent != 1]
-    if any(outer != inner * extent for (_, outer), (extent, inner) in zip(counted, counted[1:], strict=False)):
+    if any(outer != inner * extent for (_, outer), (extent, inner) in itertools.pairwise(counted)):
         return None
     return replace(operand, shape=shape, strides=(counted[-1][1] if counted else columns * step, step))
 

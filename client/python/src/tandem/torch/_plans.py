@@ -198,8 +198,8 @@ class PlanCache:
         options: dict[str, Any] = {"placement": config.placement, "autotune": config.autotune, "determinism": config.level}
         options |= {"rounding": config.rounding, **call.options}
         bound = 0 if family is None else self._families.bound_for(family)
-        if bound > 0:
-            options |= {"max_rows": bound, "autotune": False}
+        if family is not None and bound > 0:
+            options |= {"max_rows": bound, "autotune": False, **family.options}
         wanted = operands if family is None or bound == 0 else family.operands
         try:
             plan = group.prepare(name, call.op, wanted, deadline=config.rendezvous_timeout, **options)
