@@ -81,7 +81,9 @@ def test_one_graph_of_ever_other_rows_meets_once(name):
 
     def layer(x, up, down, out):
         hidden = torch.relu(funcol.all_gather_tensor(x, 0, group) @ up)
-        return funcol.reduce_scatter_tensor(hidden @ down, "sum", 0, group), funcol.all_reduce(hidden @ out, "sum", group)
+        return funcol.reduce_scatter_tensor(hidden @ down, "sum", 0, group), funcol.all_reduce(
+            hidden @ out, "sum", group
+        )
 
     up, down, out = rand(6, 4, seed=1), rand(4, 6, seed=2), rand(4, 5, seed=3)
     with configured(name, placement="client"), tandem.torch.compile_config(), torch.no_grad():

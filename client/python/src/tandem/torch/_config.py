@@ -60,11 +60,6 @@ class Config:
         """The promise of a plan that is prepared now."""
         return "run" if self.determinism == "off" and torch.are_deterministic_algorithms_enabled() else self.determinism
 
-    @property
-    def apart(self) -> str:
-        """Why collectives are not fused with products; "": they are."""
-        return "determinism is 'batch', and products that stay apart have other bits" if self.determinism == "batch" else ""
-
 
 _config = Config()
 
