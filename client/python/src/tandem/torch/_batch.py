@@ -13,7 +13,7 @@ from ._prepared import DTYPES
 
 __all__ = ["Along", "along", "in_force", "why_apart"]
 
-# What a collective gathers or scatters: rows of A, another dimension than the first, or A's columns.
+# A collective gathers or scatters rows of A, another dimension than the first, or A's columns.
 Along = Literal["rows", "other", "columns"]
 _PREFIX = "determinism is 'batch', and "
 _FUSED_KINDS = (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2)
