@@ -3,8 +3,9 @@
 import tandem.torch
 import torch
 import torch.distributed as dist
-from checks import DEVICE, check, main
+from checks import DEVICE, check, configured, main
 from reference_ops import OPS, near, rand, reference, same_gradients, world
+from tandem.torch import _native
 from tandem.torch._private import register_out_variant
 from torch._inductor.utils import run_and_get_code
 from torch.distributed import _functional_collectives as funcol
@@ -71,6 +72,41 @@ def test_outputs_of_fp8_products_are_planned(name):
         assert code.count(f"tandem.{op}.noted_out") == 1 and f"tandem.{op}.noted(" not in code, code
     fused = [record.fused_into for record in tandem.torch.explain_graph()]
     assert sorted(fused) == ["all_gather_scaled_matmul", "scaled_matmul_reduce_scatter"], fused
+
+
+@check
+def test_one_graph_of_ever_other_rows_meets_once(name):
+    """Products that the pass has fused: no compilation, no meeting and no Python for a number of rows that was never seen."""
+    group = dist.group.WORLD
+
+    def layer(x, up, down, out):
+        hidden = torch.relu(funcol.all_gather_tensor(x, 0, group) @ up)
+        return funcol.reduce_scatter_tensor(hidden @ down, "sum", 0, group), funcol.all_reduce(
+            hidden @ out, "sum", group
+        )
+
+    up, down, out = rand(6, 4, seed=1), rand(4, 6, seed=2), rand(4, 5, seed=3)
+    with configured(name, placement="client"), tandem.torch.compile_config(), torch.no_grad():
+        torch._dynamo.reset()
+        plans, known, frames = tandem.torch.attach(name).plans, len(tandem.torch.explain_graph()), []
+
+        def compile_counted(graph, inputs):
+            frames.append(graph)
+            return torch._inductor.compile(graph, inputs)
+
+        compiled = torch.compile(layer, backend=compile_counted, fullgraph=True)
+        for step, rows in enumerate((8, 3, 1 + world(), 17, 64, 5, 2)):
+            x = rand(rows, 6, seed=step)
+            torch._dynamo.mark_dynamic(x, 0)
+            if step == 2:
+                made, counts, once = plans._made, _native.counts(), len(frames)
+            for got, want in zip(compiled(x, up, down, out), layer(x, up, down, out), strict=True):
+                near(got, want)
+        assert (plans._made, len(frames)) == (made, once) == (made, 1), (plans._made, made, frames)
+        if _native.kernels is not None:  # three ops of five calls
+            assert _native.counts().launched == counts.launched + 3 * 5, _native.counts().launched - counts.launched
+    records = sorted(record.fused_into for record in tandem.torch.explain_graph()[known:])
+    assert records == ["all_gather_matmul", "matmul_all_reduce", "matmul_reduce_scatter"], records
 
 
 if __name__ == "__main__":

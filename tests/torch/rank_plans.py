@@ -7,7 +7,7 @@ import subprocess
 import tandem.torch
 import torch
 import torch.distributed as dist
-from checks import DEVICE, check, main
+from checks import DEVICE, check, configured, main
 from reference_ops import OPS, near, rand, rank, reference, world
 from tandem.torch import _native
 
@@ -77,8 +77,71 @@ def test_families_serve_other_rows_without_a_meeting(name):
             plans._table.remove(next(one for one in plans.prepared() if one.plan.info["op"] == "all_reduce"))
         near(OPS.all_reduce(x[:80], "sum", name), reference.all_reduce(x[:80], "sum", name))
     finally:
-        tandem.torch.configure(placement="auto", families="collectives", max_rows=8192)
+        tandem.torch.configure(placement="auto", families="all", max_rows=8192)
         tandem.torch.detach(name)
+
+
+@check
+def test_leading_dimensions_are_rows(name):
+    """A batch of sequences is served by the family of its rows; its own extents do not count."""
+    with configured(name, placement="client", families="all", max_rows=512):
+        b, bias, plans = rand(6, 5, seed=1), rand(5, seed=2, same=True), tandem.torch.attach(name).plans
+        weight = rand(5, seed=3, same=True)
+
+        def call(batch, length):
+            a, wide = rand(batch, length, 6), rand(batch * world(), length, 6, seed=3)
+            near(OPS.all_reduce(a, "sum", name), reference.all_reduce(a, "sum", name))
+            product = OPS.all_gather_matmul(a, [b], 0, name, [bias], return_A=False)[1][0]
+            near(product, reference.all_gather(a, 0, name) @ b + bias)
+            near(OPS.matmul_reduce_scatter(wide, b, "sum", 0, name), reference.reduce_scatter(wide @ b, "sum", 0, name))
+            total = reference.all_reduce(a @ b, "sum", name)
+            near(OPS.matmul_all_reduce(a, b, "sum", name, bias), total + bias)
+            residual = rand(batch, length, 5, seed=4, same=True)
+            want = residual + total
+            normed = OPS.matmul_all_reduce_rms_norm(a, b, residual, weight, 1e-5, name)
+            near(residual, want)
+            near(normed, want / (want.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * weight)
+
+        call(2, 7)
+        made = plans._made
+        for batch, length in ((1, 1), (1, 30), (3, 7), (5, 4), (2, 7)):
+            call(batch, length)
+        near(
+            OPS.matmul_all_reduce(rand(9, 6), b, "sum", name, bias),
+            reference.all_reduce(rand(9, 6) @ b, "sum", name) + bias,
+        )
+        for length in (3, 11, 3):  # sequences of one batch, along their own dimension
+            a, wide = rand(1, length, 6), rand(1, length * world(), 6, seed=3)
+            product = OPS.all_gather_matmul(a, [b], 1, name, [bias], return_A=False)[1][0]
+            near(product, reference.all_gather(a, 1, name) @ b + bias)
+            near(OPS.matmul_reduce_scatter(wide, b, "sum", 1, name), reference.reduce_scatter(wide @ b, "sum", 1, name))
+        assert plans._made == made, (plans._made, made)
+        before = _native.counts()
+        call(4, 7)  # of another batch, without Python
+        if _native.kernels is not None:
+            assert _native.counts().launched == before.launched + 5
+        # Several batches have other parts along that dimension, and plans of one shape.
+        a = rand(2, 11, 6)
+        product = OPS.all_gather_matmul(a, [b], 1, name, [bias], return_A=False)[1][0]
+        near(product, reference.all_gather(a, 1, name) @ b + bias)
+        assert plans._made == made + 1, (plans._made, made)
+        made += 1
+        # More rows than the most have a plan of one shape, whatever the batch.
+        x = rand(2, 300, 6)
+        near(OPS.matmul_all_reduce(x, b, "sum", name), reference.all_reduce(x @ b, "sum", name))
+        near(OPS.matmul_all_reduce(x, b, "sum", name), reference.all_reduce(x @ b, "sum", name))
+        assert plans._made == made + 1
+        assert not [info for info in plans.infos() if info["max_rows"] > 512], plans.infos()
+
+
+@check
+def test_a_family_of_wide_rows_begins_with_few(name):
+    with configured(name, placement="client", families="all"):
+        for columns, bound in ((64, 256), (1 << 20, 16)):
+            x = rand(2, columns)
+            near(OPS.all_reduce(x, "sum", name), reference.all_reduce(x, "sum", name))
+            bounds = [info["max_rows"] for info in tandem.torch.attach(name).plans.infos()]
+            assert bounds[-1] == bound, bounds
 
 
 @check

@@ -164,7 +164,7 @@ def test_scaled_products_of_ever_other_rows_share_plans(name):
         columns, bias = rand(1, 8, seed=2).abs() + 0.1, rand(8, seed=3, same=True)
         right = b.float() * columns
         for rows in range(1, 10):
-            for deep in ((), (2,)):
+            for deep in ((), (1,), (2,)):
                 a = rand(*deep, rows, 16).to(fp8)
                 mine, all_rows = (
                     rand(*deep, rows, 1, seed=4).abs() + 0.1,

@@ -176,7 +176,7 @@ def test_every_number_of_rows_shares_a_plan(name):
             near(group.all_gather(x), torch.arange(1.0, world() + 1).repeat_interleave(16).repeat(rows, 1))
         assert plans._made == 2, plans._made
         config = tandem.torch.attach(group.device_group).config
-        assert (config.families, config.max_rows) == ("collectives", max(8192, TOKENS * world())), config
+        assert (config.families, config.max_rows) == ("all", max(8192, TOKENS * world())), config
 
 
 @check

@@ -95,6 +95,12 @@ class PlansOfFourRanks(Plans):
     world = 4
 
 
+@unittest.skipIf(CUDA, "the quota is one of emulated GPUs")
+class LittleMemory(Checks, unittest.TestCase):
+    program = "rank_little_memory.py"
+    extra = ("--quotas-segment-bytes", "130000000")
+
+
 class Rounding(Checks, unittest.TestCase):
     program = "rank_rounding.py"
 
@@ -175,6 +181,7 @@ add_tests(
     FourRanks,
     Plans,
     PlansOfFourRanks,
+    LittleMemory,
     Rounding,
     Determinism,
     Overlapped,

@@ -28,10 +28,10 @@ class Config:
     place, so that these must lie alike on all ranks; False: as other outputs. placement: where plans run: on the node's engines
     ("engine"), on torch's current stream ("client": a call that this cannot serve is declined), or as the daemon chooses ("auto").
     autotune: a call that prepares a plan measures it first where no table of the node has a time, some 50 ms on idle GPUs; such
-    plans are of one shape. families: calls that differ in their rows alone share a plan, where ranks' own streams run it
-    ("collectives": not those with products, which cuBLASLt runs faster by plans of one shape; "all"; "eager": those of
-    torch.distributed behind install(); "none"): ranks meet for it, and again where a call has more rows than its bound, which
-    doubles up to max_rows. Calls with more rows have plans of one shape. determinism: the promise about the bits of results
+    plans are of one shape. families: calls that differ in their rows alone share a plan, where ranks' own streams run it ("all";
+    "collectives": not those with products; "eager": those of torch.distributed behind install(); "none"): ranks meet for it, and
+    again where a call has more rows than its bound, which doubles up to max_rows. The dimensions before the last one count as rows
+    together. Calls with more rows have plans of one shape. determinism: the promise about the bits of results
     (docs/determinism.md); "off" is "run" under torch.use_deterministic_algorithms(True). Under "batch" a call that Tandem cannot
     serve raises, whatever on_unavailable is, since nothing else keeps the promise. rounding: what the norm behind a sum and a
     residual is of: their fp32 value ("once"), or the residual as it is rounded, as in a model's eager operations ("model").
@@ -44,7 +44,7 @@ class Config:
     write_in_place: bool = True
     placement: PlacementOption = "auto"
     autotune: bool = False
-    families: FamiliesOption = "collectives"
+    families: FamiliesOption = "all"
     max_rows: int = 8192
     determinism: DeterminismOption = "off"
     rounding: RoundingOption = "once"
@@ -59,11 +59,6 @@ class Config:
     def level(self) -> DeterminismOption:
         """The promise of a plan that is prepared now."""
         return "run" if self.determinism == "off" and torch.are_deterministic_algorithms_enabled() else self.determinism
-
-    @property
-    def apart(self) -> str:
-        """Why collectives are not fused with products; "": they are."""
-        return "determinism is 'batch', and products that stay apart have other bits" if self.determinism == "batch" else ""
 
 
 _config = Config()

@@ -3,7 +3,10 @@ number of rows, in a capture too, needs no rank and no daemon."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -15,8 +18,9 @@ _ROWS = frozenset(("input", "output", "a", "c", "gathered_a", "residual", "resid
 _CUT = frozenset(("all_gather", "reduce_scatter", "all_to_all", "all_gather_matmul", "matmul_reduce_scatter"))
 _COLLECTIVES = frozenset(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"))
 _PRODUCTS = frozenset(("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce"))
-# The least bound, so that the first small calls do not make one family each.
+# The least bound, so that the first small calls do not make one family each; fewer rows where these have so many elements in all.
 _LEAST_ROWS = 256
+_LEAST_ELEMENTS = 1 << 24
 # Elements of a flat tensor, each of which is a row.
 _MOST_ELEMENTS = 1 << 25
 
@@ -30,14 +34,19 @@ def nccl_is_faster(info: PlanInfo) -> bool:
 
 
 class Shape(NamedTuple):
-    """What calls of one family share, and the rows of one call. follows: by slot, whether its first extent is in proportion to the
-    rows. least: the rows that another call has at least."""
+    """What calls of one family share, and the rows of one call. follows: by slot, whether the first extent of its tensor is in
+    proportion to the rows. least: the rows that another call has at least. options, operands: the call's, as the family has them.
+    inner: rows of matrices that one row is; width: its elements, of the operand that has most."""
 
     key: Any
     rows: int
     flat: bool
     follows: tuple[bool, ...]
     least: int
+    options: dict[str, Any]
+    operands: Sequence[Operand]
+    inner: int
+    width: int
 
 
 class Family(NamedTuple):
@@ -56,25 +65,83 @@ def shape_of(call: Call, operands: list[Operand], served: str) -> Shape | None:
     ops = {"none": frozenset(), "collectives": _COLLECTIVES, "all": _COLLECTIVES | _PRODUCTS}[served]
     if call.op not in ops or not operands or not operands[0].shape:
         return None
+    options, whole = dict(call.options), True
+    if call.op in _CUT:
+        dim = options.get("dim", 0) % len(operands[0].shape)
+        if dim > 0:
+            # Behind dimensions of one element the cut one is the first, of these extents only.
+            whole, dropped = False, _without_ones(operands, dim)
+            if dropped is None:
+                return None
+            operands = dropped
+        options["dim"] = 0
+    operands = _as_matrices(operands)
     first = operands[0]
-    if call.op in _CUT and call.options.get("dim", 0) not in (0, -len(first.shape)):
-        return None
     rows = first.shape[0]
     if rows < 1 or first.role not in _ROWS:
         return None
-    key: list[Any] = [call.op, tuple(sorted(call.options.items(), key=lambda item: item[0]))]
-    follows, least = [], 1
+    key: list[Any] = [call.op, tuple(sorted(options.items(), key=lambda item: item[0]))]
+    follows, least, width = [], 1, Fraction(0)
     for operand in operands:
         extents: Any = tuple(operand.shape)
-        scaled = operand.role == "scale_a" and bool(extents) and extents[0] > 1
+        scaled = _has_scales_of_rows(operand)
         follows.append(bool(extents) and (operand.role in _ROWS or scaled))
         if follows[-1]:
+            width = max(width, Fraction(math.prod(extents), rows))
             extents = (Fraction(extents[0], rows), *extents[1:])
         if scaled:  # one element is a scale of the whole tensor
             least = 2
         strides = None if operand.strides is None else tuple(operand.strides)
         key.append((operand.role, operand.dtype, follows[-1], extents, strides, operand.symmetric, operand.alias_of))
-    return Shape(tuple(key), rows, len(first.shape) == 1, tuple(follows), least)
+    inner = max(1, math.prod(first.shape[1:-1]))
+    leads = tuple(each and whole for each in follows)
+    return Shape(tuple(key), rows, len(first.shape) == 1, leads, least, options, operands, inner, math.ceil(width))
+
+
+def _has_scales_of_rows(operand: Operand) -> bool:
+    if operand.role != "scale_a" or not operand.shape:
+        return False
+    return math.prod(operand.shape[:-1] if len(operand.shape) > 1 else operand.shape) > 1
+
+
+def _without_ones(operands: list[Operand], dims: int) -> list[Operand] | None:
+    """The operands without the first dimensions of those that hold rows; None where these have more than one element, or no other
+    dimension is a row's."""
+    rest = []
+    for operand in operands:
+        if operand.role in _ROWS or _has_scales_of_rows(operand):
+            if len(operand.shape) < dims + 2 or any(extent != 1 for extent in operand.shape[:dims]):
+                return None
+            strides = None if operand.strides is None else operand.strides[dims:]
+            operand = replace(operand, shape=operand.shape[dims:], strides=strides)
+        rest.append(operand)
+    return rest
+
+
+def _as_matrices(operands: list[Operand]) -> list[Operand]:
+    """The operands with all leading dimensions of those that hold rows as one, as [batch, sequence, columns] has. As they are where
+    a stride forbids it."""
+    merged = []
+    for operand in operands:
+        if len(operand.shape) > 2 and (operand.role in _ROWS or _has_scales_of_rows(operand)):
+            matrix = _as_matrix(operand)
+            if matrix is None:
+                return operands
+            operand = matrix
+        merged.append(operand)
+    return merged
+
+
+def _as_matrix(operand: Operand) -> Operand | None:
+    *leading, columns = operand.shape
+    shape = (math.prod(leading), columns)
+    if operand.strides is None:
+        return replace(operand, shape=shape)
+    *steps, step = operand.strides
+    counted = [(extent, one) for extent, one in zip(leading, steps, strict=True) if extent != 1]
+    if any(outer != inner * extent for (_, outer), (extent, inner) in itertools.pairwise(counted)):
+        return None
+    return replace(operand, shape=shape, strides=(counted[-1][1] if counted else columns * step, step))
 
 
 class Families:
@@ -94,10 +161,11 @@ class Families:
 
     def bound_for(self, shape: Shape) -> int:
         """The bound of the family to prepare for such a call; 0 where there is to be none. It doubles, up to the most rows."""
-        most = _MOST_ELEMENTS if shape.flat else self._max_rows
+        most = _MOST_ELEMENTS if shape.flat else self._max_rows // shape.inner
         if shape.rows > most or shape.key in self._refused:
             return 0
-        bound = min(most, 1 << (max(shape.rows, _LEAST_ROWS) - 1).bit_length())
+        least = max(1, min(_LEAST_ROWS, _LEAST_ELEMENTS // max(1, shape.width)))
+        bound = min(most, 1 << (max(shape.rows, least) - 1).bit_length())
         return -(-bound // self._world) * self._world
 
     def add(self, shape: Shape, most: int, plan: Plan) -> tuple[Family, Plan | None]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from . import _config, _graphs as graphs, _layouts as layouts
+from . import _batch as batch, _graphs as graphs, _layouts as layouts
 from ._graphs import aten, c10d
 from ._placements import Placements
 from ._reports import GraphRecord
@@ -30,10 +30,8 @@ def arguments(node: Node) -> tuple[Any, ...]:
     return node.args
 
 
-def check_fuses() -> None:
-    """Declines where the configuration keeps collectives and products apart."""
-    if reason := _config.current().apart:
-        raise Declined(reason)
+def _cut(form: layouts.Gathered) -> batch.Along:
+    return "rows" if form.rows else batch.along(form.dim, graphs.shape(form.node) or [])
 
 
 class Gathers(Writer):
@@ -49,7 +47,6 @@ class Gathers(Writer):
         return not self.placements.may_differ(group) or self.placements.even(product.b, group)
 
     def _gather(self, gather: Node, wait: Node, group: str) -> tuple[str, str]:
-        check_fuses()
         shard = gather.args[0]
         assert isinstance(shard, Node)
         if graphs.shape(shard) is None or len(graphs.shape(shard) or ()) < 2:
@@ -75,6 +72,8 @@ class Gathers(Writer):
                     refused.append(product.refused)
                 elif not self._one_shape(product, str(arguments(gather)[-1])):
                     refused.append(UNEQUAL)
+                elif apart := batch.why_apart(tensor(node), tensor(product.b), _cut(form)):
+                    refused.append(apart)
                 elif trim is not None and scales[0] is not None and tensor(scales[0]).numel() != 1:
                     refused.append("the product has scales of gathered rows without the padded ones")
                 elif any(graphs.depends(one, gather) for one in (product.b, product.bias, *scales)):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from . import _config, _graphs as graphs, _layouts as layouts
+from . import _batch as batch, _graphs as graphs, _layouts as layouts
 from ._gathers import Declined, Gathers
 from ._graphs import CONVERT, aten, c10d
 from ._prepared import DTYPES
@@ -135,7 +135,7 @@ class Lone(Gathers):
         parts = one.world if one.kind == "all_gather" else 1
         size: Any = sum(tensor(source).numel() * tensor(source).element_size() for source in one.inputs) * parts
         # No other sum keeps the promise of a batch.
-        any_size = _config.current().determinism == "batch" and one.kind == "reduce_scatter"
+        any_size = batch.in_force() and one.kind == "reduce_scatter"
         if not any_size and not graphs.surely_within(size, 0, SMALL_BYTES):
             raise Declined(f"its {size} bytes are more than {SMALL_BYTES}")
         if buckets_collectives(one.kind):

@@ -198,10 +198,11 @@ class PlanCache:
         options: dict[str, Any] = {"placement": config.placement, "autotune": config.autotune, "determinism": config.level}
         options |= {"rounding": config.rounding, **call.options}
         bound = 0 if family is None else self._families.bound_for(family)
-        if bound > 0:
-            options |= {"max_rows": bound, "autotune": False}
+        if family is not None and bound > 0:
+            options |= {"max_rows": bound, "autotune": False, **family.options}
+        wanted = operands if family is None or bound == 0 else family.operands
         try:
-            plan = group.prepare(name, call.op, operands, deadline=config.rendezvous_timeout, **options)
+            plan = group.prepare(name, call.op, wanted, deadline=config.rendezvous_timeout, **options)
         except (errors.Unimplemented, errors.FailedPrecondition, errors.InvalidArgument) as error:
             if isinstance(error, errors.FieldMismatch) or error.reason in _SLIPS:
                 raise
@@ -210,6 +211,13 @@ class PlanCache:
                 self._families.refuse(family)
                 return self._prepare(key, call, symmetric, on_host)
             return self._keep(key, Refusal(str(error)))
+        except errors.ResourceExhausted as error:
+            # A quota is the daemon's answer to all ranks. Without room in one process the others have the family.
+            if family is None or bound == 0 or not error.reason.startswith("QUOTA_"):
+                raise
+            self._made += 1
+            self._families.refuse(family)
+            return self._prepare(key, call, symmetric, on_host)
         except errors.TandemError:
             raise
         except BaseException:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from . import _config, _graphs as graphs, _layouts as layouts, _upstream as upstream
+from . import _batch as batch, _graphs as graphs, _layouts as layouts, _upstream as upstream
 from ._biases import Sum, with_bias
-from ._gathers import UNEQUAL, Declined, arguments, check_fuses
+from ._gathers import UNEQUAL, Declined, arguments
 from ._graphs import aten, c10d
 from ._lone import SMALL_BYTES, Lone, check_reduces, check_reduces_products, check_sums
 from ._norm_patterns import NoNorm, is_solid, norm_behind, shares_memory
@@ -22,6 +22,16 @@ from ._writer import static, tensor
 __all__ = ["SMALL_BYTES", "Rewrite"]
 
 _ops: Any = torch.ops.tandem
+
+
+def check_kept(product: graphs.Product, cut: batch.Along, reduce_op: str) -> None:
+    """Raises Declined where fusing a product with the sum of ranks' ones would not keep the configuration's promise."""
+    if apart := batch.why_apart(tensor(product.a), tensor(product.b), cut, reduce_op):
+        raise Declined(apart)
+    # Such a sum is rounded before its bias, which the graph adds.
+    bias = product.bias if batch.in_force() else None
+    if bias is not None and (cut == "columns" or tensor(bias).dtype != tensor(product.node).dtype):
+        raise Declined("determinism is 'batch', and the product's bias cannot be added behind its sum")
 
 
 class Rewrite(Lone):
@@ -81,7 +91,6 @@ class Rewrite(Lone):
             if not self.enabled(group):
                 raise Declined("the pass is not enabled for this group")
             if reduced is None:
-                check_fuses()
                 into, reason = upstream.replace(node, self.name)
             else:
                 into, reason = self._reduced(node, node, *reduced, group, None)
@@ -94,7 +103,6 @@ class Rewrite(Lone):
     def _source(self, node: Node, group: str, by: Sequence[Node] = ()) -> tuple[graphs.Product, list[Node]]:
         """The product that a collective reduces, and the nodes that go with it. A sum of products, as several layers' gradients
         of one input are, is one product of their operands side by side. by: the parts that it may be cut into."""
-        check_fuses()
         found, dead = self._summands(node, by)
         if not all(self._one_shape(one, group) for one in found):
             raise Declined(UNEQUAL)
@@ -159,6 +167,9 @@ class Rewrite(Lone):
         whole: list[Any] | None = None,
     ) -> Node:
         value = tensor(product.node)
+        if bias is not None and batch.in_force():
+            fused = self._call(name, product, a, middle, None, extents, whole)
+            return self._emit(aten.add.Tensor, (fused, bias), {}, value, extents)
         if product.scales is None and not static(extents):
             args = (a, product.b, *middle) + (() if bias is None else (bias,))
             return self._emit(getattr(_ops, name).noted, args, {"graph": self.name}, value, extents)
@@ -194,6 +205,7 @@ class Rewrite(Lone):
             raise Declined(refused[0])
         parted, dim, between = cut.tensor, cut.dim, cut.between
         product, chain = self._source(parted, group, between)
+        check_kept(product, batch.along(dim, graphs.shape(parted) or []), reduce_op)
         own = self._bias(product, reduce_op, group, world)
         rows = graphs.shape(product.node)
         whole = graphs.shape(parted)
@@ -234,7 +246,7 @@ class Rewrite(Lone):
     def _reduce(self, reduce: Node, wait: Node, group: str) -> tuple[str, str]:
         source, reduce_op, _ = arguments(reduce)
         # No other all-reduce keeps the promise.
-        most = SMALL_BYTES if _config.current().determinism != "batch" else None
+        most = None if batch.in_force() else SMALL_BYTES
         return self._reduced(reduce, wait, source, reduce_op, group, most)
 
     def _reduced(self, reduce: Node, wait: Node, source: Any, reduce_op: str, group: str, most: int | None) -> tuple[str, str]:
@@ -247,6 +259,7 @@ class Rewrite(Lone):
         try:
             check_reduces_products(source, reduce_op)
             product, chain = self._source(source, group)
+            check_kept(product, "rows", reduce_op)
             own = self._bias(product, reduce_op, group, group_size(group))
             summed = with_bias(wait, reduce, product, own, alike=lambda vector: self.placements.alike(vector, group))
         except Declined as declined:
@@ -288,7 +301,8 @@ class Rewrite(Lone):
             bias = self._vector(summed)
             inputs = (source,) if product is None else (product.a, product.b)
             residual = norm.residual
-            if bias is not None and summed.alone is not None:  # the residual is each rank's own
+            # The residual is each rank's own. A batch's sum is rounded before its bias.
+            if bias is not None and product is not None and (summed.alone is not None or batch.in_force()):
                 residual, bias = self._emit(aten.add.Tensor, (residual, bias), {}, like, extents), None
             if not is_solid(residual) or shares_memory(residual, *inputs, norm.weight, bias):
                 given = {"memory_format": torch.contiguous_format}

@@ -97,11 +97,11 @@ class Server:
 
 def _attach(group: dist.ProcessGroup, most_rows: int, by_rows_alone: bool) -> str:
     """Why Tandem does not serve the process group, which is attached with all its ranks; "" if it does."""
-    # A server has ever new numbers of rows, in captures too.
+    # A server has ever new numbers of rows, in captures too, whatever the user has configured.
     if not by_rows_alone:
-        return _groups.attach(group, families="collectives", max_rows=most_rows).reason
+        return _groups.attach(group, families="all", max_rows=most_rows).reason
     try:
-        found = _groups.attach(group, families="collectives", max_rows=most_rows, determinism="batch")
+        found = _groups.attach(group, families="all", max_rows=most_rows, determinism="batch")
     except errors.Unavailable:
         reason = _groups.declined(str(group.group_name))
         if not reason or _config.current().on_unavailable == "error":

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from . import _batch as batch
 from ._graphs import named_arguments
+from ._writer import tensor
 
 _ops: Any = torch.ops.tandem
 # Arguments are alike and in the same order.
@@ -53,6 +55,16 @@ def all_reduced(node: Node) -> tuple[Node, str] | None:
     return given[_ALL_REDUCES[name]], given["reduce_op"]
 
 
+def _why_apart(node: Node) -> str:
+    """Why the node's products do not keep the configuration's promise as Tandem's; "" if they do."""
+    given = named_arguments(node)
+    a, bs = tensor(given["A"]), given["Bs"] if "Bs" in given else [given["B"]]
+    extents = given.get("output_shape") or a.shape
+    dim = next(given[name] for name in ("gather_dim", "orig_scatter_dim", "scatter_dim") if name in given)
+    whys = (batch.why_apart(a, tensor(b), batch.along(dim, extents), given.get("reduce_op", "")) for b in bs)
+    return next((why for why in whys if why), "")
+
+
 def replace(node: Node, graph_name: str) -> tuple[str, str]:
     """Puts Tandem's op in the place of a fused one. Returns (what the node is now, why); where it stays, ("", why)."""
     ours = _OURS.get(_name(node)[1], "")
@@ -64,6 +76,8 @@ def replace(node: Node, graph_name: str) -> tuple[str, str]:
         given = named_arguments(node)
         if given.get("bias") is not None or given.get("result_scale") is not None:
             return "", "it adds a bias or a scale on each rank, before the sum"
+    if apart := _why_apart(node):
+        return "", apart
     node.target = getattr(_ops, ours).noted
     if ours == "all_gather_matmul":
         node.args = (*node.args[:4], None)
