@@ -183,7 +183,8 @@ def test_plans_are_measured_while_they_are_prepared(name):
     finally:
         tandem.torch.configure(autotune=False)
         tandem.torch.detach(name)
-    assert "measured fastest" in told["reason"], told["reason"]
+    # Where a table of such GPUs is shipped, nothing is measured again.
+    assert "measured fastest" in told["reason"] or "as measured on these GPUs' kind" in told["reason"], told["reason"]
 
 
 @check
