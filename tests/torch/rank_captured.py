@@ -202,6 +202,40 @@ def test_a_capture_without_a_plan_says_how_to_warm_up(name):
 
 
 @check
+def test_products_of_rows_that_no_call_had(name):
+    """Their family serves them in a capture without a warm-up, eager calls of other rows being its own."""
+    up, down = rand(64, 32, dtype=torch.bfloat16, seed=1), rand(64, 32, dtype=torch.bfloat16, seed=2)
+
+    def step(x, wide):
+        product = OPS.all_gather_matmul(x, [up], 0, name, return_A=False)[1][0]
+        return (
+            product,
+            OPS.matmul_reduce_scatter(wide, down, "sum", 0, name),
+            OPS.matmul_all_reduce(wide, down, "sum", name),
+        )
+
+    def given(rows, seed):
+        return [rand(count, 64, dtype=torch.bfloat16, seed=seed) for count in (rows, rows * world())]
+
+    step(*given(7, 3))
+    torch.cuda.synchronize()
+    made = tandem.torch.attach(name).plans._made
+    for rows in (5, 11, 2):
+        inputs, graph = given(rows, 4), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            outputs = step(*inputs)
+        for seed in (5, 6):
+            for one, fresh in zip(inputs, given(rows, seed), strict=True):
+                one.copy_(fresh)
+            graph.replay()
+            tandem.torch.synchronize()
+            torch.cuda.synchronize()
+            for got, want in zip([one.clone() for one in outputs], step(*inputs), strict=True):
+                near(got, want)
+    assert tandem.torch.attach(name).plans._made == made
+
+
+@check
 def test_reduce_overhead(name):
     up, down = rand(16, 32, seed=1), rand(32, 16, seed=2)
 
