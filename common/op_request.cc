@@ -90,8 +90,7 @@ OpRequest WithoutNorm(const OpRequest& request) {
   sum.norm_epsilon = 0;
   std::vector<int> slot_of;  // by the old one; -1: left out
   for (Operand operand : request.operands) {
-    const bool of_norm = operand.role == Role::kNormWeight || operand.role == Role::kResidual ||
-                         operand.role == Role::kResidualOutput;
+    const bool of_norm = IsOfNorm(operand.role);
     slot_of.push_back(of_norm ? -1 : static_cast<int>(sum.operands.size()));
     if (of_norm) continue;
     const bool has_slot = operand.alias_of >= 0 && operand.alias_of < static_cast<int>(slot_of.size());

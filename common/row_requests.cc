@@ -45,7 +45,9 @@ bool FollowsRows(const Operand& operand) {
     case Role::kC:
     case Role::kGatheredA:
     case Role::kResidual:
-    case Role::kResidualOutput: return true;
+    case Role::kResidualOutput:
+    case Role::kQuantizedOutput:
+    case Role::kScaleOutput: return true;
     case Role::kScaleA: return ElementCount(operand.spec.shape).value() != 1;
     default: return false;
   }

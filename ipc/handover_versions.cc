@@ -10,7 +10,7 @@ namespace {
 
 // One text, so that a program's file shows its versions. Each goes up by one where a side of the last version
 // would misunderstand; a field that such a side may pass over needs no new version.
-constexpr char kVersions[] = "tandem-handover state=2 commands=1 program=4 records=1";
+constexpr char kVersions[] = "tandem-handover state=2 commands=1 program=5 records=1";
 
 std::string NumberOf(const std::map<std::string, uint32_t>& versions, const std::string& name) {
   const auto found = versions.find(name);

@@ -63,9 +63,14 @@ std::string WorkText(const ReduceStep& reduce) {
   return text;
 }
 std::string WorkText(const NormStep& norm) {
-  return norm.has_residual ? Text(RefText(norm.sum.ref), " + ", RefText(norm.residual.ref), " -> ",
-                                  RefText(norm.residual_out.ref), " -> ", ViewText(norm.out))
-                           : Text(RefText(norm.sum.ref), " -> ", ViewText(norm.out));
+  std::string text = norm.has_residual
+                         ? Text(RefText(norm.sum.ref), " + ", RefText(norm.residual.ref), " -> ",
+                                RefText(norm.residual_out.ref), " -> ", ViewText(norm.out))
+                         : Text(RefText(norm.sum.ref), " -> ", ViewText(norm.out));
+  if (norm.has_quantized) text += Text(" -> ", ViewText(norm.quantized));
+  if (norm.has_static_scale) text += Text(" /", RefText(norm.static_scale.ref));
+  if (norm.has_scales) text += Text(", scales ", ViewText(norm.scales));
+  return text;
 }
 std::string WorkText(const TransferGroupStep& group) {
   std::string text;

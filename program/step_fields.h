@@ -61,7 +61,13 @@
   F(MAY_WRITE, residual_out, "residual output", has_residual) \
   F(VALUE, epsilon)                                           \
   F(VALUE, fixed_order)                                       \
-  F(VALUE, unrounded)
+  F(VALUE, unrounded)                                         \
+  F(FLAG, has_quantized)                                      \
+  F(FLAG, has_static_scale)                                   \
+  F(FLAG, has_scales)                                         \
+  F(MAY_WRITE, quantized, "quantized output", has_quantized)  \
+  F(MAY_READ, static_scale, "static scale", has_static_scale) \
+  F(MAY_WRITE, scales, "scale output", has_scales)
 #define TANDEM_TRANSFER_PART_FIELDS(F) \
   F(VALUE, send)                       \
   F(VALUE, peer)                       \

@@ -114,6 +114,9 @@ struct Reduce {
 // out is computed in fp32 from the rounded residual_out, or from sum + residual in fp32, and rounded once.
 // Without a residual the sum takes the place of residual_out. All are contiguous, of one dtype. out may be
 // the memory of sum, residual_out that of residual.
+// With quantized, f8e4m3, out is quantised as well: quantized = out / scale, saturating. The scale is
+// static_scale, or one of `scales` for each row (columns: 1) or each kScaleBlock columns of a row, which are
+// made: max(greatest magnitude of out there, kLeastAmax) / 448.
 template <class Place>
 struct Norm {
   StridedView<Place> sum, weight, out;
@@ -124,7 +127,15 @@ struct Norm {
   // INVALID_ARGUMENT where addresses do not allow that order.
   bool fixed_order = false;
   bool unrounded = false;  // out comes from sum + residual before that is rounded: Rounding::kOnce
+  // With has_quantized, one of the others.
+  bool has_quantized = false, has_static_scale = false, has_scales = false;
+  StridedView<Place> quantized;
+  StridedView<Place> static_scale;  // f32, one element
+  StridedView<Place> scales;        // f32, out's leading extents and one more
 };
+
+// The least magnitude that scales of a quantised norm are made for, and the greatest of f8e4m3.
+inline constexpr float kLeastAmax = 1.0f / 512, kMaxE4M3 = 448.0f;
 
 enum class NcclKind : uint8_t {
   kAllReduce = 0,

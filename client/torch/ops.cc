@@ -104,10 +104,18 @@ class CallResults {
   }
   std::span<const AtenTensorHandle> tensors() const { return {tensors_.data(), count_}; }
 
-  // Gives them to torch as the op's results. A tensor behind the `products` is the gathered A.
+  // Gives them to torch as the op's results. A tensor behind the `products` is the gathered A. Others were for
+  // the launch alone, and go.
   void Return(ResultKind kind, size_t products, StableIValue* stack) {
-    if (kind == ResultKind::kTensor) stack[0] = Boxed(tensors_[0]);
-    if (HasProducts(kind)) ReturnProducts(kind, tensors(), products, stack);
+    size_t returned = 0;
+    if (kind == ResultKind::kTensor) {
+      stack[0] = Boxed(tensors_[0]);
+      returned = 1;
+    } else if (HasProducts(kind)) {
+      ReturnProducts(kind, tensors(), products, stack);
+      returned = count_;
+    }
+    for (AtenTensorHandle tensor : tensors().subspan(returned)) (void)aoti_torch_delete_tensor_object(tensor);
     count_ = 0;
   }
 

@@ -48,6 +48,7 @@ std::string Summary(const Problem& problem) {
                       request.op == Op::kAllToAll;
   if (by_dim) text += Text(" along dim ", problem.dim);
   if (slots.norm_weight >= 0) text += slots.residual >= 0 ? ", + residual, RMSNorm" : ", RMSNorm";
+  if (slots.quantized_output >= 0) text += ", f8e4m3";
   return Text(text, ", ", problem.world_size, problem.world_size == 1 ? " rank" : " ranks");
 }
 

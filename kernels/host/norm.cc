@@ -7,6 +7,7 @@
 
 #include "kernels/host/convert.h"
 #include "kernels/host/strided.h"
+#include "program/norm_scales.h"
 
 namespace tandem::host {
 namespace {
@@ -18,6 +19,38 @@ bool IsPacked(const DeviceView& view) {
     step *= view.extent[d];
   }
   return true;
+}
+
+// The scale of `count` values. A NaN among them is one of the scale.
+float ScaleOf(const float* values, int64_t count) {
+  float most = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const float magnitude = std::fabs(values[i]);
+    if (magnitude > most || std::isnan(magnitude)) most = magnitude;
+    if (std::isnan(most)) break;
+  }
+  return (most < plan::kLeastAmax ? plan::kLeastAmax : most) / plan::kMaxE4M3;
+}
+
+// Row `row` of the norm, as it is rounded, quantised.
+void Quantize(const NormArgs& args, int64_t row, std::vector<float>* values) {
+  const auto columns = static_cast<int64_t>(values->size());
+  const int64_t blocks = args.has_scales ? args.scales.extent.back() : 1;
+  const int64_t of_block = blocks == 1 ? columns : kScaleBlock;
+  for (int64_t block = 0; block < blocks; ++block) {
+    float* first = values->data() + block * of_block;
+    const int64_t count = std::min(of_block, columns - block * of_block);
+    float scale = 0;
+    if (args.has_static_scale) {
+      scale = *reinterpret_cast<const float*>(args.static_scale.data);
+    } else {
+      scale = ScaleOf(first, count);
+      const int64_t at = row * *plan::RowPitchOf(args.scales) + block * args.scales.stride.back();
+      reinterpret_cast<float*>(args.scales.data)[at] = scale;
+    }
+    for (int64_t i = 0; i < count; ++i) first[i] /= scale;
+  }
+  ConvertFromFloat(values->data(), columns, args.quantized.data + row * columns, args.quantized.dtype, 1);
 }
 
 }  // namespace
@@ -38,6 +71,12 @@ Status CheckNorm(const NormArgs& args) {
       !IsPacked(args.weight)) {
     return InvalidArgument("a norm's weight is a contiguous row of the output's dtype");
   }
+  for (const DeviceView* view :
+       {args.has_quantized ? &args.quantized : nullptr, args.has_static_scale ? &args.static_scale : nullptr,
+        args.has_scales ? &args.scales : nullptr}) {
+    if (view != nullptr) TANDEM_RETURN_IF_ERROR(CheckView(*view, "an operand of a quantised norm"));
+  }
+  if (const char* why = plan::WhyNotQuantized(args); why != nullptr) return InvalidArgument(why);
   return Status::Ok();
 }
 
@@ -65,6 +104,9 @@ void RunNorm(const NormArgs& args) {
     const auto factor = static_cast<float>(1 / std::sqrt(mean + static_cast<double>(args.epsilon)));
     for (size_t i = 0; i < values.size(); ++i) values[i] = values[i] * factor * weight[i];
     ConvertFromFloat(values.data(), columns, args.out.data + offset, type, 1);
+    if (!args.has_quantized) continue;
+    ConvertToFloat(args.out.data + offset, type, 1, columns, values.data());
+    Quantize(args, row, &values);
   }
 }
 

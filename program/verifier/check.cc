@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <string>
 
+#include "program/norm_scales.h"
 #include "program/step_fields.h"
 #include "program/verifier/graph.h"
 
@@ -156,8 +157,10 @@ class ProgramChecker {
     TANDEM_RETURN_IF_ERROR(CheckViews(n));
     if (n.out.extent.empty() || n.weight.extent != std::vector<int64_t>{n.out.extent.back()})
       return InvalidArgument("the norm's weight does not fit");
+    if (const char* why = WhyNotQuantized(n); why != nullptr) return InvalidArgument(why);
     return ForEachView(
         [&n](const char*, ViewUse, const View& view) -> Status {
+          if (&view == &n.quantized || &view == &n.static_scale || &view == &n.scales) return {};
           const bool shaped = &view == &n.weight || view.extent == n.out.extent;
           if (shaped && view.dtype == n.out.dtype && IsContiguous(view)) return {};
           return InvalidArgument("views of a norm are contiguous and of one shape and dtype");

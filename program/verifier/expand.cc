@@ -201,8 +201,9 @@ class Expander {
           return Status::Ok();
         },
         work));
-    for (size_t i = 1; i < written.size(); ++i)
-      TANDEM_RETURN_IF_ERROR(CheckOverlap(*written[i], *written[i - 1], false));
+    for (size_t i = 1; i < written.size(); ++i) {
+      for (size_t k = 0; k < i; ++k) TANDEM_RETURN_IF_ERROR(CheckOverlap(*written[i], *written[k], false));
+    }
     TANDEM_RETURN_IF_ERROR(ForEachView(
         [&](const char*, ViewUse use, const View& view) -> Status {
           if (use == ViewUse::kWrite) return {};

@@ -20,6 +20,25 @@ OpRequest WithNorm(OpRequest request, int output, bool residual) {
   return request;
 }
 
+// How the norm is quantised: not at all, by a given scale, by one of each row, or of each 128 columns.
+enum class Quantized : uint8_t { kNo, kStatic, kRows, kBlocks };
+
+OpRequest WithQuantization(OpRequest request, int output, Quantized how) {
+  if (how == Quantized::kNo) return request;
+  Shape shape = request.operands[static_cast<size_t>(output)].spec.shape;
+  request.operands.push_back(MakeOperand(Role::kQuantizedOutput, DType::kF8E4M3, shape));
+  if (how == Quantized::kStatic) {
+    request.operands.push_back(MakeOperand(Role::kStaticScale, DType::kF32, {1}));
+    return request;
+  }
+  shape.back() = how == Quantized::kRows ? 1 : (shape.back() + 127) / 128;
+  request.operands.push_back(MakeOperand(Role::kScaleOutput, DType::kF32, shape));
+  // By columns, as TMA takes them.
+  if (shape.size() == 2 && how == Quantized::kBlocks)
+    request.operands.back().spec.strides = {1, (shape[0] + 3) / 4 * 4};
+  return request;
+}
+
 void AddOne(Matrix* matrix, const OpRequest& sum, int output, bool may_be_in_place) {
   for (const bool residual : {false, true}) {
     OpRequest request = WithNorm(sum, output, residual);
@@ -27,6 +46,7 @@ void AddOne(Matrix* matrix, const OpRequest& sum, int output, bool may_be_in_pla
     if (may_be_in_place && draw.OneIn(3)) request.operands[1].alias_of = 0;
     const int last = static_cast<int>(request.operands.size()) - 1;
     if (residual && draw.OneIn(2)) request.operands[static_cast<size_t>(last)].alias_of = last - 1;
+    request = WithQuantization(std::move(request), output, static_cast<Quantized>(draw.Below(4)));
     if (draw.OneIn(4)) request.reduce_op = ReduceOp::kAvg;
     matrix->AddEvery(request, {.note = "norm", .shift = draw.Of(std::vector<int>{0, 0, 0, 1, 4, 8})});
   }

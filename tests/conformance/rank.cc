@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tests/conformance/choice_rule.h"
+#include "tests/conformance/reference_norm.h"
 
 namespace tandem::conformance {
 namespace {
@@ -199,6 +200,15 @@ Status Rank::JudgeOutputs(const Case& test, const AllInputs& inputs, const PlanI
   const OpRequest& request = test.requests[static_cast<size_t>(options_.rank)];
   for (int slot = 0; slot < static_cast<int>(outputs.size()); ++slot) {
     if (!IsOutput(request, slot, options_.rank)) continue;
+    const Role role = request.operands[static_cast<size_t>(slot)].role;
+    if (role == Role::kScaleOutput) continue;  // judged with what it is the scale of
+    if (role == Role::kQuantizedOutput) {
+      const std::string wrong =
+          WrongQuantization(request, inputs[static_cast<size_t>(options_.rank)], outputs);
+      if (wrong.empty()) continue;
+      (*report)["first_wrong"] = "slot " + std::to_string(slot) + ": " + wrong;
+      return Internal("slot " + std::to_string(slot) + ": " + wrong);
+    }
     const std::vector<std::byte>& output = outputs[static_cast<size_t>(slot)];
     const Expected expected = ComputeExpected(test, inputs, options_.rank, slot);
     const std::string wrong = CompareOutput(test, options_.rank, slot, ExecutionOf(info), expected, output);

@@ -10,7 +10,8 @@ namespace {
 double Uniform(uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-52 - 1.0; }
 
 bool IsScale(Role role) {
-  return role == Role::kScaleA || role == Role::kScaleB || role == Role::kResultScale;
+  return role == Role::kScaleA || role == Role::kScaleB || role == Role::kResultScale ||
+         role == Role::kStaticScale;
 }
 
 // Sums over eight ranks, and products of short rows, stay exact: fp8 has two or three bits of mantissa.

@@ -89,6 +89,19 @@ void AddNorm(OpRequest& request, size_t output, int bits) {
   if ((bits & 2) != 0) request.operands.back().alias_of = static_cast<int>(request.operands.size()) - 2;
 }
 
+// Two bits quantise the norm of slot `output`: not at all, by a given scale, by scales of rows, or of blocks.
+void AddQuantization(OpRequest& request, size_t output, int bits) {
+  if (bits == 0) return;
+  std::vector<int64_t> shape = request.operands[output].spec.shape;
+  request.operands.push_back(Make(Role::kQuantizedOutput, DType::kF8E4M3, shape));
+  if (bits == 1) {
+    request.operands.push_back(Make(Role::kStaticScale, DType::kF32, {1}));
+    return;
+  }
+  shape.back() = bits == 2 ? 1 : (shape.back() + 127) / 128;
+  request.operands.push_back(Make(Role::kScaleOutput, DType::kF32, shape));
+}
+
 OpRequest TakeRequest(FuzzInput& input, int world) {
   OpRequest request;
   request.op = Take<Op>(input);
@@ -151,7 +164,9 @@ OpRequest TakeRequest(FuzzInput& input, int world) {
       if (flags & 32) request.operands[1].alias_of = 0;
   }
   const bool has_norm = root >= 192 && (request.op == Op::kAllReduce || request.op == Op::kMatmulAllReduce);
-  if (has_norm) AddNorm(request, request.op == Op::kAllReduce ? 1 : 2, (root >> 4) & 3);
+  const size_t normed = request.op == Op::kAllReduce ? 1 : 2;
+  if (has_norm) AddNorm(request, normed, (root >> 4) & 3);
+  if (has_norm) AddQuantization(request, normed, (root >> 2) & 3);
   const uint8_t symmetric = input.Byte();
   for (size_t i = 0; i < request.operands.size(); ++i)
     request.operands[i].symmetric = (symmetric >> (i % 8)) & 1;

@@ -5,24 +5,11 @@ import warnings
 import tandem.torch
 import torch
 from checks import DEVICE, check, main, once
-from reference_ops import OPS, TOLERANCE, near, rand, rank, reference, world
+from norm_checks import EPSILON, fails, launched_since, operands
+from reference_ops import OPS, TOLERANCE, near, rank, reference, world
 from tandem.torch import _fallback, _native
 from torch._inductor.utils import run_and_get_code
 from torch.testing import assert_close
-
-EPSILON = 1e-5
-
-
-def operands(*shape, columns=6, dtype=torch.float32):
-    """Operands for a sum of this shape: the input and the product's factors, then residual, weights and bias, equal on all
-    ranks."""
-    x, a, b = (
-        rand(*shape, dtype=dtype),
-        rand(*shape[:-1], columns, dtype=dtype, seed=1),
-        rand(columns, shape[-1], seed=2),
-    )
-    residual, weight = rand(*shape, dtype=dtype, seed=3, same=True), rand(shape[-1], dtype=dtype, seed=4, same=True)
-    return x, a, b.to(dtype), residual, weight, rand(shape[-1], dtype=dtype, seed=5, same=True)
 
 
 def calls_of(x, a, b, weight, bias, name):
@@ -41,11 +28,6 @@ def wanted(first, residual, behind):
     total = reference.all_reduce(product, "sum", name) + residual.float() + sum(one.float() for one in bias)
     normed = torch.nn.functional.rms_norm(total, weight.shape, weight.float(), epsilon)
     return normed.to(residual.dtype), total.to(residual.dtype)
-
-
-def launched_since(before, count):
-    """Whether so many calls have gone past Python since the count `before`."""
-    return _native.kernels is None or _native.counts().launched == before + count
 
 
 @check
@@ -119,6 +101,9 @@ def test_tensors_of_other_strides(name):
             near(wide[..., 1].contiguous(), normed)
             near(given.contiguous(), total)
             assert wide[..., 0].isnan().all()
+            given, wide = residual.clone(), torch.full((4, 8, 2), float("nan"), device=DEVICE)
+            getattr(OPS, op).out(*first, given, *behind, out=wide[..., 1])
+            near(wide[..., 1].contiguous(), normed)
             given, turned = residual.clone(), [one.t().contiguous().t() for one in first]
             scattered = torch.stack([weight, weight], 1)[:, 0]
             near(getattr(OPS, op)(*turned, given, scattered, *behind[1:]), normed)
@@ -204,16 +189,6 @@ def test_opcheck(name):
                 named,
                 test_utils=("test_schema", "test_faketensor"),
             )
-
-
-def fails(kind, call, text):
-    """Whether the call raises this kind of error, with this in its text."""
-    try:
-        call()
-    except kind as error:
-        assert text in str(error), error
-        return
-    raise AssertionError(f"no {kind.__name__}: {text}")
 
 
 @check

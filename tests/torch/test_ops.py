@@ -48,6 +48,20 @@ class NormsOfFourRanks(Checks, unittest.TestCase):
         return [name for name in super().names() if name not in ("test_compiled", "test_opcheck")]
 
 
+class QuantizedNorms(Checks, unittest.TestCase):
+    program = "rank_quantized_norms.py"
+    timeout = 300
+    env = {"TANDEM_TEST_PATIENCE": "120"}
+
+
+class QuantizedNormsOfFourRanks(QuantizedNorms):
+    world = 4
+
+    @classmethod
+    def names(cls):
+        return [name for name in super().names() if name not in ("test_compiled", "test_opcheck")]
+
+
 class Kernels(Checks, unittest.TestCase):
     program = "rank_kernels.py"
 
@@ -172,6 +186,8 @@ add_tests(
     Scaled,
     ScaledOfFourRanks,
     Norms,
+    QuantizedNorms,
+    QuantizedNormsOfFourRanks,
     NormsOfFourRanks,
     Kernels,
     Modes,

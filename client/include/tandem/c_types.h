@@ -127,7 +127,19 @@ enum tandem_role {
    * TANDEM_ROLE_RESIDUAL_OUTPUT. */
   TANDEM_ROLE_RESIDUAL = 13,
   /* The output's shape: gets the sum with the residual. May be in place with TANDEM_ROLE_RESIDUAL. */
-  TANDEM_ROLE_RESIDUAL_OUTPUT = 14
+  TANDEM_ROLE_RESIDUAL_OUTPUT = 14,
+  /* f8e4m3, of the output's shape and contiguous: gets the norm, quantised. Only together with
+   * TANDEM_ROLE_NORM_WEIGHT, and with one of TANDEM_ROLE_STATIC_SCALE and TANDEM_ROLE_SCALE_OUTPUT. The
+   * norm is rounded to the output's dtype first:
+   *   quantized_output = e4m3(output / scale), saturating at +-448 */
+  TANDEM_ROLE_QUANTIZED_OUTPUT = 15,
+  /* f32, one element: the scale of every element of TANDEM_ROLE_QUANTIZED_OUTPUT. Each rank uses its own. */
+  TANDEM_ROLE_STATIC_SCALE = 16,
+  /* f32: gets the scales of TANDEM_ROLE_QUANTIZED_OUTPUT, max(greatest magnitude, 1/512) / 448 each. The
+   * output's leading dims + (1): a scale for each row. ceil(last extent / 128) in place of (1): a scale
+   * for each 128 columns of a row. Strides may be any with which the leading dims are one dimension of
+   * rows. */
+  TANDEM_ROLE_SCALE_OUTPUT = 17
 };
 
 /* How values of several ranks become one, in rank order. Sums and products of floats have fp32

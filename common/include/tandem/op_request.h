@@ -164,12 +164,28 @@ enum class Role : uint8_t {
   kResidual = 13,
   // The output's shape: gets the sum with the residual. May be in place with kResidual.
   kResidualOutput = 14,
+  // f8e4m3, of the output's shape and contiguous: gets the norm, quantised. Only together with kNormWeight,
+  // and with one of kStaticScale and kScaleOutput. The norm is rounded to the output's dtype first:
+  //   quantized_output = e4m3(output / scale), saturating at +-448
+  kQuantizedOutput = 15,
+  // f32, one element: the scale of every element of kQuantizedOutput. Each rank uses its own.
+  kStaticScale = 16,
+  // f32: gets the scales of kQuantizedOutput, max(greatest magnitude, 1/512) / 448 each. The output's leading
+  // dims + (1): a scale for each row. ceil(last extent / 128) in place of (1): a scale for each 128 columns
+  // of a row. Strides may be any with which the leading dims are one dimension of rows.
+  kScaleOutput = 17,
 };
 
 // True for the roles of operands that a launch writes.
 constexpr bool IsOutput(Role role) {
   return role == Role::kOutput || role == Role::kC || role == Role::kGatheredA ||
-         role == Role::kResidualOutput;
+         role == Role::kResidualOutput || role == Role::kQuantizedOutput || role == Role::kScaleOutput;
+}
+
+// True for the roles of a norm behind a sum, and of what follows the norm.
+constexpr bool IsOfNorm(Role role) {
+  return role == Role::kNormWeight || role == Role::kResidual || role == Role::kResidualOutput ||
+         role == Role::kQuantizedOutput || role == Role::kStaticScale || role == Role::kScaleOutput;
 }
 
 // A slot's tensor. The launch binds it to memory; shape and strides stay.

@@ -5,6 +5,19 @@
 #include "daemon/planner/families/families.h"
 
 namespace tandem::plan {
+namespace {
+
+void AddQuantization(const Problem& problem, int rank, NormStep* norm) {
+  const Slots& slots = problem.slots;
+  norm->has_quantized = true;
+  norm->quantized = problem.Slot(rank, slots.quantized_output);
+  norm->has_static_scale = slots.static_scale >= 0;
+  if (norm->has_static_scale) norm->static_scale = problem.Slot(rank, slots.static_scale);
+  norm->has_scales = slots.scale_output >= 0;
+  if (norm->has_scales) norm->scales = problem.Slot(rank, slots.scale_output);
+}
+
+}  // namespace
 
 void AppendNorm(const Problem& problem, OperationPlan* plan) {
   const Slots& slots = problem.slots;
@@ -21,6 +34,7 @@ void AppendNorm(const Problem& problem, OperationPlan* plan) {
       norm.residual_out = problem.Slot(program.rank, slots.residual_output);
       norm.unrounded = problem.request->rounding == Rounding::kOnce;
     }
+    if (slots.quantized_output >= 0) AddQuantization(problem, program.rank, &norm);
     if (Elements(norm.out) == 0) continue;
     // Behind the last step of every lane.
     Step step;

@@ -180,6 +180,9 @@ Result<Slots> FindSlots(const OpRequest& request) {
   slots.norm_weight = one(Role::kNormWeight);
   slots.residual = one(Role::kResidual);
   slots.residual_output = one(Role::kResidualOutput);
+  slots.quantized_output = one(Role::kQuantizedOutput);
+  slots.static_scale = one(Role::kStaticScale);
+  slots.scale_output = one(Role::kScaleOutput);
   slots.b = found[static_cast<int>(Role::kB)];
   slots.c = found[static_cast<int>(Role::kC)];
   slots.scale_b = found[static_cast<int>(Role::kScaleB)];

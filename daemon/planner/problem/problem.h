@@ -39,6 +39,7 @@ bool AreScalesReplicated(ScaleMode mode);
 struct Slots {
   int input = -1, output = -1, a = -1, gathered_a = -1, scale_a = -1, chunk_signals = -1;
   int norm_weight = -1, residual = -1, residual_output = -1;
+  int quantized_output = -1, static_scale = -1, scale_output = -1;
   std::vector<int> b, c, scale_b, bias, result_scale;
 };
 

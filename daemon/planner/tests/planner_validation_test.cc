@@ -445,6 +445,39 @@ TEST(Norms, AreChecked) {
   EXPECT_EQ(PlanOf(scalar, SwitchGroup(4)).status().detail().field, "operands[1].shape");
 }
 
+TEST(Norms, QuantizationIsChecked) {
+  OpRequest base = Norm();
+  base.operands.push_back(Tensor(Role::kQuantizedOutput, DType::kF8E4M3, {4, 6}));
+  base.operands.push_back(Tensor(Role::kScaleOutput, DType::kF32, {4, 1}));
+  EXPECT_THAT(MustPlan(base, SwitchGroup(4)).summary, HasSubstr("RMSNorm, f8e4m3"));
+  const auto refused = [&](const std::function<void(OpRequest*)>& change, const std::string& field,
+                           const std::string& text) { ExpectRefused(base, change, field, text); };
+  refused([](OpRequest* r) { r->operands.pop_back(); }, "operands[5].role", "needs a static_scale or");
+  refused([](OpRequest* r) { r->operands.erase(r->operands.begin() + 5); }, "operands[5].role",
+          "a scale without a quantized_output");
+  refused([](OpRequest* r) { r->operands.push_back(Tensor(Role::kStaticScale, DType::kF32, {1})); },
+          "operands[5].role", "no two");
+  refused([](OpRequest* r) { r->operands[5].spec.dtype = DType::kF8E5M2; }, "operands[5].dtype", "f8e4m3");
+  refused([](OpRequest* r) { r->operands[5].spec.shape = {6, 4}; }, "operands[5].shape", "must be [4, 6]");
+  refused([](OpRequest* r) { r->operands[5].spec.strides = {8, 1}; }, "operands[5].strides", "contiguous");
+  refused([](OpRequest* r) { r->operands[5].alias_of = 0; }, "operands[5].alias_of", "only the output");
+  refused([](OpRequest* r) { r->operands[6].spec.dtype = DType::kBf16; }, "operands[6].dtype", "must be f32");
+  refused(
+      [](OpRequest* r) {
+        r->operands[6].spec.shape = {4, 2};
+      },
+      "operands[6].shape", "must be [4, 1], or");
+  refused([](OpRequest* r) { r->operands[6].spec.shape = {4}; }, "operands[6].shape", "must be [4, 1], or");
+  refused([](OpRequest* r) { r->operands[6] = Tensor(Role::kStaticScale, DType::kF32, {4}); },
+          "operands[6].shape", "one element");
+  refused([](OpRequest* r) { r->operands.erase(r->operands.begin() + 2, r->operands.begin() + 5); },
+          "operands[2].role", "a quantized_output without a norm_weight");
+  OpRequest rows = base;
+  for (const size_t slot : {0u, 1u, 3u, 4u, 5u}) rows.operands[slot].spec.shape = {2, 3, 6};
+  rows.operands[6].spec = {DType::kF32, {2, 3, 1}, {4, 1, 1}};
+  EXPECT_EQ(PlanOf(rows, SwitchGroup(4)).status().detail().field, "operands[6].strides");
+}
+
 TEST(Compare, LeavesRanksTheirOwnFields) {
   std::vector<OpRequest> requests = OnAllRanks(Gather(), 2);
   requests[1].chunk_pivot = 1;

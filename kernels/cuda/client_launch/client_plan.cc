@@ -116,7 +116,8 @@ Result<ClientKernelLaunch> MakeClientLaunch(const CollectiveArgs& args, const Cl
 std::optional<ClientKernelLaunch> WithNorm(const ClientKernelLaunch& kernel, const NormArgs& norm) {
   const auto* sum = std::get_if<ClientPacketsLaunch>(&kernel);
   ClientNormLaunch both;
-  if (sum == nullptr || !MakeClientNorm(*sum, NormLaunchOf(norm), &both)) return std::nullopt;
+  if (sum == nullptr || !MakeClientNorm(*sum, NormLaunchOf(norm), NormQuantizationOf(norm), &both))
+    return std::nullopt;
   both.manner = NormMannerOf(norm);
   return ClientKernelLaunch(both);
 }

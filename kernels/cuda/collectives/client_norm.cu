@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "kernels/cuda/collectives/client_quantized_norm.h"
 #include "kernels/cuda/collectives/dense_norm.cuh"
 #include "kernels/cuda/collectives/dense_split_norm.cuh"
 #include "kernels/cuda/device/dependent_launch.h"
@@ -26,14 +27,18 @@ int64_t RowWords(const NormLaunch& norm) {
   return norm.columns * static_cast<int64_t>(DTypeBytes(static_cast<DType>(norm.type))) / 16;
 }
 
+bool Quantizes(const ClientNormLaunch& launch) { return launch.quantization.out != nullptr; }
+
 const void* KernelOf(const ClientNormLaunch& launch) {
-  return reinterpret_cast<const void*>(DenseNormKernels<NoProbe>::Of(static_cast<DType>(launch.norm.type),
+  if (Quantizes(launch)) return QuantizedNormKernel(launch);
+  return reinterpret_cast<const void*>(DenseNormKernels<NoProbe, false>::Of(static_cast<DType>(launch.norm.type),
                                                                      launch.words, launch.sum.packets.world));
 }
 
 const void* SplitKernelOf(const ClientNormLaunch& launch) {
+  if (Quantizes(launch)) return QuantizedSplitNormKernel(launch);
   return reinterpret_cast<const void*>(
-      DenseSplitNormKernels<NoProbe>::Of(static_cast<DType>(launch.norm.type), launch.sum.packets.world));
+      DenseSplitNormKernels<NoProbe, false>::Of(static_cast<DType>(launch.norm.type), launch.sum.packets.world));
 }
 
 // The largest cluster of the current GPU, as it was found when the kernel was loaded; null: no such GPU.
@@ -58,6 +63,9 @@ unsigned BlocksOfRow(const ClientNormLaunch& launch) {
   if (largest == nullptr) return 1;
   unsigned cluster = largest->load(std::memory_order_relaxed);
   while (cluster > 1 && (launch.norm.rows * cluster > blocks || words < int64_t{32} * cluster)) cluster /= 2;
+  // Blocks of columns with a scale each lie within a thread block.
+  const int64_t part = (words + cluster - 1) / cluster, in_scale = kScaleBlock * words / launch.norm.columns;
+  if (launch.quantization.by_blocks && part % in_scale != 0) return 1;
   return cluster >= kLeast && words <= int64_t{kCollectiveThreads} * cluster ? cluster : 1;
 }
 
@@ -67,7 +75,8 @@ bool IsAligned(const void* address) { return reinterpret_cast<uintptr_t>(address
 
 }  // namespace
 
-bool MakeClientNorm(const ClientPacketsLaunch& sum, const NormLaunch& norm, ClientNormLaunch* out) {
+bool MakeClientNorm(const ClientPacketsLaunch& sum, const NormLaunch& norm,
+                    const NormQuantization& quantization, ClientNormLaunch* out) {
   const PacketsLaunch& packets = sum.packets;
   const int rank = packets.rank;
   if (!sum.dense || packets.shape != PacketShape::kSum || packets.type != norm.type) return false;
@@ -78,10 +87,11 @@ bool MakeClientNorm(const ClientPacketsLaunch& sum, const NormLaunch& norm, Clie
   if (norm.columns % in_word != 0 || words == 0 || words > int64_t{kCollectiveThreads} * kMaxWords)
     return false;
   const void* const addresses[] = {packets.source[rank], norm.weight, norm.residual, norm.residual_out,
-                                   norm.out};
+                                   norm.out,             quantization.out};
   if (!std::all_of(std::begin(addresses), std::end(addresses), IsAligned)) return false;
   out->sum = sum;
   out->norm = norm;
+  out->quantization = quantization;
   out->words = 1;
   while (words > int64_t{kCollectiveThreads} * out->words) out->words *= 2;
   return KernelOf(*out) != nullptr;

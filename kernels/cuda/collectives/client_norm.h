@@ -17,11 +17,13 @@ struct ClientNormLaunch {
   NormLaunch norm;          // its `sum` is not read; all addresses are multiples of 16
   int words = 1;            // of 16 bytes, that a thread has of a row: 1, 2 or 4
   NormManner manner;        // in a fixed order no cluster shares a row
+  NormQuantization quantization;
 };
 
 // The launch of `sum` and of `norm`, which reads the result of `sum`, as one kernel. Ranks of a group may
 // differ in that, since packets are alike for all grids. Returns false if the kernel does not take them.
-bool MakeClientNorm(const ClientPacketsLaunch& sum, const NormLaunch& norm, ClientNormLaunch* out);
+bool MakeClientNorm(const ClientPacketsLaunch& sum, const NormLaunch& norm,
+                    const NormQuantization& quantization, ClientNormLaunch* out);
 
 // INVALID_ARGUMENT for more blocks than there are counters.
 Status LaunchClientNorm(const ClientNormLaunch& launch, CUstream_st* stream);

@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/collectives/client_norm.h"
 #include "kernels/cuda/collectives/dense_packets.cuh"
+#include "kernels/cuda/device/norm_quantize.cuh"
 #include "kernels/cuda/device/norm_value.cuh"
 
 namespace tandem::cuda {
@@ -34,7 +35,16 @@ __device__ inline float SumOfMovers(unsigned movers, float squares, bool gives_u
   return sum;
 }
 
-template <typename Element, int kMax, int kWords, typename Probe>
+// The greatest value of all threads of the block that move data. Between two calls lies a SumOfMovers.
+__device__ inline uint32_t GreatestOfMovers(unsigned movers, uint32_t most, uint32_t* of_warp) {
+  most = GreatestOfLanes<32>(most);
+  const unsigned lane = threadIdx.x % 32;
+  if (lane == 0) of_warp[threadIdx.x / 32] = most;
+  asm volatile("barrier.cta.sync 1, %0;" ::"r"(movers) : "memory");
+  return GreatestOfLanes<32>(lane < movers / 32 ? of_warp[lane] : 0);
+}
+
+template <typename Element, int kMax, int kWords, typename Probe, bool kQuantizes>
 class DenseNorm : private DenseExchange<Element, kMax, PacketShape::kSum, Probe, DenseFit::kWords> {
   using Base = DenseExchange<Element, kMax, PacketShape::kSum, Probe, DenseFit::kWords>;
   using Elements = Word16<Element>;
@@ -43,6 +53,8 @@ class DenseNorm : private DenseExchange<Element, kMax, PacketShape::kSum, Probe,
   __device__ DenseNorm(const ClientNormLaunch& launch, const ClientRendezvous& rendezvous)
       : Base(launch.sum, rendezvous),
         norm_(launch.norm),
+        quantization_(launch.quantization),
+        given_scale_(kQuantizes ? GivenScale(launch.quantization) : 0.0f),
         unrounded_(launch.manner.unrounded),
         movers_(blockDim.x - kMeetingThreads),
         row_words_(static_cast<unsigned>(launch.norm.columns / Elements::kCount)) {}
@@ -141,38 +153,65 @@ class DenseNorm : private DenseExchange<Element, kMax, PacketShape::kSum, Probe,
       }
       static_cast<uint4*>(norm_.out)[first + at] = value[w].word;
     });
+    if constexpr (kQuantizes) Quantize(row, value);
     return true;
   }
 
+  // Quantises the row, whose words the block's threads have in `value`.
+  __device__ void Quantize(int64_t row, const Elements (&value)[kWords]) const {
+    __shared__ uint32_t of_warp[kCollectiveThreads / 32];
+    const NormQuantization& to = quantization_;
+    float scale = given_scale_;
+    if (to.static_scale == nullptr && !to.by_blocks) {
+      uint32_t most = 0;
+      ForEachWord([&](int w, unsigned) { most = Greater(most, GreatestOf(value[w].element)); });
+      scale = QuantizationScale(GreatestOfMovers(movers_, most, of_warp));
+      if (threadIdx.x == 0) to.scales[row * to.row_pitch] = scale;
+    }
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) {
+      const unsigned at = threadIdx.x + w * movers_;
+      const bool has = at < row_words_;
+      if (to.by_blocks) {
+        const uint32_t most = has ? GreatestOf(value[w].element) : 0;
+        scale = BlockScale<Elements::kCount>(to, has, row, at * Elements::kCount, most);
+      }
+      if (has) StoreQuantizedWord(to, row * row_words_ + at, value[w].element, scale);
+    }
+  }
+
   const NormLaunch& norm_;
+  const NormQuantization& quantization_;
+  const float given_scale_;  // loaded before the exchange
   const bool unrounded_;
   const unsigned movers_, row_words_;
 };
 
-template <typename Element, int kMax, int kWords, typename Probe>
+template <typename Element, int kMax, int kWords, typename Probe, bool kQuantizes>
 __global__ void __launch_bounds__(kCollectiveThreads + kMeetingThreads)
     RunClientNorm(const __grid_constant__ ClientNormLaunch launch) {
   __shared__ float of_warp[2][kCollectiveThreads / 32];
   AwaitEarlierWork();
   const ClientRendezvous rendezvous(launch.sum.frame);
-  const DenseNorm<Element, kMax, kWords, Probe> norm(launch, rendezvous);
+  const DenseNorm<Element, kMax, kWords, Probe, kQuantizes> norm(launch, rendezvous);
   if (__syncthreads_or(!norm.Run(of_warp, rendezvous.HasFailed()))) return;
   LetNextBegin();
   rendezvous.Count();
 }
 
-// The kernel for a launch's type, words and world size; null where there is none.
-template <typename Probe>
+// The kernel for a launch's type, words and world size; null where there is none. Rows of f32 have none that
+// quantises: models hardly ask for it, so that a second kernel serves them.
+template <typename Probe, bool kQuantizes>
 struct DenseNormKernels {
   using Kernel = void (*)(const ClientNormLaunch);
   template <typename Element, int kWords>
   static Kernel OfWorld(int world) {
-    if (world <= 2) return &RunClientNorm<Element, 2, kWords, Probe>;
-    if (world <= 4) return &RunClientNorm<Element, 4, kWords, Probe>;
+    if (world <= 2) return &RunClientNorm<Element, 2, kWords, Probe, kQuantizes>;
+    if (world <= 4) return &RunClientNorm<Element, 4, kWords, Probe, kQuantizes>;
     if constexpr (kWords > 2) {
       return nullptr;  // their packets do not fit the registers
     } else {
-      return &RunClientNorm<Element, 8, kWords, Probe>;
+      return &RunClientNorm<Element, 8, kWords, Probe, kQuantizes>;
     }
   }
   template <typename Element>
@@ -181,8 +220,10 @@ struct DenseNormKernels {
     return words == 2 ? OfWorld<Element, 2>(world) : OfWorld<Element, 4>(world);
   }
   static Kernel Of(DType type, int words, int world) {
+    if constexpr (!kQuantizes) {
+      if (type == DType::kF32) return OfWords<float>(words, world);
+    }
     switch (type) {
-      case DType::kF32: return OfWords<float>(words, world);
       case DType::kF16: return OfWords<__half>(words, world);
       case DType::kBf16: return OfWords<__nv_bfloat16>(words, world);
       default: return nullptr;

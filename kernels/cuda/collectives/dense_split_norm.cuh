@@ -7,6 +7,7 @@
 #include "kernels/cuda/collectives/client_norm.h"
 #include "kernels/cuda/collectives/dense_packets.cuh"
 #include "kernels/cuda/device/cluster.cuh"
+#include "kernels/cuda/device/norm_quantize.cuh"
 #include "kernels/cuda/device/norm_value.cuh"
 
 namespace tandem::cuda {
@@ -24,7 +25,7 @@ struct NormWord {
   Word16<Element> mine, weight, residual;
 };
 
-template <typename Element, int kMax, typename Probe>
+template <typename Element, int kMax, typename Probe, bool kQuantizes>
 class DenseSplitNorm : private DenseExchange<Element, kMax, PacketShape::kSum, Probe, DenseFit::kWords> {
   using Base = DenseExchange<Element, kMax, PacketShape::kSum, Probe, DenseFit::kWords>;
   using RowWord = NormWord<Element>;
@@ -33,6 +34,8 @@ class DenseSplitNorm : private DenseExchange<Element, kMax, PacketShape::kSum, P
   __device__ DenseSplitNorm(const ClientNormLaunch& launch, const ClientRendezvous& rendezvous)
       : Base(launch.sum, rendezvous),
         norm_(launch.norm),
+        quantization_(launch.quantization),
+        given_scale_(kQuantizes ? GivenScale(launch.quantization) : 0.0f),
         unrounded_(launch.manner.unrounded),
         movers_(blockDim.x - kMeetingThreads) {}
 
@@ -68,25 +71,71 @@ class DenseSplitNorm : private DenseExchange<Element, kMax, PacketShape::kSum, P
       ArriveCluster();
       const bool met = ends || blockIdx.x != 0 || this->Meet(static_cast<int>(threadIdx.x - movers_));
       AwaitCluster();
+      if (MakesRowScales()) {
+        ArriveCluster();
+        AwaitCluster();
+      }
       return met && !ends;
     }
     Word16<Element> value;
     const float squares = ends ? kGivenUp : SumUp(word, &value);
     const float sum = SumOfCluster(squares, partial);
-    if (sum < 0) return false;
-    if (!word.has) return true;
-    const float factor = rsqrtf(sum / static_cast<float>(norm_.columns) + norm_.epsilon);
-#pragma unroll
-    for (int e = 0; e < Word16<Element>::kCount; ++e) {
-      const float normed = NormedValue(norm_, unrounded_, value.element[e], word.residual.element[e]);
-      FromFloat(normed * factor * ToFloat(word.weight.element[e]), &value.element[e]);
-    }
-    static_cast<uint4*>(norm_.out)[word.at] = value.word;
-    return true;
+    const bool normed = sum >= 0 || isnan(sum);
+    if (normed && word.has) NormAndStore(word, sum, &value);
+    if constexpr (kQuantizes) Quantize(word, normed, value);
+    return normed;
   }
 
  private:
   static constexpr float kGivenUp = -1.0f;  // squares are no less than 0, or not a number
+
+  // Norms the thread's word of a row whose squares have this sum.
+  __device__ void NormAndStore(const RowWord& word, float sum, Word16<Element>* value) const {
+    const float factor = rsqrtf(sum / static_cast<float>(norm_.columns) + norm_.epsilon);
+#pragma unroll
+    for (int e = 0; e < Word16<Element>::kCount; ++e) {
+      const float normed = NormedValue(norm_, unrounded_, value->element[e], word.residual.element[e]);
+      FromFloat(normed * factor * ToFloat(word.weight.element[e]), &value->element[e]);
+    }
+    static_cast<uint4*>(norm_.out)[word.at] = value->word;
+  }
+
+  // Whether a scale is made for each row, for which the cluster meets once more.
+  __device__ bool MakesRowScales() const {
+    return kQuantizes && quantization_.static_scale == nullptr && !quantization_.by_blocks;
+  }
+
+  // Quantises the thread's word, unless a thread of the cluster has given up.
+  __device__ void Quantize(const RowWord& word, bool normed, const Word16<Element>& value) const {
+    constexpr int kCount = Word16<Element>::kCount;
+    const NormQuantization& to = quantization_;
+    const bool has = normed && word.has;
+    const auto row = static_cast<int64_t>(blockIdx.x / ClusterBlocks());
+    const uint32_t most = has && to.static_scale == nullptr ? GreatestOf(value.element) : 0;
+    float scale = given_scale_;
+    if (to.by_blocks) {
+      scale = BlockScale<kCount>(to, has, row, word.in_row * kCount, most);
+    } else if (MakesRowScales()) {
+      scale = QuantizationScale(GreatestOfCluster(most));
+      if (has && word.in_row == 0) to.scales[row * to.row_pitch] = scale;
+    }
+    if (has) StoreQuantizedWord(to, word.at, value.element, scale);
+  }
+
+  // The greatest value of all threads of the cluster that move data.
+  __device__ uint32_t GreatestOfCluster(uint32_t most) const {
+    __shared__ float partial[kMaxNormCluster * kMaxNormWarps];
+    const unsigned cluster = ClusterBlocks(), warps = movers_ / 32, lane = threadIdx.x % 32;
+    most = GreatestOfLanes<32>(most);
+    if (lane < cluster)
+      StoreToBlock(&partial[ClusterRank() * warps + threadIdx.x / 32], lane, __uint_as_float(most));
+    ArriveCluster();
+    AwaitCluster();
+    uint32_t greatest = 0;
+    for (unsigned i = lane; i < cluster * warps; i += 32)
+      greatest = Greater(greatest, __float_as_uint(partial[i]));
+    return GreatestOfLanes<32>(greatest);
+  }
 
   // Exchanges the thread's word. Returns the sum of the warp's squares, or kGivenUp.
   __device__ float SumUp(const RowWord& word, Word16<Element>* value) const {
@@ -142,15 +191,17 @@ class DenseSplitNorm : private DenseExchange<Element, kMax, PacketShape::kSum, P
   }
 
   const NormLaunch& norm_;
+  const NormQuantization& quantization_;
+  const float given_scale_;  // loaded before the exchange
   const bool unrounded_;
   const unsigned movers_;
 };
 
-template <typename Element, int kMax, typename Probe>
+template <typename Element, int kMax, typename Probe, bool kQuantizes>
 __global__ void __launch_bounds__(kCollectiveThreads + kMeetingThreads)
     RunClientSplitNorm(const __grid_constant__ ClientNormLaunch launch) {
 #if __CUDA_ARCH__ >= 900
-  using Norm = DenseSplitNorm<Element, kMax, Probe>;
+  using Norm = DenseSplitNorm<Element, kMax, Probe, kQuantizes>;
   __shared__ float partial[kMaxNormCluster * kMaxNormWarps];
   ArriveCluster();  // this block has begun
   NormWord<Element> word = Norm::Place(launch.norm);
@@ -166,15 +217,17 @@ __global__ void __launch_bounds__(kCollectiveThreads + kMeetingThreads)
 
 // The kernel for a launch's type and world size; null where there is none. More than two ranks have none,
 // since no node with more has run it.
-template <typename Probe>
+template <typename Probe, bool kQuantizes>
 struct DenseSplitNormKernels {
   using Kernel = void (*)(const ClientNormLaunch);
   static Kernel Of(DType type, int world) {
     if (world > 2) return nullptr;
+    if constexpr (!kQuantizes) {
+      if (type == DType::kF32) return &RunClientSplitNorm<float, 2, Probe, false>;
+    }
     switch (type) {
-      case DType::kF32: return &RunClientSplitNorm<float, 2, Probe>;
-      case DType::kF16: return &RunClientSplitNorm<__half, 2, Probe>;
-      case DType::kBf16: return &RunClientSplitNorm<__nv_bfloat16, 2, Probe>;
+      case DType::kF16: return &RunClientSplitNorm<__half, 2, Probe, kQuantizes>;
+      case DType::kBf16: return &RunClientSplitNorm<__nv_bfloat16, 2, Probe, kQuantizes>;
       default: return nullptr;
     }
   }

@@ -10,6 +10,7 @@
 #include "kernels/cuda/device/elements.cuh"
 #include "kernels/cuda/device/launch_status.h"
 #include "kernels/cuda/device/norm_manner.h"
+#include "kernels/cuda/device/norm_quantize.cuh"
 #include "kernels/cuda/device/norm_value.cuh"
 
 namespace tandem::cuda {
@@ -27,6 +28,7 @@ constexpr int64_t kManyRowsThreads = 256;
 struct NormWork {
   NormLaunch norm;
   bool unrounded;
+  NormQuantization quantization;
 };
 
 // Sixteen bytes of a row.
@@ -58,12 +60,78 @@ __device__ inline float SumOfBlock(float value) {
   return value;
 }
 
+// The greatest value of the block's threads, in all of them.
+__device__ inline uint32_t GreatestOfBlock(uint32_t most) {
+  __shared__ uint32_t of_warp[kMaxThreads / 32];
+  most = GreatestOfLanes<32>(most);
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = most;
+  __syncthreads();
+  const unsigned lane = threadIdx.x % 32;
+  return GreatestOfLanes<32>(lane < blockDim.x / 32 ? of_warp[lane] : 0);
+}
+
+// Quantises the block's row, whose words of 16 bytes its threads have in `value`.
+template <typename Element, int kWords>
+__device__ inline void QuantizeWords(const NormQuantization& to, float given_scale, unsigned words,
+                                     const RowWord<Element> (&value)[kWords]) {
+  constexpr int kCount = RowWord<Element>::kCount;
+  const int64_t first = int64_t{blockIdx.x} * words;
+  float scale = given_scale;
+  if (to.static_scale == nullptr && !to.by_blocks) {
+    uint32_t most = 0;
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) {
+      if (threadIdx.x + w * blockDim.x < words) most = Greater(most, GreatestOf(value[w].element));
+    }
+    scale = QuantizationScale(GreatestOfBlock(most));
+    if (threadIdx.x == 0) to.scales[int64_t{blockIdx.x} * to.row_pitch] = scale;
+  }
+#pragma unroll
+  for (int w = 0; w < kWords; ++w) {
+    const unsigned at = threadIdx.x + w * blockDim.x;
+    const bool has = at < words;
+    if (to.by_blocks)
+      scale = BlockScale<kCount>(to, has, blockIdx.x, at * kCount, has ? GreatestOf(value[w].element) : 0);
+    if (has) StoreQuantizedWord(to, first + at, value[w].element, scale);
+  }
+}
+
+// Quantises the block's row, whose threads have stored it.
+template <typename Element>
+__device__ inline void QuantizeElements(const NormQuantization& to, const Element* row, int64_t columns) {
+  const int64_t first = int64_t{blockIdx.x} * columns;
+  if (!to.by_blocks) {
+    float scale = GivenScale(to);
+    if (to.static_scale == nullptr) {
+      uint32_t most = 0;
+      for (int64_t i = threadIdx.x; i < columns; i += blockDim.x)
+        most = Greater(most, MagnitudeOf(ToFloat(row[i])));
+      scale = QuantizationScale(GreatestOfBlock(most));
+      if (threadIdx.x == 0) to.scales[int64_t{blockIdx.x} * to.row_pitch] = scale;
+    }
+    for (int64_t i = threadIdx.x; i < columns; i += blockDim.x) StoreQuantized(to, first + i, row[i], scale);
+    return;
+  }
+  __syncthreads();  // a warp reads what others have stored
+  for (int64_t begin = int64_t{threadIdx.x / 32} * kBlockColumns; begin < columns;
+       begin += int64_t{blockDim.x / 32} * kBlockColumns) {
+    const int64_t end = begin + kBlockColumns < columns ? begin + kBlockColumns : columns;
+    uint32_t most = 0;
+    for (int64_t i = begin + threadIdx.x % 32; i < end; i += 32)
+      most = Greater(most, MagnitudeOf(ToFloat(row[i])));
+    const float scale = QuantizationScale(GreatestOfLanes<32>(most));
+    if (threadIdx.x % 32 == 0)
+      to.scales[int64_t{blockIdx.x} * to.row_pitch + begin / kBlockColumns * to.block_pitch] = scale;
+    for (int64_t i = begin + threadIdx.x % 32; i < end; i += 32) StoreQuantized(to, first + i, row[i], scale);
+  }
+}
+
 __device__ inline float FactorOf(const NormLaunch& norm, float squares) {
   return rsqrtf(SumOfBlock(squares) / static_cast<float>(norm.columns) + norm.epsilon);
 }
 
 // A block a row, which stays in registers: thread t has words t, t + threads, …
-template <typename Element, int kWords>
+template <typename Element, int kWords, bool kQuantizes>
 __global__ void __launch_bounds__(kMaxThreads) NormWords(const __grid_constant__ NormWork work) {
   const NormLaunch& norm = work.norm;
   const auto words = static_cast<unsigned>(norm.columns / RowWord<Element>::kCount);
@@ -81,6 +149,7 @@ __global__ void __launch_bounds__(kMaxThreads) NormWords(const __grid_constant__
   }
   AwaitEarlierWork();
   LetNextBegin();
+  [[maybe_unused]] const float given_scale = kQuantizes ? GivenScale(work.quantization) : 0.0f;
   float squares = 0.0f;
 #pragma unroll
   for (int w = 0; w < kWords; ++w) {
@@ -114,6 +183,7 @@ __global__ void __launch_bounds__(kMaxThreads) NormWords(const __grid_constant__
     }
     static_cast<uint4*>(norm.out)[row + at] = value[w].word;
   }
+  if constexpr (kQuantizes) QuantizeWords(work.quantization, given_scale, words, value);
 }
 
 // Rows of any length and place. A thread writes what it alone has read, and reads no more: so the norm may be
@@ -137,28 +207,30 @@ __global__ void __launch_bounds__(kMaxThreads) NormElements(const __grid_constan
     if (norm.residual != nullptr) FromFloat(normed, &residual_out[i]);
     FromFloat(normed * factor * ToFloat(static_cast<const Element*>(norm.weight)[i]), &out[i]);
   }
+  if (work.quantization.out != nullptr) QuantizeElements(work.quantization, out, norm.columns);
 }
 
-template <typename Element>
+template <typename Element, bool kQuantizes>
 const void* WordsKernel(int words) {
   switch (words) {
-    case 1: return reinterpret_cast<const void*>(&NormWords<Element, 1>);
-    case 2: return reinterpret_cast<const void*>(&NormWords<Element, 2>);
-    case 4: return reinterpret_cast<const void*>(&NormWords<Element, 4>);
-    default: return reinterpret_cast<const void*>(&NormWords<Element, kMaxWords>);
+    case 1: return reinterpret_cast<const void*>(&NormWords<Element, 1, kQuantizes>);
+    case 2: return reinterpret_cast<const void*>(&NormWords<Element, 2, kQuantizes>);
+    case 4: return reinterpret_cast<const void*>(&NormWords<Element, 4, kQuantizes>);
+    default: return reinterpret_cast<const void*>(&NormWords<Element, kMaxWords, kQuantizes>);
   }
+}
+template <typename Element>
+const void* KernelOf(int words, bool quantizes) {
+  if (words == 0) return reinterpret_cast<const void*>(&NormElements<Element>);
+  return quantizes ? WordsKernel<Element, true>(words) : WordsKernel<Element, false>(words);
 }
 
 // `words`: of a thread; 0: the kernel for rows of any length and place.
-const void* KernelOf(DType type, int words) {
+const void* KernelOf(DType type, int words, bool quantizes) {
   switch (type) {
-    case DType::kF32:
-      return words > 0 ? WordsKernel<float>(words) : reinterpret_cast<const void*>(&NormElements<float>);
-    case DType::kF16:
-      return words > 0 ? WordsKernel<__half>(words) : reinterpret_cast<const void*>(&NormElements<__half>);
-    default:
-      return words > 0 ? WordsKernel<__nv_bfloat16>(words)
-                       : reinterpret_cast<const void*>(&NormElements<__nv_bfloat16>);
+    case DType::kF32: return KernelOf<float>(words, quantizes);
+    case DType::kF16: return KernelOf<__half>(words, quantizes);
+    default: return KernelOf<__nv_bfloat16>(words, quantizes);
   }
 }
 
@@ -166,14 +238,16 @@ unsigned WholeWarps(int64_t threads) { return static_cast<unsigned>((threads + 3
 
 }  // namespace
 
-Status LaunchNorm(const NormLaunch& norm, const NormManner& manner, CUstream_st* stream) {
+Status LaunchNorm(const NormLaunch& norm, const NormManner& manner, const NormQuantization& quantization,
+                  CUstream_st* stream) {
   if (norm.rows == 0 || norm.columns == 0) return Status::Ok();
   if (norm.rows > INT32_MAX) return InvalidArgument("a norm of more than 2^31 rows");
   const auto type = static_cast<DType>(norm.type);
   const auto in_word = static_cast<int64_t>(16 / DTypeBytes(type));
   uintptr_t addresses = 0;
   for (const void* at : {norm.sum, norm.weight, norm.residual, static_cast<const void*>(norm.residual_out),
-                         static_cast<const void*>(norm.out)}) {
+                         static_cast<const void*>(norm.out),
+                         static_cast<const void*>(quantization.out)}) {
     addresses |= reinterpret_cast<uintptr_t>(at);
   }
   const int64_t in_row = norm.columns / in_word;
@@ -184,25 +258,29 @@ Status LaunchNorm(const NormLaunch& norm, const NormManner& manner, CUstream_st*
         "determinism = batch: a norm's operands must lie at multiples of 16 bytes; elsewhere its squares "
         "would be added in another order");
   }
-  const NormWork work = {norm, manner.unrounded};
+  const NormWork work = {norm, manner.unrounded, quantization};
+  const bool quantizes = quantization.out != nullptr;
   if (addresses % 16 != 0 || !in_words) {
     const unsigned threads = WholeWarps(std::min<int64_t>(norm.columns, kMaxThreads));
-    return LaunchDependent("NormElements", KernelOf(type, 0), rows, threads, 0, &work, stream);
+    return LaunchDependent("NormElements", KernelOf(type, 0, quantizes), rows, threads, 0, &work, stream);
   }
   int64_t most = norm.rows <= kFewRows ? kMaxThreads : kManyRowsThreads;
   if (manner.fixed_order) most = kFixedNormThreads;
   int words = 1;
   while (words < kMaxWords && in_row > most * words) words *= 2;
-  return LaunchDependent("NormWords", KernelOf(type, words), rows, WholeWarps((in_row + words - 1) / words),
+  return LaunchDependent("NormWords", KernelOf(type, words, quantizes), rows, WholeWarps((in_row + words - 1) / words),
                          0, &work, stream);
 }
 
-Status LaunchNorm(const NormLaunch& norm, CUstream_st* stream) { return LaunchNorm(norm, {}, stream); }
+Status LaunchNorm(const NormLaunch& norm, CUstream_st* stream) { return LaunchNorm(norm, {}, {}, stream); }
 
 Status NormKernelsLoad() {
   for (DType type : {DType::kF32, DType::kF16, DType::kBf16}) {
     for (int words : {0, 1, 2, 4, kMaxWords}) {
-      TANDEM_RETURN_IF_ERROR(LoadKernel(words > 0 ? "NormWords" : "NormElements", KernelOf(type, words)));
+      for (const bool quantizes : {false, true}) {
+        TANDEM_RETURN_IF_ERROR(
+            LoadKernel(words > 0 ? "NormWords" : "NormElements", KernelOf(type, words, quantizes)));
+      }
     }
   }
   return Status::Ok();

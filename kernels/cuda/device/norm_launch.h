@@ -8,6 +8,7 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/device/launch.h"
 #include "kernels/cuda/device/norm_manner.h"
+#include "program/norm_scales.h"
 
 namespace tandem::cuda {
 
@@ -27,6 +28,19 @@ inline NormLaunch NormLaunchOf(const NormArgs& args) {
     launch.residual_out = args.residual_out.data;
   }
   return launch;
+}
+
+inline NormQuantization NormQuantizationOf(const NormArgs& args) {
+  NormQuantization to;
+  if (!args.has_quantized) return to;
+  to.out = args.quantized.data;
+  if (args.has_static_scale) to.static_scale = reinterpret_cast<const float*>(args.static_scale.data);
+  if (!args.has_scales) return to;
+  to.scales = reinterpret_cast<float*>(args.scales.data);
+  to.row_pitch = plan::RowPitchOf(args.scales).value_or(0);
+  to.block_pitch = args.scales.stride.back();
+  to.by_blocks = args.scales.extent.back() > 1;
+  return to;
 }
 
 inline NormManner NormMannerOf(const NormArgs& args) {

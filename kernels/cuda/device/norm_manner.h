@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/cuda/device/launch.h"
+#include "kernels/cuda/device/norm_quantization.h"
 
 namespace tandem::cuda {
 
@@ -15,7 +16,9 @@ struct NormManner {
   bool unrounded = false;    // see Norm::unrounded
 };
 
-// LaunchNorm in that manner. INVALID_ARGUMENT where the addresses do not allow a fixed order.
-Status LaunchNorm(const NormLaunch& norm, const NormManner& manner, CUstream_st* stream);
+// LaunchNorm in that manner, with what the rows are quantised to. INVALID_ARGUMENT where the addresses do not
+// allow a fixed order.
+Status LaunchNorm(const NormLaunch& norm, const NormManner& manner, const NormQuantization& quantization,
+                  CUstream_st* stream);
 
 }  // namespace tandem::cuda

@@ -8,7 +8,7 @@ namespace tandem::cuda {
 
 Status EnqueueNorm(const NormArgs& args, CUstream_st* stream) {
   TANDEM_RETURN_IF_ERROR(host::CheckNorm(args));
-  return LaunchNorm(NormLaunchOf(args), NormMannerOf(args), stream);
+  return LaunchNorm(NormLaunchOf(args), NormMannerOf(args), NormQuantizationOf(args), stream);
 }
 
 }  // namespace tandem::cuda

@@ -148,6 +148,9 @@ class Role(IntEnum):
     norm_weight = 12
     residual = 13
     residual_output = 14
+    quantized_output = 15
+    static_scale = 16
+    scale_output = 17
 
 
 class DType(IntEnum):

@@ -24,6 +24,8 @@ Operand MakeOperand(Role role, DType dtype, std::vector<int64_t> shape, bool sym
 // `request` with the norm of the output, slot `output`. Its weights get the next slot, and with `residual`
 // the residual and where that goes get two more.
 OpRequest WithNorm(OpRequest request, int output, bool residual);
+// `request` with the norm of slot `output` quantised: by a given scale (`scales` 0), or by so many for each row.
+OpRequest WithQuantization(OpRequest request, int output, int64_t scales);
 // Sums with a norm behind them, by name, whose algorithm is left open.
 std::vector<std::pair<std::string, OpRequest>> NormRequests();
 // Reductions that are neither sums nor averages, by name, whose algorithm is left open.

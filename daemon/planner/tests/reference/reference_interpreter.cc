@@ -368,6 +368,28 @@ class Interpreter {
                        Load(normed, launch, i) / root * Load(n.weight, launch, i - row));
       }
     }
+    if (n.has_quantized) Quantize(n, launch);
+  }
+
+  void Quantize(const NormStep& n, int launch) {
+    const size_t columns = static_cast<size_t>(n.out.extent.back()), count = Elements(n.out).size();
+    const size_t blocks = n.has_scales ? static_cast<size_t>(n.scales.extent.back()) : 1;
+    for (size_t e = 0; e < count; ++e) {
+      const size_t block = blocks == 1 ? 0 : e % columns / kScaleBlock, row = e / columns;
+      const size_t first = row * columns + block * kScaleBlock;
+      const size_t end =
+          blocks == 1 ? (row + 1) * columns : std::min(first + kScaleBlock, (row + 1) * columns);
+      if (e == first && n.has_scales) {
+        float most = kLeastAmax;
+        for (size_t i = first; i < end; ++i) most = std::max(most, std::fabs(Load(n.out, launch, i)));
+        StoreFromFloat(Base(n.scales.ref, launch), DType::kF32, Elements(n.scales)[row * blocks + block],
+                       most / kMaxE4M3);
+      }
+      const float scale =
+          n.has_scales ? Load(n.scales, launch, row * blocks + block) : Load(n.static_scale, launch, 0);
+      StoreFromFloat(Base(n.quantized.ref, launch), DType::kF8E4M3, Elements(n.quantized)[e],
+                     Load(n.out, launch, e) / scale);
+    }
   }
 
   void NcclBegin(int index, const Action& action, int launch) {

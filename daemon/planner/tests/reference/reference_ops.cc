@@ -442,6 +442,8 @@ std::string CompareWithReference(std::span<const RankProgram> programs, std::spa
     if (!status.ok()) return "interpreter: " + status.ToString();
     for (int launch = 0; launch < options.launches; ++launch) {
       for (size_t rank = 0; rank < requests.size(); ++rank) {
+        const std::string wrong = WrongQuantization(requests[rank], operands[launch][rank]);
+        if (!wrong.empty()) return "wrong result: rank " + std::to_string(rank) + " " + wrong;
         for (size_t slot = 0; slot < requests[rank].operands.size(); ++slot) {
           const auto& want = expected[launch][rank][slot];
           if (want.empty()) continue;

@@ -51,6 +51,10 @@ Number Combined(ReduceOp op, Number a, Number b) {
 // ReduceStep have them.
 TensorValues ReferenceOutputs(std::span<const OpRequest> requests, const TensorValues& inputs);
 
+// Compares the quantised norm in the slots' bytes with the norm beside it, in double precision. Returns the first
+// difference; empty where there is none, or no quantised norm.
+std::string WrongQuantization(const OpRequest& request, const std::vector<std::vector<uint8_t>>& slots);
+
 // Random operands: [rank][slot], small integers for integer dtypes, chunk signals all 1; what is replicated
 // by definition is the same on all ranks: replicated and tensor-wise scales of a gathered A, epilogues of an
 // all-reduce.

@@ -49,6 +49,46 @@ TEST(Norms, MistakesAreFound) {
   EXPECT_EQ(ReasonAgainst(planned, [](NormStep* n) { n->weight.ref.offset = 4; }), "BOUNDS");
 }
 
+// A norm whose rows have scales that are made, or a given one.
+Planned Quantized(int64_t scales) {
+  OpRequest sum = AllReduce(8);
+  for (Operand& operand : sum.operands) operand.spec.shape = {3, 130};
+  sum.algorithm = Algorithm::kTwoShot;
+  const std::vector<OpRequest> requests(4, WithQuantization(WithNorm(sum, 1, true), 1, scales));
+  return {requests, MakePlan(requests, SwitchGroup(4)).value(), ContextOf(requests).value()};
+}
+
+TEST(Norms, MistakesOfQuantizationAreFound) {
+  for (const int64_t scales : {0, 1, 2}) {
+    const Planned planned = Quantized(scales);
+    EXPECT_EQ(CheckPlan(planned.plan, planned.requests, {}), "");
+    const auto reason = [&](const std::function<void(NormStep*)>& change) {
+      return ReasonAgainst(planned, change);
+    };
+    EXPECT_EQ(reason([](NormStep* n) { n->quantized.extent = {3, 129}; }), "MALFORMED");
+    EXPECT_EQ(reason([](NormStep* n) { n->quantized.dtype = DType::kF8E5M2; }), "MALFORMED");
+    EXPECT_EQ(reason([](NormStep* n) { n->quantized.stride = {131, 1}; }), "MALFORMED");
+    EXPECT_EQ(reason([](NormStep* n) { n->has_quantized = false; }), "MALFORMED");
+    EXPECT_EQ(reason([](NormStep* n) { n->has_static_scale = n->has_scales = false; }), "MALFORMED");
+    EXPECT_EQ(reason([](NormStep* n) { n->quantized.ref = n->residual.ref; }), "RACE");
+    EXPECT_EQ(reason([](NormStep* n) { n->quantized.ref = n->out.ref; }), "RACE");
+    EXPECT_EQ(reason([](NormStep* n) { n->quantized.ref = n->residual_out.ref; }), "RACE");
+    EXPECT_EQ(reason([](NormStep* n) { n->quantized.ref.rank = 0; }), "BOUNDS");
+    if (scales == 0) {
+      EXPECT_EQ(reason([](NormStep* n) { n->static_scale.dtype = DType::kBf16; }), "MALFORMED");
+      EXPECT_EQ(reason([](NormStep* n) { n->static_scale.extent = {2}; }), "MALFORMED");
+      EXPECT_EQ(reason([](NormStep* n) { n->static_scale.ref = n->quantized.ref; }), "RACE");
+    } else {
+      EXPECT_EQ(reason([](NormStep* n) { n->scales.dtype = DType::kBf16; }), "MALFORMED");
+      EXPECT_EQ(reason([](NormStep* n) { n->scales.extent = {3, 3}; }), "MALFORMED");
+      EXPECT_EQ(reason([](NormStep* n) { n->scales.extent[0] = 2; }), "MALFORMED");
+      EXPECT_EQ(reason([](NormStep* n) { n->scales.ref = n->out.ref; }), "RACE");
+      EXPECT_EQ(reason([](NormStep* n) { n->scales.ref = n->quantized.ref; }), "RACE");
+      EXPECT_EQ(reason([](NormStep* n) { n->scales.ref.offset = 4; }), "BOUNDS");
+    }
+  }
+}
+
 TEST(Norms, ComeBehindEveryLane) {
   int several = 0;
   for (const Algorithm algorithm : {Algorithm::kTiledTwoShot, Algorithm::kUnfused}) {

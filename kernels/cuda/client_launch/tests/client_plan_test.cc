@@ -179,6 +179,38 @@ TEST(ClientPlan, ANormIsMergedIntoTheKernelOfItsSum) {
   EXPECT_FALSE(WithNorm(*phases, MakeNormedSum().norm).has_value());
 }
 
+TEST(ClientPlan, AMergedNormIsQuantisedInRowsOf16BitsOnly) {
+  const auto merged = [](DType type, uintptr_t quantized, bool blocks) {
+    NormedSum made = MakeNormedSum();
+    made.sum.dtype = type;
+    auto& packets = std::get<PacketsArgs>(made.sum.work);
+    for (auto* views : {&packets.source, &packets.destination}) {
+      for (DeviceView& view : *views) view.dtype = type;
+    }
+    NormArgs& norm = made.norm;
+    for (DeviceView* view : {&norm.sum, &norm.out, &norm.weight, &norm.residual, &norm.residual_out})
+      view->dtype = type;
+    norm.has_quantized = norm.has_scales = true;
+    norm.quantized = {At(quantized), DType::kF8E4M3, {2, 32}, {32, 1}};
+    norm.scales = {At(0x95000), DType::kF32, {2, blocks ? 2 : 1}, {1, 4}};
+    const auto launch = MakeClientLaunch(made.sum, Halves());
+    EXPECT_TRUE(launch.ok()) << launch.status().ToString();
+    return WithNorm(*launch, norm);
+  };
+  for (const bool blocks : {false, true}) {
+    const auto both = merged(DType::kBf16, 0x94000, blocks);
+    ASSERT_TRUE(both.has_value());
+    const NormQuantization& to = std::get<ClientNormLaunch>(*both).quantization;
+    EXPECT_EQ(to.out, At(0x94000));
+    EXPECT_EQ(to.static_scale, nullptr);
+    EXPECT_EQ(to.row_pitch, 1);
+    EXPECT_EQ(to.block_pitch, 4);
+    EXPECT_EQ(to.by_blocks, blocks);
+  }
+  EXPECT_FALSE(merged(DType::kF32, 0x94000, false).has_value());
+  EXPECT_FALSE(merged(DType::kBf16, 0x94004, false).has_value()) << "its words are stored whole";
+}
+
 TEST(ClientPlan, ManyRowsAloneAreNormedByTheSumsOfSeveralRanks) {
   for (const int64_t rows : {int64_t{2}, int64_t{64}}) {
     NormedSum made = MakeNormedSum();

@@ -96,6 +96,23 @@ def all_reduce_rms_norm(
     return _added_and_normed(all_reduce(tensor, "sum", group_name), residual, weight, epsilon, rounded)
 
 
+_MOST_OF_E4M3, _LEAST_AMAX = 448.0, 1 / 512
+
+
+def quantize(normed: torch.Tensor, scale: torch.Tensor, out: torch.Tensor, makes_scales: bool) -> None:
+    """Fills `out`, of f8e4m3, with normed / scale; the scale is made first if so wanted: for each row, or 128 columns of it."""
+    wide = normed.float()
+    if makes_scales:
+        columns, count = wide.shape[-1], scale.shape[-1]
+        blocks = wide if count == 1 else torch.nn.functional.pad(wide, (0, count * 128 - columns))
+        most = blocks.abs().reshape(*wide.shape[:-1], count, -1).amax(-1) if wide.numel() else wide.new_zeros(scale.shape)
+        scale.copy_(most.clamp(min=_LEAST_AMAX) / _MOST_OF_E4M3)
+        scale = scale if count == 1 else scale.repeat_interleave(128, -1)[..., :columns]
+    else:
+        scale = scale.reshape(())
+    out.copy_((wide / scale).clamp(-_MOST_OF_E4M3, _MOST_OF_E4M3).to(out.dtype))
+
+
 def matmul_all_reduce_rms_norm(
     a: torch.Tensor,
     b: torch.Tensor,

@@ -14,7 +14,7 @@ from ..plan import Operand, Plan, PlanInfo
 from ._prepared import Call, FamilyRows
 
 # Slots whose first dimension holds rows.
-_ROWS = frozenset(("input", "output", "a", "c", "gathered_a", "residual", "residual_output"))
+_ROWS = frozenset(("input", "output", "a", "c", "gathered_a", "residual", "residual_output", "quantized_output", "scale_output"))
 _CUT = frozenset(("all_gather", "reduce_scatter", "all_to_all", "all_gather_matmul", "matmul_reduce_scatter"))
 _COLLECTIVES = frozenset(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"))
 _PRODUCTS = frozenset(("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce"))

@@ -166,9 +166,11 @@ def counts() -> Counts:
 
 
 class _Thread(threading.local):
-    """tensors: of the call that a hidden op of this thread runs. failure: what a hidden op has raised."""
+    """tensors: of the call that a hidden op of this thread runs. returns: whether that op has results. failure: what a hidden op
+    has raised."""
 
     tensors: list[torch.Tensor] | None = None
+    returns = False
     failure: BaseException | None = None
 
 
@@ -186,11 +188,12 @@ def _tensors_of(values: Iterator[Any]) -> Iterator[torch.Tensor]:
 def hidden(kernel: Callable[..., Any], nothing: Callable[[], Any]) -> Callable[..., Any]:
     """The kernel as one that C++ calls: it never raises, but keeps the failure for `guarded` and returns `nothing`."""
     assert kernels is not None
-    fail = kernels.fail
+    fail, returns = kernels.fail, nothing() is not None
 
     def run(*given: Any, **named: Any) -> Any:
-        outer = _thread.tensors
+        outer = _thread.tensors, _thread.returns
         try:
+            _thread.returns = returns
             _thread.tensors = list(_tensors_of(iter((*given, *named.values()))))
             result = kernel(*given, **named)
             if isinstance(result, tuple):  # the gathered A and the products come in one list, A last if at all
@@ -202,7 +205,7 @@ def hidden(kernel: Callable[..., Any], nothing: Callable[[], Any]) -> Callable[.
             fail(f"{type(error).__name__}: {error}".encode(errors="backslashreplace"))
             return nothing()
         finally:
-            _thread.tensors = outer
+            _thread.tensors, _thread.returns = outer
 
     return run
 
@@ -373,9 +376,11 @@ def _describe(prepared: Prepared, slots: Sequence[Slot], tensors: list[torch.Ten
         return None
     _add_views(numbers, slots, tensors)
     c_slots, layout = (_Slot * max(1, len(slots)))(), []
-    # The gathered A is the last of the results, and their order is that of the products.
+    # The gathered A is the last of the results, and their order is that of the products. Scratch memory comes behind them.
     made = [i for i, slot in enumerate(slots) if id(slot.tensor) not in numbers]
-    made.sort(key=lambda i: slots[i].role == "gathered_a")
+    made.sort(key=lambda i: (slots[i].scratch, slots[i].role == "gathered_a"))
+    if not _thread.returns and not all(slots[i].scratch for i in made):
+        return None  # an output is copied to where it was wanted
     for i, slot in enumerate(slots):
         if i in made and not (slot.written and slot.tensor.is_contiguous()):
             return None

@@ -23,7 +23,7 @@ Tensor = torch.Tensor
 _tandem: Any = torch.ops.tandem
 
 
-class _Norm(NamedTuple):
+class Norm(NamedTuple):
     """The norm after a sum."""
 
     residual: Tensor
@@ -43,18 +43,19 @@ class _Norm(NamedTuple):
             raise ValueError(f"epsilon is {self.epsilon}; it must be a finite number from 0 on")
 
 
-def _run_normed(
+def run_normed(
     name: str,
     op: str,
     slots: Sequence[Slot],
     out: Slot,
-    norm: _Norm,
+    norm: Norm,
     group_name: str,
     key: tuple[Any, ...],
     otherwise: Callable[[bool], tuple[Tensor, Tensor]],
+    quantized: Sequence[Slot] = (),
 ) -> Tensor:
     """Fills the tensor of `out` and the residual by the operation `op` of the slots. otherwise: both by torch's collectives; takes
-    whether the norm is of the rounded residual."""
+    whether the norm is of the rounded residual. quantized: what becomes of the norm beside it, which `otherwise` fills as well."""
     if solid(norm.residual) is not norm.residual:
         raise ValueError("elements of residual share memory: it cannot be updated in place")
     # A plan with a norm takes no other strides.
@@ -65,6 +66,7 @@ def _run_normed(
             Slot("norm_weight", norm.weight.contiguous()),
             Slot("residual", residual),
             Slot("residual_output", residual, True, len(slots) + 1),
+            *quantized,
             out._replace(tensor=packed),
         )
         return Call(op, (*slots, *behind), {"norm_epsilon": norm.epsilon})
@@ -77,17 +79,17 @@ def _run_normed(
 
 
 def all_reduce_rms_norm_shape(input: Tensor, residual: Tensor, weight: Tensor, epsilon: float, group_name: str) -> list[int]:
-    _Norm(residual, weight, epsilon).check(input.shape, input)
+    Norm(residual, weight, epsilon).check(input.shape, input)
     return list(input.shape)
 
 
 def all_reduce_rms_norm(out: Tensor, input: Tensor, residual: Tensor, weight: Tensor, epsilon: float, group_name: str) -> Tensor:
-    return _run_normed(
+    return run_normed(
         "all_reduce_rms_norm",
         "all_reduce",
         (Slot("input", solid(input)),),
         Slot("output", out, True),
-        _Norm(residual, weight, epsilon),
+        Norm(residual, weight, epsilon),
         group_name,
         (input.shape, input.dtype),
         lambda rounded: fallback.all_reduce_rms_norm(input, residual, weight, epsilon, group_name, rounded),
@@ -99,7 +101,7 @@ def matmul_all_reduce_rms_norm_shape(
 ) -> list[int]:
     check_product(A, B, A.shape[-1], bias)
     shape = [*A.shape[:-1], B.shape[1]]
-    _Norm(residual, weight, epsilon).check(shape, A)
+    Norm(residual, weight, epsilon).check(shape, A)
     return shape
 
 
@@ -116,12 +118,12 @@ def matmul_all_reduce_rms_norm(
     slots = [Slot("a", solid(A)), Slot("b", solid(B))]
     if bias is not None:
         slots.append(Slot("bias", solid(bias)))
-    return _run_normed(
+    return run_normed(
         "matmul_all_reduce_rms_norm",
         "matmul_all_reduce",
         slots,
         Slot("c", out, True),
-        _Norm(residual, weight, epsilon),
+        Norm(residual, weight, epsilon),
         group_name,
         (A.shape, A.dtype, B.shape, None if bias is None else bias.dtype),
         lambda rounded: fallback.matmul_all_reduce_rms_norm(A, B, residual, weight, epsilon, group_name, bias, rounded),

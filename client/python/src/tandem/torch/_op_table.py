@@ -100,6 +100,36 @@ OPS = {
         "Tensor",
         True,
     ),
+    "all_reduce_rms_norm_static_fp8": OpSchema(
+        "Tensor input, Tensor(a!) residual, Tensor weight, Tensor scale, float epsilon, str group_name",
+        "Tensor input, Tensor(a!) residual, Tensor weight, Tensor scale, float epsilon, str group_name",
+        "Tensor(b!) out",
+        "Tensor",
+        False,
+    ),
+    "all_reduce_rms_norm_dynamic_fp8": OpSchema(
+        "Tensor input, Tensor(a!) residual, Tensor weight, Tensor(b!) scales, float epsilon, str group_name",
+        "Tensor input, Tensor(a!) residual, Tensor weight, Tensor(b!) scales, float epsilon, str group_name",
+        "Tensor(c!) out",
+        "Tensor",
+        False,
+    ),
+    "matmul_all_reduce_rms_norm_static_fp8": OpSchema(
+        "Tensor A, Tensor B, Tensor(a!) residual, Tensor weight, Tensor scale, float epsilon, str group_name, Tensor? bias=None",
+        "Tensor A, Tensor B, Tensor(a!) residual, Tensor weight, Tensor scale, float epsilon, str group_name, Tensor? bias=None",
+        "Tensor(b!) out",
+        "Tensor",
+        False,
+    ),
+    "matmul_all_reduce_rms_norm_dynamic_fp8": OpSchema(
+        "Tensor A, Tensor B, Tensor(a!) residual, Tensor weight, Tensor(b!) scales, float epsilon, str group_name, Tensor? "
+        "bias=None",
+        "Tensor A, Tensor B, Tensor(a!) residual, Tensor weight, Tensor(b!) scales, float epsilon, str group_name, Tensor? "
+        "bias=None",
+        "Tensor(c!) out",
+        "Tensor",
+        False,
+    ),
     "all_gather_matmul": OpSchema(
         "Tensor A, Tensor[] Bs, int gather_dim, str group_name, Tensor[]? biases=None, *, bool return_A=True",
         "Tensor A, Tensor[] Bs, int gather_dim, str group_name, Tensor[]? biases=None",

@@ -395,18 +395,21 @@ def no_result() -> None:
     """That of a call without results."""
 
 
-def register_op(name: str, shape: Callable[..., list[int]], kernel: Callable[..., Tensor]) -> None:
-    """An op with one result, and its overloads: a rule for the result's shape, and a kernel that fills a tensor of that shape."""
+def register_op(
+    name: str, shape: Callable[..., list[int]], kernel: Callable[..., Tensor], dtype: torch.dtype | None = None
+) -> None:
+    """An op with one result, and its overloads: a rule for the result's shape, and a kernel that fills a tensor of that shape.
+    dtype: the result's, if not the first argument's."""
 
     def functional(first: Tensor, *rest: Any, **named: Any) -> Tensor:
-        return kernel(new_like(first, shape(first, *rest, **named)), first, *rest, **named)
+        return kernel(new_like(first, shape(first, *rest, **named), dtype), first, *rest, **named)
 
     def into(first: Tensor, *rest: Any, out: Tensor, **named: Any) -> None:
-        check_out(out, shape(first, *rest, **named), first)
+        check_out(out, shape(first, *rest, **named), first, dtype=dtype)
         kernel(out, first, *rest, **named)
 
     def fake(first: Tensor, *rest: Any, **named: Any) -> Tensor:
-        return first.new_empty(shape(first, *rest, **named))
+        return first.new_empty(shape(first, *rest, **named), dtype=dtype or first.dtype)
 
     def fake_into(first: Tensor, *rest: Any, out: Tensor, **named: Any) -> None:
         shape(first, *rest, **named)

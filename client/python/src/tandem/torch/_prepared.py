@@ -46,12 +46,14 @@ IN_PLACE = {
 
 
 class Slot(NamedTuple):
-    """One operand of a call: its role, its tensor, whether the call writes it, and the earlier slot whose memory it is."""
+    """One operand of a call: its role, its tensor, whether the call writes it, the earlier slot whose memory it is, and whether
+    nobody reads it behind the call."""
 
     role: str
     tensor: torch.Tensor
     written: bool = False
     alias_of: int | None = None
+    scratch: bool = False
 
 
 class Call(NamedTuple):
