@@ -187,6 +187,7 @@ ControlEvent FromProto(const v1::Event& proto) {
   event.event.rank = proto.rank();
   event.event.status = FromProto(proto.status());
   event.generation = proto.generation();
+  event.request = proto.request();
   switch (proto.kind()) {
     case v1::Event::RANK_LOST: event.event.kind = ClientEvent::Kind::kRankLost; break;
     case v1::Event::GROUP_BROKEN: event.event.kind = ClientEvent::Kind::kGroupBroken; break;
@@ -194,6 +195,8 @@ ControlEvent FromProto(const v1::Event& proto) {
     case v1::Event::ENGINE_RESTARTED: event.event.kind = ClientEvent::Kind::kEngineRestarted; break;
     case v1::Event::PLAN_WARNING: event.event.kind = ClientEvent::Kind::kPlanWarning; break;
     case v1::Event::GROUP_STALLED: event.event.kind = ClientEvent::Kind::kGroupStalled; break;
+    case v1::Event::SUSPEND_REQUESTED: event.event.kind = ClientEvent::Kind::kSuspendRequested; break;
+    case v1::Event::RESUME_REQUESTED: event.event.kind = ClientEvent::Kind::kResumeRequested; break;
     case v1::Event::DRAINING: event.event.kind = ClientEvent::Kind::kDraining; break;
     default: event.event.kind = ClientEvent::Kind::kLate; break;
   }

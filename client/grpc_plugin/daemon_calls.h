@@ -130,8 +130,8 @@ class DaemonCalls {
   static constexpr bool kWaitsForRanks =
       std::is_same_v<Request, v1::JoinGroupRequest> || std::is_same_v<Request, v1::PrepareRequest> ||
       std::is_same_v<Request, v1::RenewGroupRequest> || std::is_same_v<Request, v1::SuspendGroupRequest> ||
-      std::is_same_v<Request, v1::RendezvousRequest> || std::is_same_v<Request, v1::LeaveGroupRequest> ||
-      std::is_same_v<Request, v1::DetachRequest>;
+      std::is_same_v<Request, v1::ServeSuspensionRequest> || std::is_same_v<Request, v1::RendezvousRequest> ||
+      std::is_same_v<Request, v1::LeaveGroupRequest> || std::is_same_v<Request, v1::DetachRequest>;
 
   Lease& lease_;
   std::function<std::shared_ptr<Cancellation>()> cancellation_;

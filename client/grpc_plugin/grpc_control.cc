@@ -71,6 +71,9 @@ class GrpcControl final : public ClientControl {
                                  Milliseconds deadline) override {
     return CallSuspendGroup(calls_, lease_, group_id, step, finished, deadline);
   }
+  Result<uint64_t> ServeSuspension(ServePhase phase, uint64_t request, uint64_t step) override {
+    return CallServeSuspension(calls_, phase, request, step);
+  }
   Status ReleasePlan(uint64_t plan_id) override;
   Result<ChannelInfo> OpenChannel(const std::string& gpu_uuid, uint32_t entries) override;
   Status CloseChannel(uint64_t channel_id) override;

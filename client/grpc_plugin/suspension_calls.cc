@@ -13,7 +13,30 @@ v1::SuspendGroupRequest::Step ToProto(SuspendStep step) {
   return v1::SuspendGroupRequest::UNSPECIFIED;
 }
 
+// Longer than any operator waits: tandemd ends the call with the request.
+constexpr Milliseconds kRequestsEnd(3'600'000);
+
+v1::ServeSuspensionRequest::Phase ToProto(ServePhase phase) {
+  switch (phase) {
+    case ServePhase::kOffer: return v1::ServeSuspensionRequest::OFFER;
+    case ServePhase::kAgree: return v1::ServeSuspensionRequest::AGREE;
+    case ServePhase::kArrived: return v1::ServeSuspensionRequest::ARRIVED;
+  }
+  return v1::ServeSuspensionRequest::UNSPECIFIED;
+}
+
 }  // namespace
+
+Result<uint64_t> CallServeSuspension(DaemonCalls& calls, ServePhase phase, uint64_t request, uint64_t step) {
+  v1::ServeSuspensionRequest asked;
+  asked.set_phase(ToProto(phase));
+  asked.set_request(request);
+  asked.set_step(step);
+  v1::ServeSuspensionReply reply;
+  TANDEM_RETURN_IF_ERROR(
+      calls.CallAgain(&v1::Tandem::StubInterface::ServeSuspension, asked, &reply, kRequestsEnd));
+  return reply.step();
+}
 
 Result<SuspensionInfo> CallSuspendGroup(DaemonCalls& calls, Lease& lease, uint64_t group_id, SuspendStep step,
                                         uint64_t finished, Milliseconds deadline) {

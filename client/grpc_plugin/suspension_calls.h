@@ -16,4 +16,7 @@ namespace tandem::client {
 Result<SuspensionInfo> CallSuspendGroup(DaemonCalls& calls, Lease& lease, uint64_t group_id, SuspendStep step,
                                         uint64_t finished, Milliseconds deadline);
 
+// ClientControl::ServeSuspension. Any thread.
+Result<uint64_t> CallServeSuspension(DaemonCalls& calls, ServePhase phase, uint64_t request, uint64_t step);
+
 }  // namespace tandem::client

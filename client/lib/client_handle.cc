@@ -87,7 +87,9 @@ Result<std::shared_ptr<Group>> ClientHandle::JoinGroup(const JoinOptions& given)
     return Internal("the daemon's answer names " + std::to_string(info.gpu_uuids.size()) +
                     " GPUs for a group of " + std::to_string(options.world_size));
   }
-  return std::shared_ptr<Group>(std::make_shared<GroupHandle>(session_, options, std::move(info)));
+  auto group = std::make_shared<GroupHandle>(session_, options, std::move(info));
+  AddGroup(group);
+  return std::shared_ptr<Group>(std::move(group));
 }
 TANDEM_CATCH_TO_STATUS
 

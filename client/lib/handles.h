@@ -49,6 +49,7 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
   const std::string& name() const { return name_; }
   const std::shared_ptr<ClientGroupState>& state() const { return state_; }
   Milliseconds launch_deadline() const { return launch_deadline_; }
+  bool left() const { return left_.load(); }
   // The group's symmetric tensor that [data, data + bytes) lies in; null: none.
   std::shared_ptr<TensorHandle> FindTensor(const std::byte* data, size_t bytes);
   void AddTensor(const std::shared_ptr<TensorHandle>& tensor);
@@ -240,11 +241,19 @@ class ClientHandle : public Client {
   Result<std::shared_ptr<Memory>> RegisterCuda(const void* device_pointer, size_t bytes) override;
   void OnEvent(std::function<void(const ClientEvent&)> callback) override;
   Result<MemoryUsage> UsedMemory() const override { return session_->UsedMemory(); }
+  bool IsAskedToSuspend(int64_t step) override;
+  Result<bool> SuspendAsAsked(bool keep) override;
   Status Check() override;
   Status Detach() override;
 
  private:
+  void AddGroup(const std::shared_ptr<GroupHandle>& group);
+  // The groups that are neither left nor broken.
+  std::vector<std::shared_ptr<GroupHandle>> LiveGroups();
+
   const std::shared_ptr<ClientSession> session_;
+  std::mutex groups_mutex_;
+  std::vector<std::weak_ptr<GroupHandle>> groups_;  // guarded
 };
 
 // Client::AllocateRegistered of a session's.

@@ -31,6 +31,7 @@ Result<std::shared_ptr<ClientSession>> ClientSession::Attach(std::unique_ptr<Cli
   session->device_ = std::move(device);
   session->ready_device_ = session->device_.get();
   session->control_ = std::move(control);
+  session->suspend_requests_ = std::make_shared<SuspendRequests>(session->control_.get());
   ClientSession* raw = session.get();
   session->registrations_.BeforeSweep([raw] { raw->ReapAll(); });
   // Shutdown, before the session ends, outlives every callback: the raw pointer stays good.
@@ -59,6 +60,7 @@ ClientSession::~ClientSession() {
     // Nor are the channels' words mapped here: a channel is not to be looked at, let alone drained.
     for (auto& [key, channel] : channels_) (void)new std::shared_ptr<StreamChannel>(std::move(channel));
     (void)new std::shared_ptr<FailureReporter>(std::move(reporter_));
+    (void)new std::shared_ptr<SuspendRequests>(std::move(suspend_requests_));
     return;
   }
   IgnoreExceptions([this] { Close(Unavailable("the client has been destroyed")); });
@@ -73,6 +75,7 @@ ClientSession::~ClientSession() {
     delete watchdog_;
   }
   if (reporter_ != nullptr) reporter_->Stop();
+  if (suspend_requests_ != nullptr) IgnoreExceptions([this] { suspend_requests_->Stop(); });
   IgnoreExceptions([this] {
     for (auto& [key, channel] : channels_) DeferredReclaimer::Get().Retire(std::move(channel));
   });
@@ -318,6 +321,7 @@ void ClientSession::HandleEvent(const ControlEvent& event) {
     if (event.event.kind == ClientEvent::Kind::kEngineRestarted) group->Learn(event.generation);
     if (event.event.kind == ClientEvent::Kind::kGroupBroken) group->Break(event.event.status);
   }
+  suspend_requests_->Handle(event);
   Tell(event.event);
 }
 
@@ -336,6 +340,7 @@ void ClientSession::HandleLost(const Status& why) {
     is_lost_.store(true, std::memory_order_release);
   }
   state_changed_->notify_all();
+  suspend_requests_->Wake();
   if (detaching) return;
   Tell({ClientEvent::Kind::kDaemonLost, 0, -1, why});
 }
@@ -350,6 +355,7 @@ void ClientSession::Close(const Status& why) {
     is_closed_.store(true, std::memory_order_release);
   }
   state_changed_->notify_all();
+  if (suspend_requests_ != nullptr) suspend_requests_->Wake();
   // Nobody serves these words from now on: streams that wait on them are let go, and the memory outlives
   // them.
   ReleaseChannels(why);

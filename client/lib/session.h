@@ -26,6 +26,7 @@
 #include "client/lib/base/usage_ledger.h"
 #include "client/lib/client_launch/client_group.h"
 #include "client/lib/client_launch/failure_reporter.h"
+#include "client/lib/suspend_requests.h"
 
 namespace tandem::client {
 
@@ -73,6 +74,8 @@ class ClientSession : public std::enable_shared_from_this<ClientSession> {
   // Hands on the outcomes of all channels.
   void ReapAll();
 
+  // Operators' requests. Lives as long as the session.
+  SuspendRequests& suspend_requests() { return *suspend_requests_; }
   void AddGroup(const std::shared_ptr<ClientGroupState>& group);
   // Ends the launches of `group` once the session is over, when nobody else writes verdicts.
   void AddClientGroup(const std::shared_ptr<ClientGroup>& group);
@@ -151,6 +154,7 @@ class ClientSession : public std::enable_shared_from_this<ClientSession> {
   std::mutex client_groups_mutex_;
   std::vector<std::weak_ptr<ClientGroup>> client_groups_;
   std::atomic<bool> has_client_groups_{false};
+  std::shared_ptr<SuspendRequests> suspend_requests_;
   std::shared_ptr<FailureReporter> reporter_;  // null before the first client group
 
   std::mutex callback_mutex_;              // held while the callback runs

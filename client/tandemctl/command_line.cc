@@ -96,6 +96,14 @@ void AddDaemonCommands(CLI::App& app, CommandLine& line) {
                    "End the processes that keep the engine of this GPU from starting. Index or UUID");
   whom->require_option(1);
   evict->add_flag("--force", line.options.force, "With --gpu: also while the engine waits for no process");
+  const auto add_job = [&](const char* name, const char* about, Command command) {
+    CLI::App* job = add(name, about, command);
+    AddId(*job, "id", line.options.id, "A session of the job (tandemctl sessions)")->required();
+    job->add_option("--wait", line.options.job_seconds, "Seconds to wait for the job")
+        ->check(CLI::Range(0.001, 1800.0));
+  };
+  add_job("suspend", "Ask a job to give up its GPU memory, and wait until it has", Suspend);
+  add_job("resume", "Let a job go on that sleeps by `tandemctl suspend`", Resume);
   for (const char* name : {"reset", "unfuse"}) {
     CLI::App* reset = add(name, "Start an engine again that is held down after a crash loop", Reset);
     reset->add_option("gpu", line.options.gpu, "The engine's GPU: index or UUID")->required();

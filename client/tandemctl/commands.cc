@@ -79,6 +79,25 @@ Result<std::string> GpuUuid(const Connection& connection, const std::string& gpu
   return stats.engines(static_cast<int>(index)).gpu_uuid();
 }
 
+// Suspends or resumes the job of a session, by `call`.
+template <typename Request, typename Reply>
+Result<Reply> ChangeJob(const Connection& connection,
+                        grpc::Status (Admin::Stub::*call)(grpc::ClientContext*, const Request&, Reply*),
+                        const CommandOptions& options) {
+  const auto wait = std::chrono::milliseconds(static_cast<int64_t>(options.job_seconds * 1000));
+  Request request;
+  request.set_session_id(options.id);
+  request.set_deadline_ms(static_cast<uint32_t>(wait.count()));
+  return connection.Ask(call, request, wait);
+}
+
+// "7, 9"
+std::string Ids(const google::protobuf::RepeatedField<uint64_t>& ids) {
+  std::string text;
+  for (const uint64_t id : ids) text += (text.empty() ? "" : ", ") + std::to_string(id);
+  return text;
+}
+
 }  // namespace
 
 Status ShowTopology(const Connection& connection, const CommandOptions& options) {
@@ -251,6 +270,23 @@ Status Evict(const Connection& connection, const CommandOptions& options) {
       return r.pids().empty() ? "no process to end on GPU " + options.gpu + "\n" : "ended:" + pids + "\n";
     }
     return "session " + std::to_string(options.id) + " has ended; its process has not\n";
+  });
+}
+
+Status Suspend(const Connection& connection, const CommandOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(const auto reply,
+                          ChangeJob<admin::v1::SuspendRequest>(connection, &Admin::Stub::Suspend, options));
+  return Show(reply, options.json, [&](const admin::v1::SuspendReply& r) {
+    return "sessions " + Ids(r.sessions()) + ": their groups sleep (" + Ids(r.groups()) + ")\n";
+  });
+}
+
+Status Resume(const Connection& connection, const CommandOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(const auto reply,
+                          ChangeJob<admin::v1::ResumeRequest>(connection, &Admin::Stub::Resume, options));
+  return Show(reply, options.json, [&](const admin::v1::ResumeReply& r) {
+    if (r.groups().empty()) return std::string("no group of the job slept\n");
+    return "sessions " + Ids(r.sessions()) + ": their groups run again (" + Ids(r.groups()) + ")\n";
   });
 }
 

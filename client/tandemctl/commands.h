@@ -21,14 +21,15 @@ struct CommandOptions {
   bool segments = false;        // pools
   double interval_seconds = 1;  // top
   double drain_seconds = 60;
-  uint64_t id = 0;        // plans: a plan; evict: a session
-  uint64_t group_id = 0;  // plans
-  std::string page;       // plans: where to go on
-  uint32_t last = 0;      // trace
-  bool force = false;     // evict
-  std::string gpu;        // cordon, evict, reset: an index or a UUID; "": the node, a session
-  std::string output;     // trace: "" or "-" is standard output; support: the archive
-  bool redact = false;    // support
+  double job_seconds = 60;  // suspend, resume
+  uint64_t id = 0;          // plans: a plan; evict, suspend, resume: a session
+  uint64_t group_id = 0;    // plans
+  std::string page;         // plans: where to go on
+  uint32_t last = 0;        // trace
+  bool force = false;       // evict
+  std::string gpu;          // cordon, evict, reset: an index or a UUID; "": the node, a session
+  std::string output;       // trace: "" or "-" is standard output; support: the archive
+  bool redact = false;      // support
 };
 
 Status ShowTopology(const Connection& connection, const CommandOptions& options);
@@ -53,6 +54,9 @@ Status Cordon(const Connection& connection, const CommandOptions& options);
 // FAILED_PRECONDITION if groups are left at the end.
 Status Drain(const Connection& connection, const CommandOptions& options);
 Status Evict(const Connection& connection, const CommandOptions& options);
+// DEADLINE_EXCEEDED if the job is late.
+Status Suspend(const Connection& connection, const CommandOptions& options);
+Status Resume(const Connection& connection, const CommandOptions& options);
 Status Reset(const Connection& connection, const CommandOptions& options);
 
 }  // namespace tandem::ctl

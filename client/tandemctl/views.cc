@@ -121,11 +121,12 @@ std::string DoctorText(const admin::v1::DoctorReply& reply) {
 
 std::string SessionsText(const admin::v1::ListSessionsReply& reply) {
   Table table({">id", ">pid", ">uid", "name", "command", ">age", ">groups", ">tensors", ">regs", ">channels",
-               ">memory", "owner"});
+               ">memory", "suspends", "owner"});
   for (const auto& s : reply.sessions()) {
     table.Add({std::to_string(s.id()), std::to_string(s.pid()), std::to_string(s.uid()), s.name(),
                s.command(), Age(s.age_seconds()), std::to_string(s.groups()), std::to_string(s.tensors()),
-               std::to_string(s.registrations()), std::to_string(s.channels()), Bytes(s.bytes()), s.owner()});
+               std::to_string(s.registrations()), std::to_string(s.channels()), Bytes(s.bytes()),
+               s.suspends() ? "yes" : "-", s.owner()});
   }
   return OrNone(table, "no sessions") + HiddenNote(reply, "sessions") + CutNote(reply);
 }
@@ -145,7 +146,8 @@ std::string GroupsText(const admin::v1::ListGroupsReply& reply) {
                std::to_string(g.client_launches()), Bytes(g.workspace_bytes()),
                Bytes(g.unshared_workspace_bytes()), pids});
     if (!g.state_reason().empty())
-      notes += "group " + std::to_string(g.id()) + ": " + g.state_reason() + "\n";
+      notes += "group " + std::to_string(g.id()) + ": " + g.state_reason() +
+               (g.asleep_seconds() > 0 ? ", " + Age(g.asleep_seconds()) + " ago" : "") + "\n";
   }
   return OrNone(table, "no groups") + notes + HiddenNote(reply, "groups") + CutNote(reply);
 }

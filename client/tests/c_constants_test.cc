@@ -27,16 +27,18 @@ namespace {
   X(TANDEM_UNAVAILABLE, Code::kUnavailable)                \
   X(TANDEM_DATA_LOSS, Code::kDataLoss)                     \
   X(TANDEM_UNAUTHENTICATED, Code::kUnauthenticated)
-#define EVENT_KINDS(X)                                                  \
-  X(TANDEM_EVENT_RANK_LOST, ClientEvent::Kind::kRankLost)               \
-  X(TANDEM_EVENT_GROUP_BROKEN, ClientEvent::Kind::kGroupBroken)         \
-  X(TANDEM_EVENT_RANK_LEFT, ClientEvent::Kind::kRankLeft)               \
-  X(TANDEM_EVENT_ENGINE_RESTARTED, ClientEvent::Kind::kEngineRestarted) \
-  X(TANDEM_EVENT_DRAINING, ClientEvent::Kind::kDraining)                \
-  X(TANDEM_EVENT_LATE, ClientEvent::Kind::kLate)                        \
-  X(TANDEM_EVENT_DAEMON_LOST, ClientEvent::Kind::kDaemonLost)           \
-  X(TANDEM_EVENT_PLAN_WARNING, ClientEvent::Kind::kPlanWarning)         \
-  X(TANDEM_EVENT_GROUP_STALLED, ClientEvent::Kind::kGroupStalled)
+#define EVENT_KINDS(X)                                                    \
+  X(TANDEM_EVENT_RANK_LOST, ClientEvent::Kind::kRankLost)                 \
+  X(TANDEM_EVENT_GROUP_BROKEN, ClientEvent::Kind::kGroupBroken)           \
+  X(TANDEM_EVENT_RANK_LEFT, ClientEvent::Kind::kRankLeft)                 \
+  X(TANDEM_EVENT_ENGINE_RESTARTED, ClientEvent::Kind::kEngineRestarted)   \
+  X(TANDEM_EVENT_DRAINING, ClientEvent::Kind::kDraining)                  \
+  X(TANDEM_EVENT_LATE, ClientEvent::Kind::kLate)                          \
+  X(TANDEM_EVENT_DAEMON_LOST, ClientEvent::Kind::kDaemonLost)             \
+  X(TANDEM_EVENT_PLAN_WARNING, ClientEvent::Kind::kPlanWarning)           \
+  X(TANDEM_EVENT_GROUP_STALLED, ClientEvent::Kind::kGroupStalled)         \
+  X(TANDEM_EVENT_SUSPEND_REQUESTED, ClientEvent::Kind::kSuspendRequested) \
+  X(TANDEM_EVENT_RESUME_REQUESTED, ClientEvent::Kind::kResumeRequested)
 
 // Each C constant has the value of the C++ constant.
 #define SAME(c, cpp) static_assert(static_cast<int>(c) == static_cast<int>(cpp));

@@ -145,6 +145,7 @@ class FakeControl final : public ClientControl {
   Result<SuspensionInfo> Suspend(uint64_t, SuspendStep, uint64_t, Milliseconds) override {
     return SuspensionInfo{};
   }
+  Result<uint64_t> ServeSuspension(ServePhase, uint64_t, uint64_t) override { return uint64_t{0}; }
   Status ReleasePlan(uint64_t id) override {
     std::lock_guard lock(daemon_->mutex);
     daemon_->released_plans.push_back(id);

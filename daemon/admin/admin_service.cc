@@ -130,6 +130,7 @@ grpc::Status AdminService::ListSessions(grpc::ServerContext* context, const admi
     out.set_cgroup(session.cgroup);
     out.set_owner(session.owner);
     out.set_command(session.command);
+    out.set_suspends(session.suspends);
     if (session.mps.answers) out.set_mps(session.mps.directory);
     if (!AddWithin(budget, reply->mutable_sessions(), std::move(out))) break;
   }
@@ -159,6 +160,7 @@ grpc::Status AdminService::ListGroups(grpc::ServerContext* context, const admin:
     out.set_state(group.state);
     out.set_state_reason(group.state_reason);
     out.set_topology_class(group.topology_class);
+    out.set_asleep_seconds(group.asleep_seconds);
     for (const MemberSnapshot& member : group.members) {
       auto* to = out.add_members();
       to->set_rank(member.rank);

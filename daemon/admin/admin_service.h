@@ -54,6 +54,8 @@ struct AdminSources {
   // Returns the view of a caller on the clients' socket; empty: nothing. Callers on the administrators'
   // socket see everything.
   std::function<Viewer(const Caller&)> viewer;
+  // Returns those whose jobs such a caller may suspend and resume; empty: nobody's.
+  std::function<Viewer(const Caller&)> manager;
   std::function<int64_t()> engines_needed;  // HealthInput::engines_needed; empty: all
   std::function<bool()> alive;              // Daemon::Alive; empty: always
   // Why something is not served by HTTP that is wanted, by its table in the configuration ("metrics").
@@ -77,10 +79,14 @@ class AdminService final : public admin::v1::Admin::Service {
   // Replies take up to `reply_bytes` of entries (kMaxReplyBytes). Entries that do not fit are left out, and
   // `truncated` is set. `viewer` returns the view of a connection, which is named as by
   // grpc::ServerContext::peer(); empty: everything. Entries outside the view are left out, and counted as
-  // `hidden`.
-  explicit AdminService(const AdminSources& sources, size_t reply_bytes = kMaxReplyBytes,
-                        std::function<Viewer(const std::string& peer)> viewer = {})
-      : sources_(sources), reply_bytes_(reply_bytes), viewer_(std::move(viewer)) {}
+  // `hidden`. `manager`: the same for jobs to suspend.
+  using ViewOf = std::function<Viewer(const std::string& peer)>;
+  explicit AdminService(const AdminSources& sources, size_t reply_bytes = kMaxReplyBytes, ViewOf viewer = {},
+                        ViewOf manager = {})
+      : sources_(sources),
+        reply_bytes_(reply_bytes),
+        viewer_(std::move(viewer)),
+        manager_(std::move(manager)) {}
 
   grpc::Status GetTopology(grpc::ServerContext*, const admin::v1::GetTopologyRequest*,
                            admin::v1::GetTopologyReply* reply) override;
@@ -108,13 +114,23 @@ class AdminService final : public admin::v1::Admin::Service {
   // NOT_FOUND if an entry is asked for and there is none. (tuning.cc)
   grpc::Status ListTuning(grpc::ServerContext*, const admin::v1::ListTuningRequest* request,
                           admin::v1::ListTuningReply* reply) override;
+  // Logged, as the calls of AdminControlService. (job_calls.cc)
+  grpc::Status Suspend(grpc::ServerContext* context, const admin::v1::SuspendRequest* request,
+                       admin::v1::SuspendReply* reply) override;
+  grpc::Status Resume(grpc::ServerContext* context, const admin::v1::ResumeRequest* request,
+                      admin::v1::ResumeReply* reply) override;
 
  private:
   Viewer ViewerOf(const grpc::ServerContext* context) const;
+  // Suspends or resumes a session's job, by `act` of the control plane.
+  using Act = Result<AskedJob> (Control::*)(uint64_t, const std::function<bool(uint32_t)>&, const Waiter&);
+  template <typename Request, typename Reply>
+  grpc::Status ChangeJob(const grpc::ServerContext* context, const char* name, Act act,
+                         const Request& request, Reply* reply) const;
 
   const AdminSources& sources_;
   const size_t reply_bytes_;
-  const std::function<Viewer(const std::string& peer)> viewer_;
+  const ViewOf viewer_, manager_;
 };
 
 // Ends the processes that hold a context on the GPU, but for engines and MPS servers; their pids.

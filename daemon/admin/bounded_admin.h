@@ -1,7 +1,7 @@
 // File: bounded_admin.h
 //
-// `BoundedAdmin`: the operators' reading calls for a socket where anybody may call. A call may take a while:
-// it waits for engines, and has a thread of the server meanwhile. No session's quota counts it. A bound over
+// `BoundedAdmin`: the operators' calls of `Admin` for a socket where anybody may call. A call may take a while:
+// it waits for engines or jobs, and has a thread of the server meanwhile. No session's quota counts it. A bound over
 // all of them keeps threads for the sessions' calls, and one of each uid keeps calls for the other users.
 #pragma once
 
@@ -44,6 +44,8 @@ class BoundedAdmin final : public admin::v1::Admin::Service {
   TANDEM_BOUNDED(GetStats)
   TANDEM_BOUNDED(GetTrace)
   TANDEM_BOUNDED(ListTuning)
+  TANDEM_BOUNDED(Suspend)
+  TANDEM_BOUNDED(Resume)
 #undef TANDEM_BOUNDED
 
   // Not bounded: it waits for nothing, and orchestrators that hear no answer restart what works.

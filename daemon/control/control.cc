@@ -13,6 +13,7 @@
 #include "daemon/control/client_groups/renewal_service.h"
 #include "daemon/control/engines/engine_service.h"
 #include "daemon/control/engines/group_restorer.h"
+#include "daemon/control/groups/asked_suspension.h"
 #include "daemon/control/groups/group_installer.h"
 #include "daemon/control/groups/group_service.h"
 #include "daemon/control/groups/suspension_service.h"
@@ -25,6 +26,7 @@
 #include "daemon/control/plans/tuning_service.h"
 #include "daemon/control/plans/workspace.h"
 #include "daemon/control/records/control_core.h"
+#include "daemon/control/records/pending_suspension.h"
 #include "daemon/control/restart/adoption.h"
 #include "daemon/control/restart/state_writer.h"
 #include "daemon/control/sessions/event_service.h"
@@ -83,6 +85,7 @@ struct Control::Services {
   FailureService failures{core, groups};
   RenewalService renewals{core, installer};
   SuspensionService suspensions{core, segments, installer};
+  AskedSuspension asked{core};
   GroupRestorer restorer{core, installer, groups};
   JoinService joins{core, installer, groups, restorer};
   TensorService tensors{core, segments, installer};
@@ -123,6 +126,7 @@ void Control::Stop() {
   for (const auto& [id, session] : registry.sessions) {
     session->events_changed.notify_all();
     session->launches_changed.notify_all();
+    if (session->suspension != nullptr) session->suspension->Fail(why);
   }
   for (const auto& [id, group] : registry.groups) group->EndGatherings(why);
   services_->joins.Stop(why);
@@ -251,6 +255,22 @@ Result<v1::RenewGroupReply> Control::RenewGroup(const SessionRef& session,
                                                 const v1::RenewGroupRequest& request, const Waiter& waiter) {
   return services_->renewals.Renew(session, request, waiter);
 }
+Result<v1::ServeSuspensionReply> Control::ServeSuspension(const SessionRef& session,
+                                                          const v1::ServeSuspensionRequest& request,
+                                                          const Waiter& waiter) {
+  return services_->asked.Serve(session, request, waiter);
+}
+
+Result<AskedJob> Control::SuspendJob(uint64_t session_id, const std::function<bool(uint32_t uid)>& may,
+                                     const Waiter& waiter) {
+  return services_->asked.Suspend(session_id, may, waiter);
+}
+
+Result<AskedJob> Control::ResumeJob(uint64_t session_id, const std::function<bool(uint32_t uid)>& may,
+                                    const Waiter& waiter) {
+  return services_->asked.Resume(session_id, may, waiter);
+}
+
 Result<v1::SuspendGroupReply> Control::SuspendGroup(const SessionRef& session,
                                                     const v1::SuspendGroupRequest& request,
                                                     const Waiter& waiter) {

@@ -146,6 +146,10 @@ class Control final : public EngineListener {
   // SuspensionService::Step.
   Result<v1::SuspendGroupReply> SuspendGroup(const SessionRef& session,
                                              const v1::SuspendGroupRequest& request, const Waiter& waiter);
+  // AskedSuspension::Serve.
+  Result<v1::ServeSuspensionReply> ServeSuspension(const SessionRef& session,
+                                                   const v1::ServeSuspensionRequest& request,
+                                                   const Waiter& waiter);
   Status ReleasePlan(const SessionRef& session, uint64_t plan_id);
 
   // --- channels and launches
@@ -166,6 +170,11 @@ class Control final : public EngineListener {
   void SetAllow(std::vector<AllowRule> rules);
   // Waits until no group is left, or draining ends; the numbers of sessions and groups.
   std::pair<uint64_t, uint64_t> WaitDrained(const Waiter& waiter);
+  // AskedSuspension::Suspend and Resume. `may`: whether the operator may ask sessions of a uid.
+  Result<AskedJob> SuspendJob(uint64_t session_id, const std::function<bool(uint32_t uid)>& may,
+                              const Waiter& waiter);
+  Result<AskedJob> ResumeJob(uint64_t session_id, const std::function<bool(uint32_t uid)>& may,
+                             const Waiter& waiter);
   ControlSnapshot Snapshot();
   std::vector<SessionSnapshot> SnapshotSessions();
   std::vector<GroupSnapshot> SnapshotGroups();

@@ -78,6 +78,7 @@ std::vector<SessionSnapshot> Inspector::SnapshotSessions() {
     snapshot.tensors = static_cast<uint32_t>(session->tensors.size());
     snapshot.registrations = static_cast<uint32_t>(session->registrations.size());
     snapshot.channels = static_cast<uint32_t>(session->channels.size());
+    snapshot.suspends = session->suspends;
     for (const auto& [tensor_id, tensor] : session->tensors) snapshot.bytes += tensor->bytes;
     snapshot.descriptors =
         static_cast<uint32_t>(1 + session->channels.size() + session->transfers.descriptors());
@@ -122,6 +123,8 @@ std::vector<GroupSnapshot> Inspector::SnapshotGroups() {
     snapshot.unshared_workspace_bytes = group->UnsharedWorkspaceBytes();
     snapshot.bulk_bytes = group->bulk_bytes;
     snapshot.client_launches = group->ClientLaunches();
+    if (group->state() == GroupState::kAsleep)
+      snapshot.asleep_seconds = SecondsSince(group->suspension->since);
     snapshots.push_back(std::move(snapshot));
   }
   // Ranks that still meet: the operator's first question is who is missing.

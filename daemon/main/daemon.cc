@@ -139,6 +139,8 @@ Result<std::unique_ptr<Daemon>> Daemon::Start(const Config& config, const std::s
         caller,
         {.all = self->shows_all_sessions_, .daemon_uid = ::geteuid(), .group = self->sessions_group_});
   };
+  // To see a job is not to command it.
+  sources.manager = [](const Caller& caller) { return ViewerFor(caller, {.daemon_uid = ::geteuid()}); };
   sources.caller = [self = daemon.get()](const std::string& peer) {
     std::lock_guard<std::mutex> lock(self->published_mutex_);
     return self->servers_ == nullptr ? std::string() : self->servers_->CallerOf(peer);

@@ -88,11 +88,7 @@ struct Servers::Parts {
         tandem(control, [this](const std::string& peer,
                                uint64_t session) { client.listener->Authenticated(peer, session); }),
         tandem_for_admin(control),
-        admin(sources, kMaxReplyBytes,
-              [this, viewer = sources.viewer](const std::string& peer) {
-                const std::optional<Caller> caller = client.listener->CallerOf(peer);
-                return caller.has_value() && viewer ? viewer(*caller) : Viewer::OfNone();
-              }),
+        admin(sources, kMaxReplyBytes, ViewBy(sources.viewer), ViewBy(sources.manager)),
         bounded_admin(admin,
                       [this](const std::string& peer) -> std::optional<uint32_t> {
                         const std::optional<Caller> caller = client.listener->CallerOf(peer);
@@ -101,6 +97,14 @@ struct Servers::Parts {
                       }),
         admin_for_admin(sources),
         admin_control(sources) {}
+  // The view of a connection to the clients' socket.
+  AdminService::ViewOf ViewBy(const std::function<Viewer(const Caller&)>& view) {
+    return [this, view](const std::string& peer) {
+      const std::optional<Caller> caller = client.listener->CallerOf(peer);
+      return caller.has_value() && view ? view(*caller) : Viewer::OfNone();
+    };
+  }
+
   const std::string client_path, admin_path;
   TandemService tandem, tandem_for_admin;
   AdminService admin;

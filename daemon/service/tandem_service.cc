@@ -165,6 +165,14 @@ grpc::Status TandemService::SuspendGroup(grpc::ServerContext* context, const v1:
   });
 }
 
+grpc::Status TandemService::ServeSuspension(grpc::ServerContext* context,
+                                            const v1::ServeSuspensionRequest* request,
+                                            v1::ServeSuspensionReply* reply) {
+  return Answer(context, 0, reply, [&](const SessionRef& session, const Waiter& waiter) {
+    return control_.ServeSuspension(session, *request, waiter);
+  });
+}
+
 grpc::Status TandemService::ReleasePlan(grpc::ServerContext* context, const v1::ReleasePlanRequest* request,
                                         v1::ReleasePlanReply* reply) {
   return Answer(context, 0, reply, [&](const SessionRef& session, const Waiter&) {

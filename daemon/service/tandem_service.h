@@ -55,6 +55,8 @@ class TandemService final : public v1::Tandem::Service {
                           v1::RenewGroupReply* reply) override;
   grpc::Status SuspendGroup(grpc::ServerContext* context, const v1::SuspendGroupRequest* request,
                             v1::SuspendGroupReply* reply) override;
+  grpc::Status ServeSuspension(grpc::ServerContext* context, const v1::ServeSuspensionRequest* request,
+                               v1::ServeSuspensionReply* reply) override;
   grpc::Status ReleasePlan(grpc::ServerContext* context, const v1::ReleasePlanRequest* request,
                            v1::ReleasePlanReply* reply) override;
   grpc::Status OpenChannel(grpc::ServerContext* context, const v1::OpenChannelRequest* request,

@@ -81,6 +81,9 @@ class NodeControl final : public client::ClientControl {
   Result<client::SuspensionInfo> Suspend(uint64_t, client::SuspendStep, uint64_t, Milliseconds) override {
     return Unimplemented("groups that sleep");
   }
+  Result<uint64_t> ServeSuspension(client::ServePhase, uint64_t, uint64_t) override {
+    return Unimplemented("operators' requests");
+  }
   Status ReleasePlan(uint64_t id) override { return node_->ReleasePlan(id); }
   Result<client::ChannelInfo> OpenChannel(const std::string&, uint32_t entries) override {
     return node_->OpenChannel(rank_, entries);

@@ -90,3 +90,11 @@ check suspension suspension_three_ranks_death none -DN=3 -DROUNDS=1 -DDIES
 for mutant in NO_STOPPED NO_UNMAPPED NO_RESUMING NO_MAPPED; do
   check suspension "suspension_$mutant" some -DSKIPS -DMUTANT_$mutant
 done
+
+# An operator asks a job to sleep.
+check asked_suspension asked_two_ranks none
+check asked_suspension asked_withdrawn none -DWITHDRAWS -DDIES
+check asked_suspension asked_three_ranks none -DN=3 -DLAST=1 -DWITHDRAWS -DDIES
+for mutant in LARGEST PROGRAM_ANSWERS NO_FREEZE NO_ARRIVED; do
+  check asked_suspension "asked_$mutant" some -DWITHDRAWS -DMUTANT_$mutant
+done

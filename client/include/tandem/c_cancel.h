@@ -17,8 +17,8 @@ TANDEM_C_API tandem_status* tandem_cancellation_create(tandem_cancellation** can
 TANDEM_C_API void tandem_cancellation_free(tandem_cancellation* cancellation);
 /* Puts the cancellation in use for calls of this thread, in place of an earlier one; NULL: none. One thread
  * at a time may use it. These calls can be cancelled while they wait for other ranks: tandem_join_group,
- * tandem_prepare, tandem_group_renew, tandem_group_suspend, tandem_group_resume, tandem_group_leave, and
- * collectives that prepare. So can tandem_client_detach, which ends the session all the same. */
+ * tandem_prepare, tandem_group_renew, tandem_group_suspend, tandem_group_resume, tandem_group_leave,
+ * tandem_client_suspend_as_asked, and collectives that prepare. So can tandem_client_detach, which ends the session all the same. */
 TANDEM_C_API void tandem_cancellation_use(tandem_cancellation* cancellation);
 /* Ends such a call of the thread with CANCELLED, and each later one. From any thread, any number of times.
  * The other ranks do not hear of it: they wait on, and the rank may make the call again. A call that all

@@ -133,6 +133,20 @@ TANDEM_C_API tandem_status* tandem_group_suspend(tandem_group* group, int keep, 
  * is named. After an error the group is suspended still, and the call may be made again. */
 TANDEM_C_API tandem_status* tandem_group_resume(tandem_group* group, int64_t deadline_ms);
 
+/* Called between two steps of the program, on every rank: a step is a part of the work that all ranks of the job begin
+ * and end alike. *asked is 1 where an operator asks the job to give up its GPU memory: then call
+ * tandem_client_suspend_as_asked before the step. The job takes such requests once all its processes have made the first
+ * call (docs/suspend.md). `step`: the number of the step that begins, the same on all ranks, larger each time; -1: calls of
+ * this client are counted, for jobs whose processes make the first call at the same step. One thread calls it. It waits
+ * for the daemon in the first call alone, and for no rank. */
+TANDEM_C_API tandem_status* tandem_client_suspend_asked(tandem_client* client, int64_t step, int* asked);
+/* Suspends all groups of the client where all ranks are at the agreed step, waits until an operator resumes the job, and
+ * resumes them. Before the call, the program's own kernels that use memory of groups have ended, and none begins on
+ * another thread before it returns. `keep`: as tandem_group_suspend's. *slept is 1 where the groups have slept; 0 where
+ * the agreed step comes later, and where the operator has given up. UNAVAILABLE: a group has broken meanwhile, or the
+ * daemon is lost. CANCELLED: the groups may sleep on; the call may be made again. */
+TANDEM_C_API tandem_status* tandem_client_suspend_as_asked(tandem_client* client, int keep, int* slept);
+
 #ifdef __cplusplus
 }
 #endif

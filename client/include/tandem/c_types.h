@@ -244,7 +244,10 @@ enum tandem_event_kind {
   TANDEM_EVENT_LATE = 5,             /* ranks have not arrived at a launch for a second */
   TANDEM_EVENT_DAEMON_LOST = 6,      /* this session is over: the daemon is gone, or has evicted it */
   TANDEM_EVENT_PLAN_WARNING = 7,     /* a plan was made that does less than was asked, once a plan */
-  TANDEM_EVENT_GROUP_STALLED = 8     /* a client-placed launch has failed: see tandem_group_renew */
+  TANDEM_EVENT_GROUP_STALLED = 8,    /* a client-placed launch has failed: see tandem_group_renew */
+  TANDEM_EVENT_SUSPEND_REQUESTED =
+      9, /* an operator wants the groups' memory: see tandem_client_suspend_asked */
+  TANDEM_EVENT_RESUME_REQUESTED = 10 /* the groups may have it again */
 };
 
 /* ---- Handles ---- */

@@ -167,15 +167,17 @@ struct MemoryUsage {
 // Something that happened to the session, its groups or the daemon. `rank` and `status` name the cause.
 struct ClientEvent {
   enum class Kind {
-    kRankLost,         // a member's session ended without leaving
-    kGroupBroken,      // the group's launches fail from now on
-    kRankLeft,         // a member has left cleanly
-    kEngineRestarted,  // launches in flight were aborted; plans and memory go on
-    kDraining,         // the daemon takes no new sessions and groups
-    kLate,             // ranks have not arrived at a launch for a second
-    kDaemonLost,       // this session is over: the daemon is gone, or has evicted it
-    kPlanWarning,      // a plan was made that does less than was asked; once a plan
-    kGroupStalled,     // a launch has failed, and later ones fail until the ranks have renewed the group
+    kRankLost,          // a member's session ended without leaving
+    kGroupBroken,       // the group's launches fail from now on
+    kRankLeft,          // a member has left cleanly
+    kEngineRestarted,   // launches in flight were aborted; plans and memory go on
+    kDraining,          // the daemon takes no new sessions and groups
+    kLate,              // ranks have not arrived at a launch for a second
+    kDaemonLost,        // this session is over: the daemon is gone, or has evicted it
+    kPlanWarning,       // a plan was made that does less than was asked; once a plan
+    kGroupStalled,      // a launch has failed, and later ones fail until the ranks have renewed the group
+    kSuspendRequested,  // an operator wants the memory of the client's groups: see IsAskedToSuspend
+    kResumeRequested,   // the groups may have it again
   };
   Kind kind = Kind::kLate;
   uint64_t group_id = 0;  // 0: no group
@@ -455,6 +457,21 @@ class TANDEM_API Client : public std::enable_shared_from_this<Client> {
   // Returns the bytes that this process holds for all groups of the client and for none. A segment that groups share
   // counts once, so that this may be less than the groups' sum. Else as Group::UsedMemory.
   virtual Result<MemoryUsage> UsedMemory() const = 0;
+  // Call it between two steps of the program, on every rank: a step is a part of the work that all ranks of the job
+  // begin and end alike. True: an operator asks the job to give up its GPU memory, and SuspendAsAsked() is to be
+  // called before the step. The job takes such requests once all its processes have made the first call
+  // (docs/suspend.md). `step`: the number of the step that begins, the same on all ranks, larger each time; -1: calls
+  // of this client are counted, for jobs whose processes make the first call at the same step. One thread
+  // calls it. It waits for the daemon in the first call alone, and for no rank.
+  virtual bool IsAskedToSuspend(int64_t step = -1) = 0;
+  // Suspends all groups of the client where all ranks are at the agreed step, and waits until an operator resumes the
+  // job. Then it resumes them. Before the call, the program's own kernels that use memory of groups have ended, and
+  // none begins on another thread before it returns. `keep`: as Group::Suspend's. Returns whether the groups
+  // have slept: false where the agreed step comes later, and where the operator has given up.
+  //
+  // UNAVAILABLE: a group has broken meanwhile, or the daemon is lost. CANCELLED: the groups may sleep on; the call may
+  // be made again.
+  virtual Result<bool> SuspendAsAsked(bool keep = true) = 0;
   // OK if the daemon is reachable and the session lives.
   virtual Status Check() = 0;
   // Ends the session cleanly. Handles fail with UNAVAILABLE afterwards.

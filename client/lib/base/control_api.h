@@ -27,7 +27,7 @@
 namespace tandem::client {
 
 // Grows with every change of this header: core and gRPC plugin must be of one build.
-inline constexpr int kControlApiVersion = 9;
+inline constexpr int kControlApiVersion = 10;
 
 struct AttachInfo {
   uint64_t session_id = 0;
@@ -139,16 +139,20 @@ struct SuspensionInfo {
   bool awake = false;                 // kResuming: all ranks have resumed it already
 };
 
+// A session's part in operators' requests to suspend.
+enum class ServePhase : uint8_t { kOffer, kAgree, kArrived };
+
 struct DirectLaunch {
   uint64_t plan_id = 0, generation = 0, deadline_ms = 0;
   std::string tag;
   std::vector<std::pair<uint64_t, uint64_t>> bindings;  // registration, offset
 };
 
-// An event as the daemon sends it: `generation` belongs to kEngineRestarted.
+// An event as the daemon sends it: `generation` belongs to kEngineRestarted, `request` to kSuspendRequested.
 struct ControlEvent {
   ClientEvent event;
   uint64_t generation = 0;
+  uint64_t request = 0;
 };
 
 // The plugin's events for the core, called from threads of the plugin. They must not call back into the
@@ -205,6 +209,11 @@ class ClientControl {
   // One step of this rank's; waits for the same step of all ranks. `finished`: as StopForRenewal's, with kStopped.
   virtual Result<SuspensionInfo> Suspend(uint64_t group_id, SuspendStep step, uint64_t finished,
                                          Milliseconds deadline) = 0;
+  // kOffer: the session gets requests from now on.
+  // kAgree: the program has begun `step`, and begins no further one. Returns the step before which the job sleeps.
+  // kArrived: the program is at that step. Waits for the job's other sessions.
+  // ABORTED: nobody asks any more.
+  virtual Result<uint64_t> ServeSuspension(ServePhase phase, uint64_t request, uint64_t step) = 0;
   virtual Status ReleasePlan(uint64_t plan_id) = 0;
   virtual Result<ChannelInfo> OpenChannel(const std::string& gpu_uuid, uint32_t entries) = 0;
   virtual Status CloseChannel(uint64_t channel_id) = 0;

@@ -32,6 +32,11 @@ Status ClientGroupState::Broken() const {
   return broken_;
 }
 
+Status ClientGroupState::Ended() const {
+  std::lock_guard lock(mutex_);
+  return broken_;
+}
+
 void ClientGroupState::Resume(uint64_t generation) {
   std::lock_guard lock(mutex_);
   // Launches carry it from now on. A restart of an engine meanwhile concerns nobody.

@@ -39,6 +39,8 @@ class ClientGroupState {
   void Break(const Status& why);
   // Why no launch can be made, now or ever; OK while they can.
   Status Broken() const;
+  // Why the group has ended; OK while it lives, asleep or awake.
+  Status Ended() const;
   // This rank has begun to suspend the group, or has resumed it, under `generation` then. Nothing of the group is in
   // flight.
   void SetSuspended() { is_suspended_.store(true, std::memory_order_release); }

@@ -27,6 +27,8 @@ const char* NameOfEvent(ClientEvent::Kind kind) {
     case ClientEvent::Kind::kDaemonLost: return "daemon_lost";
     case ClientEvent::Kind::kPlanWarning: return "plan_warning";
     case ClientEvent::Kind::kGroupStalled: return "group_stalled";
+    case ClientEvent::Kind::kSuspendRequested: return "suspend_requested";
+    case ClientEvent::Kind::kResumeRequested: return "resume_requested";
   }
   return "event";
 }

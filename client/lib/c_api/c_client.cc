@@ -125,5 +125,18 @@ tandem_status* tandem_group_resume(tandem_group* group, int64_t deadline_ms) try
   return ToC(group->group->Resume(ToDeadline(deadline_ms, kDefaultDeadline)));
 }
 TANDEM_C_CATCH
+tandem_status* tandem_client_suspend_asked(tandem_client* client, int64_t step, int* asked) try {
+  TANDEM_C_RETURN_IF_NULL({"client", client}, {"asked", asked});
+  *asked = client->client->IsAskedToSuspend(step) ? 1 : 0;
+  return nullptr;
+}
+TANDEM_C_CATCH
+tandem_status* tandem_client_suspend_as_asked(tandem_client* client, int keep, int* slept) try {
+  TANDEM_C_RETURN_IF_NULL({"client", client}, {"slept", slept});
+  const Result<bool> has_slept = client->client->SuspendAsAsked(keep != 0);
+  *slept = has_slept.ok() && *has_slept ? 1 : 0;
+  return ToC(has_slept.status());
+}
+TANDEM_C_CATCH
 
 }  // extern "C"

@@ -27,6 +27,11 @@ enum class Admission : uint8_t {
   kDraining,  // as kCordoned, and the jobs have been asked to end
 };
 
+// The job that an operator's request is about.
+struct AskedJob {
+  std::set<uint64_t> sessions, groups;
+};
+
 struct SessionSnapshot {
   uint64_t id = 0;
   uint32_t uid = 0;
@@ -46,6 +51,7 @@ struct SessionSnapshot {
   uint64_t bytes = 0;  // of its symmetric tensors
   uint64_t registered_bytes = 0;
   uint32_t descriptors = 0;  // that tandemd holds for it
+  bool suspends = false;     // it takes operators' requests to suspend
 };
 
 struct MemberSnapshot {
@@ -73,6 +79,7 @@ struct GroupSnapshot {
   uint64_t unshared_workspace_bytes = 0;  // the same if each plan had its own workspace
   uint64_t bulk_bytes = 0;
   uint64_t client_launches = 0;  // that have ended on the ranks' own streams
+  double asleep_seconds = 0;     // 0: it does not sleep
 };
 
 struct SegmentSnapshot {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "daemon/control/base/blame.h"
+#include "daemon/control/records/pending_suspension.h"
 
 namespace tandem::daemon {
 namespace {
@@ -104,15 +105,27 @@ Status SuspensionService::Stop(RegistryLock& lock, const Call& call, uint64_t nu
     if (status.ok()) status = CheckAlone(group);
     if (status.ok()) {
       group.lifecycle.Apply(GroupEvent::kPutToSleep);
+      suspension->since = Waiter::Clock::now();
       core_.registry.Touch(group);
     }
     (void)suspension->Apply(status.ok() ? SuspensionEvent::kAllStopped : SuspensionEvent::kFailed);
+    if (!status.ok()) FailRequests(group, status);
     meeting->End(status);
   }
   TANDEM_RETURN_IF_ERROR(meeting->Await(lock, call.rank, call.waiter));
   const bool late = !meeting->verdict().ok() && suspension->state() == SuspensionState::kStopping;
-  if (late) (void)suspension->Apply(SuspensionEvent::kFailed);
+  if (late) {
+    (void)suspension->Apply(SuspensionEvent::kFailed);
+    FailRequests(group, meeting->verdict());
+  }
   return meeting->verdict();
+}
+
+void SuspensionService::FailRequests(const GroupRecord& group, const Status& why) {
+  for (const MemberRecord& member : group.members) {
+    if (member.session->suspension != nullptr) member.session->suspension->Fail(why);
+  }
+  core_.registry.engines_changed.notify_all();
 }
 
 Status SuspensionService::Unmap(RegistryLock& lock, const Call& call) {
@@ -134,6 +147,7 @@ Status SuspensionService::Unmap(RegistryLock& lock, const Call& call) {
     if (status.ok()) (void)suspension->Apply(SuspensionEvent::kAllUnmapped);
     if (!call.group->lifecycle.why().ok()) status = call.group->lifecycle.why();
     meeting->End(status);
+    core_.registry.engines_changed.notify_all();
     if (status.ok()) {
       core_.LogOf(call.group->payer.uid, LogSeverity::kInfo,
                   "group=" + std::to_string(call.group->id) + " sleeps");
@@ -160,6 +174,8 @@ Status SuspensionService::Resume(RegistryLock& lock, const Call& call) {
     Status status = lock.Outside([&] { return Make(call.group, for_all); });
     if (!call.group->lifecycle.why().ok()) status = call.group->lifecycle.why();
     (void)suspension->Apply(status.ok() ? SuspensionEvent::kMade : SuspensionEvent::kFailed);
+    suspension->hindered = status;
+    core_.registry.engines_changed.notify_all();
     meeting->End(status);
   }
   TANDEM_RETURN_IF_ERROR(meeting->Await(lock, call.rank, call.waiter));

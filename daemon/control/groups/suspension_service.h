@@ -45,6 +45,8 @@ class SuspensionService {
   Status Resume(RegistryLock& lock, const Call& call) TANDEM_REQUIRES(registry_mutex);
   Status Map(RegistryLock& lock, const Call& call) TANDEM_REQUIRES(registry_mutex);
 
+  // The group does not sleep, for `why`: nor does the job of an operator's request.
+  void FailRequests(const GroupRecord& group, const Status& why) TANDEM_REQUIRES(registry_mutex);
   // FAILED_PRECONDITION if a tensor in the group's segments is another group's, too.
   Status CheckAlone(const GroupRecord& group) const TANDEM_REQUIRES(registry_mutex);
   // Takes the group off its engines, and drops its memory. Returns once the engines have, or have not answered in

@@ -26,6 +26,8 @@
 
 namespace tandem::daemon {
 
+struct PendingSuspension;
+
 struct SessionRecord {
   explicit SessionRecord(size_t max_transfers) : transfers(max_transfers) {}
 
@@ -59,6 +61,9 @@ struct SessionRecord {
   std::map<uint64_t, LaunchRecord> launches TANDEM_GUARDED_BY(registry_mutex);
   std::condition_variable launches_changed;
   std::set<uint64_t> groups TANDEM_GUARDED_BY(registry_mutex);
+  bool suspends TANDEM_GUARDED_BY(registry_mutex) = false;  // it takes operators' requests to suspend
+  // The request that it has got; null: none.
+  std::shared_ptr<PendingSuspension> suspension TANDEM_GUARDED_BY(registry_mutex);
   std::set<int> used_engines TANDEM_GUARDED_BY(registry_mutex);  // GPUs whose engines it may need
 
   Payer payer() const { return {peer.uid, owner, peer.gid, peer.cgroup}; }

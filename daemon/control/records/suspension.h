@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -90,6 +91,9 @@ class Suspension {
   SuspensionState state() const TANDEM_REQUIRES(registry_mutex) { return state_; }
 
   uint64_t number TANDEM_GUARDED_BY(registry_mutex) = 0;  // of the launch behind which all ranks go on
+  // Since when its group sleeps.
+  std::chrono::steady_clock::time_point since TANDEM_GUARDED_BY(registry_mutex);
+  Status hindered TANDEM_GUARDED_BY(registry_mutex);  // why the last attempt to resume has failed
 
  private:
   const size_t world_;

@@ -112,6 +112,7 @@ void RegistryRestorer::RestoreSessions() {
                      .started = TimeOf(from.started_ns()),
                      .start_ticks = from.start_ticks()};
     session->protocol = from.protocol();
+    session->suspends = from.suspends();
     session->owner = OwnerOf(from.cgroup());
     if (from.bound_to_gpus()) session->gpus.emplace(from.gpus().begin(), from.gpus().end());
     session->name = from.name();
@@ -186,6 +187,9 @@ void RegistryRestorer::RestoreGroup(const state::v1::Group& from) {
     group->suspension =
         std::make_shared<Suspension>(group->gpus.size(), group->name, group->illegal_transition);
     group->suspension->TakeOver(SuspensionState::kUnmapping);
+    // 0: the earlier tandemd has kept no time.
+    group->suspension->since =
+        from.asleep_since_ns() != 0 ? TimeOf(from.asleep_since_ns()) : Waiter::Clock::now();
   }
   for (const state::v1::Member& saved : from.members()) {
     MemberRecord member;

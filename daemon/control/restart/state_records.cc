@@ -122,6 +122,7 @@ state::v1::Session StateOf(const SessionRecord& session) {
   to.set_id(session.id);
   to.set_token(session.token.data(), session.token.size());
   to.set_protocol(session.protocol);
+  to.set_suspends(session.suspends);
   to.set_uid(session.peer.uid);
   to.set_gid(session.peer.gid);
   to.set_pid(session.peer.pid);
@@ -242,6 +243,7 @@ state::v1::Group StateOf(const GroupRecord& group) {
   to.set_client_renewals(group.client.renewals);
   if (group.client.stall.stalled()) FillStatusDetail(group.client.stall.why(), to.mutable_client_stalled());
   to.set_engine_renewals(group.engine_renewals);
+  if (group.state() == GroupState::kAsleep) to.set_asleep_since_ns(Nanoseconds(group.suspension->since));
   if (group.engine_stall.stalled()) FillStatusDetail(group.engine_stall.why(), to.mutable_engines_stalled());
   return to;
 }

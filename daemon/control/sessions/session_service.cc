@@ -11,6 +11,7 @@
 #include "common/protocol.h"
 #include "daemon/control/base/blame.h"
 #include "daemon/control/base/validate.h"
+#include "daemon/control/records/pending_suspension.h"
 
 namespace tandem::daemon {
 namespace {
@@ -371,6 +372,13 @@ void SessionService::EndSession(uint64_t session_id, End end, const std::string&
       told = Unavailable(session->end.message()).WithDetail(session->end.detail());
     }
     EndMemberships(*session, end, how);
+    if (session->suspension != nullptr) {
+      session->suspension->Fail(Unavailable("the job was not suspended: session " +
+                                            std::to_string(session_id) + " (pid " +
+                                            std::to_string(session->peer.pid) + ") " + how));
+      session->suspension.reset();
+    }
+    registry.engines_changed.notify_all();  // operators wait for what becomes of jobs
     FreeAllOf(*session);
   }
   session->transfers.Close();

@@ -69,9 +69,9 @@ class PeerMemory final : public Memory {
   std::byte* const data_;
 };
 
-constexpr const char* kEventNames[] = {"rank_lost",        "group_broken", "rank_left",
-                                       "engine_restarted", "draining",     "late",
-                                       "daemon_lost",      "plan_warning", "group_stalled"};
+constexpr const char* kEventNames[] = {
+    "rank_lost",   "group_broken", "rank_left",     "engine_restarted",  "draining",        "late",
+    "daemon_lost", "plan_warning", "group_stalled", "suspend_requested", "resume_requested"};
 
 }  // namespace
 
@@ -369,6 +369,7 @@ Status Session::Execute(const json& command, json* reply) {
     TANDEM_ASSIGN_OR_RETURN(auto group, FindGroup(command));
     return group->Resume(Deadline(command));
   }
+  if (name == "steps") return RunSteps(command, reply);
   if (name == "detach") return client_->Detach();
   TANDEM_ASSIGN_OR_RETURN(auto plan, FindPlan(command));
   if (name == "wait") return plan->Wait(Deadline(command));

@@ -38,6 +38,7 @@ class Session {
   Status Launch(const json& command, json* reply);
   Status LaunchWithoutStream(const json& command, json* reply);
   Status Signal(const json& command);
+  Status RunSteps(const json& command, json* reply);
   Status Events(json* reply);
   Status Fill(const json& command);
   Status Read(const json& command, json* reply);

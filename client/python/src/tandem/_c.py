@@ -162,6 +162,8 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "group_renew": (STATUS, [Pointer, _i64]),
     "group_suspend": (STATUS, [Pointer, _int, _i64]),
     "group_resume": (STATUS, [Pointer, _i64]),
+    "client_suspend_asked": (STATUS, [Pointer, _i64, ctypes.POINTER(_int)]),
+    "client_suspend_as_asked": (STATUS, [Pointer, _int, ctypes.POINTER(_int)]),
     "allocate": (STATUS, [Pointer, _extents, _size, _int, _text, _i64, _out]),
     "empty": (STATUS, [Pointer, _extents, _size, _int, _text, _text, ctypes.POINTER(_u64)]),
     "rendezvous": (STATUS, [Pointer, _u64, Pointer, _i64, _out]),

@@ -79,6 +79,33 @@ class Session:
         if callback is not None:
             _listening[self] = os.getpid()
 
+    def suspend_asked(self, step: int | None = None) -> bool:
+        """Whether an operator asks the job to give up its GPU memory; then call suspend_as_asked() before the step.
+
+        Call it between two steps of the program, on every rank: a step is a part of the work that all ranks of the job begin and
+        end alike. `tandemctl suspend` asks jobs all of whose processes have made the first call. step: the number of the step that
+        begins, the same on all ranks, larger each time; None: the calls of this client are counted, for jobs whose processes make
+        the first call at the same step. Waits for no rank.
+        """
+        library, asked = _c.library(), _c._int()
+        library.raise_status(library.client_suspend_asked(self._open(), -1 if step is None else step, ctypes.byref(asked)))
+        return bool(asked.value)
+
+    def suspend_as_asked(self, keep: bool = True) -> bool:
+        """Suspends all groups of the client where all ranks are at the agreed step, and resumes them when an operator says so.
+
+        Before it, kernels of the program's own that use memory of the groups have ended. keep: as Group.suspend's. Returns whether
+        the groups have slept: not where the agreed step comes later, or the operator has given up. RankLost: a group has broken
+        meanwhile.
+        """
+        library, slept = _c.library(), _c._int()
+        library.wait(library.client_suspend_as_asked, self._open(), int(keep), ctypes.byref(slept))
+        return bool(slept.value)
+
+    def suspend_if_asked(self, step: int | None = None, *, keep: bool = True) -> bool:
+        """suspend_asked(), and then suspend_as_asked(): one line between two steps. Returns whether the groups have slept."""
+        return self.suspend_asked(step) and self.suspend_as_asked(keep)
+
     def host_stream(self, stream: Stream | int | None = None) -> Stream:
         """`stream` if it is a host stream; for None the client's own stream. TypeError for a cudaStream_t."""
         if isinstance(stream, Stream):

@@ -186,6 +186,8 @@ class EventKind(IntEnum):
     daemon_lost = 6
     plan_warning = 7
     group_stalled = 8
+    suspend_requested = 9
+    resume_requested = 10
 
 
 _Enum = TypeVar("_Enum", bound=IntEnum)

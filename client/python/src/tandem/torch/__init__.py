@@ -15,11 +15,12 @@ from .. import _registration
 from . import _autocast, _autograd, _in_place, _norms, _ops, _overlapped, _quantized_norms, _scaled, _schemas  # noqa: F401  (they register)
 from ._backend import BackendOptions
 from ._config import Config, configure
-from ._groups import Attachment, attach, attachment, detach, renew, resume, suspend, synchronize
+from ._groups import Attachment, attach, attachment, detach, renew, synchronize
 from ._install import install, installed, uninstall
 from ._memory import SymmetricMemory, empty, is_symmetric, memset32, rendezvous, stream_write_value32
 from ._pool import mem_pool
 from ._report import Report, report
+from ._suspension import resume, suspend, suspend_if_asked
 
 if TYPE_CHECKING:
     from ._compile_config import compile_config
@@ -51,6 +52,7 @@ __all__ = [
     "resume",
     "stream_write_value32",
     "suspend",
+    "suspend_if_asked",
     "synchronize",
     "uninstall",
 ]

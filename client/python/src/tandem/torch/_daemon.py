@@ -70,6 +70,11 @@ class Daemons:
             made.close()
         return where
 
+    def clients(self) -> list[Client]:
+        """The sessions, in an order that ranks with the same daemons share."""
+        with self._lock:
+            return [self._clients[where] for where in sorted(self._clients)]
+
     def tell(self, choice: Choice, name: str) -> None:
         """Logs once which daemon serves."""
         with self._lock:

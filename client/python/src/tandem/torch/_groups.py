@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from .. import _endings, client as core, errors
+from ..client import Client
 from ..group import Group
 from ..memory import Reservation
 from . import _config, _graph_holds, _native
@@ -445,30 +446,9 @@ def renew(group: Any = None, *, timeout: float | None = None) -> None:
             found.group.renew(found.config.rendezvous_timeout if timeout is None else timeout)
 
 
-def suspend(group: Any = None, *, keep: bool = False, timeout: float | None = None) -> None:
-    """Gives up the GPU memory of a process group's ops and symmetric tensors until resume(): plans and graphs stay valid.
-
-    Collective: all ranks call it. Waits for the group's ops first, and raises their first failure. Until resume() returns, call no
-    op of the group, replay no graph with one, and read no symmetric tensor of it. keep: these keep their contents; else they are
-    zero afterwards. timeout: as renew()'s. RankLate names ranks that do not come, and the group goes on.
-    """
-    found = attachment(str(resolve(group).group_name))
-    if found.group is not None:
-        with naming_ranks(found):
-            found.plans.wait()
-            found.group.suspend(keep, found.config.rendezvous_timeout if timeout is None else timeout)
-
-
-def resume(group: Any = None, *, timeout: float | None = None) -> None:
-    """Brings a suspended process group's memory back, at the same addresses. Collective: all ranks call it.
-
-    timeout: as renew()'s. RankLate: a rank did not come, and all may call it again. ResourceExhausted: others hold the memory.
-    RankLost: a rank has ended meanwhile; detach(), and attach a new group.
-    """
-    found = attachment(str(resolve(group).group_name))
-    if found.group is not None:
-        with naming_ranks(found):
-            found.group.resume(found.config.rendezvous_timeout if timeout is None else timeout)
+def clients() -> list[Client]:
+    """This process's sessions, in an order that ranks with the same daemons share."""
+    return _state.daemons.clients()
 
 
 def _name_ranks(error: errors.TandemError, name: str) -> None:
