@@ -54,7 +54,8 @@ class QuantizedNorms(Checks, unittest.TestCase):
     env = {"TANDEM_TEST_PATIENCE": "120"}
 
 
-class QuantizedNormsOfFourRanks(QuantizedNorms):
+class QuantizedNormsOfFourRanks(Checks, unittest.TestCase):
+    program = "rank_quantized_norms.py"
     world = 4
 
     @classmethod
