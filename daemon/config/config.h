@@ -135,6 +135,7 @@ struct Config {
   int64_t launch_deadline_ms =
       kDefaultLaunchDeadline.count();  // from the first rank's arrival, where group and launch set none
   int64_t join_deadline_ms = 300000;   // longest wait for all ranks of a join, rendezvous or prepare
+  int64_t suspension_limit_ms = 0;     // a group that sleeps so long ends; 0: it may sleep for ever
   FusedUse fused = FusedUse::kAuto;    // fused kernels: when asked for, or also by choice
   bool autotune = true;                // clients' times go into the node's tuning table
   PlacementUse placement = PlacementUse::kAuto;  // of plans: engines or the ranks' own streams

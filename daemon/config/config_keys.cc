@@ -111,6 +111,9 @@ const std::vector<KeySpec>& Table() {
               "may set another time."),
       Integer("join_deadline_ms", TANDEM_FIELD(join_deadline_ms), 1, 7 * kDayMs,
               "The longest wait of a join, a rendezvous or a prepare for the other ranks."),
+      Integer("suspension_limit_ms", TANDEM_FIELD(suspension_limit_ms), 0, 30 * kDayMs,
+              "A group that its ranks have suspended for so long ends (docs/suspend.md). 0: it may sleep for "
+              "ever."),
       WithOldName("native", Choice("fused_kernels", TANDEM_FIELD(fused), kFusedUses,
                                    "explicit: plans take the fused kernels only if they ask for them. auto: "
                                    "plans also take them where they are predicted to be the fastest.")),

@@ -261,6 +261,8 @@ Result<v1::ServeSuspensionReply> Control::ServeSuspension(const SessionRef& sess
   return services_->asked.Serve(session, request, waiter);
 }
 
+void Control::EndLongSuspensions() { services_->groups.EndLongSuspensions(); }
+
 Result<AskedJob> Control::SuspendJob(uint64_t session_id, const std::function<bool(uint32_t uid)>& may,
                                      const Waiter& waiter) {
   return services_->asked.Suspend(session_id, may, waiter);

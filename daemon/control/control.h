@@ -170,6 +170,8 @@ class Control final : public EngineListener {
   void SetAllow(std::vector<AllowRule> rules);
   // Waits until no group is left, or draining ends; the numbers of sessions and groups.
   std::pair<uint64_t, uint64_t> WaitDrained(const Waiter& waiter);
+  // GroupService::EndLongSuspensions. To be called at intervals.
+  void EndLongSuspensions();
   // AskedSuspension::Suspend and Resume. `may`: whether the operator may ask sessions of a uid.
   Result<AskedJob> SuspendJob(uint64_t session_id, const std::function<bool(uint32_t uid)>& may,
                               const Waiter& waiter);

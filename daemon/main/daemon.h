@@ -55,6 +55,8 @@ class Daemon {
   // Makes the files of sockets and the lock again that somebody has removed, and the directories. Not
   // thread-safe.
   void MendFiles();
+  // Ends groups that have slept too long. To be called at intervals.
+  void EndLongSuspensions() { control_->EndLongSuspensions(); }
   // Sets what the gRPC health service answers. Called whenever the node's health may have changed.
   // Thread-safe.
   void PublishHealth();

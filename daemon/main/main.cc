@@ -85,6 +85,7 @@ int Serve(Daemon& daemon, const std::function<void()>& reload, const std::functi
     if (daemon.Alive()) tandem::NotifyAlive();
     daemon.PublishHealth();
     daemon.MendFiles();
+    daemon.EndLongSuspensions();
     tandem::log::WriteCounts();
     std::string summary = daemon.Summary();
     if (summary != last_summary) tandem::NotifyStatus(summary);

@@ -233,6 +233,7 @@ ControlOptions ControlOptionsOf(const Config& config, const NodeChoice& node, co
   options.maximal_deadline = milliseconds(config.join_deadline_ms);
   options.default_deadline = std::min(options.default_deadline, options.maximal_deadline);
   options.default_launch_deadline = milliseconds(config.launch_deadline_ms);
+  options.suspension_limit = milliseconds(config.suspension_limit_ms);
   options.restart_grace = milliseconds(config.restart_grace_ms);
   options.engine_idle = milliseconds(config.supervisor.engine_idle_ms);
   options.verify_plans = config.testing.verify_plans;

@@ -226,6 +226,33 @@ class Deaths(SuspendTest):
             self.assertEqual(self.segment_bytes(), 0)
 
 
+class Limited(SuspendTest):
+    gpus = 2
+    extra = ("--suspension-limit-ms", "1500")
+
+    def test_a_group_that_sleeps_too_long_ends(self):
+        clients = self.sleeper()
+        self.suspend(clients)
+        wait_until(lambda: self.shown()[0] == "broken", 60)
+        self.assertIn("suspension_limit_ms", self.shown()[1])
+        for client in clients:
+            failure = self.assertFails("UNAVAILABLE", client.call, "resume_group")
+            self.assertEqual(failure.detail["reason"], "SUSPENSION_LIMIT")
+        everybody(clients, "leave")
+        everybody(clients, "drop", memory="t")
+        wait_until(lambda: self.daemon.ctl_json("groups")["groups"] == [], 60)
+        self.assertEqual(self.segment_bytes(), 0)
+
+    def test_awake_it_lives_on(self):
+        clients = self.sleeper()
+        for _ in range(3):
+            self.suspend(clients)
+            self.resume(clients)
+        began = time.monotonic()
+        while time.monotonic() - began < 2:
+            self.check_all(clients)
+
+
 class Restarts(RestartTest, SuspendTest):
     gpus = 2
 

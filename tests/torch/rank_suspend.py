@@ -1,9 +1,14 @@
 """A rank whose process group sleeps and wakes up: ops, families, symmetric tensors and, on GPUs, graphs."""
 
+import os
+import subprocess
+import threading
+
 import tandem.torch
 import torch
 import torch.distributed as dist
 from checks import CUDA, DEVICE, check, main
+from node import BIN
 from reference_ops import OPS, near, rand, rank, reference, world
 
 
@@ -90,6 +95,44 @@ def test_graphs_are_valid_afterwards(name):
         dist.barrier()
         sleep(name)
     del graph
+
+
+def operate(session, outcomes):
+    """An operator who wants the memory for a while."""
+    for command in ("suspend", "groups", "resume"):
+        arguments = () if command == "groups" else (str(session), "--wait", "60")
+        program = os.path.join(BIN, "tandemctl")
+        outcomes.append(subprocess.run([program, command, *arguments], capture_output=True, text=True))
+
+
+@check
+def test_an_operator_suspends_the_job_between_two_steps(name):
+    used(name)
+    x = tandem.torch.empty(64)
+    memory = tandem.torch.rendezvous(x)
+    x.fill_(rank() + 1.0)
+    assert not tandem.torch.suspend_if_asked(0)
+    dist.barrier()
+    outcomes = []
+    session = tandem.torch.attach(name).group.client.session_id
+    operator = threading.Thread(target=operate, args=(session, outcomes))
+    if rank() == 0:
+        operator.start()
+    step = 1
+    while not tandem.torch.suspend_if_asked(step):
+        OPS.all_reduce(rand(3, 16), "sum", name)
+        step += 1
+    steps = torch.tensor([step, -step])
+    dist.all_reduce(steps, op=dist.ReduceOp.MAX)
+    assert steps[0] == -steps[1] == step, (steps, step)  # the same on all ranks
+    used(name)
+    for peer in range(world()):
+        assert (memory.get_buffer(peer, (64,), torch.float32) == peer + 1.0).all(), peer
+    if rank() == 0:
+        operator.join()
+        assert [one.returncode for one in outcomes] == [0, 0, 0], outcomes
+        assert "asleep" in outcomes[1].stdout, outcomes[1]
+    dist.barrier()
 
 
 if __name__ == "__main__":

@@ -84,6 +84,7 @@ struct ControlOptions {
   std::chrono::milliseconds maximal_deadline{600000};
   std::chrono::milliseconds default_launch_deadline = kDefaultLaunchDeadline;
   std::chrono::milliseconds orphan_deadline{5000};  // transfers that nobody claims
+  std::chrono::milliseconds suspension_limit{0};    // a group that sleeps so long ends; 0: no limit
   // How long the failure of a join is kept for ranks that come late.
   std::chrono::milliseconds verdict_memory{60000};
   // How long the launches of a client may go on that has closed its lease and lives on; then it counts as

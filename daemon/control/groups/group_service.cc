@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "common/log_field.h"
 #include "daemon/control/base/blame.h"
@@ -90,6 +92,25 @@ void GroupService::Break(GroupRecord& group, const Status& why, int lost_rank) {
   registry.names[group.scope].freed->notify_all();
   core_.LogOf(group.payer.uid, LogSeverity::kWarning,
               "group=" + std::to_string(group.id) + " broken: " + why.message());
+}
+
+void GroupService::EndLongSuspensions() {
+  const std::chrono::milliseconds limit = core_.options.suspension_limit;
+  if (limit.count() == 0) return;
+  RegistryLock lock(core_.registry);
+  std::vector<std::shared_ptr<GroupRecord>> asleep;
+  for (const auto& [id, group] : core_.registry.groups) {
+    if (group->state() == GroupState::kAsleep && group->suspension->state() == SuspensionState::kAsleep &&
+        Waiter::Clock::now() - group->suspension->since >= limit)
+      asleep.push_back(group);
+  }
+  for (const auto& group : asleep) {
+    Break(*group,
+          Unavailable("group '" + group->name + "' was suspended for " + Seconds(limit) +
+                      ", the longest that this node allows (suspension_limit_ms)")
+              .WithDetail({.reason = "SUSPENSION_LIMIT"}),
+          -1);
+  }
 }
 
 void GroupService::Stall(GroupRecord& group, const Status& why) {

@@ -31,6 +31,8 @@ class GroupService {
   // status and events. `lost_rank`
   // (-1: none) gets no event. Nothing happens to a group that is broken already.
   void Break(GroupRecord& group, const Status& why, int lost_rank) TANDEM_REQUIRES(registry_mutex);
+  // Groups that have slept longer than ControlOptions::suspension_limit fail with reason SUSPENSION_LIMIT.
+  void EndLongSuspensions() TANDEM_EXCLUDES(registry_mutex);
   // The group's client-placed launches fail for `why` until its ranks have renewed it; engines' go on.
   void Stall(GroupRecord& group, const Status& why) TANDEM_REQUIRES(registry_mutex);
   // The engines have ended the group's launches for `why`, until a renewal. The first reason stands.
