@@ -197,8 +197,8 @@ TEST(Placement, NoPlanRunsInClientsThatCannot) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr(group.no_client_plans));
 }
 
-// Kernels of two processes take turns without a shared MPS server, and copy engines go on.
-TEST(Placement, AutoTakesTheClientForAnyKernelWhereKernelsTakeTurns) {
+// Without a shared MPS server the work of two processes takes turns.
+TEST(Placement, AutoTakesTheClientWhereProcessesTakeTurns) {
   GroupContext group = SwitchGroup(4);
   group.client_kernels = ClientKernels::kCollectives;
   OpRequest request = AllReduceBy(Algorithm::kTwoShot, 64 << 20);
@@ -208,7 +208,22 @@ TEST(Placement, AutoTakesTheClientForAnyKernelWhereKernelsTakeTurns) {
   EXPECT_EQ(plan.placement, PlanPlacement::kClient) << plan.placement_reason;
   EXPECT_THAT(plan.placement_reason, HasSubstr("share no MPS server"));
   request = AllReduceBy(Algorithm::kCopyEngine, 64 << 20);
-  EXPECT_EQ(MustPlan(request, group).placement, PlanPlacement::kEngine);
+  EXPECT_EQ(MustPlan(request, group).placement, PlanPlacement::kEngine) << "the client has no copy engines";
+}
+
+TEST(Placement, AutoTakesTheClientInPlaceOfCopiesWhereProcessesTakeTurns) {
+  GroupContext group = SwitchGroup(4);
+  group.client_kernels = ClientKernels::kCollectives;
+  constexpr int64_t kElements = 32 << 20;
+  const OpRequest request = Request(Op::kAllGather, {Tensor(Role::kInput, DType::kBf16, {kElements}),
+                                                     Tensor(Role::kOutput, DType::kBf16, {4 * kElements})});
+  const OperationPlan engine = MustPlan(request, group);
+  EXPECT_EQ(engine.placement, PlanPlacement::kEngine);
+  EXPECT_EQ(engine.algorithm, Algorithm::kCopyEngine);
+  group.kernels_take_turns = true;
+  const OperationPlan client = MustPlan(request, group);
+  EXPECT_EQ(client.placement, PlanPlacement::kClient) << client.placement_reason;
+  EXPECT_EQ(client.algorithm, Algorithm::kSm);
 }
 
 TEST(RunsKernelsTest, CopyEnginesAndSignalsAreNone) {
