@@ -20,7 +20,8 @@ def quantized(normed, scale):
 def scales_of(normed, blocks):
     """A scale for each row, or each of so many blocks of 128 columns."""
     wide = torch.nn.functional.pad(normed.float().abs(), (0, (blocks * 128 - normed.shape[-1]) * (blocks > 1)))
-    return wide.unflatten(-1, (blocks, -1)).amax(-1).clamp(min=1 / 512) / 448
+    most = wide.unflatten(-1, (blocks, -1)).amax(-1).clamp(min=1 / 512)
+    return most / torch.full_like(most, 448)  # by a number CUDA multiplies with its rounded reciprocal
 
 
 def spread(scales, columns):
