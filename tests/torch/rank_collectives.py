@@ -332,6 +332,34 @@ def test_sizes_at_which_nccl_is_faster(name):
 
 
 @check
+def test_shapes_at_which_nccl_is_faster(name):
+    """Without families, too, calls are left to the process group: each shape's plan is made once, and dropped."""
+    whole, before = _plans.nccl_is_faster, tandem.torch.configure()
+    tandem.torch.detach(name)
+    tandem.torch.configure(families="none")
+    _plans.nccl_is_faster = lambda info: info["max_rows"] == 0 and info["slot_bytes"][0] > 4096
+
+    def served(count):
+        taken = tandem.torch.report().taken
+        x = values((count,), torch.float32)
+        dist.all_reduce(x)
+        assert torch.equal(x, total(of_all((count,), torch.float32))), count
+        return tandem.torch.report().taken - taken
+
+    try:
+        assert [served(count) for count in (2048, 512, 2048, 512, 2048)] == [0, 1, 0, 1, 0]
+        plans = tandem.torch.attach(name).plans
+        assert (plans._made, len(plans)) == (2, 1), (plans._made, len(plans))
+        x = values((2048,), torch.float32)
+        assert torch.equal(torch.ops.tandem.all_reduce(x, "sum", name), total(of_all((2048,), torch.float32)))
+    finally:
+        _plans.nccl_is_faster = whole
+        tandem.torch.configure(families=before.families)
+        tandem.torch.detach(name)
+        counted.before = (tandem.torch.report().seen, tandem.torch.report().taken)
+
+
+@check
 def test_objects(name):
     got = [None] * world()
     dist.all_gather_object(got, {"rank": dist.get_rank(), "text": "x" * dist.get_rank()})

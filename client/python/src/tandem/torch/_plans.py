@@ -59,6 +59,7 @@ class PlanCache:
         self._kernels_staging: dict[int, Staging] = {}
         self._made = 0
         self._families = Families(config.max_rows, group.world_size if group is not None else 1)
+        self._left: set[Any] = set()  # keys of torch.distributed's calls of one shape that another's collectives do faster
         self._offers = True  # whether the kernels get plans
         self._calls = 0  # counted here where there is no table
         self._deadline_ms = _c.milliseconds(config.launch_deadline, 0)
@@ -181,7 +182,7 @@ class PlanCache:
         family = shape_of(call, operands, served)
         # torch.distributed's calls have a process group that may be faster; torch.ops.tandem's have asked for Tandem.
         inside = _distributed.inside()
-        if inside and family is not None and self._families.barred(family):
+        if inside and (key in self._left or (family is not None and self._families.barred(family))):
             self._leave_to_nccl()
         if family is not None and (known := self._families.find(family)) is not None:
             return self._keep(key, Prepared(known.plan, call, symmetric, self.broken_off, known.rows_of(family)))
@@ -228,11 +229,21 @@ class PlanCache:
                 self._add(key, made, call, symmetric, family, bound)
             raise
         self._made += 1
-        if inside and family is not None and family.rows > bound // 2 > 0 and nccl_is_faster(plan.info):
-            self._families.bar(family, bound)
+        of_one_shape = family is None or bound == 0
+        if inside and (of_one_shape or (family is not None and family.rows > bound // 2)) and nccl_is_faster(plan.info):
+            if family is not None and bound > 0:
+                self._families.bar(family, bound)
+            else:
+                self._leave(key)
             self._close_family(plan)
             self._leave_to_nccl()
         return self._add(key, plan, call, symmetric, family, bound)
+
+    def _leave(self, key: Any) -> None:
+        """Such calls of torch.distributed are its process group's from now on. All ranks forget at the same call."""
+        if len(self._left) >= self._config.max_plans:
+            self._left.clear()
+        self._left.add(key)
 
     def _leave_to_nccl(self) -> NoReturn:
         """Leaves this call of torch.distributed to its process group. Calls of fewer rows are served."""
