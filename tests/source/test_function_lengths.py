@@ -13,7 +13,7 @@ SKIPPED = re.compile(r"\.(?!ci$)|build|dist$|shared$|__pycache__$")
 MOST = 100
 # Lines of the functions that are longer, by file and name.
 LONGER = {
-    ("daemon/config/config_keys.cc", "Table"): 180,
+    ("daemon/config/config_keys.cc", "Table"): 183,
     ("daemon/supervisor/tests/fake_engine.cc", "main"): 109,
     ("engine/engine_commands.cc", "Engine::Dispatch"): 117,
     ("kernels/cuda/fused/fused_launch.cc", "MakeFusedParams"): 152,
