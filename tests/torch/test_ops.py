@@ -57,6 +57,8 @@ class QuantizedNorms(Checks, unittest.TestCase):
 class QuantizedNormsOfFourRanks(Checks, unittest.TestCase):
     program = "rank_quantized_norms.py"
     world = 4
+    timeout = 300
+    env = {"TANDEM_TEST_PATIENCE": "120"}
 
     @classmethod
     def names(cls):
