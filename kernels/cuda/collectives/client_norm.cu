@@ -31,14 +31,14 @@ bool Quantizes(const ClientNormLaunch& launch) { return launch.quantization.out 
 
 const void* KernelOf(const ClientNormLaunch& launch) {
   if (Quantizes(launch)) return QuantizedNormKernel(launch);
-  return reinterpret_cast<const void*>(DenseNormKernels<NoProbe, false>::Of(static_cast<DType>(launch.norm.type),
-                                                                     launch.words, launch.sum.packets.world));
+  return reinterpret_cast<const void*>(DenseNormKernels<NoProbe, false>::Of(
+      static_cast<DType>(launch.norm.type), launch.words, launch.sum.packets.world));
 }
 
 const void* SplitKernelOf(const ClientNormLaunch& launch) {
   if (Quantizes(launch)) return QuantizedSplitNormKernel(launch);
-  return reinterpret_cast<const void*>(
-      DenseSplitNormKernels<NoProbe, false>::Of(static_cast<DType>(launch.norm.type), launch.sum.packets.world));
+  return reinterpret_cast<const void*>(DenseSplitNormKernels<NoProbe, false>::Of(
+      static_cast<DType>(launch.norm.type), launch.sum.packets.world));
 }
 
 // The largest cluster of the current GPU, as it was found when the kernel was loaded; null: no such GPU.
@@ -86,8 +86,8 @@ bool MakeClientNorm(const ClientPacketsLaunch& sum, const NormLaunch& norm,
   const auto in_word = static_cast<int64_t>(16 / DTypeBytes(static_cast<DType>(norm.type)));
   if (norm.columns % in_word != 0 || words == 0 || words > int64_t{kCollectiveThreads} * kMaxWords)
     return false;
-  const void* const addresses[] = {packets.source[rank], norm.weight, norm.residual, norm.residual_out,
-                                   norm.out,             quantization.out};
+  const void* const addresses[] = {packets.source[rank], norm.weight, norm.residual,
+                                   norm.residual_out,    norm.out,    quantization.out};
   if (!std::all_of(std::begin(addresses), std::end(addresses), IsAligned)) return false;
   out->sum = sum;
   out->norm = norm;

@@ -1,8 +1,7 @@
 // The instances of the kernels of client_norm.cu that quantise. They are compiled beside the others.
-#include "kernels/cuda/collectives/client_quantized_norm.h"
-
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/collectives/client_quantized_norm.h"
 #include "kernels/cuda/collectives/dense_norm.cuh"
 #include "kernels/cuda/collectives/dense_split_norm.cuh"
 

@@ -246,8 +246,7 @@ Status LaunchNorm(const NormLaunch& norm, const NormManner& manner, const NormQu
   const auto in_word = static_cast<int64_t>(16 / DTypeBytes(type));
   uintptr_t addresses = 0;
   for (const void* at : {norm.sum, norm.weight, norm.residual, static_cast<const void*>(norm.residual_out),
-                         static_cast<const void*>(norm.out),
-                         static_cast<const void*>(quantization.out)}) {
+                         static_cast<const void*>(norm.out), static_cast<const void*>(quantization.out)}) {
     addresses |= reinterpret_cast<uintptr_t>(at);
   }
   const int64_t in_row = norm.columns / in_word;
@@ -268,8 +267,8 @@ Status LaunchNorm(const NormLaunch& norm, const NormManner& manner, const NormQu
   if (manner.fixed_order) most = kFixedNormThreads;
   int words = 1;
   while (words < kMaxWords && in_row > most * words) words *= 2;
-  return LaunchDependent("NormWords", KernelOf(type, words, quantizes), rows, WholeWarps((in_row + words - 1) / words),
-                         0, &work, stream);
+  return LaunchDependent("NormWords", KernelOf(type, words, quantizes), rows,
+                         WholeWarps((in_row + words - 1) / words), 0, &work, stream);
 }
 
 Status LaunchNorm(const NormLaunch& norm, CUstream_st* stream) { return LaunchNorm(norm, {}, {}, stream); }

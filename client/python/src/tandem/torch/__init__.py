@@ -12,7 +12,17 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from .. import _registration
-from . import _autocast, _autograd, _in_place, _norms, _ops, _overlapped, _quantized_norms, _scaled, _schemas  # noqa: F401  (they register)
+from . import (  # noqa: F401  (they register)
+    _autocast,
+    _autograd,
+    _in_place,
+    _norms,
+    _ops,
+    _overlapped,
+    _quantized_norms,
+    _scaled,
+    _schemas,
+)
 from ._backend import BackendOptions
 from ._config import Config, configure
 from ._groups import Attachment, attach, attachment, detach, renew, synchronize
