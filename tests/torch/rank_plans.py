@@ -82,6 +82,50 @@ def test_families_serve_other_rows_without_a_meeting(name):
 
 
 @check
+def test_a_family_is_prepared_ahead(name):
+    """Then no call of up to so many rows meets, and what was given is as it was."""
+    with configured(name, placement="client", families="all", max_rows=2048):
+        plans, b, weight = tandem.torch.attach(name).plans, rand(6, 5, seed=1), rand(5, seed=3, same=True)
+        a, residual = rand(3, 6), rand(3, 5, seed=4, same=True)
+        given = (residual, weight, 1e-5, name)
+        before = residual.clone()
+        assert tandem.torch.prepare(OPS.matmul_all_reduce_rms_norm, a, b, *given, max_rows=700)
+        assert tandem.torch.prepare("all_reduce", a, "sum", name, max_rows=1000)
+        assert tandem.torch.prepare(OPS.all_reduce_, a.clone(), "sum", name)
+        assert tandem.torch.prepare(OPS.all_gather_matmul.default, a, [b], 0, name)
+        assert torch.equal(residual, before)
+        made = plans._made
+        assert tandem.torch.prepare("all_reduce", a, "sum", name, max_rows=900)
+        for rows in (700, 1, 3, 513, 257):
+            a, residual = rand(rows, 6), rand(rows, 5, seed=4, same=True)
+            near(OPS.all_reduce(a, "sum", name), reference.all_reduce(a, "sum", name))
+            want = residual + reference.all_reduce(a @ b, "sum", name)
+            normed = OPS.matmul_all_reduce_rms_norm(a, b, residual, weight, 1e-5, name)
+            near(residual, want)
+            near(normed, want / (want.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * weight)
+            near(OPS.all_gather_matmul(a, [b], 0, name)[1][0], reference.all_gather(a, 0, name) @ b)
+        assert plans._made == made, (plans._made, made)
+        # More rows than a family may have: a plan of one shape, once.
+        for _ in range(2):
+            assert not tandem.torch.prepare("all_reduce", rand(2, 7), "sum", name, max_rows=4096)
+        assert plans._made == made + 1, (plans._made, made)
+        for wrong in (
+            lambda: tandem.torch.prepare("all_sum", a),
+            lambda: tandem.torch.prepare("all_reduce", a, max_rows=0),
+        ):
+            try:
+                wrong()
+                raise AssertionError("it was taken")
+            except ValueError as error:
+                assert "all_sum" in str(error) or "max_rows is 0" in str(error), error
+    with configured(name, placement="engine"):
+        plans = tandem.torch.attach(name).plans
+        assert not tandem.torch.prepare("all_reduce", rand(5, 6), "sum", name)  # engines have no families
+        near(OPS.all_reduce(rand(5, 6), "sum", name), reference.all_reduce(rand(5, 6), "sum", name))
+        assert plans._made == 1, plans._made
+
+
+@check
 def test_leading_dimensions_are_rows(name):
     """A batch of sequences is served by the family of its rows; its own extents do not count."""
     with configured(name, placement="client", families="all", max_rows=512):

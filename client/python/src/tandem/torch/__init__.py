@@ -29,6 +29,7 @@ from ._groups import Attachment, attach, attachment, detach, renew, synchronize
 from ._install import install, installed, uninstall
 from ._memory import SymmetricMemory, empty, is_symmetric, memset32, rendezvous, stream_write_value32
 from ._pool import mem_pool
+from ._preparation import prepare
 from ._report import Report, report
 from ._suspension import resume, suspend, suspend_if_asked
 
@@ -56,6 +57,7 @@ __all__ = [
     "is_symmetric",
     "mem_pool",
     "memset32",
+    "prepare",
     "rendezvous",
     "renew",
     "report",

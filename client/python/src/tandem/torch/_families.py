@@ -3,9 +3,10 @@ number of rows, in a capture too, needs no rank and no daemon."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -152,20 +153,30 @@ class Families:
         self._plans: dict[Any, Family] = {}  # by key: that of the most rows
         self._smaller: list[Plan] = []  # graphs may hold their launches
         self._refused: set[Any] = set()
+        self._asked = 0
         self._barred: dict[Any, int] = {}  # by key: rows above which another's collectives are faster
 
     def find(self, shape: Shape) -> Family | None:
         """The family for so many rows, where there is one."""
         family = self._plans.get(shape.key)
-        return None if family is None or shape.rows > family.most else family
+        return None if family is None or max(shape.rows, self._asked) > family.most else family
+
+    @contextlib.contextmanager
+    def at_least(self, rows: int) -> Iterator[None]:
+        """Families that are found or made within serve so many rows."""
+        self._asked = rows
+        try:
+            yield
+        finally:
+            self._asked = 0
 
     def bound_for(self, shape: Shape) -> int:
         """The bound of the family to prepare for such a call; 0 where there is to be none. It doubles, up to the most rows."""
         most = _MOST_ELEMENTS if shape.flat else self._max_rows // shape.inner
-        if shape.rows > most or shape.key in self._refused:
+        if max(shape.rows, self._asked) > most or shape.key in self._refused:
             return 0
         least = max(1, min(_LEAST_ROWS, _LEAST_ELEMENTS // max(1, shape.width)))
-        bound = min(most, 1 << (max(shape.rows, least) - 1).bit_length())
+        bound = min(most, max(1 << (max(shape.rows, least) - 1).bit_length(), self._asked))
         return -(-bound // self._world) * self._world
 
     def add(self, shape: Shape, most: int, plan: Plan) -> tuple[Family, Plan | None]:

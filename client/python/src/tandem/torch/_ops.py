@@ -16,6 +16,8 @@ from ._shapes import REDUCTIONS, check_product, check_reduce_op, check_sum_op, d
 
 Tensor = torch.Tensor
 _tandem: Any = torch.ops.tandem
+# By op: of its default overload.
+PYTHON_KERNELS: dict[str, Callable[..., Any]] = {}
 
 
 def _form(tensor: Tensor | None) -> Any:
@@ -357,6 +359,8 @@ def register_kernel(name: str, overload: str, kernel: Callable[..., Any], nothin
     """The kernel of an overload for CPU and CUDA tensors; `nothing`: of one that has a kernel in C++, too, the result of a failed
     call. That kernel comes before this one, which gets the calls that it cannot serve."""
     full = name if overload == "default" else f"{name}.{overload}"
+    if overload == "default":
+        PYTHON_KERNELS[name] = kernel
     if _native.kernels is not None and nothing is not None:
         full, kernel = "_" + full, _native.hidden(kernel, nothing)
     for device in ("CPU", "CUDA"):

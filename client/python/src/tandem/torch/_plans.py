@@ -14,7 +14,7 @@ from .. import _c, errors
 from ..group import Group
 from ..plan import Operand, Plan
 from ..streams import Stream
-from . import _distributed
+from . import _distributed, _preparing
 from ._config import Config
 from ._families import FASTER, Families, Shape, nccl_is_faster, shape_of
 from ._native import Table
@@ -81,6 +81,8 @@ class PlanCache:
             key = (key, "symmetric", symmetric)
         with self._turn:
             prepared = self._plans.get(key)
+            if (most := _preparing.asked_rows()) > 0:
+                raise _preparing.Ended(self._serves(key, call, symmetric, prepared, most))
             if prepared is None:
                 prepared = self._prepare(key, call, symmetric, on_host)
             prepared.used = self._tick()
@@ -93,6 +95,14 @@ class PlanCache:
             if self._table is not None and self._offers:
                 self._offer(self._table, prepared, call.slots, on_host)
         return call
+
+    def _serves(self, key: Any, call: Call, symmetric: tuple[int, ...], known: Prepared | Refusal | None, most: int) -> bool:
+        """Whether a family serves such calls of 1 to `most` rows. It is prepared if need be."""
+        if known is None or (isinstance(known, Prepared) and known.family is not None and known.family.most < most):
+            with self._families.at_least(most):
+                known = self._prepare(key, call, symmetric, self._on_host)
+            known.used = self._tick()
+        return isinstance(known, Prepared) and known.family is not None and known.family.most >= most
 
     def _symmetric_slots(self, call: Call) -> tuple[int, ...]:
         """The slots that are used in place in this call; with an output in place its input, which is the same memory."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .. import errors
-from . import _config, _distributed
+from . import _config, _distributed, _preparing
 from ._groups import Attachment, attachment, naming_ranks
 from ._plans import Declined
 from ._prepared import Call
@@ -104,6 +104,8 @@ def run(op: str, group_name: str, device: torch.device, key: tuple[Any, ...], ma
     kept = _thread.keep_it and bool(_thread.theirs)
     if group.config.on_unavailable == "error" or (group.config.raises and not kept):
         raise errors.Unavailable(f"Tandem cannot serve {op} of group {group_name!r}: {reason}", reason="UNAVAILABLE")
+    if _preparing.asked_rows() > 0:
+        raise _preparing.Ended(False)
     if _distributed.decline(scope, reason):
         _config.warn_once(group.rank, group_name, "collectives" if scope is _distributed.Decline.GROUP else op, reason)
         raise CallDeclined(reason)
