@@ -57,6 +57,8 @@ def all_reduced(node: Node) -> tuple[Node, str] | None:
 
 def _why_apart(node: Node) -> str:
     """Why the node's products do not keep the configuration's promise as Tandem's; "" if they do."""
+    if not batch.in_force():
+        return ""
     given = named_arguments(node)
     a, bs = tensor(given["A"]), given["Bs"] if "Bs" in given else [given["B"]]
     extents = given.get("output_shape") or a.shape
