@@ -39,7 +39,7 @@ def declarations(header):
     text = re.sub(r"^\s*#.*$", "", text, flags=re.M)
     text = re.sub(r'extern "C" \{', "", text)
     for match in re.finditer(r"enum (\w+) \{(.*?)\}", text, re.S):
-        for constant in re.finditer(r"(\w+) = (-?\d+)", match[2]):
+        for constant in re.finditer(r"(\w+) =\s+(-?\d+)", match[2]):
             yield "constant", constant[1], f"{match[1]} {constant[1]} = {constant[2]}"
     for match in re.finditer(r"typedef struct (\w+) \{(.*?)\} \w+;", text, re.S):
         fields = [" ".join(field.split()) for field in match[2].split(";") if field.strip()]
