@@ -3,6 +3,9 @@
 
 namespace tandem::driver {
 
+// A rank is so many steps ahead of what the GPU has run, or fewer.
+constexpr int64_t kMaxAhead = 32;
+
 // Makes steps of the commands "each", until the program has slept "sleeps" times and has made "after" steps more, or
 // "most" steps in all.
 Status Session::RunSteps(const json& command, json* reply) {
@@ -24,6 +27,9 @@ Status Session::RunSteps(const json& command, json* reply) {
       json ignored;
       TANDEM_RETURN_IF_ERROR(Execute(one, &ignored));
     }
+    if (each.empty() || (steps + 1) % kMaxAhead != 0) continue;
+    json ignored;
+    TANDEM_RETURN_IF_ERROR(Execute({{"cmd", "sync"}, {"deadline_ms", 50000}}, &ignored));
   }
   (*reply)["steps"] = steps;
   (*reply)["slept"] = slept;
