@@ -225,6 +225,13 @@ class Deaths(AskedTest):
             self.assertEqual(reply.get("code"), "UNAVAILABLE", reply)
             self.assertEqual(reply["detail"]["ranks"], [1], reply)
 
+    def check_refused(self, refused, killed, others, calls):
+        """tandemctl names the killed rank, and the others have not slept."""
+        self.assertEqual(refused.returncode, 3, refused)
+        self.assertIn(f"pid {killed.pid}", refused.stderr)
+        for client, call in zip(others, calls):
+            self.assertEqual(client.reply(call)["slept"], 0)
+
     def test_a_rank_killed_before_its_step(self):
         clients = self.sleeper()
         everybody(clients, "steps", most=1)
@@ -232,11 +239,7 @@ class Deaths(AskedTest):
         with self.asking(clients) as asking:
             calls = [client.send("steps", each=[], most=4) for client in others]
             clients[1].kill()
-            refused = asking.result()
-        self.assertEqual(refused.returncode, 3, refused)
-        self.assertIn(f"pid {clients[1].pid}", refused.stderr)
-        for client, call in zip(others, calls):
-            self.assertEqual(client.reply(call)["slept"], 0)
+            self.check_refused(asking.result(), clients[1], others, calls)
 
     def test_a_rank_killed_before_it_answers(self):
         clients = self.sleeper()
@@ -250,11 +253,7 @@ class Deaths(AskedTest):
                 self.await_request(client)
             calls = [client.send("steps", each=[], most=4) for client in others]
             clients[1].kill()
-            refused = asking.result()
-        self.assertEqual(refused.returncode, 3, refused)
-        self.assertIn(f"pid {clients[1].pid}", refused.stderr)
-        for client, call in zip(others, calls):
-            self.assertEqual(client.reply(call)["slept"], 0)
+            self.check_refused(asking.result(), clients[1], others, calls)
 
     def test_a_rank_killed_asleep_wakes_the_others_with_its_name(self):
         clients = self.sleeper()
