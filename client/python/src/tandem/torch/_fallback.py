@@ -106,7 +106,8 @@ def quantize(normed: torch.Tensor, scale: torch.Tensor, out: torch.Tensor, makes
         columns, count = wide.shape[-1], scale.shape[-1]
         blocks = wide if count == 1 else torch.nn.functional.pad(wide, (0, count * 128 - columns))
         most = blocks.abs().reshape(*wide.shape[:-1], count, -1).amax(-1) if wide.numel() else wide.new_zeros(scale.shape)
-        scale.copy_(most.clamp(min=_LEAST_AMAX) / _MOST_OF_E4M3)
+        # By a number CUDA would multiply with its rounded reciprocal.
+        scale.copy_(most.clamp(min=_LEAST_AMAX) / torch.full_like(most, _MOST_OF_E4M3))
         scale = scale if count == 1 else scale.repeat_interleave(128, -1)[..., :columns]
     else:
         scale = scale.reshape(())
