@@ -16,7 +16,7 @@ from ._shapes import REDUCTIONS, check_product, check_reduce_op, check_sum_op, d
 
 Tensor = torch.Tensor
 _tandem: Any = torch.ops.tandem
-# By op: of its default overload.
+# The kernel of each op's default overload.
 PYTHON_KERNELS: dict[str, Callable[..., Any]] = {}
 
 
