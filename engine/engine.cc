@@ -17,7 +17,7 @@ constexpr int64_t kLongestSleepNs = 500'000'000;
 // With more channels than one futex call takes, the rest is looked at this often.
 constexpr int64_t kCrowdedSleepNs = 1'000'000;
 constexpr uint64_t kBeatEveryNs = 10'000'000;
-constexpr uint64_t kDoorbellPatienceNs = 10'000'000;
+constexpr uint64_t kDoorbellWaitBudgetNs = 10'000'000;
 // Under MPS a process that ends while a kernel of it runs ends every context on the GPU. Hence lanes get
 // nearly all the time that tandemd gives an engine to end.
 constexpr uint64_t kDrainForNs = 4'000'000'000;
@@ -115,7 +115,7 @@ Status Engine::Run() {
       if (MustPoll()) {
         bool only_captured = channels_ && channels_->HasCaptured() && !channels_->HasWaiting() &&
                              !queue_->Pending() && pending_acks_.empty();
-        pause.Pause(only_captured && now - channels_->last_doorbell_ns() > kDoorbellPatienceNs);
+        pause.Pause(only_captured && now - channels_->last_doorbell_ns() > kDoorbellWaitBudgetNs);
       } else {
         Sleep();
         pause.Reset();

@@ -32,7 +32,7 @@ std::vector<uint64_t> ToVector(const Repeated& values) {
 
 // True if a program's launches must be numbered among the group's: it meets peers, or uses memory that they
 // share.
-bool TakesEpoch(const plan::RankProgram& program) {
+bool TakesLaunchNumber(const plan::RankProgram& program) {
   if (program.workspace_bytes > 0 || program.bulk_bytes > 0) return true;
   return std::any_of(program.steps.begin(), program.steps.end(), plan::MeetsPeers);
 }
@@ -294,7 +294,7 @@ Status Engine::AddGroup(const v1::Command& command, const std::vector<UniqueFd>&
   group->rank = static_cast<int>(from.rank());
   group->world_size = world;
   group->deadline_ns = from.deadline_ms() == 0 ? kDefaultDeadlineNs : SaturatingMs(from.deadline_ms());
-  group->epoch = from.next_epoch() == 0 ? 0 : from.next_epoch() - 1;
+  group->launch_number = from.next_launch_number() == 0 ? 0 : from.next_launch_number() - 1;
   TANDEM_ASSIGN_OR_RETURN(group->arrivals, ArrivalTable::Map(fds[0].get(), world));
   for (int rank = 0; rank < world; ++rank) {
     if (from.gpus(rank) >= static_cast<uint32_t>(kMaxLogGpus)) return OutOfRange("a GPU's index");
@@ -415,7 +415,7 @@ Status Engine::AddPlan(const v1::Command& command, bool* deferred) {
   plan->index = from.plan_index();
   plan->workspace = group->workspace;
   plan->latency_class = from.latency_class();
-  plan->takes_epoch = TakesEpoch(program);
+  plan->takes_launch_number = TakesLaunchNumber(program);
   plan->uses_bulk = program.bulk_bytes > 0;
   plan->never_speculative = program.signal_count > kFirstCancelSignal;
   plan->bytes_moved = from.bytes_moved();

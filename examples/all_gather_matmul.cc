@@ -13,7 +13,7 @@
 namespace {
 
 constexpr int64_t kRows = 64, kInner = 128, kColumns = 96;  // rows of a shard of A; K; columns of B a rank
-constexpr auto kPatience = std::chrono::seconds(60);
+constexpr auto kWaitBudget = std::chrono::seconds(60);
 
 // Elements by the row's number in the whole A, so that every rank can check the product.
 float ElementOfA(int64_t row, int64_t k) { return static_cast<float>((row + k) % 7 - 3); }
@@ -53,8 +53,8 @@ tandem::Status Run(const std::string& job_key, int rank, int world_size) {
   TANDEM_ASSIGN_OR_RETURN(auto stream, tandem::HostStream::Create());
   const tandem::Binding bindings[] = {{.memory = a.get()}, {.memory = b.get()}, {.memory = c.get()}};
   TANDEM_RETURN_IF_ERROR(plan->Launch(stream.get(), bindings));
-  TANDEM_RETURN_IF_ERROR(stream->Synchronize(kPatience));
-  TANDEM_RETURN_IF_ERROR(plan->Wait(kPatience));
+  TANDEM_RETURN_IF_ERROR(stream->Synchronize(kWaitBudget));
+  TANDEM_RETURN_IF_ERROR(plan->Wait(kWaitBudget));
 
   const auto* product = reinterpret_cast<const float*>(c->data());
   for (int64_t i = 0; i < rows * kColumns; ++i) {

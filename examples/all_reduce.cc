@@ -13,7 +13,7 @@
 namespace {
 
 constexpr int64_t kCount = 1 << 20;
-constexpr auto kPatience = std::chrono::seconds(60);
+constexpr auto kWaitBudget = std::chrono::seconds(60);
 
 tandem::Status Run(const std::string& job_key, int rank, int world_size) {
   // The session. The daemon is found by $TANDEM_RUNTIME_DIR.
@@ -46,8 +46,8 @@ tandem::Status Run(const std::string& job_key, int rank, int world_size) {
   }
 
   // The end of the stream says nothing about success: Wait returns the status of the launches.
-  TANDEM_RETURN_IF_ERROR(stream->Synchronize(kPatience));
-  TANDEM_RETURN_IF_ERROR(plan->Wait(kPatience));
+  TANDEM_RETURN_IF_ERROR(stream->Synchronize(kWaitBudget));
+  TANDEM_RETURN_IF_ERROR(plan->Wait(kWaitBudget));
   const auto* sums = reinterpret_cast<const float*>(output->data());
   const float expected = 0.5F * static_cast<float>(world_size * (world_size + 1));
   if (std::any_of(sums, sums + kCount, [=](float sum) { return sum != expected; })) {

@@ -92,8 +92,8 @@ bool ArrivalTable::Broken(int rank) const {
   return mapping_.As<Header>()->ranks[rank].broken.load(std::memory_order_acquire) != 0;
 }
 
-void ArrivalTable::SetBulkEnded(int rank, uint64_t epoch) {
-  mapping_.As<Header>()->ranks[rank].bulk_ended.store(epoch, std::memory_order_release);
+void ArrivalTable::SetBulkEnded(int rank, uint64_t launch_number) {
+  mapping_.As<Header>()->ranks[rank].bulk_ended.store(launch_number, std::memory_order_release);
 }
 
 uint64_t ArrivalTable::BulkEnded(int rank) const {

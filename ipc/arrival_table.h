@@ -53,8 +53,8 @@ class ArrivalTable {
   void SetBroken(int rank);
   bool Broken(int rank) const;
 
-  // The last epoch that used the group's bulk area and that this rank has ended.
-  void SetBulkEnded(int rank, uint64_t epoch);
+  // The last launch number that used the group's bulk area and that this rank has ended.
+  void SetBulkEnded(int rank, uint64_t launch_number);
   uint64_t BulkEnded(int rank) const;
 
  private:

@@ -17,10 +17,10 @@ Result<VerdictPage> VerdictPage::Map(int fd) {
 }
 
 void VerdictPage::Abort(uint64_t from, const Status& why) {
-  const uint64_t before = AbortFrom();
+  const uint64_t before = FirstAbortedLaunch();
   if (from == 0 || (before != 0 && before <= from)) return;
   WriteStatusRecord(&layout()->reason, from, why, 0);
-  layout()->abort_from.store(from, std::memory_order_release);
+  layout()->first_aborted_launch.store(from, std::memory_order_release);
 }
 
 Status VerdictPage::Reason() const {

@@ -1,7 +1,8 @@
 // File: verdict_page.h
 //
 // The verdict page of one member of a group (docs/client-placement.md): how tandemd ends client-placed
-// launches. A memfd that tandemd makes, mapped by tandemd and by that member. Kernels look at `abort_from`.
+// launches. A memfd that tandemd makes, mapped by tandemd and by that member. Kernels look at
+// `first_aborted_launch`.
 //
 // All fields are atomics: a member that overwrites its own page harms its own launches only.
 #pragma once
@@ -20,13 +21,13 @@ namespace tandem {
 struct VerdictPageLayout {
   // Launches from this number on give up; 0: none do. A break, a death and a stall write 1, a clean leave the
   // leaver's last number + 1. It never grows, but a renewal sets it to 0.
-  alignas(64) Word abort_from;
+  alignas(64) Word first_aborted_launch;
   // Written by the member: its launches that have ended.
   alignas(64) Word finished;
   // Written by the member: since when it has a launch under way and none has ended, in nanoseconds of
   // CLOCK_MONOTONIC; 0: no launch is under way. Replays of graphs do not count.
   Word waits_since_ns;
-  // Why. Written before `abort_from`.
+  // Why. Written before `first_aborted_launch`.
   StatusRecord reason;
   // Written by the member: the plan of the launch that it waits in; 0: not known.
   Word waits_plan;
@@ -47,14 +48,16 @@ class VerdictPage {
   // one that ends as many keeps the first reason.
   void Abort(uint64_t from, const Status& why);
   // Launches go on. No launch of the page's rank may be under way.
-  void Clear() { layout()->abort_from.store(0, std::memory_order_release); }
+  void Clear() { layout()->first_aborted_launch.store(0, std::memory_order_release); }
   // 0: no launch is to end.
-  uint64_t AbortFrom() const { return layout()->abort_from.load(std::memory_order_acquire); }
+  uint64_t FirstAbortedLaunch() const {
+    return layout()->first_aborted_launch.load(std::memory_order_acquire);
+  }
   bool Aborts(uint64_t launch) const {
-    const uint64_t from = AbortFrom();
+    const uint64_t from = FirstAbortedLaunch();
     return from != 0 && from <= launch;
   }
-  // Why, once AbortFrom() is not 0.
+  // Why, once FirstAbortedLaunch() is not 0.
   Status Reason() const;
 
   // Never goes back: of two threads' counts the later one holds.

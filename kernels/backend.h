@@ -69,8 +69,8 @@ struct NcclArgs : plan::Nccl<std::byte*> {
 
 using CollectiveItem = plan::KernelSum<std::byte*>;
 
-// Waits for words of this rank's area, then items, then writes of the epoch to peers' words. The words are
-// those of block 0; block b's lie b * PhasesArgs::word_stride further.
+// Waits for words of this rank's area, then items, then writes of the launch number to peers' words. The
+// words are those of block 0; block b's lie b * PhasesArgs::word_stride further.
 struct CollectivePhase {
   std::vector<Word*> waits, signals;
   std::vector<CollectiveItem> items;
@@ -92,7 +92,7 @@ struct PacketsArgs : plan::PacketPieces<std::byte*> {
 struct FusedDelivery {
   int rank = 0;  // whose memory
   DeviceView to;
-  Word* done = nullptr;  // gets the epoch when `to` is written
+  Word* done = nullptr;  // gets the launch number when `to` is written
   int words = 1;  // the words from `done` on that get it; of several, each is for a band of columns, which
                   // it follows
 };
@@ -100,11 +100,11 @@ struct FusedDelivery {
 // A product within a fused matmul, and what surrounds it. All of a fused matmul's have equal rows but one,
 // which may have fewer.
 struct FusedPart {
-  std::vector<Word*> waits;  // A's rows may be read once these have reached the epoch
+  std::vector<Word*> waits;  // A's rows may be read once these have reached the launch number
   MatmulArgs matmul;
-  Word* done = nullptr;  // gets the epoch when C, or the sum, is written; null: nobody asks
-  // Instead of C, `sum.dst` is written: the sum of `sum.sources` once `sum_waits` have reached the epoch. The
-  // product itself is source `own`, whose memory is not read.
+  Word* done = nullptr;  // gets the launch number when C, or the sum, is written; null: nobody asks
+  // Instead of C, `sum.dst` is written: the sum of `sum.sources` once `sum_waits` have reached the launch
+  // number. The product itself is source `own`, whose memory is not read.
   bool sums = false;
   int own = -1;
   // The words of each other source, in order (FusedDelivery::words).
@@ -119,16 +119,16 @@ struct FusedPart {
 struct FusedPush {
   int rank = 0;  // whose memory
   DeviceView from, to;
-  Word* done = nullptr;  // gets the epoch when `to` is written; null: the next push's word covers it
+  Word* done = nullptr;  // gets the launch number when `to` is written; null: the next push's word covers it
 };
 
 // A fused matmul: products in this order.
 struct FusedArgs {
   std::vector<FusedPart> parts;
-  Word* entered = nullptr;     // deliveries may be written once it has reached the epoch; null: at once
+  Word* entered = nullptr;  // deliveries may be written once it has reached the launch number; null: at once
   std::vector<Word*> closing;  // the kernel ends once these have
   // Of clients' fused matmuls: the index of the words by which all ranks meet first; -1: engines' have none.
-  int meeting = -1;
+  int handshake = -1;
   std::vector<FusedPush> pushes;
 };
 
@@ -158,7 +158,7 @@ struct CollectiveArgs {
   // time.
   std::unique_ptr<PreparedWork>* prepared = nullptr;
 
-  uint64_t epoch = 0;
+  uint64_t launch_number = 0;
   const Word* abort_word = nullptr;  // non-zero ends the kernel's waits; null: nothing does
   Guard guard{};
 

@@ -22,7 +22,7 @@ uint64_t SpanOf(Dims dims, uint64_t run) {
 // boxes then are rows, and only rows whose spans meet are looked into. Two boxes of one matrix have equal
 // strides, where at most a few differences of row numbers are possible, so the usual cost is 2^dims and not
 // the number of rows.
-bool Meet(int64_t delta, Dims a, uint64_t a_run, Dims b, uint64_t b_run, int64_t& budget) {
+bool Overlap(int64_t delta, Dims a, uint64_t a_run, Dims b, uint64_t b_run, int64_t& budget) {
   int64_t a_span = static_cast<int64_t>(SpanOf(a, a_run));
   int64_t b_span = static_cast<int64_t>(SpanOf(b, b_run));
   if (delta >= b_span || -delta >= a_span) return false;
@@ -46,7 +46,7 @@ bool Meet(int64_t delta, Dims a, uint64_t a_run, Dims b, uint64_t b_run, int64_t
   low = std::max(low, -(b_count - 1));
   high = std::min(high, a_count - 1);
   for (int64_t k = low; k <= high; ++k) {
-    if (Meet(delta + k * step, a_rest, a_run, b_rest, b_run, budget)) return true;
+    if (Overlap(delta + k * step, a_rest, a_run, b_rest, b_run, budget)) return true;
   }
   return false;
 }
@@ -119,8 +119,8 @@ bool Intersect(const ByteBox& a, const ByteBox& b) {
   if (a.empty() || b.empty() || a.begin >= b.end || b.begin >= a.end) return false;
   if (a.rank == 0 && b.rank == 0) return true;
   int64_t budget = 4'000'000;
-  return Meet(static_cast<int64_t>(a.begin) - static_cast<int64_t>(b.begin), Dims(a.dims.data(), a.rank),
-              a.run, Dims(b.dims.data(), b.rank), b.run, budget);
+  return Overlap(static_cast<int64_t>(a.begin) - static_cast<int64_t>(b.begin), Dims(a.dims.data(), a.rank),
+                 a.run, Dims(b.dims.data(), b.rank), b.run, budget);
 }
 
 }  // namespace tandem::plan

@@ -1,8 +1,8 @@
 // File: packet_layout.h
 //
 // Where the packets of low-latency kernels lie in one half of a rank's packet area. Planner, engine and
-// kernel must agree on it. A packet is eight bytes of data and the launch's epoch, written whole by one
-// store: a reader that sees the epoch has the data.
+// kernel must agree on it. A packet is eight bytes of data and the launch's number, written whole by one
+// store: a reader that sees the launch number has the data.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace tandem {
 
 struct PacketLayout {
-  static constexpr uint64_t kPacketBytes = 16, kDataBytes = 8;  // the epoch lies behind the data
+  static constexpr uint64_t kPacketBytes = 16, kDataBytes = 8;  // the launch number lies behind the data
 
   uint64_t half_bytes = 0;
   int world = 1;

@@ -31,8 +31,8 @@ inline constexpr int kSignalsPerWriter = 512;
 // about a thousand on a stream that stands still; the next one would hold the engine's only thread.
 inline constexpr int kMaxChunkSignals = 128;
 
-// Behind the signal words of a rank lie its packets, written by kLowLatency kernels only: two halves by epoch
-// parity.
+// Behind the signal words of a rank lie its packets, written by kLowLatency kernels only: two halves by
+// launch number parity.
 inline constexpr uint64_t kSignalWordBytes = uint64_t{kMaxWorldSize} * kSignalsPerWriter * 8;
 inline constexpr uint64_t kPacketHalfBytes = uint64_t{2} << 20;
 inline constexpr uint64_t kSignalAreaBytes = kSignalWordBytes + 2 * kPacketHalfBytes;
@@ -50,13 +50,13 @@ using ReduceStep = Reduce<Ref>;
 using NormStep = Norm<Ref>;
 using NcclStep = Nccl<Ref>;
 
-// Writes the launch's epoch to word (own rank, index) of `to_rank`, after all earlier steps of the lane.
+// Writes the launch's number to word (own rank, index) of `to_rank`, after all earlier steps of the lane.
 struct SignalStep {
   uint8_t to_rank = 0;
   uint16_t index = 0;
 };
 
-// Holds its lane until the local word (from_rank, index) has reached the launch's epoch.
+// Holds its lane until the local word (from_rank, index) has reached the launch's number.
 struct WaitStep {
   uint8_t from_rank = 0;
   uint16_t index = 0;

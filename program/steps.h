@@ -15,7 +15,7 @@ namespace tandem::plan {
 // Where bytes lie.
 enum class Space : uint8_t {
   kOperand = 0,    // the launch's binding of slot `slot`; of a peer only if the slot is symmetric
-  kWorkspace = 1,  // the group's workspace, the half of this launch's epoch parity
+  kWorkspace = 1,  // the group's workspace, the half of this launch's number parity
   kBulk = 2,       // the group's one bulk area, for programs of over 32 MiB
 };
 

@@ -261,12 +261,12 @@ void BenchHandOver(Gpu& gpu) {
   for (bool on_host : {false, true}) {
     Word* words = on_host ? host : device;
     Word *there = words, *back = words + 64;
-    uint64_t epoch = 0;
+    uint64_t launch_number = 0;
     auto trips = [&](const std::function<void()>& trip) {
       // The queue of a stream is finite: the second lane's work is enqueued trip by trip with the first's.
       return gpu.Time(1, [&] {
         for (uint64_t i = 0; i < kTrips; ++i) {
-          ++epoch;
+          ++launch_number;
           trip();
         }
       }) / static_cast<double>(kTrips);
@@ -278,18 +278,20 @@ void BenchHandOver(Gpu& gpu) {
         0,
         [&] {
           return trips([&] {
-            Must(gpu.lane->WriteWord(there, epoch), "write");
-            Must(other->WaitWord(there, epoch), "wait");
-            Must(other->WriteWord(back, epoch), "write");
-            Must(gpu.lane->WaitWord(back, epoch), "wait");
+            Must(gpu.lane->WriteWord(there, launch_number), "write");
+            Must(other->WaitWord(there, launch_number), "wait");
+            Must(other->WriteWord(back, launch_number), "write");
+            Must(gpu.lane->WaitWord(back, launch_number), "wait");
           });
         },
         [&] {
           return trips([&] {
-            Must(driver->StreamWriteValue64(one, address(there), epoch), "write");
-            Must(driver->StreamWaitValue64(two, address(there), epoch, CU_STREAM_WAIT_VALUE_GEQ), "wait");
-            Must(driver->StreamWriteValue64(two, address(back), epoch), "write");
-            Must(driver->StreamWaitValue64(one, address(back), epoch, CU_STREAM_WAIT_VALUE_GEQ), "wait");
+            Must(driver->StreamWriteValue64(one, address(there), launch_number), "write");
+            Must(driver->StreamWaitValue64(two, address(there), launch_number, CU_STREAM_WAIT_VALUE_GEQ),
+                 "wait");
+            Must(driver->StreamWriteValue64(two, address(back), launch_number), "write");
+            Must(driver->StreamWaitValue64(one, address(back), launch_number, CU_STREAM_WAIT_VALUE_GEQ),
+                 "wait");
           });
         });
   }

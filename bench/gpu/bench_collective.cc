@@ -130,13 +130,13 @@ struct Arm {
   }
   double Time() {
     return gate->Time([&](int) {
-      ++epoch;
-      for (int rank = 0; rank < ranks; ++rank) Must(group.Launch(rank, epoch, 0), "launch");
+      ++launch_number;
+      for (int rank = 0; rank < ranks; ++rank) Must(group.Launch(rank, launch_number, 0), "launch");
     });
   }
   runtime::KernelGroup group;
   std::unique_ptr<Gate> gate;
-  uint64_t epoch = 0;
+  uint64_t launch_number = 0;
 };
 
 void Print(Op op, const char* arm, size_t bytes, int blocks, const std::vector<double>& times) {
@@ -255,10 +255,10 @@ void Copies() {
     lanes.push_back(dynamic_cast<cuda::CudaLane*>(owned.back().get()));
   }
   Gate gate(lanes);
-  uint64_t epoch = 0;
+  uint64_t launch_number = 0;
   auto time = [&](size_t bytes, bool engine) {
     return gate.Time([&](int) {
-      ++epoch;
+      ++launch_number;
       for (int rank = 0; rank < ranks; ++rank) {
         const auto own = static_cast<size_t>(rank);
         for (int j = 1; j < ranks; ++j) {
@@ -268,12 +268,13 @@ void Copies() {
                          {target[peer].at[own] + own * kMax, DType::kU8, extent, stride},
                          engine}};
           Must(lanes[own]->Copy(copy), "copy");
-          Must(lanes[own]->WriteWord(reinterpret_cast<Word*>(words[peer].at[own]) + own * 8, epoch),
+          Must(lanes[own]->WriteWord(reinterpret_cast<Word*>(words[peer].at[own]) + own * 8, launch_number),
                "signal");
         }
         for (int j = 1; j < ranks; ++j) {
           const auto peer = static_cast<size_t>((rank + j) % ranks);
-          Must(lanes[own]->WaitWord(reinterpret_cast<Word*>(words[own].at[own]) + peer * 8, epoch), "wait");
+          Must(lanes[own]->WaitWord(reinterpret_cast<Word*>(words[own].at[own]) + peer * 8, launch_number),
+               "wait");
         }
       }
     });

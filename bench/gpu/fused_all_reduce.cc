@@ -46,7 +46,8 @@ class AllReduce : public Bench {
     });
     add("cuBLASLt + NCCL all-reduce", [&](int rank, int set, uint64_t) { Unfused(rank, set); });
     for (const Way& way : ways) {
-      add(way.tuning.name, [&, way](int rank, int set, uint64_t epoch) { Fused(rank, set, epoch, way); });
+      add(way.tuning.name,
+          [&, way](int rank, int set, uint64_t launch_number) { Fused(rank, set, launch_number, way); });
     }
     Report("matmul+all-reduce", arms, 1);
   }
@@ -73,8 +74,8 @@ class AllReduce : public Bench {
   // Index of C's map for partial sums in `peer`'s inbox; the next map is the peer's C.
   static int PartMap(int rank, int peer) { return 2 + 2 * (peer < rank ? peer : peer - 1); }
 
-  void Fused(int rank, int set, uint64_t epoch, const Way& way) {
-    cuda::FusedMatmul matmul = MatmulOf(rank, set, epoch, way.tuning);
+  void Fused(int rank, int set, uint64_t launch_number, const Way& way) {
+    cuda::FusedMatmul matmul = MatmulOf(rank, set, launch_number, way.tuning);
     const int64_t slice = rows_ * c_.n;
     matmul.tiling.cluster_m = rows_ % 256 == 0 ? 2 : 1;
     matmul.a[0] = {a_[At(rank)][At(set % kSets)], c_.k, w_, rows_ * c_.k};
@@ -137,7 +138,7 @@ class AllReduce : public Bench {
       world_.Time(1, [&](int rank, int, uint64_t) { Unfused(rank, set); });
       std::vector<uint16_t> first;
       for (int repeat = 0; repeat < 2; ++repeat) {
-        world_.Time(1, [&](int rank, int, uint64_t epoch) { Fused(rank, set, epoch, way); });
+        world_.Time(1, [&](int rank, int, uint64_t launch_number) { Fused(rank, set, launch_number, way); });
         for (int rank = 0; rank < w_; ++rank) {
           auto got = Output(rank, c_all_.at(rank, rank), c_.m);
           const bool same = first.empty() || got == first;

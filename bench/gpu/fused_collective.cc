@@ -34,7 +34,7 @@ class Gather : public Bench {
     world_.WarmUp([&](int rank, int set, uint64_t) { Unfused(rank, set); });
   }
 
-  void Push(int rank, int set, uint64_t epoch) {
+  void Push(int rank, int set, uint64_t launch_number) {
     world_.Fork(rank);
     for (int i = 1; i < w_; ++i) {  // first to the rank that computes with this shard first
       int peer = (rank - i + w_) % w_;
@@ -43,11 +43,11 @@ class Gather : public Bench {
       Must(lane.Copy({Dense(a_[At(rank)][At(set % kSets)], c_.type, {rows_ * c_.k}),
                       Dense(to, c_.type, {rows_ * c_.k}), true}),
            "push");
-      Must(lane.WriteWord(world_.word(rank, peer, rank, kReady), epoch), "signal");
+      Must(lane.WriteWord(world_.word(rank, peer, rank, kReady), launch_number), "signal");
     }
   }
-  void Fused(int rank, int set, uint64_t epoch, const Tuning& tuning, bool wait) {
-    cuda::FusedMatmul matmul = MatmulOf(rank, set, epoch, tuning);
+  void Fused(int rank, int set, uint64_t launch_number, const Tuning& tuning, bool wait) {
+    cuda::FusedMatmul matmul = MatmulOf(rank, set, launch_number, tuning);
     matmul.a[0] = {a_[At(rank)][At(set % kSets)], c_.k, 1, 0};
     matmul.a[1] = {gathered_.at(rank, rank), c_.k, w_, rows_ * c_.k};
     matmul.out[0] = {out_[At(rank)], c_.n, w_, rows_ * c_.n};
@@ -62,7 +62,7 @@ class Gather : public Bench {
       if (i > 0 && wait) piece.ready = Plain(world_.word(rank, rank, source, kReady));
       matmul.pieces.push_back(piece);
     }
-    if (wait) Push(rank, set, epoch);
+    if (wait) Push(rank, set, launch_number);
     Launch(rank, matmul);
     if (wait) world_.Join(rank);
   }
@@ -75,7 +75,8 @@ class Gather : public Bench {
     const int sets = c_.m > 1024 ? 1 : 3;
     for (int set = 0; set < sets; ++set) {
       world_.Time(1, [&](int rank, int, uint64_t) { Unfused(rank, set); });
-      world_.Time(1, [&](int rank, int, uint64_t epoch) { Fused(rank, set, epoch, tuning, true); });
+      world_.Time(
+          1, [&](int rank, int, uint64_t launch_number) { Fused(rank, set, launch_number, tuning, true); });
       for (int rank = 0; rank < w_; ++rank) {
         const double error =
             WorstError(Output(rank, out_[At(rank)], c_.m), Output(rank, reference_[At(rank)], c_.m));
@@ -99,21 +100,23 @@ class Gather : public Bench {
     add("gemm, cuBLASLt's best",
         [&](int rank, int set, uint64_t) { Lt(rank, full_[At(rank)], reference_[At(rank)], set, c_.m); });
     add("NCCL all-gather + cuBLASLt", [&](int rank, int set, uint64_t) { Unfused(rank, set); });
-    add("pushes alone", [&](int rank, int set, uint64_t epoch) {
-      Push(rank, set, epoch);
+    add("pushes alone", [&](int rank, int set, uint64_t launch_number) {
+      Push(rank, set, launch_number);
       world_.Join(rank);
       for (int i = 1; i < w_; ++i) {
-        Must(world_.gpu(rank).lane().WaitWord(world_.word(rank, rank, (rank + i) % w_, kReady), epoch),
-             "wait");
+        Must(
+            world_.gpu(rank).lane().WaitWord(world_.word(rank, rank, (rank + i) % w_, kReady), launch_number),
+            "wait");
       }
     });
-    add("gemm, fused", [&](int rank, int set, uint64_t epoch) {
-      Fused(rank, set, epoch, {"", 132, 16, {w_}, TileWidth()}, false);
+    add("gemm, fused", [&](int rank, int set, uint64_t launch_number) {
+      Fused(rank, set, launch_number, {"", 132, 16, {w_}, TileWidth()}, false);
     });
     for (const Tuning& tuning : tunings) {
       if (tuning.runs.size() == 2 && tuning.runs[1] == 1 && w_ > 2) continue;
-      add(tuning.name,
-          [&, tuning](int rank, int set, uint64_t epoch) { Fused(rank, set, epoch, tuning, true); });
+      add(tuning.name, [&, tuning](int rank, int set, uint64_t launch_number) {
+        Fused(rank, set, launch_number, tuning, true);
+      });
     }
     Report("all-gather+matmul", arms, 1);
   }
@@ -146,22 +149,22 @@ class Scatter : public Bench {
   }
 
   // Behind `wait`: each rank's rows once they are computed.
-  void Push(int rank, uint64_t epoch, bool wait) {
+  void Push(int rank, uint64_t launch_number, bool wait) {
     world_.Fork(rank);
     for (int i = 1; i < w_; ++i) {
       int owner = (rank + i) % w_;
       Lane& lane = world_.copy_lane(rank);
       int slot = rank < owner ? rank : rank - 1;  // among the owner's sources
       std::byte* to = slots_.at(rank, owner) + At(slot) * Bytes(rows_, c_.n);
-      if (wait) Must(lane.WaitWord(world_.word(rank, rank, owner, kDone), epoch), "done");
+      if (wait) Must(lane.WaitWord(world_.word(rank, rank, owner, kDone), launch_number), "done");
       Must(lane.Copy({Dense(staging_[At(rank)] + At(owner) * Bytes(rows_, c_.n), kType, {rows_ * c_.n}),
                       Dense(to, kType, {rows_ * c_.n}), true}),
            "push");
-      Must(lane.WriteWord(world_.word(rank, owner, rank, kArrived), epoch), "signal");
+      Must(lane.WriteWord(world_.word(rank, owner, rank, kArrived), launch_number), "signal");
     }
   }
-  void Fused(int rank, int set, uint64_t epoch, const Tuning& tuning, bool push) {
-    cuda::FusedMatmul matmul = MatmulOf(rank, set, epoch, tuning);
+  void Fused(int rank, int set, uint64_t launch_number, const Tuning& tuning, bool push) {
+    cuda::FusedMatmul matmul = MatmulOf(rank, set, launch_number, tuning);
     matmul.a[0] = {a_[At(rank)][At(set % kSets)], c_.k, w_, rows_ * c_.k};
     matmul.out[0] = {out_[At(rank)], c_.n, 1, 0};
     matmul.out[1] = {staging_[At(rank)], c_.n, w_, rows_ * c_.n};
@@ -206,7 +209,7 @@ class Scatter : public Bench {
       matmul.tiling.direct_tiles = tuning.ctas / matmul.tiling.cluster_m;
       matmul.runs = cuda::ChooseRuns(matmul);
     }
-    if (lane) Push(rank, epoch, true);
+    if (lane) Push(rank, launch_number, true);
     Launch(rank, matmul);
     if (lane) world_.Join(rank);
   }
@@ -221,7 +224,8 @@ class Scatter : public Bench {
     for (int set = 0; set < sets; ++set) {
       world_.Time(1, [&](int rank, int, uint64_t) { Unfused(rank, set); });
       for (int repeat = 0; repeat < 2; ++repeat) {
-        world_.Time(1, [&](int rank, int, uint64_t epoch) { Fused(rank, set, epoch, tuning, true); });
+        world_.Time(
+            1, [&](int rank, int, uint64_t launch_number) { Fused(rank, set, launch_number, tuning, true); });
         for (int rank = 0; rank < w_; ++rank) {
           auto got = Output(rank, out_[At(rank)], rows_);
           const double error = WorstError(got, Output(rank, reference_[At(rank)], rows_));
@@ -267,20 +271,22 @@ class Scatter : public Bench {
       Lt(rank, a_[At(rank)][At(set % kSets)], full_[At(rank)], set, c_.m);
     });
     add("cuBLASLt + NCCL reduce-scatter", [&](int rank, int set, uint64_t) { Unfused(rank, set); });
-    add("pushes alone", [&](int rank, int, uint64_t epoch) {
-      Push(rank, epoch, false);
+    add("pushes alone", [&](int rank, int, uint64_t launch_number) {
+      Push(rank, launch_number, false);
       world_.Join(rank);
       for (int i = 1; i < w_; ++i) {
-        Must(world_.gpu(rank).lane().WaitWord(world_.word(rank, rank, (rank + i) % w_, kArrived), epoch),
+        Must(world_.gpu(rank).lane().WaitWord(world_.word(rank, rank, (rank + i) % w_, kArrived),
+                                              launch_number),
              "wait");
       }
     });
-    add("gemm, fused", [&](int rank, int set, uint64_t epoch) {
-      Fused(rank, set, epoch, {"", 132, 16, {w_}, TileWidth()}, false);
+    add("gemm, fused", [&](int rank, int set, uint64_t launch_number) {
+      Fused(rank, set, launch_number, {"", 132, 16, {w_}, TileWidth()}, false);
     });
     for (const Tuning& tuning : tunings) {
-      add(tuning.name,
-          [&, tuning](int rank, int set, uint64_t epoch) { Fused(rank, set, epoch, tuning, true); });
+      add(tuning.name, [&, tuning](int rank, int set, uint64_t launch_number) {
+        Fused(rank, set, launch_number, tuning, true);
+      });
     }
     Report("matmul+reduce-scatter", arms, 1);
   }

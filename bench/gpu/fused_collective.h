@@ -103,7 +103,7 @@ class Bench {
     args.communicator = world_.communicator(rank);
     Must(world_.gpu(rank).lane().Nccl(args), "nccl");
   }
-  cuda::FusedMatmul MatmulOf(int rank, int set, uint64_t epoch, const Tuning& tuning) {
+  cuda::FusedMatmul MatmulOf(int rank, int set, uint64_t launch_number, const Tuning& tuning) {
     cuda::FusedMatmul matmul;
     SetTypes(&matmul);
     matmul.rows = rows_;
@@ -114,7 +114,7 @@ class Bench {
       matmul.column_scale = reinterpret_cast<const float*>(column_scale_[At(rank)][At(set % kSets)]);
       matmul.row_scales = matmul.column_scales = c_.row_scales;
     }
-    matmul.epoch = epoch;
+    matmul.launch_number = launch_number;
     matmul.timeout_ns = 2'000'000'000;
     matmul.memory = memory_[At(rank)];
     matmul.tiling.ctas = tuning.ctas;

@@ -143,7 +143,7 @@ bool CheckLongSums(Gpu& gpu, const cuda::FusedMemory& memory, const cuda::FusedV
   const LongResult own = RunLong(gpu, memory, variant, sums);
   std::printf("check sums over K %ld: %zu of %zu elements differ, relative error %.2e %s\n",
               LongSums::kShape.k, own.wrong, sums.sum.size(), own.worst, own.wrong == 0 ? "ok" : "WRONG");
-  bool told = true;
+  bool reported = true;
   for (const cuda::FusedVariant& other : cuda::FusedVariants()) {
     if (other.exact || other.type != variant.type || other.b_type != variant.b_type ||
         other.out_type != variant.out_type || other.b_along_n != variant.b_along_n) {
@@ -151,12 +151,12 @@ bool CheckLongSums(Gpu& gpu, const cuda::FusedMemory& memory, const cuda::FusedV
     }
     // Not by clusters that share the few tiles along K: their sums are short.
     const LongResult fast = RunLong(gpu, {.state = memory.state}, other, sums);
-    told = fast.worst > 0.01;
+    reported = fast.worst > 0.01;
     std::printf("check of the check, fast accumulation: %zu elements differ, relative error %.2e %s\n",
-                fast.wrong, fast.worst, told ? "ok" : "WRONG: the check cannot tell them apart");
+                fast.wrong, fast.worst, reported ? "ok" : "WRONG: the check cannot tell them apart");
     break;
   }
-  return own.wrong == 0 && told;
+  return own.wrong == 0 && reported;
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ class SkinnyBench : public Bench {
   }
 
   // `shift`: of the own rows of A and of C, in elements.
-  void Fused(int rank, int set, uint64_t epoch, int shift = 0) {
+  void Fused(int rank, int set, uint64_t launch_number, int shift = 0) {
     cuda::SkinnyMatmul matmul;
     matmul.layout = layout_;
     matmul.b_along_n = c_.along_n;
@@ -52,12 +52,12 @@ class SkinnyBench : public Bench {
     matmul.b_pitch = c_.along_n ? c_.n : c_.k;
     matmul.c_pitch = c_.n;
     for (int peer = 0; peer < w_; ++peer) {
-      matmul.area[At(peer)] = area_[epoch & 1].at(rank, peer);
+      matmul.area[At(peer)] = area_[launch_number & 1].at(rank, peer);
       matmul.words[At(peer)] = reinterpret_cast<uint64_t*>(words_.at(rank, peer)) + rank * kWordsOfWriter;
       matmul.arrived[At(peer)] =
           reinterpret_cast<const uint64_t*>(words_.at(rank, rank)) + peer * kWordsOfWriter;
     }
-    matmul.epoch = epoch;
+    matmul.launch_number = launch_number;
     matmul.timeout_ns = 2'000'000'000;
     matmul.state = memory_[At(rank)].state;
     const cuda::SkinnyVariant* variant = Must(cuda::FindSkinnyVariant(matmul), "variant");
@@ -87,7 +87,8 @@ class SkinnyBench : public Bench {
       world_.Time(1, [&](int rank, int, uint64_t) { Unfused(rank, set, shift); });
       std::vector<std::vector<uint16_t>> before(At(w_));
       for (int repeat = 0; repeat < 2; ++repeat) {
-        world_.Time(1, [&](int rank, int, uint64_t epoch) { Fused(rank, set, epoch, shift); });
+        world_.Time(1,
+                    [&](int rank, int, uint64_t launch_number) { Fused(rank, set, launch_number, shift); });
         for (int rank = 0; rank < w_; ++rank) {
           auto got = Output(rank, out_[At(rank)] + 2 * shift, rows);
           const double error = RelativeError(got, Output(rank, reference_[At(rank)], rows), kType);
@@ -134,7 +135,7 @@ class SkinnyBench : public Bench {
       }
     });
     add("NCCL + cuBLASLt", [&](int rank, int set, uint64_t) { Unfused(rank, set); });
-    add("skinny", [&](int rank, int set, uint64_t epoch) { Fused(rank, set, epoch); });
+    add("skinny", [&](int rank, int set, uint64_t launch_number) { Fused(rank, set, launch_number); });
     return arms;
   }
 
@@ -142,8 +143,9 @@ class SkinnyBench : public Bench {
   const SkinnyKind kind_;
   const bool gathers_;
   const SkinnyLayout layout_;
-  SharedArea area_[2], words_;  // by the epoch's parity, as in plans: a launch may begin while a peer still
-                                // reads the last one's
+  SharedArea area_[2],
+      words_;  // by the launch number's parity, as in plans: a launch may begin while a peer still
+               // reads the last one's
   std::vector<std::vector<std::byte*>> a_;
   std::vector<std::byte*> full_, out_, reference_;
 };

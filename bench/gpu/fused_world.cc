@@ -85,15 +85,15 @@ void World::Join(int rank, int lanes) {
 void World::WarmUp(const Enqueue& enqueue) {
   Each([&](int rank) {
     gpu(rank).Enter();
-    enqueue(rank, 0, epoch_);
+    enqueue(rank, 0, launch_number_);
     Must(gpu(rank).driver().StreamSynchronize(gpu(rank).stream()), "warm-up");
   });
 }
 
 double World::Time(int launches, const Enqueue& enqueue) {
   launches = std::min(launches, kMaxLaunches);
-  const uint64_t first_epoch = epoch_ + 1;
-  epoch_ += static_cast<uint64_t>(launches);
+  const uint64_t first_launch_number = launch_number_ + 1;
+  launch_number_ += static_cast<uint64_t>(launches);
   ++gate_;
   std::vector<std::vector<double>> times(static_cast<size_t>(size_));
   std::barrier<> enqueued(size_);
@@ -105,15 +105,15 @@ double World::Time(int launches, const Enqueue& enqueue) {
     // Nothing starts before everything is enqueued: no launch waits for this thread.
     Must(lane.WaitWord(word(rank, rank, rank, kGateWord), gate_), "gate");
     for (int i = 0; i < launches; ++i) {
-      const uint64_t epoch = first_epoch + static_cast<uint64_t>(i);
+      const uint64_t launch_number = first_launch_number + static_cast<uint64_t>(i);
       for (int peer = 0; peer < size_; ++peer) {
-        Must(lane.WriteWord(word(rank, peer, rank, kBarrierWord), epoch), "barrier");
+        Must(lane.WriteWord(word(rank, peer, rank, kBarrierWord), launch_number), "barrier");
       }
       for (int peer = 0; peer < size_; ++peer) {
-        Must(lane.WaitWord(word(rank, rank, peer, kBarrierWord), epoch), "barrier");
+        Must(lane.WaitWord(word(rank, rank, peer, kBarrierWord), launch_number), "barrier");
       }
       Must(own.driver().EventRecord(events[static_cast<size_t>(i)].start, own.stream()), "record");
-      enqueue(rank, i, epoch);
+      enqueue(rank, i, launch_number);
       Must(own.driver().EventRecord(events[static_cast<size_t>(i)].end, own.stream()), "record");
     }
     enqueued.arrive_and_wait();
@@ -135,8 +135,8 @@ double World::Time(int launches, const Enqueue& enqueue) {
 }
 
 double World::TimeInGraph(int launches, const Enqueue& enqueue) {
-  const uint64_t first_epoch = epoch_ + 1;
-  epoch_ += static_cast<uint64_t>(launches);
+  const uint64_t first_launch_number = launch_number_ + 1;
+  launch_number_ += static_cast<uint64_t>(launches);
   ++gate_;
   std::vector<double> times(static_cast<size_t>(size_));
   std::barrier<> enqueued(size_);
@@ -146,7 +146,7 @@ double World::TimeInGraph(int launches, const Enqueue& enqueue) {
     const Events& around = events_[static_cast<size_t>(rank)].front();
     own.Enter();
     Must(driver.StreamBeginCapture(own.stream(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "capture");
-    for (int i = 0; i < launches; ++i) enqueue(rank, i, first_epoch + static_cast<uint64_t>(i));
+    for (int i = 0; i < launches; ++i) enqueue(rank, i, first_launch_number + static_cast<uint64_t>(i));
     const CUgraph graph = Must(driver.StreamEndCapture(own.stream()), "capture");
     const CUgraphExec ready = Must(driver.GraphInstantiate(graph, 0), "graph");
     Must(driver.GraphDestroy(graph), "graph");

@@ -22,7 +22,7 @@ struct SharedArea {
 };
 
 // One rank's part of a measurement: enqueues one launch on its lanes, `set` of the operands in turn.
-using Enqueue = std::function<void(int rank, int set, uint64_t epoch)>;
+using Enqueue = std::function<void(int rank, int set, uint64_t launch_number)>;
 
 class World {
  public:
@@ -59,7 +59,7 @@ class World {
     CUevent start, end;
   };
   int size_;
-  uint64_t epoch_ = 0;
+  uint64_t launch_number_ = 0;
   uint64_t gate_ = 0;
   std::vector<std::unique_ptr<Gpu>> gpus_, keepers_;
   std::vector<std::unique_ptr<Lane>> copy_lanes_, gate_lanes_;

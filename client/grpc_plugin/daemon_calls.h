@@ -83,21 +83,21 @@ class DaemonCalls {
     context.set_deadline(std::chrono::system_clock::now() + left);
     const CancelScope scope(kWaitsForRanks<Request> && cancellation_ ? cancellation_() : nullptr,
                             [&context] { context.TryCancel(); });
-    const auto told = [&](const grpc::Status& status) {
+    const auto reported = [&](const grpc::Status& status) {
       if (!status.ok() && scope.Cancelled()) {
         AwaitAnswer(*stub);
         return Status(Code::kCancelled, "the call was cancelled");
       }
       return FromGrpc(status, context, address_);
     };
-    if (!attempt.again) return told((stub.get()->*method)(&context, request, reply));
+    if (!attempt.again) return reported((stub.get()->*method)(&context, request, reply));
     Request repeated = request;
     reply->Clear();
     if constexpr (requires { repeated.set_again(true); }) repeated.set_again(true);
     if constexpr (requires { repeated.set_deadline_ms(1); })
       repeated.set_deadline_ms(
           static_cast<uint32_t>(std::min<uint64_t>(repeated.deadline_ms(), DeadlineMs(left - kAnswerTime))));
-    return told((stub.get()->*method)(&context, repeated, reply));
+    return reported((stub.get()->*method)(&context, repeated, reply));
   }
   // The call alone.
   template <typename Request, typename Reply>

@@ -38,7 +38,7 @@ bool ClientHandle::IsAskedToSuspend(int64_t step) try {
 Result<bool> ClientHandle::SuspendAsAsked(bool keep) try {
   TANDEM_RETURN_IF_ERROR(session_->CheckLaunchable());
   SuspendRequests& requests = session_->suspend_requests();
-  TANDEM_ASSIGN_OR_RETURN(const bool met, requests.Meet());
+  TANDEM_ASSIGN_OR_RETURN(const bool met, requests.Handshake());
   if (!met) return false;
   std::vector<std::shared_ptr<GroupHandle>> groups = LiveGroups();
   for (const auto& group : groups) {

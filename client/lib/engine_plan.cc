@@ -32,13 +32,13 @@ Status EnginePlan::BeforeLaunch() {
   TANDEM_RETURN_IF_ERROR(CheckNotReleased());
   ClientGroupState& generations = *group().state();
   TANDEM_RETURN_IF_ERROR(generations.Broken());
-  const uint64_t told = generations.generation();
+  const uint64_t reported = generations.generation();
   if (!generations.Outdated()) return Status::Ok();
   // Every launch up to here belongs to engines that are gone. Reported once; launches in flight say the same.
   // Other failures are no reason not to make a launch: a later call returns them.
   session().ReapAll();
   if (std::optional<Status> failure = state()->TakeAborted(kAnyStream)) return *failure;
-  if (!generations.MoveOn(told)) return Status::Ok();
+  if (!generations.MoveOn(reported)) return Status::Ok();
   return Aborted(
              "an engine of the group was restarted: launches made before it have ended, this one was not "
              "made")
@@ -132,7 +132,8 @@ Status EnginePlan::WaitLaunch(uint64_t launch, Milliseconds deadline) try {
   if (!IsUnderWay(launch)) return NoSuchLaunch(launch);
   Status status = session().control().WaitLaunch(launch, Bounded(deadline));
   if (status.code() == Code::kDeadlineExceeded && status.detail().reason.empty()) {
-    // This call's deadline, or the launch's own? The daemon forgets a launch once it has returned the outcome.
+    // This call's deadline, or the launch's own? The daemon forgets a launch once it has returned the
+    // outcome.
     Status again = session().control().WaitLaunch(launch, Milliseconds(0));
     if (again.code() != Code::kNotFound) status = again;
     if (again.code() == Code::kDeadlineExceeded) return status;
@@ -167,15 +168,15 @@ std::vector<uint64_t> EnginePlan::DirectLaunches() {
 }
 
 Status EnginePlan::WaitDirect(Clock::time_point deadline) {
-  Status told;
+  Status reported;
   for (uint64_t launch : DirectLaunches()) {
     Status status = WaitLaunch(launch, Until(deadline));
     const bool late = status.detail().reason == kNotEnded;
     // NOT_FOUND: another call has returned the outcome.
-    if (status.code() != Code::kNotFound) told = MoreSevere(std::move(told), std::move(status));
+    if (status.code() != Code::kNotFound) reported = MoreSevere(std::move(reported), std::move(status));
     if (late) break;  // the deadline has passed
   }
-  return told;
+  return reported;
 }
 
 Result<bool> EnginePlan::QueryDirect() {

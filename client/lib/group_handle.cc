@@ -124,18 +124,18 @@ Result<std::shared_ptr<Plan>> GroupHandle::PrepareTuned(const std::string& key, 
     if (!ready.ok()) tuning.cannot_measure = ready.message();
     OpRequest probe_request = measured;
     probe_request.on_unfused = OnUnfused::kAllow;
-    PreparedPlan told;
+    PreparedPlan reported;
     PrepareTuning asked;
     asked.can_measure = ready.ok();
-    Result<std::shared_ptr<Plan>> probe = PrepareOnce(probe_key, probe_request, asked, left(), &told);
+    Result<std::shared_ptr<Plan>> probe = PrepareOnce(probe_key, probe_request, asked, left(), &reported);
     // The request itself has the error.
-    if (!probe.ok() || told.measure.empty()) return;
-    tuning.placement = told.client.has_value() ? PlanPlacement::kClient : PlanPlacement::kEngine;
+    if (!probe.ok() || reported.measure.empty()) return;
+    tuning.placement = reported.client.has_value() ? PlanPlacement::kClient : PlanPlacement::kEngine;
     const auto prepare = [&](const std::string& one, const OpRequest& by, Milliseconds time) {
       return PrepareOnce(one, by, {}, time);
     };
     Result<std::vector<MeasuredTime>> times =
-        autotune.Measure(probe_key, *std::move(probe), told.measure, tuning.placement, prepare);
+        autotune.Measure(probe_key, *std::move(probe), reported.measure, tuning.placement, prepare);
     status = times.status();
     if (times.ok()) tuning.times = *std::move(times);
   };
@@ -158,13 +158,13 @@ Result<std::shared_ptr<Plan>> GroupHandle::PrepareTuned(const std::string& key, 
 
 Result<std::shared_ptr<Plan>> GroupHandle::PrepareOnce(const std::string& key, const OpRequest& request,
                                                        const PrepareTuning& tuning, Milliseconds deadline,
-                                                       PreparedPlan* told) {
-  PrepareTuning told_of = tuning;
+                                                       PreparedPlan* reported) {
+  PrepareTuning reported_tuning = tuning;
   session_->ReapAll();
   if (const auto group = client_group(); group != nullptr && !group->in_graphs() && state_->pending == 0)
-    told_of.next_client_launch = group->queue().NextLaunch();
+    reported_tuning.next_client_launch = group->queue().NextLaunch();
   TANDEM_ASSIGN_OR_RETURN(PreparedPlan prepared,
-                          session_->control().Prepare(id(), key, request, told_of, deadline));
+                          session_->control().Prepare(id(), key, request, reported_tuning, deadline));
   PlanInfo& info = prepared.info;
   if (info.slot_bytes.size() > static_cast<size_t>(kMaxBindings)) {
     return InvalidArgument("a plan has at most " + std::to_string(kMaxBindings) + " slots, not " +
@@ -182,9 +182,9 @@ Result<std::shared_ptr<Plan>> GroupHandle::PrepareOnce(const std::string& key, c
   if (prepared.client.has_value()) {
     TANDEM_ASSIGN_OR_RETURN(mapped, ArmPlan(prepared, request, deadline));
   }
-  if (told != nullptr) {
-    told->measure = prepared.measure;
-    told->client = std::move(prepared.client);
+  if (reported != nullptr) {
+    reported->measure = prepared.measure;
+    reported->client = std::move(prepared.client);
   }
   std::lock_guard lock(plans_mutex_);
   std::weak_ptr<Plan>& known = plans_[info.plan_id];

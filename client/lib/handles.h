@@ -58,7 +58,7 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
   // One rendezvous of `key`. `measure`: what is to be timed, if not null.
   Result<std::shared_ptr<Plan>> PrepareOnce(const std::string& key, const OpRequest& request,
                                             const PrepareTuning& tuning, Milliseconds deadline,
-                                            PreparedPlan* told = nullptr);
+                                            PreparedPlan* reported = nullptr);
   // The same after the measurement that `request` asks for.
   Result<std::shared_ptr<Plan>> PrepareTuned(const std::string& key, OpRequest request,
                                              Milliseconds deadline);

@@ -81,10 +81,10 @@ Status PlanHandle::Wait(Milliseconds wait) try {
   TANDEM_RETURN_IF_ERROR(WaitPending(deadline));
   if (std::optional<Status> failure = state_->TakeFailure(kAnyStream)) {
     // A call returns one failure. This one is returned for all launches that this Wait has waited for.
-    Status told = *std::move(failure);
+    Status reported = *std::move(failure);
     while ((failure = state_->TakeFailure(kAnyStream)))
-      told = MoreSevere(std::move(told), *std::move(failure));
-    return MoreSevere(std::move(told), WaitDirect(deadline));
+      reported = MoreSevere(std::move(reported), *std::move(failure));
+    return MoreSevere(std::move(reported), WaitDirect(deadline));
   }
   return WaitDirect(deadline);
 }

@@ -228,9 +228,9 @@ std::vector<std::shared_ptr<Plan>> RowFamilies::Plans() const {
 
 Status RowFamilies::Wait(Milliseconds wait) try {
   const auto end = std::chrono::steady_clock::now() + Bounded(wait);
-  Status told = group_->session()->CheckUsable();
-  for (const auto& plan : Plans()) told = MoreSevere(std::move(told), plan->Wait(TimeLeft(end)));
-  return told;
+  Status reported = group_->session()->CheckUsable();
+  for (const auto& plan : Plans()) reported = MoreSevere(std::move(reported), plan->Wait(TimeLeft(end)));
+  return reported;
 }
 TANDEM_CATCH_TO_STATUS
 

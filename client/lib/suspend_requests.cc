@@ -32,7 +32,7 @@ bool SuspendRequests::BeginStep(int64_t step) {
   return phase_ != Phase::kIdle;
 }
 
-Result<bool> SuspendRequests::Meet() {
+Result<bool> SuspendRequests::Handshake() {
   bool cancelled = false;
   const CancelScope scope(ThisThreadsCancellation(), [&] {
     std::lock_guard lock(mutex_);

@@ -26,14 +26,15 @@ class SuspendRequests {
   SuspendRequests(const SuspendRequests&) = delete;
   SuspendRequests& operator=(const SuspendRequests&) = delete;
 
-  // The program begins step `step`, or for -1 the one behind the last. True: Meet() comes first. The first call offers
-  // tandemd to take requests.
+  // The program begins step `step`, or for -1 the one behind the last. True: Handshake() comes first. The
+  // first call offers tandemd to take requests.
   bool BeginStep(int64_t step);
-  // Waits for the other sessions where this is the step to suspend at. False: it is not, or nobody asks any more.
-  // CANCELLED.
-  Result<bool> Meet();
-  // Behind Meet, once the groups sleep: returns when an operator lets the job go on, or with the failure of `over`.
-  // `over` is called with the lock held. CANCELLED: the groups sleep on, and the next BeginStep is true.
+  // Waits for the other sessions where this is the step to suspend at. False: it is not, or nobody asks any
+  // more. CANCELLED.
+  Result<bool> Handshake();
+  // Behind Handshake, once the groups sleep: returns when an operator lets the job go on, or with the failure
+  // of `over`. `over` is called with the lock held. CANCELLED: the groups sleep on, and the next BeginStep is
+  // true.
   Status AwaitResume(const std::function<Status()>& over);
   // The groups are awake, or over: requests are taken again.
   void Settle();

@@ -206,9 +206,9 @@ LocalNode ThisNode(std::string runtime_dir, std::string admin_dir) {
 
 admin::v1::DoctorReply CheckLocally(const LocalNode& node, Code answer) {
   Findings findings;
-  const char* told =
+  const char* reported =
       answer == Code::kPermissionDenied ? "this user may not use the daemon at " : "no daemon answers at ";
-  findings.Add(Finding::FAILURE, "daemon", told + node.runtime_dir,
+  findings.Add(Finding::FAILURE, "daemon", reported + node.runtime_dir,
                "the findings below are of this machine alone");
   CheckUnit(node, findings);
   CheckConfiguration(node, findings);

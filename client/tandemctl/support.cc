@@ -28,7 +28,7 @@ using Parts = std::map<std::string, std::string>;
 constexpr size_t kMaxPart = size_t{16} << 20;
 constexpr int kCommandSeconds = 20;
 // Added to the time limit: an archive is worth waiting for.
-constexpr std::chrono::seconds kPatience{20};
+constexpr std::chrono::seconds kWaitBudget{20};
 // Shorter names would be found within other words.
 constexpr size_t kShortestName = 3;
 
@@ -36,7 +36,7 @@ constexpr size_t kShortestName = 3;
 template <typename Request, typename Reply>
 std::string JsonOf(const Connection& connection,
                    grpc::Status (Admin::Stub::*method)(grpc::ClientContext*, const Request&, Reply*)) {
-  const Result<Reply> reply = connection.Ask(method, {}, kPatience);
+  const Result<Reply> reply = connection.Ask(method, {}, kWaitBudget);
   if (!reply.ok()) return reply.status().ToString() + "\n";
   const Result<std::string> text = MessageJson(*reply);
   return text.ok() ? *text : text.status().ToString() + "\n";
@@ -161,7 +161,7 @@ Parts CollectSupport(const Connection& connection, const LocalNode& node) {
   Parts parts;
   parts["version.txt"] =
       std::string("tandemctl ") + BuildVersion() + "\n" + node.run("tandemd --version") + "\n";
-  const auto doctor = connection.Ask(&Admin::Stub::Doctor, {}, kPatience);
+  const auto doctor = connection.Ask(&Admin::Stub::Doctor, {}, kWaitBudget);
   parts["doctor.txt"] = DoctorText(doctor.ok() ? *doctor : CheckLocally(node, doctor.status().code()));
   parts["health.json"] = JsonOf(connection, &Admin::Stub::GetHealth);
   parts["stats.json"] = JsonOf(connection, &Admin::Stub::GetStats);
@@ -172,7 +172,7 @@ Parts CollectSupport(const Connection& connection, const LocalNode& node) {
   parts["plans.json"] = JsonOf(connection, &Admin::Stub::ListPlans);
   parts["queue.json"] = JsonOf(connection, &Admin::Stub::GetQueue);
   parts["tuning.json"] = JsonOf(connection, &Admin::Stub::ListTuning);
-  const auto trace = connection.Ask(&Admin::Stub::GetTrace, {}, kPatience);
+  const auto trace = connection.Ask(&Admin::Stub::GetTrace, {}, kWaitBudget);
   parts["trace.json"] = trace.ok() ? trace->chrome_trace_json() : trace.status().ToString() + "\n";
   AddConfiguration(node, parts);
   AddMachine(node, parts);
@@ -199,8 +199,8 @@ void Redact(const admin::v1::ListSessionsReply& sessions, const admin::v1::ListG
 Status WriteSupport(const Connection& connection, const LocalNode& node, const SupportOptions& options) {
   Parts parts = CollectSupport(connection, node);
   if (options.redact) {
-    const auto sessions = connection.Ask(&Admin::Stub::ListSessions, {}, kPatience);
-    const auto groups = connection.Ask(&Admin::Stub::ListGroups, {}, kPatience);
+    const auto sessions = connection.Ask(&Admin::Stub::ListSessions, {}, kWaitBudget);
+    const auto groups = connection.Ask(&Admin::Stub::ListGroups, {}, kWaitBudget);
     std::array<char, 256> host{};
     ::gethostname(host.data(), host.size() - 1);
     Redact(sessions.ok() ? *sessions : admin::v1::ListSessionsReply(),

@@ -48,8 +48,8 @@ TEST_F(CapturedTest, AFailedReplayIsToldThoughALaterOneWentWell) {
   Captured graph = Capture(*plan_);
   Replay(graph, Code::kDeadlineExceeded, "rank 1 is late");
   Replay(graph, Code::kOk);
-  Status told = plan_->Wait(kLong);
-  EXPECT_EQ(told.message(), "rank 1 is late") << told.ToString();
+  Status reported = plan_->Wait(kLong);
+  EXPECT_EQ(reported.message(), "rank 1 is late") << reported.ToString();
   EXPECT_TRUE(plan_->Wait(kLong).ok());
 }
 

@@ -52,8 +52,8 @@ class ClientStagingTest : public testing::Test {
     }
     staging_ = std::make_unique<ClientStaging>(plan->programs[0], limits);
   }
-  Result<ClientStaging::Staged> For() {
-    return staging_->For(slots_, [this](size_t bytes) -> Result<std::shared_ptr<std::byte>> {
+  Result<ClientStaging::Staged> Prepared() {
+    return staging_->PreparedFor(slots_, [this](size_t bytes) -> Result<std::shared_ptr<std::byte>> {
       allocated_.push_back(bytes);
       return std::shared_ptr<std::byte>(std::shared_ptr<void>(), Address(20 + allocated_.size()));
     });
@@ -68,7 +68,7 @@ TEST_F(ClientStagingTest, AlignedOperandsStayWhereTheyAre) {
   Make(Op::kMatmulReduceScatter);
   slots_[kA].own = Address(kA, 16);
   slots_[kBias].own = Address(kBias, 2);  // which no TMA reads
-  const auto staged = For();
+  const auto staged = Prepared();
   ASSERT_TRUE(staged.ok()) << staged.status().ToString();
   EXPECT_EQ(staged->slots, slots_);
   EXPECT_TRUE(staged->before.empty());
@@ -79,7 +79,7 @@ TEST_F(ClientStagingTest, AlignedOperandsStayWhereTheyAre) {
 TEST_F(ClientStagingTest, AnInputIsCopiedBeforeTheKernels) {
   Make(Op::kMatmulAllReduce);
   slots_[kB].own = Address(kB, 2);
-  const auto staged = For();
+  const auto staged = Prepared();
   ASSERT_TRUE(staged.ok()) << staged.status().ToString();
   ASSERT_EQ(staged->before.size(), 1u);
   EXPECT_EQ(staged->before[0].from, slots_[kB].own);
@@ -93,7 +93,7 @@ TEST_F(ClientStagingTest, AnInputIsCopiedBeforeTheKernels) {
 TEST_F(ClientStagingTest, AnOutputIsCopiedBack) {
   Make(Op::kMatmulReduceScatter);
   slots_[kC].own = Address(kC, 8);
-  const auto staged = For();
+  const auto staged = Prepared();
   ASSERT_TRUE(staged.ok()) << staged.status().ToString();
   ASSERT_EQ(staged->before.size(), 1u);
   ASSERT_EQ(staged->after.size(), 1u);
@@ -105,9 +105,9 @@ TEST_F(ClientStagingTest, AnOutputIsCopiedBack) {
 TEST_F(ClientStagingTest, MemoryIsAllocatedOnce) {
   Make(Op::kMatmulReduceScatter);
   slots_[kA].own = Address(kA, 2);
-  const auto first = For();
+  const auto first = Prepared();
   slots_[kA].own = Address(kA, 4);
-  const auto second = For();
+  const auto second = Prepared();
   ASSERT_TRUE(first.ok() && second.ok());
   EXPECT_EQ(first->slots[kA].own, second->slots[kA].own);
   EXPECT_EQ(second->before[0].from, Address(kA, 4));
@@ -117,7 +117,7 @@ TEST_F(ClientStagingTest, MemoryIsAllocatedOnce) {
 TEST_F(ClientStagingTest, PeersWriteToSymmetricOutputs) {
   Make(Op::kMatmulAllReduce, /*symmetric_c=*/true);
   slots_[kC].own = Address(kC, 4);
-  const Status refused = For().status();
+  const Status refused = Prepared().status();
   EXPECT_EQ(refused.code(), Code::kUnimplemented);
   EXPECT_THAT(refused.message(), HasSubstr("symmetric output"));
   EXPECT_EQ(refused.detail().field, "bindings[2]");
@@ -126,7 +126,7 @@ TEST_F(ClientStagingTest, PeersWriteToSymmetricOutputs) {
 TEST_F(ClientStagingTest, AFailedAllocationIsTheLaunchs) {
   Make(Op::kMatmulReduceScatter);
   slots_[kA].own = Address(kA, 2);
-  const auto staged = staging_->For(
+  const auto staged = staging_->PreparedFor(
       slots_, [](size_t) -> Result<std::shared_ptr<std::byte>> { return ResourceExhausted("no memory"); });
   EXPECT_EQ(staged.status().code(), Code::kResourceExhausted);
 }

@@ -149,9 +149,9 @@ TEST_F(ClientTest, ARestartIsToldOnceAndThePlanGoesOn) {
   engine->words().Release(Aborted("engine of GPU 0 has ended"));
   ASSERT_TRUE(stream_->Synchronize(kLong).ok());
   TellRestart(2);
-  Status told = plan_->Launch(stream_.get(), {});
-  EXPECT_EQ(told.code(), Code::kAborted) << told.ToString();
-  EXPECT_EQ(told.message(), "engine of GPU 0 has ended");
+  Status reported = plan_->Launch(stream_.get(), {});
+  EXPECT_EQ(reported.code(), Code::kAborted) << reported.ToString();
+  EXPECT_EQ(reported.message(), "engine of GPU 0 has ended");
   ASSERT_TRUE(plan_->Launch(stream_.get(), {}).ok());
   ChannelConsumer* next = Engine(1);
   ASSERT_NE(next, nullptr) << "no new channel was opened";

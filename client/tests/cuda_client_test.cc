@@ -224,8 +224,8 @@ TEST_F(CudaClientTest, AnAllocationIsRegisteredOnceAndKnownByItsId) {
   // Other memory at the same address is not taken for it: the handle is dead, the address is registered anew.
   gpus_.Put(kAddress, {"malloc", 1 << 20, 2, 0, true});
   EXPECT_EQ(memory->Check().detail().reason, "MEMORY_FREED");
-  Status told = plan->Launch(StreamRef::Cuda(stream_), bindings);
-  EXPECT_EQ(told.detail().reason, "MEMORY_FREED") << told.ToString();
+  Status reported = plan->Launch(StreamRef::Cuda(stream_), bindings);
+  EXPECT_EQ(reported.detail().reason, "MEMORY_FREED") << reported.ToString();
   entry = Next();
   EXPECT_EQ(entry.bindings[0].registration_id, 0u) << "the engine must refuse it too";
   EXPECT_NE(entry.bindings[1].registration_id, memory->registration_id());

@@ -86,7 +86,7 @@ class CudaClientWorkTest : public testing::Test {
   }
   // "product", "copy", "sum", "phases" or "packets", in the order of the launch.
   std::vector<std::string> Order() {
-    auto steps = work_->For(slots_, driver_);
+    auto steps = work_->PreparedFor(slots_, driver_);
     EXPECT_TRUE(steps.ok()) << steps.status().ToString();
     std::vector<std::string> order;
     steps_ = steps.ok() ? *steps : std::span<CudaClientStep>();
@@ -196,12 +196,12 @@ TEST_F(CudaClientWorkTest, OtherProgramsAreForEngines) {
   ASSERT_TRUE(plan.ok()) << plan.status().ToString();
   plan::RankProgram program = plan->programs[kRank];
   Make(program, request, program.workspace_bytes, program.bulk_bytes);
-  Status refused = work_->For(slots_, driver_).status();
+  Status refused = work_->PreparedFor(slots_, driver_).status();
   EXPECT_EQ(refused.code(), Code::kUnimplemented);
   EXPECT_THAT(refused.message(), HasSubstr("other work than one kernel"));
   program.steps.clear();
   Make(program, request, program.workspace_bytes, program.bulk_bytes);
-  refused = work_->For(slots_, driver_).status();
+  refused = work_->PreparedFor(slots_, driver_).status();
   EXPECT_EQ(refused.code(), Code::kUnimplemented);
   EXPECT_THAT(refused.message(), HasSubstr("no kernel"));
 }

@@ -40,17 +40,17 @@ TEST_F(DirectTest, ALaunchThatHasNotEndedIsAskedForOnce) {
 
 TEST_F(DirectTest, AnotherPlansLaunchIsNotToldByThisOne) {
   auto other = group_->Prepare("other", OpRequest{.op = Op::kEmpty, .operands = {}, .transfers = {}}).value();
-  std::vector<uint64_t> told;
+  std::vector<uint64_t> reported;
   daemon_->wait_launch = [&](uint64_t launch, Milliseconds) {
-    told.push_back(launch);
+    reported.push_back(launch);
     return Internal("the launch failed");
   };
   const uint64_t launch = plan_->LaunchWithoutStream({}).value();
   EXPECT_EQ(other->WaitLaunch(launch, kLong).code(), Code::kNotFound);
-  EXPECT_TRUE(told.empty());
+  EXPECT_TRUE(reported.empty());
   EXPECT_EQ(plan_->Wait(kLong).message(), "the launch failed");
   EXPECT_EQ(plan_->WaitLaunch(launch, kLong).code(), Code::kNotFound) << "told";
-  EXPECT_EQ(told, std::vector<uint64_t>{launch});
+  EXPECT_EQ(reported, std::vector<uint64_t>{launch});
 }
 
 TEST_F(DirectTest, AWaitThatMeetsAFailureWaitsForTheRestAllTheSame) {

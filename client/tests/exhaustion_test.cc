@@ -69,7 +69,7 @@ void Drop(Handle* handle) noexcept {
 
 // Every function of a session on the host backend. The first failure; OK if there is none.
 Status UseAll() {
-  const std::chrono::seconds patience(20);
+  const std::chrono::seconds wait_budget(20);
   const std::vector<int64_t> shape = {64};
   const auto daemon = std::make_shared<FakeDaemon>();
   daemon->lease = UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -102,7 +102,7 @@ Status UseAll() {
   CALL((event.emplace(), 0));
   TANDEM_RETURN_IF_ERROR(CALL(stream->Record(*event)));
   TANDEM_RETURN_IF_ERROR(CALL(stream->Wait(*event)));
-  TANDEM_RETURN_IF_ERROR(CALL(stream->Synchronize(patience)));
+  TANDEM_RETURN_IF_ERROR(CALL(stream->Synchronize(wait_budget)));
   TANDEM_RETURN_IF_ERROR(CALL(stream->BeginCapture()));
   TANDEM_RETURN_IF_ERROR(CALL(stream->Enqueue(std::move(work))));
   TANDEM_ASSIGN_OR_RETURN(HostGraph graph, CALL(stream->EndCapture()));
@@ -110,15 +110,15 @@ Status UseAll() {
   TANDEM_RETURN_IF_ERROR(CALL(graph.RetainUserObject(std::move(object))));
   TANDEM_ASSIGN_OR_RETURN(HostGraphExec exec, CALL(graph.Instantiate()));
   TANDEM_RETURN_IF_ERROR(CALL(exec.Launch(*stream)));
-  TANDEM_RETURN_IF_ERROR(CALL(stream->Synchronize(patience)));
+  TANDEM_RETURN_IF_ERROR(CALL(stream->Synchronize(wait_budget)));
   PlanInfo described = plan->info();
   described.warnings = {"a warning that is too long to lie in a string itself"};
   (void)CALL(Explain(described));  // empty where memory is out
   const Binding bindings[] = {{.memory = memory.get()}, {.memory = memory.get(), .offset = 1024}};
   const LaunchOptions plain;
   TANDEM_ASSIGN_OR_RETURN(const uint64_t launch, CALL(plan->LaunchWithoutStream(bindings, plain)));
-  TANDEM_RETURN_IF_ERROR(CALL(plan->WaitLaunch(launch, patience)));
-  TANDEM_RETURN_IF_ERROR(CALL(plan->Wait(patience)));
+  TANDEM_RETURN_IF_ERROR(CALL(plan->WaitLaunch(launch, wait_budget)));
+  TANDEM_RETURN_IF_ERROR(CALL(plan->Wait(wait_budget)));
   Drop(&plan);
   Drop(&memory);
   Drop(&tensor);

@@ -43,17 +43,17 @@ TEST(GroupStateTest, ARestartIsToldByOneCallThoughTheEnginesAreNotBackYet) {
 
 TEST_F(FailuresTest, ARestartStopsOneLaunchOfARankWhateverPlansItCutOff) {
   auto other = group_->Prepare("other", OpRequest{.op = Op::kEmpty, .operands = {}, .transfers = {}}).value();
-  for (bool back_when_told : {true, false}) {
-    const uint64_t generation = back_when_told ? 2 : 3;
+  for (bool back_when_reported : {true, false}) {
+    const uint64_t generation = back_when_reported ? 2 : 3;
     ASSERT_TRUE(plan_->Launch(stream_.get(), {}).ok());
     ASSERT_TRUE(other->Launch(stream_.get(), {}).ok());
     ChannelConsumer* engine = Engine(generation - 2);
     Arrive(engine);
     engine->words().Release(Aborted("the engine has ended"));
     ASSERT_TRUE(stream_->Synchronize(kLong).ok());
-    if (back_when_told) TellRestart(generation);
+    if (back_when_reported) TellRestart(generation);
     EXPECT_EQ(plan_->Launch(stream_.get(), {}).code(), Code::kAborted);
-    if (!back_when_told) TellRestart(generation);
+    if (!back_when_reported) TellRestart(generation);
     // Another rank may have had nothing of this plan in flight: it makes this launch.
     ASSERT_TRUE(other->Launch(stream_.get(), {}).ok());
     LaunchEntry entry = Arrive(Engine(generation - 1));

@@ -8,7 +8,7 @@
 namespace tandem::daemon {
 namespace {
 
-constexpr std::chrono::milliseconds kDefaultPatience{60'000}, kMaxPatience{1'800'000};
+constexpr std::chrono::milliseconds kDefaultWaitBudget{60'000}, kMaxWaitBudget{1'800'000};
 
 }  // namespace
 
@@ -17,9 +17,9 @@ grpc::Status AdminService::ChangeJob(const grpc::ServerContext* context, const c
                                      const Request& request, Reply* reply) const {
   const std::string peer = context == nullptr ? std::string() : context->peer();
   const Viewer manager = manager_ ? manager_(peer) : Viewer::OfAll();
-  auto patience = std::chrono::milliseconds(request.deadline_ms());
-  if (patience.count() == 0) patience = kDefaultPatience;
-  const Waiter waiter{Waiter::Clock::now() + std::min(patience, kMaxPatience),
+  auto wait_budget = std::chrono::milliseconds(request.deadline_ms());
+  if (wait_budget.count() == 0) wait_budget = kDefaultWaitBudget;
+  const Waiter waiter{Waiter::Clock::now() + std::min(wait_budget, kMaxWaitBudget),
                       [context] { return context != nullptr && context->IsCancelled(); }};
   const Result<AskedJob> job = (sources_.control->*act)(
       request.session_id(), [&](uint32_t uid) { return manager.Sees(uid); }, waiter);

@@ -120,7 +120,7 @@ void Control::Stop() {
   RegistryLock lock(registry);
   if (registry.stopping) return;
   registry.stopping = true;
-  // Rendezvous end, sessions do not: the next tandemd must not see that.
+  // Barrier end, sessions do not: the next tandemd must not see that.
   if (registry.state) registry.state->Close();
   const Status why = Unavailable("the daemon is stopping");
   for (const auto& [id, session] : registry.sessions) {
@@ -224,7 +224,7 @@ Result<v1::EmptyReply> Control::Empty(const SessionRef& session, const v1::Empty
 }
 Result<v1::RendezvousReply> Control::Rendezvous(const SessionRef& session,
                                                 const v1::RendezvousRequest& request, const Waiter& waiter) {
-  return services_->tensors.Meet(session, request, waiter);
+  return services_->tensors.MakeSymmetric(session, request, waiter);
 }
 Status Control::Free(const SessionRef& session, uint64_t tensor_id) {
   return services_->tensors.Free(session, tensor_id);

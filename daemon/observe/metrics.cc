@@ -257,7 +257,7 @@ void AddProcess(const ProcessInfo& process, Families& families) {
   if (process.descriptor_limit != 0)
     families.Gauge("process_max_fds", "Limit of open descriptors", process.descriptor_limit);
   if (process.start_time_seconds != 0) {
-    families.Gauge("process_start_time_seconds", "Start of tandemd, in seconds since the epoch",
+    families.Gauge("process_start_time_seconds", "Start of tandemd, in seconds since the launch number",
                    process.start_time_seconds);
   }
 }

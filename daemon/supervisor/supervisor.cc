@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 namespace {
 
 // How long AwaitReady waits when every engine that is missing cannot start by somebody else's doing.
-constexpr std::chrono::seconds kBlockedPatience{3};
+constexpr std::chrono::seconds kBlockedWaitBudget{3};
 // An engine answers from its loop, which no launch holds up. Operators' calls wait for the answer.
 constexpr milliseconds kQueueDeadline{1000};
 
@@ -57,7 +57,7 @@ std::vector<std::shared_ptr<EngineKeeper>> Supervisor::Keepers() const {
 
 Status Supervisor::AwaitReady(milliseconds deadline) const {
   auto until = std::chrono::steady_clock::now() + deadline;
-  auto last_hope = std::chrono::steady_clock::now() + kBlockedPatience;
+  auto last_hope = std::chrono::steady_clock::now() + kBlockedWaitBudget;
   while (true) {
     int ready = 0, waiting = -1;
     bool all_blocked = true;
@@ -74,7 +74,7 @@ Status Supervisor::AwaitReady(milliseconds deadline) const {
     }
     if (ready == count_) return Status::Ok();
     // An obstacle may stay for hours; the other engines can work meanwhile.
-    if (!all_blocked) last_hope = std::chrono::steady_clock::now() + kBlockedPatience;
+    if (!all_blocked) last_hope = std::chrono::steady_clock::now() + kBlockedWaitBudget;
     if (std::chrono::steady_clock::now() >= last_hope) {
       return Unavailable("engine " + std::to_string(waiting) +
                          " cannot start yet: " + StatusOf(waiting).blocked);

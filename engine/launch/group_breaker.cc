@@ -12,7 +12,7 @@ constexpr uint64_t kBreakGraceNs = 200'000'000;
 // How often a peer that has not marked its launches is looked for among the living: that takes system calls.
 constexpr uint64_t kLookForPeersEveryNs = 5'000'000;
 // A peer's engine that lives and has not marked its launches by then does not go through its loop.
-constexpr uint64_t kPeerPatienceNs = 1'000'000'000;
+constexpr uint64_t kPeerWaitBudgetNs = 1'000'000'000;
 
 }  // namespace
 
@@ -61,7 +61,7 @@ bool GroupBreaker::PeersMarked(EngineGroup* group, uint64_t now_ns) {
     if (owner.pid == 0 || owner.Gone()) {
       breaking.gone_mask |= bit;
       unmarked &= static_cast<uint8_t>(~bit);
-    } else if (group->in_flight > 0 && now_ns - breaking.marked_ns >= kPeerPatienceNs &&
+    } else if (group->in_flight > 0 && now_ns - breaking.marked_ns >= kPeerWaitBudgetNs &&
                (breaking.silent_mask & bit) == 0) {
       breaking.silent_mask |= bit;
       listener_->OnPeerSilent(*group, rank);

@@ -10,13 +10,13 @@ uint64_t NowNs() {
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
 }
 
-runtime::LaunchContext ContextOf(const InstalledPlan& plan, uint64_t epoch,
+runtime::LaunchContext ContextOf(const InstalledPlan& plan, uint64_t launch_number,
                                  std::span<const runtime::SlotAddress> slots) {
   const EngineGroup& group = *plan.group;
   runtime::LaunchContext context;
-  context.epoch = epoch;
+  context.launch_number = launch_number;
   if (plan.workspace) {
-    context.workspace = plan.workspace->half[epoch & 1];
+    context.workspace = plan.workspace->half[launch_number & 1];
     context.bulk = plan.workspace->bulk;
   }
   context.signals = group.signals;

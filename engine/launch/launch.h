@@ -114,7 +114,7 @@ struct Launch {
   int chunk = 0;                            // the first one that is not known to be there
   uint64_t digest = 0;
   Failure failure;  // of a launch that is kFailing
-  uint64_t epoch = 0;
+  uint64_t launch_number = 0;
   uint64_t ticket = 0;       // the engine's completion word reaches it when the lanes are through
   bool alone = false;        // no program was on the lanes when it was enqueued
   bool speculative = false;  // its first kernel was on lane 0 already
@@ -169,12 +169,12 @@ struct EngineGroup {
   std::shared_ptr<Workspace> workspace;
   std::vector<std::shared_ptr<Segment>> pins;
 
-  uint64_t epoch = 0;            // the last one given to a start
-  uint64_t last_bulk_epoch = 0;  // of the last start that uses the bulk area
-  uint64_t gpu_time_ns = 0;      // used on this GPU, for fairness
-  uint8_t left_mask = 0;         // ranks that have left cleanly
-  int arrived = 0;               // launches arrived and not ended
-  int in_flight = 0;             // of them, on lanes
+  uint64_t launch_number = 0;     // the last one given to a start
+  uint64_t last_bulk_launch = 0;  // of the last start that uses the bulk area
+  uint64_t gpu_time_ns = 0;       // used on this GPU, for fairness
+  uint8_t left_mask = 0;          // ranks that have left cleanly
+  int arrived = 0;                // launches arrived and not ended
+  int in_flight = 0;              // of them, on lanes
   GroupBreak breaking;
 
   bool stalls = false;             // a launch that a rank misses ends the later ones, too, until a renewal
@@ -182,11 +182,11 @@ struct EngineGroup {
   std::optional<Failure> stalled;  // what launches end with until a renewal; none: they run
   uint64_t renewals = 0;           // as tandemd counts them
   // Why a launch fails that the log will name, as tandemd has told it.
-  struct ToldFailure {
+  struct ReportedFailure {
     uint64_t plan_id = 0, count = 0;
     Failure failure;
   };
-  std::optional<ToldFailure> told;
+  std::optional<ReportedFailure> reported;
 
   // Its launches end with breaking.failure.
   bool Broken() const { return breaking.failure.has_value(); }
@@ -202,7 +202,8 @@ struct InstalledPlan {
   std::vector<SlotRule> slots;
   std::shared_ptr<Workspace> workspace;
   bool latency_class = false;
-  bool takes_epoch = false;  // it meets peers or uses shared memory: it counts among its group's starts
+  bool takes_launch_number =
+      false;  // it meets peers or uses shared memory: it counts among its group's starts
   bool uses_bulk = false;
   // Its first kernel was refused, or it uses the words that cancel first kernels.
   bool never_speculative = false;
@@ -245,9 +246,9 @@ inline constexpr uint64_t RunLimitNs(uint64_t asked_ns, uint64_t groups_ns) {
   return std::max(std::min(asked_ns, kLongestAskedRunNs), groups_ns);
 }
 
-// The context that a launch with this epoch and these slots is enqueued with, without events, guard and the
+// The context that a launch with this number and these slots is enqueued with, without events, guard and the
 // lanes' state.
-runtime::LaunchContext ContextOf(const InstalledPlan& plan, uint64_t epoch,
+runtime::LaunchContext ContextOf(const InstalledPlan& plan, uint64_t launch_number,
                                  std::span<const runtime::SlotAddress> slots);
 
 // CLOCK_MONOTONIC in nanoseconds.

@@ -168,7 +168,7 @@ bool LaunchQueue::ReadyToStart(const InstalledPlan& plan) const {
   for (int rank = 0; rank < group.world_size; ++rank) {
     // Beyond our launch: it has been decided, and the log says how.
     if (group.arrivals.Count(plan.index, rank) != plan.active.count) return false;
-    if (plan.uses_bulk && group.arrivals.BulkEnded(rank) < group.last_bulk_epoch) return false;
+    if (plan.uses_bulk && group.arrivals.BulkEnded(rank) < group.last_bulk_launch) return false;
   }
   return true;
 }

@@ -100,7 +100,7 @@ std::string LaunchQueue::WaitsIn(const InstalledPlan& plan, int rank) const {
 }
 
 Failure LaunchQueue::FailureByLog(const InstalledPlan& plan, uint64_t count, const LogEntry& entry) const {
-  const std::optional<EngineGroup::ToldFailure>& told = plan.group->told;
+  const std::optional<EngineGroup::ReportedFailure>& reported = plan.group->reported;
   if (entry.kind == LogKind::kFailDeadline && entry.mask != 0) {
     Failure late = FailureOf(plan, count, entry);
     const Status& why = late.status;
@@ -109,7 +109,7 @@ Failure LaunchQueue::FailureByLog(const InstalledPlan& plan, uint64_t count, con
     return late;
   }
   if (entry.kind != LogKind::kFailDesync || entry.mask == 0) return FailureOf(plan, count, entry);
-  if (told && told->plan_id == plan.id && told->count == count) return told->failure;
+  if (reported && reported->plan_id == plan.id && reported->count == count) return reported->failure;
   const int rank = std::countr_zero(entry.mask);
   const ArrivalTable& arrivals = plan.group->arrivals;
   for (const auto& [key, other] : plans_) {
@@ -131,7 +131,7 @@ Failure LaunchQueue::FailureByLog(const InstalledPlan& plan, uint64_t count, con
 Status LaunchQueue::NoteReason(uint64_t plan_id, uint64_t count, Failure failure) {
   InstalledPlan* plan = FindPlan(plan_id);
   if (plan == nullptr) return NotFound("no plan " + std::to_string(plan_id));
-  plan->group->told = {plan_id, count, std::move(failure)};
+  plan->group->reported = {plan_id, count, std::move(failure)};
   return Status::Ok();
 }
 
@@ -179,7 +179,7 @@ void LaunchQueue::Resume(EngineGroup* group) {
     group->arrivals.Arrive(plan->index, group->rank, 0, plan->arrivals);
     PublishLaunched(*plan);
   }
-  group->told.reset();
+  group->reported.reset();
   group->stalled.reset();
 }
 

@@ -266,7 +266,7 @@ void LaunchQueue::Activate(InstalledPlan* plan, const LaunchRequest& request, ui
   launch.suspicion = {};
   launch.start_ns = 0;
   launch.failure = {};
-  launch.epoch = 0;
+  launch.launch_number = 0;
   launch.speculative = false;
   ++plan->group->arrived;
   undecided_.push_back(plan);
@@ -323,7 +323,7 @@ bool LaunchQueue::Speculate(const LaunchRequest& request, std::shared_ptr<Foreca
   uint64_t digest = 0;  // the peers' business, when it arrives; so are wrong bindings
   if (!ResolveBindings(*plan, request, &expected.slots, &expected.pins, &digest).ok()) return false;
   expected.plan = plan;
-  expected.epoch = plan->takes_epoch ? group.epoch + 1 : 0;
+  expected.launch_number = plan->takes_launch_number ? group.launch_number + 1 : 0;
   expected.forecast = std::move(forecast);
   return speculation_.Enqueue(std::move(expected));
 }

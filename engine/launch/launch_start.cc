@@ -33,7 +33,8 @@ void LaunchQueue::Start(InstalledPlan* plan) {
   RemoveFromUndecided(plan);
   Launch& launch = plan->active;
   // Such a program meets no peer: it may go onto the lanes at any time, and in any order.
-  if (plan->takes_epoch || plan->program->ChunkSignals(launch.slots).empty()) return StartOnLanes(plan);
+  if (plan->takes_launch_number || plan->program->ChunkSignals(launch.slots).empty())
+    return StartOnLanes(plan);
   launch.progress.Advance(LaunchEvent::kHold);
   launch.held_ns = launch.next_chunk_ns = NowNs();
   launch.chunk = 0;
@@ -44,9 +45,9 @@ void LaunchQueue::StartOnLanes(InstalledPlan* plan) {
   Launch& launch = plan->active;
   EngineGroup& group = *plan->group;
   launch.progress.Advance(LaunchEvent::kStart);
-  if (plan->takes_epoch) {
-    launch.epoch = ++group.epoch;
-    if (plan->uses_bulk) group.last_bulk_epoch = launch.epoch;
+  if (plan->takes_launch_number) {
+    launch.launch_number = ++group.launch_number;
+    if (plan->uses_bulk) group.last_bulk_launch = launch.launch_number;
   }
   const bool uses_lanes = plan->program->step_count() > 0;
   // First of all: the kernel that is there already can begin meanwhile. It ends no launch; the words that do
@@ -88,7 +89,7 @@ Status LaunchQueue::EnqueueOnLanes(InstalledPlan* plan) {
     if (status.ok()) launch.events = *std::move(events);
     timing_.PrepareSteps(plan);
   }
-  runtime::LaunchContext context = ContextOf(*plan, launch.epoch, launch.slots);
+  runtime::LaunchContext context = ContextOf(*plan, launch.launch_number, launch.slots);
   context.first_kernel_enqueued = launch.speculative;
   context.step_events = launch.step_events;
   context.lanes_idle = launch.alone;
@@ -123,7 +124,8 @@ void LaunchQueue::End(InstalledPlan* plan, LaunchEvent event, const Failure& fai
   EngineGroup& group = *plan->group;
   timing_.End(plan, failure.status.code(), end_ns, observed);
   if (launch.start_ns != 0 && end_ns > launch.start_ns) group.gpu_time_ns += end_ns - launch.start_ns;
-  if (plan->uses_bulk && launch.epoch != 0) group.arrivals.SetBulkEnded(group.rank, launch.epoch);
+  if (plan->uses_bulk && launch.launch_number != 0)
+    group.arrivals.SetBulkEnded(group.rank, launch.launch_number);
   launch.pins.clear();
   launch.origin.channel.reset();
   launch.progress.Advance(event);
@@ -224,7 +226,7 @@ bool LaunchQueue::ServeBroken(uint64_t now) {
 std::string LaunchQueue::AwaitedText(const InstalledPlan& plan, int* who_rank) const {
   const EngineGroup& group = *plan.group;
   const Word* words = group.signals[static_cast<size_t>(group.rank)];
-  const uint64_t epoch = plan.active.epoch;
+  const uint64_t launch_number = plan.active.launch_number;
   bool all_seen = true;
   const auto value_of = [&](const Word* word) {
     Result<uint64_t> value = backend_->LoadWord(word);
@@ -232,14 +234,14 @@ std::string LaunchQueue::AwaitedText(const InstalledPlan& plan, int* who_rank) c
     return value.ok() ? *value : 0;
   };
   uint8_t awaited =
-      plan.program->AwaitedRanks([&](uint32_t word) { return value_of(words + word) >= epoch; });
+      plan.program->AwaitedRanks([&](uint32_t word) { return value_of(words + word) >= launch_number; });
   const char* what = "signals";
   if (awaited == 0 && plan.program->AwaitsPackets()) {
     const std::byte* half = reinterpret_cast<const std::byte*>(words) + plan::kSignalWordBytes +
-                            (epoch & 1) * plan::kPacketHalfBytes;
+                            (launch_number & 1) * plan::kPacketHalfBytes;
     awaited = plan.program->AwaitedPackets([&](uint64_t packet) {
       const std::byte* at = half + packet * PacketLayout::kPacketBytes + PacketLayout::kDataBytes;
-      return value_of(reinterpret_cast<const Word*>(at)) == epoch;
+      return value_of(reinterpret_cast<const Word*>(at)) == launch_number;
     });
     what = "packets";
     if (awaited == 0) return "all packets of its peers have come, and its kernel does not end";

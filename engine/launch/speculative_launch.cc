@@ -5,7 +5,7 @@
 namespace tandem::engine {
 namespace {
 
-constexpr uint64_t kPatienceNs = 50'000'000;
+constexpr uint64_t kWaitBudgetNs = 50'000'000;
 
 }  // namespace
 
@@ -30,7 +30,7 @@ Status SpeculativeLaunch::EnqueuePassed() {
 bool SpeculativeLaunch::Enqueue(ExpectedLaunch expected) {
   InstalledPlan& plan = *expected.plan;
   ++turn_;
-  runtime::LaunchContext context = ContextOf(plan, expected.epoch, expected.slots);
+  runtime::LaunchContext context = ContextOf(plan, expected.launch_number, expected.slots);
   context.guard = {GuardWord(*plan.group, turn_), turn_};
   if (LaunchTiming::IsTimed(plan.arrivals + 1)) {
     if (Result<TimingEvents> events = timing_->TakeEvents(); events.ok())
@@ -60,7 +60,7 @@ bool SpeculativeLaunch::Use(InstalledPlan* plan, bool lanes_busy, Status* cancel
   if (!Waiting()) return false;
   Launch& launch = plan->active;
   // The other lanes of a program that forks would wait for its first kernel, were they not idle.
-  const bool same = expected_.plan == plan && expected_.epoch == launch.epoch &&
+  const bool same = expected_.plan == plan && expected_.launch_number == launch.launch_number &&
                     expected_.slots == launch.slots && !(lanes_busy && plan->program->forks());
   if (!same) {
     expected_.forecast->WasWrong();
@@ -91,7 +91,7 @@ Status SpeculativeLaunch::Cancel() {
 }
 
 Status SpeculativeLaunch::CancelIfOld(uint64_t now_ns) {
-  return Waiting() && now_ns - since_ns_ > kPatienceNs ? Cancel() : Status::Ok();
+  return Waiting() && now_ns - since_ns_ > kWaitBudgetNs ? Cancel() : Status::Ok();
 }
 
 }  // namespace tandem::engine

@@ -37,7 +37,7 @@ namespace tandem::engine {
 // The launch that is expected next: what its START would enqueue, and the forecast that expects it.
 struct ExpectedLaunch {
   InstalledPlan* plan = nullptr;
-  uint64_t epoch = 0;
+  uint64_t launch_number = 0;
   std::vector<runtime::SlotAddress> slots;
   std::vector<std::shared_ptr<Registration>> pins;
   std::shared_ptr<Forecast> forecast;
@@ -59,10 +59,10 @@ class SpeculativeLaunch {
   // Enqueues the first kernel of `expected`, the plan's next launch. Only while None(). False if lane 0 or
   // the kernel refuses: then the plan is not tried again.
   bool Enqueue(ExpectedLaunch expected);
-  // The plan's launch starts. True if its first kernel waits on lane 0 with the same epoch and addresses: the
-  // kernel is let go, and the rest of the program is to be enqueued; the launch takes over its events. Else
-  // `*cancelled` has the status of cancelling the other kernel that waits, if one does. `lanes_busy`:
-  // programs are on the lanes.
+  // The plan's launch starts. True if its first kernel waits on lane 0 with the same launch number and
+  // addresses: the kernel is let go, and the rest of the program is to be enqueued; the launch takes over its
+  // events. Else `*cancelled` has the status of cancelling the other kernel that waits, if one does.
+  // `lanes_busy`: programs are on the lanes.
   bool Use(InstalledPlan* plan, bool lanes_busy, Status* cancelled);
   // Cancels the kernel that waits, if one does: before calls that may block behind a lane, too. After an
   // error lane 0 is not usable any more.

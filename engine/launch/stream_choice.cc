@@ -14,7 +14,7 @@ uint64_t StreamChoice::Median() const {
 void StreamChoice::Turn(uint64_t plan, uint64_t turn_ns, uint64_t now_ns) {
   if (turn_ns > limits_.longest_ns) return;
   if (WantsSwitch()) {
-    if (++waited_ < kPatienceTurns) return;
+    if (++waited_ < kWaitBudgetTurns) return;
     wanted_ = current_;
     // A trial did not begin, or cannot be undone: in the second case the stream is looked at again soon.
     if (trying_) interval_ns_ = kShortestIntervalNs;

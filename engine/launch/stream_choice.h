@@ -38,7 +38,7 @@ class StreamChoice {
   static constexpr uint64_t kShortestIntervalNs = 1'000'000'000, kLongestIntervalNs = 30'000'000'000;
   // A lane that has not switched after so many turns hardly ever stands still: it stays where it is until the
   // next trial.
-  static constexpr int kPatienceTurns = 16;
+  static constexpr int kWaitBudgetTurns = 16;
   // Turns behind other plans after which the plan that was looked at counts as gone.
   static constexpr int kMaxStrangers = 4000;
 

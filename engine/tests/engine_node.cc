@@ -17,7 +17,7 @@ namespace tandem::engine {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::seconds kPatience{60};
+constexpr std::chrono::seconds kWaitBudget{60};
 constexpr uint64_t kAbortOffset = 64 << 10;
 constexpr uint64_t kScratchOffset = 1 << 20;
 constexpr uint64_t kScratchBytes = 1 << 20;
@@ -52,7 +52,7 @@ uint64_t TestChannel::Launch(LaunchEntry entry) {
 }
 
 bool TestChannel::Wait(uint64_t sequence) const {
-  auto deadline = Clock::now() + kPatience;
+  auto deadline = Clock::now() + kWaitBudget;
   while (producer.Done() < sequence) {
     if (Clock::now() > deadline) return false;
     std::this_thread::yield();
@@ -134,7 +134,7 @@ bool EngineNode::AwaitReceived(int gpu) {
   v1::Command last;
   last.mutable_ping();
   if (!Send(gpu, last).ok()) return false;
-  const auto deadline = Clock::now() + kPatience;
+  const auto deadline = Clock::now() + kWaitBudget;
   int unread = 1;
   while (unread != 0) {
     if (Clock::now() > deadline ||
@@ -148,7 +148,7 @@ bool EngineNode::AwaitReceived(int gpu) {
 Status EngineNode::Call(int gpu, v1::Command command, const std::vector<int>& fds) {
   EngineThread& engine = *engines_[static_cast<size_t>(gpu)];
   TANDEM_ASSIGN_OR_RETURN(const uint64_t id, Send(gpu, std::move(command), fds));
-  auto deadline = Clock::now() + kPatience;
+  auto deadline = Clock::now() + kWaitBudget;
   while (true) {
     v1::Message message;
     std::vector<UniqueFd> received;
@@ -165,7 +165,7 @@ Status EngineNode::Call(int gpu, v1::Command command, const std::vector<int>& fd
 
 bool EngineNode::Await(int gpu, const std::function<bool(const v1::Message&)>& wanted, v1::Message* found) {
   EngineThread& engine = *engines_[static_cast<size_t>(gpu)];
-  auto deadline = Clock::now() + kPatience;
+  auto deadline = Clock::now() + kWaitBudget;
   while (true) {
     for (const v1::Message& message : engine.kept) {
       if (!wanted(message)) continue;
@@ -184,7 +184,7 @@ bool EngineNode::AwaitQueued(int gpu, int items) {
 }
 
 bool EngineNode::AwaitQueue(int gpu, const std::function<bool(const v1::Queue&)>& wanted) {
-  auto deadline = Clock::now() + kPatience;
+  auto deadline = Clock::now() + kWaitBudget;
   while (Clock::now() < deadline) {
     v1::Command command;
     command.mutable_queue_snapshot();

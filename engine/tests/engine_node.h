@@ -102,7 +102,8 @@ class EngineNode {
   std::unique_ptr<TestChannel> OpenChannel(int gpu, uint64_t session = 1, uint32_t entries = 64);
   // Rank's symmetric data, mapped here.
   std::byte* Data(const TestGroup& group, int rank);
-  // The signal word `index` of `writer` on `rank`: storing an epoch there is what the writer's signal does.
+  // The signal word `index` of `writer` on `rank`: storing a launch number there is what the writer's signal
+  // does.
   std::atomic<uint64_t>* SignalWord(const TestGroup& group, int rank, int writer, int index);
   // Another descriptor of rank's segment.
   UniqueFd SegmentFd(const TestGroup& group, int rank) const;

@@ -126,7 +126,7 @@ class PacketLane : public WrappedLane {
       for (uint64_t i = 0; i < PacketLayout::packets_of(bytes); ++i) {
         const uint64_t packet = layout.first_packet(0, args.rank) + i;
         std::byte* at = packets.packets[static_cast<size_t>(peer)] + packet * PacketLayout::kPacketBytes;
-        reinterpret_cast<Word*>(at + PacketLayout::kDataBytes)->store(args.epoch);
+        reinterpret_cast<Word*>(at + PacketLayout::kDataBytes)->store(args.launch_number);
       }
     }
     return lane().WaitWord(args.abort_word, 1);

@@ -44,7 +44,7 @@ TEST(ForecastTest, EveryWrongOneAsksForMore) {
 
 class SpeculativeLaunchTest : public GatherTest {
  protected:
-  static constexpr auto kPatience = std::chrono::minutes(1);
+  static constexpr auto kWaitBudget = std::chrono::minutes(1);
 
   explicit SpeculativeLaunchTest(const EngineNode::BackendWrapper& wrap = {}) : GatherTest(2, 8, wrap) {}
 
@@ -64,7 +64,7 @@ class SpeculativeLaunchTest : public GatherTest {
   }
 
   bool Ended(int slot) {
-    const auto end = std::chrono::steady_clock::now() + kPatience;
+    const auto end = std::chrono::steady_clock::now() + kWaitBudget;
     for (auto& channel : channels_) {
       while (channel->producer.captured_done(slot)->load() == 0) {
         if (std::chrono::steady_clock::now() > end) return false;
@@ -114,7 +114,7 @@ class SpeculativeLaunchTest : public GatherTest {
 
   // Replays the slots in turn until every engine has begun to speculate; then `more` further rounds.
   void Learn(const std::vector<int>& slots, int more) {
-    const auto end = std::chrono::steady_clock::now() + kPatience;
+    const auto end = std::chrono::steady_clock::now() + kWaitBudget;
     while (std::any_of(gpus_.begin(), gpus_.end(),
                        [&](int gpu) { return node_.stats(gpu).Speculated() == 0; })) {
       ASSERT_LT(std::chrono::steady_clock::now(), end) << "nothing is launched speculatively";
@@ -127,24 +127,25 @@ class SpeculativeLaunchTest : public GatherTest {
   // Until the log has come to `position`, and then so long that what is expected next is likely to be on the
   // lanes. No command asks the engines: that would cancel it.
   void AwaitStarts(uint64_t position) {
-    const auto end = std::chrono::steady_clock::now() + kPatience;
+    const auto end = std::chrono::steady_clock::now() + kWaitBudget;
     while (node_.log().Head() < position && std::chrono::steady_clock::now() < end) std::this_thread::yield();
     const auto likely = std::chrono::steady_clock::now() + std::chrono::milliseconds(2);
     while (std::chrono::steady_clock::now() < likely) std::this_thread::yield();
   }
   uint64_t Cancelled(int gpu) { return node_.stats(gpu).Cancelled(); }
-  // Whether a GPU has cancelled fewer kernels, and it is not `end` yet. On a busy machine another launch may come
-  // before the kernel that is expected has been launched: no kernel is cancelled then.
+  // Whether a GPU has cancelled fewer kernels, and it is not `end` yet. On a busy machine another launch may
+  // come before the kernel that is expected has been launched: no kernel is cancelled then.
   bool StillFewer(uint64_t kernels, std::chrono::steady_clock::time_point end) {
     return std::chrono::steady_clock::now() < end &&
            std::any_of(gpus_.begin(), gpus_.end(), [&](int gpu) { return Cancelled(gpu) < kernels; });
   }
-  bool AwaitCancelled(int gpu, uint64_t kernels, std::chrono::milliseconds patience) {
-    const auto end = std::chrono::steady_clock::now() + patience;
+  bool AwaitCancelled(int gpu, uint64_t kernels, std::chrono::milliseconds wait_budget) {
+    const auto end = std::chrono::steady_clock::now() + wait_budget;
     while (Cancelled(gpu) < kernels && std::chrono::steady_clock::now() < end) std::this_thread::yield();
     return Cancelled(gpu) >= kernels;
   }
-  // Whether a GPU has launched fewer kernels speculatively, and it is not `end` yet. A busy machine launches few.
+  // Whether a GPU has launched fewer kernels speculatively, and it is not `end` yet. A busy machine launches
+  // few.
   bool SpeculatedFewer(uint64_t kernels, std::chrono::steady_clock::time_point end) {
     return std::chrono::steady_clock::now() < end && std::any_of(gpus_.begin(), gpus_.end(), [&](int gpu) {
              return node_.stats(gpu).Speculated() < kernels;
@@ -158,7 +159,7 @@ TEST_F(SpeculativeLaunchTest, ReplaysInAFixedOrderAreRight) {
   Open();
   const std::vector<int> slots = {Capture(AddGatherPlan()), Capture(AddGatherPlan()),
                                   Capture(AddGatherPlan())};
-  const auto end = std::chrono::steady_clock::now() + kPatience;
+  const auto end = std::chrono::steady_clock::now() + kWaitBudget;
   do {
     Learn(slots, 40);
   } while (SpeculatedFewer(5, end));
@@ -177,7 +178,7 @@ TEST_F(SpeculativeLaunchTest, AnotherLaunchThanExpectedCancelsTheKernel) {
   Open();
   const int first = Capture(AddGatherPlan()), second = Capture(AddGatherPlan()),
             other = CaptureEntry(Entry(node_.AddBarrierPlan(&group_)));
-  const auto end = std::chrono::steady_clock::now() + kPatience;
+  const auto end = std::chrono::steady_clock::now() + kWaitBudget;
   for (int round = 0; round < 3 || StillFewer(1, end); ++round) {
     Learn({first, second}, 20);
     Replay(first);  // now `second` is expected, unless a launch that is timed stands before it
@@ -198,7 +199,7 @@ TEST_F(SpeculativeLaunchTest, LaunchesPushedAheadOfTheirStreamAreRight) {
     for (size_t rank = 0; rank < channels_.size(); ++rank) next[rank] = channels_[rank]->Push(Gather(plan));
   };
   push();
-  const auto end = std::chrono::steady_clock::now() + kPatience;
+  const auto end = std::chrono::steady_clock::now() + kWaitBudget;
   for (int i = 0; i < 200 || SpeculatedFewer(5, end); ++i) {
     const std::vector<uint64_t> launch = next;
     push();
@@ -216,7 +217,7 @@ TEST_F(SpeculativeLaunchTest, WhatNobodyComesForIsCancelledAfterAWhile) {
   const std::vector<int> slots = {Capture(AddGatherPlan()), Capture(AddGatherPlan())};
   Learn(slots, 20);
   for (int gpu : gpus_) {
-    const auto end = std::chrono::steady_clock::now() + kPatience;
+    const auto end = std::chrono::steady_clock::now() + kWaitBudget;
     bool cancelled = false;
     while (!cancelled && std::chrono::steady_clock::now() < end) {
       Learn(slots, 3);  // mostly, a first kernel follows
@@ -278,7 +279,7 @@ TEST_F(SpeculativeLaunchTest, CancellingAKernelLeavesTheOneBeforeItAlone) {
     Ring(held);
     ASSERT_TRUE(Ended(held));
   };
-  const auto end = std::chrono::steady_clock::now() + kPatience;
+  const auto end = std::chrono::steady_clock::now() + kWaitBudget;
   for (int round = 0; round < 20 || StillFewer(1, end); ++round) {
     for (int i = 0; i < 5; ++i) {
       replay_held();
@@ -373,7 +374,7 @@ class HeldKernelTest : public SpeculativeLaunchTest {
 TEST_F(HeldKernelTest, AGroupIsThereUntilAKernelThatWasCancelledHasPassed) {
   Open();
   const std::vector<int> slots = {Capture(AddGatherPlan()), Capture(AddGatherPlan())};
-  const auto end = std::chrono::steady_clock::now() + kPatience;
+  const auto end = std::chrono::steady_clock::now() + kWaitBudget;
   // Until a command finds a first kernel on the lane, and cancels it.
   for (uint64_t before = Cancelled(0); Cancelled(0) == before;) {
     ASSERT_LT(std::chrono::steady_clock::now(), end) << "nothing is launched speculatively";
@@ -451,7 +452,7 @@ class TimedKernelTest : public SpeculativeLaunchTest {
 TEST_F(TimedKernelTest, AnEventComesBetweenTheGoWordAndTheKernel) {
   Open();
   const std::vector<int> slots = {Capture(AddGatherPlan())};
-  const auto end = std::chrono::steady_clock::now() + kPatience;
+  const auto end = std::chrono::steady_clock::now() + kWaitBudget;
   while (seen_.timed == 0) {
     ASSERT_LT(std::chrono::steady_clock::now(), end)
         << "no launch that is timed is launched speculatively, of " << seen_.kernels;

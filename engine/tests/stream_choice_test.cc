@@ -126,7 +126,7 @@ TEST_F(StreamChoiceTest, ALaneThatNeverStandsStillStaysWhereItIs) {
   switches_ = false;
   Run(kFirst, 8000, 5500);
   EXPECT_TRUE(choice_.WantsSwitch());
-  Run(StreamChoice::kPatienceTurns, 8000, 5500);
+  Run(StreamChoice::kWaitBudgetTurns, 8000, 5500);
   EXPECT_FALSE(choice_.WantsSwitch());
   EXPECT_EQ(choice_.current(), 0);
   Run(9'000, 8000, 5500);
@@ -173,7 +173,7 @@ TEST_F(StreamChoiceTest, AWorseStreamIsLeftOnceTheLaneStandsStill) {
   Run(kFirst, 5500, 8000);
   ASSERT_EQ(choice_.current(), 1);
   switches_ = false;
-  Run(kTrial + StreamChoice::kPatienceTurns, 5500, 8000);
+  Run(kTrial + StreamChoice::kWaitBudgetTurns, 5500, 8000);
   EXPECT_EQ(choice_.current(), 1);
   EXPECT_FALSE(choice_.WantsSwitch());
   switches_ = true;

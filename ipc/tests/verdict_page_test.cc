@@ -34,10 +34,10 @@ TEST(VerdictPage, EndsMoreLaunchesAndNeverFewer) {
   page->Abort(8, Lost("first"));
   page->Abort(9, Lost("later"));
   page->Abort(8, Lost("again"));
-  EXPECT_EQ(page->AbortFrom(), 8u);
+  EXPECT_EQ(page->FirstAbortedLaunch(), 8u);
   EXPECT_EQ(page->Reason().message(), "first");
   page->Abort(1, Lost("broken"));
-  EXPECT_EQ(page->AbortFrom(), 1u);
+  EXPECT_EQ(page->FirstAbortedLaunch(), 1u);
   EXPECT_EQ(page->Reason().message(), "broken");
   page->SetFinished(7);
   EXPECT_EQ(page->Finished(), 7u);

@@ -52,7 +52,7 @@ Status ExplainCycle(const History& history, const std::vector<Edge>& edges, cons
     const Edge& edge = edges[blame[at]];
     switch (edge.kind) {
       case EdgeKind::kTransfer:
-      case EdgeKind::kRendezvous: transfers = true; break;
+      case EdgeKind::kPeerStart: transfers = true; break;
       case EdgeKind::kSignal:
       case EdgeKind::kNccl:
       case EdgeKind::kIssue: others = true; break;

@@ -310,8 +310,8 @@ class Expander {
       const bool transfer = wait.transfer && signal.group_begin != kNone;
       Link(signal.event, wait.event, transfer ? EdgeKind::kTransfer : EdgeKind::kSignal);
       if (!transfer) continue;
-      Link(wait.group_begin, signal.group_end, EdgeKind::kRendezvous);
-      Link(signal.group_begin, wait.group_end, EdgeKind::kRendezvous);
+      Link(wait.group_begin, signal.group_end, EdgeKind::kPeerStart);
+      Link(signal.group_begin, wait.group_end, EdgeKind::kPeerStart);
     }
     return {};
   }

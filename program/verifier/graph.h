@@ -4,8 +4,8 @@
 // bytes they touch. Launches of the same programs are copies of one LaunchGraph.
 //
 // Since every word is written once a launch, by one writer whose launches are in order, a wait for a launch's
-// epoch is over exactly when that launch's signal has happened. Happens-before is therefore a fixed graph,
-// and a deadlock is a cycle in it; nothing need be simulated.
+// launch number is over exactly when that launch's signal has happened. Happens-before is therefore a fixed
+// graph, and a deadlock is a cycle in it; nothing need be simulated.
 #pragma once
 
 #include <array>
@@ -28,9 +28,9 @@ enum class EdgeKind : uint8_t {
   kTransfer = 2,  // a send of a transfer group and its receive
   kNccl = 3,      // a rank's start of a collective and each rank's end of it
   // The kinds from here on hold back execution but publish no bytes: they count for deadlocks only.
-  kQueue = 4,       // two lanes on one hardware queue
-  kRendezvous = 5,  // a transfer group ends only when its peers' groups have started, as NCCL's may
-  kIssue = 6,       // collectives of one communicator run in the order of their issue
+  kQueue = 4,      // two lanes on one hardware queue
+  kPeerStart = 5,  // a transfer group ends only when its peers' groups have started, as NCCL's may
+  kIssue = 6,      // collectives of one communicator run in the order of their issue
 };
 constexpr bool IsOrderOnly(EdgeKind kind) { return kind >= EdgeKind::kQueue; }
 

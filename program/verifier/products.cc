@@ -1,5 +1,5 @@
-// The order of sums in products. Each element of an output is traced back to the sum over ranks that made it. Each
-// source of that sum is traced back to products of one rank, which are to add over all of K.
+// The order of sums in products. Each element of an output is traced back to the sum over ranks that made it.
+// Each source of that sum is traced back to products of one rank, which are to add over all of K.
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -14,7 +14,7 @@ namespace tandem::plan {
 namespace {
 
 using verify::AreAlike;
-using verify::Meet;
+using verify::Overlap;
 
 // A step that writes; `at` counts the steps of a rank's program.
 struct TracedWrite {
@@ -27,7 +27,7 @@ struct TracedWrite {
 };
 
 // A signal to `peer`, or the wait for a signal from `peer`.
-struct ToldWord {
+struct SignalledWord {
   bool wait = false;
   int rank = 0, peer = 0, index = 0, lane = 0;
   size_t at = 0;
@@ -107,10 +107,10 @@ class ProductTracer {
   Status CheckOutput(const View& output) {
     int64_t written = 0;
     const bool ends = std::any_of(writes_.begin(), writes_.end(), [&](const TracedWrite& write) {
-      return write.sum != nullptr && Meet(*write.target, output);
+      return write.sum != nullptr && Overlap(*write.target, output);
     });
     for (const TracedWrite& write : writes_) {
-      if (!Meet(*write.target, output)) continue;
+      if (!Overlap(*write.target, output)) continue;
       if (!order_.sums && ends) {  // one rank's bias, scale or type behind the product
         if (write.product != nullptr) continue;
         written += Elements(*write.target);
@@ -151,23 +151,23 @@ class ProductTracer {
 
   // Whether a signal from the rank of `first` to the rank of `second` orders the two.
   bool IsTold(const TracedWrite& first, const TracedWrite& second) const {
-    return std::any_of(words_.begin(), words_.end(), [&](const ToldWord& told) {
-      if (told.wait || told.rank != first.rank || told.peer != second.rank || told.lane != first.lane ||
-          told.at < first.at)
+    return std::any_of(words_.begin(), words_.end(), [&](const SignalledWord& reported) {
+      if (reported.wait || reported.rank != first.rank || reported.peer != second.rank ||
+          reported.lane != first.lane || reported.at < first.at)
         return false;
-      return std::any_of(words_.begin(), words_.end(), [&](const ToldWord& heard) {
+      return std::any_of(words_.begin(), words_.end(), [&](const SignalledWord& heard) {
         return heard.wait && heard.rank == second.rank && heard.peer == first.rank &&
-               heard.index == told.index && heard.lane == second.lane && heard.at < second.at;
+               heard.index == reported.index && heard.lane == second.lane && heard.at < second.at;
       });
     });
   }
 
-  // The writes that `reader` may find in `view`, last ones first: earlier ones of the reader's rank, or peers'.
-  // Programs without races order a rank's writes before later steps of that rank.
+  // The writes that `reader` may find in `view`, last ones first: earlier ones of the reader's rank, or
+  // peers'. Programs without races order a rank's writes before later steps of that rank.
   Result<std::vector<const TracedWrite*>> Before(const View& view, const TracedWrite& reader) const {
     std::vector<const TracedWrite*> own, remote;
     for (const TracedWrite& write : writes_) {
-      if (&write == &reader || !Meet(*write.target, view)) continue;
+      if (&write == &reader || !Overlap(*write.target, view)) continue;
       if (write.rank == reader.rank) {
         if (write.at < reader.at) own.push_back(&write);
       } else if (!IsTold(reader, write)) {
@@ -196,7 +196,7 @@ class ProductTracer {
     for (const TracedWrite* write : before) {
       if (covered >= Elements(view) && own) break;
       if (covered >= Elements(view) || std::any_of(seen.begin(), seen.end(), [&](const TracedWrite* later) {
-            return Meet(*later->target, *write->target);
+            return Overlap(*later->target, *write->target);
           }))
         return Found(reader, "reads what is written twice");
       const bool has_all = verify::LiesWithin(view, *write->target) && seen.empty();
@@ -285,8 +285,8 @@ class ProductTracer {
     return Status::Ok();
   }
 
-  // Checks a step of one source: it adds bias, scale or the output's type to a sum. The sum has not been rounded, or
-  // nothing follows.
+  // Checks a step of one source: it adds bias, scale or the output's type to a sum. The sum has not been
+  // rounded, or nothing follows.
   Status CheckEnd(const TracedWrite& write) {
     const ReduceStep& end = *write.sum;
     TANDEM_ASSIGN_OR_RETURN(const std::vector<const TracedWrite*> from, Seen(end.sources[0], write));
@@ -311,7 +311,7 @@ class ProductTracer {
   const std::span<const RankProgram> programs_;
   const SumOrder& order_;
   std::vector<TracedWrite> writes_;
-  std::vector<ToldWord> words_;
+  std::vector<SignalledWord> words_;
   std::set<const TracedWrite*> checked_;
   const ReduceStep* first_ = nullptr;  // whose factors all sums have
 };

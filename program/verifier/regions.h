@@ -14,7 +14,7 @@ inline bool HaveOneBuffer(const View& a, const View& b) {
 }
 
 // Whether some byte is in both; views that have no box meet whatever is in their buffer.
-inline bool Meet(const View& a, const View& b) {
+inline bool Overlap(const View& a, const View& b) {
   if (!HaveOneBuffer(a, b)) return false;
   const Result<ByteBox> of_a = BoxOf(a), of_b = BoxOf(b);
   return !of_a.ok() || !of_b.ok() || Intersect(*of_a, *of_b);

@@ -1,5 +1,5 @@
-// The order of sums over ranks: each element of an output is traced back to the sum that made it, and each source of
-// that sum to the input that it came from.
+// The order of sums over ranks: each element of an output is traced back to the sum that made it, and each
+// source of that sum to the input that it came from.
 #include <set>
 #include <string>
 #include <variant>
@@ -31,7 +31,7 @@ std::string Who(const Write& write) {
 }
 
 using verify::AreAlike;
-using verify::Meet;
+using verify::Overlap;
 
 class Tracer {
  public:
@@ -69,7 +69,7 @@ class Tracer {
   Status CheckOutput(const View& output) {
     int64_t written = 0;
     for (const Write& write : writes_) {
-      if (!Meet(write.target(), output)) continue;
+      if (!Overlap(write.target(), output)) continue;
       written += Elements(write.target());
       TracedOrigin origin{.sum = &write};
       if (write.copy != nullptr) {
@@ -91,7 +91,7 @@ class Tracer {
       return verify::Refuse("SUM_ORDER", Who(reader) + ": reads a peer's operand");
     const Write* writer = nullptr;
     for (const Write& write : writes_) {
-      if (&write == &reader || !Meet(write.target(), view)) continue;
+      if (&write == &reader || !Overlap(write.target(), view)) continue;
       // Own operands hold the inputs until this rank writes there. Each part of a workspace has one writer.
       if (operand && (write.rank != reader.rank || write.at > reader.at)) continue;
       if (!operand && writer != nullptr)

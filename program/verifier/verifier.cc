@@ -53,8 +53,8 @@ bool IsOwnProduct(const Step& step, int rank) {
   return own;
 }
 
-// Without a step on any rank, or with a product of each rank's own operands alone, a launch takes no epoch
-// and meets no peer. An engine's start, which all ranks must have reached, is all that they share.
+// Without a step on any rank, or with a product of each rank's own operands alone, a launch takes no launch
+// number and meets no peer. An engine's start, which all ranks must have reached, is all that they share.
 bool MeetsNobody(std::span<const RankProgram> programs) {
   return std::all_of(programs.begin(), programs.end(), [](const RankProgram& program) {
     return program.steps.empty() ||

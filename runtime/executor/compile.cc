@@ -210,7 +210,7 @@ class ProgramCompiler {
     for (size_t i = 0; i < args->parts.size(); ++i)
       TANDEM_RETURN_IF_ERROR(SetPart(cut.parts[i], &args->parts[i]));
     TANDEM_RETURN_IF_ERROR(SetWaits(cut.closing, &args->closing));
-    args->meeting = cut.meeting;
+    args->handshake = cut.handshake;
     args->pushes.resize(cut.pushes.size());
     for (size_t i = 0; i < cut.pushes.size(); ++i) {
       const DeliverySteps& from = cut.pushes[i];

@@ -13,8 +13,9 @@
 namespace tandem::runtime {
 namespace {
 
-// Sets of addresses of a fused matmul, a parity of epochs, that something is kept for: some kilobytes each.
-constexpr size_t kMaxKeptSets = 64;
+// Sets of addresses of a fused matmul, a parity of launch numbers, that something is kept for: some kilobytes
+// each.
+constexpr size_t kMaxPreparedSets = 64;
 
 template <class... Functions>
 struct Overloaded : Functions... {
@@ -184,25 +185,25 @@ Status Executor::SetKernel(CompiledProgram::Operation& operation, const LaunchCo
         return FailedPrecondition("the packets of rank " + std::to_string(peer) + " are not mapped");
       }
       packets->packets[peer] = reinterpret_cast<std::byte*>(context.signals[peer]) + plan::kSignalWordBytes +
-                               (context.epoch & 1) * plan::kPacketHalfBytes;
+                               (context.launch_number & 1) * plan::kPacketHalfBytes;
     }
   }
-  kernel.args.epoch = context.epoch;
+  kernel.args.launch_number = context.launch_number;
   kernel.args.abort_word = context.abort_word;
-  if (kernel.args.Multiplies()) KeepPrepared(operation, context.epoch);
+  if (kernel.args.Multiplies()) KeepPrepared(operation, context.launch_number);
   return Status::Ok();
 }
 
-void Executor::KeepPrepared(CompiledProgram::Operation& operation, uint64_t epoch) {
+void Executor::KeepPrepared(CompiledProgram::Operation& operation, uint64_t launch_number) {
   auto& kernel = *operation.As<CompiledProgram::Operation::Kernel>();
   std::vector<const void*>& bound = kernel.bound;
   bound.clear();
   for (const auto& patch : operation.patches) bound.push_back(*patch.target);
   for (const auto& word : kernel.words) bound.push_back(*word.target);
-  auto& sets = kernel.kept[epoch & 1];
+  auto& sets = kernel.kept[launch_number & 1];
   auto set = std::find_if(sets.begin(), sets.end(), [&](const auto& each) { return each.bound == bound; });
   if (set == sets.end()) {
-    if (sets.size() < kMaxKeptSets) {
+    if (sets.size() < kMaxPreparedSets) {
       set = sets.emplace(sets.end());
     } else {
       set = std::min_element(sets.begin(), sets.end(),
@@ -211,7 +212,7 @@ void Executor::KeepPrepared(CompiledProgram::Operation& operation, uint64_t epoc
     }
     set->bound = bound;
   }
-  set->used = epoch;
+  set->used = launch_number;
   kernel.args.prepared = &set->prepared;
 }
 
@@ -377,10 +378,10 @@ Status Executor::EnqueueWork(CompiledProgram::Operation& operation, const Launch
         return by_steps ? Status::Ok() : status;
       },
       [&](Operation::Signal& signal) {
-        return lane.WriteWord(context.signals[signal.rank] + signal.word, context.epoch);
+        return lane.WriteWord(context.signals[signal.rank] + signal.word, context.launch_number);
       },
       [&](Operation::WaitSignal& wait) {
-        return lane.WaitWord(context.signals[wait.rank] + wait.word, context.epoch);
+        return lane.WaitWord(context.signals[wait.rank] + wait.word, context.launch_number);
       },
       [&](Operation::WaitEvent& wait) {
         Result<Event*> event = LaneEvent(wait.lane, wait.event);

@@ -58,7 +58,7 @@ struct StepEvents {
 
 // The values that change from launch to launch. Enqueue copies what it needs.
 struct LaunchContext {
-  uint64_t epoch = 0;
+  uint64_t launch_number = 0;
   // By rank, as mapped by this GPU: the workspace half of this launch's parity, the bulk area, the signal
   // area's base.
   std::array<std::byte*, plan::kMaxWorldSize> workspace{};
@@ -190,7 +190,7 @@ class Executor {
   // Sets a kernel's words and packets for one launch.
   static Status SetKernel(CompiledProgram::Operation& operation, const LaunchContext& context);
   // Gives a product what the backend has kept of earlier launches with these addresses.
-  static void KeepPrepared(CompiledProgram::Operation& operation, uint64_t epoch);
+  static void KeepPrepared(CompiledProgram::Operation& operation, uint64_t launch_number);
   // Puts one operation onto its lane. `skipped` becomes the length of its expansion, if a kernel runs in
   // place of that.
   Status EnqueueWork(CompiledProgram::Operation& operation, const LaunchContext& context, size_t* skipped);

@@ -64,7 +64,7 @@ class Cutter {
     pushes_.push_back({&copy, nullptr, 1});
     return true;
   }
-  // Before the first product: a word of the meeting, or of what has been pushed.
+  // Before the first product: a word of the handshake, or of what has been pushed.
   bool Begin(const plan::SignalStep& signal) {
     if (pushes_.empty()) {
       if (signal.to_rank == rank_ || (meeting_ >= 0 && signal.index != meeting_)) return false;
@@ -95,8 +95,9 @@ class Cutter {
       return true;
     }
     if (!Last().deliveries.empty()) {
-      DeliverySteps& told = Last().deliveries.back();
-      return signal.to_rank == told.signal->to_rank && signal.index == told.signal->index + told.signals++;
+      DeliverySteps& reported = Last().deliveries.back();
+      return signal.to_rank == reported.signal->to_rank &&
+             signal.index == reported.signal->index + reported.signals++;
     }
     if (signal.to_rank != rank_) return false;
     Last().done = &signal;

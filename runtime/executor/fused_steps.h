@@ -35,7 +35,7 @@ struct FusedSteps {
 // does; and the waits behind its last part. A client's begins with a word to every peer and a wait for every
 // peer's, of one index, and may then push own data.
 struct FusedCut {
-  int meeting = -1;                   // that index; -1: an engine's
+  int handshake = -1;                 // that index; -1: an engine's
   std::vector<DeliverySteps> pushes;  // without a signal: the next push to the same rank signals
   std::vector<FusedSteps> parts;
   const plan::WaitStep* entered = nullptr;

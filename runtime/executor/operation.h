@@ -21,8 +21,8 @@ struct CompiledProgram::Operation {
     uint32_t word = 0;
   };
   struct Nop {};
-  struct Signal : SignalWord {};      // writes the epoch
-  struct WaitSignal : SignalWord {};  // waits for the epoch, in the own area
+  struct Signal : SignalWord {};      // writes the launch number
+  struct WaitSignal : SignalWord {};  // waits for the launch number, in the own area
   struct WaitEvent {
     uint16_t lane = 0;
     int event = 0;
@@ -35,16 +35,16 @@ struct CompiledProgram::Operation {
     struct WordPatch : SignalWord {
       Word** target;  // inside `args`
     };
-    // Of a product, by the epoch's parity: sets of addresses that it was launched with lately, and what the
-    // backend keeps for each. A model's layers may share one plan, each with its own operands.
-    struct KeptSet {
+    // Of a product, by the launch number's parity: sets of addresses that it was launched with lately, and
+    // what the backend keeps for each. A model's layers may share one plan, each with its own operands.
+    struct PreparedSet {
       std::vector<const void*> bound;
       std::unique_ptr<PreparedWork> prepared;
-      uint64_t used = 0;  // the epoch of the last launch with them
+      uint64_t used = 0;  // the launch number of the last launch with them
     };
     CollectiveArgs args;
     std::vector<WordPatch> words;
-    std::array<std::vector<KeptSet>, 2> kept;
+    std::array<std::vector<PreparedSet>, 2> kept;
     std::vector<const void*> bound;  // of the launch that is being enqueued
     size_t expansion = 0;
     bool runs = false;  // else the expansion does

@@ -69,11 +69,11 @@ bool Report::NeverRuns(const Case& test) const {
 }
 
 json Report::TellBefore(int world, size_t place) const {
-  json told = json::array();
+  json reported = json::array();
   const size_t first = before_.empty() ? place : before_.front().place;
   for (const Before& before : before_) {
     std::printf("#   before it, %zu: %s\n", before.place, before.name.c_str());
-    told.push_back({{"place", before.place}, {"case", before.name}});
+    reported.push_back({{"place", before.place}, {"case", before.name}});
   }
   const std::string filter = options_.filter.empty() ? "" : " --filter '" + options_.filter + "'";
   const std::string again = "--world " + std::to_string(world) + " --seed " + std::to_string(options_.seed) +
@@ -81,7 +81,7 @@ json Report::TellBefore(int world, size_t place) const {
                             (options_.captures ? "" : " --no-captures") + " --skip " + std::to_string(first) +
                             " --sample " + std::to_string(place - first + 1);
   std::printf("#   again with these: %s\n", again.c_str());
-  return {{"cases", std::move(told)}, {"again", again}};
+  return {{"cases", std::move(reported)}, {"again", again}};
 }
 
 void Report::Add(int world, const Case& test, const Verdict& verdict, double milliseconds, size_t place) {

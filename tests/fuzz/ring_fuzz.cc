@@ -23,7 +23,7 @@ using namespace tandem::engine;
 constexpr uint32_t kEntries = 8;
 constexpr uint64_t kRogueSession = 7, kBystanderSession = 8;
 constexpr uint64_t kMemoryBytes = 4096, kSpanBytes = 256;
-constexpr uint64_t kPatienceNs = 20'000'000'000;
+constexpr uint64_t kWaitBudgetNs = 20'000'000'000;
 
 class Listener final : public LaunchListener {
   void OnLaunchDone(uint64_t, const Status&) override {}
@@ -135,7 +135,7 @@ class Engine {
 
   template <typename Done>
   void StepUntil(ChannelServer& server, const char* what, Done done) {
-    const uint64_t give_up = NowNs() + kPatienceNs;
+    const uint64_t give_up = NowNs() + kWaitBudgetNs;
     while (!done()) {
       Step(server);
       std::this_thread::yield();  // lanes are threads

@@ -68,7 +68,7 @@ ClientProductRanks::ClientProductRanks(TestMachine* machine, const ProductCase& 
   plan_ = *std::move(plan);
   machine_->Reset();
   half_bytes_ = (plan_.workspace_bytes + 255) / 256 * 256;
-  abort_from_ = machine_->AllocateWord();
+  first_aborted_launch_ = machine_->AllocateWord();
   for (int rank = 0; rank < test.world; ++rank) {
     workspace_.push_back(machine_->Allocate(rank, 2 * half_bytes_));
     bulk_.push_back(machine_->Allocate(rank, plan_.bulk_bytes));
@@ -244,26 +244,26 @@ Status ClientProductRanks::Launch(int rank, int set, Part part) {
   for (size_t slot = 0; slot < slots.size(); ++slot)
     slots[slot].own = own.operands[static_cast<size_t>(set)][slot].at[viewer];
   TANDEM_ASSIGN_OR_RETURN(const std::span<client::CudaClientStep> steps,
-                          own.work->For(slots, own.device->driver()));
+                          own.work->PreparedFor(slots, own.device->driver()));
   for (client::CudaClientStep& step : steps) {
     auto* const kernel = std::get_if<cuda::ClientKernelLaunch>(&step);
     auto* const fused = kernel != nullptr ? std::get_if<cuda::ClientFusedKernel>(kernel) : nullptr;
-    // From value 0 on every launch is cancelled behind its meeting.
+    // From value 0 on every launch is cancelled behind its handshake.
     if (fused != nullptr) fused->params.guard_value = part == Part::kMeeting ? 0 : 1;
   }
   auto* state = reinterpret_cast<Private*>(own.state.at[viewer]);
-  cuda::LaunchFrame frame = {};
-  frame.counters = state->counters;
-  frame.failed = &state->failed;
-  frame.looked = &state->looked;
-  frame.pushed = state->pushed;
-  frame.report = &state->report;
-  frame.abort_from = reinterpret_cast<const uint64_t*>(abort_from_);
-  frame.own_words = reinterpret_cast<const uint64_t*>(signals_[viewer].at[viewer]);
-  frame.words_per_peer = plan::kSignalsPerWriter;
-  frame.timeout_ns = limit_ns_;
-  frame.tag = kTag;
-  return own.work->Enqueue(steps, frame, own.stream);
+  cuda::GroupDeviceState group_state = {};
+  group_state.counters = state->counters;
+  group_state.failed = &state->failed;
+  group_state.looked = &state->looked;
+  group_state.pushed = state->pushed;
+  group_state.report = &state->report;
+  group_state.first_aborted_launch = reinterpret_cast<const uint64_t*>(first_aborted_launch_);
+  group_state.own_words = reinterpret_cast<const uint64_t*>(signals_[viewer].at[viewer]);
+  group_state.words_per_peer = plan::kSignalsPerWriter;
+  group_state.timeout_ns = limit_ns_;
+  group_state.tag = kTag;
+  return own.work->Enqueue(steps, group_state, own.stream);
 }
 
 uint64_t ClientProductRanks::FusedWord(int rank, int writer, int index) {

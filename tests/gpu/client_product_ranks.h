@@ -103,7 +103,7 @@ class ClientProductRanks {
   plan::OperationPlan plan_;
   Status status_;
   uint64_t half_bytes_ = 0, limit_ns_ = 20'000'000'000;
-  Word* abort_from_ = nullptr;
+  Word* first_aborted_launch_ = nullptr;
   std::vector<SharedMemory> workspace_, bulk_, signals_;
   std::vector<Rank> ranks_;
 };

@@ -13,14 +13,14 @@
 #include "kernels/cuda/client_launch/client_plan.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "tests/gpu/collective_cases.h"
-#include "tests/gpu/collective_probes.h"
+#include "tests/gpu/collective_test_hooks.h"
 #include "tests/gpu/cuda_machine.h"
 #include "tests/gpu/kernel_group.h"
 
 namespace tandem::runtime {
 namespace {
 
-using cuda::GaveUp;
+using cuda::AbortReason;
 using cuda::Moved;
 
 constexpr int kBlocksPerGpu = 120;
@@ -51,7 +51,7 @@ class ClientLaunchRanks {
     EXPECT_EQ(packets != nullptr && packets->dense, test.dense());
     for (int rank = 0; rank < test.world; ++rank) {
       Current(rank);
-      EXPECT_TRUE(cuda::LoadProbes().ok());
+      EXPECT_TRUE(cuda::LoadTestHooks().ok());
       private_.push_back(Machine().Allocate(rank, sizeof(Private)));
       errors_.push_back(Machine().AllocateWord());
       cuda::ClientHalves halves = group_.halves(rank);
@@ -59,21 +59,21 @@ class ClientLaunchRanks {
       EXPECT_TRUE(launch.ok()) << launch.status().ToString();
       EXPECT_TRUE(cuda::Load(*launch).ok());
       launches_.push_back(*launch);
-      frames_.push_back(FrameOf(rank));
+      group_states_.push_back(GroupStateOf(rank));
     }
   }
 
   KernelGroup& group() { return group_; }
-  void SetTag(int rank, uint64_t tag) { frames_[static_cast<size_t>(rank)].tag = tag; }
+  void SetTag(int rank, uint64_t tag) { group_states_[static_cast<size_t>(rank)].tag = tag; }
   void SetLimit(uint64_t ns) {
-    for (cuda::LaunchFrame& frame : frames_) frame.timeout_ns = ns;
+    for (cuda::GroupDeviceState& group_state : group_states_) group_state.timeout_ns = ns;
   }
 
   // The kernel alone.
   void Launch(int rank) {
     Current(rank);
     const auto r = static_cast<size_t>(rank);
-    cuda::SetFrame(launches_[r], frames_[r]);
+    cuda::SetGroupState(launches_[r], group_states_[r]);
     const Status status = cuda::Enqueue(launches_[r], group_.stream(rank));
     ASSERT_TRUE(status.ok()) << status.ToString();
   }
@@ -82,9 +82,9 @@ class ClientLaunchRanks {
     Current(rank);
     const auto r = static_cast<size_t>(rank);
     CUstream stream = group_.stream(rank);
-    const uint64_t* counter = frames_[r].counters;
+    const uint64_t* counter = group_states_[r].counters;
     Status status = cuda::LaunchFillNext(Data(rank, 0), test_.count, rank, counter, test_.moved, stream);
-    cuda::SetFrame(launches_[r], frames_[r]);
+    cuda::SetGroupState(launches_[r], group_states_[r]);
     if (status.ok()) status = cuda::LaunchClientWithDelays(launches_[r], fault, stream);
     if (status.ok()) {
       status = cuda::LaunchCheckLast(Data(rank, 1), test_.count, test_.world, counter, test_.moved,
@@ -136,20 +136,20 @@ class ClientLaunchRanks {
   }
   void Current(int rank) { (void)Machine().backend(rank).MakeEvent(); }
   uint32_t* Data(int rank, int slot) { return reinterpret_cast<uint32_t*>(group_.Data(rank, slot, 0)); }
-  cuda::LaunchFrame FrameOf(int rank) {
+  cuda::GroupDeviceState GroupStateOf(int rank) {
     const auto r = static_cast<size_t>(rank);
     auto* state = reinterpret_cast<Private*>(private_[r].at[r]);
-    cuda::LaunchFrame frame = {};
-    frame.counters = state->counters;
-    frame.failed = &state->failed;
-    frame.looked = &state->looked;
-    frame.report = &state->report;
-    frame.abort_from = reinterpret_cast<const uint64_t*>(group_.abort_word());
-    frame.own_words = group_.own_words(rank);
-    frame.words_per_peer = plan::kSignalsPerWriter;
-    frame.timeout_ns = 20 * kSecond;
-    frame.tag = 7;
-    return frame;
+    cuda::GroupDeviceState group_state = {};
+    group_state.counters = state->counters;
+    group_state.failed = &state->failed;
+    group_state.looked = &state->looked;
+    group_state.report = &state->report;
+    group_state.first_aborted_launch = reinterpret_cast<const uint64_t*>(group_.abort_word());
+    group_state.own_words = group_.own_words(rank);
+    group_state.words_per_peer = plan::kSignalsPerWriter;
+    group_state.timeout_ns = 20 * kSecond;
+    group_state.tag = 7;
+    return group_state;
   }
   Private Read(int rank) {
     Private state;
@@ -162,7 +162,7 @@ class ClientLaunchRanks {
   std::vector<SharedMemory> private_;
   std::vector<Word*> errors_;
   std::vector<cuda::ClientKernelLaunch> launches_;
-  std::vector<cuda::LaunchFrame> frames_;
+  std::vector<cuda::GroupDeviceState> group_states_;
 };
 
 constexpr ClientLaunchCase kCases[] = {
@@ -229,12 +229,15 @@ TEST(CudaClientLaunchTest, LaunchesHoldUnderRandomDelays) {
 
 TEST(CudaClientLaunchTest, PlantedFaultsAreFound) {
   EXPECT_NE(ErrorsOf({Algorithm::kOneShot, 30000, 4}, 200, cuda::Fault::kFlagBeforeData), 0);
-  EXPECT_NE(ErrorsOf({Algorithm::kTwoShot, 30000, 4}, 200, cuda::Fault::kStaleEpoch), 0);
-  EXPECT_NE(ErrorsOf({Algorithm::kLowLatency, 4100, 4}, 200, cuda::Fault::kStaleEpoch), 0);
-  EXPECT_NE(ErrorsOf({Algorithm::kLowLatency, 4100, 4, Moved::kSumOfF32}, 200, cuda::Fault::kStaleEpoch), 0);
-  EXPECT_NE(ErrorsOf({Algorithm::kLowLatency, 410000, 4, Moved::kSumOfF32}, 200, cuda::Fault::kStaleEpoch),
-            0);
-  EXPECT_NE(ErrorsOf({Algorithm::kLowLatency, 4100, 4, Moved::kGathered}, 200, cuda::Fault::kStaleEpoch), 0);
+  EXPECT_NE(ErrorsOf({Algorithm::kTwoShot, 30000, 4}, 200, cuda::Fault::kStaleLaunchNumber), 0);
+  EXPECT_NE(ErrorsOf({Algorithm::kLowLatency, 4100, 4}, 200, cuda::Fault::kStaleLaunchNumber), 0);
+  EXPECT_NE(
+      ErrorsOf({Algorithm::kLowLatency, 4100, 4, Moved::kSumOfF32}, 200, cuda::Fault::kStaleLaunchNumber), 0);
+  EXPECT_NE(
+      ErrorsOf({Algorithm::kLowLatency, 410000, 4, Moved::kSumOfF32}, 200, cuda::Fault::kStaleLaunchNumber),
+      0);
+  EXPECT_NE(
+      ErrorsOf({Algorithm::kLowLatency, 4100, 4, Moved::kGathered}, 200, cuda::Fault::kStaleLaunchNumber), 0);
 }
 
 // Grids of different sizes share the counters.
@@ -271,7 +274,7 @@ TEST(CudaClientLaunchTest, AVerdictEndsALaunchAndAllBehindIt) {
     std::printf("[ verdict  ] %s ended in %.3f ms\n", std::string(AlgorithmName(test.algorithm)).c_str(),
                 std::chrono::duration<double, std::milli>(took).count());
     for (int rank = 0; rank < 3; ++rank) {
-      EXPECT_EQ(static_cast<GaveUp>(ranks.Report(rank).kind), GaveUp::kCutOff);
+      EXPECT_EQ(static_cast<AbortReason>(ranks.Report(rank).kind), AbortReason::kCutOff);
       EXPECT_EQ(ranks.Report(rank).number, 2u);
     }
     EXPECT_EQ(ranks.Count(3), 1);
@@ -322,7 +325,7 @@ TEST(CudaClientLaunchTest, ADeadlineNamesTheRankThatIsLate) {
     ASSERT_TRUE(ranks.group().Finish(5));
     for (int rank : {0, 1, 3}) {
       const cuda::LaunchReport report = ranks.Report(rank);
-      EXPECT_EQ(static_cast<GaveUp>(report.kind), GaveUp::kLate) << AlgorithmName(algorithm);
+      EXPECT_EQ(static_cast<AbortReason>(report.kind), AbortReason::kLate) << AlgorithmName(algorithm);
       EXPECT_EQ(report.number, 1u);
     }
     EXPECT_EQ(ranks.Report(0).peer, 2u) << AlgorithmName(algorithm);
@@ -338,7 +341,7 @@ TEST(CudaClientLaunchTest, AnotherTagIsAMismatch) {
     for (int rank = 0; rank < 2; ++rank) ranks.Launch(rank);
     ASSERT_TRUE(ranks.group().Finish(5));
     const cuda::LaunchReport report = ranks.Report(0);
-    EXPECT_EQ(static_cast<GaveUp>(report.kind), GaveUp::kMismatch) << AlgorithmName(algorithm);
+    EXPECT_EQ(static_cast<AbortReason>(report.kind), AbortReason::kMismatch) << AlgorithmName(algorithm);
     EXPECT_EQ(report.peer, 1u);
     EXPECT_EQ(report.seen, (uint64_t{1} << kLaunchTagBits) + 8);
   }

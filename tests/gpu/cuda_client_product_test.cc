@@ -13,7 +13,7 @@
 namespace tandem::runtime {
 namespace {
 
-using cuda::GaveUp;
+using cuda::AbortReason;
 
 TestMachine& Machine() {
   static TestMachine* machine = [] {
@@ -153,7 +153,7 @@ TEST_P(CudaClientProductTest, ReplayedFusedLaunchesAreRight) {
   for (const ProductCase& test : FusedCasesOf(GetParam())) LaunchInGraphs(test);
 }
 
-void GiveUp(const ProductCase& test) {
+void Abort(const ProductCase& test) {
   SCOPED_TRACE(test.name());
   ClientProductRanks ranks(&Machine(), test);
   ASSERT_TRUE(ranks.status().ok()) << ranks.status().ToString();
@@ -163,7 +163,7 @@ void GiveUp(const ProductCase& test) {
   for (int set = 0; set < ClientProductRanks::kSets; ++set) ASSERT_TRUE(ranks.Launch(0, set).ok());
   ASSERT_TRUE(ranks.Finish(5));
   const cuda::LaunchReport report = ranks.Report(0);
-  EXPECT_EQ(static_cast<GaveUp>(report.kind), GaveUp::kLate);
+  EXPECT_EQ(static_cast<AbortReason>(report.kind), AbortReason::kLate);
   EXPECT_EQ(report.number, 2u);
   EXPECT_EQ(ranks.Count(0), 1);
 }
@@ -172,17 +172,17 @@ void GiveUp(const ProductCase& test) {
 TEST_P(CudaClientProductTest, ALaunchThatGivesUpHoldsNothing) {
   for (const Op op : {kScatter, kReduce, kGather}) {
     for (const Algorithm algorithm : {kUnfused, kLowLatency})
-      GiveUp({op, algorithm, GetParam(), 64, 256, 128});
+      Abort({op, algorithm, GetParam(), 64, 256, 128});
   }
   // By one kernel with its sum, and by one behind it.
   for (const int64_t n : {256, 260}) {
     ProductCase test{kReduce, kLowLatency, GetParam(), 64, n, 128};
     test.norm = true;
-    GiveUp(test);
+    Abort(test);
   }
 }
 
-// Peers that do not come to the meeting: nothing is multiplied or sent, and the launches behind end.
+// Peers that do not come to the handshake: nothing is multiplied or sent, and the launches behind end.
 TEST_P(CudaClientProductTest, AFusedLaunchThatMeetsNobodySendsNothing) {
   for (const Op op : {kScatter, kReduce, kGather}) {
     const ProductCase test{op, kFused, GetParam(), 2048, 256, 64};
@@ -192,7 +192,7 @@ TEST_P(CudaClientProductTest, AFusedLaunchThatMeetsNobodySendsNothing) {
     ranks.SetLimit(100'000'000);
     for (int set = 0; set < ClientProductRanks::kSets; ++set) ASSERT_TRUE(ranks.Launch(0, set).ok());
     ASSERT_TRUE(ranks.Finish(5));
-    EXPECT_EQ(static_cast<GaveUp>(ranks.Report(0).kind), GaveUp::kLate);
+    EXPECT_EQ(static_cast<AbortReason>(ranks.Report(0).kind), AbortReason::kLate);
     EXPECT_EQ(ranks.Report(0).number, 1u);
     EXPECT_EQ(ranks.Count(0), 0);
     for (int peer = 1; peer < test.world; ++peer) {
@@ -211,9 +211,9 @@ TEST_P(CudaClientProductTest, AFusedKernelThatGivesUpTellsNobody) {
   ASSERT_TRUE(ranks.Finish());
   ASSERT_EQ(ranks.Report(0).kind, 0u);
   const int words = ranks.plan().programs[0].signal_count;
-  int told = 0;  // words that rank 0 writes when all goes well
-  for (int index = 0; index < words; ++index) told += ranks.FusedWord(1, 0, index) != 0 ? 1 : 0;
-  ASSERT_GE(told, 2) << "a part, and a sum";
+  int reported = 0;  // words that rank 0 writes when all goes well
+  for (int index = 0; index < words; ++index) reported += ranks.FusedWord(1, 0, index) != 0 ? 1 : 0;
+  ASSERT_GE(reported, 2) << "a part, and a sum";
 
   ranks.SetLimit(100'000'000);
   for (int rank = 1; rank < test.world; ++rank)
@@ -221,12 +221,12 @@ TEST_P(CudaClientProductTest, AFusedKernelThatGivesUpTellsNobody) {
   ASSERT_TRUE(ranks.Launch(0, 1).ok());
   ASSERT_TRUE(ranks.Finish(5));
   const cuda::LaunchReport report = ranks.Report(0);
-  EXPECT_EQ(static_cast<GaveUp>(report.kind), GaveUp::kLate);
+  EXPECT_EQ(static_cast<AbortReason>(report.kind), AbortReason::kLate);
   EXPECT_EQ(report.number, 2u);
   EXPECT_GT(report.peer, 0u);
   int left = 0;
   for (int index = 0; index < words; ++index) left += ranks.FusedWord(1, 0, index) != 0 ? 1 : 0;
-  EXPECT_LT(left, told);  // its part may have gone, its sum has not
+  EXPECT_LT(left, reported);  // its part may have gone, its sum has not
   // Whatever is queued behind ends, and counts nothing.
   ASSERT_TRUE(ranks.Launch(0, 2).ok());
   ASSERT_TRUE(ranks.Finish(5));

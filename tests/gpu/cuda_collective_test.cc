@@ -11,7 +11,7 @@
 #include "kernels/cuda/collectives/collective_plan.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "tests/gpu/collective_cases.h"
-#include "tests/gpu/collective_probes.h"
+#include "tests/gpu/collective_test_hooks.h"
 #include "tests/gpu/cuda_machine.h"
 #include "tests/gpu/kernel_group.h"
 
@@ -237,7 +237,7 @@ int64_t ErrorsUnderDelays(Algorithm algorithm, int64_t count, int world, int lau
   for (size_t rank = 1; rank < words.size(); ++rank) words[rank] = Machine().AllocateWord();
   for (int rank = 0; rank < world; ++rank) {
     (void)Machine().backend(rank).MakeEvent();
-    EXPECT_TRUE(cuda::LoadProbes().ok());
+    EXPECT_TRUE(cuda::LoadTestHooks().ok());
   }
   // A kernel that took an older launch's packets may run ahead and overwrite the present one's before a peer
   // has seen them: none would ever come.
@@ -248,21 +248,21 @@ int64_t ErrorsUnderDelays(Algorithm algorithm, int64_t count, int world, int lau
   };
   constexpr int kBatch = 50;
   for (int launch = 0; launch < launches; ++launch) {
-    const auto epoch = static_cast<uint64_t>(launch) + 1;
+    const auto launch_number = static_cast<uint64_t>(launch) + 1;
     for (int rank = 0; rank < world; ++rank) {
       (void)Machine().backend(rank).MakeEvent();  // makes the rank's context current
       CUstream stream = group.stream(rank);
       auto* in = reinterpret_cast<uint32_t*>(group.Data(rank, 0, 0));
       auto* out = reinterpret_cast<uint32_t*>(group.Data(rank, 1, 0));
-      Status status = cuda::LaunchFill(in, count, rank, epoch, stream);
-      const CollectiveArgs args = group.Args(rank, epoch, 0);
+      Status status = cuda::LaunchFill(in, count, rank, launch_number, stream);
+      const CollectiveArgs args = group.Args(rank, launch_number, 0);
       if (status.ok()) {
         status = algorithm == Algorithm::kLowLatency
                      ? cuda::LaunchPacketsWithDelays(*cuda::MakePacketsLaunch(args), fault, stream)
                      : cuda::LaunchPhasesWithDelays(*cuda::MakePhasesLaunch(args), fault, stream);
       }
       if (status.ok()) {
-        status = cuda::LaunchCheckSum(out, count, 0, world, epoch,
+        status = cuda::LaunchCheckSum(out, count, 0, world, launch_number,
                                       reinterpret_cast<uint64_t*>(words[static_cast<size_t>(rank)]), stream);
       }
       EXPECT_TRUE(status.ok()) << status.ToString();
@@ -296,8 +296,8 @@ TEST(CudaCollectiveTest, WordsAndPacketsHoldUnderRandomDelays) {
 TEST(CudaCollectiveTest, PlantedFaultsAreFound) {
   EXPECT_NE(ErrorsUnderDelays(Algorithm::kOneShot, 30000, 4, 200, cuda::Fault::kFlagBeforeData), 0);
   EXPECT_NE(ErrorsUnderDelays(Algorithm::kTwoShot, 30000, 4, 200, cuda::Fault::kFlagBeforeData), 0);
-  EXPECT_NE(ErrorsUnderDelays(Algorithm::kOneShot, 30000, 4, 200, cuda::Fault::kStaleEpoch), 0);
-  EXPECT_NE(ErrorsUnderDelays(Algorithm::kLowLatency, 4000, 4, 200, cuda::Fault::kStaleEpoch), 0);
+  EXPECT_NE(ErrorsUnderDelays(Algorithm::kOneShot, 30000, 4, 200, cuda::Fault::kStaleLaunchNumber), 0);
+  EXPECT_NE(ErrorsUnderDelays(Algorithm::kLowLatency, 4000, 4, 200, cuda::Fault::kStaleLaunchNumber), 0);
 }
 
 TEST(CudaCollectiveTest, AbortEndsKernelsWithinASecond) {
@@ -339,7 +339,7 @@ TEST(CudaCollectiveTest, AGuardThatIsRaisedLeavesTheLaunchOutAndTheNextRuns) {
       expected.push_back(Expected(test, std::move(in), group));
     }
     for (int rank = 0; rank < 2; ++rank) before.push_back(group.Get(rank, 1, 1));
-    // The guard has reached epoch 2, and not epoch 3.
+    // The guard has reached launch number 2, and not launch number 3.
     for (int launch : {1, 2}) {
       for (int rank = 0; rank < 2; ++rank) {
         CollectiveArgs args = group.Args(rank, static_cast<uint64_t>(launch) + 1, launch);

@@ -173,8 +173,8 @@ TEST_F(CudaKernelsTest, AGuardThatIsRaisedLeavesCopiesAndSumsOut) {
   Word* word = reinterpret_cast<Word*>(OnDevice(guard_word).data);
   ASSERT_TRUE(backend->StoreWord(word, 7).ok());
   ASSERT_EQ(*backend->LoadWord(word), 7u);
-  for (uint64_t epoch : {7, 8}) {
-    const Guard guard{.word = word, .value = epoch};
+  for (uint64_t launch_number : {7, 8}) {
+    const Guard guard{.word = word, .value = launch_number};
     for (const CopyArgs& args : {copy, strided}) {
       Status status = lane->Copy({OnDevice(args.src), OnDevice(args.dst), false, guard});
       ASSERT_TRUE(status.ok()) << status.ToString();
@@ -187,13 +187,13 @@ TEST_F(CudaKernelsTest, AGuardThatIsRaisedLeavesCopiesAndSumsOut) {
       ASSERT_TRUE(lane->Reduce(device).ok());
     }
     std::vector<std::byte> result = Result();
-    if (epoch == 8) {
+    if (launch_number == 8) {
       for (const CopyArgs& args : {copy, strided}) host::RunCopy(*host::PrepareCopy(args), kContext);
       for (const ReduceArgs& args : sums) host::RunReduce(*host::PrepareReduce(args), kContext);
     }
     const auto at = static_cast<size_t>(guard_word.data - mirror->data());
     std::memcpy(mirror->data() + at, result.data() + at, sizeof(Word));
-    EXPECT_EQ(std::memcmp(result.data(), mirror->data(), used), 0) << "epoch " << epoch;
+    EXPECT_EQ(std::memcmp(result.data(), mirror->data(), used), 0) << "launch number " << launch_number;
   }
 }
 

@@ -79,21 +79,23 @@ std::byte* KernelGroup::Data(int rank, int slot, int launch) const {
   return operands_[Set(launch)][viewer][Home(rank, slot)].at[viewer];
 }
 
-std::byte* KernelGroup::Resolve(int viewer, const plan::Ref& ref, uint64_t epoch, int launch) const {
+std::byte* KernelGroup::Resolve(int viewer, const plan::Ref& ref, uint64_t launch_number, int launch) const {
   const auto at = static_cast<size_t>(viewer);
   switch (ref.space) {
-    case plan::Space::kWorkspace: return workspace_[ref.rank].at[at] + (epoch & 1) * half_bytes_ + ref.offset;
+    case plan::Space::kWorkspace:
+      return workspace_[ref.rank].at[at] + (launch_number & 1) * half_bytes_ + ref.offset;
     case plan::Space::kBulk: return bulk_[ref.rank].at[at] + ref.offset;
     case plan::Space::kOperand: break;
   }
   return operands_[Set(launch)][ref.rank][Home(ref.rank, ref.slot)].at[at] + ref.offset;
 }
 
-DeviceView KernelGroup::Resolve(int viewer, const plan::View& view, uint64_t epoch, int launch) const {
-  return {Resolve(viewer, view.ref, epoch, launch), view.dtype, view.extent, view.stride};
+DeviceView KernelGroup::Resolve(int viewer, const plan::View& view, uint64_t launch_number,
+                                int launch) const {
+  return {Resolve(viewer, view.ref, launch_number, launch), view.dtype, view.extent, view.stride};
 }
 
-CollectiveArgs KernelGroup::Args(int rank, uint64_t epoch, int launch) const {
+CollectiveArgs KernelGroup::Args(int rank, uint64_t launch_number, int launch) const {
   auto step = std::get<plan::CollectiveStep>(plan_.programs[static_cast<size_t>(rank)].steps[0].work);
   step.blocks = static_cast<uint16_t>(blocks_);
   CollectiveArgs args;
@@ -101,7 +103,7 @@ CollectiveArgs KernelGroup::Args(int rank, uint64_t epoch, int launch) const {
   args.blocks = blocks_;
   args.rank = rank;
   args.world_size = world_size();
-  args.epoch = epoch;
+  args.launch_number = launch_number;
   args.abort_word = abort_word_;
   const auto own = static_cast<size_t>(rank);
   if (step.algorithm == Algorithm::kLowLatency) {
@@ -112,11 +114,13 @@ CollectiveArgs KernelGroup::Args(int rank, uint64_t epoch, int launch) const {
     packets.pieces = plan.pieces;
     packets.packet_bytes = plan::kPacketHalfBytes;
     packets.dense = step.dense;
-    for (const plan::View& view : plan.source) packets.source.push_back(Resolve(rank, view, epoch, launch));
+    for (const plan::View& view : plan.source)
+      packets.source.push_back(Resolve(rank, view, launch_number, launch));
     for (const plan::View& view : plan.destination)
-      packets.destination.push_back(Resolve(rank, view, epoch, launch));
+      packets.destination.push_back(Resolve(rank, view, launch_number, launch));
     for (const SharedMemory& area : signals_) {
-      packets.packets.push_back(area.at[own] + plan::kSignalWordBytes + (epoch & 1) * plan::kPacketHalfBytes);
+      packets.packets.push_back(area.at[own] + plan::kSignalWordBytes +
+                                (launch_number & 1) * plan::kPacketHalfBytes);
     }
     return args;
   }
@@ -136,9 +140,10 @@ CollectiveArgs KernelGroup::Args(int rank, uint64_t epoch, int launch) const {
       CollectiveItem& to = phase.items.emplace_back();
       to.scale = item.scale;
       to.reduce_op = item.reduce_op;
-      for (const plan::View& view : item.sources) to.sources.push_back(Resolve(rank, view, epoch, launch));
+      for (const plan::View& view : item.sources)
+        to.sources.push_back(Resolve(rank, view, launch_number, launch));
       for (const plan::View& view : item.destinations)
-        to.destinations.push_back(Resolve(rank, view, epoch, launch));
+        to.destinations.push_back(Resolve(rank, view, launch_number, launch));
     }
   }
   return args;
@@ -157,8 +162,8 @@ uint64_t* KernelGroup::own_words(int rank) const {
   return reinterpret_cast<uint64_t*>(signals_[r].at[r]);
 }
 
-Status KernelGroup::Launch(int rank, uint64_t epoch, int launch) {
-  return lane(rank).Collective(Args(rank, epoch, launch));
+Status KernelGroup::Launch(int rank, uint64_t launch_number, int launch) {
+  return lane(rank).Collective(Args(rank, launch_number, launch));
 }
 
 bool KernelGroup::Finish(double seconds) {

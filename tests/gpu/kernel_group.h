@@ -41,10 +41,10 @@ class KernelGroup {
   int world_size() const { return static_cast<int>(requests_.size()); }
   int blocks() const { return blocks_; }
 
-  // The kernel's arguments of `rank` for epoch `epoch` with the operands of set `launch`.
-  CollectiveArgs Args(int rank, uint64_t epoch, int launch) const;
+  // The kernel's arguments of `rank` for launch number `launch_number` with the operands of set `launch`.
+  CollectiveArgs Args(int rank, uint64_t launch_number, int launch) const;
   // Enqueues Args on the rank's lane.
-  Status Launch(int rank, uint64_t epoch, int launch);
+  Status Launch(int rank, uint64_t launch_number, int launch);
   // Waits for all lanes; false after `seconds`.
   bool Finish(double seconds = 20);
 
@@ -67,8 +67,8 @@ class KernelGroup {
 
  private:
   size_t Home(int rank, int slot) const;
-  std::byte* Resolve(int viewer, const plan::Ref& ref, uint64_t epoch, int launch) const;
-  DeviceView Resolve(int viewer, const plan::View& view, uint64_t epoch, int launch) const;
+  std::byte* Resolve(int viewer, const plan::Ref& ref, uint64_t launch_number, int launch) const;
+  DeviceView Resolve(int viewer, const plan::View& view, uint64_t launch_number, int launch) const;
   size_t Set(int launch) const { return options_.separate ? static_cast<size_t>(launch) : 0; }
 
   TestMachine* machine_;

@@ -38,7 +38,7 @@ done
 epochs() {
   name=$1 expected=$2
   shift 2
-  check client_epochs "epochs_$name" "$expected" "$@"
+  check client_launches "epochs_$name" "$expected" "$@"
 }
 epochs two_blocks none -DCALLS=2
 epochs deadline none -DB=1 -DDEADLINES=1 -DDIES

@@ -47,12 +47,12 @@ void ClientGroupState::Resume(uint64_t generation) {
   changed_.notify_all();
 }
 
-bool ClientGroupState::MoveOn(uint64_t told) {
+bool ClientGroupState::MoveOn(uint64_t reported) {
   std::lock_guard lock(mutex_);
-  if (told < generation_.load(std::memory_order_relaxed)) return false;
+  if (reported < generation_.load(std::memory_order_relaxed)) return false;
   const bool first = !awaiting_.load(std::memory_order_relaxed);
   uint64_t latest = latest_.load(std::memory_order_relaxed);
-  if (latest > told) {
+  if (latest > reported) {
     generation_.store(latest, std::memory_order_release);
     awaiting_.store(false, std::memory_order_release);
   } else {

@@ -41,8 +41,8 @@ class ClientGroupState {
   Status Broken() const;
   // Why the group has ended; OK while it lives, asleep or awake.
   Status Ended() const;
-  // This rank has begun to suspend the group, or has resumed it, under `generation` then. Nothing of the group is in
-  // flight.
+  // This rank has begun to suspend the group, or has resumed it, under `generation` then. Nothing of the
+  // group is in flight.
   void SetSuspended() { is_suspended_.store(true, std::memory_order_release); }
   void Resume(uint64_t generation);
   bool suspended() const { return is_suspended_.load(std::memory_order_acquire); }
@@ -55,7 +55,7 @@ class ClientGroupState {
   }
   // A call reports that launches of generation `told` were ended, and later launches carry a newer
   // generation. False if another call has reported it already.
-  bool MoveOn(uint64_t told);
+  bool MoveOn(uint64_t reported);
   // The generation for a new launch. Waits up to `deadline` if a restart was reported and the engines are not
   // back yet; UNAVAILABLE then.
   Result<uint64_t> ForLaunch(Milliseconds deadline);

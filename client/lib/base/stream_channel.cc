@@ -59,7 +59,7 @@ Status StreamChannel::Pin(ClientDevice& device, const std::string& gpu_uuid) {
 }
 
 Status StreamChannel::Launch(LaunchEntry* entry, const std::shared_ptr<ClientPlanState>& plan,
-                             LaunchStream* stream, bool told, BoundRegistrations* bound) {
+                             LaunchStream* stream, bool reported, BoundRegistrations* bound) {
   std::lock_guard lock(mutex_);
   ReapLocked();
   // Outcomes are kept for as many launches as the ring has entries: no more may be in flight, whatever the
@@ -77,7 +77,7 @@ Status StreamChannel::Launch(LaunchEntry* entry, const std::shared_ptr<ClientPla
   InFlight& slot = Slot(entry->sequence);
   slot.plan = plan;
   slot.generation = entry->group_generation;
-  slot.told = told;
+  slot.reported = reported;
   slot.bound.Take(bound);
   plan->Began();
   // The driver may hold up what follows: other streams must be able to launch the plan meanwhile.
@@ -146,7 +146,7 @@ void StreamChannel::ReapLocked() {
       if (outcome.generation != 0) group.Learn(outcome.generation);
       if (!outcome.status.ok()) {
         ++failed;
-        if (!slot.told || outcome.status.code() == Code::kAborted) {
+        if (!slot.reported || outcome.status.code() == Code::kAborted) {
           slot.plan->Fail(stream_id_, slot.generation, outcome.status);
         }
       }

@@ -41,7 +41,7 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
   // itself, so its outcome is not returned twice. `bound` is taken over once it is pushed. RESOURCE_EXHAUSTED
   // with reason RING_FULL when there is no room now, UNAVAILABLE once released; nothing was enqueued then.
   Status Launch(LaunchEntry* entry, const std::shared_ptr<ClientPlanState>& plan, LaunchStream* stream,
-                bool told, BoundRegistrations* bound);
+                bool reported, BoundRegistrations* bound);
   // The same for a stream that captures: every replay of the graph is a launch. `keep_alive` and `bound` are
   // held by the graph: without the plan and its memory the engine would refuse the replays.
   // RESOURCE_EXHAUSTED with reason SLOTS_FULL: another channel must take it.
@@ -75,7 +75,7 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
   struct InFlight {
     std::shared_ptr<ClientPlanState> plan;
     uint64_t generation = 0;
-    bool told = false;
+    bool reported = false;
     BoundRegistrations bound;
     std::shared_ptr<StreamChannel> after;  // its words, which the stream may wait for
   };

@@ -18,7 +18,7 @@ using runtime::ClientLaunchState;
 Status ClientGroup::Renewing() const {
   // A group that breaks asleep has a verdict.
   if (suspended_.load(std::memory_order_acquire))
-    return page_.AbortFrom() != 0 ? page_.Reason() : SuspendedGroup();
+    return page_.FirstAbortedLaunch() != 0 ? page_.Reason() : SuspendedGroup();
   return FailedPrecondition("this rank has begun to renew the group, and the renewal has not ended")
       .WithDetail({.reason = "RENEWING", .started = false});
 }
@@ -114,7 +114,7 @@ void ClientGroup::EndRenewal(uint64_t renewals) {
 void ClientGroup::FailRenewal() {
   // The page may say more: that the group has broken, or which rank has begun the renewal first.
   (void)lifecycle_.Apply(ClientLaunchEvent::kRenewalFailed,
-                         page_.AbortFrom() != 0 ? page_.Reason() : Renewing());
+                         page_.FirstAbortedLaunch() != 0 ? page_.Reason() : Renewing());
 }
 
 bool ClientGroup::BeginSuspension() {

@@ -25,7 +25,7 @@ Status ClientProgram::Run(ClientLaunch launch, std::span<const runtime::SlotAddr
   launch.own_words = memory_.signals[static_cast<size_t>(rank_)];
   lane_->Begin(launch);
   runtime::LaunchContext context;
-  context.epoch = launch.number;
+  context.launch_number = launch.number;
   context.signals = memory_.signals;
   context.bulk = memory_.bulk;
   for (size_t rank = 0; rank < context.workspace.size(); ++rank) {

@@ -9,7 +9,7 @@
 namespace tandem {
 namespace {
 
-constexpr int kPatienceMs = 60000;
+constexpr int kWaitBudgetMs = 60000;
 
 TEST(RequestJson, GivesTheRequestBack) {
   OpRequest request;
@@ -53,10 +53,10 @@ TEST(WorkerProcess, CarriesLinesBothWaysAndTellsTheEnd) {
   auto worker = WorkerProcess::Start("/bin/sh", {"sh", "-c", "read line <&3; echo \"$line\" >&4; exit 7"});
   ASSERT_TRUE(worker.ok()) << worker.status().ToString();
   EXPECT_TRUE((*worker)->Tell({{"case", 5}}));
-  auto heard = (*worker)->Hear(kPatienceMs);
+  auto heard = (*worker)->Hear(kWaitBudgetMs);
   ASSERT_TRUE(heard.ok()) << heard.status().ToString();
   EXPECT_EQ((*heard)["case"], 5);
-  const Status end = (*worker)->Hear(kPatienceMs).status();
+  const Status end = (*worker)->Hear(kWaitBudgetMs).status();
   EXPECT_EQ(end.code(), Code::kUnavailable);
   EXPECT_EQ(end.message(), "ended with 7");
 }
@@ -66,7 +66,7 @@ TEST(WorkerProcess, ASilentOneIsLateAndAKilledOneIsNamed) {
   ASSERT_TRUE(worker.ok());
   EXPECT_EQ((*worker)->Hear(10).status().code(), Code::kDeadlineExceeded);
   (*worker)->Kill();
-  EXPECT_EQ((*worker)->Hear(kPatienceMs).status().message(), "was ended by signal 9");
+  EXPECT_EQ((*worker)->Hear(kWaitBudgetMs).status().message(), "was ended by signal 9");
   EXPECT_FALSE(WorkerProcess::Start("/no/such/program", {"x"}).ok());
 }
 

@@ -25,7 +25,8 @@ class ListingTest : public ControlTest {
       for (int p = 0; p < plans; ++p) {
         for (auto& reply : Together(world, [&](int rank) {
                return control->Prepare(sessions[static_cast<size_t>(rank)],
-                                       AllReduce(group, "plan" + std::to_string(p)), Waiter::For(kPatience));
+                                       AllReduce(group, "plan" + std::to_string(p)),
+                                       Waiter::For(kWaitBudget));
              })) {
           ASSERT_TRUE(reply.ok()) << reply.status().ToString();
           ids.insert(reply->plan().plan_id());
@@ -108,7 +109,7 @@ TEST_F(ListingTest, AListingThatFillsAReplyIsCutAtALine) {
   prepare.set_key("long");
   *prepare.mutable_request() = OpRequestToProto(request);
   for (auto& reply : Together(2, [&](int rank) {
-         return control->Prepare(sessions[static_cast<size_t>(rank)], prepare, Waiter::For(kPatience));
+         return control->Prepare(sessions[static_cast<size_t>(rank)], prepare, Waiter::For(kWaitBudget));
        })) {
     ASSERT_TRUE(reply.ok()) << reply.status().ToString();
   }

@@ -34,7 +34,7 @@ class ViewedTest : public ControlTest {
     group = Join(sessions);
     for (auto& reply : Together(2, [&](int rank) {
            return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, "plan"),
-                                   Waiter::For(kPatience));
+                                   Waiter::For(kWaitBudget));
          })) {
       ASSERT_TRUE(reply.ok()) << reply.status().ToString();
       plan = reply->plan().plan_id();

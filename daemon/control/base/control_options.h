@@ -52,7 +52,7 @@ struct ControlLimits {
   uint64_t transfers_per_session = 64;   // not yet claimed
   uint64_t events_per_session = 1024;    // not yet read; the oldest go first
   uint64_t calls_per_session = 256;      // under way
-  uint64_t rendezvous_per_group = 1024;  // prepares, and rendezvous, that not all ranks have come to
+  uint64_t rendezvous_per_group = 1024;  // prepares and tensors that not all ranks have come to
 };
 
 // Calls of all sessions that can be under way at once. Each has a thread of the service while it waits: with

@@ -35,7 +35,7 @@ inline constexpr int64_t kMaxTensorBytes = int64_t{1} << 46;
 inline constexpr uint32_t kMinRequestedEntries = 2;
 inline constexpr uint32_t kMaxRequestedEntries = 16384;
 
-// The rank and world size of a join are checked by the rendezvous, since every rank must hear of them.
+// The rank and world size of a join are checked by the barrier, since every rank must hear of them.
 Status ValidateAttach(const v1::AttachRequest& request);
 Status ValidateJoin(const v1::JoinGroupRequest& request);
 Status ValidateRegister(const v1::RegisterTensorRequest& request);

@@ -156,7 +156,7 @@ Result<v1::RenewGroupReply> RenewalService::Ready(RegistryLock& lock, GroupRecor
 }
 
 Result<v1::RenewGroupReply> RenewalService::Await(RegistryLock& lock, const GroupRecord& group,
-                                                  Renewal& renewal, Rendezvous& step, size_t rank,
+                                                  Renewal& renewal, Barrier& step, size_t rank,
                                                   const Waiter& waiter) {
   TANDEM_RETURN_IF_ERROR(step.Await(lock, rank, waiter));
   // This call's deadline may have ended the meeting, and with it the attempt of all ranks.

@@ -44,7 +44,7 @@ class RenewalService {
       TANDEM_REQUIRES(registry_mutex);
   // The answer to one rank's call, once all ranks have made `step` of `renewal`.
   static Result<v1::RenewGroupReply> Await(RegistryLock& lock, const GroupRecord& group, Renewal& renewal,
-                                           Rendezvous& step, size_t rank, const Waiter& waiter)
+                                           Barrier& step, size_t rank, const Waiter& waiter)
       TANDEM_REQUIRES(registry_mutex);
 
   ControlCore& core_;

@@ -104,7 +104,7 @@ void AskedSuspension::Tell(const std::set<uint64_t>& sessions, v1::Event::Kind k
 }
 
 Status AskedSuspension::LateStatus(const PendingSuspension& request) const {
-  const auto late = [&](const Rendezvous& meeting) TANDEM_REQUIRES(registry_mutex) {
+  const auto late = [&](const Barrier& meeting) TANDEM_REQUIRES(registry_mutex) {
     std::set<uint64_t> sessions;
     for (const uint32_t slot : meeting.Missing()) sessions.insert(request.sessions[slot]);
     return Named(sessions);
@@ -229,7 +229,7 @@ Result<v1::ServeSuspensionReply> AskedSuspension::Serve(const SessionRef& sessio
   const std::shared_ptr<PendingSuspension> pending = session->suspension;
   if (pending == nullptr || pending->id != request.request()) return Withdrawn();
   const size_t slot = *pending->SlotOf(session->id);
-  Rendezvous& meeting = agrees ? pending->agreed : pending->arrived;
+  Barrier& meeting = agrees ? pending->agreed : pending->arrived;
   if (!agrees && !pending->agreed.over())
     return Aborted("the sessions have not agreed on a step").WithDetail({.reason = "WRONG_STEP"});
   if (!meeting.over()) {

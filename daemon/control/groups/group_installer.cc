@@ -89,7 +89,8 @@ std::map<uint64_t, uint64_t> GroupInstaller::CountLaunches(GroupRecord& group) {
     return most;
   };
   for (const auto& [id, plan] : group.plans) counts[id] = most_launches(plan.index);
-  for (uint32_t index = 0; index < group.next_plan_index; ++index) group.next_epoch += most_launches(index);
+  for (uint32_t index = 0; index < group.next_plan_index; ++index)
+    group.next_launch_number += most_launches(index);
   return counts;
 }
 
@@ -113,7 +114,7 @@ engine::v1::Command GroupInstaller::AddGroupCommand(const GroupRecord& group, co
   add.set_nccl_unique_id(unique_id);
   add.mutable_options()->insert(group.options.begin(), group.options.end());
   add.set_deadline_ms(group.launch_deadline_ms);
-  add.set_next_epoch(group.next_epoch);
+  add.set_next_launch_number(group.next_launch_number);
   add.set_abort_segment(control.segment_ids[rank]);
   add.set_abort_offset(kAbortOffset);
   add.set_generation(group.generation);

@@ -195,7 +195,7 @@ void GroupService::Destroy(const std::shared_ptr<GroupRecord>& group) {
   registry.ledger.Refund(group->payer, Resource::kGroups, 1);
   group->plans.clear();
   group->prepares.clear();
-  group->rendezvous.clear();
+  group->tensor_barriers.clear();
   for (auto& [id, tensor] : group->tensors) {
     for (const auto& own : tensor.tensors) {
       if (own) own->registrations.erase(group->id);

@@ -95,8 +95,8 @@ Status SuspensionService::Stop(RegistryLock& lock, const Call& call, uint64_t nu
   const std::shared_ptr<Suspension> suspension = current;
   if (suspension->state() != SuspensionState::kStopping) return Status::Ok();
   suspension->number = std::max(suspension->number, number + kRenewalSkips);
-  const std::shared_ptr<Rendezvous> meeting = suspension->Meeting(SuspensionStep::kStopped);
-  const bool gathering = meeting->phase() == Rendezvous::Phase::kGathering;
+  const std::shared_ptr<Barrier> meeting = suspension->Meeting(SuspensionStep::kStopped);
+  const bool gathering = meeting->phase() == Barrier::Phase::kGathering;
   if (gathering) meeting->Take(call.rank, call.waiter.deadline);
   if (gathering && meeting->Complete()) {
     meeting->BeginWork();
@@ -137,8 +137,8 @@ Status SuspensionService::Unmap(RegistryLock& lock, const Call& call) {
     case SuspensionState::kMapping: break;
     default: return NotThere(*call.group, "UNMAPPED");
   }
-  const std::shared_ptr<Rendezvous> meeting = suspension->Meeting(SuspensionStep::kUnmapped);
-  const bool gathering = meeting->phase() == Rendezvous::Phase::kGathering;
+  const std::shared_ptr<Barrier> meeting = suspension->Meeting(SuspensionStep::kUnmapped);
+  const bool gathering = meeting->phase() == Barrier::Phase::kGathering;
   if (gathering) meeting->Take(call.rank, call.waiter.deadline);
   if (gathering && meeting->Complete()) {
     meeting->BeginWork();
@@ -164,8 +164,8 @@ Status SuspensionService::Resume(RegistryLock& lock, const Call& call) {
   const bool has_memory =
       suspension->state() == SuspensionState::kMapping || suspension->state() == SuspensionState::kAwake;
   if (has_memory) return Status::Ok();
-  const std::shared_ptr<Rendezvous> meeting = suspension->Meeting(SuspensionStep::kResuming);
-  const bool gathering = meeting->phase() == Rendezvous::Phase::kGathering;
+  const std::shared_ptr<Barrier> meeting = suspension->Meeting(SuspensionStep::kResuming);
+  const bool gathering = meeting->phase() == Barrier::Phase::kGathering;
   if (gathering) meeting->Take(call.rank, call.waiter.deadline);
   if (gathering && meeting->Complete()) {
     meeting->BeginWork();
@@ -188,9 +188,9 @@ Status SuspensionService::Map(RegistryLock& lock, const Call& call) {
   if (suspension != nullptr && suspension->state() == SuspensionState::kAwake) return Status::Ok();
   if (suspension == nullptr || suspension->state() != SuspensionState::kMapping)
     return NotThere(group, "MAPPED");
-  const std::shared_ptr<Rendezvous> meeting = suspension->Meeting(SuspensionStep::kMapped);
-  if (meeting->phase() == Rendezvous::Phase::kGathering) meeting->Take(call.rank, call.waiter.deadline);
-  if (meeting->phase() == Rendezvous::Phase::kGathering && meeting->Complete()) {
+  const std::shared_ptr<Barrier> meeting = suspension->Meeting(SuspensionStep::kMapped);
+  if (meeting->phase() == Barrier::Phase::kGathering) meeting->Take(call.rank, call.waiter.deadline);
+  if (meeting->phase() == Barrier::Phase::kGathering && meeting->Complete()) {
     // No rank launches before its answer, so that no kernel looks at the pages now.
     for (VerdictPage& page : group.client.pages) page.Clear();
     group.failures.clear();

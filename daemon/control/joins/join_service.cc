@@ -92,12 +92,12 @@ void JoinService::AwaitBrokenOff(RegistryLock& lock, const std::string& scope, c
   if (name == registry.names.end()) return;
   const std::shared_ptr<std::condition_variable> freed = name->second.freed;
   const size_t rank = static_cast<size_t>(request.rank());
-  Waiter patience = waiter;
-  patience.deadline = std::min(waiter.deadline, Waiter::Clock::now() + kCancellationArrives);
-  (void)patience.Wait(lock, *freed, [&]() TANDEM_REQUIRES(registry_mutex) {
+  Waiter wait_budget = waiter;
+  wait_budget.deadline = std::min(waiter.deadline, Waiter::Clock::now() + kCancellationArrives);
+  (void)wait_budget.Wait(lock, *freed, [&]() TANDEM_REQUIRES(registry_mutex) {
     const auto now = registry.names.find(scope);
     if (now == registry.names.end() || !now->second.joining) return true;
-    JoinRendezvous& joining = *now->second.joining;
+    JoinBarrier& joining = *now->second.joining;
     joining.DropCancelled();
     return rank >= joining.world() || !joining.Taken(rank) || joining.parties[rank].session != session;
   });
@@ -117,12 +117,12 @@ Status JoinService::TakeVerdict(NameRecord& name, const SessionRecord& session, 
   return verdict.status;
 }
 
-Status JoinService::TakeSlot(JoinRendezvous& rendezvous, const SessionRef& session,
+Status JoinService::TakeSlot(JoinBarrier& barrier, const SessionRef& session,
                              const v1::JoinGroupRequest& request, int gpu, const Waiter& waiter) {
   const JoinClaim claim{request, session->peer.pid, gpu};
-  for (size_t rank = 0; rank < rendezvous.world(); ++rank) {
-    const JoinParty& other = rendezvous.parties[rank];
-    if (!rendezvous.Taken(rank)) continue;
+  for (size_t rank = 0; rank < barrier.world(); ++rank) {
+    const JoinParty& other = barrier.parties[rank];
+    if (!barrier.Taken(rank)) continue;
     if (other.session == session) {
       return AlreadyExists("group '" + request.name() + "': the session that asks for rank " +
                            std::to_string(request.rank()) + " is rank " + std::to_string(rank) + " already")
@@ -131,11 +131,11 @@ Status JoinService::TakeSlot(JoinRendezvous& rendezvous, const SessionRef& sessi
     TANDEM_RETURN_IF_ERROR(CompareJoins({other.request, other.session->peer.pid, other.gpu}, claim));
   }
   const size_t own = static_cast<size_t>(request.rank());
-  for (size_t rank = 0; rank < rendezvous.world(); ++rank) {
-    if (rendezvous.parties[rank].session == session) rendezvous.Forget(rank);
+  for (size_t rank = 0; rank < barrier.world(); ++rank) {
+    if (barrier.parties[rank].session == session) barrier.Forget(rank);
   }
-  rendezvous.parties[own] = {session, request, gpu};
-  rendezvous.Take(own, waiter.deadline);
+  barrier.parties[own] = {session, request, gpu};
+  barrier.Take(own, waiter.deadline);
   return Status::Ok();
 }
 
@@ -221,53 +221,51 @@ Result<v1::JoinGroupReply> JoinService::Join(const SessionRef& session, const v1
     }
   }
   if (wrong.ok()) wrong = registry.ledger.Check(session->payer(), Resource::kGroups, 1);
-  std::shared_ptr<JoinRendezvous> rendezvous = registry.names[scope].joining;
-  if (rendezvous) rendezvous->DropCancelled();
-  if (wrong.ok() && !rendezvous) {
+  std::shared_ptr<JoinBarrier> barrier = registry.names[scope].joining;
+  if (barrier) barrier->DropCancelled();
+  if (wrong.ok() && !barrier) {
     const size_t world = static_cast<size_t>(request.world_size());
-    rendezvous = std::make_shared<JoinRendezvous>(world, "group '" + request.name() + "'", "join",
-                                                  Rendezvous::WhileWorking::kAwaitsTheVerdict);
-    rendezvous->parties.resize(world);
-    registry.names[scope].joining = rendezvous;
+    barrier = std::make_shared<JoinBarrier>(world, "group '" + request.name() + "'", "join",
+                                            Barrier::WhileWorking::kAwaitsTheVerdict);
+    barrier->parties.resize(world);
+    registry.names[scope].joining = barrier;
   }
-  if (wrong.ok()) wrong = TakeSlot(*rendezvous, session, request, *gpu, waiter);
+  if (wrong.ok()) wrong = TakeSlot(*barrier, session, request, *gpu, waiter);
   if (!wrong.ok()) {
     // Ranks that wait would wait in vain: all get the verdict at once.
-    Fail(scope, wrong, rendezvous ? static_cast<int>(rendezvous->world()) : request.world_size(),
-         session.get(), rank);
+    Fail(scope, wrong, barrier ? static_cast<int>(barrier->world()) : request.world_size(), session.get(),
+         rank);
     return wrong;
   }
-  if (rendezvous->Complete()) {
-    rendezvous->BeginWork();
+  if (barrier->Complete()) {
+    barrier->BeginWork();
     registry.names[scope].joining.reset();
-    const Status made = MakeAndInstall(lock, scope, *rendezvous);
-    rendezvous->End(made);
+    const Status made = MakeAndInstall(lock, scope, *barrier);
+    barrier->End(made);
     registry.names[scope].freed->notify_all();
     registry.ForgetName(scope);
   }
-  const Status own = rendezvous->Await(lock, static_cast<size_t>(rank), waiter);
-  const bool current = registry.names[scope].joining == rendezvous;
+  const Status own = barrier->Await(lock, static_cast<size_t>(rank), waiter);
+  const bool current = registry.names[scope].joining == barrier;
   if (!own.ok()) {
-    if (current && rendezvous->Empty()) registry.names[scope].joining.reset();
+    if (current && barrier->Empty()) registry.names[scope].joining.reset();
     registry.ForgetName(scope);
     return own;
   }
   // The first rank whose deadline passed made the verdict: it is kept for those that have not come.
-  if (current && rendezvous->over())
-    Fail(scope, rendezvous->verdict(), request.world_size(), session.get(), rank);
+  if (current && barrier->over()) Fail(scope, barrier->verdict(), request.world_size(), session.get(), rank);
   registry.ForgetName(scope);
-  TANDEM_RETURN_IF_ERROR(rendezvous->verdict());
+  TANDEM_RETURN_IF_ERROR(barrier->verdict());
   v1::JoinGroupReply reply;
-  FillReply(*rendezvous->group, &reply);
+  FillReply(*barrier->group, &reply);
   return reply;
 }
 
-Status JoinService::MakeAndInstall(RegistryLock& lock, const std::string& scope, JoinRendezvous& rendezvous) {
+Status JoinService::MakeAndInstall(RegistryLock& lock, const std::string& scope, JoinBarrier& barrier) {
   // A GPU may have been cordoned since its rank came.
-  for (const JoinParty& party : rendezvous.parties)
-    TANDEM_RETURN_IF_ERROR(core_.registry.AdmitsOn(party.gpu));
-  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<GroupRecord> group, MakeGroup(scope, rendezvous));
-  const Waiter waiter = GroupInstaller::ForAllRanks(group, rendezvous.FirstDeadline());
+  for (const JoinParty& party : barrier.parties) TANDEM_RETURN_IF_ERROR(core_.registry.AdmitsOn(party.gpu));
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<GroupRecord> group, MakeGroup(scope, barrier));
+  const Waiter waiter = GroupInstaller::ForAllRanks(group, barrier.FirstDeadline());
   Status status = lock.Outside([&] {
     std::lock_guard work(group->work);
     return installer_.Install(*group, waiter);
@@ -279,7 +277,7 @@ Status JoinService::MakeAndInstall(RegistryLock& lock, const std::string& scope,
   }
   group->lifecycle.Apply(GroupEvent::kInstalled);
   core_.registry.Touch(*group);
-  rendezvous.group = group;
+  barrier.group = group;
   // An engine that had received the group may have ended before the last one did: its end passed over a group
   // that was still being installed.
   if (!installer_.SameEngines(*group)) {
@@ -291,9 +289,9 @@ Status JoinService::MakeAndInstall(RegistryLock& lock, const std::string& scope,
 }
 
 Result<std::shared_ptr<GroupRecord>> JoinService::MakeGroup(const std::string& scope,
-                                                            const JoinRendezvous& rendezvous) {
+                                                            const JoinBarrier& barrier) {
   Registry& registry = core_.registry;
-  const JoinParty& first = rendezvous.parties[0];
+  const JoinParty& first = barrier.parties[0];
   auto group = std::make_shared<GroupRecord>(core_.IllegalTransitionHandler());
   group->id = registry.NewGroupId();
   group->scope = scope;
@@ -304,7 +302,7 @@ Result<std::shared_ptr<GroupRecord>> JoinService::MakeGroup(const std::string& s
                                   ? first.request.launch_deadline_ms()
                                   : static_cast<uint64_t>(core_.options.default_launch_deadline.count());
   group->on_slow_placement = static_cast<OnSlowPlacement>(first.request.on_slow_placement());
-  for (const JoinParty& party : rendezvous.parties) {
+  for (const JoinParty& party : barrier.parties) {
     MemberRecord member;
     member.session = party.session;
     member.session_id = party.session->id;
@@ -316,12 +314,12 @@ Result<std::shared_ptr<GroupRecord>> JoinService::MakeGroup(const std::string& s
     group->gpus.push_back(party.gpu);
     group->members.push_back(std::move(member));
   }
-  TANDEM_RETURN_IF_ERROR(CheckPlacement(core_.PlacementOf(*group), group->on_slow_placement)
+  TANDEM_RETURN_IF_ERROR(CheckGpuSharing(core_.GpuSharingOf(*group), group->on_slow_placement)
                              .WithContext("group '" + group->name + "'"));
   TANDEM_RETURN_IF_ERROR(registry.ledger.Charge(group->payer, Resource::kGroups, 1));
   NameRecord& name = registry.names[scope];
   group->incarnation = ++name.incarnation;
-  for (const JoinParty& party : rendezvous.parties) party.session->groups.insert(group->id);
+  for (const JoinParty& party : barrier.parties) party.session->groups.insert(group->id);
   FillContext(*group);
   registry.groups[group->id] = group;
   name.current = group;
@@ -383,7 +381,7 @@ void JoinService::FillReply(const GroupRecord& group, v1::JoinGroupReply* reply)
   reply->set_group_id(group.id);
   reply->set_incarnation(group.incarnation);
   reply->set_topology_class(group.topology_class);
-  const Placement placement = core_.PlacementOf(group);
+  const GpuSharing placement = core_.GpuSharingOf(group);
   reply->set_placement(placement.text);
   reply->set_slow_placement(placement.slow);
   reply->set_generation(group.generation);
@@ -431,7 +429,7 @@ void JoinService::EndJoinsOf(const SessionRecord& session, const std::string& ho
     for (size_t rank = 0; rank < name.joining->world(); ++rank) {
       // A process that dies takes its call and its session along, in any order: a cancelled call counts too.
       const JoinParty& party = name.joining->parties[rank];
-      if (party.session.get() != &session || !(name.joining->Taken(rank) || name.joining->GaveUp(rank)))
+      if (party.session.get() != &session || !(name.joining->Taken(rank) || name.joining->Withdrew(rank)))
         continue;
       const std::string who =
           "rank " + std::to_string(rank) + " (pid " + std::to_string(session.peer.pid) + ")";

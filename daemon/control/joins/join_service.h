@@ -5,7 +5,7 @@
 //
 // One join has one verdict, and it names the first cause: all ranks that wait get it at once, and ranks that
 // come late get it once, instead of waiting for ranks that have gone. A process that was started after the
-// verdict belongs to the next attempt: it opens a new rendezvous.
+// verdict belongs to the next attempt: it opens a new barrier.
 #pragma once
 
 #include <memory>
@@ -45,28 +45,28 @@ class JoinService {
   // Waits while a group of the name is in the making.
   void AwaitMade(RegistryLock& lock, const std::string& scope, const Waiter& waiter)
       TANDEM_REQUIRES(registry_mutex);
-  // Waits while an earlier call of this session has the rank's slot. A client that breaks a join off may repeat
-  // it before the first call is seen to be cancelled.
+  // Waits while an earlier call of this session has the rank's slot. A client that breaks a join off may
+  // repeat it before the first call is seen to be cancelled.
   void AwaitBrokenOff(RegistryLock& lock, const std::string& scope, const SessionRef& session,
                       const v1::JoinGroupRequest& request, const Waiter& waiter)
       TANDEM_REQUIRES(registry_mutex);
-  // The verdict that is kept for this latecomer, or OK; then it may open or enter a rendezvous.
+  // The verdict that is kept for this latecomer, or OK; then it may open or enter a barrier.
   Status TakeVerdict(NameRecord& name, const SessionRecord& session, int rank)
       TANDEM_REQUIRES(registry_mutex);
   // The group that an earlier call of this rank has made, or null.
   const GroupRecord* MadeFor(const std::string& scope, const SessionRecord& session,
                              const v1::JoinGroupRequest& request) const TANDEM_REQUIRES(registry_mutex);
   // Compares the claim with those that have come, and takes its slot.
-  Status TakeSlot(JoinRendezvous& rendezvous, const SessionRef& session, const v1::JoinGroupRequest& request,
+  Status TakeSlot(JoinBarrier& barrier, const SessionRef& session, const v1::JoinGroupRequest& request,
                   int gpu, const Waiter& waiter) TANDEM_REQUIRES(registry_mutex);
-  // Ends the name's rendezvous of `world` ranks, and keeps the verdict for ranks that have not got it. The
+  // Ends the name's barrier of `world` ranks, and keeps the verdict for ranks that have not got it. The
   // caller gets it with its answer: `caller` (null: a session that has ended), which asked for `rank`.
   void Fail(const std::string& scope, const Status& why, int world, const SessionRecord* caller, int rank)
       TANDEM_REQUIRES(registry_mutex);
   // The last rank's part: makes the group and installs it.
-  Status MakeAndInstall(RegistryLock& lock, const std::string& scope, JoinRendezvous& rendezvous)
+  Status MakeAndInstall(RegistryLock& lock, const std::string& scope, JoinBarrier& barrier)
       TANDEM_REQUIRES(registry_mutex);
-  Result<std::shared_ptr<GroupRecord>> MakeGroup(const std::string& scope, const JoinRendezvous& rendezvous)
+  Result<std::shared_ptr<GroupRecord>> MakeGroup(const std::string& scope, const JoinBarrier& barrier)
       TANDEM_REQUIRES(registry_mutex);
   void FillReply(const GroupRecord& group, v1::JoinGroupReply* reply) const TANDEM_REQUIRES(registry_mutex);
 

@@ -18,11 +18,10 @@ constexpr std::chrono::milliseconds kEngineAnswer{2000};
 
 }  // namespace
 
-std::optional<DesyncWatch::Found> DesyncWatch::Find(const GroupRecord& group,
-                                                    const PrepareRendezvous& rendezvous, size_t rank,
-                                                    uint64_t next_client_launch) {
+std::optional<DesyncWatch::Found> DesyncWatch::Find(const GroupRecord& group, const PrepareBarrier& barrier,
+                                                    size_t rank, uint64_t next_client_launch) {
   const auto waits = [&](size_t peer) TANDEM_REQUIRES(registry_mutex) {
-    return peer != rank && !rendezvous.Taken(peer) && !group.members[peer].left;
+    return peer != rank && !barrier.Taken(peer) && !group.members[peer].left;
   };
   const uint64_t renewed = group.client.renewal == nullptr ? 0 : group.client.renewal->number;
   for (size_t peer = 0; peer < group.client.pages.size() && next_client_launch != 0; ++peer) {
@@ -46,8 +45,8 @@ std::optional<DesyncWatch::Found> DesyncWatch::Find(const GroupRecord& group,
   return std::nullopt;
 }
 
-Status DesyncWatch::Describe(const GroupRecord& group, const PrepareRendezvous& rendezvous,
-                             const std::string& key, size_t rank, const Found& found) {
+Status DesyncWatch::Describe(const GroupRecord& group, const PrepareBarrier& barrier, const std::string& key,
+                             size_t rank, const Found& found) {
   const auto plan = group.plans.find(found.plan_id);
   const std::string launch = "launch " + std::to_string(found.launch);
   const std::string what = "rank " + std::to_string(rank) + " prepares '" + key + "' while rank " +
@@ -56,7 +55,7 @@ Status DesyncWatch::Describe(const GroupRecord& group, const PrepareRendezvous& 
   if (plan == group.plans.end()) return Status(Code::kFailedPrecondition, what, std::move(detail));
   std::vector<OpRequest> requests;
   for (size_t each = 0; each < group.world(); ++each) {
-    const auto& request = each == rank ? rendezvous.requests[rank] : plan->second.requests[each];
+    const auto& request = each == rank ? barrier.requests[rank] : plan->second.requests[each];
     if (!request) return Internal("a stored request does not parse");
     requests.push_back(*request);
   }
@@ -81,9 +80,9 @@ bool DesyncWatch::FailLaunch(RegistryLock& lock, GroupRecord& group, size_t rank
   fail.set_reason(why.detail().reason);
   fail.set_rank(static_cast<uint32_t>(rank));
   // All engines know the reason before the log has the failure.
-  auto told = std::make_shared<CommandBatch>();
-  registry.PostToAll(group, command, told);
-  if (!lock.Outside([&] { return told->Wait(Waiter::For(kEngineAnswer)); }).ok()) return false;
+  auto reported = std::make_shared<CommandBatch>();
+  registry.PostToAll(group, command, reported);
+  if (!lock.Outside([&] { return reported->Wait(Waiter::For(kEngineAnswer)); }).ok()) return false;
   fail.set_decides(true);
   auto decided = std::make_shared<CommandBatch>();
   registry.MailboxOf(gpu).Post(std::move(command), {}, decided);
@@ -92,11 +91,11 @@ bool DesyncWatch::FailLaunch(RegistryLock& lock, GroupRecord& group, size_t rank
 
 // A rank that renews the group prepares nothing before the renewal, for which it waits for the ranks that
 // prepare.
-std::optional<Status> DesyncWatch::Renewing(const GroupRecord& group, const PrepareRendezvous& rendezvous) {
+std::optional<Status> DesyncWatch::Renewing(const GroupRecord& group, const PrepareBarrier& barrier) {
   const std::shared_ptr<Renewal>& renewal = group.client.renewal;
   if (renewal == nullptr || renewal->state() != RenewalState::kStopping) return std::nullopt;
   for (size_t peer = 0; peer < group.world(); ++peer) {
-    if (rendezvous.Taken(peer) || !renewal->stopped.Taken(peer)) continue;
+    if (barrier.Taken(peer) || !renewal->stopped.Taken(peer)) continue;
     return Status(Code::kFailedPrecondition,
                   "rank " + std::to_string(peer) + " has begun to renew group '" + group.name + "'",
                   BlameRank("RENEWING", static_cast<int>(peer), {}, group.members[peer].pid));
@@ -105,23 +104,23 @@ std::optional<Status> DesyncWatch::Renewing(const GroupRecord& group, const Prep
 }
 
 void DesyncWatch::Await(RegistryLock& lock, const std::shared_ptr<GroupRecord>& group,
-                        PrepareRendezvous& rendezvous, const std::string& key, size_t rank,
+                        PrepareBarrier& barrier, const std::string& key, size_t rank,
                         uint64_t next_client_launch, const Waiter& waiter) {
-  while (rendezvous.phase() == Rendezvous::Phase::kGathering) {
+  while (barrier.phase() == Barrier::Phase::kGathering) {
     const Waiter slice{std::min(waiter.deadline, Waiter::Clock::now() + kLookEvery), waiter.cancelled};
-    if (rendezvous.AwaitEnd(lock, rank, slice) || waiter.Expired() || waiter.Cancelled()) return;
-    if (rendezvous.phase() != Rendezvous::Phase::kGathering || !group->Lives()) return;
+    if (barrier.AwaitEnd(lock, rank, slice) || waiter.Expired() || waiter.Cancelled()) return;
+    if (barrier.phase() != Barrier::Phase::kGathering || !group->Lives()) return;
     // Ranks that have not come hear of it by their launches, or know it.
-    const auto end = [&](const Status& told) TANDEM_REQUIRES(registry_mutex) {
+    const auto end = [&](const Status& reported) TANDEM_REQUIRES(registry_mutex) {
       for (size_t peer = 0; peer < group->world(); ++peer) {
-        if (!rendezvous.Taken(peer)) rendezvous.Acknowledge(peer);
+        if (!barrier.Taken(peer)) barrier.Acknowledge(peer);
       }
-      rendezvous.EndGathering(told);
+      barrier.EndGathering(reported);
     };
-    if (const std::optional<Status> renewing = Renewing(*group, rendezvous)) return end(*renewing);
-    const std::optional<Found> found = Find(*group, rendezvous, rank, next_client_launch);
+    if (const std::optional<Status> renewing = Renewing(*group, barrier)) return end(*renewing);
+    const std::optional<Found> found = Find(*group, barrier, rank, next_client_launch);
     if (!found || (found->in_client && group->client.stall.stalled())) continue;
-    const Status why = Describe(*group, rendezvous, key, rank, *found);
+    const Status why = Describe(*group, barrier, key, rank, *found);
     const Status named = why.WithContext("group '" + group->name + "'");
     if (found->in_client) {
       end(named);
@@ -129,7 +128,7 @@ void DesyncWatch::Await(RegistryLock& lock, const std::shared_ptr<GroupRecord>& 
       return;
     }
     if (!FailLaunch(lock, *group, rank, *found, why)) continue;
-    if (rendezvous.phase() == Rendezvous::Phase::kGathering) end(named);
+    if (barrier.phase() == Barrier::Phase::kGathering) end(named);
     groups_.NoteEnginesStalled(*group, named);
     return;
   }

@@ -38,7 +38,7 @@ Result<v1::PreviewReply> PlanService::Preview(const SessionRef& session, const v
     draft.requests.assign(group->world(), parsed);
     draft.context = "a preview in group '" + group->name + "'";
     context = group->context;
-    context.kernels_take_turns = core_.PlacementOf(*group).slow;
+    context.kernels_take_turns = core_.GpuSharingOf(*group).slow;
   }
   const auto tuning = core_.options.tuning == nullptr ? nullptr : core_.options.tuning->Snapshot();
   context.tuning = tuning.get();

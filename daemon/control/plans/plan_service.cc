@@ -42,13 +42,12 @@ std::string NameOf(const GroupRecord& group, const std::string& key) {
 
 }  // namespace
 
-Result<std::shared_ptr<PrepareRendezvous>> PlanService::Enter(GroupRecord& group, size_t rank,
-                                                              const std::string& key,
-                                                              const OpRequest& request,
-                                                              const Waiter& waiter) {
+Result<std::shared_ptr<PrepareBarrier>> PlanService::Enter(GroupRecord& group, size_t rank,
+                                                           const std::string& key, const OpRequest& request,
+                                                           const Waiter& waiter) {
   auto it = group.prepares.find(key);
   if (it != group.prepares.end()) {
-    PrepareRendezvous& old = *it->second;
+    PrepareBarrier& old = *it->second;
     const bool failed = old.over() && !old.verdict().ok();
     if (failed && old.Acknowledged(rank)) {
       group.prepares.erase(it);  // this rank has the verdict: another attempt
@@ -67,18 +66,18 @@ Result<std::shared_ptr<PrepareRendezvous>> PlanService::Enter(GroupRecord& group
   }
   if (it == group.prepares.end()) {
     const size_t open = group.prepares.size() - std::min(group.prepares.size(), group.plans.size());
-    TANDEM_RETURN_IF_ERROR(CheckOpenRendezvous(core_.options.limits, group, open));
-    auto fresh = std::make_shared<PrepareRendezvous>(group.world(), NameOf(group, key), "prepare it");
+    TANDEM_RETURN_IF_ERROR(CheckOpenBarriers(core_.options.limits, group, open));
+    auto fresh = std::make_shared<PrepareBarrier>(group.world(), NameOf(group, key), "prepare it");
     fresh->requests.resize(group.world());
     fresh->tuning.resize(group.world());
     it = group.prepares.emplace(key, std::move(fresh)).first;
   }
-  const std::shared_ptr<PrepareRendezvous> rendezvous = it->second;
-  if (rendezvous->phase() == Rendezvous::Phase::kGathering) {
-    rendezvous->Take(rank, waiter.deadline);
-    rendezvous->requests[rank] = request;
+  const std::shared_ptr<PrepareBarrier> barrier = it->second;
+  if (barrier->phase() == Barrier::Phase::kGathering) {
+    barrier->Take(rank, waiter.deadline);
+    barrier->requests[rank] = request;
   }
-  return rendezvous;
+  return barrier;
 }
 
 Result<OpRequest> PlanService::ReadRequest(const GroupRecord& group, const v1::OpRequest& request) {
@@ -103,37 +102,36 @@ Result<v1::PrepareReply> PlanService::Prepare(const SessionRef& session, const v
   TANDEM_RETURN_IF_ERROR(installer_.AwaitInstalled(lock, *group, waiter));
   if (const auto before = group->prepares.find(key); before != group->prepares.end())
     before->second->DropCancelled();
-  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<PrepareRendezvous> rendezvous,
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<PrepareBarrier> barrier,
                           Enter(*group, r, key, parsed, waiter));
-  if (rendezvous->phase() == Rendezvous::Phase::kGathering) {
-    v1::PrepareRequest& tuning = rendezvous->tuning[r];
+  if (barrier->phase() == Barrier::Phase::kGathering) {
+    v1::PrepareRequest& tuning = barrier->tuning[r];
     tuning = request;
     tuning.clear_request();
   }
-  if (rendezvous->phase() == Rendezvous::Phase::kGathering && rendezvous->Complete()) {
-    rendezvous->BeginWork();
+  if (barrier->phase() == Barrier::Phase::kGathering && barrier->Complete()) {
+    barrier->BeginWork();
     Status status = lock.Outside([&] {
-      return MakeForAll(group, *rendezvous, key, GroupInstaller::ForAllRanks(group, waiter.deadline));
+      return MakeForAll(group, *barrier, key, GroupInstaller::ForAllRanks(group, waiter.deadline));
     });
     if (!status.ok() && !group->lifecycle.why().ok()) status = group->lifecycle.why();
-    rendezvous->End(status);
+    barrier->End(status);
   }
-  if (group->IsOrdered())
-    desync_.Await(lock, group, *rendezvous, key, r, request.next_client_launch(), waiter);
-  const Status own = rendezvous->Await(lock, r, waiter);
+  if (group->IsOrdered()) desync_.Await(lock, group, *barrier, key, r, request.next_client_launch(), waiter);
+  const Status own = barrier->Await(lock, r, waiter);
   const auto mine = group->prepares.find(key);
-  const bool is_mine = mine != group->prepares.end() && mine->second == rendezvous;
+  const bool is_mine = mine != group->prepares.end() && mine->second == barrier;
   if (!own.ok()) {
-    const bool gathering = rendezvous->phase() == Rendezvous::Phase::kGathering;
-    if (is_mine && gathering && rendezvous->Empty()) group->prepares.erase(mine);
+    const bool gathering = barrier->phase() == Barrier::Phase::kGathering;
+    if (is_mine && gathering && barrier->Empty()) group->prepares.erase(mine);
     return own;
   }
-  rendezvous->Acknowledge(r);
-  if (!rendezvous->verdict().ok()) {
-    if (is_mine && rendezvous->AllAcknowledged()) group->prepares.erase(mine);
-    return rendezvous->verdict();
+  barrier->Acknowledge(r);
+  if (!barrier->verdict().ok()) {
+    if (is_mine && barrier->AllAcknowledged()) group->prepares.erase(mine);
+    return barrier->verdict();
   }
-  const auto plan = group->plans.find(rendezvous->plan_id);
+  const auto plan = group->plans.find(barrier->plan_id);
   if (plan == group->plans.end()) {
     return group->lifecycle.why().ok() ? Unavailable("the plan was released meanwhile")
                                        : group->lifecycle.why();
@@ -143,7 +141,7 @@ Result<v1::PrepareReply> PlanService::Prepare(const SessionRef& session, const v
   reply.mutable_plan()->set_group_workspace_bytes(group->WorkspaceBytes());
   reply.mutable_plan()->set_unshared_workspace_bytes(group->UnsharedWorkspaceBytes());
   FillOperands(parsed, reply.mutable_plan());
-  for (const Algorithm algorithm : rendezvous->measure) reply.add_measure(static_cast<uint32_t>(algorithm));
+  for (const Algorithm algorithm : barrier->measure) reply.add_measure(static_cast<uint32_t>(algorithm));
   if (!plan->second.client) return reply;
   const std::vector<SharedFd> fds =
       client_memory_.Describe(*group, *plan->second.client, r, reply.mutable_client());
@@ -153,17 +151,17 @@ Result<v1::PrepareReply> PlanService::Prepare(const SessionRef& session, const v
   return reply;
 }
 
-Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group, PrepareRendezvous& rendezvous,
+Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group, PrepareBarrier& barrier,
                                                   const std::string& key, bool kernels_take_turns) {
   Draft draft;
   draft.key = key;
   draft.context = NameOf(group, key);
-  for (const std::optional<OpRequest>& request : rendezvous.requests) {
+  for (const std::optional<OpRequest>& request : barrier.requests) {
     if (!request) return Internal("the request of a rank is missing");
     draft.requests.push_back(*request);
   }
   TANDEM_RETURN_IF_ERROR(plan::CompareRequests(draft.requests).WithContext(draft.context));
-  KeepTimes(group, rendezvous, draft);
+  KeepTimes(group, barrier, draft);
   plan::GroupContext context = group.context;
   const auto tuning = core_.options.tuning == nullptr ? nullptr : core_.options.tuning->Snapshot();
   context.tuning = tuning.get();
@@ -181,10 +179,10 @@ Result<PlanService::Draft> PlanService::MakeDraft(const GroupRecord& group, Prep
       WantedTuning wanted{*std::move(unmeasured), std::move(request), {}, 1};
       for (const GpuInfo& gpu : context.topology.gpus) wanted.gpu_uuids.push_back(gpu.uuid);
       core_.options.tuning->Want(std::move(wanted));
-      const auto& ranks = rendezvous.tuning;
+      const auto& ranks = barrier.tuning;
       const bool all_can = std::all_of(ranks.begin(), ranks.end(),
                                        [](const v1::PrepareRequest& rank) { return rank.can_measure(); });
-      if (core_.options.autotune && all_can) rendezvous.measure = WorthMeasuring(draft.plan);
+      if (core_.options.autotune && all_can) barrier.measure = WorthMeasuring(draft.plan);
       if (std::string why = WhyNotMeasured(ranks); core_.options.autotune && !why.empty()) {
         draft.plan.warnings.push_back(std::move(why));
       }
@@ -217,13 +215,12 @@ Status PlanService::Verify(const Draft& draft) const {
   return plan::VerifyPrograms(draft.plan.programs, sizes).WithContext(draft.context + ": verifier");
 }
 
-void PlanService::KeepTimes(const GroupRecord& group, const PrepareRendezvous& rendezvous,
-                            const Draft& draft) {
+void PlanService::KeepTimes(const GroupRecord& group, const PrepareBarrier& barrier, const Draft& draft) {
   if (!core_.options.autotune) return;
-  const std::vector<plan::TuningCandidate> candidates = SlowestTimes(rendezvous.tuning);
+  const std::vector<plan::TuningCandidate> candidates = SlowestTimes(barrier.tuning);
   if (candidates.empty()) return;
   OpRequest request = draft.requests[0];
-  request.placement = static_cast<PlanPlacement>(rendezvous.tuning[0].times_placement());
+  request.placement = static_cast<PlanPlacement>(barrier.tuning[0].times_placement());
   std::vector<std::string> gpu_uuids;
   for (const GpuInfo& gpu : group.context.topology.gpus) gpu_uuids.push_back(gpu.uuid);
   const Status kept = tuning_.Put(std::move(request), gpu_uuids, candidates, group.payer.uid).status();
@@ -239,7 +236,7 @@ Status PlanService::Admit(const GroupRecord& group, Draft& draft) {
 }
 
 Status PlanService::Place(const GroupRecord& group, Draft& draft) {
-  draft.placement = core_.PlacementOf(group);
+  draft.placement = core_.GpuSharingOf(group);
   if (draft.plan.placement == plan::PlanPlacement::kClient) {  // no engine has a part in its launches
     draft.placement = {.text = kClientPromises, .slow = false};
     return Status::Ok();
@@ -248,7 +245,7 @@ Status PlanService::Place(const GroupRecord& group, Draft& draft) {
   const auto& programs = draft.plan.programs;
   draft.placement.slow =
       draft.placement.slow && std::any_of(programs.begin(), programs.end(), plan::RunsKernels);
-  return CheckPlacement(draft.placement, group.on_slow_placement).WithContext(draft.context);
+  return CheckGpuSharing(draft.placement, group.on_slow_placement).WithContext(draft.context);
 }
 
 Result<uint64_t> PlanService::Post(const std::shared_ptr<GroupRecord>& group, Draft& draft,
@@ -299,14 +296,14 @@ Result<uint64_t> PlanService::Post(const std::shared_ptr<GroupRecord>& group, Dr
   return plan_id;
 }
 
-Status PlanService::MakeForAll(const std::shared_ptr<GroupRecord>& group, PrepareRendezvous& rendezvous,
+Status PlanService::MakeForAll(const std::shared_ptr<GroupRecord>& group, PrepareBarrier& barrier,
                                const std::string& key, const Waiter& waiter) {
   bool kernels_take_turns = false;
   {
     RegistryLock lock(core_.registry);
-    kernels_take_turns = core_.PlacementOf(*group).slow;
+    kernels_take_turns = core_.GpuSharingOf(*group).slow;
   }
-  TANDEM_ASSIGN_OR_RETURN(Draft draft, MakeDraft(*group, rendezvous, key, kernels_take_turns));
+  TANDEM_ASSIGN_OR_RETURN(Draft draft, MakeDraft(*group, barrier, key, kernels_take_turns));
   TANDEM_ASSIGN_OR_RETURN(const auto work, GroupInstaller::TakeWork(*group, waiter));
   {
     RegistryLock lock(core_.registry);
@@ -329,7 +326,7 @@ Status PlanService::MakeForAll(const std::shared_ptr<GroupRecord>& group, Prepar
   {
     RegistryLock lock(core_.registry);
     TANDEM_ASSIGN_OR_RETURN(plan_id, Post(group, draft, unique_id, batch));
-    rendezvous.plan_id = plan_id;
+    barrier.plan_id = plan_id;
   }
   Status status = batch->Wait(waiter);
   if (!status.ok()) {
@@ -371,11 +368,10 @@ void PlanService::Remove(GroupRecord& group, uint64_t plan_id) {
     command.mutable_remove_plan()->set_plan_id(plan_id);
     registry.PostToAll(group, command);
   }
-  // A plan that failed to reach its engines keeps its rendezvous: the ranks have yet to get the verdict.
-  const auto rendezvous = group.prepares.find(it->second.key);
-  if (rendezvous != group.prepares.end() && rendezvous->second->plan_id == plan_id &&
-      rendezvous->second->over()) {
-    group.prepares.erase(rendezvous);
+  // A plan that failed to reach its engines keeps its barrier: the ranks have yet to get the verdict.
+  const auto barrier = group.prepares.find(it->second.key);
+  if (barrier != group.prepares.end() && barrier->second->plan_id == plan_id && barrier->second->over()) {
+    group.prepares.erase(barrier);
   }
   registry.TouchPlan(group, plan_id);
   group.late_launches.erase(plan_id);
@@ -410,7 +406,7 @@ Status PlanService::Arm(const SessionRef& session, const v1::ArmPlanRequest& req
         .WithDetail({.reason = "ENGINE_PLACED", .field = "plan_id"});
   }
   const size_t r = static_cast<size_t>(rank);
-  Rendezvous& armed = client->armed;
+  Barrier& armed = client->armed;
   if (!armed.over()) {
     armed.Take(r, waiter.deadline);
     const Status refusal = StatusOf(request.refusal());

@@ -35,9 +35,9 @@ class PlanService {
   // Waits for all ranks. The same key with the same request returns the same plan again.
   Result<v1::PrepareReply> Prepare(const SessionRef& session, const v1::PrepareRequest& request,
                                    const Waiter& waiter) TANDEM_EXCLUDES(registry_mutex);
-  // The plan that Prepare would make if all ranks asked for it now. Waits for nobody, and makes nothing: not even
-  // a wish for measured times. Memory and quotas are not looked at. The errors of a request that cannot be
-  // planned. INVALID_ARGUMENT, field "op", for send_receive.
+  // The plan that Prepare would make if all ranks asked for it now. Waits for nobody, and makes nothing: not
+  // even a wish for measured times. Memory and quotas are not looked at. The errors of a request that cannot
+  // be planned. INVALID_ARGUMENT, field "op", for send_receive.
   Result<v1::PreviewReply> Preview(const SessionRef& session, const v1::PreviewRequest& request)
       TANDEM_EXCLUDES(registry_mutex);
   // A rank can launch a client-placed plan, or cannot (`request.refusal`). Waits for all ranks: one that
@@ -55,31 +55,32 @@ class PlanService {
     plan::OperationPlan plan;
     std::vector<engine::v1::Command> commands;  // by rank
     uint64_t kept_bytes = 0;
-    Placement placement;
+    GpuSharing placement;
     std::vector<std::string> warnings;
     bool first_nccl = false;                       // the engines make their communicator for it
     std::shared_ptr<PlanRecord::InClient> client;  // null: engines run it
   };
 
-  // The rendezvous of this key that the call enters with the rank's request.
-  Result<std::shared_ptr<PrepareRendezvous>> Enter(GroupRecord& group, size_t rank, const std::string& key,
-                                                   const OpRequest& request, const Waiter& waiter)
+  // The barrier of this key that the call enters with the rank's request.
+  Result<std::shared_ptr<PrepareBarrier>> Enter(GroupRecord& group, size_t rank, const std::string& key,
+                                                const OpRequest& request, const Waiter& waiter)
       TANDEM_REQUIRES(registry_mutex);
   // Plans, makes room in the workspace, and gives the engines the plan: the part of the last rank, for all.
-  Status MakeForAll(const std::shared_ptr<GroupRecord>& group, PrepareRendezvous& rendezvous,
+  Status MakeForAll(const std::shared_ptr<GroupRecord>& group, PrepareBarrier& barrier,
                     const std::string& key, const Waiter& waiter) TANDEM_EXCLUDES(registry_mutex);
   // `kernels_take_turns`: GroupContext's.
-  Result<Draft> MakeDraft(const GroupRecord& group, PrepareRendezvous& rendezvous, const std::string& key,
+  Result<Draft> MakeDraft(const GroupRecord& group, PrepareBarrier& barrier, const std::string& key,
                           bool kernels_take_turns) TANDEM_EXCLUDES(registry_mutex);
   // Keeps the times that the ranks have measured for this request; a refusal is logged and costs nothing.
-  void KeepTimes(const GroupRecord& group, const PrepareRendezvous& rendezvous, const Draft& draft)
+  void KeepTimes(const GroupRecord& group, const PrepareBarrier& barrier, const Draft& draft)
       TANDEM_EXCLUDES(registry_mutex);
   Status Admit(const GroupRecord& group, Draft& draft) TANDEM_REQUIRES(registry_mutex);
   // This rank's request, with what the group and families add to it.
   static Result<OpRequest> ReadRequest(const GroupRecord& group, const v1::OpRequest& request);
   // Proves a plan that has to be proven.
   Status Verify(const Draft& draft) const;
-  // What the hand-over between client and engines costs the draft's launches. SLOW_PLACEMENT, as the group asks.
+  // What the hand-over between client and engines costs the draft's launches. SLOW_PLACEMENT, as the group
+  // asks.
   Status Place(const GroupRecord& group, Draft& draft) TANDEM_REQUIRES(registry_mutex);
   // The explanation of a draft that has been placed, without the plan's id.
   static v1::PlanInfo InfoOf(const GroupRecord& group, const Draft& draft);

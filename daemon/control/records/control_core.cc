@@ -91,13 +91,13 @@ void ControlCore::SetLeasePort(LeasePort* port) {
   lease_port_ = port;
 }
 
-Placement ControlCore::PlacementOf(const GroupRecord& group) const {
-  std::vector<RankPlacement> ranks;
+GpuSharing ControlCore::GpuSharingOf(const GroupRecord& group) const {
+  std::vector<RankSharing> ranks;
   for (size_t rank = 0; rank < group.members.size(); ++rank) {
     const MemberRecord& member = group.members[rank];
     ranks.push_back({"rank " + std::to_string(rank), member.session->mps, engines.StatusOf(member.gpu).mps});
   }
-  return DescribePlacement(SharedCapabilities(engines, group.gpus).on_gpu, ranks);
+  return DescribeGpuSharing(SharedCapabilities(engines, group.gpus).on_gpu, ranks);
 }
 
 }  // namespace tandem::daemon

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "daemon/control/base/control_options.h"
+#include "daemon/control/base/gpu_sharing.h"
 #include "daemon/control/base/lease_port.h"
-#include "daemon/control/base/placement.h"
 #include "daemon/control/records/registry.h"
 #include "daemon/supervisor/engines.h"
 #include "tandem/status.h"
@@ -57,7 +57,7 @@ struct ControlCore {
   // For GroupLifecycle: logs, and calls options.illegal_transition.
   std::function<void(const std::string&)> IllegalTransitionHandler() const;
   // Where the group's kernels run, as of now.
-  Placement PlacementOf(const GroupRecord& group) const TANDEM_REQUIRES(registry_mutex);
+  GpuSharing GpuSharingOf(const GroupRecord& group) const TANDEM_REQUIRES(registry_mutex);
 
  private:
   mutable std::shared_mutex lease_port_mutex_;  // shared in calls of the port

@@ -33,7 +33,7 @@ bool GroupRecord::UsesGpu(int gpu) const { return std::find(gpus.begin(), gpus.e
 
 void GroupRecord::EndGatherings(const Status& why) {
   for (const auto& [key, open] : prepares) open->EndGathering(why);
-  for (const auto& [key, open] : rendezvous) open->EndGathering(why);
+  for (const auto& [key, open] : tensor_barriers) open->EndGathering(why);
   for (const auto& [id, plan] : plans) {
     if (plan.client) plan.client->armed.EndGathering(why);
   }

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "common/unique_fd.h"
+#include "daemon/control/base/barrier.h"
 #include "daemon/control/base/ledger.h"
 #include "daemon/control/base/registry_mutex.h"
-#include "daemon/control/base/rendezvous.h"
 #include "daemon/control/base/timed_lock.h"
 #include "daemon/control/records/group_lifecycle.h"
 #include "daemon/control/records/memory_records.h"
@@ -40,7 +40,7 @@ struct MemberRecord {
   int pid = 0;
   int gpu = 0;
   bool left = false;                 // cleanly or not
-  uint64_t rendezvous = 0;           // of unnamed tensors, so far
+  uint64_t unnamed_barriers = 0;     // of unnamed tensors, so far
   bool client_products = false;      // its process has what client-placed products need
   uint64_t client_signal_bytes = 0;  // of a signal area as its library lays it out
   bool renews_engines = false;       // its library renews groups whose launches engines run
@@ -79,19 +79,19 @@ struct GroupRecord {
 
   // Plans.
   // By key.
-  std::map<std::string, std::shared_ptr<PrepareRendezvous>> prepares TANDEM_GUARDED_BY(registry_mutex);
+  std::map<std::string, std::shared_ptr<PrepareBarrier>> prepares TANDEM_GUARDED_BY(registry_mutex);
   std::map<uint64_t, PlanRecord> plans TANDEM_GUARDED_BY(registry_mutex);
   // The last launch of each plan that was reported as waiting for a rank.
   std::map<uint64_t, uint64_t> late_launches TANDEM_GUARDED_BY(registry_mutex);
   // The kinds of plans' warnings that have been logged.
   std::set<std::string> logged_warnings TANDEM_GUARDED_BY(registry_mutex);
   uint32_t next_plan_index TANDEM_GUARDED_BY(registry_mutex) = 0;
-  uint64_t next_epoch TANDEM_GUARDED_BY(registry_mutex) = 1;
+  uint64_t next_launch_number TANDEM_GUARDED_BY(registry_mutex) = 1;
   // Whether the engines have made a communicator for it. Guarded by `work`, which the analysis cannot follow.
   bool communicates = false;
 
   // Symmetric tensors: by name or number until all ranks have acknowledged, and by registration id.
-  std::map<std::string, std::shared_ptr<TensorRendezvous>> rendezvous TANDEM_GUARDED_BY(registry_mutex);
+  std::map<std::string, std::shared_ptr<TensorBarrier>> tensor_barriers TANDEM_GUARDED_BY(registry_mutex);
   std::map<uint64_t, GroupTensor> tensors TANDEM_GUARDED_BY(registry_mutex);
   std::vector<std::shared_ptr<SegmentSet>> symmetric TANDEM_GUARDED_BY(registry_mutex);
 
@@ -149,7 +149,7 @@ struct GroupRecord {
   bool RenewsEngines() const TANDEM_REQUIRES(registry_mutex);
   // All ranks make all calls in one order, so that a rank that makes another one is noticed.
   bool IsOrdered() const TANDEM_REQUIRES(registry_mutex);
-  // Ends every rendezvous that still waits for ranks.
+  // Ends every barrier that still waits for ranks.
   void EndGatherings(const Status& why) TANDEM_REQUIRES(registry_mutex);
   // Ends the client-placed launches of all ranks for `why`, which is not OK, until a renewal.
   void Stall(const Status& why) TANDEM_REQUIRES(registry_mutex);

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/control/base/rendezvous.h"
+#include "daemon/control/base/barrier.h"
 #include "daemon/control/records/group_record.h"
 #include "daemon/control/records/session_record.h"
 #include "tandem/v1/tandem.pb.h"
@@ -26,8 +26,8 @@ struct JoinParty {
   int gpu = 0;
 };
 
-struct JoinRendezvous : Rendezvous {
-  using Rendezvous::Rendezvous;
+struct JoinBarrier : Barrier {
+  using Barrier::Barrier;
   std::vector<JoinParty> parties;  // by rank
   std::shared_ptr<GroupRecord> group;
 };
@@ -46,7 +46,7 @@ struct NameRecord {
   uint64_t incarnation = 0;
   uint64_t idle = 0;  // its latest entry in the registry's list of idle names
   std::shared_ptr<GroupRecord> current;
-  std::shared_ptr<JoinRendezvous> joining;
+  std::shared_ptr<JoinBarrier> joining;
   std::optional<JoinVerdict> verdict;
   std::shared_ptr<std::condition_variable> freed = std::make_shared<std::condition_variable>();
 };

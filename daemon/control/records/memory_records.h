@@ -12,9 +12,9 @@
 
 #include "common/offset_allocator.h"
 #include "common/unique_fd.h"
+#include "daemon/control/base/barrier.h"
 #include "daemon/control/base/ledger.h"
 #include "daemon/control/base/registry_mutex.h"
-#include "daemon/control/base/rendezvous.h"
 
 namespace tandem::daemon {
 
@@ -50,11 +50,10 @@ struct TensorRecord {
   int gpu = 0;
   uint64_t bytes = 0;
   std::string name;  // persistent if not empty
-  // None before the first rendezvous.
+  // None before the first barrier.
   std::shared_ptr<SymmetricBlock> block TANDEM_GUARDED_BY(registry_mutex);
   int block_rank TANDEM_GUARDED_BY(registry_mutex) = 0;  // which of the set's segments is this tensor's
-  bool freed TANDEM_GUARDED_BY(registry_mutex) =
-      false;  // its session no longer has it; a rendezvous may still
+  bool freed TANDEM_GUARDED_BY(registry_mutex) = false;  // its session no longer has it; a barrier may still
   // Group id -> registration id.
   std::map<uint64_t, uint64_t> registrations TANDEM_GUARDED_BY(registry_mutex);
 };
@@ -67,8 +66,8 @@ struct GroupTensor {
   bool acknowledged = false;  // a rank may have the answer: the next tandemd must know it
 };
 
-struct TensorRendezvous : Rendezvous {
-  using Rendezvous::Rendezvous;
+struct TensorBarrier : Barrier {
+  using Barrier::Barrier;
   std::vector<std::shared_ptr<TensorRecord>> tensors;  // by rank
   uint64_t registration_id = 0;
 };

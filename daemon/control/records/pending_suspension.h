@@ -1,7 +1,7 @@
 // File: pending_suspension.h
 //
-// `PendingSuspension`: an operator's request to a job to suspend its groups, until they sleep or it has failed
-// (docs/suspend.md). Its sessions agree on a step first. Then all of them come to it.
+// `PendingSuspension`: an operator's request to a job to suspend its groups, until they sleep or it has
+// failed (docs/suspend.md). Its sessions agree on a step first. Then all of them come to it.
 //
 // Thread rule: under the registry's mutex, except for what never changes.
 #pragma once
@@ -12,8 +12,8 @@
 #include <set>
 #include <vector>
 
+#include "daemon/control/base/barrier.h"
 #include "daemon/control/base/registry_mutex.h"
-#include "daemon/control/base/rendezvous.h"
 #include "daemon/control/base/waiter.h"
 #include "tandem/status.h"
 
@@ -48,7 +48,7 @@ struct PendingSuspension {
     arrived.End(failure);
   }
 
-  Rendezvous agreed, arrived;
+  Barrier agreed, arrived;
   uint64_t step TANDEM_GUARDED_BY(registry_mutex) = 0;  // the last that any session has begun
   Status failure TANDEM_GUARDED_BY(registry_mutex);     // why the job does not sleep
 };

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/control/base/rendezvous.h"
+#include "daemon/control/base/barrier.h"
 #include "daemon/control/records/memory_records.h"
 #include "tandem/op_request.h"
 #include "tandem/v1/tandem.pb.h"
@@ -40,7 +40,7 @@ struct PlanRecord {
   // Of a plan that is placed in the client; null: engines run it, and have it.
   struct InClient {
     InClient(size_t world, std::string what) : armed(world, std::move(what), "arm it") {}
-    Rendezvous armed;                       // of the ranks that can launch it
+    Barrier armed;                          // of the ranks that can launch it
     std::string family;                     // serialised v1::Family; empty: a plan of one shape
     std::vector<std::string> programs;      // by rank: serialised program::v1::RankProgram
     std::shared_ptr<SegmentSet> workspace;  // null: it uses none. Later plans may have a larger one
@@ -50,8 +50,8 @@ struct PlanRecord {
   std::shared_ptr<InClient> client;
 };
 
-struct PrepareRendezvous : Rendezvous {
-  using Rendezvous::Rendezvous;
+struct PrepareBarrier : Barrier {
+  using Barrier::Barrier;
   std::vector<std::optional<OpRequest>> requests;  // by rank; none: it has not come
   // By rank: whether it can measure, and what it has measured. Its `request` is empty.
   std::vector<v1::PrepareRequest> tuning;

@@ -13,8 +13,8 @@
 #include <string>
 
 #include "common/transition_table.h"
+#include "daemon/control/base/barrier.h"
 #include "daemon/control/base/registry_mutex.h"
-#include "daemon/control/base/rendezvous.h"
 #include "tandem/status.h"
 
 namespace tandem::daemon {
@@ -77,8 +77,8 @@ class Renewal {
     return state_ != RenewalState::kRenewed && state_ != RenewalState::kFailed;
   }
 
-  Rendezvous stopped;  // no launch is under way
-  Rendezvous ready;    // all counters stand at `number`
+  Barrier stopped;  // no launch is under way
+  Barrier ready;    // all counters stand at `number`
   uint64_t number TANDEM_GUARDED_BY(registry_mutex) = 0;
 
  private:

@@ -46,11 +46,11 @@ bool Suspension::Apply(SuspensionEvent event) {
   return next.has_value();
 }
 
-std::shared_ptr<Rendezvous> Suspension::Meeting(SuspensionStep step) {
+std::shared_ptr<Barrier> Suspension::Meeting(SuspensionStep step) {
   const auto index = static_cast<size_t>(step);
-  std::shared_ptr<Rendezvous>& meeting = meetings_[index];
+  std::shared_ptr<Barrier>& meeting = meetings_[index];
   if (meeting == nullptr || meeting->over())
-    meeting = std::make_shared<Rendezvous>(world_, "suspension of group '" + name_ + "'", kVerbs[index]);
+    meeting = std::make_shared<Barrier>(world_, "suspension of group '" + name_ + "'", kVerbs[index]);
   return meeting;
 }
 

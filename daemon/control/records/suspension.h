@@ -15,8 +15,8 @@
 #include <string>
 
 #include "common/transition_table.h"
+#include "daemon/control/base/barrier.h"
 #include "daemon/control/base/registry_mutex.h"
-#include "daemon/control/base/rendezvous.h"
 #include "tandem/status.h"
 
 namespace tandem::daemon {
@@ -55,7 +55,8 @@ inline constexpr auto kSuspensionTransitions = [] {
       {S::kUnmapping, E::kAllResuming, S::kMaking},
       {S::kAsleep, E::kAllResuming, S::kMaking},
       {S::kMaking, E::kMade, S::kMapping},
-      // The engines drop memory again that they have made: a group that cannot wake up takes nothing from others.
+      // The engines drop memory again that they have made: a group that cannot wake up takes nothing from
+      // others.
       {S::kMaking, E::kFailed, S::kAsleep},
       {S::kMapping, E::kAllMapped, S::kAwake},
       // Ranks that could not map the memory go to sleep again.
@@ -82,7 +83,7 @@ class Suspension {
   // Makes the transition of the table. False for an illegal one.
   bool Apply(SuspensionEvent event) TANDEM_REQUIRES(registry_mutex);
   // The meeting for `step` that ranks come to now: a fresh one where the last one is over.
-  std::shared_ptr<Rendezvous> Meeting(SuspensionStep step) TANDEM_REQUIRES(registry_mutex);
+  std::shared_ptr<Barrier> Meeting(SuspensionStep step) TANDEM_REQUIRES(registry_mutex);
   // Ends meetings that still wait for ranks, for `why`.
   void EndGathering(const Status& why) TANDEM_REQUIRES(registry_mutex);
   // The state in which an earlier tandemd left it.
@@ -100,7 +101,7 @@ class Suspension {
   const std::string name_;
   const IllegalHandler illegal_;
   SuspensionState state_ TANDEM_GUARDED_BY(registry_mutex) = SuspensionState::kStopping;
-  std::array<std::shared_ptr<Rendezvous>, kSuspensionSteps> meetings_ TANDEM_GUARDED_BY(registry_mutex);
+  std::array<std::shared_ptr<Barrier>, kSuspensionSteps> meetings_ TANDEM_GUARDED_BY(registry_mutex);
 };
 
 }  // namespace tandem::daemon

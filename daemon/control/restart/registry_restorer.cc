@@ -201,7 +201,7 @@ void RegistryRestorer::RestoreGroup(const state::v1::Group& from) {
     member.pid = saved.pid();
     member.gpu = saved.gpu();
     member.left = saved.left();
-    member.rendezvous = saved.rendezvous();
+    member.unnamed_barriers = saved.rendezvous();
     member.client_products = saved.client_products();
     member.client_signal_bytes = saved.client_signal_bytes();
     member.renews_engines = saved.renews_engines();
@@ -213,7 +213,7 @@ void RegistryRestorer::RestoreGroup(const state::v1::Group& from) {
     group->engines.push_back(registry.GenerationOf(saved.gpu()));
   }
   group->next_plan_index = from.next_plan_index();
-  group->next_epoch = from.next_epoch();
+  group->next_launch_number = from.next_launch_number();
   group->communicates = from.communicates();
   group->control = SetOf(from.control());
   group->half0 = SetOf(from.half0());
@@ -318,15 +318,15 @@ void RegistryRestorer::RestorePlans(const state::v1::Group& from, const std::sha
       }
     }
     // The same key with the same request gets the plan again.
-    auto rendezvous = std::make_shared<PrepareRendezvous>(group->world(), what, "prepare it");
-    rendezvous->requests = plan.requests;
-    rendezvous->plan_id = plan.id;
+    auto barrier = std::make_shared<PrepareBarrier>(group->world(), what, "prepare it");
+    barrier->requests = plan.requests;
+    barrier->plan_id = plan.id;
     for (size_t rank = 0; rank < group->world(); ++rank) {
-      rendezvous->Take(rank, now);
-      rendezvous->Acknowledge(rank);
+      barrier->Take(rank, now);
+      barrier->Acknowledge(rank);
     }
-    rendezvous->End(Status::Ok());
-    group->prepares[plan.key] = std::move(rendezvous);
+    barrier->End(Status::Ok());
+    group->prepares[plan.key] = std::move(barrier);
     core_.registry.plan_groups[plan.id] = group;
     group->plans.emplace(plan.id, std::move(plan));
   }

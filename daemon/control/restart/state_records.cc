@@ -43,11 +43,11 @@ void FillTensor(const TensorRecord& from, state::v1::Tensor* to) TANDEM_REQUIRES
   }
 }
 
-// A rank that has entered a rendezvous by number enters it again, by that number, at the next tandemd.
+// A rank that has entered a barrier by number enters it again, by that number, at the next tandemd.
 uint64_t EndedRendezvous(const GroupRecord& group, size_t rank) TANDEM_REQUIRES(registry_mutex) {
-  uint64_t ended = group.members[rank].rendezvous;
-  for (const auto& [key, rendezvous] : group.rendezvous) {
-    const bool waits = !rendezvous->over() && rendezvous->tensors[rank] && key.starts_with('#');
+  uint64_t ended = group.members[rank].unnamed_barriers;
+  for (const auto& [key, barrier] : group.tensor_barriers) {
+    const bool waits = !barrier->over() && barrier->tensors[rank] && key.starts_with('#');
     if (waits && ended > 0) --ended;
   }
   return ended;
@@ -215,7 +215,7 @@ state::v1::Group StateOf(const GroupRecord& group) {
     kept.set_renews_engines(member.renews_engines);
   }
   to.set_next_plan_index(group.next_plan_index);
-  to.set_next_epoch(group.next_epoch);
+  to.set_next_launch_number(group.next_launch_number);
   to.set_communicates(group.communicates);
   for (const auto& [id, tensor] : group.tensors) {
     if (!tensor.acknowledged) continue;

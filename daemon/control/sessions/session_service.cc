@@ -40,14 +40,14 @@ bool SameToken(const SessionRecord& session, std::string_view token) {
 }
 
 void FillLimits(const ControlLimits& limits, v1::AttachReply* reply) {
-  auto& told = *reply->mutable_limits();
-  told["groups"] = static_cast<int64_t>(limits.groups);
-  told["plans"] = static_cast<int64_t>(limits.plans);
-  told["tensors"] = static_cast<int64_t>(limits.tensors);
-  told["segment_bytes"] = static_cast<int64_t>(limits.segment_bytes);
-  told["registered_bytes"] = static_cast<int64_t>(limits.registered_bytes);
-  told["channels"] = static_cast<int64_t>(limits.channels_per_session);
-  told["transfer_descriptors"] = kMaxTransferFds;
+  auto& reported = *reply->mutable_limits();
+  reported["groups"] = static_cast<int64_t>(limits.groups);
+  reported["plans"] = static_cast<int64_t>(limits.plans);
+  reported["tensors"] = static_cast<int64_t>(limits.tensors);
+  reported["segment_bytes"] = static_cast<int64_t>(limits.segment_bytes);
+  reported["registered_bytes"] = static_cast<int64_t>(limits.registered_bytes);
+  reported["channels"] = static_cast<int64_t>(limits.channels_per_session);
+  reported["transfer_descriptors"] = kMaxTransferFds;
 }
 
 }  // namespace
@@ -351,7 +351,7 @@ void SessionService::EndMemberships(SessionRecord& session, End end, const std::
 void SessionService::EndSession(uint64_t session_id, End end, const std::string& how) {
   Registry& registry = core_.registry;
   SessionRef session;
-  Status told;
+  Status reported;
   {
     RegistryLock lock(registry);
     const auto it = registry.sessions.find(session_id);
@@ -369,7 +369,7 @@ void SessionService::EndSession(uint64_t session_id, End end, const std::string&
       ++registry.counters.sessions_evicted_total;
       registry.evicted.push_back(session);
       if (registry.evicted.size() > kMaxEvicted) registry.evicted.pop_front();
-      told = Unavailable(session->end.message()).WithDetail(session->end.detail());
+      reported = Unavailable(session->end.message()).WithDetail(session->end.detail());
     }
     EndMemberships(*session, end, how);
     if (session->suspension != nullptr) {
@@ -382,7 +382,7 @@ void SessionService::EndSession(uint64_t session_id, End end, const std::string&
     FreeAllOf(*session);
   }
   session->transfers.Close();
-  core_.CloseLease(session_id, told);
+  core_.CloseLease(session_id, reported);
   const bool clean = end == End::kDetached || end == End::kClosed;
   const LogSeverity severity = clean ? LogSeverity::kInfo : LogSeverity::kWarning;
   const std::string text = "session=" + std::to_string(session_id) + " " + how;

@@ -28,7 +28,7 @@ Status FreedMeanwhile(const GroupRecord& group, size_t rank) {
 
 }  // namespace
 
-Status CheckOpenRendezvous(const ControlLimits& limits, const GroupRecord& group, size_t open) {
+Status CheckOpenBarriers(const ControlLimits& limits, const GroupRecord& group, size_t open) {
   const uint64_t limit = limits.rendezvous_per_group;
   if (open < limit) return Status::Ok();
   return ResourceExhausted("group '" + group.name + "' has " + std::to_string(open) +
@@ -76,47 +76,48 @@ Result<v1::EmptyReply> TensorService::Empty(const SessionRef& session, const v1:
   return reply;
 }
 
-Result<std::shared_ptr<TensorRendezvous>> TensorService::Enter(GroupRecord& group, size_t rank,
-                                                               const std::shared_ptr<TensorRecord>& tensor,
-                                                               const Waiter& waiter, std::string* key) {
+Result<std::shared_ptr<TensorBarrier>> TensorService::Enter(GroupRecord& group, size_t rank,
+                                                            const std::shared_ptr<TensorRecord>& tensor,
+                                                            const Waiter& waiter, std::string* key) {
   // A retry while the first call waits, or after it was cancelled, meets at the same place. So does another
   // tensor after a call that was cancelled: the other ranks count that one call.
   std::string left;
-  for (const auto& [name, pending] : group.rendezvous) {
+  for (const auto& [name, pending] : group.tensor_barriers) {
     pending->DropCancelled();
     if (pending->over()) continue;
     if (pending->tensors[rank] == tensor) *key = name;
-    const bool gave_up = pending->GaveUp(rank) && !pending->Taken(rank);
+    const bool withdrew = pending->Withdrew(rank) && !pending->Taken(rank);
     const bool is_first =
         left.empty() || name.size() < left.size() || (name.size() == left.size() && name < left);
-    if (gave_up && tensor->name.empty() && name.starts_with('#') && is_first) left = name;
+    if (withdrew && tensor->name.empty() && name.starts_with('#') && is_first) left = name;
   }
   if (key->empty() && !left.empty()) {
     *key = left;
-    group.rendezvous[left]->tensors[rank] = tensor;
+    group.tensor_barriers[left]->tensors[rank] = tensor;
     core_.registry.Touch(group);
   }
   if (key->empty()) {
     core_.registry.Touch(group);
-    *key = tensor->name.empty() ? "#" + std::to_string(group.members[rank].rendezvous++) : "=" + tensor->name;
-    auto it = group.rendezvous.find(*key);
-    if (it != group.rendezvous.end() && it->second->over() && it->second->Acknowledged(rank)) {
-      group.rendezvous.erase(it);
-      it = group.rendezvous.end();
+    *key = tensor->name.empty() ? "#" + std::to_string(group.members[rank].unnamed_barriers++)
+                                : "=" + tensor->name;
+    auto it = group.tensor_barriers.find(*key);
+    if (it != group.tensor_barriers.end() && it->second->over() && it->second->Acknowledged(rank)) {
+      group.tensor_barriers.erase(it);
+      it = group.tensor_barriers.end();
     }
-    if (it == group.rendezvous.end()) {
-      TANDEM_RETURN_IF_ERROR(CheckOpenRendezvous(core_.options.limits, group, group.rendezvous.size()));
-      auto fresh = std::make_shared<TensorRendezvous>(group.world(), NameOf(group), "come");
+    if (it == group.tensor_barriers.end()) {
+      TANDEM_RETURN_IF_ERROR(CheckOpenBarriers(core_.options.limits, group, group.tensor_barriers.size()));
+      auto fresh = std::make_shared<TensorBarrier>(group.world(), NameOf(group), "come");
       fresh->tensors.resize(group.world());
-      it = group.rendezvous.emplace(*key, std::move(fresh)).first;
+      it = group.tensor_barriers.emplace(*key, std::move(fresh)).first;
     } else if (it->second->Taken(rank) && !it->second->over()) {
       return AlreadyExists("a rendezvous of '" + tensor->name + "' is under way on this rank");
     }
     it->second->tensors[rank] = tensor;
   }
-  const std::shared_ptr<TensorRendezvous> rendezvous = group.rendezvous[*key];
-  if (!rendezvous->over()) rendezvous->Take(rank, waiter.deadline);
-  return rendezvous;
+  const std::shared_ptr<TensorBarrier> barrier = group.tensor_barriers[*key];
+  if (!barrier->over()) barrier->Take(rank, waiter.deadline);
+  return barrier;
 }
 
 Result<uint64_t> TensorService::AwaitRegistration(RegistryLock& lock,
@@ -125,36 +126,37 @@ Result<uint64_t> TensorService::AwaitRegistration(RegistryLock& lock,
                                                   const Waiter& waiter) {
   TANDEM_RETURN_IF_ERROR(installer_.AwaitInstalled(lock, *group, waiter));
   std::string key;
-  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<TensorRendezvous> rendezvous,
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<TensorBarrier> barrier,
                           Enter(*group, rank, tensor, waiter, &key));
-  if (rendezvous->phase() == Rendezvous::Phase::kGathering && rendezvous->Complete()) {
-    rendezvous->BeginWork();
+  if (barrier->phase() == Barrier::Phase::kGathering && barrier->Complete()) {
+    barrier->BeginWork();
     Status status = lock.Outside([&] {
       const Waiter for_all = GroupInstaller::ForAllRanks(group, waiter.deadline);
       const auto work = GroupInstaller::TakeWork(*group, for_all);
-      return work.ok() ? MakeForAll(*group, *rendezvous, for_all) : work.status();
+      return work.ok() ? MakeForAll(*group, *barrier, for_all) : work.status();
     });
     if (!status.ok() && !group->lifecycle.why().ok()) status = group->lifecycle.why();
-    rendezvous->End(status);
+    barrier->End(status);
   }
-  const Status own = rendezvous->Await(lock, rank, waiter);
-  if (rendezvous->tensors[rank] != tensor)
+  const Status own = barrier->Await(lock, rank, waiter);
+  if (barrier->tensors[rank] != tensor)
     return Status(Code::kCancelled, "the rank has come with another tensor, after this call was cancelled");
-  // A call that ends by itself counts as answered: the rank's next call is another rendezvous, unless this
+  // A call that ends by itself counts as answered: the rank's next call is another barrier, unless this
   // one continues then.
-  rendezvous->Acknowledge(rank);
+  barrier->Acknowledge(rank);
   core_.registry.Touch(*group);
-  const auto mine = group->rendezvous.find(key);
-  const bool done =
-      rendezvous->over() ? rendezvous->AllAcknowledged() : !tensor->name.empty() && rendezvous->Empty();
-  if (done && mine != group->rendezvous.end() && mine->second == rendezvous) group->rendezvous.erase(mine);
+  const auto mine = group->tensor_barriers.find(key);
+  const bool done = barrier->over() ? barrier->AllAcknowledged() : !tensor->name.empty() && barrier->Empty();
+  if (done && mine != group->tensor_barriers.end() && mine->second == barrier)
+    group->tensor_barriers.erase(mine);
   TANDEM_RETURN_IF_ERROR(own);
-  TANDEM_RETURN_IF_ERROR(rendezvous->verdict());
-  return rendezvous->registration_id;
+  TANDEM_RETURN_IF_ERROR(barrier->verdict());
+  return barrier->registration_id;
 }
 
-Result<v1::RendezvousReply> TensorService::Meet(const SessionRef& session,
-                                                const v1::RendezvousRequest& request, const Waiter& waiter) {
+Result<v1::RendezvousReply> TensorService::MakeSymmetric(const SessionRef& session,
+                                                         const v1::RendezvousRequest& request,
+                                                         const Waiter& waiter) {
   Registry& registry = core_.registry;
   RegistryLock lock(registry);
   TANDEM_RETURN_IF_ERROR(registry.SessionAlive(*session));
@@ -240,16 +242,16 @@ Result<std::shared_ptr<SymmetricBlock>> TensorService::MakeBlock(GroupRecord& gr
   return block;
 }
 
-Status TensorService::CheckTensors(const GroupRecord& group, const TensorRendezvous& rendezvous,
+Status TensorService::CheckTensors(const GroupRecord& group, const TensorBarrier& barrier,
                                    const SymmetricBlock* fresh) const {
   TANDEM_RETURN_IF_ERROR(installer_.Installed(group));
   for (size_t rank = 0; rank < group.world(); ++rank) {
-    if (rendezvous.tensors[rank]->freed) return FreedMeanwhile(group, rank);
+    if (barrier.tensors[rank]->freed) return FreedMeanwhile(group, rank);
   }
   if (fresh != nullptr) return Status::Ok();
-  const SymmetricBlock& first = *rendezvous.tensors[0]->block;
+  const SymmetricBlock& first = *barrier.tensors[0]->block;
   for (size_t rank = 1; rank < group.world(); ++rank) {
-    const SymmetricBlock& other = *rendezvous.tensors[rank]->block;
+    const SymmetricBlock& other = *barrier.tensors[rank]->block;
     if (other.offset == first.offset && other.set->bytes == first.set->bytes) continue;
     return FailedPrecondition(NameOf(group) +
                               ": the ranks' tensors lie at different offsets of their segments; rank 0 at " +
@@ -260,21 +262,21 @@ Status TensorService::CheckTensors(const GroupRecord& group, const TensorRendezv
   return Status::Ok();
 }
 
-Status TensorService::MakeForAll(GroupRecord& group, TensorRendezvous& rendezvous, const Waiter& waiter) {
+Status TensorService::MakeForAll(GroupRecord& group, TensorBarrier& barrier, const Waiter& waiter) {
   Registry& registry = core_.registry;
   const size_t world = group.world();
-  const uint64_t bytes = rendezvous.tensors[0]->bytes;
+  const uint64_t bytes = barrier.tensors[0]->bytes;
   for (size_t rank = 0; rank < world; ++rank) {
-    if (rendezvous.tensors[rank]->bytes == bytes) continue;
+    if (barrier.tensors[rank]->bytes == bytes) continue;
     return InvalidArgument(NameOf(group) + ": rank 0 has " + std::to_string(bytes) + " bytes, rank " +
-                           std::to_string(rank) + " has " + std::to_string(rendezvous.tensors[rank]->bytes))
+                           std::to_string(rank) + " has " + std::to_string(barrier.tensors[rank]->bytes))
         .WithDetail(BlameRanks("FIELD_MISMATCH", {0, static_cast<uint32_t>(rank)}, "bytes"));
   }
   std::vector<uint32_t> without_memory;
   {
     RegistryLock lock(registry);
     for (size_t rank = 0; rank < world; ++rank) {
-      if (!rendezvous.tensors[rank]->block) without_memory.push_back(static_cast<uint32_t>(rank));
+      if (!barrier.tensors[rank]->block) without_memory.push_back(static_cast<uint32_t>(rank));
     }
   }
   std::shared_ptr<SymmetricBlock> fresh;
@@ -289,9 +291,9 @@ Status TensorService::MakeForAll(GroupRecord& group, TensorRendezvous& rendezvou
   uint64_t id = 0;
   {
     RegistryLock lock(registry);
-    Status status = CheckTensors(group, rendezvous, fresh.get());
-    // `work` is of one group: the tensors may have got memory by a rendezvous of another one since we looked.
-    const bool overtaken = fresh && std::any_of(rendezvous.tensors.begin(), rendezvous.tensors.end(),
+    Status status = CheckTensors(group, barrier, fresh.get());
+    // `work` is of one group: the tensors may have got memory by a barrier of another one since we looked.
+    const bool overtaken = fresh && std::any_of(barrier.tensors.begin(), barrier.tensors.end(),
                                                 [](const auto& tensor) TANDEM_REQUIRES(registry_mutex) {
                                                   return tensor->block != nullptr;
                                                 });
@@ -303,15 +305,15 @@ Status TensorService::MakeForAll(GroupRecord& group, TensorRendezvous& rendezvou
       }
       if (!status.ok()) return status;
       lock.Unlock();
-      return MakeForAll(group, rendezvous, waiter);  // once: memory stays with a tensor until it is freed
+      return MakeForAll(group, barrier, waiter);  // once: memory stays with a tensor until it is freed
     }
     id = registry.next_id++;
     GroupTensor& shared = group.tensors[id];
     shared.bytes = bytes;
-    shared.tensors = rendezvous.tensors;
+    shared.tensors = barrier.tensors;
     shared.freed.resize(world);
     for (size_t rank = 0; rank < world; ++rank) {
-      TensorRecord& tensor = *rendezvous.tensors[rank];
+      TensorRecord& tensor = *barrier.tensors[rank];
       if (fresh) {
         tensor.block = fresh;
         tensor.block_rank = static_cast<int>(rank);
@@ -322,19 +324,19 @@ Status TensorService::MakeForAll(GroupRecord& group, TensorRendezvous& rendezvou
       tensor.registrations[group.id] = id;
       TouchOwner(tensor);
     }
-    rendezvous.registration_id = id;
+    barrier.registration_id = id;
     installer_.PostRegistration(group, id, batch);
   }
   Status status = batch->Wait(waiter);
   RegistryLock lock(registry);
   registry.Touch(group);
-  for (const auto& tensor : rendezvous.tensors) TouchOwner(*tensor);
+  for (const auto& tensor : barrier.tensors) TouchOwner(*tensor);
   if (status.ok()) {
     // It may have been freed meanwhile.
     if (const auto made = group.tensors.find(id); made != group.tensors.end())
       made->second.acknowledged = true;
   } else {
-    for (const auto& tensor : rendezvous.tensors) tensor->registrations.erase(group.id);
+    for (const auto& tensor : barrier.tensors) tensor->registrations.erase(group.id);
     group.tensors.erase(id);
     // Some engines may have it, and would keep its memory.
     engine::v1::Command command;
@@ -349,19 +351,18 @@ void TensorService::TouchOwner(const TensorRecord& tensor) {
   if (owner != core_.registry.sessions.end()) core_.registry.Touch(*owner->second);
 }
 
-void TensorService::EndRendezvousOf(const SessionRecord& session,
-                                    const std::shared_ptr<TensorRecord>& tensor) {
+void TensorService::EndBarrierOf(const SessionRecord& session, const std::shared_ptr<TensorRecord>& tensor) {
   for (const uint64_t id : session.groups) {
     const auto group = core_.registry.groups.find(id);
     if (group == core_.registry.groups.end()) continue;
-    for (const auto& [key, rendezvous] : group->second->rendezvous) {
-      const auto own = std::find(rendezvous->tensors.begin(), rendezvous->tensors.end(), tensor);
-      if (own == rendezvous->tensors.end()) continue;
-      const auto rank = static_cast<size_t>(own - rendezvous->tensors.begin());
-      rendezvous->DropCancelled();
-      if (rendezvous->GaveUp(rank) && !rendezvous->Taken(rank)) continue;  // it may come with another one
+    for (const auto& [key, barrier] : group->second->tensor_barriers) {
+      const auto own = std::find(barrier->tensors.begin(), barrier->tensors.end(), tensor);
+      if (own == barrier->tensors.end()) continue;
+      const auto rank = static_cast<size_t>(own - barrier->tensors.begin());
+      barrier->DropCancelled();
+      if (barrier->Withdrew(rank) && !barrier->Taken(rank)) continue;  // it may come with another one
       core_.registry.Touch(*group->second);
-      rendezvous->EndGathering(FreedMeanwhile(*group->second, rank));
+      barrier->EndGathering(FreedMeanwhile(*group->second, rank));
     }
   }
 }
@@ -372,7 +373,7 @@ void TensorService::FreeTensor(SessionRecord& session, uint64_t tensor_id) {
   session.tensors.erase(tensor_id);
   registry.Touch(session);
   tensor->freed = true;
-  EndRendezvousOf(session, tensor);
+  EndBarrierOf(session, tensor);
   if (!tensor->name.empty()) session.named_tensors.erase(std::to_string(tensor->gpu) + "/" + tensor->name);
   registry.ledger.Refund(session.payer(), Resource::kTensors, 1);
   for (const auto& [group_id, registration_id] : tensor->registrations) {

@@ -37,7 +37,7 @@ class ClientPlacementTest : public ControlTest {
     const auto joined = Together(kWorld, [&](int rank) {
       v1::JoinGroupRequest request = JoinRequest(kWorld, rank, name);
       say(rank, &request);
-      return control->JoinGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
+      return control->JoinGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(kWaitBudget));
     });
     EXPECT_TRUE(joined[0].ok()) << joined[0].status().ToString();
     return joined[0].ok() ? joined[0]->group_id() : 0;
@@ -45,18 +45,18 @@ class ClientPlacementTest : public ControlTest {
   // The same request on all ranks.
   std::vector<Result<v1::PrepareReply>> PrepareOnAll(const v1::PrepareRequest& request) {
     return Together(kWorld, [&](int rank) {
-      return control->Prepare(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
+      return control->Prepare(sessions[static_cast<size_t>(rank)], request, Waiter::For(kWaitBudget));
     });
   }
   std::vector<Result<v1::PrepareReply>> PrepareAll(const std::string& key, int64_t elements = 1024) {
     return PrepareOnAll(AllReduce(group, key, elements));
   }
   Status Arm(int rank, uint64_t plan, const Status& refusal = {},
-             std::chrono::milliseconds patience = kPatience) {
+             std::chrono::milliseconds wait_budget = kWaitBudget) {
     v1::ArmPlanRequest request;
     request.set_plan_id(plan);
     if (!refusal.ok()) FillStatusDetail(refusal, request.mutable_refusal());
-    return control->ArmPlan(sessions[static_cast<size_t>(rank)], request, Waiter::For(patience));
+    return control->ArmPlan(sessions[static_cast<size_t>(rank)], request, Waiter::For(wait_budget));
   }
   // The plan's id; prepared and armed on all ranks.
   uint64_t PlanAll(const std::string& key, int64_t elements = 1024) {

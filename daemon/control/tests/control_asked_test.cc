@@ -23,15 +23,15 @@ class AskedSuspensionTest : public ClientPlacementTest {
     asked.set_phase(phase);
     asked.set_request(request);
     asked.set_step(step);
-    return control->ServeSuspension(sessions[static_cast<size_t>(rank)], asked, Waiter::For(kPatience));
+    return control->ServeSuspension(sessions[static_cast<size_t>(rank)], asked, Waiter::For(kWaitBudget));
   }
   void OfferAll() {
     for (int rank = 0; rank < kWorld; ++rank) ASSERT_TRUE(Serve(rank, Request::OFFER).ok());
   }
-  std::future<Result<AskedJob>> Ask(milliseconds patience = kPatience) {
-    return std::async(std::launch::async, [this, patience] {
+  std::future<Result<AskedJob>> Ask(milliseconds wait_budget = kWaitBudget) {
+    return std::async(std::launch::async, [this, wait_budget] {
       return control->SuspendJob(
-          IdOf(0), [](uint32_t) { return true; }, Waiter::For(patience));
+          IdOf(0), [](uint32_t) { return true; }, Waiter::For(wait_budget));
     });
   }
   // The id of the request that a session hears of.
@@ -44,7 +44,7 @@ class AskedSuspensionTest : public ClientPlacementTest {
       v1::SuspendGroupRequest request;
       request.set_group_id(group);
       request.set_step(step);
-      return control->SuspendGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
+      return control->SuspendGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(kWaitBudget));
     });
     for (const auto& reply : replies) ASSERT_TRUE(reply.ok()) << reply.status().ToString();
   }
@@ -111,7 +111,7 @@ TEST_F(AskedSuspensionTest, JobsThatCannotBeAsked) {
   EXPECT_THAT(unwilling.message(), HasSubstr("session " + std::to_string(IdOf(1)) + " "));
   EXPECT_TRUE(Serve(1, Request::OFFER).ok());
   const auto nobody = [](uint32_t) { return false; };
-  const Waiter waiter = Waiter::For(kPatience);
+  const Waiter waiter = Waiter::For(kWaitBudget);
   EXPECT_EQ(control->SuspendJob(IdOf(0), nobody, waiter).status().code(), Code::kNotFound);
   EXPECT_EQ(control->ResumeJob(IdOf(0), nobody, waiter).status().code(), Code::kNotFound);
   const auto anybody = [](uint32_t) { return true; };

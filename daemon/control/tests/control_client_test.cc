@@ -1,5 +1,5 @@
 // Client-placed plans in the control plane (docs/client-placement.md): memory for members, the armed
-// rendezvous, verdict pages at every end of a group, and reports of failures.
+// barrier, verdict pages at every end of a group, and reports of failures.
 #include <gmock/gmock.h>
 
 #include <map>
@@ -42,7 +42,7 @@ TEST_F(ClientPlacementTest, MembersGetTheMemoryAndEnginesNoPlan) {
       EXPECT_EQ(has, rank == peer);
     }
   }
-  EXPECT_EQ(PageOf(0).AbortFrom(), 0u);
+  EXPECT_EQ(PageOf(0).FirstAbortedLaunch(), 0u);
 }
 
 TEST_F(ClientPlacementTest, ALargerPlanGetsALargerWorkspaceAndTheSameWords) {
@@ -57,7 +57,7 @@ TEST_F(ClientPlacementTest, ALargerPlanGetsALargerWorkspaceAndTheSameWords) {
   EXPECT_EQ(again[0]->client().workspace_segment_ids(0), small[0]->client().workspace_segment_ids(0));
 }
 
-// An older library runs sums whose packets have epochs, and so does the whole group then.
+// An older library runs sums whose packets have launch numbers, and so does the whole group then.
 TEST_F(ClientPlacementTest, SumsTravelInDensePacketsIfAllRanksKnowThem) {
   BeginOnCuda();
   for (const bool all : {false, true}) {
@@ -189,12 +189,12 @@ TEST_F(ClientPlacementTest, ALeaverEndsLaunchesThatItHasNotFinished) {
   VerdictPage leaver = PageOf(1);
   const VerdictPage other = PageOf(0);
   leaver.SetFinished(7);
-  ASSERT_TRUE(control->LeaveGroup(sessions[1], group, Waiter::For(kPatience)).ok());
+  ASSERT_TRUE(control->LeaveGroup(sessions[1], group, Waiter::For(kWaitBudget)).ok());
   EXPECT_FALSE(other.Aborts(7));
   EXPECT_TRUE(other.Aborts(8));
   EXPECT_EQ(other.Reason().detail().reason, "RANK_LEFT");
   EXPECT_THAT(other.Reason().detail().ranks, ElementsAre(1));
-  EXPECT_EQ(leaver.AbortFrom(), 0u);
+  EXPECT_EQ(leaver.FirstAbortedLaunch(), 0u);
 }
 
 TEST_F(ClientPlacementTest, LaunchesAreCountedOnceAndOutliveTheirGroup) {
@@ -205,7 +205,7 @@ TEST_F(ClientPlacementTest, LaunchesAreCountedOnceAndOutliveTheirGroup) {
   PageOf(1).SetFinished(6);  // an older count
   EXPECT_EQ(control->SnapshotGroups().at(0).client_launches, 7u);
   EXPECT_EQ(control->Snapshot().client_launches_total, 7u);
-  Together(2, [&](int rank) { return control->LeaveGroup(sessions[rank], group, Waiter::For(kPatience)); });
+  Together(2, [&](int rank) { return control->LeaveGroup(sessions[rank], group, Waiter::For(kWaitBudget)); });
   EXPECT_TRUE(control->SnapshotGroups().empty());
   EXPECT_EQ(control->Snapshot().client_launches_total, 7u);
 }
@@ -241,7 +241,7 @@ TEST_F(ClientPlacementTest, ALeaversNumberCannotOverflow) {
   PlanAll("ar");
   PageOf(1).SetFinished(UINT64_MAX);
   const VerdictPage other = PageOf(0);
-  ASSERT_TRUE(control->LeaveGroup(sessions[1], group, Waiter::For(kPatience)).ok());
+  ASSERT_TRUE(control->LeaveGroup(sessions[1], group, Waiter::For(kWaitBudget)).ok());
   EXPECT_TRUE(other.Aborts(1));
 }
 
@@ -252,11 +252,11 @@ TEST_F(ClientPlacementTest, AnEnginesRestartChangesNothing) {
   const VerdictPage page = PageOf(0);
   const auto fds = lease.last_of(IdOf(0));
   engines->Kill(1);
-  EXPECT_EQ(page.AbortFrom(), 0u);
+  EXPECT_EQ(page.FirstAbortedLaunch(), 0u);
   engines->Restart(1);
   ASSERT_TRUE(Eventually([&] { return engines->Look(1).groups.contains(group); }));
   EXPECT_TRUE(engines->Look(1).plans.empty());
-  EXPECT_EQ(page.AbortFrom(), 0u);
+  EXPECT_EQ(page.FirstAbortedLaunch(), 0u);
   // The descriptor that the engine made lives on, and a repeated Prepare gets it.
   const auto again = PrepareAll("ar");
   ASSERT_TRUE(again[0].ok()) << again[0].status().ToString();
@@ -272,7 +272,7 @@ TEST_F(ClientPlacementTest, AReportEndsLaunchesAndNamesTheRankThatWaitsForNobody
   const VerdictPage page = PageOf(0);
   const auto before = Waiter::Clock::now();
   EXPECT_TRUE(Report(0, 5, 1, DeadlineExceeded("it waited for rank 1"), plan).ok());
-  EXPECT_LT(Waiter::Clock::now() - before, kPatience / 2);
+  EXPECT_LT(Waiter::Clock::now() - before, kWaitBudget / 2);
   EXPECT_TRUE(page.Aborts(1));
   EXPECT_EQ(page.Reason().code(), Code::kDeadlineExceeded);
   EXPECT_EQ(page.Reason().detail().reason, "RANK_LATE");
@@ -302,7 +302,7 @@ TEST_F(ClientPlacementTest, NonsenseReportsAreRefused) {
   EXPECT_EQ(Report(0, 1, 0, late).code(), Code::kInvalidArgument);
   EXPECT_EQ(Report(0, 1, -1, late).code(), Code::kInvalidArgument);
   EXPECT_EQ(Report(0, 1, 1, Status::Ok()).code(), Code::kInvalidArgument);
-  EXPECT_EQ(PageOf(0).AbortFrom(), 0u);
+  EXPECT_EQ(PageOf(0).FirstAbortedLaunch(), 0u);
 }
 
 TEST(RootOfDelayTest, FollowsWaitsToTheirEnd) {
@@ -333,7 +333,7 @@ TEST_F(ClientPlacementTest, APlanThatNeedsEnginesIsRefusedWithTheReason) {
   proto.set_key("empty");
   *proto.mutable_request() = OpRequestToProto(request);
   const auto replies = Together(kWorld, [&](int rank) {
-    return control->Prepare(sessions[static_cast<size_t>(rank)], proto, Waiter::For(kPatience));
+    return control->Prepare(sessions[static_cast<size_t>(rank)], proto, Waiter::For(kWaitBudget));
   });
   for (const auto& reply : replies) {
     EXPECT_EQ(reply.status().code(), Code::kFailedPrecondition);
@@ -349,7 +349,7 @@ TEST_F(ClientPlacementTest, OptionsOfAGroupGoBeforeTheConfiguration) {
     return Together(kWorld, [&](int rank) {
       v1::JoinGroupRequest request = JoinRequest(kWorld, rank, name);
       (*request.mutable_options())["placement"] = placement;
-      return control->JoinGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
+      return control->JoinGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(kWaitBudget));
     });
   };
   const auto wrong = join("gpu", "wrong");
@@ -379,7 +379,7 @@ TEST_F(ClientPlacementTest, NothingIsLeftAfterManyRounds) {
     // Members leave, or are lost.
     for (int rank = 0; rank < kWorld; ++rank) {
       if (round % 2 == 0) {
-        EXPECT_TRUE(control->Detach(sessions[static_cast<size_t>(rank)], Waiter::For(kPatience)).ok());
+        EXPECT_TRUE(control->Detach(sessions[static_cast<size_t>(rank)], Waiter::For(kWaitBudget)).ok());
       } else {
         control->SessionLost(IdOf(rank), "its process ended");
       }

@@ -25,7 +25,8 @@ TEST_F(DepartureTest, AClosedLeaseIsALeavingAndNotALoss) {
   EXPECT_EQ(control->Snapshot().sessions_lost_total, 0u);
   EXPECT_EQ(control->Snapshot().groups_broken_total, 0u);
   EXPECT_FALSE(engines->Look(0).broken.contains(group));
-  const Status later = control->Prepare(sessions[0], AllReduce(group, "k"), Waiter::For(kPatience)).status();
+  const Status later =
+      control->Prepare(sessions[0], AllReduce(group, "k"), Waiter::For(kWaitBudget)).status();
   EXPECT_EQ(later.detail().reason, "RANK_LEFT") << later.ToString();
   EXPECT_THAT(later.detail().ranks, ElementsAre(1));
   EXPECT_EQ(later.detail().pid, 1001);
@@ -65,11 +66,11 @@ TEST_F(DepartureTest, AnEvictedClientHearsOfItAndIsCountedApart) {
   ASSERT_EQ(lease.reasons().size(), 1u);
   v1::EmptyRequest empty;
   empty.set_gpu_uuid(control->options().topology.gpus[0].uuid);
-  for (const Status& told : {lease.reasons()[0], control->Authenticate(attached->token()).status(),
-                             control->Empty(session, empty).status(),
-                             control->NextEvent(session, stream, Waiter::For(kPatience)).status()}) {
-    EXPECT_EQ(told.detail().reason, "EVICTED") << told.ToString();
-    EXPECT_THAT(told.message(), HasSubstr("the session was evicted by uid 0"));
+  for (const Status& reported : {lease.reasons()[0], control->Authenticate(attached->token()).status(),
+                                 control->Empty(session, empty).status(),
+                                 control->NextEvent(session, stream, Waiter::For(kWaitBudget)).status()}) {
+    EXPECT_EQ(reported.detail().reason, "EVICTED") << reported.ToString();
+    EXPECT_THAT(reported.message(), HasSubstr("the session was evicted by uid 0"));
   }
 }
 
@@ -92,7 +93,7 @@ TEST_F(DepartureTest, ALateRankIsReportedOnce) {
   }
   const uint64_t stream = control->OpenEvents(sessions[0]);
   for (const char* launch : {"launch 5", "launch 6"}) {
-    const auto event = control->NextEvent(sessions[0], stream, Waiter::For(kPatience));
+    const auto event = control->NextEvent(sessions[0], stream, Waiter::For(kWaitBudget));
     ASSERT_TRUE(event.ok() && event->has_value());
     EXPECT_THAT((*event)->status().message(), HasSubstr(launch));
   }

@@ -1,5 +1,5 @@
 // Ends while a call still works: a group while its memory is made, an engine while its group is installed, a
-// tensor during its rendezvous, a session with two slots. Nothing may stay behind.
+// tensor during its barrier, a session with two slots. Nothing may stay behind.
 #include <gmock/gmock.h>
 
 #include <atomic>
@@ -15,15 +15,15 @@ using C = engine::v1::Command;
 
 class ControlEndsTest : public ControlTest {
  protected:
-  Status Meet(const SessionRef& session, uint64_t tensor, uint64_t group,
-              Waiter waiter = Waiter::For(kPatience)) {
+  Status MakeSymmetric(const SessionRef& session, uint64_t tensor, uint64_t group,
+                       Waiter waiter = Waiter::For(kWaitBudget)) {
     return Rendezvous(session, tensor, group, waiter).status();
   }
   // All ranks prepare an all-reduce, and get it.
   void ExpectPrepared(const std::vector<SessionRef>& sessions, uint64_t group, const std::string& key) {
     const auto plans = Together(static_cast<int>(sessions.size()), [&](int rank) {
       return control
-          ->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, key), Waiter::For(kPatience))
+          ->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, key), Waiter::For(kWaitBudget))
           .status();
     });
     for (const Status& status : plans) EXPECT_TRUE(status.ok()) << status.ToString();
@@ -43,7 +43,7 @@ class ControlEndsTest : public ControlTest {
     EXPECT_EQ(next().kind(), v1::Event::UNSPECIFIED);
     ASSERT_EQ(control->SnapshotGroups().size(), 1u);
     EXPECT_THAT(control->SnapshotGroups()[0].state_reason, HasSubstr("rank 1 (pid 1001) has left"));
-    const Status later = control->Prepare(session, AllReduce(group, "ar"), Waiter::For(kPatience)).status();
+    const Status later = control->Prepare(session, AllReduce(group, "ar"), Waiter::For(kWaitBudget)).status();
     EXPECT_EQ(later.detail().reason, "RANK_LEFT") << later.ToString();
   }
   // Groups, memory and what is charged for it.
@@ -69,7 +69,7 @@ TEST_F(ControlEndsTest, AllRanksDieWhileTheirFirstTensorIsMade) {
   auto met = std::async(std::launch::async, [&] {
     return Together(2, [&](int rank) {
       const SessionRef& session = sessions[static_cast<size_t>(rank)];
-      return Meet(session, Empty(session, rank), group);
+      return MakeSymmetric(session, Empty(session, rank), group);
     });
   });
   ASSERT_TRUE(Eventually([&] { return gate.held() > 0; }));
@@ -110,7 +110,7 @@ TEST_F(ControlEndsTest, AGroupAtItsQuotaIsRestored) {
     EXPECT_TRUE(Eventually([&] { return engines->Look(gpu).segments.size() == 2; })) << "GPU " << gpu;
   }
   for (const SessionRef& session : sessions)
-    EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+    EXPECT_TRUE(control->Detach(session, Waiter::For(kWaitBudget)).ok());
   ExpectNothingLeft();
 }
 
@@ -145,12 +145,12 @@ TEST_F(ControlEndsTest, ARankLeavesWhileAnEngineIsAway) {
   const auto sessions = AttachAll(2);
   const uint64_t group = Join(sessions);
   engines->Kill(0);
-  ASSERT_TRUE(control->LeaveGroup(sessions[1], group, Waiter::For(kPatience)).ok());
+  ASSERT_TRUE(control->LeaveGroup(sessions[1], group, Waiter::For(kWaitBudget)).ok());
   ExpectEndedByRank1(sessions[0], group);
   engines->Restart(0);
-  ASSERT_TRUE(control->LeaveGroup(sessions[0], group, Waiter::For(kPatience)).ok());
+  ASSERT_TRUE(control->LeaveGroup(sessions[0], group, Waiter::For(kWaitBudget)).ok());
   for (const SessionRef& session : sessions)
-    EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+    EXPECT_TRUE(control->Detach(session, Waiter::For(kWaitBudget)).ok());
   ExpectNothingLeft();
 }
 
@@ -158,13 +158,13 @@ TEST_F(ControlEndsTest, AnEngineEndsAfterARankHasLeft) {
   Start(2);
   const auto sessions = AttachAll(2);
   const uint64_t group = Join(sessions);
-  ASSERT_TRUE(control->LeaveGroup(sessions[1], group, Waiter::For(kPatience)).ok());
+  ASSERT_TRUE(control->LeaveGroup(sessions[1], group, Waiter::For(kWaitBudget)).ok());
   engines->Kill(0);
   ExpectEndedByRank1(sessions[0], group);
   engines->Restart(0);
-  ASSERT_TRUE(control->LeaveGroup(sessions[0], group, Waiter::For(kPatience)).ok());
+  ASSERT_TRUE(control->LeaveGroup(sessions[0], group, Waiter::For(kWaitBudget)).ok());
   for (const SessionRef& session : sessions)
-    EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+    EXPECT_TRUE(control->Detach(session, Waiter::For(kWaitBudget)).ok());
   ExpectNothingLeft();
 }
 
@@ -195,18 +195,18 @@ TEST_F(ControlEndsTest, ARegistrationThatOneEngineRefusesIsTakenBack) {
   };
   std::vector<uint64_t> tensors = {Empty(sessions[0], 0), Empty(sessions[1], 1)};
   auto met = Together(2, [&](int rank) {
-    return Meet(sessions[static_cast<size_t>(rank)], tensors[static_cast<size_t>(rank)], group);
+    return MakeSymmetric(sessions[static_cast<size_t>(rank)], tensors[static_cast<size_t>(rank)], group);
   });
   for (const Status& status : met) EXPECT_THAT(status.message(), HasSubstr("planted"));
   EXPECT_TRUE(Eventually([&] { return engines->Look(0).registrations.empty(); }));
   // The tensors are as before: they can meet again.
   refuses = false;
   met = Together(2, [&](int rank) {
-    return Meet(sessions[static_cast<size_t>(rank)], tensors[static_cast<size_t>(rank)], group);
+    return MakeSymmetric(sessions[static_cast<size_t>(rank)], tensors[static_cast<size_t>(rank)], group);
   });
   for (const Status& status : met) EXPECT_TRUE(status.ok()) << status.ToString();
   for (const SessionRef& session : sessions)
-    EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+    EXPECT_TRUE(control->Detach(session, Waiter::For(kWaitBudget)).ok());
   ExpectNothingLeft();
 }
 
@@ -215,16 +215,17 @@ TEST_F(ControlEndsTest, ATensorFreedWhileItsRankWaits) {
   const auto sessions = AttachAll(2);
   const uint64_t group = Join(sessions);
   const uint64_t freed = Empty(sessions[0], 0), other = Empty(sessions[1], 1);
-  auto first = std::async(std::launch::async, [&] { return Meet(sessions[0], freed, group); });
+  auto first = std::async(std::launch::async, [&] { return MakeSymmetric(sessions[0], freed, group); });
   std::this_thread::sleep_for(
       std::chrono::milliseconds(20));  // most likely it waits; if not, it gets NOT_FOUND
   EXPECT_TRUE(control->Free(sessions[0], freed).ok());
-  const Status told = first.get();
-  EXPECT_TRUE(told.code() == Code::kFailedPrecondition || told.code() == Code::kNotFound) << told.ToString();
-  const Status late = Meet(sessions[1], other, group, Waiter::For(std::chrono::milliseconds(100)));
+  const Status reported = first.get();
+  EXPECT_TRUE(reported.code() == Code::kFailedPrecondition || reported.code() == Code::kNotFound)
+      << reported.ToString();
+  const Status late = MakeSymmetric(sessions[1], other, group, Waiter::For(std::chrono::milliseconds(100)));
   EXPECT_FALSE(late.ok());
   for (const SessionRef& session : sessions)
-    EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+    EXPECT_TRUE(control->Detach(session, Waiter::For(kWaitBudget)).ok());
   ExpectNothingLeft();
 }
 
@@ -237,7 +238,7 @@ TEST_F(ControlEndsTest, ATensorFreedWhileItsMemoryIsMade) {
   std::vector<uint64_t> tensors = {Empty(sessions[0], 0), Empty(sessions[1], 1)};
   auto met = std::async(std::launch::async, [&] {
     return Together(2, [&](int rank) {
-      return Meet(sessions[static_cast<size_t>(rank)], tensors[static_cast<size_t>(rank)], group);
+      return MakeSymmetric(sessions[static_cast<size_t>(rank)], tensors[static_cast<size_t>(rank)], group);
     });
   });
   ASSERT_TRUE(Eventually([&] { return gate.held() > 0; }));
@@ -248,7 +249,7 @@ TEST_F(ControlEndsTest, ATensorFreedWhileItsMemoryIsMade) {
     EXPECT_THAT(status.message(), HasSubstr("rank 0 freed its tensor"));
   }
   for (const SessionRef& session : sessions)
-    EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+    EXPECT_TRUE(control->Detach(session, Waiter::For(kWaitBudget)).ok());
   ExpectNothingLeft();
 }
 
@@ -265,7 +266,7 @@ TEST_F(ControlEndsTest, ATensorThatMeetsInTwoGroupsAtOnceHasOneMemory) {
     return std::async(std::launch::async, [&, group] {
       return Together(2, [&, group](int rank) {
         return Rendezvous(sessions[static_cast<size_t>(rank)], tensors[static_cast<size_t>(rank)], group,
-                          Waiter::For(kPatience));
+                          Waiter::For(kWaitBudget));
       });
     });
   };
@@ -283,7 +284,7 @@ TEST_F(ControlEndsTest, ATensorThatMeetsInTwoGroupsAtOnceHasOneMemory) {
     EXPECT_EQ(in_first[0]->segment_ids(rank), in_second[1]->segment_ids(rank)) << "rank " << rank;
   }
   for (const SessionRef& session : sessions)
-    EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+    EXPECT_TRUE(control->Detach(session, Waiter::For(kWaitBudget)).ok());
   ExpectNothingLeft();
 }
 
@@ -291,10 +292,10 @@ TEST_F(ControlEndsTest, ASessionHasOneSlotOfAGroup) {
   Start(2);
   const auto sessions = AttachAll(1);
   auto joined = Together(2, [&](int rank) {
-    return control->JoinGroup(sessions[0], JoinRequest(2, rank), Waiter::For(kPatience)).status();
+    return control->JoinGroup(sessions[0], JoinRequest(2, rank), Waiter::For(kWaitBudget)).status();
   });
   for (const Status& status : joined) EXPECT_EQ(status.code(), Code::kAlreadyExists) << status.ToString();
-  EXPECT_TRUE(control->Detach(sessions[0], Waiter::For(kPatience)).ok());
+  EXPECT_TRUE(control->Detach(sessions[0], Waiter::For(kWaitBudget)).ok());
   ExpectNothingLeft();
 }
 
@@ -308,12 +309,13 @@ TEST_F(ControlEndsTest, RendezvousThatOneRankNeverComesToAreLimited) {
   for (int i = 0; i < 8; ++i) {
     const Status late = control->Prepare(sessions[0], AllReduce(group, std::to_string(i)), brief).status();
     EXPECT_EQ(late.code(), Code::kDeadlineExceeded) << late.ToString();
-    EXPECT_EQ(Meet(sessions[0], Empty(sessions[0], 0), group, brief).code(), Code::kDeadlineExceeded);
+    EXPECT_EQ(MakeSymmetric(sessions[0], Empty(sessions[0], 0), group, brief).code(),
+              Code::kDeadlineExceeded);
   }
   const Status prepare = control->Prepare(sessions[0], AllReduce(group, "more"), brief).status();
   EXPECT_EQ(prepare.code(), Code::kResourceExhausted);
   EXPECT_EQ(prepare.detail().reason, "QUOTA_RENDEZVOUS");
-  EXPECT_EQ(Meet(sessions[0], Empty(sessions[0], 0), group, brief).code(), Code::kResourceExhausted);
+  EXPECT_EQ(MakeSymmetric(sessions[0], Empty(sessions[0], 0), group, brief).code(), Code::kResourceExhausted);
   // The other rank hears of one, and there is room for one.
   EXPECT_EQ(control->Prepare(sessions[1], AllReduce(group, "3"), brief).status().code(),
             Code::kDeadlineExceeded);
@@ -347,7 +349,7 @@ TEST_F(ControlEndsTest, NamesThatNeverBecameAGroupLeaveNothing) {
     request.set_name("late" + std::to_string(i));
     EXPECT_FALSE(control->JoinGroup(session, request, Waiter::For(std::chrono::milliseconds(1))).ok());
     request.set_gpu_uuid("none");
-    EXPECT_FALSE(control->JoinGroup(session, request, Waiter::For(kPatience)).ok());
+    EXPECT_FALSE(control->JoinGroup(session, request, Waiter::For(kWaitBudget)).ok());
     request.set_gpu_uuid(control->options().topology.gpus[0].uuid);
   }
   EXPECT_EQ(control->Snapshot().names, 0u);

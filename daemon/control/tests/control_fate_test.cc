@@ -37,13 +37,13 @@ class FateTest : public ControlTest {
     return Together(world, [&](int rank) {
       v1::JoinGroupRequest request = JoinRequest(world, rank);
       request.set_on_slow_placement(static_cast<uint32_t>(strictness));
-      return control->JoinGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
+      return control->JoinGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(kWaitBudget));
     });
   }
   std::vector<Result<v1::PrepareReply>> PrepareAll(const std::vector<SessionRef>& sessions, uint64_t group) {
     return Together(static_cast<int>(sessions.size()), [&](int rank) {
       return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, "ar"),
-                              Waiter::For(kPatience));
+                              Waiter::For(kWaitBudget));
     });
   }
 };
@@ -98,7 +98,7 @@ TEST_F(FateTest, RanksMustAgreeOnStrictness) {
   auto replies = Together(2, [&](int rank) {
     v1::JoinGroupRequest request = JoinRequest(2, rank);
     request.set_on_slow_placement(static_cast<uint32_t>(rank));
-    return control->JoinGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
+    return control->JoinGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(kWaitBudget));
   });
   for (const auto& reply : replies) {
     EXPECT_EQ(reply.status().code(), Code::kInvalidArgument);
@@ -114,7 +114,7 @@ TEST_F(FateTest, ALostContextBreaksTheGroupsOfThatGpuAndNoOthers) {
   auto others = Together(2, [&](int rank) {
     v1::JoinGroupRequest request = JoinRequest(2, rank, "other");
     request.set_gpu_uuid(control->options().topology.gpus[static_cast<size_t>(rank + 2)].uuid);
-    return control->JoinGroup(spared[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
+    return control->JoinGroup(spared[static_cast<size_t>(rank)], request, Waiter::For(kWaitBudget));
   });
   ASSERT_TRUE(others[0].ok());
   engines->Kill(0, true);

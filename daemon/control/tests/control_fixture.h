@@ -89,7 +89,7 @@ class FakeLease final : public LeasePort {
 
 class ControlTest : public ::testing::Test {
  protected:
-  static constexpr auto kPatience = std::chrono::seconds(30);
+  static constexpr auto kWaitBudget = std::chrono::seconds(30);
 
   // `gpus` emulated ones, unless the options have a topology, of as many.
   void Start(int gpus, ControlOptions options = {}) {
@@ -154,7 +154,7 @@ class ControlTest : public ::testing::Test {
     const int world = static_cast<int>(sessions.size());
     auto replies = Together(world, [&](int rank) {
       return control->JoinGroup(sessions[static_cast<size_t>(rank)], JoinRequest(world, rank, name),
-                                Waiter::For(kPatience));
+                                Waiter::For(kWaitBudget));
     });
     for (auto& reply : replies) EXPECT_TRUE(reply.ok()) << reply.status().ToString();
     return replies[0].ok() ? replies[0]->group_id() : 0;
@@ -166,7 +166,7 @@ class ControlTest : public ::testing::Test {
       v1::JoinGroupRequest request = JoinRequest(static_cast<int>(gpus.size()), rank, name);
       request.set_gpu_uuid(
           control->options().topology.gpus[static_cast<size_t>(gpus[static_cast<size_t>(rank)])].uuid);
-      return control->JoinGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
+      return control->JoinGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(kWaitBudget));
     });
     for (auto& reply : replies) EXPECT_TRUE(reply.ok()) << reply.status().ToString();
     return replies[0].ok() ? *replies[0] : v1::JoinGroupReply();
@@ -220,7 +220,7 @@ class ControlTest : public ::testing::Test {
   }
   // Waits until `holds`, for what mailboxes do after a call has returned.
   static bool Eventually(const std::function<bool()>& holds) {
-    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    const auto deadline = std::chrono::steady_clock::now() + kWaitBudget;
     while (!holds()) {
       if (std::chrono::steady_clock::now() > deadline) return false;
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -235,7 +235,7 @@ class ControlTest : public ::testing::Test {
   // The next event of this kind.
   Result<v1::Event> NextOfKind(const SessionRef& session, v1::Event::Kind kind) {
     for (;;) {
-      auto event = control->NextEvent(session, control->OpenEvents(session), Waiter::For(kPatience));
+      auto event = control->NextEvent(session, control->OpenEvents(session), Waiter::For(kWaitBudget));
       if (!event.ok()) return event.status();
       if (!event->has_value()) return DeadlineExceeded("no such event");
       if ((*event)->kind() == kind) return **event;

@@ -43,10 +43,10 @@ TEST_F(ControlFloodsTest, GroupsOfOneUserDriveOutNobodysIncarnation) {
   Start(1);
   const SessionRef user = AttachAs(7), flooder = AttachAs(8);
   const auto make_and_leave = [this](const SessionRef& session, const std::string& name) {
-    const auto made = control->JoinGroup(session, JoinRequest(1, 0, name), Waiter::For(kPatience));
+    const auto made = control->JoinGroup(session, JoinRequest(1, 0, name), Waiter::For(kWaitBudget));
     EXPECT_TRUE(made.ok()) << made.status().ToString();
     if (!made.ok()) return uint64_t{0};
-    EXPECT_TRUE(control->LeaveGroup(session, made->group_id(), Waiter::For(kPatience)).ok());
+    EXPECT_TRUE(control->LeaveGroup(session, made->group_id(), Waiter::For(kWaitBudget)).ok());
     return static_cast<uint64_t>(made->incarnation());
   };
   EXPECT_EQ(make_and_leave(user, "tp"), 1u);
@@ -64,9 +64,9 @@ TEST_F(ControlFloodsTest, LaunchesOfOneUserAreBoundedInAllItsSessions) {
   Start(1, options);
   const SessionRef first = AttachAs(8), second = AttachAs(8), other = AttachAs(7);
   const auto request_of = [this](const SessionRef& session, const std::string& name) {
-    const auto group = control->JoinGroup(session, JoinRequest(1, 0, name), Waiter::For(kPatience));
+    const auto group = control->JoinGroup(session, JoinRequest(1, 0, name), Waiter::For(kWaitBudget));
     EXPECT_TRUE(group.ok());
-    const auto plan = control->Prepare(session, AllReduce(group->group_id(), "ar"), Waiter::For(kPatience));
+    const auto plan = control->Prepare(session, AllReduce(group->group_id(), "ar"), Waiter::For(kWaitBudget));
     EXPECT_TRUE(plan.ok()) << plan.status().ToString();
     v1::LaunchRequest request;
     request.set_plan_id(plan->plan().plan_id());
@@ -84,7 +84,7 @@ TEST_F(ControlFloodsTest, LaunchesOfOneUserAreBoundedInAllItsSessions) {
   EXPECT_THAT(refused.message(), HasSubstr("limit 3"));
   EXPECT_TRUE(control->Launch(other, theirs).ok());
   // A session's end gives its launches back.
-  EXPECT_TRUE(control->Detach(first, Waiter::For(kPatience)).ok());
+  EXPECT_TRUE(control->Detach(first, Waiter::For(kWaitBudget)).ok());
   EXPECT_TRUE(control->Launch(second, two).ok());
 }
 

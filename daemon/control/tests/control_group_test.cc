@@ -84,17 +84,17 @@ TEST_F(ControlTest, AWrongSlotAnswersEveryRankAtOnce) {
   const auto sessions = AttachAll(2);
   for (const Case& c : cases) {
     auto first = std::async(std::launch::async, [&] {
-      return control->JoinGroup(sessions[0], JoinRequest(2, 0), Waiter::For(kPatience));
+      return control->JoinGroup(sessions[0], JoinRequest(2, 0), Waiter::For(kWaitBudget));
     });
     ASSERT_TRUE(Eventually([&] { return !control->SnapshotGroups().empty(); }));
     v1::JoinGroupRequest wrong = JoinRequest(2, 1);
     c.change(wrong);
-    const Status second = control->JoinGroup(sessions[1], wrong, Waiter::For(kPatience)).status();
-    const Status told = first.get().status();
+    const Status second = control->JoinGroup(sessions[1], wrong, Waiter::For(kWaitBudget)).status();
+    const Status reported = first.get().status();
     EXPECT_EQ(second.code(), c.code) << second.ToString();
-    EXPECT_EQ(told.code(), c.code);
-    EXPECT_EQ(told.detail().field, c.field);
-    EXPECT_THAT(told.message(), HasSubstr(c.text));
+    EXPECT_EQ(reported.code(), c.code);
+    EXPECT_EQ(reported.detail().field, c.field);
+    EXPECT_THAT(reported.message(), HasSubstr(c.text));
   }
   EXPECT_NE(Join(sessions), 0u);  // nothing of it stays
 }
@@ -113,7 +113,7 @@ TEST_F(ControlTest, ACancelledJoinGivesItsSlotBack) {
   Start(2);
   const auto sessions = AttachAll(2);
   std::atomic<bool> gone = false;
-  Waiter waiter = Waiter::For(kPatience);
+  Waiter waiter = Waiter::For(kWaitBudget);
   waiter.cancelled = [&] { return gone.load(); };
   auto cancelled = std::async(std::launch::async,
                               [&] { return control->JoinGroup(sessions[0], JoinRequest(2, 0), waiter); });
@@ -128,7 +128,7 @@ TEST_F(ControlTest, AJoinThatIsRepeatedAwaitsTheEndOfTheFirst) {
   Start(2);
   const auto sessions = AttachAll(2);
   std::atomic<bool> gone = false;
-  Waiter waiter = Waiter::For(kPatience), again = waiter;
+  Waiter waiter = Waiter::For(kWaitBudget), again = waiter;
   waiter.cancelled = [&] { return gone.load(); };
   again.cancelled = [&] {
     gone = true;
@@ -140,7 +140,7 @@ TEST_F(ControlTest, AJoinThatIsRepeatedAwaitsTheEndOfTheFirst) {
   auto repeated = std::async(std::launch::async,
                              [&] { return control->JoinGroup(sessions[0], JoinRequest(2, 0), again); });
   EXPECT_EQ(cancelled.get().status().code(), Code::kCancelled);
-  const auto other = control->JoinGroup(sessions[1], JoinRequest(2, 1), Waiter::For(kPatience));
+  const auto other = control->JoinGroup(sessions[1], JoinRequest(2, 1), Waiter::For(kWaitBudget));
   EXPECT_TRUE(other.ok()) << other.status().ToString();
   const auto joined = repeated.get();
   EXPECT_TRUE(joined.ok()) << joined.status().ToString();
@@ -150,19 +150,19 @@ TEST_F(ControlTest, ADeadJoinerAnswersTheOthers) {
   Start(2);
   const auto sessions = AttachAll(2);
   auto first = std::async(std::launch::async, [&] {
-    return control->JoinGroup(sessions[0], JoinRequest(3, 0), Waiter::For(kPatience));
+    return control->JoinGroup(sessions[0], JoinRequest(3, 0), Waiter::For(kWaitBudget));
   });
   auto second = std::async(std::launch::async, [&] {
-    return control->JoinGroup(sessions[1], JoinRequest(3, 1), Waiter::For(kPatience));
+    return control->JoinGroup(sessions[1], JoinRequest(3, 1), Waiter::For(kWaitBudget));
   });
   ASSERT_TRUE(Eventually([&] {
     auto groups = control->SnapshotGroups();
     return groups.size() == 1 && groups[0].members.size() == 2;
   }));
   control->SessionLost(IdOf(1), "its process has ended");
-  const Status told = first.get().status();
-  EXPECT_EQ(told.code(), Code::kUnavailable);
-  EXPECT_THAT(told.message(), HasSubstr("rank 1 (pid 1001)"));
+  const Status reported = first.get().status();
+  EXPECT_EQ(reported.code(), Code::kUnavailable);
+  EXPECT_THAT(reported.message(), HasSubstr("rank 1 (pid 1001)"));
   EXPECT_FALSE(second.get().ok());
 }
 
@@ -171,10 +171,10 @@ TEST_F(ControlTest, ADeadJoinerWhoseCallEndedFirstAnswersTheOthers) {
   Start(2);
   const auto sessions = AttachAll(2);
   auto first = std::async(std::launch::async, [&] {
-    return control->JoinGroup(sessions[0], JoinRequest(3, 0), Waiter::For(kPatience));
+    return control->JoinGroup(sessions[0], JoinRequest(3, 0), Waiter::For(kWaitBudget));
   });
   std::atomic<bool> gone = false;
-  Waiter waiter = Waiter::For(kPatience);
+  Waiter waiter = Waiter::For(kWaitBudget);
   waiter.cancelled = [&] { return gone.load(); };
   auto second = std::async(std::launch::async,
                            [&] { return control->JoinGroup(sessions[1], JoinRequest(3, 1), waiter); });
@@ -186,10 +186,10 @@ TEST_F(ControlTest, ADeadJoinerWhoseCallEndedFirstAnswersTheOthers) {
   EXPECT_EQ(second.get().status().code(), Code::kCancelled);
   const auto start = Waiter::Clock::now();
   control->SessionLost(IdOf(1), "its process has ended");
-  const Status told = first.get().status();
-  EXPECT_EQ(told.code(), Code::kUnavailable);
-  EXPECT_THAT(told.message(), HasSubstr("rank 1 (pid 1001)"));
-  EXPECT_LT(Waiter::Clock::now() - start, kPatience / 2);
+  const Status reported = first.get().status();
+  EXPECT_EQ(reported.code(), Code::kUnavailable);
+  EXPECT_THAT(reported.message(), HasSubstr("rank 1 (pid 1001)"));
+  EXPECT_LT(Waiter::Clock::now() - start, kWaitBudget / 2);
   EXPECT_TRUE(control->SnapshotGroups().empty());
 }
 
@@ -205,12 +205,12 @@ TEST_F(ControlTest, ASlotThatWasGivenUpIsForgottenOnceTaken) {
   };
   const auto join = [&](size_t session, int rank) {
     return std::async(std::launch::async, [&, session, rank] {
-      return control->JoinGroup(sessions[session], JoinRequest(3, rank), Waiter::For(kPatience)).status();
+      return control->JoinGroup(sessions[session], JoinRequest(3, rank), Waiter::For(kWaitBudget)).status();
     });
   };
   auto first = join(0, 0);
   ASSERT_TRUE(seated(1));
-  Waiter cancelled = Waiter::For(kPatience);
+  Waiter cancelled = Waiter::For(kWaitBudget);
   cancelled.cancelled = [] { return true; };
   EXPECT_EQ(control->JoinGroup(sessions[1], JoinRequest(3, 1), cancelled).status().code(), Code::kCancelled);
   auto second = join(2, 1);
@@ -236,14 +236,14 @@ TEST_F(ControlTest, ADeathBreaksTheGroupAndTheNameComesBack) {
   ASSERT_TRUE(Eventually([&] { return engines->Look(0).broken.contains(group); }));
   EXPECT_EQ(engines->Look(0).broken.at(group).code(), static_cast<int>(Code::kUnavailable));
   const Status prepare =
-      control->Prepare(sessions[0], AllReduce(group, "k"), Waiter::For(kPatience)).status();
+      control->Prepare(sessions[0], AllReduce(group, "k"), Waiter::For(kWaitBudget)).status();
   EXPECT_EQ(prepare.code(), Code::kUnavailable);
   EXPECT_EQ(prepare.detail().who, "rank 2");
   // The survivors' next join leaves the broken incarnation and opens the next one.
   sessions[2] = Attach(1002);
   auto replies = Together(3, [&](int rank) {
     return control->JoinGroup(sessions[static_cast<size_t>(rank)], JoinRequest(3, rank),
-                              Waiter::For(kPatience));
+                              Waiter::For(kWaitBudget));
   });
   for (auto& reply : replies) {
     ASSERT_TRUE(reply.ok()) << reply.status().ToString();
@@ -251,7 +251,7 @@ TEST_F(ControlTest, ADeathBreaksTheGroupAndTheNameComesBack) {
     EXPECT_NE(reply->group_id(), group);
   }
   ASSERT_TRUE(Eventually([&] { return !engines->Look(0).groups.contains(group); }));
-  for (auto& session : sessions) ASSERT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+  for (auto& session : sessions) ASSERT_TRUE(control->Detach(session, Waiter::For(kWaitBudget)).ok());
   EXPECT_TRUE(
       Eventually([&] { return engines->Look(0).segments.empty() && OpenDescriptors() <= descriptors; }));
   EXPECT_EQ(control->Snapshot().segment_bytes, 0u);
@@ -262,16 +262,17 @@ TEST_F(ControlTest, ACleanEndNeverLooksLikeADeath) {
   Start(2);
   const auto sessions = AttachAll(2);
   const uint64_t group = Join(sessions);
-  ASSERT_TRUE(control->LeaveGroup(sessions[1], group, Waiter::For(kPatience)).ok());
-  auto event = control->NextEvent(sessions[0], control->OpenEvents(sessions[0]), Waiter::For(kPatience));
+  ASSERT_TRUE(control->LeaveGroup(sessions[1], group, Waiter::For(kWaitBudget)).ok());
+  auto event = control->NextEvent(sessions[0], control->OpenEvents(sessions[0]), Waiter::For(kWaitBudget));
   ASSERT_TRUE(event.ok() && event->has_value());
   EXPECT_EQ((*event)->kind(), v1::Event::RANK_LEFT);
   EXPECT_EQ((*event)->rank(), 1);
   EXPECT_FALSE(engines->Look(0).broken.contains(group));
-  EXPECT_EQ(control->LeaveGroup(sessions[1], group, Waiter::For(kPatience)).code(), Code::kNotFound);
-  const Status later = control->Prepare(sessions[0], AllReduce(group, "k"), Waiter::For(kPatience)).status();
+  EXPECT_EQ(control->LeaveGroup(sessions[1], group, Waiter::For(kWaitBudget)).code(), Code::kNotFound);
+  const Status later =
+      control->Prepare(sessions[0], AllReduce(group, "k"), Waiter::For(kWaitBudget)).status();
   EXPECT_THAT(later.message(), HasSubstr("rank 1 (pid 1001) has left"));
-  ASSERT_TRUE(control->LeaveGroup(sessions[0], group, Waiter::For(kPatience)).ok());
+  ASSERT_TRUE(control->LeaveGroup(sessions[0], group, Waiter::For(kWaitBudget)).ok());
   EXPECT_EQ(control->Snapshot().groups, 0u);
 }
 
@@ -341,13 +342,13 @@ TEST_F(ControlTest, QuotasOfACgroupCountAllOfItsUids) {
 
   const uint64_t group = Join(sessions);
   ASSERT_NE(group, 0u);
-  expect_refused(control->JoinGroup(other, JoinRequest(1, 0, "second"), Waiter::For(kPatience)).status(),
+  expect_refused(control->JoinGroup(other, JoinRequest(1, 0, "second"), Waiter::For(kWaitBudget)).status(),
                  "QUOTA_GROUPS", 1, 1);
   const auto prepare = [&](const std::string& key) {
     return Together(2,
                     [&](int rank) {
                       return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, key),
-                                              Waiter::For(kPatience));
+                                              Waiter::For(kWaitBudget));
                     })[0]
         .status();
   };
@@ -365,7 +366,7 @@ TEST_F(ControlTest, QuotasOfACgroupCountAllOfItsUids) {
 
   // All of it is given back.
   for (const SessionRef& session : {sessions[0], sessions[1], other}) {
-    ASSERT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+    ASSERT_TRUE(control->Detach(session, Waiter::For(kWaitBudget)).ok());
   }
   EXPECT_EQ(control->Snapshot().segment_bytes, 0u);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(attach(7, 2000 + i, "/pod").ok());
@@ -377,7 +378,7 @@ TEST_F(ControlTest, DrainingRefusesWhatIsNewAndSaysSo) {
   const uint64_t group = Join(sessions);
   control->SetAdmission(Admission::kDraining);
   EXPECT_TRUE(NextOfKind(sessions[0], v1::Event::DRAINING).ok());
-  EXPECT_EQ(control->JoinGroup(sessions[0], JoinRequest(2, 0, "other"), Waiter::For(kPatience))
+  EXPECT_EQ(control->JoinGroup(sessions[0], JoinRequest(2, 0, "other"), Waiter::For(kWaitBudget))
                 .status()
                 .detail()
                 .reason,
@@ -385,13 +386,13 @@ TEST_F(ControlTest, DrainingRefusesWhatIsNewAndSaysSo) {
   // Jobs that are there go on, with new plans too.
   for (const auto& plan : Together(2, [&](int rank) {
          return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, "k"),
-                                 Waiter::For(kPatience));
+                                 Waiter::For(kWaitBudget));
        })) {
     EXPECT_TRUE(plan.ok()) << plan.status().ToString();
   }
   EXPECT_EQ(control->WaitDrained(Waiter::For(std::chrono::milliseconds(10))).second, 1u);
-  for (const auto& session : sessions) ASSERT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
-  EXPECT_EQ(control->WaitDrained(Waiter::For(kPatience)), (std::pair<uint64_t, uint64_t>(0, 0)));
+  for (const auto& session : sessions) ASSERT_TRUE(control->Detach(session, Waiter::For(kWaitBudget)).ok());
+  EXPECT_EQ(control->WaitDrained(Waiter::For(kWaitBudget)), (std::pair<uint64_t, uint64_t>(0, 0)));
 }
 
 TEST_F(ControlTest, RulesAdmitProcessesToGpus) {
@@ -430,9 +431,9 @@ TEST_F(ControlTest, RulesAdmitProcessesToGpus) {
   EXPECT_EQ(control->Empty(session, empty).status().detail().reason, "GPU_NOT_ALLOWED");
   v1::OpenChannelRequest channel;
   channel.set_gpu_uuid(foreign);
-  EXPECT_EQ(control->OpenChannel(session, channel, Waiter::For(kPatience)).status().detail().reason,
+  EXPECT_EQ(control->OpenChannel(session, channel, Waiter::For(kWaitBudget)).status().detail().reason,
             "GPU_NOT_ALLOWED");
-  const Status join = control->JoinGroup(session, JoinRequest(1, 0), Waiter::For(kPatience)).status();
+  const Status join = control->JoinGroup(session, JoinRequest(1, 0), Waiter::For(kWaitBudget)).status();
   EXPECT_EQ(join.code(), Code::kPermissionDenied) << join.ToString();
   EXPECT_EQ(join.detail().reason, "GPU_NOT_ALLOWED");
   control->SetAllow({});
@@ -446,7 +447,7 @@ TEST_F(ControlTest, NewQuotasHoldFromThenOn) {
   Start(1, options);
   const auto sessions = AttachAll(1);
   const auto join = [&](const char* name) {
-    return control->JoinGroup(sessions[0], JoinRequest(1, 0, name), Waiter::For(kPatience)).status();
+    return control->JoinGroup(sessions[0], JoinRequest(1, 0, name), Waiter::For(kWaitBudget)).status();
   };
   EXPECT_TRUE(join("first").ok());
   EXPECT_EQ(join("second").detail().reason, "QUOTA_GROUPS");
@@ -464,7 +465,7 @@ TEST_F(ControlTest, NoRoomForMemoryIsOneClearError) {
   const auto sessions = AttachAll(2);
   auto replies = Together(2, [&](int rank) {
     return control->JoinGroup(sessions[static_cast<size_t>(rank)], JoinRequest(2, rank),
-                              Waiter::For(kPatience));
+                              Waiter::For(kWaitBudget));
   });
   for (auto& reply : replies) EXPECT_EQ(reply.status().code(), Code::kResourceExhausted);
   EXPECT_EQ(control->Snapshot().segment_bytes, 0u);

@@ -74,9 +74,9 @@ TEST_F(ControlIdleTest, AGroupKeepsTheEnginesOfItsGpusUntilItsSessionsEnd) {
   EXPECT_FALSE(engines->Rest(0));
   EXPECT_FALSE(engines->Rest(1));
   for (const SessionRef& session : sessions)
-    EXPECT_TRUE(control->LeaveGroup(session, group, Waiter::For(kPatience)).ok());
+    EXPECT_TRUE(control->LeaveGroup(session, group, Waiter::For(kWaitBudget)).ok());
   EXPECT_FALSE(engines->Rest(0)) << "the session may join again";
-  EXPECT_TRUE(control->Detach(sessions[0], Waiter::For(kPatience)).ok());
+  EXPECT_TRUE(control->Detach(sessions[0], Waiter::For(kWaitBudget)).ok());
   EXPECT_TRUE(RestsSoon(0));
   EXPECT_FALSE(engines->Rest(1));
   control->SessionLost(IdOf(1), "its process has ended");
@@ -99,7 +99,7 @@ TEST_F(ControlIdleTest, AGroupWaitsForTheEnginesThatItWakes) {
     EXPECT_NE(JoinWaking(sessions), 0u);
     EXPECT_FALSE(engines->Rest(0));
     for (const SessionRef& session : sessions)
-      EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+      EXPECT_TRUE(control->Detach(session, Waiter::For(kWaitBudget)).ok());
   }
 }
 
@@ -121,7 +121,7 @@ TEST_F(ControlIdleTest, WhereSessionsOutliveTandemdEachKeepsAnEngine) {
   EXPECT_EQ(engines->Woken(1), 0);
   engines->Restart(0);
   EXPECT_FALSE(engines->Rest(0));
-  EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+  EXPECT_TRUE(control->Detach(session, Waiter::For(kWaitBudget)).ok());
   EXPECT_TRUE(RestsSoon(0));
 }
 
@@ -138,9 +138,9 @@ TEST_F(ControlIdleTest, NoUseIsLostToAnEngineThatGoes) {
   });
   for (int round = 0; round < 50; ++round) {
     const SessionRef session = Attach();
-    const auto joined = control->JoinGroup(session, JoinRequest(1, 0), Waiter::For(kPatience));
+    const auto joined = control->JoinGroup(session, JoinRequest(1, 0), Waiter::For(kWaitBudget));
     EXPECT_TRUE(joined.ok()) << joined.status().ToString();
-    EXPECT_TRUE(control->Detach(session, Waiter::For(kPatience)).ok());
+    EXPECT_TRUE(control->Detach(session, Waiter::For(kWaitBudget)).ok());
     std::this_thread::sleep_for(std::chrono::milliseconds(round % 3));
   }
   done = true;

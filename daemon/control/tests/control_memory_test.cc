@@ -12,8 +12,8 @@ using ::testing::HasSubstr;
 
 class ControlMemoryTest : public ControlTest {
  protected:
-  Result<v1::RendezvousReply> Meet(const SessionRef& session, uint64_t tensor, uint64_t group,
-                                   std::chrono::milliseconds deadline = std::chrono::seconds(30)) {
+  Result<v1::RendezvousReply> MakeSymmetric(const SessionRef& session, uint64_t tensor, uint64_t group,
+                                            std::chrono::milliseconds deadline = std::chrono::seconds(30)) {
     return Rendezvous(session, tensor, group, Waiter::For(deadline));
   }
 };
@@ -26,7 +26,7 @@ TEST_F(ControlMemoryTest, TensorsLieAtTheSameOffsetAndCostOneSegment) {
   for (int i = 0; i < 20; ++i) {
     auto replies = Together(4, [&](int rank) {
       const SessionRef& session = sessions[static_cast<size_t>(rank)];
-      return Meet(session, Empty(session, rank, 1000), group);
+      return MakeSymmetric(session, Empty(session, rank, 1000), group);
     });
     for (auto& reply : replies) {
       ASSERT_TRUE(reply.ok()) << reply.status().ToString();
@@ -48,26 +48,27 @@ TEST_F(ControlMemoryTest, SizesAreComparedAndLateRanksNamed) {
   const auto sessions = AttachAll(2);
   const uint64_t group = Join(sessions);
   auto replies = Together(2, [&](int rank) {
-    return Meet(sessions[static_cast<size_t>(rank)],
-                Empty(sessions[static_cast<size_t>(rank)], rank, 100 + rank), group);
+    return MakeSymmetric(sessions[static_cast<size_t>(rank)],
+                         Empty(sessions[static_cast<size_t>(rank)], rank, 100 + rank), group);
   });
   for (auto& reply : replies) {
     EXPECT_EQ(reply.status().code(), Code::kInvalidArgument);
     EXPECT_THAT(reply.status().message(), HasSubstr("rank 0 has 100 bytes, rank 1 has 101"));
   }
   const uint64_t tensor = Empty(sessions[0], 0, 64);
-  const Status late = Meet(sessions[0], tensor, group, std::chrono::milliseconds(20)).status();
+  const Status late = MakeSymmetric(sessions[0], tensor, group, std::chrono::milliseconds(20)).status();
   EXPECT_EQ(late.code(), Code::kDeadlineExceeded);
   EXPECT_THAT(late.message(), HasSubstr("rank 1"));
-  // The late rank hears of it at once, and the next rendezvous works.
-  EXPECT_EQ(Meet(sessions[1], Empty(sessions[1], 1, 64), group).status().code(), Code::kDeadlineExceeded);
+  // The late rank hears of it at once, and the next barrier works.
+  EXPECT_EQ(MakeSymmetric(sessions[1], Empty(sessions[1], 1, 64), group).status().code(),
+            Code::kDeadlineExceeded);
   auto again = Together(2, [&](int rank) {
-    return Meet(sessions[static_cast<size_t>(rank)], Empty(sessions[static_cast<size_t>(rank)], rank, 64),
-                group);
+    return MakeSymmetric(sessions[static_cast<size_t>(rank)],
+                         Empty(sessions[static_cast<size_t>(rank)], rank, 64), group);
   });
   EXPECT_TRUE(again[0].ok() && again[1].ok());
-  EXPECT_EQ(Meet(sessions[0], 999999, group).status().code(), Code::kNotFound);
-  EXPECT_EQ(Meet(sessions[0], Empty(sessions[1], 1, 64), group).status().code(), Code::kNotFound);
+  EXPECT_EQ(MakeSymmetric(sessions[0], 999999, group).status().code(), Code::kNotFound);
+  EXPECT_EQ(MakeSymmetric(sessions[0], Empty(sessions[1], 1, 64), group).status().code(), Code::kNotFound);
 }
 
 TEST_F(ControlMemoryTest, NamesPersistAndFreedMemoryComesBack) {
@@ -78,7 +79,7 @@ TEST_F(ControlMemoryTest, NamesPersistAndFreedMemoryComesBack) {
   auto first = Together(2, [&](int rank) {
     const size_t r = static_cast<size_t>(rank);
     named[r] = Empty(sessions[r], rank, 4096, "kv");
-    return Meet(sessions[r], named[r], group);
+    return MakeSymmetric(sessions[r], named[r], group);
   });
   ASSERT_TRUE(first[0].ok() && first[1].ok());
   for (int rank = 0; rank < 2; ++rank) {
@@ -86,7 +87,7 @@ TEST_F(ControlMemoryTest, NamesPersistAndFreedMemoryComesBack) {
     EXPECT_TRUE(control->Free(sessions[r], named[r]).ok());
     EXPECT_EQ(Empty(sessions[r], rank, 4096, "kv"), named[r]);
   }
-  auto second = Meet(sessions[0], named[0], group);
+  auto second = MakeSymmetric(sessions[0], named[0], group);
   ASSERT_TRUE(second.ok());
   EXPECT_EQ(second->buffer_offset(), first[0]->buffer_offset());
   EXPECT_EQ(second->registration_id(), first[0]->registration_id());
@@ -95,7 +96,7 @@ TEST_F(ControlMemoryTest, NamesPersistAndFreedMemoryComesBack) {
   auto plain = Together(2, [&](int rank) {
     const size_t r = static_cast<size_t>(rank);
     tensors[r] = Empty(sessions[r], rank, 5000);
-    return Meet(sessions[r], tensors[r], group);
+    return MakeSymmetric(sessions[r], tensors[r], group);
   });
   const uint64_t used = control->SnapshotPools()[0].used_bytes;
   ASSERT_TRUE(control->Free(sessions[0], tensors[0]).ok());
@@ -112,18 +113,18 @@ TEST_F(ControlMemoryTest, ATensorMeetsInTwoGroups) {
   const auto sessions = AttachAll(2);
   const uint64_t a = Join(sessions, "a"), b = Join(sessions, "b");
   std::vector<uint64_t> tensors = {Empty(sessions[0], 0, 64), Empty(sessions[1], 1, 64)};
-  auto in_a = Together(2, [&](int r) { return Meet(sessions[size_t(r)], tensors[size_t(r)], a); });
-  auto in_b = Together(2, [&](int r) { return Meet(sessions[size_t(r)], tensors[size_t(r)], b); });
+  auto in_a = Together(2, [&](int r) { return MakeSymmetric(sessions[size_t(r)], tensors[size_t(r)], a); });
+  auto in_b = Together(2, [&](int r) { return MakeSymmetric(sessions[size_t(r)], tensors[size_t(r)], b); });
   ASSERT_TRUE(in_a[0].ok() && in_b[0].ok()) << in_b[0].status().ToString();
   EXPECT_EQ(in_a[0]->buffer_offset(), in_b[1]->buffer_offset());
   EXPECT_NE(in_a[0]->registration_id(), in_b[0]->registration_id());
   // The memory outlives the group that it met in first.
   for (const auto& session : sessions)
-    ASSERT_TRUE(control->LeaveGroup(session, a, Waiter::For(kPatience)).ok());
+    ASSERT_TRUE(control->LeaveGroup(session, a, Waiter::For(kWaitBudget)).ok());
   EXPECT_TRUE(engines->Look(0).registrations.contains(in_b[0]->registration_id()));
   for (int r = 0; r < 2; ++r) ASSERT_TRUE(control->Free(sessions[size_t(r)], tensors[size_t(r)]).ok());
   for (const auto& session : sessions)
-    ASSERT_TRUE(control->LeaveGroup(session, b, Waiter::For(kPatience)).ok());
+    ASSERT_TRUE(control->LeaveGroup(session, b, Waiter::For(kWaitBudget)).ok());
   EXPECT_EQ(control->Snapshot().segment_bytes, 0u);
 }
 
@@ -142,7 +143,7 @@ TEST_F(ControlMemoryTest, ForeignDescriptorsAreChecked) {
   request.set_gpu_uuid(control->options().topology.gpus[0].uuid);
   request.set_bytes(8192);
   request.add_chunk_bytes(8192);
-  const auto attempt = [&](uint64_t id, std::chrono::milliseconds deadline = kPatience) {
+  const auto attempt = [&](uint64_t id, std::chrono::milliseconds deadline = kWaitBudget) {
     request.set_transfer_id(id);
     return control->RegisterTensor(session, request, Waiter::For(deadline));
   };
@@ -160,10 +161,10 @@ TEST_F(ControlMemoryTest, ForeignDescriptorsAreChecked) {
   ASSERT_TRUE(good.ok()) << good.status().ToString();
   EXPECT_EQ(engines->Look(0).registrations.count(good->registration_id()), 1u);
   EXPECT_EQ(control->SnapshotPools()[0].registered_bytes, 8192u);
-  ASSERT_TRUE(control->Deregister(session, good->registration_id(), Waiter::For(kPatience)).ok());
+  ASSERT_TRUE(control->Deregister(session, good->registration_id(), Waiter::For(kWaitBudget)).ok());
   EXPECT_TRUE(engines->Look(0).registrations.empty());
   EXPECT_TRUE(Eventually([&] { return OpenDescriptors() == before; }));
-  EXPECT_EQ(control->Deregister(session, good->registration_id(), Waiter::For(kPatience)).code(),
+  EXPECT_EQ(control->Deregister(session, good->registration_id(), Waiter::For(kWaitBudget)).code(),
             Code::kNotFound);
 }
 
@@ -190,7 +191,7 @@ TEST_F(ControlMemoryTest, ARangeOfManyChunksGoesInParts) {
     }
     ASSERT_TRUE(control->AddTransfer(IdOf(0), part, std::move(fds)).ok());
   }
-  auto registered = control->RegisterTensor(session, request, Waiter::For(kPatience));
+  auto registered = control->RegisterTensor(session, request, Waiter::For(kWaitBudget));
   ASSERT_TRUE(registered.ok()) << registered.status().ToString();
   const uint64_t id = registered->registration_id();
   const std::vector<size_t> ahead = {kMaxFdsPerMessage, kMaxFdsPerMessage};
@@ -200,7 +201,7 @@ TEST_F(ControlMemoryTest, ARangeOfManyChunksGoesInParts) {
   engines->Restart(0);
   EXPECT_TRUE(Eventually([&] { return engines->Look(0).registrations.contains(id); }));
   EXPECT_EQ(engines->Look(0).arriving.at(id), ahead);
-  ASSERT_TRUE(control->Deregister(session, id, Waiter::For(kPatience)).ok());
+  ASSERT_TRUE(control->Deregister(session, id, Waiter::For(kWaitBudget)).ok());
   EXPECT_TRUE(Eventually([&] { return OpenDescriptors() == before; }));
 }
 
@@ -210,11 +211,12 @@ TEST_F(ControlMemoryTest, TwoHundredRoundsOfDeathLeaveNothing) {
   for (int round = 0; round < 200; ++round) {
     const auto sessions = AttachAll(2);
     const uint64_t group = Join(sessions);
-    auto replies = Together(
-        2, [&](int r) { return Meet(sessions[size_t(r)], Empty(sessions[size_t(r)], r, 100), group); });
+    auto replies = Together(2, [&](int r) {
+      return MakeSymmetric(sessions[size_t(r)], Empty(sessions[size_t(r)], r, 100), group);
+    });
     ASSERT_TRUE(replies[0].ok() && replies[1].ok());
     auto plans = Together(2, [&](int r) {
-      return control->Prepare(sessions[size_t(r)], AllReduce(group, "k"), Waiter::For(kPatience));
+      return control->Prepare(sessions[size_t(r)], AllReduce(group, "k"), Waiter::For(kWaitBudget));
     });
     ASSERT_TRUE(plans[0].ok()) << plans[0].status().ToString();
     control->SessionLost(IdOf(round % 2), "test");

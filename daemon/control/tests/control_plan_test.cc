@@ -14,7 +14,7 @@ class ControlPlanTest : public ControlTest {
   std::vector<Result<v1::PrepareReply>> PrepareAll(const std::vector<SessionRef>& sessions,
                                                    const std::function<v1::PrepareRequest(int)>& request) {
     return Together(static_cast<int>(sessions.size()), [&](int rank) {
-      return control->Prepare(sessions[static_cast<size_t>(rank)], request(rank), Waiter::For(kPatience));
+      return control->Prepare(sessions[static_cast<size_t>(rank)], request(rank), Waiter::For(kWaitBudget));
     });
   }
   // A launch of an all-reduce that the sessions have joined a group and prepared for.
@@ -44,10 +44,10 @@ TEST_F(ControlPlanTest, RanksMeetByKeyAndARetryGetsTheSamePlan) {
     ASSERT_TRUE(engines->Look(gpu).plans.contains(id));
     EXPECT_EQ(engines->Look(gpu).plans.at(id).program().rank(), gpu);
   }
-  auto retry = control->Prepare(sessions[1], AllReduce(group, "k"), Waiter::For(kPatience));
+  auto retry = control->Prepare(sessions[1], AllReduce(group, "k"), Waiter::For(kWaitBudget));
   ASSERT_TRUE(retry.ok());
   EXPECT_EQ(retry->plan().plan_id(), id);
-  EXPECT_EQ(control->Prepare(sessions[1], AllReduce(group, "k", 7), Waiter::For(kPatience))
+  EXPECT_EQ(control->Prepare(sessions[1], AllReduce(group, "k", 7), Waiter::For(kWaitBudget))
                 .status()
                 .detail()
                 .reason,
@@ -100,7 +100,7 @@ TEST_F(ControlPlanTest, AKeyThatTimedOutFailsOnAllRanks) {
           .status();
   EXPECT_EQ(late.code(), Code::kDeadlineExceeded);
   EXPECT_EQ(late.detail().who, "rank 1");
-  EXPECT_EQ(control->Prepare(sessions[1], AllReduce(group, "k"), Waiter::For(kPatience)).status().code(),
+  EXPECT_EQ(control->Prepare(sessions[1], AllReduce(group, "k"), Waiter::For(kWaitBudget)).status().code(),
             Code::kDeadlineExceeded);
   EXPECT_TRUE(PrepareAll(sessions, [&](int) { return AllReduce(group, "k"); })[1].ok());
 }
@@ -110,13 +110,13 @@ TEST_F(ControlPlanTest, ADeadRankAnswersPendingPrepares) {
   const auto sessions = AttachAll(2);
   const uint64_t group = Join(sessions);
   auto pending = std::async(std::launch::async, [&] {
-    return control->Prepare(sessions[0], AllReduce(group, "k"), Waiter::For(kPatience));
+    return control->Prepare(sessions[0], AllReduce(group, "k"), Waiter::For(kWaitBudget));
   });
   std::this_thread::yield();
   control->SessionLost(IdOf(1), "its process has ended");
-  const Status told = pending.get().status();
-  EXPECT_EQ(told.code(), Code::kUnavailable);
-  EXPECT_EQ(told.detail().who, "rank 1");
+  const Status reported = pending.get().status();
+  EXPECT_EQ(reported.code(), Code::kUnavailable);
+  EXPECT_EQ(reported.detail().who, "rank 1");
 }
 
 TEST_F(ControlPlanTest, WhatIsKeptOfPlansIsCounted) {
@@ -147,7 +147,7 @@ TEST_F(ControlPlanTest, WhatIsKeptOfPlansIsCounted) {
   for (const SessionRef& session : sessions) EXPECT_TRUE(control->ReleasePlan(session, first).ok());
   EXPECT_TRUE(prepare().ok());
   for (const SessionRef& session : sessions)
-    EXPECT_TRUE(control->LeaveGroup(session, group, Waiter::For(kPatience)).ok());
+    EXPECT_TRUE(control->LeaveGroup(session, group, Waiter::For(kWaitBudget)).ok());
   group = Join(sessions);
   plans = 0;
   fill();
@@ -191,7 +191,7 @@ TEST_F(ControlPlanTest, AnEnginesRestartBringsEverythingBackUnderANewGeneration)
   const uint64_t plan = prepared[0]->plan().plan_id();
   v1::OpenChannelRequest open;
   open.set_gpu_uuid(control->options().topology.gpus[1].uuid);
-  auto channel = control->OpenChannel(sessions[1], open, Waiter::For(kPatience));
+  auto channel = control->OpenChannel(sessions[1], open, Waiter::For(kWaitBudget));
   ASSERT_TRUE(channel.ok()) << channel.status().ToString();
   v1::LaunchRequest launch;
   launch.set_plan_id(plan);
@@ -200,7 +200,7 @@ TEST_F(ControlPlanTest, AnEnginesRestartBringsEverythingBackUnderANewGeneration)
   const auto before = engines->Look(1);
 
   engines->Kill(1);
-  EXPECT_EQ(control->WaitLaunch(sessions[1], launched->launch_id(), Waiter::For(kPatience)).code(),
+  EXPECT_EQ(control->WaitLaunch(sessions[1], launched->launch_id(), Waiter::For(kWaitBudget)).code(),
             Code::kAborted);
   EXPECT_TRUE(Eventually([&] {
     const auto survivor = engines->Look(0);
@@ -231,8 +231,8 @@ TEST_F(ControlPlanTest, AnEnginesRestartBringsEverythingBackUnderANewGeneration)
     EXPECT_NE(state.groups.at(group).signal_segments(0), before.groups.at(group).signal_segments(0));
   }
   EXPECT_EQ(control->SnapshotGroups()[0].state, "ready");
-  EXPECT_TRUE(control->CloseChannel(sessions[1], channel->channel_id(), Waiter::For(kPatience)).ok());
-  EXPECT_TRUE(control->OpenChannel(sessions[1], open, Waiter::For(kPatience)).ok());
+  EXPECT_TRUE(control->CloseChannel(sessions[1], channel->channel_id(), Waiter::For(kWaitBudget)).ok());
+  EXPECT_TRUE(control->OpenChannel(sessions[1], open, Waiter::For(kWaitBudget)).ok());
   EXPECT_TRUE(PrepareAll(sessions, [&](int) { return AllReduce(group, "new"); })[2].ok());
 }
 
@@ -247,7 +247,7 @@ TEST_F(ControlPlanTest, LaunchesByGrpcEndWithTheEnginesStatus) {
       control->WaitLaunch(sessions[0], id->launch_id(), Waiter::For(std::chrono::milliseconds(0)));
   EXPECT_EQ(not_ended.code(), Code::kDeadlineExceeded);
   EXPECT_EQ(not_ended.detail().reason, "NOT_ENDED");
-  EXPECT_EQ(control->WaitLaunch(sessions[1], id->launch_id(), Waiter::For(kPatience)).code(),
+  EXPECT_EQ(control->WaitLaunch(sessions[1], id->launch_id(), Waiter::For(kWaitBudget)).code(),
             Code::kNotFound);
   ASSERT_TRUE(Eventually([&] { return engines->Look(0).launches.size() == 1; }));
   EXPECT_NE(engines->Look(0).launches[0].tag_digest(), 0u);
@@ -260,9 +260,9 @@ TEST_F(ControlPlanTest, LaunchesByGrpcEndWithTheEnginesStatus) {
       control->WaitLaunch(sessions[0], id->launch_id(), Waiter::For(std::chrono::milliseconds(10))).code(),
       Code::kDeadlineExceeded);
   control->OnLaunchDone(0, done);
-  EXPECT_EQ(control->WaitLaunch(sessions[0], id->launch_id(), Waiter::For(kPatience)).message(),
+  EXPECT_EQ(control->WaitLaunch(sessions[0], id->launch_id(), Waiter::For(kWaitBudget)).message(),
             "rank 1 is gone");
-  EXPECT_EQ(control->WaitLaunch(sessions[0], id->launch_id(), Waiter::For(kPatience)).code(),
+  EXPECT_EQ(control->WaitLaunch(sessions[0], id->launch_id(), Waiter::For(kWaitBudget)).code(),
             Code::kNotFound);
   launch.set_plan_id(12345);
   EXPECT_EQ(control->Launch(sessions[0], launch).status().code(), Code::kNotFound);
@@ -275,7 +275,7 @@ TEST_F(ControlPlanTest, ALaunchForAnEngineWhoseEndNobodyHasNoticedIsAborted) {
   engines->Lose(0);
   auto id = control->Launch(sessions[0], launch);
   ASSERT_TRUE(id.ok());
-  const Status ended = control->WaitLaunch(sessions[0], id->launch_id(), Waiter::For(kPatience));
+  const Status ended = control->WaitLaunch(sessions[0], id->launch_id(), Waiter::For(kWaitBudget));
   EXPECT_EQ(ended.code(), Code::kAborted);
   EXPECT_EQ(ended.detail().reason, "ENGINE_RESTARTED");
 }
@@ -335,7 +335,7 @@ TEST_F(ControlPlanTest, ALaunchThatCannotEndBreaksItsGroupForTheEnginesReason) {
     ASSERT_TRUE(Eventually([&] { return engines->Look(gpu).broken.contains(group); }));
     EXPECT_EQ(engines->Look(gpu).broken.at(group).code(), static_cast<int>(Code::kDeadlineExceeded));
   }
-  EXPECT_EQ(control->Prepare(sessions[0], AllReduce(group, "k"), Waiter::For(kPatience)).status().code(),
+  EXPECT_EQ(control->Prepare(sessions[0], AllReduce(group, "k"), Waiter::For(kWaitBudget)).status().code(),
             Code::kDeadlineExceeded);
   EXPECT_EQ(control->Snapshot().groups_broken_total, 1u);
 }

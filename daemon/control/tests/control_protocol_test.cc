@@ -35,7 +35,7 @@ class ControlProtocolTest : public ControlTest {
     const uint64_t group = Join(sessions, name);
     const auto replies = Together(static_cast<int>(sessions.size()), [&](int rank) {
       return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, "ar"),
-                              Waiter::For(kPatience));
+                              Waiter::For(kWaitBudget));
     });
     for (const auto& reply : replies) EXPECT_TRUE(reply.ok()) << reply.status().ToString();
     return replies[0].ok() ? *replies[0] : v1::PrepareReply();

@@ -20,12 +20,12 @@ class RenewalTest : public ClientPlacementTest {
     ASSERT_TRUE(PageOf(1).Aborts(1));
   }
   Result<v1::RenewGroupReply> Renew(int rank, v1::RenewGroupRequest::Step step, uint64_t number = 0,
-                                    milliseconds patience = kPatience) {
+                                    milliseconds wait_budget = kWaitBudget) {
     v1::RenewGroupRequest request;
     request.set_group_id(group);
     request.set_step(step);
     request.set_number(number);
-    return control->RenewGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(patience));
+    return control->RenewGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(wait_budget));
   }
   // The number that every rank goes on from, or the failure.
   Result<uint64_t> RenewAll(uint64_t first, uint64_t second) {
@@ -66,7 +66,7 @@ TEST_F(RenewalTest, RanksGoOnBehindEveryNumberThatAWordMayHold) {
   const auto number = RenewAll(7, 6);
   ASSERT_TRUE(number.ok()) << number.status().ToString();
   EXPECT_EQ(*number, 9u) << "launch 8 may have written words before it gave up";
-  for (int rank = 0; rank < kWorld; ++rank) EXPECT_EQ(PageOf(rank).AbortFrom(), 0u);
+  for (int rank = 0; rank < kWorld; ++rank) EXPECT_EQ(PageOf(rank).FirstAbortedLaunch(), 0u);
   EXPECT_EQ(control->SnapshotGroups().at(0).state_reason, "");
   // The numbers that the renewal has left out were never launched.
   PageOf(0).SetFinished(12);
@@ -78,15 +78,15 @@ TEST_F(RenewalTest, TheNextFailureStallsItAgainAndAnOlderReportDoesNot) {
   ASSERT_TRUE(RenewAll(5, 5).ok());
   const Status late = DeadlineExceeded("late");
   EXPECT_TRUE(Report(1, 5, 0, late, 0, /*renewals=*/0).ok());
-  EXPECT_EQ(PageOf(0).AbortFrom(), 0u) << "it is about a launch before the renewal";
+  EXPECT_EQ(PageOf(0).FirstAbortedLaunch(), 0u) << "it is about a launch before the renewal";
   EXPECT_TRUE(Report(1, 8, 0, late, 0, /*renewals=*/1).ok());
   EXPECT_TRUE(PageOf(0).Aborts(1));
   EXPECT_THAT(PageOf(0).Reason().detail().ranks, ElementsAre(0));
   EXPECT_EQ(control->Snapshot().groups_stalled_total, 2u);
 }
 
-// The report waits for the other ranks' reports while the ranks renew. In whichever order these calls meet, the
-// group is as the renewal has left it.
+// The report waits for the other ranks' reports while the ranks renew. In whichever order these calls meet,
+// the group is as the renewal has left it.
 TEST_F(RenewalTest, AReportThatARenewalOvertakesStallsNothing) {
   Begin();
   PlanAll("ar");
@@ -100,7 +100,8 @@ TEST_F(RenewalTest, AReportThatARenewalOvertakesStallsNothing) {
     EXPECT_TRUE(report.get().ok()) << "round " << round;
     ASSERT_TRUE(renewed.ok()) << "round " << round << ": " << renewed.status().ToString();
     number = *renewed;
-    for (int rank = 0; rank < kWorld; ++rank) ASSERT_EQ(PageOf(rank).AbortFrom(), 0u) << "round " << round;
+    for (int rank = 0; rank < kWorld; ++rank)
+      ASSERT_EQ(PageOf(rank).FirstAbortedLaunch(), 0u) << "round " << round;
     ASSERT_EQ(control->SnapshotGroups().at(0).state_reason, "") << "round " << round;
   }
 }
@@ -128,7 +129,7 @@ TEST_F(RenewalTest, ARankThatDoesNotComeIsNamedAndAllBeginAgain) {
   EXPECT_EQ(Renew(0, kReady).status().code(), Code::kDeadlineExceeded) << "of the same renewal";
   EXPECT_TRUE(PageOf(0).Aborts(1));
   EXPECT_EQ(RenewAll(5, 7).value(), 9u);
-  EXPECT_EQ(PageOf(0).AbortFrom(), 0u);
+  EXPECT_EQ(PageOf(0).FirstAbortedLaunch(), 0u);
 }
 
 TEST_F(RenewalTest, AnAnswerThatWasLostIsGivenAgain) {
@@ -169,7 +170,7 @@ TEST_F(RenewalTest, ALeaverEndsARenewalInItsSecondStep) {
   const auto stopped = Together(kWorld, [&](int rank) { return Renew(rank, kStopped, 5); });
   ASSERT_TRUE(stopped[0].ok() && stopped[1].ok());
   auto ready = std::async(std::launch::async, [&] { return Renew(0, kReady).status(); });
-  ASSERT_TRUE(control->LeaveGroup(sessions[1], group, Waiter::For(kPatience)).ok());
+  ASSERT_TRUE(control->LeaveGroup(sessions[1], group, Waiter::For(kWaitBudget)).ok());
   EXPECT_EQ(ready.get().detail().reason, "RANK_LEFT");
   EXPECT_TRUE(PageOf(0).Aborts(1));
 }

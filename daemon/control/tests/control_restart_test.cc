@@ -104,7 +104,7 @@ class ControlRestartTest : public ControlTest {
   uint64_t Prepare(const std::string& key) {
     auto replies = Together(kGpus, [&](int rank) {
       return control->Prepare(clients[static_cast<size_t>(rank)].session, AllReduce(group, key),
-                              Waiter::For(kPatience));
+                              Waiter::For(kWaitBudget));
     });
     for (auto& reply : replies) EXPECT_TRUE(reply.ok()) << reply.status().ToString();
     return replies[0].ok() ? replies[0]->plan().plan_id() : 0;
@@ -122,8 +122,8 @@ class ControlRestartTest : public ControlTest {
     part.set_total(1);
     EXPECT_TRUE(
         control->AddTransfer(clients[static_cast<size_t>(rank)].id, part, ForeignFds(std::move(fds))).ok());
-    auto reply =
-        control->RegisterTensor(clients[static_cast<size_t>(rank)].session, request, Waiter::For(kPatience));
+    auto reply = control->RegisterTensor(clients[static_cast<size_t>(rank)].session, request,
+                                         Waiter::For(kWaitBudget));
     EXPECT_TRUE(reply.ok()) << reply.status().ToString();
     return reply.ok() ? reply->registration_id() : 0;
   }
@@ -131,7 +131,7 @@ class ControlRestartTest : public ControlTest {
     v1::OpenChannelRequest request;
     request.set_gpu_uuid(control->options().topology.gpus[static_cast<size_t>(rank)].uuid);
     auto reply =
-        control->OpenChannel(clients[static_cast<size_t>(rank)].session, request, Waiter::For(kPatience));
+        control->OpenChannel(clients[static_cast<size_t>(rank)].session, request, Waiter::For(kWaitBudget));
     EXPECT_TRUE(reply.ok()) << reply.status().ToString();
     return reply.ok() ? reply->channel_id() : 0;
   }
@@ -141,7 +141,7 @@ class ControlRestartTest : public ControlTest {
     request.set_step(step);
     const auto replies = Together(kGpus, [&](int rank) {
       return control->SuspendGroup(clients[static_cast<size_t>(rank)].session, request,
-                                   Waiter::For(kPatience));
+                                   Waiter::For(kWaitBudget));
     });
     for (const auto& reply : replies) EXPECT_TRUE(reply.ok()) << reply.status().ToString();
   }
@@ -164,7 +164,7 @@ TEST_F(ControlRestartTest, EverythingGoesOnWithItsIds) {
     tensors.push_back(Empty(clients[static_cast<size_t>(rank)].session, rank));
   const auto meet = [&](int rank) {
     return Rendezvous(clients[static_cast<size_t>(rank)].session, tensors[static_cast<size_t>(rank)], group,
-                      Waiter::For(kPatience));
+                      Waiter::For(kWaitBudget));
   };
   const auto met = Together(kGpus, meet);
   ASSERT_TRUE(met[0].ok()) << met[0].status().ToString();
@@ -196,14 +196,14 @@ TEST_F(ControlRestartTest, EverythingGoesOnWithItsIds) {
   EXPECT_EQ(again[1]->registration_id(), met[1]->registration_id());
   EXPECT_EQ(again[1]->buffer_offset(), met[1]->buffer_offset());
   EXPECT_NE(RegisterOn(0), registration);
-  EXPECT_TRUE(control->Deregister(clients[0].session, registration, Waiter::For(kPatience)).ok());
-  EXPECT_TRUE(control->CloseChannel(clients[1].session, channel, Waiter::For(kPatience)).ok());
+  EXPECT_TRUE(control->Deregister(clients[0].session, registration, Waiter::For(kWaitBudget)).ok());
+  EXPECT_TRUE(control->CloseChannel(clients[1].session, channel, Waiter::For(kWaitBudget)).ok());
   const FakeEngines::State after = engines->Look(0);
   for (const uint64_t id : before.segments) EXPECT_TRUE(after.segments.contains(id)) << id;
   EXPECT_TRUE(after.plans.contains(plan));
   // And it all ends as ever.
   for (const Client& client : clients)
-    EXPECT_TRUE(control->Detach(client.session, Waiter::For(kPatience)).ok());
+    EXPECT_TRUE(control->Detach(client.session, Waiter::For(kWaitBudget)).ok());
   EXPECT_TRUE(
       Eventually([&] { return engines->Look(0).segments.empty() && engines->Look(0).groups.empty(); }));
   EXPECT_EQ(control->Snapshot().segment_bytes, 0u);
@@ -325,12 +325,12 @@ TEST_F(ControlRestartTest, EnginesLoseWhatNobodyHasAndGetWhatTheyLack) {
   // Sent, and not yet known to anybody; and known, but not sent.
   engine::v1::Command command;
   command.mutable_open_channel()->set_channel_id(999999);
-  ASSERT_TRUE(engines->Call(0, command, {}, kPatience).ok());
+  ASSERT_TRUE(engines->Call(0, command, {}, kWaitBudget).ok());
   command.mutable_remove_plan()->set_plan_id(plan);
-  ASSERT_TRUE(engines->Call(1, command, {}, kPatience).ok());
+  ASSERT_TRUE(engines->Call(1, command, {}, kWaitBudget).ok());
   command.mutable_add_plan()->set_plan_id(plan + 1);
   command.mutable_add_plan()->set_group_id(group);
-  ASSERT_TRUE(engines->Call(0, command, {}, kPatience).ok());
+  ASSERT_TRUE(engines->Call(0, command, {}, kWaitBudget).ok());
   ASSERT_TRUE(engines->AllocateSegment(0, 888888, 4096).ok());
   TakeOver();
   EXPECT_TRUE(Eventually([&] {
@@ -347,7 +347,7 @@ TEST_F(ControlRestartTest, AGroupOfAnotherGenerationIsInstalledAgain) {
   engine::v1::Command command;
   command.mutable_add_group()->set_group_id(group);
   command.mutable_add_group()->set_generation(7);
-  ASSERT_TRUE(engines->Call(1, command, {}, kPatience).ok());
+  ASSERT_TRUE(engines->Call(1, command, {}, kWaitBudget).ok());
   TakeOver();
   for (Client& client : clients) client.session = Return(client);
   const auto event = NextOfKind(clients[0].session, v1::Event::ENGINE_RESTARTED);
@@ -373,10 +373,11 @@ TEST_F(ControlRestartTest, AJoinWhoseAnswerWasLostGetsItAgain) {
   MakeGroup();
   Restart();
   v1::JoinGroupRequest request = JoinRequest(kGpus, 0);
-  EXPECT_EQ(control->JoinGroup(clients[0].session, request, Waiter::For(kPatience)).status().detail().reason,
-            "JOINED");
+  EXPECT_EQ(
+      control->JoinGroup(clients[0].session, request, Waiter::For(kWaitBudget)).status().detail().reason,
+      "JOINED");
   request.set_again(true);
-  const auto reply = control->JoinGroup(clients[0].session, request, Waiter::For(kPatience));
+  const auto reply = control->JoinGroup(clients[0].session, request, Waiter::For(kWaitBudget));
   ASSERT_TRUE(reply.ok()) << reply.status().ToString();
   EXPECT_EQ(reply->group_id(), group);
   EXPECT_EQ(reply->incarnation(), 1u);
@@ -388,7 +389,7 @@ TEST_F(ControlRestartTest, ARendezvousByNumberThatWasUnderWayBeginsAgain) {
   for (int rank = 0; rank < kGpus; ++rank)
     tensors.push_back(Empty(clients[static_cast<size_t>(rank)].session, rank));
   auto first = std::async(std::launch::async, [&] {
-    return Rendezvous(clients[0].session, tensors[0], group, Waiter::For(kPatience));
+    return Rendezvous(clients[0].session, tensors[0], group, Waiter::For(kWaitBudget));
   });
   // It waits for the other rank, and ends with this tandemd.
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -400,7 +401,7 @@ TEST_F(ControlRestartTest, ARendezvousByNumberThatWasUnderWayBeginsAgain) {
   for (Client& client : clients) client.session = Return(client);
   const auto met = Together(kGpus, [&](int rank) {
     return Rendezvous(clients[static_cast<size_t>(rank)].session, tensors[static_cast<size_t>(rank)], group,
-                      Waiter::For(kPatience));
+                      Waiter::For(kWaitBudget));
   });
   for (const auto& reply : met) EXPECT_TRUE(reply.ok()) << reply.status().ToString();
 }
@@ -415,14 +416,14 @@ TEST_F(ControlRestartTest, LaunchesByGrpcKeepTheirOutcomes) {
   done.set_launch_id(ended);
   control->OnLaunchDone(0, done);
   Restart();
-  EXPECT_TRUE(control->WaitLaunch(clients[0].session, ended, Waiter::For(kPatience)).ok());
+  EXPECT_TRUE(control->WaitLaunch(clients[0].session, ended, Waiter::For(kWaitBudget)).ok());
   EXPECT_EQ(control->WaitLaunch(clients[0].session, under_way, Waiter::For(std::chrono::milliseconds(0)))
                 .detail()
                 .reason,
             "NOT_ENDED");
   done.set_launch_id(under_way);
   control->OnLaunchDone(0, done);
-  EXPECT_TRUE(control->WaitLaunch(clients[0].session, under_way, Waiter::For(kPatience)).ok());
+  EXPECT_TRUE(control->WaitLaunch(clients[0].session, under_way, Waiter::For(kWaitBudget)).ok());
 }
 
 TEST_F(ControlRestartTest, ASleepingGroupSleepsOn) {

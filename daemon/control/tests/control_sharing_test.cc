@@ -34,7 +34,7 @@ class ControlSharingTest : public ControlTest {
     prepare.set_key("ag");
     *prepare.mutable_request() = OpRequestToProto(request);
     auto plans = Together(2, [&](int rank) {
-      return control->Prepare(sessions_[static_cast<size_t>(rank)], prepare, Waiter::For(kPatience));
+      return control->Prepare(sessions_[static_cast<size_t>(rank)], prepare, Waiter::For(kWaitBudget));
     });
     if (!plans[0].ok()) {
       ADD_FAILURE() << plans[0].status().ToString();

@@ -35,11 +35,11 @@ class SlipTest : public ClientPlacementTest {
     });
   }
   Result<v1::RenewGroupReply> Renew(int rank, v1::RenewGroupRequest::Step step,
-                                    milliseconds patience = kPatience) {
+                                    milliseconds wait_budget = kWaitBudget) {
     v1::RenewGroupRequest request;
     request.set_group_id(group);
     request.set_step(step);
-    return control->RenewGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(patience));
+    return control->RenewGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(wait_budget));
   }
   std::vector<std::pair<int, int>> Renewals() {
     std::lock_guard lock(mutex_);
@@ -51,7 +51,7 @@ class SlipTest : public ClientPlacementTest {
     return std::move(*ArrivalTable::Map(fds.at(0)->get(), kWorld));
   }
   Result<v1::PrepareReply> Prepare(int rank, const v1::PrepareRequest& request) {
-    return control->Prepare(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience));
+    return control->Prepare(sessions[static_cast<size_t>(rank)], request, Waiter::For(kWaitBudget));
   }
 
   std::mutex mutex_;
@@ -104,10 +104,10 @@ TEST_F(SlipTest, APrepareBesideALaunchFailsForWhatDiffers) {
   ASSERT_TRUE(plans[0].ok()) << plans[0].status().ToString();
   const uint64_t plan = plans[0]->plan().plan_id();
   Arrivals().Arrive(0, 0, 0, 1);
-  const auto told = Prepare(1, AllReduce(group, "another", 64));
-  EXPECT_EQ(told.status().detail().reason, "FIELD_MISMATCH") << told.status().ToString();
-  EXPECT_THAT(told.status().detail().ranks, ElementsAre(1));
-  EXPECT_THAT(told.status().message(),
+  const auto reported = Prepare(1, AllReduce(group, "another", 64));
+  EXPECT_EQ(reported.status().detail().reason, "FIELD_MISMATCH") << reported.status().ToString();
+  EXPECT_THAT(reported.status().detail().ranks, ElementsAre(1));
+  EXPECT_THAT(reported.status().message(),
               HasSubstr("rank 1 prepares 'another' while rank 0 waits in launch 1 of 'sum'"));
   const auto event = NextOfKind(sessions[0], v1::Event::GROUP_STALLED);
   EXPECT_TRUE(event.ok()) << event.status().ToString();
@@ -133,7 +133,7 @@ TEST_F(SlipTest, APrepareGoesOnBesideALaunchThatItsRankHasMade) {
   Arrivals().Arrive(0, 0, 0, 1);
   auto waits =
       std::async(std::launch::async, [&] { return Prepare(1, AllReduce(group, "another", 64)).status(); });
-  const auto end = Waiter::Clock::now() + kPatience;
+  const auto end = Waiter::Clock::now() + kWaitBudget;
   const auto refused = [&] {
     std::lock_guard lock(mutex_);
     return failures_.size() >= 3;

@@ -27,23 +27,24 @@ class SuspensionTest : public ClientPlacementTest {
   void Allocate() {
     const auto met = Together(kWorld, [&](int rank) -> Status {
       tensors[static_cast<size_t>(rank)] = Empty(sessions[static_cast<size_t>(rank)], rank);
-      return Meet(rank, group);
+      return MakeSymmetric(rank, group);
     });
     for (const Status& status : met) ASSERT_TRUE(status.ok()) << status.ToString();
   }
-  Status Meet(int rank, uint64_t group_id) {
+  Status MakeSymmetric(int rank, uint64_t group_id) {
     v1::RendezvousRequest request;
     request.set_tensor_id(tensors[static_cast<size_t>(rank)]);
     request.set_group_id(group_id);
-    return control->Rendezvous(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience)).status();
+    return control->Rendezvous(sessions[static_cast<size_t>(rank)], request, Waiter::For(kWaitBudget))
+        .status();
   }
   Result<v1::SuspendGroupReply> Step(int rank, Request::Step step, uint64_t number = 0,
-                                     milliseconds patience = kPatience) {
+                                     milliseconds wait_budget = kWaitBudget) {
     Request request;
     request.set_group_id(group);
     request.set_step(step);
     request.set_number(number);
-    return control->SuspendGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(patience));
+    return control->SuspendGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(wait_budget));
   }
   Replies StepAll(Request::Step step, uint64_t number = 0) {
     return Together(kWorld, [&](int rank) { return Step(rank, step, number); });
@@ -123,7 +124,7 @@ TEST_F(SuspensionTest, CallsOfASleepingGroupSaySo) {
   v1::RenewGroupRequest renew;
   renew.set_group_id(group);
   renew.set_step(v1::RenewGroupRequest::STOPPED);
-  EXPECT_EQ(control->RenewGroup(sessions[0], renew, Waiter::For(kPatience)).status().detail().reason,
+  EXPECT_EQ(control->RenewGroup(sessions[0], renew, Waiter::For(kWaitBudget)).status().detail().reason,
             "SUSPENDED");
   ASSERT_NO_FATAL_FAILURE(WakeUp());
   for (const auto& reply : PrepareAll("late")) EXPECT_TRUE(reply.ok()) << reply.status().ToString();
@@ -208,7 +209,7 @@ TEST_F(SuspensionTest, ARankThatEndsAsleepIsNamed) {
   EXPECT_EQ(lost.detail().reason, "RANK_LOST");
   EXPECT_THAT(lost.detail().ranks, ElementsAre(1));
   EXPECT_EQ(Step(0, Request::RESUMING).status().detail().reason, "RANK_LOST");
-  EXPECT_TRUE(control->LeaveGroup(sessions[0], group, Waiter::For(kPatience)).ok());
+  EXPECT_TRUE(control->LeaveGroup(sessions[0], group, Waiter::For(kWaitBudget)).ok());
   EXPECT_THAT(control->SnapshotGroups(), IsEmpty());
   EXPECT_EQ(SegmentBytes(), 0u);
 }
@@ -216,14 +217,14 @@ TEST_F(SuspensionTest, ARankThatEndsAsleepIsNamed) {
 TEST_F(SuspensionTest, ALeaverEndsASleepingGroup) {
   BeginWithMemory();
   ASSERT_NO_FATAL_FAILURE(Sleep());
-  ASSERT_TRUE(control->LeaveGroup(sessions[1], group, Waiter::For(kPatience)).ok());
+  ASSERT_TRUE(control->LeaveGroup(sessions[1], group, Waiter::For(kWaitBudget)).ok());
   EXPECT_EQ(Step(0, Request::RESUMING).status().detail().reason, "RANK_LEFT");
 }
 
 TEST_F(SuspensionTest, ATensorOfAnotherGroupKeepsItAwake) {
   BeginWithMemory();
   const uint64_t other = JoinAs("other", [](int, v1::JoinGroupRequest*) {});
-  for (const Status& met : Together(kWorld, [&](int rank) { return Meet(rank, other); }))
+  for (const Status& met : Together(kWorld, [&](int rank) { return MakeSymmetric(rank, other); }))
     ASSERT_TRUE(met.ok()) << met.ToString();
   for (const auto& reply : StepAll(Request::STOPPED)) {
     EXPECT_EQ(reply.status().detail().reason, "TENSOR_SHARED");

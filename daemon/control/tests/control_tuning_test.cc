@@ -39,7 +39,7 @@ class ControlTuningTest : public ControlTest {
     const uint64_t group = Join(sessions, name);
     auto replies = Together(2, [&](int rank) {
       return control->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, "k"),
-                              Waiter::For(kPatience));
+                              Waiter::For(kWaitBudget));
     });
     for (auto& reply : replies) EXPECT_TRUE(reply.ok()) << reply.status().ToString();
     EXPECT_EQ(replies[0]->plan().algorithm(), replies[1]->plan().algorithm());

@@ -19,7 +19,7 @@ class VerdictTest : public ControlTest {
                       [=, this] { return control->JoinGroup(session, request, waiter).status(); });
   }
   Status JoinNow(const SessionRef& session, const v1::JoinGroupRequest& request) {
-    return control->JoinGroup(session, request, Waiter::For(kPatience)).status();
+    return control->JoinGroup(session, request, Waiter::For(kWaitBudget)).status();
   }
   // Waits until so many ranks have taken their slots.
   bool Seated(size_t count) {
@@ -33,7 +33,7 @@ class VerdictTest : public ControlTest {
     std::vector<std::future<Status>> calls;
     for (int rank = first; rank <= last; ++rank) {
       calls.push_back(
-          JoinSoon(sessions[static_cast<size_t>(rank)], JoinRequest(4, rank), Waiter::For(kPatience)));
+          JoinSoon(sessions[static_cast<size_t>(rank)], JoinRequest(4, rank), Waiter::For(kWaitBudget)));
       EXPECT_TRUE(Seated(static_cast<size_t>(rank - first) + 1));
     }
     return calls;
@@ -57,7 +57,7 @@ TEST_F(VerdictTest, ARankThatNeverComesIsNamedToAllAlike) {
   EXPECT_THAT(first.detail().ranks, ElementsAre(3));
   EXPECT_THAT(first.message(), MatchesRegex(".*group 'tp': rank 3 did not join within [0-9.]+ s.*"));
   for (auto& call : calls) EXPECT_EQ(call.get(), first);
-  EXPECT_LT(Waiter::Clock::now() - start, kPatience / 2);
+  EXPECT_LT(Waiter::Clock::now() - start, kWaitBudget / 2);
   // The late rank gets it too, at once; so it does not wait for ranks that have gone.
   EXPECT_EQ(JoinNow(sessions[3], JoinRequest(4, 3)), first);
   ExpectJoined(sessions);
@@ -135,7 +135,7 @@ TEST_F(VerdictTest, AProcessOfTheNextAttemptOpensANewJoin) {
       control->JoinGroup(sessions[0], JoinRequest(2, 0), Waiter::For(std::chrono::milliseconds(1))).status();
   EXPECT_EQ(late.detail().reason, "RANK_LATE");
   const SessionRef restarted = Attach(3001, Waiter::Clock::now());
-  auto call = JoinSoon(restarted, JoinRequest(2, 1), Waiter::For(kPatience));
+  auto call = JoinSoon(restarted, JoinRequest(2, 1), Waiter::For(kWaitBudget));
   ASSERT_TRUE(Seated(1));
   EXPECT_TRUE(JoinNow(sessions[0], JoinRequest(2, 0)).ok());
   EXPECT_TRUE(call.get().ok());
@@ -149,7 +149,7 @@ TEST_F(VerdictTest, AVerdictIsForgottenInTime) {
   const Status late =
       control->JoinGroup(sessions[0], JoinRequest(2, 0), Waiter::For(std::chrono::milliseconds(1))).status();
   EXPECT_EQ(late.detail().reason, "RANK_LATE");
-  auto call = JoinSoon(sessions[1], JoinRequest(2, 1), Waiter::For(kPatience));
+  auto call = JoinSoon(sessions[1], JoinRequest(2, 1), Waiter::For(kWaitBudget));
   ASSERT_TRUE(Seated(1));
   EXPECT_TRUE(JoinNow(sessions[0], JoinRequest(2, 0)).ok());
   EXPECT_TRUE(call.get().ok());
@@ -162,7 +162,7 @@ TEST_F(VerdictTest, ACrashLoopedEngineFailsAJoinAtOnce) {
   Start(2);
   const auto sessions = AttachAll(2);
   engines->HoldDown(1);
-  auto call = JoinSoon(sessions[0], JoinRequest(2, 0), Waiter::For(kPatience));
+  auto call = JoinSoon(sessions[0], JoinRequest(2, 0), Waiter::For(kWaitBudget));
   ASSERT_TRUE(Seated(1));
   const auto since = Waiter::Clock::now();
   const Status verdict = JoinNow(sessions[1], JoinRequest(2, 1));
@@ -175,9 +175,9 @@ TEST_F(VerdictTest, ACrashLoopedEngineFailsAJoinAtOnce) {
   EXPECT_EQ(call.get(), verdict);
   v1::OpenChannelRequest open;
   open.set_gpu_uuid(control->options().topology.gpus[1].uuid);
-  const Status channel = control->OpenChannel(sessions[1], open, Waiter::For(kPatience)).status();
+  const Status channel = control->OpenChannel(sessions[1], open, Waiter::For(kWaitBudget)).status();
   EXPECT_EQ(channel.detail().reason, "ENGINE_CRASH_LOOPED") << channel.ToString();
-  EXPECT_LT(Waiter::Clock::now() - since, kPatience / 2);
+  EXPECT_LT(Waiter::Clock::now() - since, kWaitBudget / 2);
   EXPECT_EQ(control->Snapshot().groups, 0u);
 }
 
@@ -187,13 +187,13 @@ TEST_F(VerdictTest, ACrashLoopEndsCallsThatWaitForTheEngine) {
   const uint64_t group = Join(sessions);
   engines->Kill(1);
   auto waits = std::async(std::launch::async, [&] {
-    return control->Prepare(sessions[0], AllReduce(group, "k"), Waiter::For(kPatience)).status();
+    return control->Prepare(sessions[0], AllReduce(group, "k"), Waiter::For(kWaitBudget)).status();
   });
   engines->HoldDown(1);  // after more crashes, which the control plane does not hear of
   const auto since = Waiter::Clock::now();
-  const Status told = waits.get();
-  EXPECT_EQ(told.detail().reason, "ENGINE_CRASH_LOOPED") << told.ToString();
-  EXPECT_LT(Waiter::Clock::now() - since, kPatience / 2);
+  const Status reported = waits.get();
+  EXPECT_EQ(reported.detail().reason, "ENGINE_CRASH_LOOPED") << reported.ToString();
+  EXPECT_LT(Waiter::Clock::now() - since, kWaitBudget / 2);
 }
 
 }  // namespace

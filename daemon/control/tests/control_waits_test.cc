@@ -16,7 +16,7 @@ class ControlWaitsTest : public ControlTest {
  protected:
   // A waiter that ends when `gone` is set, and sets `waits` once somebody waits with it.
   static Waiter Until(const std::atomic<bool>& gone, std::atomic<bool>* waits = nullptr) {
-    Waiter waiter = Waiter::For(kPatience);
+    Waiter waiter = Waiter::For(kWaitBudget);
     waiter.cancelled = [&gone, waits] {
       if (waits != nullptr) *waits = true;
       return gone.load();
@@ -25,11 +25,11 @@ class ControlWaitsTest : public ControlTest {
   }
   // A waiter that ends as soon as somebody waits with it.
   static Waiter Cancelled() {
-    Waiter waiter = Waiter::For(kPatience);
+    Waiter waiter = Waiter::For(kWaitBudget);
     waiter.cancelled = [] { return true; };
     return waiter;
   }
-  // A rendezvous of a rank that is not the last one; it waits for the others when this returns.
+  // A barrier of a rank that is not the last one; it waits for the others when this returns.
   std::future<Result<v1::RendezvousReply>> MeetSoon(const SessionRef& session, uint64_t tensor,
                                                     uint64_t group, std::atomic<bool>* gone = nullptr) {
     auto waits = std::make_shared<std::atomic<bool>>(false);
@@ -44,7 +44,7 @@ class ControlWaitsTest : public ControlTest {
   template <typename Call>
   Status BeforeTheGateOpens(Call call) {
     auto answer = std::async(std::launch::async, call);
-    EXPECT_EQ(answer.wait_for(kPatience / 2), std::future_status::ready) << "it waits for the engines";
+    EXPECT_EQ(answer.wait_for(kWaitBudget / 2), std::future_status::ready) << "it waits for the engines";
     if (answer.wait_for(std::chrono::seconds(0)) != std::future_status::ready) gate.Open();
     return answer.get();
   }
@@ -57,7 +57,7 @@ class ControlWaitsTest : public ControlTest {
   std::vector<std::future<Status>> JoinAllSoon(const std::vector<SessionRef>& sessions, int world = 2) {
     std::vector<std::future<Status>> calls;
     for (int rank = 0; rank < world; ++rank) {
-      calls.push_back(JoinSoon(sessions[static_cast<size_t>(rank)], world, rank, Waiter::For(kPatience)));
+      calls.push_back(JoinSoon(sessions[static_cast<size_t>(rank)], world, rank, Waiter::For(kWaitBudget)));
     }
     return calls;
   }
@@ -70,12 +70,12 @@ class ControlWaitsTest : public ControlTest {
                    const std::string& reason) {
     const auto since = Waiter::Clock::now();
     for (auto& call : calls) {
-      const Status told = call.get();
-      EXPECT_EQ(told.code(), Code::kUnavailable) << told.ToString();
-      EXPECT_EQ(told.detail().reason, reason) << told.ToString();
-      EXPECT_EQ(told.detail().who, rank) << told.ToString();
+      const Status reported = call.get();
+      EXPECT_EQ(reported.code(), Code::kUnavailable) << reported.ToString();
+      EXPECT_EQ(reported.detail().reason, reason) << reported.ToString();
+      EXPECT_EQ(reported.detail().who, rank) << reported.ToString();
     }
-    EXPECT_LT(Waiter::Clock::now() - since, kPatience / 2);
+    EXPECT_LT(Waiter::Clock::now() - since, kWaitBudget / 2);
     EXPECT_EQ(control->Snapshot().groups, 0u);
     EXPECT_EQ(control->Snapshot().segment_bytes, 0u);
   }
@@ -98,13 +98,13 @@ TEST_F(ControlWaitsTest, AJoinThatWaitsForAnEngineEndsByTheFirstDeadline) {
       continue;
     }
     const auto since = Waiter::Clock::now();
-    for (const Status& told : {first, patient.get()}) {
-      EXPECT_EQ(told.code(), Code::kDeadlineExceeded) << told.ToString();
-      EXPECT_EQ(told.detail().reason, "ENGINE_DOWN");
-      EXPECT_EQ(told.detail().who, "gpu 1");
-      EXPECT_THAT(told.message(), HasSubstr("the engine of GPU 1"));
+    for (const Status& reported : {first, patient.get()}) {
+      EXPECT_EQ(reported.code(), Code::kDeadlineExceeded) << reported.ToString();
+      EXPECT_EQ(reported.detail().reason, "ENGINE_DOWN");
+      EXPECT_EQ(reported.detail().who, "gpu 1");
+      EXPECT_THAT(reported.message(), HasSubstr("the engine of GPU 1"));
     }
-    EXPECT_LT(Waiter::Clock::now() - since, kPatience / 2);
+    EXPECT_LT(Waiter::Clock::now() - since, kWaitBudget / 2);
     break;
   }
   EXPECT_EQ(control->Snapshot().groups, 0u);
@@ -128,7 +128,7 @@ TEST_F(ControlWaitsTest, ARankDetachesWhileItsJoinWaitsForAnEngine) {
   engines->Kill(0);
   std::vector<std::future<Status>> calls = JoinAllSoon(sessions);
   ASSERT_TRUE(AwaitInstalling());
-  ASSERT_TRUE(control->Detach(sessions[0], Waiter::For(kPatience)).ok());
+  ASSERT_TRUE(control->Detach(sessions[0], Waiter::For(kWaitBudget)).ok());
   ExpectNamed(std::move(calls), "rank 0", "RANK_LEFT");
 }
 
@@ -142,12 +142,12 @@ TEST_F(ControlWaitsTest, ACancelledRendezvousIsTakenUpAgain) {
   auto other = MeetSoon(sessions[1], tensors[1], group);
   EXPECT_EQ(Rendezvous(sessions[0], tensors[0], group, Cancelled()).status().code(), Code::kCancelled);
   auto third = MeetSoon(sessions[2], tensors[2], group);
-  const auto again = Rendezvous(sessions[0], tensors[0], group, Waiter::For(kPatience));
+  const auto again = Rendezvous(sessions[0], tensors[0], group, Waiter::For(kWaitBudget));
   EXPECT_TRUE(again.ok()) << again.status().ToString();
   for (auto* call : {&other, &third}) {
-    const auto told = call->get();
-    ASSERT_TRUE(told.ok()) << told.status().ToString();
-    EXPECT_EQ(told->registration_id(), again->registration_id());
+    const auto reported = call->get();
+    ASSERT_TRUE(reported.ok()) << reported.status().ToString();
+    EXPECT_EQ(reported->registration_id(), again->registration_id());
   }
 }
 
@@ -165,9 +165,9 @@ TEST_F(ControlWaitsTest, ACancelledPrepareIsForgottenAtOnce) {
     auto first = std::async(std::launch::async, [&] { return prepare(0, 7, Until(gone, &waits)); });
     ASSERT_TRUE(Eventually([&] { return waits.load(); }));
     gone = true;
-    auto soon = std::async(std::launch::async, [&] { return prepare(next, 8, Waiter::For(kPatience)); });
+    auto soon = std::async(std::launch::async, [&] { return prepare(next, 8, Waiter::For(kWaitBudget)); });
     EXPECT_EQ(first.get().code(), Code::kCancelled);
-    const Status last = prepare(1 - next, 8, Waiter::For(kPatience));
+    const Status last = prepare(1 - next, 8, Waiter::For(kWaitBudget));
     EXPECT_TRUE(last.ok()) << last.ToString();
     const Status other = soon.get();
     EXPECT_TRUE(other.ok()) << other.ToString();
@@ -187,16 +187,16 @@ TEST_F(ControlWaitsTest, ACancelledRendezvousThatStaysAwayIsNamed) {
     EXPECT_EQ(Rendezvous(sessions[0], tensors[0], group, Cancelled()).status().code(), Code::kCancelled);
     const Status late =
         Rendezvous(sessions[2], tensors[2], group, Waiter::For(std::chrono::milliseconds(1))).status();
-    for (const Status& told : {late, other.get().status()}) {
-      EXPECT_EQ(told.code(), Code::kDeadlineExceeded) << told.ToString();
-      EXPECT_EQ(told.detail().reason, "RANK_LATE");
-      EXPECT_EQ(told.detail().who, "rank 0");
-      EXPECT_THAT(told.message(), HasSubstr("rank 0 did not come within"));
+    for (const Status& reported : {late, other.get().status()}) {
+      EXPECT_EQ(reported.code(), Code::kDeadlineExceeded) << reported.ToString();
+      EXPECT_EQ(reported.detail().reason, "RANK_LATE");
+      EXPECT_EQ(reported.detail().who, "rank 0");
+      EXPECT_THAT(reported.message(), HasSubstr("rank 0 did not come within"));
     }
     // All have their answers: they meet again.
     for (auto& reply : Together(3, [&](int rank) {
            return Rendezvous(sessions[static_cast<size_t>(rank)], tensors[static_cast<size_t>(rank)], group,
-                             Waiter::For(kPatience));
+                             Waiter::For(kWaitBudget));
          })) {
       EXPECT_TRUE(reply.ok()) << reply.status().ToString();
     }
@@ -216,7 +216,7 @@ TEST_F(ControlWaitsTest, ACancelledRendezvousIsMadeAgainWithAnotherTensor) {
     EXPECT_TRUE(control->Free(sessions[0], tensors[0]).ok());
     if (!others_first) other = MeetSoon(sessions[1], tensors[1], group);
     auto again = MeetSoon(sessions[0], Empty(sessions[0], 0), group);
-    const auto last = Rendezvous(sessions[2], tensors[2], group, Waiter::For(kPatience));
+    const auto last = Rendezvous(sessions[2], tensors[2], group, Waiter::For(kWaitBudget));
     EXPECT_TRUE(last.ok()) << last.status().ToString();
     for (auto* call : {&other, &again}) {
       const auto reply = call->get();
@@ -233,7 +233,7 @@ TEST_F(ControlWaitsTest, OneOfTwoCallsIsCancelled) {
   const std::vector<uint64_t> tensors = {Empty(sessions[0], 0), Empty(sessions[1], 1)};
   auto first = MeetSoon(sessions[0], tensors[0], group);
   EXPECT_EQ(Rendezvous(sessions[0], tensors[0], group, Cancelled()).status().code(), Code::kCancelled);
-  EXPECT_TRUE(Rendezvous(sessions[1], tensors[1], group, Waiter::For(kPatience)).ok());
+  EXPECT_TRUE(Rendezvous(sessions[1], tensors[1], group, Waiter::For(kWaitBudget)).ok());
   EXPECT_TRUE(first.get().ok());
 }
 
@@ -247,15 +247,16 @@ TEST_F(ControlWaitsTest, ARendezvousEndsByItsOwnDeadlineWhileTheEnginesAreTold) 
   gate.Shut();
   std::atomic<bool> gone = false;
   auto first = MeetSoon(sessions[0], tensors[0], group, &gone);
-  auto worker = std::async(
-      std::launch::async, [&] { return Rendezvous(sessions[1], tensors[1], group, Waiter::For(kPatience)); });
+  auto worker = std::async(std::launch::async, [&] {
+    return Rendezvous(sessions[1], tensors[1], group, Waiter::For(kWaitBudget));
+  });
   ASSERT_TRUE(Eventually([&] { return gate.held() > 0; }));
   gone = true;
   EXPECT_EQ(BeforeTheGateOpens([&] { return first.get().status(); }).code(), Code::kCancelled);
   gate.Open();
   const auto made = worker.get();
   ASSERT_TRUE(made.ok()) << made.status().ToString();
-  const auto again = Rendezvous(sessions[0], tensors[0], group, Waiter::For(kPatience));
+  const auto again = Rendezvous(sessions[0], tensors[0], group, Waiter::For(kWaitBudget));
   ASSERT_TRUE(again.ok()) << again.status().ToString();
   EXPECT_EQ(again->registration_id(), made->registration_id());
 }
@@ -272,7 +273,7 @@ TEST_F(ControlWaitsTest, APrepareEndsByItsOwnDeadlineWhileTheEnginesAreTold) {
   std::atomic<bool> gone = false, waits = false;
   auto first = std::async(std::launch::async, [&] { return prepare(0, Until(gone, &waits)); });
   ASSERT_TRUE(Eventually([&] { return waits.load(); }));
-  auto worker = std::async(std::launch::async, [&] { return prepare(1, Waiter::For(kPatience)); });
+  auto worker = std::async(std::launch::async, [&] { return prepare(1, Waiter::For(kWaitBudget)); });
   ASSERT_TRUE(Eventually([&] { return gate.held() > 0; }));
   const Status late =
       BeforeTheGateOpens([&] { return prepare(0, Waiter::For(std::chrono::milliseconds(1))).status(); });
@@ -283,7 +284,7 @@ TEST_F(ControlWaitsTest, APrepareEndsByItsOwnDeadlineWhileTheEnginesAreTold) {
   gate.Open();
   const auto made = worker.get();
   ASSERT_TRUE(made.ok()) << made.status().ToString();
-  const auto again = prepare(0, Waiter::For(kPatience));
+  const auto again = prepare(0, Waiter::For(kWaitBudget));
   ASSERT_TRUE(again.ok()) << again.status().ToString();
   EXPECT_EQ(again->plan().plan_id(), made->plan().plan_id());
 }
@@ -312,7 +313,7 @@ TEST_F(ControlWaitsTest, ARankIsLostWhileAnEngineStandsStill) {
   for (int rank = 0; rank < 2; ++rank) {
     prepares.push_back(std::async(std::launch::async, [&, rank] {
       return control
-          ->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, "ar"), Waiter::For(kPatience))
+          ->Prepare(sessions[static_cast<size_t>(rank)], AllReduce(group, "ar"), Waiter::For(kWaitBudget))
           .status();
     }));
   }
@@ -333,7 +334,7 @@ TEST_F(ControlWaitsTest, ACallDoesNotWaitBeyondItsDeadlineForAnotherOfItsGroup) 
   HoldAt(engine::v1::Command::kAddPlan, 0);
   gate.Shut();
   auto plan = std::async(std::launch::async, [&] {
-    return control->Prepare(session, AllReduce(group, "ar"), Waiter::For(kPatience));
+    return control->Prepare(session, AllReduce(group, "ar"), Waiter::For(kWaitBudget));
   });
   ASSERT_TRUE(Eventually([&] { return gate.held() > 0; }));
   const uint64_t tensor = Empty(session, 0);
@@ -346,7 +347,7 @@ TEST_F(ControlWaitsTest, ACallDoesNotWaitBeyondItsDeadlineForAnotherOfItsGroup) 
   EXPECT_EQ(other.detail().reason, "GROUP_BUSY") << other.ToString();
   gate.Open();
   EXPECT_TRUE(plan.get().ok());
-  EXPECT_TRUE(Rendezvous(session, tensor, group, Waiter::For(kPatience)).ok());
+  EXPECT_TRUE(Rendezvous(session, tensor, group, Waiter::For(kWaitBudget)).ok());
 }
 
 TEST_F(ControlWaitsTest, ANameWhoseGroupIsBeingMadeIsSaidToBe) {
@@ -371,7 +372,7 @@ TEST_F(ControlWaitsTest, NothingIsSaidToBeLetGoByAnEngineThatIsBeingStopped) {
   const uint64_t group = Join({session});
   v1::OpenChannelRequest open;
   open.set_gpu_uuid(control->options().topology.gpus[0].uuid);
-  const auto channel = control->OpenChannel(session, open, Waiter::For(kPatience));
+  const auto channel = control->OpenChannel(session, open, Waiter::For(kWaitBudget));
   ASSERT_TRUE(channel.ok()) << channel.status().ToString();
   v1::FdTransfer part;
   part.set_transfer_id(1);
@@ -384,7 +385,7 @@ TEST_F(ControlWaitsTest, NothingIsSaidToBeLetGoByAnEngineThatIsBeingStopped) {
   memory.set_bytes(4096);
   memory.add_chunk_bytes(4096);
   memory.set_transfer_id(1);
-  const auto registered = control->RegisterTensor(session, memory, Waiter::For(kPatience));
+  const auto registered = control->RegisterTensor(session, memory, Waiter::For(kWaitBudget));
   ASSERT_TRUE(registered.ok()) << registered.status().ToString();
   // The keeper ends calls as soon as the daemon stops: here once the gate opens.
   using C = engine::v1::Command;
@@ -399,21 +400,21 @@ TEST_F(ControlWaitsTest, NothingIsSaidToBeLetGoByAnEngineThatIsBeingStopped) {
   // LeaveGroup does not wait behind the commands that are held; it is under way first, for a ping goes ahead
   // of it.
   auto leaves = std::async(std::launch::async,
-                           [&] { return control->LeaveGroup(session, group, Waiter::For(kPatience)); });
+                           [&] { return control->LeaveGroup(session, group, Waiter::For(kWaitBudget)); });
   ASSERT_TRUE(Eventually([&] { return gate.held() == 1; }));
   auto deregisters = std::async(std::launch::async, [&] {
-    return control->Deregister(session, registered->registration_id(), Waiter::For(kPatience));
+    return control->Deregister(session, registered->registration_id(), Waiter::For(kWaitBudget));
   });
   ASSERT_TRUE(Eventually([&] { return gate.held() == 2; }));
   auto closes = std::async(std::launch::async, [&] {
-    return control->CloseChannel(session, channel->channel_id(), Waiter::For(kPatience));
+    return control->CloseChannel(session, channel->channel_id(), Waiter::For(kWaitBudget));
   });
   ASSERT_TRUE(Eventually([&] { return control->SnapshotChannels().empty(); }));
   control->Stop();
   gate.Open();
   for (auto* call : {&leaves, &deregisters, &closes}) {
-    const Status told = call->get();
-    EXPECT_EQ(told.code(), Code::kUnavailable) << told.ToString();
+    const Status reported = call->get();
+    EXPECT_EQ(reported.code(), Code::kUnavailable) << reported.ToString();
   }
 }
 
@@ -425,7 +426,7 @@ TEST_F(ControlWaitsTest, AnEngineThatIsStoppedWithTheDaemonSaysSo) {
   v1::OpenChannelRequest open;
   open.set_gpu_uuid(control->options().topology.gpus[0].uuid);
   open.set_entries(16);
-  const auto channel = control->OpenChannel(sessions[0], open, Waiter::For(kPatience));
+  const auto channel = control->OpenChannel(sessions[0], open, Waiter::For(kWaitBudget));
   ASSERT_TRUE(channel.ok()) << channel.status().ToString();
   const auto ring_and_words = lease.last();
   ASSERT_EQ(ring_and_words.size(), 2u);

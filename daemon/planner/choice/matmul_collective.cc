@@ -13,7 +13,7 @@
 namespace tandem::plan {
 namespace {
 
-// Up to here packets with epochs were faster than kernels with separate flags (bounds.cc).
+// Up to here packets with launch numbers were faster than kernels with separate flags (bounds.cc).
 constexpr uint64_t kMaxPacketBytes = uint64_t{256} << 10;
 
 // The bounds of the collective beside the product.

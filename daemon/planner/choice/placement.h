@@ -1,4 +1,4 @@
-// File: placement.h
+// File: gpu_sharing.h
 //
 // Checks whether the ranks' own streams can run a plan (docs/client-placement.md).
 #pragma once

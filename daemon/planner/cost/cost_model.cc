@@ -91,9 +91,9 @@ double MatmulUs(const Problem& problem, const MachineModel& machine, double rows
 
 bool SumsToAll(Op op) { return op == Op::kAllReduce || op == Op::kMatmulAllReduce; }
 
-// A kernel of the client's that sends `sent` bytes in each phase. The link hides local work, except epochs,
-// which are read apart from the data. Flags take longer from each rank beyond two, and so do packets. Dense
-// ones were measured on 2 and 4 H100s too.
+// A kernel of the client's that sends `sent` bytes in each phase. The link hides local work, except launch
+// numbers, which are read apart from the data. Flags take longer from each rank beyond two, and so do
+// packets. Dense ones were measured on 2 and 4 H100s too.
 double ClientCollectiveUs(const Problem& problem, const MachineModel& machine, Algorithm algorithm,
                           double sent, double local) {
   constexpr double kSmRankUs = 0.75, kTwoShotUs = 1, kTwoShotRankUs = 1.25, kPacketsUs = 2.2;
@@ -140,7 +140,8 @@ double CollectiveUs(const Problem& problem, const MachineModel& machine, Algorit
       return machine.launch_us + machine.step_latency_us + TransferUs(bytes * others, machine.link_gbps) +
              local;
     case Algorithm::kLowLatency: {
-      // Half of the link carries epochs, save by dense packets; there is no fence and no separate flag.
+      // Half of the link carries launch numbers, save by dense packets; there is no fence and no separate
+      // flag.
       const bool two_shot = all_reduce && LowLatencyShots(problem) == 2;
       const double moved = !all_reduce ? sent : two_shot ? 2 * sent : bytes * others;
       return machine.launch_us + (two_shot ? 1.5 : 0.5) * machine.step_latency_us +

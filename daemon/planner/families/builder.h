@@ -5,9 +5,9 @@
 //   - A word has one writer and is written once a launch: an index from Signals() is used once per pair of
 //     ranks.
 //   - Peers write only into workspace and, after an entry exchange, into symmetric slots and the bulk area.
-//     Workspace needs no entry exchange: its halves alternate by epoch parity, and every program closes.
-//     So launch n + 2 starts nowhere before launch n has ended everywhere, and peers may write into the half
-//     of launch n.
+//     Workspace needs no entry exchange: its halves alternate by the parity of launch numbers.
+//     Every program closes, so launch n + 2 starts nowhere before launch n has ended everywhere. Peers may then
+//     write into the half of launch n.
 //   - Tensors around a client's kernel lie at one address in every launch, in the bulk area: a graph has the
 //     address, and the half is known on the device alone (docs/client-placement-safety.md).
 //   - In program order a program runs on a single in-order queue without deadlock: every signal that a peer

@@ -4,8 +4,8 @@
 // delivers as soon as it ends, so its lane meets them before it. A rank with a wave to compute before its
 // first delivery need not wait for the peers to start. Lane 1 meets the peers meanwhile and then writes a
 // word of this rank, for which the kernel waits before that delivery. A client has one lane and a kernel that
-// meets the peers before the fused one: the meeting stands first in the expansion, and the layout lies in the
-// bulk area (docs/client-placement-safety.md).
+// meets the peers before the fused one: the handshake stands first in the expansion, and the layout lies in
+// the bulk area (docs/client-placement-safety.md).
 #pragma once
 
 #include <algorithm>
@@ -35,7 +35,7 @@ class FusedEntry {
 
   // Where the layout lies in the bulk area, which peers may write only after an entry exchange: that
   // exchange, for all ranks. Ends the layout.
-  void Meet() {
+  void Handshake() {
     if (in_client_ || !builder_->InBulk()) return;
     const int lane = builder_->lanes() - 1;
     builder_->EnterOn(lane);
@@ -45,7 +45,7 @@ class FusedEntry {
     awaits_.assign(static_cast<size_t>(builder_->world_size()), true);
   }
 
-  // Within the kernel's steps, before all others: a client's meeting.
+  // Within the kernel's steps, before all others: a client's handshake.
   void Begin(int rank) {
     if (!in_client_) return;
     const int world = builder_->world_size();

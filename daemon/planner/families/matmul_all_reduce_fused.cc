@@ -43,7 +43,7 @@ class FusedTwoShot {
     const FusedTileCut cut = CutOf(problem);
     return IsOneFusedWave(cut.parts(), cut.rows, problem.n) ? 1 : 2;
   }
-  void Meet() { entry_.Meet(); }
+  void Handshake() { entry_.Handshake(); }
 
   void Write(int r) {
     builder_->BeginCollective(r, 0, Algorithm::kFused, Op::kMatmulAllReduce,
@@ -151,7 +151,7 @@ Status BuildFusedMatmulAllReduce(const Problem& problem, OperationPlan* plan) {
   if (const auto skinny = SkinnyFor(problem)) return BuildSkinny(problem, *skinny, plan);
   Builder builder(problem.world_size, FusedTwoShot::Lanes(problem), 32, problem.in_client());
   FusedTwoShot parts(problem, &builder);
-  parts.Meet();
+  parts.Handshake();
   for (int r = 0; r < problem.world_size; ++r) parts.Write(r);
   plan->steps = static_cast<int>(parts.parts());
   return builder.Finish(plan);

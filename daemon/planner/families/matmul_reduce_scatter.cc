@@ -157,7 +157,7 @@ void Fused(const Problem& problem, Builder* builder) {
   const PeerSlots inbox(builder, Bytes(slice)), stage(builder, Bytes(slice));
   const int sent = builder->Signals(bands);
   FusedEntry entry(builder, problem.in_client());
-  entry.Meet();
+  entry.Handshake();
   for (int r = 0; r < world; ++r) {
     builder->BeginCollective(r, 0, Algorithm::kFused, Op::kMatmulReduceScatter,
                              problem.Slot(r, problem.slots.a), problem.Slot(r, problem.slots.c[0]),

@@ -1,7 +1,7 @@
 // File: low_latency.h
 //
 // The data that the flag-in-data algorithm (kLowLatency) can carry: small contiguous pieces, each eight bytes
-// beside their epoch in the group's packets.
+// beside their launch number in the group's packets.
 #pragma once
 
 #include <string>

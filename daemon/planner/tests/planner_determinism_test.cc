@@ -10,7 +10,7 @@ namespace {
 using testing::Contains;
 using testing::HasSubstr;
 
-OpRequest Kept(OpRequest request, Determinism level) {
+OpRequest WithDeterminism(OpRequest request, Determinism level) {
   request.determinism = level;
   return request;
 }
@@ -28,14 +28,14 @@ constexpr int64_t kLarge = int64_t{64} << 20;  // NCCL's without a promise
 TEST(DeterminismChoice, LeavesOutNcclsSumsAndNamesTheReason) {
   ASSERT_EQ(MustPlan(AllReduce(kLarge), SwitchGroup(4)).algorithm, Algorithm::kNccl);
   for (const Determinism level : {Determinism::kRun, Determinism::kBatch}) {
-    const OperationPlan plan = MustPlan(Kept(AllReduce(kLarge), level), SwitchGroup(4));
+    const OperationPlan plan = MustPlan(WithDeterminism(AllReduce(kLarge), level), SwitchGroup(4));
     EXPECT_EQ(plan.algorithm, Algorithm::kTwoShot);
     EXPECT_EQ(plan.determinism, level);
     EXPECT_TRUE(plan.deterministic);
     EXPECT_EQ(plan.reduction_order, "rank order, fp32");
     EXPECT_THAT(plan.reason, HasSubstr("NCCL promises no order of a sum"));
     EXPECT_THAT(ReasonAgainst(plan, Algorithm::kNccl), HasSubstr("NCCL promises no order of a sum"));
-    OpRequest asked = Kept(AllReduce(kLarge), level);
+    OpRequest asked = WithDeterminism(AllReduce(kLarge), level);
     asked.algorithm = Algorithm::kNccl;
     const Status refused = PlanOf(asked, SwitchGroup(4)).status();
     EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
@@ -45,19 +45,21 @@ TEST(DeterminismChoice, LeavesOutNcclsSumsAndNamesTheReason) {
 
 TEST(DeterminismChoice, TakesNcclForIntegersAndMoves) {
   const OperationPlan sum =
-      MustPlan(Kept(AllReduce(kLarge, DType::kI32), Determinism::kBatch), SwitchGroup(4));
+      MustPlan(WithDeterminism(AllReduce(kLarge, DType::kI32), Determinism::kBatch), SwitchGroup(4));
   EXPECT_EQ(sum.algorithm, Algorithm::kNccl);
   EXPECT_TRUE(sum.deterministic);
   OpRequest moved = Request(Op::kBroadcast, {Tensor(Role::kInput, DType::kF32, {kLarge}),
                                              Tensor(Role::kOutput, DType::kF32, {kLarge})});
-  EXPECT_EQ(MustPlan(Kept(moved, Determinism::kBatch), SwitchGroup(4)).algorithm, Algorithm::kNccl);
+  EXPECT_EQ(MustPlan(WithDeterminism(moved, Determinism::kBatch), SwitchGroup(4)).algorithm,
+            Algorithm::kNccl);
 }
 
 TEST(DeterminismChoice, LeavesOutTheHybridCubeMeshForABatchOnly) {
   GroupContext mesh = MeshGroup();
-  EXPECT_EQ(MustPlan(Kept(AllReduce(1024), Determinism::kRun), mesh).algorithm, Algorithm::kHybridCubeMesh);
+  EXPECT_EQ(MustPlan(WithDeterminism(AllReduce(1024), Determinism::kRun), mesh).algorithm,
+            Algorithm::kHybridCubeMesh);
   // A DGX-1 has no access between all pairs, which every other sum of Tandem's needs.
-  const Status refused = PlanOf(Kept(AllReduce(1024), Determinism::kBatch), mesh).status();
+  const Status refused = PlanOf(WithDeterminism(AllReduce(1024), Determinism::kBatch), mesh).status();
   EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
   EXPECT_THAT(refused.message(), HasSubstr("it adds within quads first"));
   EXPECT_THAT(refused.message(), HasSubstr("have no peer access"));
@@ -83,7 +85,7 @@ TEST(DeterminismChoice, FixesTheOrderOfProductsForABatchOnly) {
         GatherMatmul(4, 64, 64, 64, 0, DType::kBf16)}) {
     for (const GroupContext& group : {SwitchGroup(4), HopperGroup(4)}) {
       for (const Determinism level : {Determinism::kRun, Determinism::kBatch}) {
-        OpRequest request = Kept(product, level);
+        OpRequest request = WithDeterminism(product, level);
         request.on_unfused = OnUnfused::kAllow;
         const OperationPlan plan = MustPlan(request, group);
         EXPECT_TRUE(plan.deterministic);
@@ -105,7 +107,7 @@ TEST(DeterminismChoice, TakesOneKindOfKernelForAllRowsOnCuda) {
     for (OpRequest product :
          {MatmulAllReduce(rows, 512, 256, DType::kBf16), MatmulScatter(2, rows, 512, 256, 0, DType::kF16),
           GatherMatmul(2, rows / 2, 512, 256, 0, DType::kBf16)}) {
-      product = Kept(product, Determinism::kBatch);
+      product = WithDeterminism(product, Determinism::kBatch);
       const OperationPlan plan = MustPlan(product, group);
       EXPECT_EQ(plan.algorithm, Algorithm::kFused);
       EXPECT_THAT(ReasonAgainst(plan, Algorithm::kUnfused), HasSubstr("other kernels than the fused ones"));
@@ -115,7 +117,7 @@ TEST(DeterminismChoice, TakesOneKindOfKernelForAllRowsOnCuda) {
     }
     // No fused kernel multiplies fp32, nor a K of 12 bytes.
     for (OpRequest product : {MatmulAllReduce(rows, 512, 256), MatmulAllReduce(rows, 512, 6, DType::kBf16)}) {
-      product = Kept(product, Determinism::kBatch);
+      product = WithDeterminism(product, Determinism::kBatch);
       product.on_unfused = OnUnfused::kAllow;
       const OperationPlan plan = MustPlan(product, group);
       EXPECT_NE(plan.algorithm, Algorithm::kFused);
@@ -126,7 +128,7 @@ TEST(DeterminismChoice, TakesOneKindOfKernelForAllRowsOnCuda) {
 
 // Where the fused kernels would take one number of rows and not another, nothing may take their place.
 TEST(DeterminismChoice, RefusesRowsThatTheFusedKernelsCannotRead) {
-  OpRequest product = Kept(MatmulAllReduce(64, 512, 256, DType::kBf16), Determinism::kBatch);
+  OpRequest product = WithDeterminism(MatmulAllReduce(64, 512, 256, DType::kBf16), Determinism::kBatch);
   product.operands[0].spec.strides = {257, 1};
   product.on_unfused = OnUnfused::kAllow;
   const Status refused = PlanOf(product, HopperGroup(2)).status();
@@ -136,7 +138,7 @@ TEST(DeterminismChoice, RefusesRowsThatTheFusedKernelsCannotRead) {
 }
 
 TEST(DeterminismChoice, RefusesAGatherAlongKForABatch) {
-  OpRequest product = Kept(GatherMatmul(4, 64, 64, 64, 1, DType::kBf16), Determinism::kBatch);
+  OpRequest product = WithDeterminism(GatherMatmul(4, 64, 64, 64, 1, DType::kBf16), Determinism::kBatch);
   product.on_unfused = OnUnfused::kAllow;
   const Status refused = PlanOf(product, SwitchGroup(4)).status();
   EXPECT_EQ(refused.detail().reason, "DETERMINISM_REFUSED");
@@ -145,7 +147,7 @@ TEST(DeterminismChoice, RefusesAGatherAlongKForABatch) {
 }
 
 TEST(DeterminismChoice, HoldsInEachRangeOfAFamilyOfProducts) {
-  OpRequest request = Kept(MatmulAllReduce(1, 1024, 2048, DType::kBf16), Determinism::kBatch);
+  OpRequest request = WithDeterminism(MatmulAllReduce(1, 1024, 2048, DType::kBf16), Determinism::kBatch);
   request.max_rows = 4096;
   GroupContext group = HopperGroup(2);
   group.client_kernels = ClientKernels::kFused;
@@ -159,7 +161,7 @@ TEST(DeterminismChoice, HoldsInEachRangeOfAFamilyOfProducts) {
 }
 
 TEST(DeterminismChoice, KeepsRanksAlikeAlongK) {
-  OpRequest request = Kept(GatherMatmul(4, 64, 64, 64, 1, DType::kBf16), Determinism::kRun);
+  OpRequest request = WithDeterminism(GatherMatmul(4, 64, 64, 64, 1, DType::kBf16), Determinism::kRun);
   request.on_unfused = OnUnfused::kAllow;
   const OperationPlan plan = MustPlan(request, SwitchGroup(4));
   EXPECT_EQ(plan.algorithm, Algorithm::kUnfused);
@@ -170,14 +172,14 @@ TEST(DeterminismChoice, KeepsRanksAlikeAlongK) {
 TEST(DeterminismChoice, AddsTheSquaresOfABatchInAFixedOrder) {
   for (const auto& [level, fixed] :
        {std::pair{Determinism::kOff, false}, {Determinism::kRun, false}, {Determinism::kBatch, true}}) {
-    const OperationPlan plan = MustPlan(Kept(WithNorm(16, 64), level), SwitchGroup(2));
+    const OperationPlan plan = MustPlan(WithDeterminism(WithNorm(16, 64), level), SwitchGroup(2));
     for (const RankProgram& program : plan.programs)
       EXPECT_EQ(std::get<NormStep>(program.steps.back().work).fixed_order, fixed);
   }
 }
 
 TEST(DeterminismChoice, HoldsInEachRangeOfAFamily) {
-  OpRequest request = Kept(WithNorm(1, 8192), Determinism::kBatch);
+  OpRequest request = WithDeterminism(WithNorm(1, 8192), Determinism::kBatch);
   request.max_rows = 65536;
   GroupContext group = SwitchGroup(4);
   const OperationPlan plan = MustPlan(request, group);

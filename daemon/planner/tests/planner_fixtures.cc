@@ -61,8 +61,8 @@ class Simulation {
       }
     }
     const uint32_t all = (1u << runners_.size()) - 1;
-    // Without a word and without workspace it takes no epoch: the start is the meeting, and there is nothing
-    // to close.
+    // Without a word and without workspace it takes no launch number: the start is the meeting, and there is
+    // nothing to close.
     const bool meets =
         std::any_of(plan_.programs.begin(), plan_.programs.end(), [](const RankProgram& program) {
           return program.signal_count > 0 || program.workspace_bytes > 0 || program.bulk_bytes > 0;

@@ -62,7 +62,7 @@ TEST(Placement, TheClientRunsOneKernel) {
 }
 
 // Gathers, and sums of floating-point types, in the client on CUDA. Engines and integers have packets with
-// epochs.
+// launch numbers.
 TEST(Placement, GathersAndSumsOfTheClientTravelInDensePackets) {
   GroupContext group = SwitchGroup(4);
   group.packet_kernels = true;
@@ -89,7 +89,7 @@ TEST(Placement, GathersAndSumsOfTheClientTravelInDensePackets) {
   const OpRequest scatter = Request(Op::kReduceScatter, {Tensor(Role::kInput, DType::kF16, {8192}),
                                                          Tensor(Role::kOutput, DType::kF16, {2048})});
   EXPECT_TRUE(collective(PlanPlacement::kClient, scatter).dense);
-  // More fits than beside epochs. Two shots halve what a slot must hold.
+  // More fits than beside launch numbers. Two shots halve what a slot must hold.
   const OpRequest large = AllReduce(1 << 20, DType::kBf16);
   const CollectiveStep two = collective(PlanPlacement::kClient, large);
   EXPECT_TRUE(two.dense);

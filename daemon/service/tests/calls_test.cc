@@ -52,7 +52,7 @@ class CallsTest : public ControlTest {
   static std::unique_ptr<grpc::ClientContext> Context(const std::string& token) {
     auto context = std::make_unique<grpc::ClientContext>();
     context->AddMetadata(kTokenBinaryKey, token);
-    context->set_deadline(std::chrono::system_clock::now() + kPatience);
+    context->set_deadline(std::chrono::system_clock::now() + kWaitBudget);
     return context;
   }
 

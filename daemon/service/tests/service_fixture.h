@@ -55,7 +55,7 @@ inline v1::StatusDetail DetailOf(const grpc::ClientContext& context) {
 
 class ServiceTest : public ControlTest {
  protected:
-  void SetUp() override { Begin(kPatience, kPatience); }
+  void SetUp() override { Begin(kWaitBudget, kWaitBudget); }
   // The times after which leases that do not attach end, and transfers that nobody claims.
   void Begin(std::chrono::milliseconds attach_deadline, std::chrono::milliseconds orphan_deadline) {
     char name[] = "/tmp/tandem-service-XXXXXX";

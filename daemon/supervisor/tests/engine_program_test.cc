@@ -16,7 +16,7 @@ namespace {
 using std::chrono::milliseconds;
 using testing::HasSubstr;
 
-constexpr milliseconds kPatience{20000};
+constexpr milliseconds kWaitBudget{20000};
 
 class EngineProgramTest : public testing::Test {
  protected:
@@ -43,15 +43,15 @@ TEST_F(EngineProgramTest, IsTheSameAfterItsFileWasReplaced) {
   Result<EngineProgram> program = EngineProgram::Open(path);
   ASSERT_TRUE(program.ok()) << program.status().ToString();
   EXPECT_EQ(program->path(), path);
-  EXPECT_EQ(*program->Build(kPatience), "1.2.3+abc");
+  EXPECT_EQ(*program->Build(kWaitBudget), "1.2.3+abc");
   Install("echo tandem-engine 1.2.4+def; exit 8");
-  EXPECT_EQ(*program->Build(kPatience), "1.2.3+abc");
-  EXPECT_EQ(*EngineProgram::Open(path)->Build(kPatience), "1.2.4+def");
+  EXPECT_EQ(*program->Build(kWaitBudget), "1.2.3+abc");
+  EXPECT_EQ(*EngineProgram::Open(path)->Build(kWaitBudget), "1.2.4+def");
   std::filesystem::remove(path);
   const UniqueFd socket(::open("/dev/null", O_RDWR | O_CLOEXEC));
   Result<EngineProcess> process = EngineProcess::Spawn(program->Executable(), socket.get());
   ASSERT_TRUE(process.ok()) << process.status().ToString();
-  EXPECT_EQ(process->WaitExit(kPatience), "exit 7");
+  EXPECT_EQ(process->WaitExit(kWaitBudget), "exit 7");
 }
 
 TEST_F(EngineProgramTest, WhatCannotBeExecutedIsNamed) {
@@ -63,7 +63,7 @@ TEST_F(EngineProgramTest, WhatCannotBeExecutedIsNamed) {
 }
 
 TEST_F(EngineProgramTest, AProgramThatTellsNothingCostsItsTimeOnly) {
-  EXPECT_EQ(EngineProgram::Open(Install("exit 0"))->Build(kPatience).status().code(), Code::kUnavailable);
+  EXPECT_EQ(EngineProgram::Open(Install("exit 0"))->Build(kWaitBudget).status().code(), Code::kUnavailable);
   EXPECT_EQ(EngineProgram::Open(Install("exec sleep 60"))->Build(milliseconds(50)).status().code(),
             Code::kUnavailable);
 }

@@ -42,13 +42,13 @@ void Acknowledge(int socket, uint64_t id, int code = 0, const std::string& text 
 // Has this process held at its end, SIGKILL or not, until somebody opens the FIFO `path` for writing: by a
 // tracer, which keeps what it traces from ending. False if the system lets nobody trace it.
 bool HoldAtTheEnd(const char* path) {
-  int told[2];
-  if (path == nullptr || ::pipe2(told, O_CLOEXEC) != 0) return false;
+  int reported[2];
+  if (path == nullptr || ::pipe2(reported, O_CLOEXEC) != 0) return false;
   const pid_t self = ::getpid();
   ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
   if (::fork() == 0) {
     const char held = ::ptrace(PTRACE_SEIZE, self, nullptr, PTRACE_O_TRACEEXIT) == 0 ? 1 : 0;
-    if (::write(told[1], &held, 1) != 1 || held == 0) std::_Exit(0);
+    if (::write(reported[1], &held, 1) != 1 || held == 0) std::_Exit(0);
     for (int fd = 0; fd < 256; ++fd) ::close(fd);  // the socket is the traced process's own
     ::waitpid(self, nullptr, __WALL);
     (void)::open(path, O_RDONLY | O_CLOEXEC);
@@ -56,7 +56,7 @@ bool HoldAtTheEnd(const char* path) {
     std::_Exit(0);
   }
   char held = 0;
-  return ::read(told[0], &held, 1) == 1 && held != 0;
+  return ::read(reported[0], &held, 1) == 1 && held != 0;
 }
 
 }  // namespace

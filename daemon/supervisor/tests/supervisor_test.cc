@@ -298,9 +298,9 @@ TEST_F(SupervisorTest, AStopEndsCallsBeforeTheEngineEnds) {
   ASSERT_TRUE(listener_.Await("done 5"));
   supervisor_->RequestStop();
   ASSERT_EQ(call.wait_for(std::chrono::seconds(20)), std::future_status::ready);
-  const Status told = call.get();
-  EXPECT_EQ(told.code(), Code::kUnavailable);
-  EXPECT_THAT(told.message(), HasSubstr("the daemon is stopping"));
+  const Status reported = call.get();
+  EXPECT_EQ(reported.code(), Code::kUnavailable);
+  EXPECT_THAT(reported.message(), HasSubstr("the daemon is stopping"));
   EXPECT_THAT(supervisor_->Call(0, Ping(), {}, milliseconds(60000)).message(),
               HasSubstr("the daemon is stopping"));
   EXPECT_EQ(::kill(pid, SIGKILL), 0);

@@ -78,11 +78,21 @@ Result<ClientKernelLaunch> Make(const FusedArgs&, const CollectiveArgs& args, co
   return ClientKernelLaunch(kernel);
 }
 
-void SetOne(ClientPhasesLaunch& kernel, const LaunchFrame& frame) { kernel.frame = frame; }
-void SetOne(ClientPacketsLaunch& kernel, const LaunchFrame& frame) { kernel.frame = frame; }
-void SetOne(ClientNormLaunch& kernel, const LaunchFrame& frame) { kernel.sum.frame = frame; }
-void SetOne(ClientSkinnyKernel& kernel, const LaunchFrame& frame) { kernel.launch.frame = frame; }
-void SetOne(ClientFusedKernel& kernel, const LaunchFrame& frame) { SetFrame(kernel, frame); }
+void SetOne(ClientPhasesLaunch& kernel, const GroupDeviceState& group_state) {
+  kernel.group_state = group_state;
+}
+void SetOne(ClientPacketsLaunch& kernel, const GroupDeviceState& group_state) {
+  kernel.group_state = group_state;
+}
+void SetOne(ClientNormLaunch& kernel, const GroupDeviceState& group_state) {
+  kernel.sum.group_state = group_state;
+}
+void SetOne(ClientSkinnyKernel& kernel, const GroupDeviceState& group_state) {
+  kernel.launch.group_state = group_state;
+}
+void SetOne(ClientFusedKernel& kernel, const GroupDeviceState& group_state) {
+  SetGroupState(kernel, group_state);
+}
 
 Status LoadOne(const ClientPhasesLaunch& kernel) { return LoadClientPhases(kernel); }
 Status LoadOne(const ClientPacketsLaunch& kernel) { return LoadClientPackets(kernel); }
@@ -122,8 +132,8 @@ std::optional<ClientKernelLaunch> WithNorm(const ClientKernelLaunch& kernel, con
   return ClientKernelLaunch(both);
 }
 
-void SetFrame(ClientKernelLaunch& launch, const LaunchFrame& frame) {
-  std::visit([&](auto& kernel) { SetOne(kernel, frame); }, launch);
+void SetGroupState(ClientKernelLaunch& launch, const GroupDeviceState& group_state) {
+  std::visit([&](auto& kernel) { SetOne(kernel, group_state); }, launch);
 }
 
 Status Load(const ClientKernelLaunch& launch) {

@@ -36,9 +36,9 @@ struct ClientFusedPlaces {
 using ClientKernelLaunch = std::variant<ClientPhasesLaunch, ClientPacketsLaunch, ClientNormLaunch,
                                         ClientSkinnyKernel, ClientFusedKernel>;
 
-// The parameters, without the frame, of a kernel for `args`, whose addresses are those of an even launch.
-// `fused`: for fused matmuls. UNIMPLEMENTED for what no client-placed kernel takes. INVALID_ARGUMENT for
-// views that are no runs.
+// The parameters, without the state of the group, of a kernel for `args`, whose addresses are those of an
+// even launch. `fused`: for fused matmuls. UNIMPLEMENTED for what no client-placed kernel takes.
+// INVALID_ARGUMENT for views that are no runs.
 Result<ClientKernelLaunch> MakeClientLaunch(const CollectiveArgs& args, const ClientHalves& halves,
                                             const ClientFusedPlaces* fused = nullptr);
 
@@ -46,7 +46,7 @@ Result<ClientKernelLaunch> MakeClientLaunch(const CollectiveArgs& args, const Cl
 std::optional<ClientKernelLaunch> WithNorm(const ClientKernelLaunch& kernel, const NormArgs& norm);
 
 // Sets what the launches of a group have in common.
-void SetFrame(ClientKernelLaunch& launch, const LaunchFrame& frame);
+void SetGroupState(ClientKernelLaunch& launch, const GroupDeviceState& group_state);
 // Loads the kernel into the current context.
 Status Load(const ClientKernelLaunch& launch);
 // Enqueues the kernel on `stream` of the current context.

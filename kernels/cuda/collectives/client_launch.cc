@@ -33,7 +33,7 @@ Status LaunchClientPackets(const ClientPacketsLaunch& launch, CUstream_st* strea
   const PacketsLaunch& packets = launch.packets;
   TANDEM_RETURN_IF_ERROR(CheckBlocks(packets.blocks));
   const PacketGrid grid = PacketGridOf(packets, launch.dense ? kDensePacketDataBytes : kPacketDataBytes);
-  const unsigned idle = launch.dense ? kMeetingThreads : 0;
+  const unsigned idle = launch.dense ? kHandshakeThreads : 0;
   return LaunchDependent("RunClientPackets", KernelOf(launch), grid.blocks, grid.threads + idle, 0, &launch,
                          stream);
 }

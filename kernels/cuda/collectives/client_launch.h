@@ -26,8 +26,8 @@ inline constexpr int kLaunchCounters = 256;
 inline constexpr int kPushedUnits = SkinnyLayout::kMaxUnits;
 
 // Why a kernel has given up.
-enum class GaveUp : uint64_t {
-  kNot = 0,
+enum class AbortReason : uint64_t {
+  kNone = 0,
   kCutOff,    // the verdict page ends the launch
   kLate,      // a wait has met the time limit
   kMismatch,  // the peer runs another plan, or its tag differs
@@ -36,7 +36,7 @@ enum class GaveUp : uint64_t {
 
 // The first failure of a rank's launches. In pinned host memory; `kind` is written last, with release order.
 struct LaunchReport {
-  uint64_t kind;    // GaveUp
+  uint64_t kind;    // AbortReason
   uint64_t number;  // of the launch
   uint64_t peer;    // the rank that the launch waited for
   uint64_t seen;    // the peer's word or packet
@@ -44,13 +44,13 @@ struct LaunchReport {
 };
 
 // The memory that all launches of a group share, as their kernels see it.
-struct LaunchFrame {
-  uint64_t* counters;          // kLaunchCounters; launches that have ended. Private device memory
-  uint64_t* failed;            // not 0 once a block has given up. Private device memory
-  uint64_t* looked;            // when a thread last read *abort_from, in ns. Private device memory
-  const uint64_t* abort_from;  // launches from this number on give up; 0: none do. Host memory
-  LaunchReport* report;        // host memory
-  const uint64_t* own_words;   // of this rank's signal area, by the rank that writes them
+struct GroupDeviceState {
+  uint64_t* counters;  // kLaunchCounters; launches that have ended. Private device memory
+  uint64_t* failed;    // not 0 once a block has given up. Private device memory
+  uint64_t* looked;    // when a thread last read *first_aborted_launch, in ns. Private device memory
+  const uint64_t* first_aborted_launch;  // launches from this number on give up; 0: none do. Host memory
+  LaunchReport* report;                  // host memory
+  const uint64_t* own_words;             // of this rank's signal area, by the rank that writes them
   int64_t words_per_peer;
   uint64_t timeout_ns;  // of all waits of a thread together; 0: no limit
   uint64_t tag;         // below 2^kLaunchTagBits
@@ -61,16 +61,17 @@ struct LaunchFrame {
 
 // A launch of number e uses addresses `+ half_bytes` for odd e: of pointers whose bit in `halved` is set.
 struct ClientPhasesLaunch {
-  PhasesLaunch phases;  // `epoch`, `limits` and `guard` are not read
-  LaunchFrame frame;
+  PhasesLaunch phases;  // `launch_number`, `limits` and `guard` are not read
+  GroupDeviceState group_state;
   int64_t half_bytes;
   uint32_t halved[(kMaxPointers + 31) / 32];
 };
 static_assert(sizeof(ClientPhasesLaunch) <= 4096, "a kernel's parameters");
 
 struct ClientPacketsLaunch {
-  PacketsLaunch packets;  // `epoch`, `limits` and `guard` are not read; `area` is that of even numbers
-  LaunchFrame frame;
+  PacketsLaunch
+      packets;  // `launch_number`, `limits` and `guard` are not read; `area` is that of even numbers
+  GroupDeviceState group_state;
   int64_t half_packets;
   bool dense;  // by dense packets; these, in packets: from `area` to their even half, and of one
   int64_t dense_offset, dense_half, dense_slot;

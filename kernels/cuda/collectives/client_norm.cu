@@ -31,13 +31,13 @@ bool Quantizes(const ClientNormLaunch& launch) { return launch.quantization.out 
 
 const void* KernelOf(const ClientNormLaunch& launch) {
   if (Quantizes(launch)) return QuantizedNormKernel(launch);
-  return reinterpret_cast<const void*>(DenseNormKernels<NoProbe, false>::Of(
+  return reinterpret_cast<const void*>(DenseNormKernels<NoTestHooks, false>::Of(
       static_cast<DType>(launch.norm.type), launch.words, launch.sum.packets.world));
 }
 
 const void* SplitKernelOf(const ClientNormLaunch& launch) {
   if (Quantizes(launch)) return QuantizedSplitNormKernel(launch);
-  return reinterpret_cast<const void*>(DenseSplitNormKernels<NoProbe, false>::Of(
+  return reinterpret_cast<const void*>(DenseSplitNormKernels<NoTestHooks, false>::Of(
       static_cast<DType>(launch.norm.type), launch.sum.packets.world));
 }
 
@@ -101,7 +101,7 @@ Status LaunchClientNorm(const ClientNormLaunch& launch, CUstream_st* stream) {
   if (const unsigned cluster = BlocksOfRow(launch); cluster > 1) {
     const auto blocks = static_cast<unsigned>(launch.norm.rows) * cluster;
     const unsigned movers = WholeWarps((RowWords(launch.norm) + cluster - 1) / cluster);
-    return LaunchDependent("RunClientSplitNorm", SplitKernelOf(launch), blocks, movers + kMeetingThreads, 0,
+    return LaunchDependent("RunClientSplitNorm", SplitKernelOf(launch), blocks, movers + kHandshakeThreads, 0,
                            &launch, stream, cluster);
   }
   const int64_t blocks = std::min<int64_t>(launch.norm.rows, launch.sum.packets.blocks);
@@ -109,7 +109,7 @@ Status LaunchClientNorm(const ClientNormLaunch& launch, CUstream_st* stream) {
     return InvalidArgument("a client-placed kernel of " + std::to_string(blocks) + " blocks");
   const int64_t threads = (RowWords(launch.norm) + launch.words - 1) / launch.words;
   return LaunchDependent("RunClientNorm", KernelOf(launch), static_cast<unsigned>(blocks),
-                         WholeWarps(threads) + kMeetingThreads, 0, &launch, stream);
+                         WholeWarps(threads) + kHandshakeThreads, 0, &launch, stream);
 }
 
 Status LoadClientNorm(const ClientNormLaunch& launch) {
@@ -117,7 +117,7 @@ Status LoadClientNorm(const ClientNormLaunch& launch) {
     TANDEM_RETURN_IF_ERROR(LoadKernel("RunClientSplitNorm", split));
     std::atomic<unsigned>* largest = LargestCluster();
     if (largest != nullptr && largest->load() == 0)
-      largest->store(MaxClusterOf(split, kCollectiveThreads + kMeetingThreads, kMaxNormCluster));
+      largest->store(MaxClusterOf(split, kCollectiveThreads + kHandshakeThreads, kMaxNormCluster));
   }
   return LoadKernel("RunClientNorm", KernelOf(launch));
 }

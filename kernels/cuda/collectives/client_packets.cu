@@ -7,7 +7,7 @@ namespace tandem::cuda {
 
 const void* ClientPacketsKernel(const ClientPacketsLaunch& launch) {
   const PacketsLaunch& packets = launch.packets;
-  return reinterpret_cast<const void*>(PacketKernels<NoProbe, ClientPacketsLaunch>::Of(
+  return reinterpret_cast<const void*>(PacketKernels<NoTestHooks, ClientPacketsLaunch>::Of(
       static_cast<DType>(packets.type), packets.shape, packets.world));
 }
 

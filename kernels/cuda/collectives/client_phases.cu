@@ -9,7 +9,7 @@ namespace tandem::cuda {
 const void* ClientPhasesKernel(const ClientPhasesLaunch& launch) {
   const PhasesLaunch& phases = launch.phases;
   if (Reduces(phases)) return ClientReductionKernel(static_cast<DType>(phases.type));
-  return reinterpret_cast<const void*>(PhaseKernels<NoProbe, ClientPhasesLaunch>::Of(
+  return reinterpret_cast<const void*>(PhaseKernels<NoTestHooks, ClientPhasesLaunch>::Of(
       static_cast<DType>(phases.type), phases.sums, MostSources(phases)));
 }
 

@@ -10,13 +10,13 @@ namespace tandem::cuda {
 const void* QuantizedNormKernel(const ClientNormLaunch& launch) {
   const auto type = static_cast<DType>(launch.norm.type);
   return reinterpret_cast<const void*>(
-      DenseNormKernels<NoProbe, true>::Of(type, launch.words, launch.sum.packets.world));
+      DenseNormKernels<NoTestHooks, true>::Of(type, launch.words, launch.sum.packets.world));
 }
 
 const void* QuantizedSplitNormKernel(const ClientNormLaunch& launch) {
   const auto type = static_cast<DType>(launch.norm.type);
   return reinterpret_cast<const void*>(
-      DenseSplitNormKernels<NoProbe, true>::Of(type, launch.sum.packets.world));
+      DenseSplitNormKernels<NoTestHooks, true>::Of(type, launch.sum.packets.world));
 }
 
 }  // namespace tandem::cuda

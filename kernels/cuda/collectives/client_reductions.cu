@@ -9,7 +9,7 @@ namespace {
 struct ClientReductions {
   template <typename Element>
   static const void* Of() {
-    return reinterpret_cast<const void*>(&RunClientPhases<Element, kMaxGroupRanks, false, NoProbe>);
+    return reinterpret_cast<const void*>(&RunClientPhases<Element, kMaxGroupRanks, false, NoTestHooks>);
   }
 };
 

@@ -24,7 +24,7 @@ bool Sums(const CollectiveItem& item) { return item.sources.size() > 1 || item.s
 class PhasesWriter {
  public:
   PhasesWriter(const CollectiveArgs& args, const PhasesArgs& work) : args_(args), work_(work) {
-    launch_.epoch = args.epoch;
+    launch_.launch_number = args.launch_number;
     launch_.limits = LimitsOf(args);
     launch_.guard = DeviceGuardOf(args.guard);
     launch_.blocks = args.blocks;
@@ -134,7 +134,7 @@ Result<PacketsLaunch> MakePacketsLaunch(const CollectiveArgs& args) {
   const auto* work = args.As<PacketsArgs>();
   if (work == nullptr || !TakesCollective(args)) return InvalidArgument("a collective that no kernel takes");
   PacketsLaunch launch = {};
-  launch.epoch = args.epoch;
+  launch.launch_number = args.launch_number;
   launch.limits = LimitsOf(args);
   launch.guard = DeviceGuardOf(args.guard);
   launch.blocks = args.blocks;
@@ -160,7 +160,7 @@ Result<PacketsLaunch> MakePacketsLaunch(const CollectiveArgs& args) {
       break;
   }
   static_assert(sizeof(Packet) == PacketLayout::kPacketBytes &&
-                offsetof(Packet, epoch) == PacketLayout::kDataBytes);
+                offsetof(Packet, launch_number) == PacketLayout::kDataBytes);
   const PacketLayout layout{.half_bytes = work->packet_bytes, .world = args.world_size, .shots = shots};
   launch.slot_packets = static_cast<int64_t>(layout.slot_packets());
   const DensePacketLayout dense{

@@ -44,19 +44,19 @@ __device__ inline uint32_t GreatestOfMovers(unsigned movers, uint32_t most, uint
   return GreatestOfLanes<32>(lane < movers / 32 ? of_warp[lane] : 0);
 }
 
-template <typename Element, int kMax, int kWords, typename Probe, bool kQuantizes>
-class DenseNorm : private DenseExchange<Element, kMax, PacketShape::kSum, Probe, DenseFit::kWords> {
-  using Base = DenseExchange<Element, kMax, PacketShape::kSum, Probe, DenseFit::kWords>;
+template <typename Element, int kMax, int kWords, typename TestHooks, bool kQuantizes>
+class DenseNorm : private DenseExchange<Element, kMax, PacketShape::kSum, TestHooks, Alignment::k16B> {
+  using Base = DenseExchange<Element, kMax, PacketShape::kSum, TestHooks, Alignment::k16B>;
   using Elements = Word16<Element>;
 
  public:
-  __device__ DenseNorm(const ClientNormLaunch& launch, const ClientRendezvous& rendezvous)
-      : Base(launch.sum, rendezvous),
+  __device__ DenseNorm(const ClientNormLaunch& launch, const ClientLaunchContext& context)
+      : Base(launch.sum, context),
         norm_(launch.norm),
         quantization_(launch.quantization),
         given_scale_(kQuantizes ? GivenScale(launch.quantization) : 0.0f),
         unrounded_(launch.manner.unrounded),
-        movers_(blockDim.x - kMeetingThreads),
+        movers_(blockDim.x - kHandshakeThreads),
         row_words_(static_cast<unsigned>(launch.norm.columns / Elements::kCount)) {}
 
   // Returns false in a thread that has given up. The last warp of each block moves no data. `failed`: as in
@@ -71,8 +71,8 @@ class DenseNorm : private DenseExchange<Element, kMax, PacketShape::kSum, Probe,
       ForEachWord([&](int w, unsigned at) { weight[w].word = static_cast<const uint4*>(norm_.weight)[at]; });
     }
     if (__syncthreads_or(failed)) return false;
-    if (!moves) return blockIdx.x != 0 || this->Meet(static_cast<int>(threadIdx.x - movers_));
-    Probe::BeforeSignal(this->rendezvous_.value(), 0);
+    if (!moves) return blockIdx.x != 0 || this->Handshake(static_cast<int>(threadIdx.x - movers_));
+    TestHooks::BeforeSignal(this->context_.value(), 0);
     for (int64_t row = blockIdx.x; row < norm_.rows; row += gridDim.x) {
       if (row != blockIdx.x) LoadRow(row, words);
       SendRow(row, words);
@@ -124,7 +124,7 @@ class DenseNorm : private DenseExchange<Element, kMax, PacketShape::kSum, Probe,
     };
     const bool come = this->template Take<kWords>(0, first + threadIdx.x, movers_, wanted, packets);
     // All that is sent here has been sent, by kernels that have all begun.
-    if (row + gridDim.x >= norm_.rows) LetNextBegin();
+    if (row + gridDim.x >= norm_.rows) TriggerDependents();
     float squares = 0.0f;
     ForEachWord([&](int w, unsigned at) {
       Elements terms[kMax];
@@ -187,31 +187,31 @@ class DenseNorm : private DenseExchange<Element, kMax, PacketShape::kSum, Probe,
   const unsigned movers_, row_words_;
 };
 
-template <typename Element, int kMax, int kWords, typename Probe, bool kQuantizes>
-__global__ void __launch_bounds__(kCollectiveThreads + kMeetingThreads)
+template <typename Element, int kMax, int kWords, typename TestHooks, bool kQuantizes>
+__global__ void __launch_bounds__(kCollectiveThreads + kHandshakeThreads)
     RunClientNorm(const __grid_constant__ ClientNormLaunch launch) {
   __shared__ float of_warp[2][kCollectiveThreads / 32];
-  AwaitEarlierWork();
-  const ClientRendezvous rendezvous(launch.sum.frame);
-  const DenseNorm<Element, kMax, kWords, Probe, kQuantizes> norm(launch, rendezvous);
-  if (__syncthreads_or(!norm.Run(of_warp, rendezvous.HasFailed()))) return;
-  LetNextBegin();
-  rendezvous.Count();
+  WaitForPrimary();
+  const ClientLaunchContext context(launch.sum.group_state);
+  const DenseNorm<Element, kMax, kWords, TestHooks, kQuantizes> norm(launch, context);
+  if (__syncthreads_or(!norm.Run(of_warp, context.HasFailed()))) return;
+  TriggerDependents();
+  context.ReportProgress();
 }
 
 // The kernel for a launch's type, words and world size; null where there is none. Rows of f32 have none that
 // quantises: models hardly ask for it, so that a second kernel serves them.
-template <typename Probe, bool kQuantizes>
+template <typename TestHooks, bool kQuantizes>
 struct DenseNormKernels {
   using Kernel = void (*)(const ClientNormLaunch);
   template <typename Element, int kWords>
   static Kernel OfWorld(int world) {
-    if (world <= 2) return &RunClientNorm<Element, 2, kWords, Probe, kQuantizes>;
-    if (world <= 4) return &RunClientNorm<Element, 4, kWords, Probe, kQuantizes>;
+    if (world <= 2) return &RunClientNorm<Element, 2, kWords, TestHooks, kQuantizes>;
+    if (world <= 4) return &RunClientNorm<Element, 4, kWords, TestHooks, kQuantizes>;
     if constexpr (kWords > 2) {
       return nullptr;  // their packets do not fit the registers
     } else {
-      return &RunClientNorm<Element, 8, kWords, Probe, kQuantizes>;
+      return &RunClientNorm<Element, 8, kWords, TestHooks, kQuantizes>;
     }
   }
   template <typename Element>

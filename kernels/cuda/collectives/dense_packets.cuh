@@ -37,10 +37,10 @@ __device__ inline uint64_t MixedBits(uint64_t x) {
 
 // Assumptions of a kernel about a launch. A kernel runs for a few microseconds, so that fetching its code
 // takes a good part of them: kernels for less are shorter.
-enum class DenseFit : uint8_t {
-  kAny,
-  kWords,    // addresses are multiples of 16 bytes, and pieces whole words of 16 bytes
-  kOneWord,  // moreover a thread has at most one word of each piece
+enum class Alignment : uint8_t {
+  kNone,
+  k16B,            // addresses are multiples of 16 bytes, and pieces whole words of 16 bytes
+  k16BSinglePass,  // moreover a thread has at most one word of each piece
 };
 
 // Sixteen bytes of a piece: `index` counts them. Unless kWhole, the last ones may be fewer, and the address
@@ -81,17 +81,18 @@ __device__ inline void StoreWord16(void* piece, int64_t index, int64_t count, co
   }
 }
 
-template <typename Element, int kMax, PacketShape kShape, typename Probe, DenseFit kFit = DenseFit::kAny>
+template <typename Element, int kMax, PacketShape kShape, typename TestHooks,
+          Alignment kFit = Alignment::kNone>
 class DenseExchange {
  public:
-  __device__ DenseExchange(const ClientPacketsLaunch& launch, const ClientRendezvous& rendezvous)
+  __device__ DenseExchange(const ClientPacketsLaunch& launch, const ClientLaunchContext& context)
       : launch_(launch.packets),
-        rendezvous_(rendezvous),
-        half_offset_(rendezvous.half() * launch.half_packets),
-        dense_offset_(launch.dense_offset + rendezvous.half() * launch.dense_half),
+        context_(context),
+        half_offset_(context.half() * launch.half_packets),
+        dense_offset_(launch.dense_offset + context.half() * launch.dense_half),
         dense_slot_(launch.dense_slot) {
     if constexpr (kGathers) {
-      key_[0] = MixedBits(rendezvous.value());
+      key_[0] = MixedBits(context.value());
       key_[1] = MixedBits(key_[0]);
     }
   }
@@ -99,7 +100,7 @@ class DenseExchange {
   // kOneWord: where this thread's word of what the next rank gets lies; null if it has none.
   static __device__ const uint4* FirstWord(const PacketsLaunch& launch) {
     const int peer = launch.rank + 1 == launch.world ? 0 : launch.rank + 1;
-    const unsigned movers = blockDim.x - kMeetingThreads;
+    const unsigned movers = blockDim.x - kHandshakeThreads;
     const int64_t at = int64_t{blockIdx.x} * movers + threadIdx.x;
     if (threadIdx.x >= movers || at >= Packets(launch.count[peer])) return nullptr;
     return static_cast<const uint4*>(launch.source[peer]) + at;
@@ -108,14 +109,14 @@ class DenseExchange {
   // Returns false in a thread that has given up. The last warp of each block moves no data. `first_word`:
   // kOneWord's.
   __device__ bool Run(const uint4& first_word) const {
-    const unsigned movers = blockDim.x - kMeetingThreads;
-    if (threadIdx.x >= movers) return blockIdx.x != 0 || Meet(static_cast<int>(threadIdx.x - movers));
+    const unsigned movers = blockDim.x - kHandshakeThreads;
+    if (threadIdx.x >= movers) return blockIdx.x != 0 || Handshake(static_cast<int>(threadIdx.x - movers));
     const int64_t first = int64_t{blockIdx.x} * movers + threadIdx.x;
     const int64_t step = int64_t{gridDim.x} * movers;
     int64_t longest = 0;
 #pragma unroll 1
     for (int p = 0; p < launch_.world; ++p) longest = max(longest, Packets(launch_.count[p]));
-    Probe::BeforeSignal(rendezvous_.value(), 0);
+    TestHooks::BeforeSignal(context_.value(), 0);
     SendPieces(first, step, longest, first_word);
     if constexpr (kGathers) {
       return TakePieces(0, first, step, longest);
@@ -126,7 +127,7 @@ class DenseExchange {
 
  protected:
   static constexpr bool kGathers = kShape == PacketShape::kGather;
-  static constexpr bool kWhole = kFit != DenseFit::kAny, kOneWord = kFit == DenseFit::kOneWord;
+  static constexpr bool kWhole = kFit != Alignment::kNone, kOneWord = kFit == Alignment::k16BSinglePass;
   // Packets of a thread, for each peer, that are in flight together.
   static constexpr int kSendUnroll = kOneWord ? 1 : 4, kSumUnroll = kMax <= 2 && !kOneWord ? 2 : 1;
 
@@ -158,16 +159,16 @@ class DenseExchange {
     }
   }
   // Whether a packet of this launch is in `packet`. An empty one is what the launch before of the same half
-  // has left: a probe may take it.
-  __device__ bool HasCome(const Packet& packet) const {
-    const uint64_t value = rendezvous_.value();
+  // has left: test hooks may take it.
+  __device__ bool HasArrived(const Packet& packet) const {
+    const uint64_t value = context_.value();
     const bool filled =
-        kGathers ? (packet.data | packet.epoch) != 0 : static_cast<uint32_t>(packet.data) != 0;
-    return Probe::IsOf(value, filled ? value : value - (uint64_t{2} << kLaunchTagBits));
+        kGathers ? (packet.data | packet.launch_number) != 0 : static_cast<uint32_t>(packet.data) != 0;
+    return TestHooks::IsOf(value, filled ? value : value - (uint64_t{2} << kLaunchTagBits));
   }
   __device__ uint4 DataOf(const Packet& packet) const {
     const uint64_t low = kGathers ? packet.data ^ key_[0] : packet.data ^ 0xFFFFFFFF;
-    const uint64_t high = kGathers ? packet.epoch ^ key_[1] : packet.epoch;
+    const uint64_t high = kGathers ? packet.launch_number ^ key_[1] : packet.launch_number;
     return {static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), static_cast<uint32_t>(high),
             static_cast<uint32_t>(high >> 32)};
   }
@@ -178,9 +179,9 @@ class DenseExchange {
     __device__ explicit Waiting(const DenseExchange& exchange) : exchange_(exchange) {}
     __device__ bool Continue(int peer) {
       if (++polls_ % kPollsPerLook != 0) return true;
-      const ClientRendezvous& rendezvous = exchange_.rendezvous_;
-      const uint64_t seen = LoadPacket(exchange_.Header(exchange_.launch_.rank, peer)).epoch;
-      return rendezvous.Look(&start_ns_, peer, seen == rendezvous.value() ? 0 : seen);
+      const ClientLaunchContext& context = exchange_.context_;
+      const uint64_t seen = LoadPacket(exchange_.Header(exchange_.launch_.rank, peer)).launch_number;
+      return context.PollFailures(&start_ns_, peer, seen == context.value() ? 0 : seen);
     }
 
    private:
@@ -211,7 +212,7 @@ class DenseExchange {
       for (int u = 0; u < kUnroll; ++u) {
 #pragma unroll
         for (int s = 0; s < kMax; ++s) {
-          if (!wanted(u, s) || HasCome(packets[u][s])) continue;
+          if (!wanted(u, s) || HasArrived(packets[u][s])) continue;
           missing = s;
           packets[u][s] = LoadPacket(slot(u, s));
         }
@@ -306,7 +307,7 @@ class DenseExchange {
     const auto wanted = [&](int u, int s) { return s < world && s != rank && i + u * step < own; };
     if (!Take(0, i, step, wanted, packets)) return false;
     // The same block of each peer runs: no kernel that this one waits for has yet to begin.
-    if (is_first) LetNextBegin();
+    if (is_first) TriggerDependents();
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const int64_t at = i + u * step;
@@ -317,7 +318,7 @@ class DenseExchange {
       const Word16<Element> sum = SumOf(terms);
       StoreWord16<Element, kWhole>(launch_.destination[rank], at, count, sum);
       if constexpr (kShape == PacketShape::kTwoShot) {
-        Probe::BeforeSignal(rendezvous_.value(), 1);
+        TestHooks::BeforeSignal(context_.value(), 1);
 #pragma unroll 1
         for (int j = 1; j < world; ++j) Send(Slot(Peer(j), rank, 1) + at, sum.word);
       }
@@ -362,7 +363,7 @@ class DenseExchange {
       return s < world && s != rank && i + u * step < Packets(launch_.count[s]);
     };
     if (!Take(shot, i, step, wanted, packets)) return false;
-    if (kGathers && is_first) LetNextBegin();  // as in SumSome
+    if (kGathers && is_first) TriggerDependents();  // as in SumSome
 #pragma unroll
     for (int u = 0; u < kSumUnroll; ++u) {
 #pragma unroll
@@ -377,55 +378,55 @@ class DenseExchange {
   }
 
   // Tells the peer this launch's number. The peer's must be the same, or this rank gives up.
-  __device__ bool Meet(int peer) const {
+  __device__ bool Handshake(int peer) const {
     if (peer >= launch_.world || peer == launch_.rank) return true;
-    StorePacket(Header(peer, launch_.rank), 0, rendezvous_.value());
+    StorePacket(Header(peer, launch_.rank), 0, context_.value());
     const Packet* header = Header(launch_.rank, peer);
-    typename ClientRendezvous::PacketPatience patience(rendezvous_);
+    typename ClientLaunchContext::PacketWaitBudget wait_budget(context_);
     Packet packet = LoadPacket(header);
-    while (packet.epoch != rendezvous_.value()) {
-      if (!patience.Continue(peer, packet.epoch)) return false;
+    while (packet.launch_number != context_.value()) {
+      if (!wait_budget.Continue(peer, packet.launch_number)) return false;
       packet = LoadPacket(header);
     }
     return true;
   }
 
   const PacketsLaunch& launch_;
-  const ClientRendezvous& rendezvous_;
+  const ClientLaunchContext& context_;
   const int64_t half_offset_, dense_offset_, dense_slot_;  // packets
   uint64_t key_[kGathers ? 2 : 1];                         // of gathers
 };
 
-template <typename Element, int kMax, PacketShape kShape, typename Probe, DenseFit kFit>
-__global__ void __launch_bounds__(kCollectiveThreads + kMeetingThreads)
+template <typename Element, int kMax, PacketShape kShape, typename TestHooks, Alignment kFit>
+__global__ void __launch_bounds__(kCollectiveThreads + kHandshakeThreads)
     RunClientDense(const __grid_constant__ ClientPacketsLaunch launch) {
-  using Exchange = DenseExchange<Element, kMax, kShape, Probe, kFit>;
+  using Exchange = DenseExchange<Element, kMax, kShape, TestHooks, kFit>;
   uint64_t first = 0;
-  if constexpr (kFit == DenseFit::kOneWord) {
+  if constexpr (kFit == Alignment::k16BSinglePass) {
     first = reinterpret_cast<uint64_t>(Exchange::FirstWord(launch.packets));
     asm volatile("" : "+l"(first));  // found while earlier work ends
   }
-  AwaitEarlierWork();
+  WaitForPrimary();
   uint4 first_word = {};  // loaded while the launch's number is
   if (first != 0) first_word = *reinterpret_cast<const uint4*>(first);
-  const ClientRendezvous rendezvous(launch.frame);
-  const Exchange exchange(launch, rendezvous);
-  if (__syncthreads_or(rendezvous.HasFailed() || !exchange.Run(first_word))) return;
-  LetNextBegin();
-  rendezvous.Count();
+  const ClientLaunchContext context(launch.group_state);
+  const Exchange exchange(launch, context);
+  if (__syncthreads_or(context.HasFailed() || !exchange.Run(first_word))) return;
+  TriggerDependents();
+  context.ReportProgress();
 }
 
 // The kernel for a launch's type, shape and world size; null for a type that has none.
-template <typename Probe, DenseFit kFit = DenseFit::kAny>
+template <typename TestHooks, Alignment kFit = Alignment::kNone>
 struct DenseKernels {
   using Kernel = void (*)(const ClientPacketsLaunch);
   template <typename Element, PacketShape kShape>
   static Kernel OfWorld(int world) {
     if constexpr (kShape != PacketShape::kTwoShot) {  // two ranks send as much by one shot
-      if (world <= 2) return &RunClientDense<Element, 2, kShape, Probe, kFit>;
+      if (world <= 2) return &RunClientDense<Element, 2, kShape, TestHooks, kFit>;
     }
-    if (world <= 4) return &RunClientDense<Element, 4, kShape, Probe, kFit>;
-    return &RunClientDense<Element, 8, kShape, Probe, kFit>;
+    if (world <= 4) return &RunClientDense<Element, 4, kShape, TestHooks, kFit>;
+    return &RunClientDense<Element, 8, kShape, TestHooks, kFit>;
   }
   template <typename Element>
   static Kernel OfShape(PacketShape shape, int world) {

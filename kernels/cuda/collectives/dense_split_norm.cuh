@@ -25,19 +25,19 @@ struct NormWord {
   Word16<Element> mine, weight, residual;
 };
 
-template <typename Element, int kMax, typename Probe, bool kQuantizes>
-class DenseSplitNorm : private DenseExchange<Element, kMax, PacketShape::kSum, Probe, DenseFit::kWords> {
-  using Base = DenseExchange<Element, kMax, PacketShape::kSum, Probe, DenseFit::kWords>;
+template <typename Element, int kMax, typename TestHooks, bool kQuantizes>
+class DenseSplitNorm : private DenseExchange<Element, kMax, PacketShape::kSum, TestHooks, Alignment::k16B> {
+  using Base = DenseExchange<Element, kMax, PacketShape::kSum, TestHooks, Alignment::k16B>;
   using RowWord = NormWord<Element>;
 
  public:
-  __device__ DenseSplitNorm(const ClientNormLaunch& launch, const ClientRendezvous& rendezvous)
-      : Base(launch.sum, rendezvous),
+  __device__ DenseSplitNorm(const ClientNormLaunch& launch, const ClientLaunchContext& context)
+      : Base(launch.sum, context),
         norm_(launch.norm),
         quantization_(launch.quantization),
         given_scale_(kQuantizes ? GivenScale(launch.quantization) : 0.0f),
         unrounded_(launch.manner.unrounded),
-        movers_(blockDim.x - kMeetingThreads) {}
+        movers_(blockDim.x - kHandshakeThreads) {}
 
   // Where this thread's word lies, by the parameters and the thread's place.
   static __device__ RowWord Place(const NormLaunch& norm) {
@@ -69,7 +69,7 @@ class DenseSplitNorm : private DenseExchange<Element, kMax, PacketShape::kSum, P
     if (threadIdx.x >= movers_) {
       AwaitCluster();
       ArriveCluster();
-      const bool met = ends || blockIdx.x != 0 || this->Meet(static_cast<int>(threadIdx.x - movers_));
+      const bool met = ends || blockIdx.x != 0 || this->Handshake(static_cast<int>(threadIdx.x - movers_));
       AwaitCluster();
       if (MakesRowScales()) {
         ArriveCluster();
@@ -140,7 +140,7 @@ class DenseSplitNorm : private DenseExchange<Element, kMax, PacketShape::kSum, P
   // Exchanges the thread's word. Returns the sum of the warp's squares, or kGivenUp.
   __device__ float SumUp(const RowWord& word, Word16<Element>* value) const {
     const auto& launch = this->launch_;
-    Probe::BeforeSignal(this->rendezvous_.value(), 0);
+    TestHooks::BeforeSignal(this->context_.value(), 0);
     if (word.has) {
 #pragma unroll 1
       for (int j = 1; j < launch.world; ++j)
@@ -149,7 +149,7 @@ class DenseSplitNorm : private DenseExchange<Element, kMax, PacketShape::kSum, P
     Packet packets[1][kMax];
     const auto wanted = [&](int, int s) { return word.has && s < launch.world && s != launch.rank; };
     const bool come = this->template Take<1>(0, word.at, 0, wanted, packets);
-    LetNextBegin();  // all that is sent here has been sent, by kernels that have all begun
+    TriggerDependents();  // all that is sent here has been sent, by kernels that have all begun
     float squares = 0.0f;
     if (word.has) {
       Word16<Element> terms[kMax];
@@ -197,37 +197,37 @@ class DenseSplitNorm : private DenseExchange<Element, kMax, PacketShape::kSum, P
   const unsigned movers_;
 };
 
-template <typename Element, int kMax, typename Probe, bool kQuantizes>
-__global__ void __launch_bounds__(kCollectiveThreads + kMeetingThreads)
+template <typename Element, int kMax, typename TestHooks, bool kQuantizes>
+__global__ void __launch_bounds__(kCollectiveThreads + kHandshakeThreads)
     RunClientSplitNorm(const __grid_constant__ ClientNormLaunch launch) {
 #if __CUDA_ARCH__ >= 900
-  using Norm = DenseSplitNorm<Element, kMax, Probe, kQuantizes>;
+  using Norm = DenseSplitNorm<Element, kMax, TestHooks, kQuantizes>;
   __shared__ float partial[kMaxNormCluster * kMaxNormWarps];
   ArriveCluster();  // this block has begun
   NormWord<Element> word = Norm::Place(launch.norm);
-  AwaitEarlierWork();
+  WaitForPrimary();
   Norm::Load(launch, &word);
-  const ClientRendezvous rendezvous(launch.sum.frame);
-  const Norm norm(launch, rendezvous);
-  if (__syncthreads_or(!norm.Run(word, partial, rendezvous.HasFailed()))) return;
-  LetNextBegin();
-  rendezvous.Count();
+  const ClientLaunchContext context(launch.sum.group_state);
+  const Norm norm(launch, context);
+  if (__syncthreads_or(!norm.Run(word, partial, context.HasFailed()))) return;
+  TriggerDependents();
+  context.ReportProgress();
 #endif
 }
 
 // The kernel for a launch's type and world size; null where there is none. More than two ranks have none,
 // since no node with more has run it.
-template <typename Probe, bool kQuantizes>
+template <typename TestHooks, bool kQuantizes>
 struct DenseSplitNormKernels {
   using Kernel = void (*)(const ClientNormLaunch);
   static Kernel Of(DType type, int world) {
     if (world > 2) return nullptr;
     if constexpr (!kQuantizes) {
-      if (type == DType::kF32) return &RunClientSplitNorm<float, 2, Probe, false>;
+      if (type == DType::kF32) return &RunClientSplitNorm<float, 2, TestHooks, false>;
     }
     switch (type) {
-      case DType::kF16: return &RunClientSplitNorm<__half, 2, Probe, kQuantizes>;
-      case DType::kBf16: return &RunClientSplitNorm<__nv_bfloat16, 2, Probe, kQuantizes>;
+      case DType::kF16: return &RunClientSplitNorm<__half, 2, TestHooks, kQuantizes>;
+      case DType::kBf16: return &RunClientSplitNorm<__nv_bfloat16, 2, TestHooks, kQuantizes>;
       default: return nullptr;
     }
   }

@@ -13,7 +13,7 @@
 namespace tandem::cuda {
 
 // Threads of a block of dense packets that move no data. Those of the first block meet the peers.
-inline constexpr unsigned kMeetingThreads = 32;
+inline constexpr unsigned kHandshakeThreads = 32;
 inline constexpr auto kPacketDataBytes = static_cast<int64_t>(PacketLayout::kDataBytes);
 inline constexpr auto kDensePacketDataBytes = static_cast<int64_t>(DensePacketLayout::kPacketBytes);
 

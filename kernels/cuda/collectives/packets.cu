@@ -10,8 +10,8 @@ namespace tandem::cuda {
 Status PhaseKernelsLoad();
 
 Status LaunchPackets(const PacketsLaunch& launch, CUstream_st* stream) {
-  PacketKernels<NoProbe>::Kernel kernel =
-      PacketKernels<NoProbe>::Of(static_cast<DType>(launch.type), launch.shape, launch.world);
+  PacketKernels<NoTestHooks>::Kernel kernel =
+      PacketKernels<NoTestHooks>::Of(static_cast<DType>(launch.type), launch.shape, launch.world);
   const PacketGrid grid = PacketGridOf(launch, kPacketDataBytes);
   kernel<<<grid.blocks, grid.threads, 0, stream>>>(launch);
   return LaunchStatus("RunPackets");
@@ -24,7 +24,7 @@ Status CollectiveKernelsLoad() {
                        DType::kI32, DType::kI64}) {
       for (int world : {2, 4, 8}) {
         TANDEM_RETURN_IF_ERROR(LoadKernel(
-            "RunPackets", reinterpret_cast<const void*>(PacketKernels<NoProbe>::Of(type, shape, world))));
+            "RunPackets", reinterpret_cast<const void*>(PacketKernels<NoTestHooks>::Of(type, shape, world))));
       }
     }
   }

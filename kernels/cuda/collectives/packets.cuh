@@ -1,15 +1,15 @@
 // File: packets.cuh
 //
-// The kernel of packets. Eight bytes of data travel beside the launch's epoch in one 16-byte store, so a
-// reader that sees the epoch has the data: no fence, no flag, no block that waits for another. (NCCL's LL
-// protocol with a 64-bit flag: the memory only ever holds packets, of this launch's epoch or an older one.)
-// Epochs take half of the link's bandwidth: for small messages.
+// The kernel of packets. Eight bytes of data travel beside the launch's number in one 16-byte store, so a
+// reader that sees the launch number has the data: no fence, no flag, no block that waits for another.
+// (NCCL's LL protocol with a 64-bit flag: the memory only ever holds packets, of this launch's number or an
+// older one.) Launch numbers take half of the link's bandwidth: for small messages.
 #pragma once
 
 #include <type_traits>
 
+#include "kernels/cuda/collectives/launch_context.cuh"
 #include "kernels/cuda/collectives/phases.cuh"
-#include "kernels/cuda/collectives/rendezvous.cuh"
 #include "kernels/cuda/device/dependent.cuh"
 
 namespace tandem::cuda {
@@ -58,10 +58,10 @@ __device__ inline void StorePiece(void* piece, int64_t index, int64_t count, uin
   }
 }
 
-template <typename Element, int kMax, typename Rendezvous>
+template <typename Element, int kMax, typename LaunchContext>
 struct PacketRunner {
   const PacketsLaunch& launch;
-  const Rendezvous& rendezvous;
+  const LaunchContext& context;
   const int64_t half_offset;  // packets to this launch's half
 
   __device__ int Peer(int step) const {
@@ -77,9 +77,9 @@ struct PacketRunner {
 
   // All peers' packets `index`, by rank; false when the wait was ended. All loads of a round are in flight
   // together.
-  template <typename Probe>
+  template <typename TestHooks>
   __device__ bool Receive(int64_t index, int shot, uint64_t (&data)[kMax]) const {
-    typename Rendezvous::PacketPatience patience(rendezvous);
+    typename LaunchContext::PacketWaitBudget wait_budget(context);
     while (true) {
       Packet packets[kMax];
       bool all = true;
@@ -92,15 +92,15 @@ struct PacketRunner {
 #pragma unroll
       for (int s = 0; s < kMax; ++s) {
         if (s >= launch.world || s == launch.rank) continue;
-        if (!Probe::IsOf(rendezvous.value(), packets[s].epoch)) {
+        if (!TestHooks::IsOf(context.value(), packets[s].launch_number)) {
           all = false;
           missing = s;
-          seen = packets[s].epoch;
+          seen = packets[s].launch_number;
         }
         data[s] = packets[s].data;
       }
       if (all) return true;
-      if (!patience.Continue(missing, seen)) return false;
+      if (!wait_budget.Continue(missing, seen)) return false;
     }
   }
 
@@ -124,11 +124,11 @@ struct PacketRunner {
 
 // Threads work alone: each sends its packets, then waits for those with the same index.
 // Returns false in a thread that has given up: it has published nothing since.
-template <typename Element, int kMax, PacketShape kShape, typename Probe, typename Rendezvous>
-__device__ __forceinline__ bool ExchangePackets(const PacketsLaunch& launch, const Rendezvous& rendezvous,
+template <typename Element, int kMax, PacketShape kShape, typename TestHooks, typename LaunchContext>
+__device__ __forceinline__ bool ExchangePackets(const PacketsLaunch& launch, const LaunchContext& context,
                                                 int64_t half_offset) {
-  const PacketRunner<Element, kMax, Rendezvous> runner{launch, rendezvous, half_offset};
-  const uint64_t value = rendezvous.value();
+  const PacketRunner<Element, kMax, LaunchContext> runner{launch, context, half_offset};
+  const uint64_t value = context.value();
   const int rank = launch.rank, world = launch.world;
   const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
@@ -136,7 +136,7 @@ __device__ __forceinline__ bool ExchangePackets(const PacketsLaunch& launch, con
   for (int p = 0; p < world; ++p) longest = max(longest, runner.Packets(launch.count[p]));
   const int64_t own = runner.Packets(launch.count[rank]);
 
-  Probe::BeforeSignal(value, 0);
+  TestHooks::BeforeSignal(value, 0);
   for (int64_t i = first; i < longest; i += step) {
     for (int j = 1; j < world; ++j) {
       const int peer = runner.Peer(j);
@@ -148,9 +148,9 @@ __device__ __forceinline__ bool ExchangePackets(const PacketsLaunch& launch, con
   for (int64_t i = first; i < own; i += step) {
     uint64_t data[kMax];
     uint64_t mine = LoadPiece<Element>(launch.source[rank], i, launch.count[rank]);
-    if (!runner.template Receive<Probe>(i, 0, data)) return false;
+    if (!runner.template Receive<TestHooks>(i, 0, data)) return false;
     // The same block of each peer runs: no kernel that this one waits for has yet to begin.
-    if (i == first) LetNextBegin();
+    if (i == first) TriggerDependents();
 #pragma unroll
     for (int s = 0; s < kMax; ++s) {
       if (s == rank) data[s] = mine;
@@ -164,7 +164,7 @@ __device__ __forceinline__ bool ExchangePackets(const PacketsLaunch& launch, con
       uint64_t sum = runner.Sum(data);
       StorePiece<Element>(launch.destination[rank], i, launch.count[rank], sum);
       if constexpr (kShape == PacketShape::kTwoShot) {
-        Probe::BeforeSignal(value, 1);
+        TestHooks::BeforeSignal(value, 1);
         for (int j = 1; j < world; ++j) StorePacket(runner.Slot(runner.Peer(j), rank, 1) + i, sum, value);
       }
     }
@@ -176,10 +176,10 @@ __device__ __forceinline__ bool ExchangePackets(const PacketsLaunch& launch, con
         const int peer = runner.Peer(j);
         if (i >= runner.Packets(launch.count[peer])) continue;
         const Packet* slot = runner.Slot(rank, peer, 1) + i;
-        typename Rendezvous::PacketPatience patience(rendezvous);
+        typename LaunchContext::PacketWaitBudget wait_budget(context);
         Packet packet = LoadPacket(slot);
-        while (!Probe::IsOf(value, packet.epoch)) {
-          if (!patience.Continue(peer, packet.epoch)) return false;
+        while (!TestHooks::IsOf(value, packet.launch_number)) {
+          if (!wait_budget.Continue(peer, packet.launch_number)) return false;
           packet = LoadPacket(slot);
         }
         StorePiece<Element>(launch.destination[peer], i, launch.count[peer], packet.data);
@@ -189,36 +189,37 @@ __device__ __forceinline__ bool ExchangePackets(const PacketsLaunch& launch, con
   return true;
 }
 
-template <typename Element, int kMax, PacketShape kShape, typename Probe>
+template <typename Element, int kMax, PacketShape kShape, typename TestHooks>
 __global__ void __launch_bounds__(kCollectiveThreads)
     RunPackets(const __grid_constant__ PacketsLaunch launch) {
   if (IsCancelled(launch.guard)) return;
-  ExchangePackets<Element, kMax, kShape, Probe>(launch, StartedRendezvous(launch.epoch, launch.limits), 0);
+  ExchangePackets<Element, kMax, kShape, TestHooks>(
+      launch, EngineLaunchContext(launch.launch_number, launch.limits), 0);
 }
 
-template <typename Element, int kMax, PacketShape kShape, typename Probe>
+template <typename Element, int kMax, PacketShape kShape, typename TestHooks>
 __global__ void __launch_bounds__(kCollectiveThreads)
     RunClientPackets(const __grid_constant__ ClientPacketsLaunch launch) {
-  AwaitEarlierWork();
-  const ClientRendezvous rendezvous(launch.frame);
+  WaitForPrimary();
+  const ClientLaunchContext context(launch.group_state);
   const bool ended =
-      rendezvous.HasFailed() || !ExchangePackets<Element, kMax, kShape, Probe>(
-                                    launch.packets, rendezvous, rendezvous.half() * launch.half_packets);
+      context.HasFailed() || !ExchangePackets<Element, kMax, kShape, TestHooks>(
+                                 launch.packets, context, context.half() * launch.half_packets);
   if (__syncthreads_or(ended)) return;
-  LetNextBegin();
-  rendezvous.Count();
+  TriggerDependents();
+  context.ReportProgress();
 }
 
 // The kernel for a launch's type, shape and world size. `Launch`: PacketsLaunch or ClientPacketsLaunch.
-template <typename Probe, typename Launch = PacketsLaunch>
+template <typename TestHooks, typename Launch = PacketsLaunch>
 struct PacketKernels {
   using Kernel = void (*)(const Launch);
   template <typename Element, int kMax, PacketShape kShape>
   static Kernel OfLaunch() {
     if constexpr (std::is_same_v<Launch, ClientPacketsLaunch>) {
-      return &RunClientPackets<Element, kMax, kShape, Probe>;
+      return &RunClientPackets<Element, kMax, kShape, TestHooks>;
     } else {
-      return &RunPackets<Element, kMax, kShape, Probe>;
+      return &RunPackets<Element, kMax, kShape, TestHooks>;
     }
   }
   template <typename Element, PacketShape kShape>

@@ -10,10 +10,10 @@ namespace tandem::cuda {
 Status PhaseKernelsLoad();
 
 Status LaunchPhases(const PhasesLaunch& launch, CUstream_st* stream) {
-  PhaseKernels<NoProbe>::Kernel kernel =
+  PhaseKernels<NoTestHooks>::Kernel kernel =
       Reduces(launch)
           ? ReductionKernel(static_cast<DType>(launch.type))
-          : PhaseKernels<NoProbe>::Of(static_cast<DType>(launch.type), launch.sums, MostSources(launch));
+          : PhaseKernels<NoTestHooks>::Of(static_cast<DType>(launch.type), launch.sums, MostSources(launch));
   kernel<<<static_cast<unsigned>(launch.blocks), kCollectiveThreads, 0, stream>>>(launch);
   return LaunchStatus("RunPhases");
 }
@@ -25,7 +25,7 @@ Status PhaseKernelsLoad() {
                        DType::kI32, DType::kI64}) {
       for (int most : {4, 8}) {
         TANDEM_RETURN_IF_ERROR(LoadKernel(
-            "RunPhases", reinterpret_cast<const void*>(PhaseKernels<NoProbe>::Of(type, sums, most))));
+            "RunPhases", reinterpret_cast<const void*>(PhaseKernels<NoTestHooks>::Of(type, sums, most))));
       }
     }
   }

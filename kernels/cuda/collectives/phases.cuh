@@ -9,7 +9,7 @@
 
 #include <type_traits>
 
-#include "kernels/cuda/collectives/rendezvous.cuh"
+#include "kernels/cuda/collectives/launch_context.cuh"
 #include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/device/elements.cuh"
 #include "kernels/cuda/device/sync.cuh"
@@ -222,12 +222,12 @@ class ItemRunner {
 
 // kMax: at least as many as an item has sources.
 // Returns false in all threads of a block that has given up: it has published nothing since.
-template <typename Element, int kMax, bool kSums, typename Probe, typename Rendezvous>
-__device__ __forceinline__ bool WorkPhases(const PhasesLaunch& launch, const Rendezvous& rendezvous,
+template <typename Element, int kMax, bool kSums, typename TestHooks, typename LaunchContext>
+__device__ __forceinline__ bool WorkPhases(const PhasesLaunch& launch, const LaunchContext& context,
                                            void* const* pointer) {
   const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   const int64_t shift = int64_t{block} * launch.word_stride;
-  const uint64_t value = rendezvous.value();
+  const uint64_t value = context.value();
   int last_wait = 0;
   for (int p = 0; p < launch.phases; ++p) {
     if (launch.phase[p].waits > 0) last_wait = p;
@@ -236,69 +236,69 @@ __device__ __forceinline__ bool WorkPhases(const PhasesLaunch& launch, const Ren
     const Phase& phase = launch.phase[p];
     if (phase.waits > 0) {
       const bool ended = thread < phase.waits &&
-                         !rendezvous.template Await<Probe>(launch.word[phase.first_wait + thread] + shift);
+                         !context.template Await<TestHooks>(launch.word[phase.first_wait + thread] + shift);
       // A block that ends by abort or time-out publishes nothing more.
       if (__syncthreads_or(ended)) return false;
       // The same block of every peer that this one waits for has begun.
-      if (p == last_wait) LetNextBegin();
+      if (p == last_wait) TriggerDependents();
     }
     auto signal = [&] {
       if (phase.signals == 0) return;
       __syncthreads();
       if (thread < phase.signals) {
-        Probe::BeforeSignal(value, phase.first_signal + thread);
+        TestHooks::BeforeSignal(value, phase.first_signal + thread);
         StoreRelease(launch.word[phase.first_signal + thread] + shift, value);
       }
     };
-    if constexpr (Probe::kFlagBeforeData) {
+    if constexpr (TestHooks::kFlagBeforeData) {
       signal();
       __syncthreads();
-      Probe::AfterEarlySignal(value);
+      TestHooks::AfterEarlySignal(value);
     }
     for (int i = 0; i < phase.items; ++i) {
       ItemRunner<Element, kMax, kSums>(launch, pointer, launch.item[phase.first_item + i])
           .Run(block, launch.blocks);
     }
-    if constexpr (!Probe::kFlagBeforeData) signal();
+    if constexpr (!TestHooks::kFlagBeforeData) signal();
   }
   return true;
 }
 
-template <typename Element, int kMax, bool kSums, typename Probe>
+template <typename Element, int kMax, bool kSums, typename TestHooks>
 __global__ void __launch_bounds__(kCollectiveThreads) RunPhases(const __grid_constant__ PhasesLaunch launch) {
   // All threads of a block alike, should the guard be raised just now.
   if (launch.guard.word != nullptr && __syncthreads_or(IsCancelled(launch.guard))) return;
-  WorkPhases<Element, kMax, kSums, Probe>(launch, StartedRendezvous(launch.epoch, launch.limits),
-                                          launch.pointer);
+  WorkPhases<Element, kMax, kSums, TestHooks>(
+      launch, EngineLaunchContext(launch.launch_number, launch.limits), launch.pointer);
 }
 
-template <typename Element, int kMax, bool kSums, typename Probe>
+template <typename Element, int kMax, bool kSums, typename TestHooks>
 __global__ void __launch_bounds__(kCollectiveThreads)
     RunClientPhases(const __grid_constant__ ClientPhasesLaunch launch) {
   __shared__ void* pointer[kMaxPointers];
-  AwaitEarlierWork();
-  const ClientRendezvous rendezvous(launch.frame);
-  const int64_t shift = rendezvous.half() * launch.half_bytes;
+  WaitForPrimary();
+  const ClientLaunchContext context(launch.group_state);
+  const int64_t shift = context.half() * launch.half_bytes;
   for (uint32_t i = threadIdx.x; i < kMaxPointers; i += kCollectiveThreads) {
     const bool halved = launch.halved[i / 32] >> (i % 32) & 1;
     pointer[i] = static_cast<char*>(launch.phases.pointer[i]) + (halved ? shift : 0);
   }
-  if (__syncthreads_or(rendezvous.HasFailed())) return;
-  if (!WorkPhases<Element, kMax, kSums, Probe>(launch.phases, rendezvous, pointer)) return;
-  LetNextBegin();
-  rendezvous.Count();
+  if (__syncthreads_or(context.HasFailed())) return;
+  if (!WorkPhases<Element, kMax, kSums, TestHooks>(launch.phases, context, pointer)) return;
+  TriggerDependents();
+  context.ReportProgress();
 }
 
 // The kernel of sums for a launch's type and number of sources. `Launch`: PhasesLaunch or ClientPhasesLaunch.
-template <typename Probe, typename Launch = PhasesLaunch>
+template <typename TestHooks, typename Launch = PhasesLaunch>
 struct PhaseKernels {
   using Kernel = void (*)(const Launch);
   template <typename Element, int kMax>
   static Kernel OfLaunch() {
     if constexpr (std::is_same_v<Launch, ClientPhasesLaunch>) {
-      return &RunClientPhases<Element, kMax, true, Probe>;
+      return &RunClientPhases<Element, kMax, true, TestHooks>;
     } else {
-      return &RunPhases<Element, kMax, true, Probe>;
+      return &RunPhases<Element, kMax, true, TestHooks>;
     }
   }
   template <typename Element>

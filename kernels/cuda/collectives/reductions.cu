@@ -10,7 +10,7 @@ namespace {
 struct EngineReductions {
   template <typename Element>
   static ReductionKernelType Of() {
-    return &RunPhases<Element, kMaxGroupRanks, false, NoProbe>;
+    return &RunPhases<Element, kMaxGroupRanks, false, NoTestHooks>;
   }
 };
 

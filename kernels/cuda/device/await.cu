@@ -14,8 +14,8 @@ Status AwaitKernelLoad();
 namespace {
 
 __global__ void AwaitWord32(const uint32_t* word, const WaitLimits limits) {
-  Patience patience(limits);
-  while (LoadAcquire(word) == 0 && patience.Continue()) __nanosleep(50);
+  WaitBudget wait_budget(limits);
+  while (LoadAcquire(word) == 0 && wait_budget.Continue()) __nanosleep(50);
 }
 
 __global__ void Pause(uint64_t ns) {

@@ -59,7 +59,7 @@ struct Phase {
 // launch the same number of blocks, and a part of an item on one rank must be a part of an item with the same
 // count on the other.
 struct PhasesLaunch {
-  uint64_t epoch;
+  uint64_t launch_number;
   WaitLimits limits;
   DeviceGuard guard;
   int blocks;
@@ -78,10 +78,10 @@ Status LaunchPhases(const PhasesLaunch& launch, CUstream_st* stream);
 
 // --- packets: small data with the flag beside them ---
 
-// Eight bytes of data and the launch's epoch, written and read whole.
+// Eight bytes of data and the launch's number, written and read whole.
 struct alignas(16) Packet {
   uint64_t data;
-  uint64_t epoch;
+  uint64_t launch_number;
 };
 
 enum class PacketShape : uint8_t {
@@ -91,7 +91,7 @@ enum class PacketShape : uint8_t {
 };
 
 struct PacketsLaunch {
-  uint64_t epoch;
+  uint64_t launch_number;
   WaitLimits limits;
   DeviceGuard guard;
   int blocks;

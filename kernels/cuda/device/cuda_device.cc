@@ -16,7 +16,7 @@ constexpr int64_t kAnchorLifeNs = 4'000'000'000;
 constexpr int kAnchorTries = 4;
 constexpr int64_t kCloseLooksNs = 1500;
 // After so long without a look that finds it, this thread sleeps until it is reached, and notices late.
-constexpr int64_t kAnchorPatienceNs = 200'000;
+constexpr int64_t kAnchorWaitBudgetNs = 200'000;
 
 int64_t NowNs() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -101,7 +101,7 @@ Result<CudaDevice::Looks> CudaDevice::RecordAndLook(CUevent event) {
     looks.after_ns = NowNs();
     if (reached) return looks;
     looks.before_ns = looks.after_ns;
-    if (looks.before_ns - begun < kAnchorPatienceNs) continue;
+    if (looks.before_ns - begun < kAnchorWaitBudgetNs) continue;
     TANDEM_RETURN_IF_ERROR(driver_->StreamSynchronize(service_stream_));
     looks.after_ns = NowNs();
     return looks;

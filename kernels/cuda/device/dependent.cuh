@@ -9,7 +9,7 @@ namespace tandem::cuda {
 
 // By every thread, before it reads what work before this kernel may write, and before it writes anything:
 // that work has ended with all its effects.
-__device__ __forceinline__ void AwaitEarlierWork() {
+__device__ __forceinline__ void WaitForPrimary() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
@@ -18,7 +18,7 @@ __device__ __forceinline__ void AwaitEarlierWork() {
 // By a thread of each block, once all kernels that the block waits for have begun: the next kernel may take
 // its place on the GPU. After an earlier call it could take the place of a kernel that a peer still waits
 // for.
-__device__ __forceinline__ void LetNextBegin() {
+__device__ __forceinline__ void TriggerDependents() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif

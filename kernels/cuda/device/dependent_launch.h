@@ -11,7 +11,7 @@ struct CUstream_st;
 
 namespace tandem::cuda {
 
-// Enqueues `kernel` with one parameter of any size. The kernel must call AwaitEarlierWork (dependent.cuh)
+// Enqueues `kernel` with one parameter of any size. The kernel must call WaitForPrimary (dependent.cuh)
 // first. `name` is for the failure's text. `cluster`: of so many blocks each, of which `blocks` is a
 // multiple; 1: of none.
 Status LaunchDependent(const char* name, const void* kernel, unsigned blocks, unsigned threads,

@@ -42,8 +42,8 @@ struct CopyLaunch {
 };
 Status LaunchCopy(const CopyLaunch& copy, CUstream_st* stream);
 
-// A fixed-order sum, or another reduction: see ReduceArgs. `contiguous`: every view is dense in the same order,
-// and bias is absent.
+// A fixed-order sum, or another reduction: see ReduceArgs. `contiguous`: every view is dense in the same
+// order, and bias is absent.
 struct ReduceLaunch {
   int sources;
   int dims;
@@ -78,7 +78,7 @@ struct NormLaunch {
   uint8_t type;  // DType
 };
 // The kernel reads weights and residual while the kernel before it on the stream ends. That one must have
-// awaited what wrote them, as every kernel does that calls LetNextBegin behind AwaitEarlierWork.
+// awaited what wrote them, as every kernel does that calls TriggerDependents behind WaitForPrimary.
 Status LaunchNorm(const NormLaunch& norm, CUstream_st* stream);
 
 // Factors of a product: null for none, else one for all (stride 0) or one each.

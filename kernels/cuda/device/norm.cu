@@ -40,8 +40,8 @@ union RowWord {
   __device__ RowWord() {}
 };
 
-// Hides from the compiler where the word comes from. It would keep what it has computed from the word, in more
-// registers than there are.
+// Hides from the compiler where the word comes from. It would keep what it has computed from the word, in
+// more registers than there are.
 __device__ inline void Forget(uint4* word) {
   asm volatile("" : "+r"(word->x), "+r"(word->y), "+r"(word->z), "+r"(word->w));
 }
@@ -147,8 +147,8 @@ __global__ void __launch_bounds__(kMaxThreads) NormWords(const __grid_constant__
     if (norm.residual != nullptr)
       residual[w].word = __ldcg(static_cast<const uint4*>(norm.residual) + row + at);
   }
-  AwaitEarlierWork();
-  LetNextBegin();
+  WaitForPrimary();
+  TriggerDependents();
   [[maybe_unused]] const float given_scale = kQuantizes ? GivenScale(work.quantization) : 0.0f;
   float squares = 0.0f;
 #pragma unroll
@@ -191,8 +191,8 @@ __global__ void __launch_bounds__(kMaxThreads) NormWords(const __grid_constant__
 template <typename Element>
 __global__ void __launch_bounds__(kMaxThreads) NormElements(const __grid_constant__ NormWork work) {
   const NormLaunch& norm = work.norm;
-  AwaitEarlierWork();
-  LetNextBegin();
+  WaitForPrimary();
+  TriggerDependents();
   const int64_t row = int64_t{blockIdx.x} * norm.columns;
   const auto* sum = static_cast<const Element*>(norm.sum) + row;
   auto* out = static_cast<Element*>(norm.out) + row;

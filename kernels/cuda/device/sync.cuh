@@ -1,7 +1,7 @@
 // File: sync.cuh
 //
 // Words and packets between GPUs: release stores, acquire loads, and waits that always end. Nothing here is
-// newer than sm_70. A probe (tests only) may delay or break the order of things.
+// newer than sm_70. Hooks (tests only) may delay or break the order of things.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 
 namespace tandem::cuda {
 
-// The probe of the product: does nothing.
-struct NoProbe {
+// The hooks of the product: does nothing.
+struct NoTestHooks {
   static constexpr bool kFlagBeforeData = false;
-  // True when a word or packet of `epoch` is what the launch waits for.
-  __device__ static bool HasReached(uint64_t launch_epoch, uint64_t epoch) {
-    return static_cast<int64_t>(epoch - launch_epoch) >= 0;
+  // True when a word or packet that holds `seen` is what launch `launch_number` waits for.
+  __device__ static bool HasReached(uint64_t launch_number, uint64_t seen) {
+    return static_cast<int64_t>(seen - launch_number) >= 0;
   }
-  __device__ static bool IsOf(uint64_t launch_epoch, uint64_t epoch) { return epoch == launch_epoch; }
-  __device__ static void BeforeSignal(uint64_t /*epoch*/, int /*word*/) {}
+  __device__ static bool IsOf(uint64_t launch_number, uint64_t seen) { return seen == launch_number; }
+  __device__ static void BeforeSignal(uint64_t /*launch number*/, int /*word*/) {}
 };
 
 // A word above this is the release of a broken group, not a value; ordinary values stay below 2^61.
@@ -55,16 +55,16 @@ __device__ inline bool IsCancelled(const DeviceGuard& guard) {
 }
 
 // A packet in one 128-bit access, which the memory model keeps whole.
-__device__ inline void StorePacket(Packet* to, uint64_t data, uint64_t epoch) {
+__device__ inline void StorePacket(Packet* to, uint64_t data, uint64_t launch_number) {
   asm volatile(
       "{ .reg .b128 whole; mov.b128 whole, {%1, %2}; st.relaxed.sys.global.b128 [%0], whole; }" ::"l"(to),
-      "l"(data), "l"(epoch)
+      "l"(data), "l"(launch_number)
       : "memory");
 }
 __device__ inline Packet LoadPacket(const Packet* from) {
   Packet packet;
   asm volatile("{ .reg .b128 whole; ld.relaxed.sys.global.b128 whole, [%2]; mov.b128 {%0, %1}, whole; }"
-               : "=l"(packet.data), "=l"(packet.epoch)
+               : "=l"(packet.data), "=l"(packet.launch_number)
                : "l"(from)
                : "memory");
   return packet;
@@ -77,9 +77,9 @@ __device__ inline uint64_t GlobalTimerNs() {
 }
 
 // The slow side of a wait: counts polls, and now and then looks whether the wait must end.
-class Patience {
+class WaitBudget {
  public:
-  __device__ explicit Patience(const WaitLimits& limits, uint32_t polls_per_look = kPollsPerLook)
+  __device__ explicit WaitBudget(const WaitLimits& limits, uint32_t polls_per_look = kPollsPerLook)
       : limits_(limits), polls_per_look_(polls_per_look) {}
   // Called after each poll in vain; false: give up.
   __device__ bool Continue() {
@@ -100,14 +100,14 @@ class Patience {
   uint64_t start_ns_ = 0;
 };
 
-// True when *word has reached `epoch` by cyclic comparison; false when the wait was ended.
-template <typename Probe = NoProbe>
-__device__ bool AwaitEpoch(const uint64_t* word, uint64_t epoch, const WaitLimits& limits) {
-  Patience patience(limits);
+// True when *word has reached `launch_number` by cyclic comparison; false when the wait was ended.
+template <typename TestHooks = NoTestHooks>
+__device__ bool AwaitLaunchNumber(const uint64_t* word, uint64_t launch_number, const WaitLimits& limits) {
+  WaitBudget wait_budget(limits);
   while (true) {
     uint64_t value = LoadAcquire(word);
-    if (Probe::HasReached(epoch, value)) return value < kReleased;
-    if (!patience.Continue()) return false;
+    if (TestHooks::HasReached(launch_number, value)) return value < kReleased;
+    if (!wait_budget.Continue()) return false;
   }
 }
 

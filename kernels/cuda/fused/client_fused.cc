@@ -12,12 +12,12 @@ namespace tandem::cuda {
 Result<ClientFusedKernel> MakeClientFused(const CollectiveArgs& args, const ClientFusedWords& words,
                                           const ClientFusedMemory& memory) {
   const auto* work = args.As<FusedArgs>();
-  if (work == nullptr || work->meeting < 0 || work->meeting >= words.per_writer)
+  if (work == nullptr || work->handshake < 0 || work->handshake >= words.per_writer)
     return Unimplemented("a fused kernel whose ranks do not meet first");
   const int sms = args.blocks > 0 ? std::min(args.blocks, SmCount()) : SmCount();
   TANDEM_ASSIGN_OR_RETURN(FusedMatmul matmul,
                           MakeFusedMatmul(args, memory.fused, ClientFusedVariants(), sms));
-  matmul.epoch = 1;
+  matmul.launch_number = 1;
   matmul.guard_word = memory.cancelled;
   matmul.guard_value = 1;
   ClientFusedKernel kernel = {};
@@ -27,35 +27,35 @@ Result<ClientFusedKernel> MakeClientFused(const CollectiveArgs& args, const Clie
   TANDEM_ASSIGN_OR_RETURN(kernel.params.pushes, MakePushes(work->pushes, memory.pushed));
   kernel.ctas = matmul.tiling.ctas;
 
-  MeetingLaunch& meeting = kernel.meeting;
-  meeting.rank = args.rank;
-  meeting.world = args.world_size;
+  HandshakeLaunch& handshake = kernel.handshake;
+  handshake.rank = args.rank;
+  handshake.world = args.world_size;
   for (int rank = 0; rank < args.world_size; ++rank) {
     const auto at = static_cast<size_t>(rank), own = static_cast<size_t>(args.rank);
-    meeting.told[rank] = words.meeting[at] + args.rank * words.per_writer + work->meeting;
-    meeting.awaited[rank] = words.meeting[own] + rank * words.per_writer + work->meeting;
+    handshake.reported[rank] = words.handshake[at] + args.rank * words.per_writer + work->handshake;
+    handshake.awaited[rank] = words.handshake[own] + rank * words.per_writer + work->handshake;
   }
-  meeting.words = words.fused[static_cast<size_t>(args.rank)];
-  meeting.word_count = args.world_size * words.per_writer;
-  meeting.cancelled = memory.cancelled;
+  handshake.words = words.fused[static_cast<size_t>(args.rank)];
+  handshake.word_count = args.world_size * words.per_writer;
+  handshake.cancelled = memory.cancelled;
   return kernel;
 }
 
-void SetFrame(ClientFusedKernel& kernel, const LaunchFrame& frame) {
-  kernel.meeting.frame = frame;
+void SetGroupState(ClientFusedKernel& kernel, const GroupDeviceState& group_state) {
+  kernel.handshake.group_state = group_state;
   // The fused kernel's words lie apart, and tell which peer it waits for.
-  kernel.params.frame = frame;
-  kernel.params.frame.own_words = kernel.meeting.words;
+  kernel.params.group_state = group_state;
+  kernel.params.group_state.own_words = kernel.handshake.words;
 }
 
 Status LaunchClientFused(const ClientFusedKernel& kernel, CUstream_st* stream) {
-  TANDEM_RETURN_IF_ERROR(
-      LaunchDependent("MeetPeers", MeetingKernel(), 1, kEntryThreads, 0, &kernel.meeting, stream));
+  TANDEM_RETURN_IF_ERROR(LaunchDependent("HandshakeWithPeers", HandshakeKernel(), 1, kEntryThreads, 0,
+                                         &kernel.handshake, stream));
   return LaunchFused(kernel.params, *kernel.variant, kernel.ctas, stream);
 }
 
 Status LoadClientFused(const ClientFusedKernel& kernel) {
-  TANDEM_RETURN_IF_ERROR(LoadKernel("MeetPeers", MeetingKernel()));
+  TANDEM_RETURN_IF_ERROR(LoadKernel("HandshakeWithPeers", HandshakeKernel()));
   return LoadFusedKernel(*kernel.variant);
 }
 

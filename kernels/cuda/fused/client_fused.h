@@ -2,13 +2,14 @@
 //
 // The fused matmul kernel for client placement (docs/client-placement.md). A launch is two kernels:
 //
-//   meeting  one block, which counts the launch. It zeroes this rank's words and meets the peers. From then
+//   handshake  one block, which counts the launch. It zeroes this rank's words and meets the peers. From then
 //            on peers may write this rank's bulk area and symmetric operands.
 //   fused    its words have the value 1 in every launch, so that a graph may hold it. A gather's also sends
 //            this rank's data to the peers, by a warp of each CTA.
 //
-// If the meeting fails, the other one does nothing. A fused kernel that gives up later sets
-// LaunchFrame::failed and writes no word from then on. Plain structs, for code that nvcc does not compile.
+// If the handshake fails, the other one does nothing. A fused kernel that gives up later sets
+// GroupDeviceState::failed and writes no word from then on. Plain structs, for code that nvcc does not
+// compile.
 #pragma once
 
 #include <array>
@@ -35,14 +36,14 @@ struct ClientFusedMemory {
 
 // Where the words of a group's fused launches lie, as mapped here, by rank.
 struct ClientFusedWords {
-  std::array<uint64_t*, kMaxRanks> meeting{};  // signal areas
-  std::array<uint64_t*, kMaxRanks> fused{};    // areas of as many words, for fused kernels alone
+  std::array<uint64_t*, kMaxRanks> handshake{};  // signal areas
+  std::array<uint64_t*, kMaxRanks> fused{};      // areas of as many words, for fused kernels alone
   int64_t per_writer = 0;
 };
 
 // The parameters of one launch.
 struct ClientFusedKernel {
-  MeetingLaunch meeting;
+  HandshakeLaunch handshake;
   ClientFusedParams params;
   const FusedVariant* variant;
   int ctas;
@@ -51,19 +52,19 @@ struct ClientFusedKernel {
 // All compiled variants.
 std::span<const FusedVariant> ClientFusedVariants();
 
-// The kernels, without their frame, for `args`, a fused matmul with a meeting, and whose other words lie in
-// `words.fused`. UNIMPLEMENTED: there is no kernel, or addresses are not aligned to 16 bytes.
+// The kernels, without the state of the group, for `args`, a fused matmul with a handshake, and whose other
+// words lie in `words.fused`. UNIMPLEMENTED: there is no kernel, or addresses are not aligned to 16 bytes.
 Result<ClientFusedKernel> MakeClientFused(const CollectiveArgs& args, const ClientFusedWords& words,
                                           const ClientFusedMemory& memory);
 
-void SetFrame(ClientFusedKernel& kernel, const LaunchFrame& frame);
+void SetGroupState(ClientFusedKernel& kernel, const GroupDeviceState& group_state);
 // Enqueues the kernels on `stream` of the current context.
 Status LaunchClientFused(const ClientFusedKernel& kernel, CUstream_st* stream);
 // Loads the kernels into the current context: see LoadClientPhases.
 Status LoadClientFused(const ClientFusedKernel& kernel);
 
-// The kernel of client_meeting.cu.
-const void* MeetingKernel();
+// The kernel of client_handshake.cu.
+const void* HandshakeKernel();
 inline constexpr unsigned kEntryThreads = 512;
 
 }  // namespace tandem::cuda

@@ -11,9 +11,9 @@
 
 namespace tandem::cuda {
 
-struct MeetingLaunch {
-  LaunchFrame frame;
-  uint64_t* told[kMaxRanks];           // by rank: this rank's word there
+struct HandshakeLaunch {
+  GroupDeviceState group_state;
+  uint64_t* reported[kMaxRanks];       // by rank: this rank's word there
   const uint64_t* awaited[kMaxRanks];  // by rank: its word here
   uint64_t* words;                     // of the fused kernel, that peers write here
   int64_t word_count;

@@ -254,7 +254,7 @@ Result<FusedMatmulParams> MakeFusedParams(const FusedMatmul& matmul, const Fused
   }
   params.bias_is_float = matmul.bias_is_float ? 1 : 0;
   params.n = static_cast<int32_t>(matmul.n);
-  params.epoch = matmul.epoch;
+  params.launch_number = matmul.launch_number;
   params.entered = matmul.entered;
   params.abort_word = matmul.abort_word;
   params.guard_word = matmul.guard_word;

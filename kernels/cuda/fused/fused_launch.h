@@ -79,9 +79,10 @@ struct FusedMatmul {
   std::vector<const uint64_t*> arrived;  // by source, in rank order; its size is the number of sources
   int word_bands = 1;                    // of pieces with several words, for signals and sums
   int word_step = 1;                     // from one band's word to the next's, in words
-  std::vector<const uint64_t*> closing;  // the kernel does not end before these words have reached the epoch
-  std::vector<int16_t> slot_of;          // by source: its slice of `slots`
-  int position = 0;                      // of the own sum among the sources
+  std::vector<const uint64_t*>
+      closing;                   // the kernel does not end before these words have reached the launch number
+  std::vector<int16_t> slot_of;  // by source: its slice of `slots`
+  int position = 0;              // of the own sum among the sources
   // A row's bits depend on the row alone: one variant's sums over all of K, and the own sum rounded as the
   // sources are. No tile's K is shared then, whatever `memory` has.
   bool fixed_order = false;
@@ -95,7 +96,7 @@ struct FusedMatmul {
   bool blocks = false;
   int32_t row_scale_step = 0, row_scale_block_step = 0, column_scale_step = 0, column_scale_block_step = 0;
   bool bias_is_float = false;
-  uint64_t epoch = 0;
+  uint64_t launch_number = 0;
   const uint64_t* entered = nullptr;  // see FusedMatmulParams
   const uint64_t* abort_word = nullptr;
   const uint64_t* guard_word = nullptr;  // see FusedMatmulParams

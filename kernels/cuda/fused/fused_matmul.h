@@ -47,8 +47,8 @@ struct MatmulCopy {
 };
 
 struct MatmulPiece {
-  const uint64_t* ready;  // A's rows may be read once *ready >= epoch (cyclic); null: at once
-  uint64_t* done;         // set to the epoch when all rows of C are written; null: nobody asks
+  const uint64_t* ready;  // A's rows may be read once *ready >= launch number (cyclic); null: at once
+  uint64_t* done;         // set to the launch number when all rows of C are written; null: nobody asks
   int16_t a_map, a_slice;
   int16_t out_map, out_slice;
   // First slice of `slots` with the other ranks' sums; -1: none are added.
@@ -79,11 +79,11 @@ struct FusedMatmulParams {
   MatmulPiece piece[kMaxPieces];
   MatmulCopy copy[kMaxCopies];
   MatmulBand band[kMaxBands];
-  // By source: its sums of the first word band are there once >= epoch. The other bands' words lie
+  // By source: its sums of the first word band are there once >= launch number. The other bands' words lie
   // word_step further each.
   const uint64_t* arrived[kMaxRanks];
   int16_t slot_of[kMaxRanks];            // of each source: its slice of `slots`, from the piece's first
-  const uint64_t* closing[kMaxClosing];  // the kernel ends once all these have reached the epoch
+  const uint64_t* closing[kMaxClosing];  // the kernel ends once all these have reached the launch number
 
   int32_t bands;
   int32_t units;        // clusters' tiles in all
@@ -109,13 +109,13 @@ struct FusedMatmulParams {
   int32_t row_scale_step, column_scale_step;  // 0 or 1
   int32_t bias_is_float;
   int32_t n;  // of C
-  uint64_t epoch;
-  const uint64_t* entered;     // copies may be written once *entered >= epoch (cyclic); null: at once
+  uint64_t launch_number;
+  const uint64_t* entered;     // copies may be written once *entered >= launch number (cyclic); null: at once
   const uint64_t* abort_word;  // non-zero ends every wait; null: none
   // If *guard_word has reached guard_value (cyclic) when the launch begins, the launch is cancelled. It ends
-  // at once and leaves no trace, no word and no count, so that it may be launched again with the same epoch.
-  // Null: no guard. All CTAs must find the same: the word is not raised while the kernel may run, and its
-  // value is there before the launch's turn comes.
+  // at once and leaves no trace, no word and no count, so that it may be launched again with the same launch
+  // number. Null: no guard. All CTAs must find the same: the word is not raised while the kernel may run, and
+  // its value is there before the launch's turn comes.
   const uint64_t* guard_word;
   uint64_t guard_value;
   uint64_t timeout_ns;  // the longest wait
@@ -136,7 +136,7 @@ struct FusedMatmulParams {
   float* partials;
   // For client-placed launches (client_fused.h), whose kernels read no `abort_word` and `timeout_ns`. A wait
   // that gives up sets *failed, and no word is written from then on.
-  LaunchFrame frame;
+  GroupDeviceState group_state;
 };
 
 // One compiled kernel.

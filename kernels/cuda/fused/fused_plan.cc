@@ -115,7 +115,8 @@ void SetTypes(const MatmulArgs& matmul, FusedMatmul* fused) {
   fused->b_type = matmul.b.dtype;
   fused->out_type = matmul.c.dtype;
   fused->blocks = matmul.block_scales;
-  // Not every width of tiles has a kernel that sums fp8 in the tensor cores, so a fixed order is the exact one.
+  // Not every width of tiles has a kernel that sums fp8 in the tensor cores, so a fixed order is the exact
+  // one.
   fused->exact =
       IsFloat8(matmul.a.dtype) && (!matmul.fast_accumulation || matmul.block_scales || matmul.fixed_order);
   fused->fixed_order = matmul.fixed_order;
@@ -317,7 +318,7 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, const FusedMemor
   fused.memory = memory;
   fused.tiling = ChooseTiling(fused, sms);
   fused.runs = ChooseRuns(fused);
-  fused.epoch = args.epoch;
+  fused.launch_number = args.launch_number;
   for (const Word* word : work.closing) fused.closing.push_back(reinterpret_cast<const uint64_t*>(word));
   fused.entered = reinterpret_cast<const uint64_t*>(work.entered);
   fused.abort_word = reinterpret_cast<const uint64_t*>(args.abort_word);

@@ -22,9 +22,10 @@ class PreparedKernel : public PreparedWork {
   PreparedKernel(const Params& params, const Variant* variant, int ctas)
       : params_(params), variant_(variant), ctas_(ctas) {}
 
-  // Enqueues one launch: `args` has what changes from one to the next, its epoch, abort word and guard.
+  // Enqueues one launch: `args` has what changes from one to the next, its launch number, abort word and
+  // guard.
   Status Enqueue(const CollectiveArgs& args, CUstream_st* stream, Launch launch) {
-    params_.epoch = args.epoch;
+    params_.launch_number = args.launch_number;
     params_.abort_word = reinterpret_cast<const uint64_t*>(args.abort_word);
     params_.timeout_ns = TimeLimit(args.abort_word);
     params_.guard_word = reinterpret_cast<const uint64_t*>(args.guard.word);

@@ -21,7 +21,7 @@ Result<std::vector<std::byte*>> TrialMemory::Take(std::span<const size_t> bytes)
 
 Status TrialMemory::Release(CUstream stream) {
   TANDEM_RETURN_IF_ERROR(device_->driver().StreamSynchronize(stream));
-  if (memory_.bytes() > kMaxKept) memory_ = VmmAllocation();
+  if (memory_.bytes() > kMaxBytes) memory_ = VmmAllocation();
   return Status::Ok();
 }
 

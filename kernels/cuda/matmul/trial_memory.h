@@ -18,7 +18,7 @@ namespace tandem::cuda {
 class TrialMemory {
  public:
   // Larger mappings are given back by Release.
-  static constexpr size_t kMaxKept = size_t{64} << 20;
+  static constexpr size_t kMaxBytes = size_t{64} << 20;
   // Parts begin at multiples of this.
   static constexpr size_t kAlignment = 4096;
 

@@ -9,10 +9,10 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/collectives/rendezvous.cuh"
+#include "kernels/cuda/collectives/launch_context.cuh"
 #include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/skinny/client_skinny.h"
-#include "kernels/cuda/skinny/skinny_rendezvous.cuh"
+#include "kernels/cuda/skinny/skinny_launch_context.cuh"
 #include "kernels/cuda/skinny/skinny_variant.cuh"
 
 namespace tandem::cuda {
@@ -28,37 +28,37 @@ __device__ __forceinline__ SkinnyNow& Now() {
   return now;
 }
 
-// --- instead of those of skinny_rendezvous.cuh ---
+// --- instead of those of skinny_launch_context.cuh ---
 
 __device__ __forceinline__ bool HasGivenUp(const ClientSkinnyLaunch& /*launch*/) {
   return *static_cast<const volatile uint32_t*>(&Now().given_up) != 0;
 }
-__device__ __forceinline__ void GiveUp(const ClientSkinnyLaunch& /*launch*/) {
+__device__ __forceinline__ void Abort(const ClientSkinnyLaunch& /*launch*/) {
   *static_cast<volatile uint32_t*>(&Now().given_up) = 1;
 }
-__device__ __forceinline__ ClientRendezvous MeetingOf(const ClientSkinnyLaunch& launch) {
-  return {launch.frame, Now().number};
+__device__ __forceinline__ ClientLaunchContext LaunchContextOf(const ClientSkinnyLaunch& launch) {
+  return {launch.group_state, Now().number};
 }
 
 __device__ __forceinline__ bool BeginLaunch(const ClientSkinnyLaunch& launch) {
-  AwaitEarlierWork();
+  WaitForPrimary();
   constexpr unsigned kIdleThread = 96;  // its warp has nothing else to do before the threads first meet
   if (threadIdx.x == kIdleThread) {
-    const ClientRendezvous rendezvous(launch.frame);
-    Now().number = rendezvous.number();
-    Now().half_offset = rendezvous.half() * launch.half_bytes;
-    Now().given_up = rendezvous.HasFailed() ? 1 : 0;
+    const ClientLaunchContext context(launch.group_state);
+    Now().number = context.number();
+    Now().half_offset = context.half() * launch.half_bytes;
+    Now().given_up = context.HasFailed() ? 1 : 0;
   }
   return false;
 }
 __device__ __forceinline__ void EndLaunch(const ClientSkinnyLaunch& launch) {
   __syncthreads();  // no thread waits any more
-  LetNextBegin();
-  if (!HasGivenUp(launch)) MeetingOf(launch).Count();
+  TriggerDependents();
+  if (!HasGivenUp(launch)) LaunchContextOf(launch).ReportProgress();
 }
 
 __device__ __forceinline__ uint64_t WordValue(const ClientSkinnyLaunch& launch) {
-  return Now().number << kLaunchTagBits | launch.frame.tag;
+  return Now().number << kLaunchTagBits | launch.group_state.tag;
 }
 __device__ __forceinline__ std::byte* AreaOf(const ClientSkinnyLaunch& launch, int rank) {
   return launch.area[rank] + Now().half_offset;
@@ -71,32 +71,34 @@ __device__ __forceinline__ void PrefetchOthers(const ClientSkinnyLaunch& launch)
   ptx::PrefetchMap(&launch.odd_others);
 }
 __device__ __forceinline__ uint64_t* PushedUnits(const ClientSkinnyLaunch& launch) {
-  return launch.frame.pushed;
+  return launch.group_state.pushed;
 }
 __device__ __forceinline__ uint64_t PushStamp(const ClientSkinnyLaunch& /*launch*/) { return Now().number; }
 
-// How a wait of the collectives asks a probe of the fused kernels.
-template <class Probe>
-struct AskFusedProbe {
-  __device__ static bool HasReached(uint64_t value, uint64_t seen) { return Probe::HasReached(seen, value); }
+// How a wait of the collectives asks the test hooks of the fused kernels.
+template <class TestHooks>
+struct AskFusedTestHooks {
+  __device__ static bool HasReached(uint64_t value, uint64_t seen) {
+    return TestHooks::HasReached(seen, value);
+  }
 };
 
-template <class Probe>
-struct WordWaiter<Probe, ClientSkinnyLaunch> {
+template <class TestHooks>
+struct WordWaiter<TestHooks, ClientSkinnyLaunch> {
   const ClientSkinnyLaunch& launch;
   bool given_up = false;
 
   __device__ __forceinline__ void Wait(const uint64_t* word) {
     if (given_up) return;
-    given_up = HasGivenUp(launch) || !MeetingOf(launch).Await<AskFusedProbe<Probe>>(word);
-    if (given_up) GiveUp(launch);
+    given_up = HasGivenUp(launch) || !LaunchContextOf(launch).Await<AskFusedTestHooks<TestHooks>>(word);
+    if (given_up) Abort(launch);
   }
 };
 
 // As an engine's (skinny_arrival.cuh); another launch of a peer's ends it too.
-template <class T, class Probe>
+template <class T, class TestHooks>
 __device__ __forceinline__ void WatchShards(const ClientSkinnyLaunch& launch, const FusedShared<T>& shared) {
-  const ClientRendezvous rendezvous = MeetingOf(launch);
+  const ClientLaunchContext context = LaunchContextOf(launch);
   const int lane = static_cast<int>(threadIdx.x) & 31, peers = launch.world - 1;
   const int offset = lane / peers, peer = lane % peers;
   const int from = peer + (peer >= launch.rank ? 1 : 0);
@@ -106,20 +108,20 @@ __device__ __forceinline__ void WatchShards(const ClientSkinnyLaunch& launch, co
   for (int first = 0; first < launch.units;) {
     const bool exists = first + offset < launch.units;
     const uint64_t seen = exists ? LoadAcquire(words + first) : 0;
-    const bool come = exists && rendezvous.HasCome<AskFusedProbe<Probe>>(seen);
-    bool give_up = come && !rendezvous.Accepts(seen, from);
+    const bool come = exists && context.HasArrived<AskFusedTestHooks<TestHooks>>(seen);
+    bool give_up = come && !context.Accepts(seen, from);
     const uint32_t missing = ~__ballot_sync(0xFFFFFFFF, come);
     const int here = missing == 0 ? 32 : __ffs(static_cast<int>(missing)) - 1;  // words without a gap
     if (here < peers && ++polls % kPollsPerLook == 0) {
       if (start_ns == 0) start_ns = GlobalTimerNs();  // in all lanes: another may be `here` next time
-      if (lane == here && !rendezvous.Look(&start_ns, from, seen)) give_up = true;
+      if (lane == here && !context.PollFailures(&start_ns, from, seen)) give_up = true;
     }
     if (__any_sync(0xFFFFFFFF, give_up || HasGivenUp(launch))) {
-      GiveUp(launch);
+      Abort(launch);
       break;
     }
     if (here < peers) continue;
-    Probe::AfterWait(WordValue(launch));
+    TestHooks::AfterWait(WordValue(launch));
     __syncwarp();
     first += here / peers;
     if (lane == 0)

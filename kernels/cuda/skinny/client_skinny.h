@@ -22,10 +22,10 @@ struct CUstream_st;
 namespace tandem::cuda {
 
 // A kernel's parameters. Launch e uses `area + (e & 1) * half_bytes` of each rank. `abort_word`, `failure`,
-// `pushed`, guard, `epoch` and time limit are not read.
+// `pushed`, guard, `launch_number` and time limit are not read.
 struct ClientSkinnyLaunch : SkinnyParams {
   CUtensorMap odd_others;  // as `others`, of odd numbers
-  LaunchFrame frame;
+  GroupDeviceState group_state;
   int64_t half_bytes;
 };
 static_assert(sizeof(ClientSkinnyLaunch) <= 4096, "a kernel's parameters");
@@ -40,9 +40,9 @@ struct ClientSkinnyKernel {
 // All compiled variants.
 std::span<const SkinnyVariant> ClientSkinnyVariants();
 
-// The kernel, without its frame, for `args`, a skinny product. Its areas are those of even launches;
-// `half_bytes` is a multiple of 16. UNIMPLEMENTED: there is no kernel for this product. INVALID_ARGUMENT: the
-// product is not bound.
+// The kernel, without the state of the group, for `args`, a skinny product. Its areas are those of even
+// launches; `half_bytes` is a multiple of 16. UNIMPLEMENTED: there is no kernel for this product.
+// INVALID_ARGUMENT: the product is not bound.
 Result<ClientSkinnyKernel> MakeClientSkinny(const CollectiveArgs& args, uint64_t half_bytes);
 // The same of a matmul and its variant, which must outlive the kernel.
 Result<ClientSkinnyKernel> MakeClientSkinny(const SkinnyMatmul& matmul, const SkinnyVariant& variant,

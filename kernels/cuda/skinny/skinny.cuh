@@ -20,8 +20,8 @@
 #include "kernels/cuda/fused/kernel/fused_mainloop.cuh"
 #include "kernels/cuda/skinny/skinny_epilogue.cuh"
 #include "kernels/cuda/skinny/skinny_feed.cuh"
+#include "kernels/cuda/skinny/skinny_launch_context.cuh"
 #include "kernels/cuda/skinny/skinny_push.cuh"
-#include "kernels/cuda/skinny/skinny_rendezvous.cuh"
 
 namespace tandem::cuda {
 
@@ -29,27 +29,28 @@ namespace tandem::cuda {
 // that it has computed, and both add the same two rounded parts in the same order: one way over the links
 // less, and the same bits. The slots are the same as in the form with owners: the receiver's part lies in the
 // first half of the receiver's area, the rest in the place of sums.
-template <class T, class Probe, class Params>
-__device__ __forceinline__ void SumInOneStep(SkinnyEpilogue<T, Probe, Params>& epilogue, const Params& params,
-                                             const FusedShared<T>& shared, const SkinnyTile<T>& tile,
-                                             float (&d)[T::kTileN / 2], bool active, int warp, int groups) {
+template <class T, class TestHooks, class Params>
+__device__ __forceinline__ void SumInOneStep(SkinnyEpilogue<T, TestHooks, Params>& epilogue,
+                                             const Params& params, const FusedShared<T>& shared,
+                                             const SkinnyTile<T>& tile, float (&d)[T::kTileN / 2],
+                                             bool active, int warp, int groups) {
   const int peer = 1 - params.rank;
   const bool own_rows = epilogue.source == params.rank;
   const auto tell = [&] {
-    Probe::BeforeFlag(WordValue(params));
+    TestHooks::BeforeFlag(WordValue(params));
     if (warp == 0 && epilogue.lane == 0 && !HasGivenUp(params))
       ptx::StoreRelease(params.words[peer] + tile.number, WordValue(params));
   };
-  if constexpr (Probe::kFlagBeforeData) {
+  if constexpr (TestHooks::kFlagBeforeData) {
     tell();
-    Probe::AfterEarlyFlag(WordValue(params));
+    TestHooks::AfterEarlyFlag(WordValue(params));
   }
   if (active) {
     epilogue.Round(d);
     epilogue.Send(d, peer, (own_rows ? params.behind_slots : 0) + params.rank * params.slot_bytes);
   }
   BarrierOf(kComputingBarrier, groups * 128);  // all warps have sent, and read the stages
-  if constexpr (!Probe::kFlagBeforeData) tell();
+  if constexpr (!TestHooks::kFlagBeforeData) tell();
   if (!active) return;
   epilogue.AddPeers(d, own_rows ? 0 : params.behind_slots);
   epilogue.Finish(d);
@@ -59,12 +60,12 @@ __device__ __forceinline__ void SumInOneStep(SkinnyEpilogue<T, Probe, Params>& e
 }
 
 // Warpgroup `group` of those that compute, of `groups`.
-template <class T, class Probe, class Params>
+template <class T, class TestHooks, class Params>
 __device__ __forceinline__ void ComputeSkinny(const Params& params, const FusedShared<T>& shared,
                                               const SkinnyTile<T>& tile, int group, int groups) {
   const int thread = threadIdx.x & 127, warp = thread >> 5;
   if (params.kind == static_cast<int>(SkinnyKind::kGather)) {
-    PushFirstUnits<Probe>(params, group * 128 + thread, groups * 128);
+    PushFirstUnits<TestHooks>(params, group * 128 + thread, groups * 128);
   }
   // A stage is free when all CTAs that get a part of it from here have read theirs. The warp goes on
   // together: lanes that already waited for the next stage would suspend those that have yet to free this
@@ -92,7 +93,7 @@ __device__ __forceinline__ void ComputeSkinny(const Params& params, const FusedS
   }
   const int row_of_tile = group * 64 + warp * 16;
   const bool active = row_of_tile < params.world * params.segment;
-  SkinnyEpilogue<T, Probe, Params> epilogue(params, tile, row_of_tile);
+  SkinnyEpilogue<T, TestHooks, Params> epilogue(params, tile, row_of_tile);
   if (active) epilogue.Scale(d);
   if (params.one_step != 0) {
     SumInOneStep(epilogue, params, shared, tile, d, active, group * 4 + warp, groups);
@@ -101,13 +102,13 @@ __device__ __forceinline__ void ComputeSkinny(const Params& params, const FusedS
   const bool gathers = params.kind == static_cast<int>(SkinnyKind::kGather);
   const bool owns = active && (gathers || epilogue.source == params.rank);
   if (active && !owns) {
-    if constexpr (Probe::kFlagBeforeData) {
+    if constexpr (TestHooks::kFlagBeforeData) {
       epilogue.Tell(epilogue.source, tile.number);
-      Probe::AfterEarlyFlag(WordValue(params));
+      TestHooks::AfterEarlyFlag(WordValue(params));
     }
     epilogue.Send(d, epilogue.source, params.rank * params.slot_bytes);
     epilogue.MeetSegment();
-    if constexpr (!Probe::kFlagBeforeData) epilogue.Tell(epilogue.source, tile.number);
+    if constexpr (!TestHooks::kFlagBeforeData) epilogue.Tell(epilogue.source, tile.number);
   }
   BarrierOf(kComputingBarrier, groups * 128);  // all products have read the stages
   if (!active) return;
@@ -136,7 +137,7 @@ __device__ __forceinline__ void ComputeSkinny(const Params& params, const FusedS
   epilogue.Store(results);
 }
 
-template <class T, class Probe = NoFusedProbe, class Params = SkinnyParams>
+template <class T, class TestHooks = NoFusedTestHooks, class Params = SkinnyParams>
 __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
     SkinnyRows(const __grid_constant__ Params params) {
   extern __shared__ uint8_t raw[];
@@ -171,12 +172,12 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
       if (warp == 1) FeedA<T>(params, shared, tile);
     }
     if (params.kind == static_cast<int>(SkinnyKind::kGather)) {
-      if (warp == 2) PushInTurn<T, Probe>(params, shared);
-      if (warp == 3) WatchShards<T, Probe>(params, shared);
+      if (warp == 2) PushInTurn<T, TestHooks>(params, shared);
+      if (warp == 3) WatchShards<T, TestHooks>(params, shared);
     }
   } else {
     ptx::TakeRegisters<224>();
-    if (warpgroup <= groups) ComputeSkinny<T, Probe>(params, shared, tile, warpgroup - 1, groups);
+    if (warpgroup <= groups) ComputeSkinny<T, TestHooks>(params, shared, tile, warpgroup - 1, groups);
   }
   __syncwarp();
   // No CTA may end while another still arrives on its barriers or loads for it.

@@ -49,7 +49,7 @@ struct SkinnyParams {
   uint64_t* pushed;            // of each unit: this launch's stamp once this rank has pushed it
   const uint64_t* guard_word;  // see FusedMatmulParams: a cancelled launch leaves no trace and no stamp
   uint64_t guard_value;
-  uint64_t epoch, timeout_ns;
+  uint64_t launch_number, timeout_ns;
   float alpha;
   int32_t kind;  // SkinnyKind
   int32_t rank, world, rows, n;

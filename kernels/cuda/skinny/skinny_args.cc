@@ -77,7 +77,7 @@ Result<SkinnyMatmul> MakeSkinnyMatmul(const CollectiveArgs& args, void* state) {
   if (matmul.has_scale_b) few.column_scale = reinterpret_cast<const float*>(matmul.scale_b.data);
   if (matmul.has_bias) few.bias = matmul.bias.data;
   if (matmul.has_result_scale) few.result_scale = reinterpret_cast<const float*>(matmul.result_scale.data);
-  few.epoch = args.epoch;
+  few.launch_number = args.launch_number;
   few.abort_word = reinterpret_cast<const uint64_t*>(args.abort_word);
   few.timeout_ns = TimeLimit(args.abort_word);
   few.guard_word = reinterpret_cast<const uint64_t*>(args.guard.word);

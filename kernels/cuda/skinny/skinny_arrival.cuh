@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/skinny/skinny_rendezvous.cuh"
+#include "kernels/cuda/skinny/skinny_launch_context.cuh"
 #include "kernels/cuda/skinny/skinny_tile.cuh"
 
 namespace tandem::cuda {
@@ -27,7 +27,7 @@ __device__ __forceinline__ void ClearArrivedStages(const FusedShared<T>& shared)
 // All lanes of a warp, a word each: of one unit after another from the first one on that has not come, by
 // peers. Asked for with acquire: several words a lane and one fence behind them took longer. After an abort
 // or a time-out all stages count as arrived: see WordWaiter.
-template <class T, class Probe>
+template <class T, class TestHooks>
 __device__ __forceinline__ void WatchShards(const SkinnyParams& params, const FusedShared<T>& shared) {
   const int lane = static_cast<int>(threadIdx.x) & 31, peers = params.world - 1;
   const int offset = lane / peers, peer = lane % peers;
@@ -36,10 +36,10 @@ __device__ __forceinline__ void WatchShards(const SkinnyParams& params, const Fu
   for (int first = 0; first < params.units;) {
     const bool exists = first + offset < params.units;
     const uint32_t missing = ~__ballot_sync(
-        0xFFFFFFFF, exists && Probe::HasReached(ptx::LoadAcquire(words + first), params.epoch));
+        0xFFFFFFFF, exists && TestHooks::HasReached(ptx::LoadAcquire(words + first), params.launch_number));
     const int here = missing == 0 ? 32 : __ffs(static_cast<int>(missing)) - 1;  // words without a gap
     if (here >= peers) {
-      Probe::AfterWait(params.epoch);
+      TestHooks::AfterWait(params.launch_number);
       __syncwarp();
       first += here / peers;
       if (lane == 0)

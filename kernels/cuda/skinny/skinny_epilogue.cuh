@@ -7,13 +7,13 @@
 #include <cstdint>
 
 #include "kernels/cuda/skinny/skinny_fragment.cuh"
-#include "kernels/cuda/skinny/skinny_rendezvous.cuh"
+#include "kernels/cuda/skinny/skinny_launch_context.cuh"
 #include "kernels/cuda/skinny/skinny_tile.cuh"
 
 namespace tandem::cuda {
 
 // The work of a computing warp on its 16 rows of a tile after the products.
-template <class T, class Probe, class Params>
+template <class T, class TestHooks, class Params>
 struct SkinnyEpilogue {
   using Out = typename T::Out;
   static constexpr int kFragments = T::kTileN / 16;
@@ -24,7 +24,7 @@ struct SkinnyEpilogue {
   const int rows;               // of the source
   const int fragments;          // that have columns of C
   const int64_t at;             // of the warp in a slot
-  WordWaiter<Probe, Params> waiter;
+  WordWaiter<TestHooks, Params> waiter;
 
   __device__ __forceinline__ SkinnyEpilogue(const Params& all, const SkinnyTile<T>& place, int row_of_tile)
       : params(all),
@@ -106,7 +106,7 @@ struct SkinnyEpilogue {
   }
   // Once all warps of the segment have sent: the word number `word` at rank `to`.
   __device__ __forceinline__ void Tell(int to, int word) const {
-    Probe::BeforeFlag(WordValue(params));
+    TestHooks::BeforeFlag(WordValue(params));
     if (threadIdx.x % static_cast<uint32_t>(params.segment * 2) != 0 || HasGivenUp(params)) return;
     ptx::StoreRelease(params.words[to] + word, WordValue(params));
   }
@@ -131,7 +131,7 @@ struct SkinnyEpilogue {
   __device__ __forceinline__ void AddPeers(float (&d)[T::kTileN / 2], int64_t offset) {
     if (lane < params.world && lane != params.rank) waiter.Wait(params.arrived[lane] + tile.number);
     waiter.given_up = __any_sync(0xFFFFFFFF, waiter.given_up);
-    Probe::AfterWait(WordValue(params));
+    TestHooks::AfterWait(WordValue(params));
     __syncwarp();
     constexpr int kAtOnce = kFragments > 8 ? 2 : kFragments % 4 == 0 ? 4 : 7;  // beside the tile in registers
     static_assert(kFragments % kAtOnce == 0);
@@ -183,7 +183,7 @@ struct SkinnyEpilogue {
   // The sums of the rows' owner.
   __device__ __forceinline__ void PlaceSum(uint32_t results) {
     if (lane == 0) waiter.Wait(params.arrived[source] + params.tiles + tile.number);
-    Probe::AfterWait(WordValue(params));
+    TestHooks::AfterWait(WordValue(params));
     __syncwarp();
     const std::byte* sums =
         AreaOf(params, params.rank) + params.behind_slots + source * params.slot_bytes + at;

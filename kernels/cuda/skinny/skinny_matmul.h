@@ -47,7 +47,7 @@ struct SkinnyMatmul {
   bool row_scales = false, column_scales = false;  // one each, else one for all
   bool row_scales_travel = false;
   bool bias_is_float = false;
-  uint64_t epoch = 0;
+  uint64_t launch_number = 0;
   const uint64_t* abort_word = nullptr;
   const uint64_t* guard_word = nullptr;  // see SkinnyParams
   uint64_t guard_value = 0;

@@ -117,7 +117,7 @@ Result<SkinnyParams> MakeSkinnyParams(const SkinnyMatmul& matmul) {
     static_assert(128 + sizeof(uint64_t) * SkinnyLayout::kMaxUnits <= kFusedStateBytes);
     params.pushed = reinterpret_cast<uint64_t*>(state + 32);
   }
-  params.epoch = matmul.epoch;
+  params.launch_number = matmul.launch_number;
   params.timeout_ns = matmul.timeout_ns;
   params.alpha = matmul.alpha;
   params.kind = static_cast<int32_t>(layout.kind);

@@ -14,21 +14,21 @@ namespace tandem::cuda {
 
 // Unit `unit` of this rank's shard to all peers, by `threads` threads that `meet`; `thread` is one of them.
 // Pushing it again does no harm.
-template <class Probe, class Params, class Meet>
+template <class TestHooks, class Params, class Meet>
 __device__ __forceinline__ void PushUnit(const Params& params, int unit, int thread, int threads, Meet meet) {
   const int unit_bytes = params.blocks_per_unit * 128, begin = unit * unit_bytes,
             bytes = min(unit_bytes, params.k_bytes - begin);
   const int per_row = bytes / 16;
   auto tell = [&] {
-    Probe::BeforeFlag(WordValue(params));
+    TestHooks::BeforeFlag(WordValue(params));
     if (HasGivenUp(params)) return;
     if (thread < params.world && thread != params.rank)
       ptx::StoreRelease(params.words[thread] + unit, WordValue(params));
     if (thread == params.rank) PushedUnits(params)[unit] = PushStamp(params);
   };
-  if constexpr (Probe::kFlagBeforeData) {
+  if constexpr (TestHooks::kFlagBeforeData) {
     tell();
-    Probe::AfterEarlyFlag(WordValue(params));
+    TestHooks::AfterEarlyFlag(WordValue(params));
   }
   const int64_t slot = params.rank * params.slot_bytes;
   constexpr int kAtOnce = 4;
@@ -77,7 +77,7 @@ __device__ __forceinline__ void PushUnit(const Params& params, int unit, int thr
     }
   }
   meet();
-  if constexpr (!Probe::kFlagBeforeData) tell();
+  if constexpr (!TestHooks::kFlagBeforeData) tell();
 }
 
 // Until `cycles` after `start`, when unit number cycles / params.cycles_per_unit is due.
@@ -89,7 +89,7 @@ __device__ __forceinline__ void AwaitTurn(int64_t start, int64_t cycles) {
 // The computing warpgroups' part of a gather, before their products: the units that are due before the first
 // columns of the peers can have come. They do it faster than one warp. Once the CTA's first one is on its
 // way, or if it has none, AwaitFirstUnit lets B's warp go.
-template <class Probe, class Params>
+template <class TestHooks, class Params>
 __device__ __forceinline__ void PushFirstUnits(const Params& params, int thread, int threads) {
   const int64_t start = clock64();
   bool holds = true;
@@ -100,7 +100,7 @@ __device__ __forceinline__ void PushFirstUnits(const Params& params, int thread,
   for (int unit = static_cast<int>(blockIdx.x); unit < params.first_units;
        unit += static_cast<int>(gridDim.x)) {
     AwaitTurn(start, int64_t{unit} * params.cycles_per_unit);
-    PushUnit<Probe>(params, unit, thread, threads, [&] {
+    PushUnit<TestHooks>(params, unit, thread, threads, [&] {
       let_go();
       BarrierOf(kComputingBarrier, threads);
     });
@@ -117,9 +117,9 @@ __device__ __forceinline__ void AwaitFirstUnit(int computing_threads) {
 // One warp's part: the CTA's other units, each when its turn has come. If the peers' shards do not come for a
 // while, other blocks of this kernel may not run either. Then the warp pushes their units too: the peers may
 // wait for them as this rank waits for the peers' units.
-template <class T, class Probe, class Params>
+template <class T, class TestHooks, class Params>
 __device__ __forceinline__ void PushInTurn(const Params& params, const FusedShared<T>& shared) {
-  constexpr int64_t kPatience = 40'000;  // cycles, some 20 µs
+  constexpr int64_t kWaitBudget = 40'000;  // cycles, some 20 µs
   const int lane = static_cast<int>(threadIdx.x) & 31, step = static_cast<int>(gridDim.x);
   const auto meet = [] { __syncwarp(); };
   const int64_t start = clock64();
@@ -127,17 +127,17 @@ __device__ __forceinline__ void PushInTurn(const Params& params, const FusedShar
     if (unit < params.first_units) continue;
     AwaitTurn(start, int64_t{unit} * params.cycles_per_unit);
     __syncwarp();
-    PushUnit<Probe>(params, unit, lane, 32, meet);
+    PushUnit<TestHooks>(params, unit, lane, 32, meet);
   }
-  const int64_t patience = kPatience + int64_t{params.units} * params.cycles_per_unit;
+  const int64_t wait_budget = kWaitBudget + int64_t{params.units} * params.cycles_per_unit;
   auto all_here = [&] { return __any_sync(0xFFFFFFFF, ArrivedStages(shared) >= params.k_blocks) != 0; };
-  while (clock64() - start < patience) {
+  while (clock64() - start < wait_budget) {
     if (all_here()) return;
     __nanosleep(500);
   }
   for (int unit = 0; unit < params.units && !all_here(); ++unit) {
     const bool pushed = *static_cast<volatile uint64_t*>(PushedUnits(params) + unit) == PushStamp(params);
-    if (!__any_sync(0xFFFFFFFF, pushed)) PushUnit<Probe>(params, unit, lane, 32, meet);
+    if (!__any_sync(0xFFFFFFFF, pushed)) PushUnit<TestHooks>(params, unit, lane, 32, meet);
   }
 }
 

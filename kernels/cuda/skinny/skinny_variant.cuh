@@ -12,7 +12,7 @@
 
 namespace tandem::cuda {
 
-template <class Traits, class Probe = NoFusedProbe, class Params = SkinnyParams>
+template <class Traits, class TestHooks = NoFusedTestHooks, class Params = SkinnyParams>
 SkinnyVariant MakeSkinnyVariant() {
   SkinnyVariant variant = {};
   variant.type = DTypeOf<typename Traits::A>();
@@ -24,7 +24,7 @@ SkinnyVariant MakeSkinnyVariant() {
   variant.cluster_m = Traits::kClusterM;
   variant.cluster_n = Traits::kClusterN;
   variant.shared_bytes = Traits::kSharedBytes;
-  variant.kernel = reinterpret_cast<const void*>(&SkinnyRows<Traits, Probe, Params>);
+  variant.kernel = reinterpret_cast<const void*>(&SkinnyRows<Traits, TestHooks, Params>);
   return variant;
 }
 
@@ -35,7 +35,7 @@ const std::vector<SkinnyVariant>& AllSkinnyVariants() {
     std::vector<SkinnyVariant> all;
     const auto add = [&]<int... kShape>(std::integer_sequence<int, kShape...>) {
       using Traits = SkinnyTraits<A, B, Out, kAlongN, kShape..., kExact>;
-      all.push_back(MakeSkinnyVariant<Traits, NoFusedProbe, Params>());
+      all.push_back(MakeSkinnyVariant<Traits, NoFusedTestHooks, Params>());
     };
     // Columns of a tile, CTAs of a cluster along M and N.
     add(std::integer_sequence<int, 64, 1, 2>{});

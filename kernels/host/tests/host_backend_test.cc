@@ -122,11 +122,11 @@ TEST(HostBackendTest, AGuardCallsWorkOffWhenItsTurnComes) {
                       std::move(stride)};
   };
   Word gate{0}, guard{3}, done{0};
-  // Epochs 4 and 5: the guard has reached 4 by the time that the gate opens, and was below when the work was
-  // enqueued.
+  // Launch numbers 4 and 5: the guard has reached 4 by the time that the gate opens, and was below when the
+  // work was enqueued.
   ASSERT_TRUE(lane->WaitWord(&gate, 1).ok());
-  auto enqueue = [&](uint64_t epoch) {
-    const Guard off{.word = &guard, .value = epoch};
+  auto enqueue = [&](uint64_t launch_number) {
+    const Guard off{.word = &guard, .value = launch_number};
     EXPECT_TRUE(lane->Copy({view(source, {4}, {1}), view(copied, {4}, {1}), true, off}).ok());
     ReduceArgs reduce;
     reduce.sources = {view(source, {4}, {1}), view(source, {4}, {1})};

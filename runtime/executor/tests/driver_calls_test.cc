@@ -133,7 +133,7 @@ int CallsOf(OpRequest request, int world, bool hold, bool idle = false) {
   EventBackend backend(device);
   Executor executor(&backend, lanes);
   LaunchContext context;
-  context.epoch = 1;
+  context.launch_number = 1;
   context.lanes_idle = idle;
   auto* memory = reinterpret_cast<std::byte*>(kArea);  // addresses are only passed on
   context.workspace.fill(memory);

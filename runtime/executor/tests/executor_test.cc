@@ -181,19 +181,19 @@ TEST(ExecutorTest, TransferGroupsMeetCrosswise) {
     ASSERT_TRUE(program.ok()) << program.status().ToString();
     programs.push_back(std::move(*program));
   }
-  for (uint64_t epoch = 1; epoch <= 10; ++epoch) {
+  for (uint64_t launch_number = 1; launch_number <= 10; ++launch_number) {
     float in[kWorldSize][2], out[kWorldSize][2] = {};
     for (int rank = 0; rank < kWorldSize; ++rank) {
-      in[rank][0] = static_cast<float>(epoch) + static_cast<float>(rank);
+      in[rank][0] = static_cast<float>(launch_number) + static_cast<float>(rank);
       in[rank][1] = 1;
       std::vector<SlotAddress> slots(2);
       slots[0].own = reinterpret_cast<std::byte*>(in[rank]);
       slots[1].own = reinterpret_cast<std::byte*>(out[rank]);
-      ASSERT_TRUE(group.Launch(rank, *programs[static_cast<size_t>(rank)], epoch, slots).ok());
+      ASSERT_TRUE(group.Launch(rank, *programs[static_cast<size_t>(rank)], launch_number, slots).ok());
     }
     ASSERT_TRUE(group.Finish());
     for (auto& result : out) {
-      EXPECT_EQ(result[0], 3 * static_cast<float>(epoch) + 3);
+      EXPECT_EQ(result[0], 3 * static_cast<float>(launch_number) + 3);
       EXPECT_EQ(result[1], 3);
     }
   }
@@ -218,14 +218,14 @@ TEST(ExecutorTest, DelaysShowAMissingWait) {
         Limits(1, 2));
     ASSERT_TRUE(program0.ok() && program1.ok());
     int wrong = 0;
-    for (uint64_t epoch = 1; epoch <= 100; ++epoch) {
+    for (uint64_t launch_number = 1; launch_number <= 100; ++launch_number) {
       float in[4], out[4] = {};
-      for (float& value : in) value = static_cast<float>(epoch);
+      for (float& value : in) value = static_cast<float>(launch_number);
       std::vector<SlotAddress> slots(2);
       slots[0].own = reinterpret_cast<std::byte*>(in);
       slots[1].own = reinterpret_cast<std::byte*>(out);
-      ASSERT_TRUE(group.Launch(0, **program0, epoch, slots).ok());
-      ASSERT_TRUE(group.Launch(1, **program1, epoch, slots).ok());
+      ASSERT_TRUE(group.Launch(0, **program0, launch_number, slots).ok());
+      ASSERT_TRUE(group.Launch(1, **program1, launch_number, slots).ok());
       ASSERT_TRUE(group.Finish());
       wrong += std::memcmp(in, out, sizeof(in)) != 0;
     }

@@ -35,14 +35,14 @@ GroupHarness::~GroupHarness() {
   own_machine_.reset();
 }
 
-Status GroupHarness::Launch(int rank, CompiledProgram& program, uint64_t epoch,
+Status GroupHarness::Launch(int rank, CompiledProgram& program, uint64_t launch_number,
                             const std::vector<SlotAddress>& slots, std::vector<StepEvents> step_events) {
   LaunchContext context;
-  context.epoch = epoch;
+  context.launch_number = launch_number;
   for (int r = 0; r < options_.world_size; ++r) {
     auto index = static_cast<size_t>(r);
     auto viewer = static_cast<size_t>(rank);
-    context.workspace[index] = workspace_[index].at[viewer] + (epoch & 1) * options_.workspace_bytes;
+    context.workspace[index] = workspace_[index].at[viewer] + (launch_number & 1) * options_.workspace_bytes;
     context.bulk[index] = bulk_[index].at[viewer];
     context.signals[index] = reinterpret_cast<Word*>(signals_[index].at[viewer]);
   }

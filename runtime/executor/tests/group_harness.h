@@ -30,9 +30,9 @@ class GroupHarness {
   // Ends lanes of emulated GPUs that are blocked.
   ~GroupHarness();
 
-  // Enqueues launch `epoch` on one rank. slots[s] as LaunchContext has them.
-  Status Launch(int rank, CompiledProgram& program, uint64_t epoch, const std::vector<SlotAddress>& slots,
-                std::vector<StepEvents> step_events = {});
+  // Enqueues launch `launch_number` on one rank. slots[s] as LaunchContext has them.
+  Status Launch(int rank, CompiledProgram& program, uint64_t launch_number,
+                const std::vector<SlotAddress>& slots, std::vector<StepEvents> step_events = {});
   // Waits until lane 0 of every rank has done all that was enqueued; false after a minute.
   bool Finish();
   TestMachine& machine() { return *machine_; }

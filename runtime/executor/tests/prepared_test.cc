@@ -13,8 +13,8 @@
 namespace tandem::runtime {
 namespace {
 
-struct Kept : PreparedWork {
-  explicit Kept(int n) : number(n) {}
+struct CountedWork : PreparedWork {
+  explicit CountedWork(int n) : number(n) {}
   int number;
 };
 
@@ -29,8 +29,8 @@ class KeepingLane : public Lane {
   Status Norm(const NormArgs&) override { return Unimplemented("none"); }
   Status Nccl(const NcclArgs&) override { return Unimplemented("none"); }
   Status Collective(const CollectiveArgs& args) override {
-    if (*args.prepared == nullptr) *args.prepared = std::make_unique<Kept>(++made_);
-    found.push_back(static_cast<Kept&>(**args.prepared).number);
+    if (*args.prepared == nullptr) *args.prepared = std::make_unique<CountedWork>(++made_);
+    found.push_back(static_cast<CountedWork&>(**args.prepared).number);
     addresses.push_back(args.As<SkinnyArgs>() != nullptr ? args.As<SkinnyArgs>()->matmul.a.data
                                                          : args.As<FusedArgs>()->parts.front().matmul.a.data);
     return Status::Ok();
@@ -91,8 +91,8 @@ TEST_P(PreparedTest, IsKeptForAHalfAndEachSetOfAddresses) {
   for (SlotAddress& slot : slots) slot.own = at(3 * kArea);
   context.slots = slots;
   const auto launch = [&] {
-    ++context.epoch;
-    context.workspace.fill(at((4 + context.epoch % 2) * kArea));
+    ++context.launch_number;
+    context.workspace.fill(at((4 + context.launch_number % 2) * kArea));
     const Status status = executor.Enqueue(**compiled, context);
     EXPECT_TRUE(status.ok()) << status.ToString();
   };

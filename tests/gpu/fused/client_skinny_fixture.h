@@ -28,9 +28,9 @@ class ClientSkinnyTest : public SkinnyRaceTest {
     MakeRanks(k);
     if (HasFatalFailure()) return;
     for (const FusedFault fault : {FusedFault::kNone, FusedFault::kFlagBeforeData, FusedFault::kMissingWait,
-                                   FusedFault::kStaleEpoch}) {
-      probed_.push_back(ProbedClientSkinny(fault));
-      ASSERT_TRUE(LoadSkinnyVariant(probed_.back()).ok());
+                                   FusedFault::kStaleLaunchNumber}) {
+      hooked_.push_back(HookedClientSkinny(fault));
+      ASSERT_TRUE(LoadSkinnyVariant(hooked_.back()).ok());
     }
     half_bytes_ = static_cast<uint64_t>(ranks_[0].area[1] - ranks_[0].area[0]);
     for (size_t r = 0; r < kRanks; ++r) {
@@ -52,27 +52,27 @@ class ClientSkinnyTest : public SkinnyRaceTest {
   LaunchReport* Report(int rank) const {
     return reinterpret_cast<LaunchReport*>(static_cast<std::byte*>(page_) + 2048 + 128 * rank);
   }
-  GaveUp WhyGivenUp(int rank) const {
-    return static_cast<GaveUp>(*const_cast<const volatile uint64_t*>(&Report(rank)->kind));
+  AbortReason AbortReasonOf(int rank) const {
+    return static_cast<AbortReason>(*const_cast<const volatile uint64_t*>(&Report(rank)->kind));
   }
   void SetVerdict(uint64_t from) {
     reinterpret_cast<Word*>(const_cast<uint32_t*>(HostWord(2)))->store(from, std::memory_order_release);
   }
 
-  LaunchFrame FrameOf(int rank, uint64_t timeout_ns) const {
+  GroupDeviceState GroupStateOf(int rank, uint64_t timeout_ns) const {
     const auto r = static_cast<size_t>(rank);
-    LaunchFrame frame = {};
-    frame.counters = private_[r]->counters;
-    frame.failed = &private_[r]->failed;
-    frame.looked = &private_[r]->looked;
-    frame.pushed = private_[r]->pushed;
-    frame.abort_from = reinterpret_cast<const uint64_t*>(const_cast<uint32_t*>(HostWord(2)));
-    frame.report = Report(rank);
-    frame.own_words = ranks_[r].words;
-    frame.words_per_peer = kWordsOfWriter;
-    frame.timeout_ns = timeout_ns;
-    frame.tag = tags_[r];
-    return frame;
+    GroupDeviceState group_state = {};
+    group_state.counters = private_[r]->counters;
+    group_state.failed = &private_[r]->failed;
+    group_state.looked = &private_[r]->looked;
+    group_state.pushed = private_[r]->pushed;
+    group_state.first_aborted_launch = reinterpret_cast<const uint64_t*>(const_cast<uint32_t*>(HostWord(2)));
+    group_state.report = Report(rank);
+    group_state.own_words = ranks_[r].words;
+    group_state.words_per_peer = kWordsOfWriter;
+    group_state.timeout_ns = timeout_ns;
+    group_state.tag = tags_[r];
+    return group_state;
   }
   // The kernel on the rank's stream; `slow`: shards leave in turn, as long ones do.
   void LaunchOn(int rank, const SkinnyVariant& variant, bool slow = false,
@@ -80,7 +80,7 @@ class ClientSkinnyTest : public SkinnyRaceTest {
     ASSERT_TRUE(backend_->MakeEvent().ok());
     auto kernel = MakeClientSkinny(MatmulOf(rank, 0), variant, half_bytes_);
     ASSERT_TRUE(kernel.ok()) << kernel.status().ToString();
-    kernel->launch.frame = FrameOf(rank, timeout_ns);
+    kernel->launch.group_state = GroupStateOf(rank, timeout_ns);
     if (slow) {
       kernel->launch.first_units = 1;
       kernel->launch.cycles_per_unit = 3000;
@@ -93,8 +93,8 @@ class ClientSkinnyTest : public SkinnyRaceTest {
     LaunchOn(rank, *plain_, false, timeout_ns);
     ASSERT_TRUE(StreamOf(rank)->Record(ranks_[static_cast<size_t>(rank)].ended.get()).ok());
   }
-  void LaunchProbed(int rank, FusedFault fault, bool slow) {
-    LaunchOn(rank, probed_[static_cast<size_t>(fault)], slow);
+  void LaunchHooked(int rank, FusedFault fault, bool slow) {
+    LaunchOn(rank, hooked_[static_cast<size_t>(fault)], slow);
     ASSERT_TRUE(StreamOf(rank)->Record(ranks_[static_cast<size_t>(rank)].ended.get()).ok());
   }
   bool Ends(int rank, int milliseconds) {
@@ -132,7 +132,7 @@ class ClientSkinnyTest : public SkinnyRaceTest {
     }
   }
 
-  std::vector<SkinnyVariant> probed_;  // by fault
+  std::vector<SkinnyVariant> hooked_;  // by fault
   const SkinnyVariant* plain_ = nullptr;
   uint64_t half_bytes_ = 0;
   std::array<Private*, kRanks> private_{};

@@ -45,7 +45,7 @@ TEST_P(ClientSkinnyEndTest, ADeadlineNamesTheRankThatIsLate) {
   LaunchBoth();
   Launch(0, kSecond / 10);
   ASSERT_TRUE(Ends(0, 5000));
-  EXPECT_EQ(WhyGivenUp(0), GaveUp::kLate);
+  EXPECT_EQ(AbortReasonOf(0), AbortReason::kLate);
   EXPECT_EQ(Report(0)->number, 2u);
   EXPECT_EQ(Report(0)->peer, 1u);
   if (sums_by_owners()) {
@@ -66,7 +66,7 @@ TEST_P(ClientSkinnyEndTest, AVerdictEndsALaunchAndAllBehindIt) {
   ASSERT_TRUE(Ends(0, 1000));
   std::printf("[ verdict  ] ended in %.3f ms\n",
               std::chrono::duration<double, std::milli>(Clock::now() - start).count());
-  EXPECT_EQ(WhyGivenUp(0), GaveUp::kCutOff);
+  EXPECT_EQ(AbortReasonOf(0), AbortReason::kCutOff);
   EXPECT_EQ(Report(0)->number, 2u);
   ExpectNothingIsPublished();
 }
@@ -78,10 +78,10 @@ TEST_P(ClientSkinnyEndTest, AnotherTagIsAMismatch) {
   for (int rank = 0; rank < kRanks; ++rank) Launch(rank, 2 * kSecond);
   for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(Ends(rank, 5000));
   // A rank may see the other's words, and give up, before it writes any.
-  const bool first_saw = WhyGivenUp(0) == GaveUp::kMismatch;
-  EXPECT_TRUE(first_saw || WhyGivenUp(1) == GaveUp::kMismatch);
+  const bool first_saw = AbortReasonOf(0) == AbortReason::kMismatch;
+  EXPECT_TRUE(first_saw || AbortReasonOf(1) == AbortReason::kMismatch);
   for (int rank = 0; rank < kRanks; ++rank) {
-    EXPECT_TRUE(WhyGivenUp(rank) == GaveUp::kMismatch || WhyGivenUp(rank) == GaveUp::kLate);
+    EXPECT_TRUE(AbortReasonOf(rank) == AbortReason::kMismatch || AbortReasonOf(rank) == AbortReason::kLate);
     EXPECT_EQ(Report(rank)->peer, static_cast<uint64_t>(1 - rank));
   }
   const int saw = first_saw ? 0 : 1;
@@ -104,7 +104,7 @@ TEST_P(ClientSkinnyEndTest, APartOfThePeersWordsLetsNoOtherPartPass) {
   Move(ranks_[0].words + kWordsOfWriter, come.data(), come.size() * sizeof(uint64_t));
   Launch(0, kSecond / 10);
   ASSERT_TRUE(Ends(0, 5000));
-  EXPECT_EQ(WhyGivenUp(0), GaveUp::kLate);
+  EXPECT_EQ(AbortReasonOf(0), AbortReason::kLate);
   EXPECT_EQ(Report(0)->peer, 1u);
   if (sums_by_owners()) {
     const std::vector<uint64_t> numbers = NumbersOf(WordsAt(1, 0));
@@ -123,7 +123,7 @@ TEST_P(ClientSkinnyEndTest, WhoWaitsForSumsGivesUpToo) {
   Move(ranks_[0].words + kWordsOfWriter, come.data(), come.size() * sizeof(uint64_t));
   Launch(0, kSecond / 10);
   ASSERT_TRUE(Ends(0, 5000));
-  EXPECT_EQ(WhyGivenUp(0), GaveUp::kLate);
+  EXPECT_EQ(AbortReasonOf(0), AbortReason::kLate);
   const std::vector<uint64_t> numbers = NumbersOf(WordsAt(1, 0));
   for (size_t tile = 0; tile < tiles(); ++tile)
     EXPECT_EQ(numbers[tiles() + tile], 2u) << "what came in time was summed and sent, tile " << tile;

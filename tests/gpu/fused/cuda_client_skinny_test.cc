@@ -13,7 +13,7 @@ TEST_P(ClientSkinnyTest, OneLaunchIsRight) {
   for (int rank = 0; rank < kRanks; ++rank) Launch(rank);
   for (int rank = 0; rank < kRanks; ++rank) {
     ASSERT_TRUE(Ends(rank, 5000)) << "rank " << rank;
-    EXPECT_EQ(WhyGivenUp(rank), GaveUp::kNot);
+    EXPECT_EQ(AbortReasonOf(rank), AbortReason::kNone);
     EXPECT_EQ(Count(rank), 1);
     EXPECT_TRUE(IsRight(ranks_[static_cast<size_t>(rank)])) << "rank " << rank;
   }
@@ -87,7 +87,7 @@ class ClientMixTest : public ClientSkinnyTest {
       ASSERT_TRUE(made.ok()) << made.status().ToString();
       ASSERT_TRUE(backend_->MakeEvent().ok());
       ASSERT_TRUE(Load(*made).ok());
-      SetFrame(*made, FrameOf(rank, 20 * kSecond));
+      SetGroupState(*made, GroupStateOf(rank, 20 * kSecond));
       collectives_.push_back(*made);
     }
   }
@@ -124,7 +124,7 @@ TEST_P(ClientMixTest, CollectivesBetweenProductsShareTheirNumbers) {
     for (int rank = 0; rank < kRanks; ++rank) {
       ASSERT_TRUE(Ends(rank, 5000)) << "round " << round;
       EXPECT_EQ(Count(rank), launches);
-      EXPECT_EQ(WhyGivenUp(rank), GaveUp::kNot);
+      EXPECT_EQ(AbortReasonOf(rank), AbortReason::kNone);
       EXPECT_TRUE(round == 0 || AllReduceIsRight(rank));
     }
     EXPECT_TRUE(BothAreRight()) << "round " << round;
@@ -189,13 +189,14 @@ class ClientPauseTest : public ClientSkinnyTest {
       ClearResults();
       const int first = i & 1;
       const bool slow = (i & 2) != 0;
-      LaunchProbed(first, fault, slow);
+      LaunchHooked(first, fault, slow);
       const bool early = Ends(first, i % 4 == 0 ? 20 : 2);
       EXPECT_FALSE(early && fault == FusedFault::kNone) << "launch " << i << " ended before its peer came";
-      LaunchProbed(1 - first, fault, slow);
+      LaunchHooked(1 - first, fault, slow);
       for (Rank& rank : ranks_) Sync(rank.lane);
       for (int rank = 0; rank < kRanks; ++rank) {
-        const bool right = IsRight(ranks_[static_cast<size_t>(rank)]) && WhyGivenUp(rank) == GaveUp::kNot;
+        const bool right =
+            IsRight(ranks_[static_cast<size_t>(rank)]) && AbortReasonOf(rank) == AbortReason::kNone;
         wrong += right ? 0 : 1;
       }
     }
@@ -214,7 +215,9 @@ TEST_P(ClientPauseTest, AMissingWaitIsFound) {
   EXPECT_GT(CountWrongLaunches(FusedFault::kMissingWait), 0);
 }
 
-TEST_P(ClientPauseTest, AStaleLaunchIsFound) { EXPECT_GT(CountWrongLaunches(FusedFault::kStaleEpoch), 0); }
+TEST_P(ClientPauseTest, AStaleLaunchIsFound) {
+  EXPECT_GT(CountWrongLaunches(FusedFault::kStaleLaunchNumber), 0);
+}
 
 // Thousands of launches with pauses, one behind the other; data change from launch to launch and are compared
 // on the GPU.
@@ -253,7 +256,7 @@ class ClientLongTest : public ClientSkinnyTest {
                            {operands[i], DType::kBf16, {stash[i].count}, {1}}}};
       ASSERT_TRUE(StreamOf(rank)->Copy(copy).ok());
     }
-    LaunchProbed(rank, FusedFault::kNone, launch % 2 == 0);
+    LaunchHooked(rank, FusedFault::kNone, launch % 2 == 0);
     ASSERT_TRUE(LaunchCountDifferent(ranks_[r].c, stash[2].at, static_cast<size_t>(stash[2].count) * 2,
                                      differences_, stream(StreamOf(rank)))
                     .ok());
@@ -271,7 +274,7 @@ TEST_P(ClientLongTest, ThousandsOfLaunchesAreRight) {
     for (int rank = 0; rank < kRanks; ++rank) Round((rank + launch) % kRanks, launch);
     if (launch % kBatch != kBatch - 1) continue;
     for (Rank& rank : ranks_) Sync(rank.lane);
-    if (WhyGivenUp(0) != GaveUp::kNot || WhyGivenUp(1) != GaveUp::kNot) break;
+    if (AbortReasonOf(0) != AbortReason::kNone || AbortReasonOf(1) != AbortReason::kNone) break;
   }
   for (Rank& rank : ranks_) Sync(rank.lane);
   uint64_t differences = 0;

@@ -33,7 +33,7 @@ class FusedLongTest : public FusedRaceTest, public testing::WithParamInterface<s
 
   // Enqueues `launches`; how many words of 4 bytes the peers have seen wrong.
   uint64_t CountDifferences(FusedFault fault, int launches) {
-    const FusedVariant variant = ProbedVariant(fault);
+    const FusedVariant variant = HookedVariant(fault);
     const uint64_t before = word_value(kDifferences);
     for (int i = 0; i < launches && !HasFatalFailure(); ++i) {
       EnqueueOne(variant, stashes_[static_cast<size_t>(i % kSets)]);
@@ -52,19 +52,19 @@ class FusedLongTest : public FusedRaceTest, public testing::WithParamInterface<s
 
   void EnqueueOne(const FusedVariant& variant, const Stash& stash) {
     // Memory that the last kernel has read may be written anew, and memory that the reader has compared.
-    if (epoch_ > 0) {
+    if (launch_number_ > 0) {
       ASSERT_TRUE(peer_->Wait(ended_.get()).ok());
       ASSERT_TRUE(main_->Wait(read_.get()).ok());
     }
-    const uint64_t epoch = ++epoch_;
+    const uint64_t launch_number = ++launch_number_;
     Copy(*main_, stash.a, a_, 3 * a_bytes());
     Copy(*main_, stash.b, b_, b_bytes());
-    EnqueueKernel(variant, epoch);
-    EnqueuePeersFrom(stash.a + a_bytes(), stash.sums, epoch, true);
+    EnqueueKernel(variant, launch_number);
+    EnqueuePeersFrom(stash.a + a_bytes(), stash.sums, launch_number, true);
     for (int i = 0; i < 3; ++i) {
-      ASSERT_TRUE(reader_->WaitWord(word(3 + i), epoch).ok());
+      ASSERT_TRUE(reader_->WaitWord(word(3 + i), launch_number).ok());
       if (delivery_ != Delivery::kNone && i < 2) {
-        ASSERT_TRUE(reader_->WaitWord(word(3 + i + kBandStep), epoch).ok());
+        ASSERT_TRUE(reader_->WaitWord(word(3 + i + kBandStep), launch_number).ok());
       }
       const size_t at = static_cast<size_t>(i) * kCBytes;
       ASSERT_TRUE(LaunchCountDifferent(made() + at, stash.expected + at, kCBytes,

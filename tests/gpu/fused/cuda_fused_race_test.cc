@@ -28,7 +28,8 @@ INSTANTIATE_TEST_SUITE_P(Ways, FusedQueueRaceTest,
 TEST_P(FusedQueueRaceTest, IsRightUnderRandomPauses) { EXPECT_EQ(CountWrong(FusedFault::kNone), 0); }
 
 TEST_P(FusedQueueRaceTest, PlantedFaultsAreFound) {
-  for (FusedFault fault : {FusedFault::kFlagBeforeData, FusedFault::kMissingWait, FusedFault::kStaleEpoch}) {
+  for (FusedFault fault :
+       {FusedFault::kFlagBeforeData, FusedFault::kMissingWait, FusedFault::kStaleLaunchNumber}) {
     EXPECT_GT(CountWrong(fault), 0) << static_cast<int>(fault);
   }
 }
@@ -49,16 +50,16 @@ TEST_P(FusedStreamKRaceTest, IsRightUnderRandomPauses) { EXPECT_EQ(CountWrong(Fu
 
 // All that peers deliver is there before: what goes wrong is the CTAs' own sums.
 TEST_P(FusedStreamKRaceTest, FaultsBetweenCtasAreFound) {
-  for (FusedFault fault :
-       {FusedFault::kNone, FusedFault::kFlagBeforeData, FusedFault::kMissingWait, FusedFault::kStaleEpoch}) {
-    const FusedVariant variant = ProbedVariant(fault);
+  for (FusedFault fault : {FusedFault::kNone, FusedFault::kFlagBeforeData, FusedFault::kMissingWait,
+                           FusedFault::kStaleLaunchNumber}) {
+    const FusedVariant variant = HookedVariant(fault);
     int wrong = 0;
     for (int i = 0; i < kLaunches && !HasFatalFailure(); ++i) {
       const Launch launch = Draw(static_cast<uint32_t>(i) + 1);
       UploadLaunch(launch);
-      EnqueuePeers(++epoch_);
+      EnqueuePeers(++launch_number_);
       Sync(peer_);
-      EnqueueKernel(variant, epoch_);
+      EnqueueKernel(variant, launch_number_);
       Sync(main_);
       wrong += Wrong(made(), launch);
     }
@@ -76,12 +77,13 @@ TEST_F(FusedRaceTest, AFlagBeforeItsDataIsFound) { EXPECT_GT(CountWrong(FusedFau
 
 TEST_F(FusedRaceTest, AMissingWaitIsFound) { EXPECT_GT(CountWrong(FusedFault::kMissingWait), 0); }
 
-TEST_F(FusedRaceTest, AStaleEpochIsFound) { EXPECT_GT(CountWrong(FusedFault::kStaleEpoch), 0); }
+TEST_F(FusedRaceTest, AStaleLaunchNumberIsFound) { EXPECT_GT(CountWrong(FusedFault::kStaleLaunchNumber), 0); }
 
 TEST_P(FusedDeliveryRaceTest, IsRightUnderRandomPauses) { EXPECT_EQ(CountWrong(FusedFault::kNone), 0); }
 
 TEST_P(FusedDeliveryRaceTest, PlantedFaultsAreFound) {
-  for (FusedFault fault : {FusedFault::kFlagBeforeData, FusedFault::kMissingWait, FusedFault::kStaleEpoch}) {
+  for (FusedFault fault :
+       {FusedFault::kFlagBeforeData, FusedFault::kMissingWait, FusedFault::kStaleLaunchNumber}) {
     EXPECT_GT(CountWrong(fault), 0) << static_cast<int>(fault);
   }
 }
@@ -89,15 +91,15 @@ TEST_P(FusedDeliveryRaceTest, PlantedFaultsAreFound) {
 TEST_P(FusedDeliveryRaceTest, NothingIsDeliveredBeforePeersHaveEntered) {
   const Launch before = Draw(7), launch = Draw(8);
   UploadLaunch(before);
-  const FusedVariant variant = ProbedVariant(FusedFault::kNone);
-  EXPECT_EQ(RunOnce(variant, ++epoch_, before, false), 0);
+  const FusedVariant variant = HookedVariant(FusedFault::kNone);
+  EXPECT_EQ(RunOnce(variant, ++launch_number_, before, false), 0);
   UploadLaunch(launch);
-  EnqueueKernel(variant, ++epoch_);
-  EnqueueReader(epoch_);
-  EnqueuePeers(epoch_, false);
+  EnqueueKernel(variant, ++launch_number_);
+  EnqueueReader(launch_number_);
+  EnqueuePeers(launch_number_, false);
   EXPECT_FALSE(EndsWithin(std::chrono::milliseconds(20)));
   EXPECT_EQ(Wrong(sent_, before), 0) << "something has been delivered";
-  ASSERT_TRUE(backend_->StoreWord(word(7), epoch_).ok());
+  ASSERT_TRUE(backend_->StoreWord(word(7), launch_number_).ok());
   for (auto* lane : {&main_, &peer_, &reader_}) Sync(*lane);
   EXPECT_EQ(Wrong(sent_, launch), 0);
   EXPECT_EQ(Wrong(seen_, launch), 0);
@@ -107,21 +109,22 @@ TEST_P(FusedDeliveryRaceTest, NothingIsDeliveredBeforePeersHaveEntered) {
 TEST_P(FusedDeliveryRaceTest, WaitsForEachBandAndToBeClosed) {
   const Launch launch = Draw(9);
   UploadLaunch(launch);
-  EnqueueKernel(ProbedVariant(FusedFault::kNone), ++epoch_);
-  EnqueueReader(epoch_);
+  EnqueueKernel(HookedVariant(FusedFault::kNone), ++launch_number_);
+  EnqueueReader(launch_number_);
   Copy(*peer_, a_ + a_bytes(), landing_, a_bytes());
-  ASSERT_TRUE(peer_->WriteWord(word(0), epoch_).ok());
-  ASSERT_TRUE(peer_->WriteWord(word(7), epoch_).ok());
+  ASSERT_TRUE(peer_->WriteWord(word(0), launch_number_).ok());
+  ASSERT_TRUE(peer_->WriteWord(word(7), launch_number_).ok());
   Copy(*peer_, sums_, slots_, 2 * kCBytes);
-  for (int source = 0; source < 2; ++source) ASSERT_TRUE(peer_->WriteWord(word(1 + source), epoch_).ok());
+  for (int source = 0; source < 2; ++source)
+    ASSERT_TRUE(peer_->WriteWord(word(1 + source), launch_number_).ok());
   Sync(peer_);
   EXPECT_FALSE(EndsWithin(std::chrono::milliseconds(5)));
-  EXPECT_EQ(word_value(5), epoch_ - 1) << "the second band has not come";
+  EXPECT_EQ(word_value(5), launch_number_ - 1) << "the second band has not come";
   for (int source = 0; source < 2; ++source)
-    ASSERT_TRUE(peer_->WriteWord(word(1 + source + kBandStep), epoch_).ok());
+    ASSERT_TRUE(peer_->WriteWord(word(1 + source + kBandStep), launch_number_).ok());
   Sync(reader_);
   EXPECT_FALSE(EndsWithin(std::chrono::milliseconds(5))) << "not closed";
-  ASSERT_TRUE(backend_->StoreWord(word(8), epoch_).ok());
+  ASSERT_TRUE(backend_->StoreWord(word(8), launch_number_).ok());
   EXPECT_TRUE(EndsWithin(std::chrono::seconds(1)));
   EXPECT_EQ(Wrong(sent_, launch), 0);
   EXPECT_EQ(Wrong(seen_, launch), 0);
@@ -153,10 +156,10 @@ TEST_P(FusedEndRaceTest, MakesProgressBesideAKernelThatHoldsMostSms) {
   while (*HostWord(0) < static_cast<uint32_t>(squatters) && Clock::now() < deadline)
     std::this_thread::yield();
   ASSERT_EQ(*HostWord(0), static_cast<uint32_t>(squatters));
-  EnqueueKernel(ProbedVariant(FusedFault::kNone), ++epoch_);
-  EnqueueReader(epoch_);
+  EnqueueKernel(HookedVariant(FusedFault::kNone), ++launch_number_);
+  EnqueueReader(launch_number_);
   EXPECT_FALSE(EndsWithin(std::chrono::milliseconds(20)));
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(peer_->WriteWord(word(i), epoch_).ok());
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(peer_->WriteWord(word(i), launch_number_).ok());
   EXPECT_TRUE(EndsWithin(std::chrono::seconds(20))) << "no progress";
   *HostWord(1) = 1;
   for (auto* lane : {&main_, &peer_, &reader_, &squatter_}) Sync(*lane);
@@ -167,19 +170,19 @@ TEST_P(FusedEndRaceTest, MakesProgressBesideAKernelThatHoldsMostSms) {
 TEST_P(FusedEndRaceTest, AbortEndsItAndTheNextLaunchIsRight) {
   const Launch launch = Draw(99);
   UploadLaunch(launch);
-  EnqueueKernel(ProbedVariant(FusedFault::kNone), ++epoch_);
+  EnqueueKernel(HookedVariant(FusedFault::kNone), ++launch_number_);
   EXPECT_FALSE(EndsWithin(std::chrono::milliseconds(20)));
   auto* abort = reinterpret_cast<Word*>(const_cast<uint32_t*>(HostWord(2)));
   abort->store(1, std::memory_order_release);
   EXPECT_TRUE(EndsWithin(std::chrono::seconds(1)));
   abort->store(0, std::memory_order_release);
   // Without an abort the wait's own bound ends it.
-  EnqueueKernel(ProbedVariant(FusedFault::kNone), ++epoch_, 50'000'000);
+  EnqueueKernel(HookedVariant(FusedFault::kNone), ++launch_number_, 50'000'000);
   EXPECT_TRUE(EndsWithin(std::chrono::seconds(1)));
   // Tickets and counters are as at the start.
-  EnqueueKernel(ProbedVariant(FusedFault::kNone), ++epoch_);
-  EnqueueReader(epoch_);
-  EnqueuePeers(epoch_);
+  EnqueueKernel(HookedVariant(FusedFault::kNone), ++launch_number_);
+  EnqueueReader(launch_number_);
+  EnqueuePeers(launch_number_);
   for (auto* lane : {&main_, &peer_, &reader_}) Sync(*lane);
   EXPECT_EQ(Wrong(made(), launch), 0);
   EXPECT_EQ(Wrong(seen_, launch), 0);
@@ -187,8 +190,8 @@ TEST_P(FusedEndRaceTest, AbortEndsItAndTheNextLaunchIsRight) {
 
 // As an engine cancels what it has enqueued ahead: the kernel stands behind a wait when its guard is
 // raised. Kernels of one CTA and of clusters; what came before has left its words, state and outputs.
-TEST_P(FusedEndRaceTest, ACancelledKernelLeavesNoTraceAndTheSameEpochIsRight) {
-  std::vector<FusedVariant> variants{ProbedVariant(FusedFault::kNone)};
+TEST_P(FusedEndRaceTest, ACancelledKernelLeavesNoTraceAndTheSameLaunchNumberIsRight) {
+  std::vector<FusedVariant> variants{HookedVariant(FusedFault::kNone)};
   for (const FusedVariant& variant : FusedVariants()) {
     const auto bf16 = static_cast<uint8_t>(DType::kBf16);
     if (variant.type == bf16 && variant.out_type == bf16 && variant.sums && !variant.b_along_n)
@@ -199,29 +202,29 @@ TEST_P(FusedEndRaceTest, ACancelledKernelLeavesNoTraceAndTheSameEpochIsRight) {
   for (const FusedVariant& variant : variants) {
     SCOPED_TRACE("tiles of " + std::to_string(variant.tile_n) + " columns, clusters of " +
                  std::to_string(variant.cluster_m));
-    const Launch before = Draw(static_cast<uint32_t>(epoch_) + 1),
-                 launch = Draw(static_cast<uint32_t>(epoch_) + 2);
+    const Launch before = Draw(static_cast<uint32_t>(launch_number_) + 1),
+                 launch = Draw(static_cast<uint32_t>(launch_number_) + 2);
     UploadLaunch(before);
-    ++epoch_;
-    EXPECT_EQ(RunOnce(variant, epoch_, before, false), 0);
-    ++epoch_;
+    ++launch_number_;
+    EXPECT_EQ(RunOnce(variant, launch_number_, before, false), 0);
+    ++launch_number_;
     UploadLaunch(launch);
     std::vector<std::byte> expected = Everything();
-    ASSERT_TRUE(main_->WaitWord(gate, epoch_).ok());
-    EnqueueKernel(variant, epoch_, 20'000'000'000, true);
+    ASSERT_TRUE(main_->WaitWord(gate, launch_number_).ok());
+    EnqueueKernel(variant, launch_number_, 20'000'000'000, true);
     EXPECT_FALSE(EndsWithin(std::chrono::milliseconds(5)));
-    ASSERT_TRUE(backend_->StoreWord(word(6), epoch_).ok());
-    gate->store(epoch_, std::memory_order_release);
+    ASSERT_TRUE(backend_->StoreWord(word(6), launch_number_).ok());
+    gate->store(launch_number_, std::memory_order_release);
     EXPECT_TRUE(EndsWithin(std::chrono::seconds(1))) << "though no peer comes";
     Sync(main_);
-    std::memcpy(expected.data() + (reinterpret_cast<std::byte*>(word(6)) - segment_->data()), &epoch_,
-                sizeof(epoch_));
+    std::memcpy(expected.data() + (reinterpret_cast<std::byte*>(word(6)) - segment_->data()), &launch_number_,
+                sizeof(launch_number_));
     EXPECT_TRUE(Everything() == expected);
-    EXPECT_EQ(RunOnce(variant, epoch_, launch, false), 0);
-    // A guard that has reached the last epoch only is as none.
+    EXPECT_EQ(RunOnce(variant, launch_number_, launch, false), 0);
+    // A guard that has reached the last launch number only is as none.
     UploadLaunch(before);
-    ++epoch_;
-    EXPECT_EQ(RunOnce(variant, epoch_, before, true), 0);
+    ++launch_number_;
+    EXPECT_EQ(RunOnce(variant, launch_number_, before, true), 0);
   }
 }
 

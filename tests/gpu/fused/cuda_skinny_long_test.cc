@@ -34,7 +34,7 @@ class SkinnyLongTest : public SkinnyRaceTest {
   uint64_t CountDifferences(FusedFault fault, int launches) {
     const uint64_t before = differences();
     for (int i = 0; i < launches && !HasFatalFailure(); ++i) {
-      ++epoch_;
+      ++launch_number_;
       // Each comes first in turn.
       for (const int rank : {i & 1, 1 - (i & 1)})
         EnqueueOne(rank, fault, stashes_[static_cast<size_t>(i % kSets)]);
@@ -65,7 +65,7 @@ class SkinnyLongTest : public SkinnyRaceTest {
     };
     fill(own.a, rank.a);
     fill(own.b, rank.b);
-    Enqueue(r, epoch_, fault);
+    Enqueue(r, launch_number_, fault);
     ASSERT_TRUE(LaunchCountDifferent(rank.c, own.expected.at, static_cast<size_t>(own.expected.count) * 2,
                                      differences_, stream(rank.lane))
                     .ok());

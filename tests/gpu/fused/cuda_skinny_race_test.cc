@@ -32,13 +32,13 @@ class SkinnySquatterTest : public SkinnyRaceTest {
     ASSERT_GT(layout_.ctas(), kLeft) << "there is room for all CTAs";
     for (int late = 0; late < kRanks && !HasFatalFailure(); ++late) {
       UploadOperands(70 + static_cast<uint32_t>(late));
-      ++epoch_;
+      ++launch_number_;
       *HostWord(0) = 0;
       *HostWord(1) = 0;
-      Enqueue(1 - late, epoch_, FusedFault::kNone);
+      Enqueue(1 - late, launch_number_, FusedFault::kNone);
       EXPECT_FALSE(EndsWithin(ranks_[static_cast<size_t>(1 - late)], std::chrono::milliseconds(20)));
       Squat(layout_.ctas() + kLeft);  // the peer's CTAs are there already
-      Enqueue(late, epoch_, FusedFault::kNone);
+      Enqueue(late, launch_number_, FusedFault::kNone);
       for (const Rank& rank : ranks_)
         EXPECT_TRUE(EndsWithin(rank, std::chrono::seconds(10))) << "no progress, late " << late;
       *HostWord(1) = 1;
@@ -56,23 +56,23 @@ class SkinnySquatterTest : public SkinnyRaceTest {
     Squat(kLeft);
     const auto deadline = Clock::now() + std::chrono::seconds(20);
     // The peer, played by this thread.
-    ++epoch_;
+    ++launch_number_;
     const auto units = static_cast<size_t>(layout_.units());
     ASSERT_GT(units, 10u);
     const size_t shard = static_cast<size_t>(kRows * layout_.k) * 2;
     std::vector<std::byte> pushed(shard), own(shard);
     Move(own.data(), ranks_[1].a, shard);
-    Move(ranks_[0].area[epoch_ & 1] + layout_.slot_bytes(), own.data(), shard);
-    std::vector<uint64_t> words(units, epoch_);
+    Move(ranks_[0].area[launch_number_ & 1] + layout_.slot_bytes(), own.data(), shard);
+    std::vector<uint64_t> words(units, launch_number_);
     if (part > 0) Move(ranks_[0].words + kWordsOfWriter, words.data(), units / part * 8);
-    Enqueue(0, epoch_, FusedFault::kNone);
+    Enqueue(0, launch_number_, FusedFault::kNone);
     const auto all_pushed = [&] {
       Move(words.data(), ranks_[1].words, units * 8);
-      return std::all_of(words.begin(), words.end(), [&](uint64_t word) { return word == epoch_; });
+      return std::all_of(words.begin(), words.end(), [&](uint64_t word) { return word == launch_number_; });
     };
     while (!all_pushed() && Clock::now() < deadline) std::this_thread::yield();
     EXPECT_TRUE(all_pushed());
-    Move(pushed.data(), ranks_[1].area[epoch_ & 1], shard);
+    Move(pushed.data(), ranks_[1].area[launch_number_ & 1], shard);
     Move(own.data(), ranks_[0].a, shard);
     EXPECT_EQ(pushed, own);
     Move(ranks_[0].words + kWordsOfWriter, words.data(), units * 8);
@@ -89,7 +89,9 @@ TEST_P(SkinnyRaceTest, AFlagBeforeItsDataIsFound) { EXPECT_GT(CountWrong(FusedFa
 
 TEST_P(SkinnyRaceTest, AMissingWaitIsFound) { EXPECT_GT(CountWrong(FusedFault::kMissingWait), 0); }
 
-TEST_P(SkinnyRaceTest, AStaleEpochIsFound) { EXPECT_GT(CountWrong(FusedFault::kStaleEpoch), 0); }
+TEST_P(SkinnyRaceTest, AStaleLaunchNumberIsFound) {
+  EXPECT_GT(CountWrong(FusedFault::kStaleLaunchNumber), 0);
+}
 
 // Not all of ten CTAs have room: those that run push what the others should, for the peer does not announce
 // its shard before it has ours.
@@ -108,24 +110,24 @@ TEST_P(SkinnyGatherSquatterTest, MakesProgressWithHalfOfTheColumns) { GatherOnFe
 TEST_P(SkinnyRaceTest, AbortEndsItAndTheNextLaunchIsRight) {
   MakeRanks(512);
   UploadOperands(99);
-  Enqueue(0, ++epoch_, FusedFault::kNone);
+  Enqueue(0, ++launch_number_, FusedFault::kNone);
   EXPECT_FALSE(EndsWithin(ranks_[0], std::chrono::milliseconds(20)));
   auto* abort = reinterpret_cast<Word*>(const_cast<uint32_t*>(HostWord(2)));
   abort->store(1, std::memory_order_release);
   EXPECT_TRUE(EndsWithin(ranks_[0], std::chrono::seconds(1)));
   abort->store(0, std::memory_order_release);
   // Without an abort the wait's own bound ends it.
-  Enqueue(0, ++epoch_, FusedFault::kNone, 50'000'000);
+  Enqueue(0, ++launch_number_, FusedFault::kNone, 50'000'000);
   EXPECT_TRUE(EndsWithin(ranks_[0], std::chrono::seconds(1)));
-  ++epoch_;
-  for (int rank = 0; rank < kRanks; ++rank) Enqueue(rank, epoch_, FusedFault::kNone);
+  ++launch_number_;
+  for (int rank = 0; rank < kRanks; ++rank) Enqueue(rank, launch_number_, FusedFault::kNone);
   for (Rank& rank : ranks_) Sync(rank.lane);
   for (Rank& rank : ranks_) EXPECT_TRUE(IsRight(rank));
 }
 
 // As an engine cancels what it has enqueued ahead: the kernel stands behind a wait when its guard is
 // raised. The launch before has left its words, stamps and outputs.
-TEST_P(SkinnyRaceTest, ACancelledKernelLeavesNoTraceAndTheSameEpochIsRight) {
+TEST_P(SkinnyRaceTest, ACancelledKernelLeavesNoTraceAndTheSameLaunchNumberIsRight) {
   MakeRanks(512);
   const auto everything = [&] {
     std::vector<std::byte> bytes(static_cast<size_t>(next_ - segment_->data()));
@@ -134,31 +136,31 @@ TEST_P(SkinnyRaceTest, ACancelledKernelLeavesNoTraceAndTheSameEpochIsRight) {
   };
   const auto both = [&](bool guarded) {
     for (int rank = 0; rank < kRanks; ++rank)
-      Enqueue(rank, epoch_, FusedFault::kNone, 20'000'000'000, guarded);
+      Enqueue(rank, launch_number_, FusedFault::kNone, 20'000'000'000, guarded);
     for (Rank& rank : ranks_) Sync(rank.lane);
-    for (Rank& rank : ranks_) EXPECT_TRUE(IsRight(rank)) << "epoch " << epoch_;
+    for (Rank& rank : ranks_) EXPECT_TRUE(IsRight(rank)) << "launch number " << launch_number_;
   };
   UploadOperands(5);
-  ++epoch_;
+  ++launch_number_;
   both(false);
   UploadOperands(6);
-  ++epoch_;
+  ++launch_number_;
   std::vector<std::byte> expected = everything();
   auto* gate = reinterpret_cast<Word*>(const_cast<uint32_t*>(HostWord(3)));
-  ASSERT_TRUE(ranks_[0].lane->WaitWord(gate, epoch_).ok());
-  Enqueue(0, epoch_, FusedFault::kNone, 20'000'000'000, true);
+  ASSERT_TRUE(ranks_[0].lane->WaitWord(gate, launch_number_).ok());
+  Enqueue(0, launch_number_, FusedFault::kNone, 20'000'000'000, true);
   EXPECT_FALSE(EndsWithin(ranks_[0], std::chrono::milliseconds(5)));
-  ASSERT_TRUE(backend_->StoreWord(reinterpret_cast<Word*>(guard_), epoch_).ok());
-  gate->store(epoch_, std::memory_order_release);
+  ASSERT_TRUE(backend_->StoreWord(reinterpret_cast<Word*>(guard_), launch_number_).ok());
+  gate->store(launch_number_, std::memory_order_release);
   EXPECT_TRUE(EndsWithin(ranks_[0], std::chrono::seconds(1))) << "though its peer does not come";
   Sync(ranks_[0].lane);
-  std::memcpy(expected.data() + (reinterpret_cast<std::byte*>(guard_) - segment_->data()), &epoch_,
-              sizeof(epoch_));
+  std::memcpy(expected.data() + (reinterpret_cast<std::byte*>(guard_) - segment_->data()), &launch_number_,
+              sizeof(launch_number_));
   EXPECT_TRUE(everything() == expected);
   both(false);
-  // A guard that has reached the last epoch only is as none.
+  // A guard that has reached the last launch number only is as none.
   UploadOperands(7);
-  ++epoch_;
+  ++launch_number_;
   both(true);
 }
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "tests/gpu/fused/fused_probes.h"
+#include "tests/gpu/fused/fused_test_hooks.h"
 
 namespace tandem::cuda {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kernels/cuda/fused/fused_launch.h"
-#include "tests/gpu/fused/probed_gpu_test.h"
+#include "tests/gpu/fused/hooked_gpu_test.h"
 
 namespace tandem::cuda {
 
@@ -73,13 +73,13 @@ inline Launch Draw(uint32_t seed, int64_t k_extent) {
   return launch;
 }
 
-class FusedRaceTest : public ProbedGpuTest {
+class FusedRaceTest : public HookedGpuTest {
  protected:
   explicit FusedRaceTest(Delivery delivery = Delivery::kNone, Extent extent = {})
       : delivery_(delivery), extent_(extent) {}
 
   void SetUp() override {
-    ProbedGpuTest::SetUp();
+    HookedGpuTest::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
     for (auto* lane : {&main_, &peer_, &reader_}) *lane = std::move(*backend_->MakeLane(0));
     ended_ = std::move(*backend_->MakeEvent());
@@ -113,7 +113,7 @@ class FusedRaceTest : public ProbedGpuTest {
     Move(&value, word(index), sizeof(value));
     return value;
   }
-  bool EndsWithin(std::chrono::milliseconds time) { return ProbedGpuTest::EndsWithin(*ended_, time); }
+  bool EndsWithin(std::chrono::milliseconds time) { return HookedGpuTest::EndsWithin(*ended_, time); }
   // The number of pieces at `from` that are not as expected.
   int Wrong(const std::byte* from, const Launch& launch) {
     std::vector<std::byte> bytes(3 * kCBytes);
@@ -132,8 +132,8 @@ class FusedRaceTest : public ProbedGpuTest {
   // Words: 0 the delivered rows, 1 and 2 the peers' sums, 3 to 5 the kernel's for its pieces. Then 6 the
   // guard, 7 copies may be written, 8 the kernel may end. All deliveries but the last piece are signalled,
   // and the sums, in two word bands; the second band's words lie kBandStep further.
-  void EnqueueKernel(const FusedVariant& variant, uint64_t epoch, uint64_t timeout_ns = 20'000'000'000,
-                     bool guarded = false) {
+  void EnqueueKernel(const FusedVariant& variant, uint64_t launch_number,
+                     uint64_t timeout_ns = 20'000'000'000, bool guarded = false) {
     FusedMatmul matmul;
     matmul.b_along_n = false;
     matmul.rows = kRows;
@@ -182,7 +182,7 @@ class FusedRaceTest : public ProbedGpuTest {
       matmul.slot_of.push_back(static_cast<int16_t>(source));
     }
     matmul.position = 1;
-    matmul.epoch = epoch;
+    matmul.launch_number = launch_number;
     matmul.timeout_ns = timeout_ns;
     matmul.abort_word = reinterpret_cast<const uint64_t*>(const_cast<uint32_t*>(HostWord(2)));
     matmul.memory.state = state_;
@@ -194,7 +194,7 @@ class FusedRaceTest : public ProbedGpuTest {
     matmul.tiling.cluster_m = variant.cluster_m;
     if (guarded) {
       matmul.guard_word = reinterpret_cast<const uint64_t*>(word(6));
-      matmul.guard_value = epoch;
+      matmul.guard_value = launch_number;
     }
     ASSERT_TRUE(backend_->MakeEvent().ok());
     auto params = MakeFusedParams(matmul, variant);
@@ -209,46 +209,46 @@ class FusedRaceTest : public ProbedGpuTest {
     return bytes;
   }
   // A launch with its peers; the pieces that went wrong.
-  int RunOnce(const FusedVariant& variant, uint64_t epoch, const Launch& launch, bool guarded) {
-    EnqueueKernel(variant, epoch, 20'000'000'000, guarded);
-    EnqueueReader(epoch);
-    EnqueuePeers(epoch);
+  int RunOnce(const FusedVariant& variant, uint64_t launch_number, const Launch& launch, bool guarded) {
+    EnqueueKernel(variant, launch_number, 20'000'000'000, guarded);
+    EnqueueReader(launch_number);
+    EnqueuePeers(launch_number);
     for (auto* lane : {&main_, &peer_, &reader_}) Sync(*lane);
     return Wrong(made(), launch) + Wrong(seen_, launch);
   }
   // Where the kernel leaves what it has made.
   std::byte* made() const { return delivery_ == Delivery::kNone ? c_ : sent_; }
   // Each piece as a peer sees it that waits for its word.
-  void EnqueueReader(uint64_t epoch) {
+  void EnqueueReader(uint64_t launch_number) {
     for (int i = 0; i < 3; ++i) {
-      ASSERT_TRUE(reader_->WaitWord(word(3 + i), epoch).ok());
+      ASSERT_TRUE(reader_->WaitWord(word(3 + i), launch_number).ok());
       if (delivery_ != Delivery::kNone && i < 2) {
-        ASSERT_TRUE(reader_->WaitWord(word(3 + i + kBandStep), epoch).ok());
+        ASSERT_TRUE(reader_->WaitWord(word(3 + i + kBandStep), launch_number).ok());
       }
       Copy(*reader_, made() + static_cast<size_t>(i) * kCBytes, seen_ + static_cast<size_t>(i) * kCBytes,
            kCBytes);
     }
   }
-  void EnqueuePeers(uint64_t epoch, bool enter = true) {
-    EnqueuePeersFrom(a_ + a_bytes(), sums_, epoch, enter);
+  void EnqueuePeers(uint64_t launch_number, bool enter = true) {
+    EnqueuePeersFrom(a_ + a_bytes(), sums_, launch_number, enter);
   }
   // The rows of the second piece, and the sums of two peers for the third.
-  void EnqueuePeersFrom(std::byte* rows, std::byte* sums, uint64_t epoch, bool enter) {
+  void EnqueuePeersFrom(std::byte* rows, std::byte* sums, uint64_t launch_number, bool enter) {
     Copy(*peer_, rows, landing_, a_bytes());
-    ASSERT_TRUE(peer_->WriteWord(word(0), epoch).ok());
+    ASSERT_TRUE(peer_->WriteWord(word(0), launch_number).ok());
     for (int source = 0; source < 2; ++source) {
       const size_t at = static_cast<size_t>(source) * kCBytes;
       Copy(*peer_, sums + at, slots_ + at, kCBytes);
-      ASSERT_TRUE(peer_->WriteWord(word(1 + source), epoch).ok());
+      ASSERT_TRUE(peer_->WriteWord(word(1 + source), launch_number).ok());
       if (delivery_ != Delivery::kNone) {
-        ASSERT_TRUE(peer_->WriteWord(word(1 + source + kBandStep), epoch).ok());
+        ASSERT_TRUE(peer_->WriteWord(word(1 + source + kBandStep), launch_number).ok());
       }
     }
     if (delivery_ != Delivery::kNone) {
-      ASSERT_TRUE(peer_->WriteWord(word(8), epoch).ok());
+      ASSERT_TRUE(peer_->WriteWord(word(8), launch_number).ok());
     }
     if (delivery_ != Delivery::kNone && enter) {
-      ASSERT_TRUE(peer_->WriteWord(word(7), epoch).ok());
+      ASSERT_TRUE(peer_->WriteWord(word(7), launch_number).ok());
     }
   }
   void Copy(Lane& lane, std::byte* from, std::byte* to, size_t bytes) {
@@ -266,18 +266,18 @@ class FusedRaceTest : public ProbedGpuTest {
 
   // Launches with data of their own, whose peers come late: the pieces that went wrong in all.
   int CountWrong(FusedFault fault) {
-    const FusedVariant variant = ProbedVariant(fault);
+    const FusedVariant variant = HookedVariant(fault);
     int wrong = 0;
     for (int i = 0; i < kLaunches && !HasFatalFailure(); ++i) {
       const Launch launch = Draw(static_cast<uint32_t>(i) + 1);
-      const uint64_t epoch = ++epoch_;
+      const uint64_t launch_number = ++launch_number_;
       UploadLaunch(launch);
-      EnqueueKernel(variant, epoch);
-      EnqueueReader(epoch);
+      EnqueueKernel(variant, launch_number);
+      EnqueueReader(launch_number);
       // A kernel that does not wait ends by itself now; one that does must not.
       const bool early = EndsWithin(std::chrono::milliseconds(i % 4 == 0 ? 20 : 2));
       EXPECT_FALSE(early && fault == FusedFault::kNone) << "launch " << i << " ended before its peers came";
-      EnqueuePeers(epoch);
+      EnqueuePeers(launch_number);
       for (auto* lane : {&main_, &peer_, &reader_}) Sync(*lane);
       wrong += Wrong(made(), launch) + Wrong(seen_, launch);
     }
@@ -289,7 +289,7 @@ class FusedRaceTest : public ProbedGpuTest {
   std::byte *a_ = nullptr, *landing_ = nullptr, *b_ = nullptr, *sums_ = nullptr, *slots_ = nullptr,
             *c_ = nullptr, *sent_ = nullptr, *seen_ = nullptr, *state_ = nullptr, *partials_ = nullptr;
   Word* words_ = nullptr;
-  uint64_t epoch_ = 0;
+  uint64_t launch_number_ = 0;
   const Delivery delivery_;
   const Extent extent_;
 };

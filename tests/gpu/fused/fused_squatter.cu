@@ -2,18 +2,18 @@
 
 #include <string>
 
-#include "tests/gpu/fused/fused_probes.h"
+#include "tests/gpu/fused/fused_test_hooks.h"
 
 namespace tandem::cuda {
 
-FusedVariant ProbedRight();
-FusedVariant ProbedFlagFirst();
-FusedVariant ProbedMissingWait();
-FusedVariant ProbedStaleEpoch();
-SkinnyVariant SkinnyProbedRight();
-SkinnyVariant SkinnyProbedFlagFirst();
-SkinnyVariant SkinnyProbedMissingWait();
-SkinnyVariant SkinnyProbedStaleEpoch();
+FusedVariant HookedRight();
+FusedVariant HookedFlagFirst();
+FusedVariant HookedMissingWait();
+FusedVariant HookedStaleLaunch();
+SkinnyVariant SkinnyHookedRight();
+SkinnyVariant SkinnyHookedFlagFirst();
+SkinnyVariant SkinnyHookedMissingWait();
+SkinnyVariant SkinnyHookedStaleLaunch();
 
 namespace {
 
@@ -39,24 +39,24 @@ Status Load(const void* kernel, size_t shared_bytes) {
 
 }  // namespace
 
-FusedVariant ProbedVariant(FusedFault fault) {
+FusedVariant HookedVariant(FusedFault fault) {
   switch (fault) {
-    case FusedFault::kFlagBeforeData: return ProbedFlagFirst();
-    case FusedFault::kMissingWait: return ProbedMissingWait();
-    case FusedFault::kStaleEpoch: return ProbedStaleEpoch();
+    case FusedFault::kFlagBeforeData: return HookedFlagFirst();
+    case FusedFault::kMissingWait: return HookedMissingWait();
+    case FusedFault::kStaleLaunchNumber: return HookedStaleLaunch();
     case FusedFault::kNone: break;
   }
-  return ProbedRight();
+  return HookedRight();
 }
 
-SkinnyVariant ProbedSkinny(FusedFault fault) {
+SkinnyVariant HookedSkinny(FusedFault fault) {
   switch (fault) {
-    case FusedFault::kFlagBeforeData: return SkinnyProbedFlagFirst();
-    case FusedFault::kMissingWait: return SkinnyProbedMissingWait();
-    case FusedFault::kStaleEpoch: return SkinnyProbedStaleEpoch();
+    case FusedFault::kFlagBeforeData: return SkinnyHookedFlagFirst();
+    case FusedFault::kMissingWait: return SkinnyHookedMissingWait();
+    case FusedFault::kStaleLaunchNumber: return SkinnyHookedStaleLaunch();
     case FusedFault::kNone: break;
   }
-  return SkinnyProbedRight();
+  return SkinnyHookedRight();
 }
 
 Status LaunchSquatter(int blocks, uint32_t* holding, const uint32_t* release, CUstream_st* stream) {
@@ -64,12 +64,12 @@ Status LaunchSquatter(int blocks, uint32_t* holding, const uint32_t* release, CU
   return RuntimeStatus("Squatter", cudaGetLastError());
 }
 
-Status LoadFusedProbes() {
-  for (FusedFault fault :
-       {FusedFault::kNone, FusedFault::kFlagBeforeData, FusedFault::kMissingWait, FusedFault::kStaleEpoch}) {
-    const FusedVariant variant = ProbedVariant(fault);
+Status LoadFusedTestHooks() {
+  for (FusedFault fault : {FusedFault::kNone, FusedFault::kFlagBeforeData, FusedFault::kMissingWait,
+                           FusedFault::kStaleLaunchNumber}) {
+    const FusedVariant variant = HookedVariant(fault);
     TANDEM_RETURN_IF_ERROR(Load(variant.kernel, variant.shared_bytes));
-    const SkinnyVariant few = ProbedSkinny(fault);
+    const SkinnyVariant few = HookedSkinny(fault);
     TANDEM_RETURN_IF_ERROR(Load(few.kernel, few.shared_bytes));
   }
   TANDEM_RETURN_IF_ERROR(LoadCountDifferent());

@@ -12,7 +12,7 @@
 #include "kernels/cuda/fused/fused_launch.h"
 #include "kernels/cuda/skinny/skinny_matmul.h"
 #include "program/program.h"
-#include "tests/gpu/fused/probed_gpu_test.h"
+#include "tests/gpu/fused/hooked_gpu_test.h"
 
 namespace tandem::cuda {
 
@@ -43,13 +43,13 @@ struct SkinnyForm {
   bool one_step;  // see SkinnyLayout
 };
 
-class SkinnyRaceTest : public ProbedGpuTest, public testing::WithParamInterface<SkinnyForm> {
+class SkinnyRaceTest : public HookedGpuTest, public testing::WithParamInterface<SkinnyForm> {
  protected:
   struct Rank {
     std::unique_ptr<Lane> lane;
     std::unique_ptr<Event> ended;
     std::byte *a = nullptr, *b = nullptr, *c = nullptr, *state = nullptr;
-    std::array<std::byte*, 2> area{};  // by parity of the epoch
+    std::array<std::byte*, 2> area{};  // by parity of the launch number
     uint64_t* words = nullptr;         // by writer
     Matrix expected;
   };
@@ -73,7 +73,7 @@ class SkinnyRaceTest : public ProbedGpuTest, public testing::WithParamInterface<
     guard_ = reinterpret_cast<uint64_t*>(Take(sizeof(uint64_t)));
   }
   bool EndsWithin(const Rank& rank, std::chrono::milliseconds time) {
-    return ProbedGpuTest::EndsWithin(*rank.ended, time);
+    return HookedGpuTest::EndsWithin(*rank.ended, time);
   }
   bool IsRight(const Rank& rank) {
     std::vector<std::byte> bytes(rank.expected.size() * 2);
@@ -120,7 +120,7 @@ class SkinnyRaceTest : public ProbedGpuTest, public testing::WithParamInterface<
       ranks_[r].expected = std::move(drawn.expected[r]);
     }
   }
-  SkinnyMatmul MatmulOf(int r, uint64_t epoch) {
+  SkinnyMatmul MatmulOf(int r, uint64_t launch_number) {
     Rank& rank = ranks_[static_cast<size_t>(r)];
     SkinnyMatmul matmul;
     matmul.layout = layout_;
@@ -132,32 +132,32 @@ class SkinnyRaceTest : public ProbedGpuTest, public testing::WithParamInterface<
     matmul.a_pitch = matmul.b_pitch = layout_.k;
     matmul.c_pitch = kN;
     for (size_t peer = 0; peer < kRanks; ++peer) {
-      matmul.area[peer] = ranks_[peer].area[epoch & 1];
+      matmul.area[peer] = ranks_[peer].area[launch_number & 1];
       matmul.words[peer] = ranks_[peer].words + r * kWordsOfWriter;
       matmul.arrived[peer] = rank.words + peer * kWordsOfWriter;
     }
-    matmul.epoch = epoch;
+    matmul.launch_number = launch_number;
     matmul.abort_word = reinterpret_cast<const uint64_t*>(const_cast<uint32_t*>(HostWord(2)));
     matmul.state = rank.state;
     return matmul;
   }
-  void Enqueue(int r, uint64_t epoch, FusedFault fault, uint64_t timeout_ns = 20'000'000'000,
+  void Enqueue(int r, uint64_t launch_number, FusedFault fault, uint64_t timeout_ns = 20'000'000'000,
                bool guarded = false) {
-    SkinnyMatmul matmul = MatmulOf(r, epoch);
+    SkinnyMatmul matmul = MatmulOf(r, launch_number);
     matmul.timeout_ns = timeout_ns;
     if (guarded) {
       matmul.guard_word = guard_;
-      matmul.guard_value = epoch;
+      matmul.guard_value = launch_number;
     }
     Rank& rank = ranks_[static_cast<size_t>(r)];
     ASSERT_TRUE(backend_->MakeEvent().ok());
     auto params = MakeSkinnyParams(matmul);
     ASSERT_TRUE(params.ok()) << params.status().ToString();
-    if (epoch % 2 == 1) {  // shards so short are pushed at the start; these in turn, as long ones are
+    if (launch_number % 2 == 1) {  // shards so short are pushed at the start; these in turn, as long ones are
       params->first_units = 1;
       params->cycles_per_unit = 3000;
     }
-    const SkinnyVariant variant = ProbedSkinny(fault);
+    const SkinnyVariant variant = HookedSkinny(fault);
     ASSERT_EQ(variant.tile_n, layout_.tile_n);
     ASSERT_TRUE(LaunchSkinny(*params, variant, layout_.ctas(), stream(rank.lane)).ok());
     ASSERT_TRUE(rank.lane->Record(rank.ended.get()).ok());
@@ -170,12 +170,12 @@ class SkinnyRaceTest : public ProbedGpuTest, public testing::WithParamInterface<
     for (int i = 0; i < kLaunches && !HasFatalFailure(); ++i) {
       UploadOperands(static_cast<uint32_t>(i) + 1);
       const int first = i & 1;
-      ++epoch_;
-      Enqueue(first, epoch_, fault);
+      ++launch_number_;
+      Enqueue(first, launch_number_, fault);
       const bool early =
           EndsWithin(ranks_[static_cast<size_t>(first)], std::chrono::milliseconds(i % 4 == 0 ? 20 : 2));
       EXPECT_FALSE(early && fault == FusedFault::kNone) << "launch " << i << " ended before its peer came";
-      Enqueue(1 - first, epoch_, fault);
+      Enqueue(1 - first, launch_number_, fault);
       for (Rank& rank : ranks_) Sync(rank.lane);
       for (Rank& rank : ranks_) wrong += IsRight(rank) ? 0 : 1;
     }
@@ -185,7 +185,7 @@ class SkinnyRaceTest : public ProbedGpuTest, public testing::WithParamInterface<
   SkinnyLayout layout_;
   std::array<Rank, kRanks> ranks_;
   uint64_t* guard_ = nullptr;
-  uint64_t epoch_ = 0;
+  uint64_t launch_number_ = 0;
 };
 
 inline std::string FormName(const testing::TestParamInfo<SkinnyForm>& form) {

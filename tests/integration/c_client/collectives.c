@@ -8,7 +8,7 @@
 
 #include "tandem/tandem.h"
 
-enum { kPatience = 60000, kMost = 140000, kUntouched = -7 };
+enum { kWaitBudget = 60000, kMost = 140000, kUntouched = -7 };
 
 static int rank, world;
 static tandem_client* client;
@@ -55,8 +55,8 @@ static void Wipe(int32_t* data, size_t count) {
   for (size_t i = 0; i < count; ++i) data[i] = kUntouched;
 }
 static void End(void) {
-  OK(tandem_stream_synchronize(stream, kPatience));
-  OK(tandem_collectives_wait(group, kPatience));
+  OK(tandem_stream_synchronize(stream, kWaitBudget));
+  OK(tandem_collectives_wait(group, kWaitBudget));
 }
 
 static void AllReduce(size_t count) {
@@ -147,7 +147,7 @@ static void NothingAtAll(void) {
   int ended = 0;
   OK(tandem_all_reduce(group, NULL, NULL, 0, TANDEM_DTYPE_I32, TANDEM_REDUCE_SUM, stream));
   OK(tandem_all_gather(group, NULL, NULL, 0, TANDEM_DTYPE_I32, stream));
-  OK(tandem_collectives_wait(group, kPatience));
+  OK(tandem_collectives_wait(group, kWaitBudget));
   OK(tandem_collectives_query(group, &ended));
   CHECK(ended == 1);
 }
@@ -201,7 +201,7 @@ static void Captured(void) {
   FAILS(TANDEM_FAILED_PRECONDITION, "NOT_PREPARED", "", tandem_collective_launch(group, &collective, stream));
   OK(tandem_stream_end_capture(stream, &graph));
   tandem_graph_free(graph);
-  OK(tandem_collective_prepare(group, &collective, kPatience));
+  OK(tandem_collective_prepare(group, &collective, kWaitBudget));
   OK(tandem_collective_prepare(group, &collective, TANDEM_DO_NOT_WAIT));
   OK(tandem_stream_begin_capture(stream));
   OK(tandem_collective_launch(group, &collective, stream));
@@ -230,7 +230,7 @@ int main(int argc, char** argv) {
   in = malloc(((size_t)world * kMost + 1) * sizeof *in);
   out = malloc(((size_t)world * kMost + 1) * sizeof *out);
   CHECK(in != NULL && out != NULL);
-  OK(tandem_connect(argv[1], "collectives", kPatience, &client));
+  OK(tandem_connect(argv[1], "collectives", kWaitBudget, &client));
   OK(tandem_stream_create(&stream));
   tandem_join_options_init(&join, sizeof join);
   join.job_key = "a job of collectives";
@@ -254,7 +254,7 @@ int main(int argc, char** argv) {
   AllReduce(70000);
   AllReduce(12345);
   Say("done");
-  OK(tandem_group_leave(group, kPatience));
+  OK(tandem_group_leave(group, kWaitBudget));
   OK(tandem_client_detach(client));
   tandem_group_free(group);
   tandem_stream_free(stream);

@@ -14,7 +14,7 @@
 
 #include "tandem/tandem.h"
 
-enum { kCount = 256, kBytes = 4 * kCount, kPatience = 30000 };
+enum { kCount = 256, kBytes = 4 * kCount, kWaitBudget = 30000 };
 
 #define CHECK(condition)                                                                \
   do {                                                                                  \
@@ -53,11 +53,11 @@ static tandem_stream* stream;
 static tandem_memory *tensor, *in, *out;
 static tandem_plan* plan;
 
-static void Meet(int channel) { OK(tandem_tensor_barrier(tensor, channel, kPatience)); }
+static void BarrierOn(int channel) { OK(tandem_tensor_barrier(tensor, channel, kWaitBudget)); }
 
 static void Connect(const char* runtime_dir) {
-  FAILS(TANDEM_INVALID_ARGUMENT, NULL, tandem_connect(runtime_dir, "c", kPatience, NULL));
-  OK(tandem_connect(runtime_dir, "c", kPatience, &client));
+  FAILS(TANDEM_INVALID_ARGUMENT, NULL, tandem_connect(runtime_dir, "c", kWaitBudget, NULL));
+  OK(tandem_connect(runtime_dir, "c", kWaitBudget, &client));
   CHECK(tandem_client_session_id(client) != 0);
   CHECK(strcmp(tandem_client_backend(client), "host") == 0);
   CHECK(tandem_client_daemon_version(client)[0] != '\0');
@@ -81,7 +81,7 @@ static void Join(void) {
   options.name = "c";
   options.world_size = 10;
   options.rank = 9;
-  options.deadline_ms = kPatience;
+  options.deadline_ms = kWaitBudget;
   status = tandem_join_group(client, &options, &group);
   CHECK(tandem_status_code(status) == TANDEM_INVALID_ARGUMENT &&
         strcmp(tandem_status_field(status), "gpu_uuid") == 0);
@@ -120,8 +120,8 @@ static void Tensors(void) {
   uint64_t id;
   tandem_memory* met;
   tandem_status* status;
-  FAILS(TANDEM_INVALID_ARGUMENT, NULL, tandem_allocate(group, shape, 1, 99, NULL, kPatience, &tensor));
-  OK(tandem_allocate(group, shape, 1, TANDEM_DTYPE_F32, NULL, kPatience, &tensor));
+  FAILS(TANDEM_INVALID_ARGUMENT, NULL, tandem_allocate(group, shape, 1, 99, NULL, kWaitBudget, &tensor));
+  OK(tandem_allocate(group, shape, 1, TANDEM_DTYPE_F32, NULL, kWaitBudget, &tensor));
   CHECK(tandem_memory_bytes(tensor) == kBytes && tandem_memory_registration_id(tensor) != 0);
   CHECK(tandem_tensor_channels(tensor) > 3);
   OK(tandem_tensor_get_buffer(tensor, my_rank, shape, 1, TANDEM_DTYPE_F32, 0, &buffer));
@@ -134,9 +134,9 @@ static void Tensors(void) {
   OK(tandem_tensor_signal_pad(tensor, peer, &words, &count));
   CHECK(count == 2 * (size_t)tandem_tensor_channels(tensor));
   FAILS(TANDEM_OUT_OF_RANGE, NULL, tandem_tensor_signal_pad(tensor, -1, &words, &count));
-  Meet(0);
-  OK(tandem_tensor_put_signal(tensor, peer, 1, kPatience));
-  OK(tandem_tensor_wait_signal(tensor, peer, 1, kPatience));
+  BarrierOn(0);
+  OK(tandem_tensor_put_signal(tensor, peer, 1, kWaitBudget));
+  OK(tandem_tensor_wait_signal(tensor, peer, 1, kWaitBudget));
   status = tandem_tensor_wait_signal(tensor, peer, 2, 20);
   CHECK(tandem_status_code(status) == TANDEM_DEADLINE_EXCEEDED &&
         strcmp(tandem_status_reason(status), "RANK_LATE") == 0 &&
@@ -148,13 +148,13 @@ static void Tensors(void) {
   FAILS(TANDEM_INVALID_ARGUMENT, NULL, tandem_tensor_memset32(tensor, stream, peer, 2, 1, 1));
   FAILS(TANDEM_INVALID_ARGUMENT, NULL, tandem_tensor_memset32_cuda(tensor, NULL, peer, 0, 1, 1));
   FAILS(TANDEM_INVALID_ARGUMENT, NULL, tandem_tensor_write32_cuda(tensor, NULL, peer, 0, 1));
-  OK(tandem_stream_synchronize(stream, kPatience));
-  Meet(0);
+  OK(tandem_stream_synchronize(stream, kWaitBudget));
+  BarrierOn(0);
   words = tandem_memory_data(tensor);
   CHECK(words[1] == 0 && words[2] == 40 + (uint32_t)peer && words[3] == 40 + (uint32_t)peer && words[4] == 0);
   /* A tensor that was there before its group's meeting. */
   OK(tandem_empty(client, shape, 1, TANDEM_DTYPE_F32, tandem_client_gpu_uuid(client, my_rank), NULL, &id));
-  OK(tandem_rendezvous(client, id, group, kPatience, &met));
+  OK(tandem_rendezvous(client, id, group, kWaitBudget, &met));
   CHECK(tandem_memory_bytes(met) == kBytes && tandem_memory_data(met) != tandem_memory_data(tensor));
   tandem_memory_free(met);
   OK(tandem_free_tensor(client, id));
@@ -218,16 +218,16 @@ static void Prepare(void) {
   request.op = TANDEM_OP_ALL_REDUCE;
   request.operands = operands;
   request.operand_count = 2;
-  FAILS(TANDEM_INVALID_ARGUMENT, NULL, tandem_prepare(group, "ar", NULL, kPatience, &plan));
+  FAILS(TANDEM_INVALID_ARGUMENT, NULL, tandem_prepare(group, "ar", NULL, kWaitBudget, &plan));
   shape[0] = kCount + my_rank;
-  status = tandem_prepare(group, "differ", &request, kPatience, &plan);
+  status = tandem_prepare(group, "differ", &request, kWaitBudget, &plan);
   CHECK(tandem_status_code(status) == TANDEM_INVALID_ARGUMENT &&
         strcmp(tandem_status_reason(status), "FIELD_MISMATCH") == 0);
   CHECK(strstr(tandem_status_field(status), "shape") != NULL);
   tandem_status_free(status);
   shape[0] = kCount;
   OK(tandem_preview_plan(group, &request, &preview));
-  OK(tandem_prepare(group, "ar", &request, kPatience, &plan));
+  OK(tandem_prepare(group, "ar", &request, kWaitBudget, &plan));
   CHECK(tandem_preview_algorithm(preview) == tandem_plan_algorithm(plan));
   CHECK(strcmp(tandem_preview_reason(preview), tandem_plan_reason(plan)) == 0);
   CHECK(tandem_preview_fused(preview) == 1 && tandem_preview_placement(preview) == TANDEM_PLACEMENT_ENGINE);
@@ -254,37 +254,37 @@ static void Launch(void) {
   uint64_t launch;
   int ended = 0;
   Fill(1);
-  OK(tandem_launch(plan, stream, bindings, 2, kPatience, "a tag"));
-  OK(tandem_stream_synchronize(stream, kPatience));
-  OK(tandem_plan_wait(plan, kPatience));
+  OK(tandem_launch(plan, stream, bindings, 2, kWaitBudget, "a tag"));
+  OK(tandem_stream_synchronize(stream, kWaitBudget));
+  OK(tandem_plan_wait(plan, kWaitBudget));
   OK(tandem_plan_query(plan, &ended));
   CHECK(ended == 1 && Sums(2));
   /* Wrong bindings are told by the call, and fail the launch on both ranks. */
   FAILS(TANDEM_INVALID_ARGUMENT, NULL, tandem_launch(plan, stream, bindings, 1, 0, NULL));
-  OK(tandem_stream_synchronize(stream, kPatience));
-  OK(tandem_plan_wait(plan, kPatience));
+  OK(tandem_stream_synchronize(stream, kWaitBudget));
+  OK(tandem_plan_wait(plan, kWaitBudget));
   FAILS(TANDEM_INVALID_ARGUMENT, NULL, tandem_launch(plan, NULL, bindings, 2, 0, NULL));
   FAILS(TANDEM_INVALID_ARGUMENT, NULL, tandem_launch_cuda(plan, NULL, bindings, 2, 0, NULL));
   /* Without a stream. */
   Fill(2);
   OK(tandem_launch_without_stream(plan, bindings, 2, 0, NULL, &launch));
-  OK(tandem_wait_launch(plan, launch, kPatience));
+  OK(tandem_wait_launch(plan, launch, kWaitBudget));
   CHECK(Sums(4));
-  FAILS(TANDEM_NOT_FOUND, NULL, tandem_wait_launch(plan, launch, kPatience));
+  FAILS(TANDEM_NOT_FOUND, NULL, tandem_wait_launch(plan, launch, kWaitBudget));
   /* One that the peer does not make in time, which is then told of it. */
   if (my_rank == 0) {
     OK(tandem_launch_without_stream(plan, bindings, 2, 200, NULL, &launch));
     OK(tandem_plan_query(plan, &ended));
     CHECK(ended == 0);
-    FAILS(TANDEM_DEADLINE_EXCEEDED, "RANK_LATE", tandem_plan_wait(plan, kPatience));
+    FAILS(TANDEM_DEADLINE_EXCEEDED, "RANK_LATE", tandem_plan_wait(plan, kWaitBudget));
   }
-  Meet(3);
+  BarrierOn(3);
   if (my_rank == 1) {
     OK(tandem_launch_without_stream(plan, bindings, 2, 0, NULL, &launch));
-    FAILS(TANDEM_DEADLINE_EXCEEDED, "RANK_LATE", tandem_wait_launch(plan, launch, kPatience));
+    FAILS(TANDEM_DEADLINE_EXCEEDED, "RANK_LATE", tandem_wait_launch(plan, launch, kWaitBudget));
   }
-  Meet(3);
-  OK(tandem_group_renew(group, kPatience));
+  BarrierOn(3);
+  OK(tandem_group_renew(group, kWaitBudget));
   /* In a graph. */
   OK(tandem_stream_begin_capture(stream));
   FAILS(TANDEM_FAILED_PRECONDITION, NULL, tandem_stream_begin_capture(stream));
@@ -293,11 +293,11 @@ static void Launch(void) {
   for (int replay = 0; replay < 3; ++replay) {
     Fill((float)replay);
     OK(tandem_graph_launch(graph, stream));
-    OK(tandem_stream_synchronize(stream, kPatience));
+    OK(tandem_stream_synchronize(stream, kWaitBudget));
     CHECK(Sums(2 * (float)replay));
-    Meet(3);
+    BarrierOn(3);
   }
-  OK(tandem_plan_wait(plan, kPatience));
+  OK(tandem_plan_wait(plan, kWaitBudget));
   tandem_graph_free(graph);
   OK(tandem_plan_release(plan));
   FAILS(TANDEM_FAILED_PRECONDITION, "PLAN_RELEASED", tandem_plan_release(plan));
@@ -317,19 +317,19 @@ static void Leave(void) {
   static uint64_t id;
   id = tandem_group_id(group);
   tandem_client_on_event(client, OnEvent, &id);
-  Meet(0);
+  BarrierOn(0);
   if (my_rank == 1) {
-    OK(tandem_group_leave(group, kPatience));
+    OK(tandem_group_leave(group, kWaitBudget));
   } else {
-    const time_t end = time(NULL) + kPatience / 1000;
+    const time_t end = time(NULL) + kWaitBudget / 1000;
     while (left != 1 && time(NULL) < end) sched_yield();
     CHECK(left == 1);
     tandem_client_on_event(client, NULL, NULL);
-    OK(tandem_group_leave(group, kPatience));
+    OK(tandem_group_leave(group, kWaitBudget));
   }
   OK(tandem_client_detach(client));
   FAILS(TANDEM_UNAVAILABLE, NULL, tandem_client_check(client));
-  FAILS(TANDEM_UNAVAILABLE, NULL, tandem_group_leave(group, kPatience));
+  FAILS(TANDEM_UNAVAILABLE, NULL, tandem_group_leave(group, kWaitBudget));
   /* In any order. */
   tandem_client_free(client);
   tandem_group_free(group);

@@ -14,7 +14,7 @@
 
 #include "tandem/tandem.h"
 
-enum { kPatience = 60000, kCount = 100, kDropped = 10 };
+enum { kWaitBudget = 60000, kCount = 100, kDropped = 10 };
 
 static int rank;
 static tandem_client* client;
@@ -85,12 +85,12 @@ static void Join(void) {
   tandem_pending* pending;
   if (rank == 0) {
     const int before = Descriptors();
-    const time_t end = time(NULL) + kPatience / 1000;
+    const time_t end = time(NULL) + kWaitBudget / 1000;
     pending = StartJoin("cancelled");
     FAILS(TANDEM_FAILED_PRECONDITION, tandem_pending_take_group(pending, &none));
     CHECK(none == NULL);
     tandem_pending_cancel(pending);
-    CHECK(IsReadable(tandem_pending_fd(pending), kPatience) && tandem_pending_ended(pending) == 1);
+    CHECK(IsReadable(tandem_pending_fd(pending), kWaitBudget) && tandem_pending_ended(pending) == 1);
     FAILS(TANDEM_INVALID_ARGUMENT, tandem_pending_take_plan(pending, &plan));
     FAILS(TANDEM_CANCELLED, tandem_pending_take_group(pending, &none));
     FAILS(TANDEM_NOT_FOUND, tandem_pending_take_group(pending, &none));
@@ -103,7 +103,7 @@ static void Join(void) {
   AwaitTurn();
   pending = StartJoin("c");
   HasNotEnded(tandem_pending_fd(pending));
-  CHECK(IsReadable(tandem_pending_fd(pending), kPatience));
+  CHECK(IsReadable(tandem_pending_fd(pending), kWaitBudget));
   OK(tandem_pending_take_group(pending, &group));
   CHECK(tandem_group_rank(group) == rank);
   tandem_pending_free(pending);
@@ -125,7 +125,7 @@ static tandem_pending* StartPrepare(const char* key) {
   request.op = TANDEM_OP_ALL_REDUCE;
   request.operands = operands;
   request.operand_count = 2;
-  OK(tandem_prepare_start(group, key, &request, kPatience, &pending));
+  OK(tandem_prepare_start(group, key, &request, kWaitBudget, &pending));
   return pending;
 }
 
@@ -136,7 +136,7 @@ static tandem_plan* Prepare(void) {
   AwaitTurn();
   pending = StartPrepare("sum");
   HasNotEnded(tandem_pending_fd(pending));
-  CHECK(IsReadable(tandem_pending_fd(pending), kPatience));
+  CHECK(IsReadable(tandem_pending_fd(pending), kWaitBudget));
   OK(tandem_pending_take_plan(pending, &plan));
   tandem_pending_free(pending);
   return plan;
@@ -158,7 +158,7 @@ static void Launch(tandem_plan* plan) {
   OK(tandem_launch(plan, stream, bindings, 2, 0, NULL));
   OK(tandem_group_notify(group, stream, event));
   HasNotEnded(event);
-  CHECK(IsReadable(event, kPatience));
+  CHECK(IsReadable(event, kWaitBudget));
   CHECK(eventfd_read(event, &times) == 0 && times == 1);
   OK(tandem_plan_query(plan, &ended));
   CHECK(ended == 1);
@@ -172,13 +172,13 @@ int main(int argc, char** argv) {
   tandem_plan* plan;
   if (argc != 3) return 2;
   rank = atoi(argv[2]);
-  OK(tandem_connect(argv[1], "pending", kPatience, &client));
+  OK(tandem_connect(argv[1], "pending", kWaitBudget, &client));
   OK(tandem_stream_create(&stream));
   Join();
   plan = Prepare();
   Launch(plan);
   tandem_plan_free(plan);
-  OK(tandem_group_leave(group, kPatience));
+  OK(tandem_group_leave(group, kWaitBudget));
   OK(tandem_client_detach(client));
   tandem_group_free(group);
   tandem_stream_free(stream);

@@ -7,7 +7,7 @@
 
 #include "tandem/tandem.h"
 
-enum { kCount = 16, kPatience = 30000 };
+enum { kCount = 16, kWaitBudget = 30000 };
 
 static const char* const kBad[] = {"caf\xe9", "\xc0\x80", "\xed\xa0\x80", "name \xf4\x90\x80\x80", "\xff"};
 enum { kBads = sizeof(kBad) / sizeof(kBad[0]) };
@@ -46,7 +46,7 @@ static void Join(void) {
   good.option_names = names;
   good.option_values = values;
   good.option_count = 1;
-  good.deadline_ms = kPatience;
+  good.deadline_ms = kWaitBudget;
   for (int i = 0; i < kBads; ++i) {
     bad = good;
     bad.name = kBad[i];
@@ -71,12 +71,12 @@ static void Memory(void) {
   uint64_t tensor;
   for (int i = 0; i < kBads; ++i) {
     REFUSED("persistent_name",
-            tandem_allocate(group, shape, 1, TANDEM_DTYPE_F32, kBad[i], kPatience, &memory));
+            tandem_allocate(group, shape, 1, TANDEM_DTYPE_F32, kBad[i], kWaitBudget, &memory));
     REFUSED("persistent_name", tandem_empty(client, shape, 1, TANDEM_DTYPE_F32, gpu, kBad[i], &tensor));
     REFUSED("gpu_uuid", tandem_empty(client, shape, 1, TANDEM_DTYPE_F32, kBad[i], NULL, &tensor));
     REFUSED("gpu_uuid", tandem_allocate_registered(client, 64, kBad[i], &memory));
   }
-  OK(tandem_allocate(group, shape, 1, TANDEM_DTYPE_F32, "caf\xc3\xa9", kPatience, &memory));
+  OK(tandem_allocate(group, shape, 1, TANDEM_DTYPE_F32, "caf\xc3\xa9", kWaitBudget, &memory));
   tandem_memory_free(memory);
 }
 
@@ -99,16 +99,16 @@ static void Plans(void) {
   for (int autotune = 0; autotune < 2; ++autotune) {
     request.autotune = autotune;
     for (int i = 0; i < kBads; ++i)
-      REFUSED("key", tandem_prepare(group, kBad[i], &request, kPatience, &plan));
+      REFUSED("key", tandem_prepare(group, kBad[i], &request, kWaitBudget, &plan));
   }
-  OK(tandem_prepare(group, "caf\xc3\xa9", &request, kPatience, &plan));
+  OK(tandem_prepare(group, "caf\xc3\xa9", &request, kWaitBudget, &plan));
   tandem_plan_free(plan);
 }
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
-  for (int i = 0; i < kBads; ++i) REFUSED("name", tandem_connect(argv[1], kBad[i], kPatience, &client));
-  OK(tandem_connect(argv[1], NULL, kPatience, &client));
+  for (int i = 0; i < kBads; ++i) REFUSED("name", tandem_connect(argv[1], kBad[i], kWaitBudget, &client));
+  OK(tandem_connect(argv[1], NULL, kWaitBudget, &client));
   Join();
   Memory();
   Plans();

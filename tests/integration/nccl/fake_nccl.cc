@@ -1,5 +1,6 @@
-// A stand-in for libnccl.so.2 on host memory, for tests of libtandem-nccl.so. Ranks meet in a file of $TMPDIR.
-// Each call adds a line to the log that fake_nccl_log() returns. Collectives are done when they return.
+// A stand-in for libnccl.so.2 on host memory, for tests of libtandem-nccl.so. Ranks meet in a file of
+// $TMPDIR. Each call adds a line to the log that fake_nccl_log() returns. Collectives are done when they
+// return.
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <nccl.h>
@@ -72,7 +73,7 @@ struct ncclComm {
     if (shared != nullptr) ::munmap(shared, bytes());
   }
 
-  void Meet() {
+  void Barrier() {
     auto& head = *reinterpret_cast<Head*>(shared);
     const uint32_t now = head.generation.load();
     if (head.arrived.fetch_add(1) + 1 == static_cast<uint32_t>(ranks)) {
@@ -87,9 +88,9 @@ struct ncclComm {
   // Calls `read` while every rank's slot has the bytes that the rank has given.
   void Exchange(const void* own, size_t own_bytes, const std::function<void()>& read) {
     if (own_bytes > 0) std::memcpy(slot(rank), own, own_bytes);
-    Meet();
+    Barrier();
     read();
-    Meet();
+    Barrier();
   }
 };
 
@@ -119,7 +120,7 @@ ncclResult_t Make(std::string name, int rank, int ranks, ncclComm_t* made) {
   const char* device = std::getenv("LOCAL_RANK");
   comm->device = device == nullptr ? rank : std::atoi(device);
   if (!comm->Map()) return ncclSystemError;
-  comm->Meet();
+  comm->Barrier();
   *made = comm;
   return ncclSuccess;
 }

@@ -1,6 +1,6 @@
-// One rank of a program of NCCL on the host backend, for test_nccl.py: libtandem-nccl.so is preloaded, and the
-// fake NCCL is behind it. `tandem-test-nccl SCENARIO`, with RANK, WORLD and NCCL_ID in the environment. What
-// a scenario finds is in lines on standard output; status 1 and a line on standard error: it has failed.
+// One rank of a program of NCCL on the host backend, for test_nccl.py: libtandem-nccl.so is preloaded, and
+// the fake NCCL is behind it. `tandem-test-nccl SCENARIO`, with RANK, WORLD and NCCL_ID in the environment.
+// What a scenario finds is in lines on standard output; status 1 and a line on standard error: it has failed.
 #include <dlfcn.h>
 #include <nccl.h>
 #include <signal.h>
@@ -25,7 +25,7 @@ extern "C" ncclResult_t ncclPutSignal(long, double, long, long, long, long, long
 
 namespace {
 
-constexpr int64_t kPatienceMs = 60'000;
+constexpr int64_t kWaitBudgetMs = 60'000;
 
 [[noreturn]] void Stop(const std::string& why) {
   std::cerr << "rank " << std::getenv("RANK") << ": " << why << std::endl;
@@ -49,7 +49,7 @@ class Stream {
   Stream() { CHECK_CALL(tandem_stream_create(&stream_)); }
   cudaStream_t get() const { return reinterpret_cast<cudaStream_t>(stream_); }
   tandem_stream* raw() const { return stream_; }
-  void Synchronize() const { CHECK_CALL(tandem_stream_synchronize(stream_, kPatienceMs)); }
+  void Synchronize() const { CHECK_CALL(tandem_stream_synchronize(stream_, kWaitBudgetMs)); }
 
  private:
   tandem_stream* stream_ = nullptr;

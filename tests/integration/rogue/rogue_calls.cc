@@ -13,7 +13,7 @@ namespace {
 
 constexpr char kTokenKey[] = "tandem-token";
 constexpr char kStatusTrailer[] = "tandem-status-bin";
-constexpr std::chrono::seconds kPatience{30};
+constexpr std::chrono::seconds kWaitBudget{30};
 
 }  // namespace
 
@@ -60,7 +60,7 @@ Status Rogue::CallBytes(const std::string& method, const std::string& request, c
   grpc::GenericStub stub(channel_);
   grpc::ClientContext context;
   if (!token.empty()) context.AddMetadata(kTokenKey, token);
-  context.set_deadline(std::chrono::system_clock::now() + kPatience);
+  context.set_deadline(std::chrono::system_clock::now() + kWaitBudget);
   const grpc::Slice slice(request);
   const grpc::ByteBuffer body(&slice, 1);
   grpc::ByteBuffer answer;

@@ -14,7 +14,7 @@
 namespace tandem::rogue {
 namespace {
 
-constexpr int kPatienceMs = 5000;
+constexpr int kWaitBudgetMs = 5000;
 
 Status FromDetail(const v1::StatusDetail& detail) {
   return Status(static_cast<Code>(detail.code()), detail.message(),
@@ -160,7 +160,7 @@ Status Rogue::ReadLease(json* reply) {
 
 Result<FdMessage> Rogue::Receive(v1::LeaseMessage* message) {
   pollfd ready{lease_.get(), POLLIN, 0};
-  if (::poll(&ready, 1, kPatienceMs) != 1) return DeadlineExceeded("the daemon says nothing on the lease");
+  if (::poll(&ready, 1, kWaitBudgetMs) != 1) return DeadlineExceeded("the daemon says nothing on the lease");
   TANDEM_ASSIGN_OR_RETURN(FdMessage received, ReceiveMessage(lease_.get()));
   if (!message->ParseFromString(received.body)) return Internal("the daemon's lease message does not parse");
   if (message->has_refused()) return FromDetail(message->refused());
@@ -182,8 +182,8 @@ Result<std::vector<UniqueFd>> Rogue::ReceiveTransfer(uint64_t transfer_id) {
 // Attaches "count" times and keeps the sessions; ends with the first refusal.
 Status Rogue::HoldSessions(const json& command) {
   for (int i = 0; i < command.value("count", 0); ++i) {
-    json told;
-    TANDEM_RETURN_IF_ERROR(Attach(command, &told));
+    json reported;
+    TANDEM_RETURN_IF_ERROR(Attach(command, &reported));
     half_open_.push_back(std::move(lease_));
   }
   return Status::Ok();

@@ -40,7 +40,7 @@ constexpr int kWorld = 3;
 constexpr int kPlans = 3;
 constexpr int64_t kCount = 16;
 constexpr double kSlipRate = 0.01;
-constexpr auto kPatience = 120s;  // of launches: no slip may wait for so long
+constexpr auto kWaitBudget = 120s;  // of launches: no slip may wait for so long
 constexpr size_t kSlotBytes = 4096;
 
 enum class Slip { kNone, kSkip, kOtherCall, kPrepare, kRenew, kInterrupted, kBrokenOff };
@@ -112,7 +112,7 @@ class Rank {
     join.world_size = kWorld;
     join.rank = rank_;
     join.options = {{"order", "same"}, {"placement", job_.placement}};
-    join.launch_deadline = kPatience;
+    join.launch_deadline = kWaitBudget;
     TANDEM_ASSIGN_OR_RETURN(group_, client_->JoinGroup(join));
     TANDEM_ASSIGN_OR_RETURN(memory_,
                             client_->AllocateRegistered(2 * kPlans * kSlotBytes, group_->gpu_uuid()));
@@ -137,18 +137,19 @@ class Rank {
                                 {.memory = memory_.get(), .offset = in + kSlotBytes}};
     Plan& plan = *plans_[static_cast<size_t>(index)];
     TANDEM_RETURN_IF_ERROR(plan.Launch(stream_.get(), bindings, {.tag = std::to_string(step_)}));
-    TANDEM_RETURN_IF_ERROR(stream_->Synchronize(2 * kPatience));
+    TANDEM_RETURN_IF_ERROR(stream_->Synchronize(2 * kWaitBudget));
     return plan.Wait();
   }
 
-  // A prepare that nobody else makes, broken off as by a signal's handler. OK: the other ranks have not heard.
+  // A prepare that nobody else makes, broken off as by a signal's handler. OK: the other ranks have not
+  // heard.
   Status BreakOff() {
     TANDEM_ASSIGN_OR_RETURN(auto prepare,
-                            StartPrepare(group_, "broken off", Sum(DType::kF16, kCount), 2 * kPatience));
+                            StartPrepare(group_, "broken off", Sum(DType::kF16, kCount), 2 * kWaitBudget));
     std::this_thread::sleep_for(std::chrono::microseconds(random_() % 3000));
     prepare.Cancel();
     pollfd ended{prepare.fd(), POLLIN, 0};
-    if (::poll(&ended, 1, 1000 * static_cast<int>(kPatience.count())) != 1)
+    if (::poll(&ended, 1, 1000 * static_cast<int>(kWaitBudget.count())) != 1)
       return Internal("a prepare that was broken off does not end");
     const Status status = prepare.Take().status();
     return status.code() == Code::kCancelled ? Status::Ok() : status;
@@ -163,7 +164,7 @@ class Rank {
       case Slip::kOtherCall: return Call((index + 1) % kPlans);
       case Slip::kRenew: return Unavailable("an exception of the rank's own").WithDetail({.reason = "OWN"});
       case Slip::kPrepare: {
-        const auto prepared = group_->Prepare("alone", Sum(DType::kF16, kCount), 2 * kPatience);
+        const auto prepared = group_->Prepare("alone", Sum(DType::kF16, kCount), 2 * kWaitBudget);
         return prepared.ok() ? Internal("a plan that one rank alone prepares was made") : prepared.status();
       }
       case Slip::kInterrupted: interrupts.emplace(); break;
@@ -187,7 +188,7 @@ class Rank {
       ++job_.reasons[failure.detail().reason];
       job_.slowest = std::max(job_.slowest, seconds);
     }
-    TANDEM_RETURN_IF_ERROR(group_->Renew(2 * kPatience).WithContext("renewal"));
+    TANDEM_RETURN_IF_ERROR(group_->Renew(2 * kWaitBudget).WithContext("renewal"));
     job_.step[static_cast<size_t>(rank_)] = step_;
     job_.meeting.arrive_and_wait();
     step_ = *std::min_element(job_.step.begin(), job_.step.end());

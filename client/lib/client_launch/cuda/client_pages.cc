@@ -66,15 +66,16 @@ ClientPages::~ClientPages() {
   reclaimer.Keep(std::make_shared<VerdictPage>(verdict_), std::move(verdict_pin_));
 }
 
-cuda::LaunchFrame ClientPages::frame() const {
-  cuda::LaunchFrame frame = {};
-  frame.counters = counters()->counters;
-  frame.failed = &counters()->failed;
-  frame.looked = &counters()->looked;
-  frame.pushed = counters()->pushed;
-  frame.abort_from = reinterpret_cast<const uint64_t*>(&verdict_.layout()->abort_from);
-  frame.report = &host()->report;
-  return frame;
+cuda::GroupDeviceState ClientPages::group_state() const {
+  cuda::GroupDeviceState group_state = {};
+  group_state.counters = counters()->counters;
+  group_state.failed = &counters()->failed;
+  group_state.looked = &counters()->looked;
+  group_state.pushed = counters()->pushed;
+  group_state.first_aborted_launch =
+      reinterpret_cast<const uint64_t*>(&verdict_.layout()->first_aborted_launch);
+  group_state.report = &host()->report;
+  return group_state;
 }
 
 Status ClientPages::AwaitService() const {

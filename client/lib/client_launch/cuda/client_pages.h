@@ -30,7 +30,7 @@ class ClientPages {
   CUevent order() const { return order_; }
   const VerdictPage& verdict() const { return verdict_; }
   // Without words, time limit, tag and plan.
-  cuda::LaunchFrame frame() const;
+  cuda::GroupDeviceState group_state() const;
   // The first failed kernel writes it; `kind` last.
   const cuda::LaunchReport* report() const { return &host()->report; }
   // Reads how many launches have ended. DEADLINE_EXCEEDED: the GPU does not answer.

@@ -42,8 +42,8 @@ ClientStaging::ClientStaging(const plan::RankProgram& program, std::span<const r
   }
 }
 
-Result<ClientStaging::Staged> ClientStaging::For(std::span<const runtime::SlotAddress> slots,
-                                                 const Allocate& allocate) {
+Result<ClientStaging::Staged> ClientStaging::PreparedFor(std::span<const runtime::SlotAddress> slots,
+                                                         const Allocate& allocate) {
   Staged staged;
   staged.slots.assign(slots.begin(), slots.end());
   for (size_t s = 0; s < slots_.size() && s < slots.size(); ++s) {

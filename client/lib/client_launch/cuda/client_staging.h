@@ -37,7 +37,7 @@ class ClientStaging {
   using Allocate = std::function<Result<std::shared_ptr<std::byte>>(size_t bytes)>;
   // Copies for a launch with operands at `slots`. Memory is allocated when a slot needs it first, and kept.
   // UNIMPLEMENTED: peers write to a symmetric output, so no copy can stand for it.
-  Result<Staged> For(std::span<const runtime::SlotAddress> slots, const Allocate& allocate);
+  Result<Staged> PreparedFor(std::span<const runtime::SlotAddress> slots, const Allocate& allocate);
 
  private:
   struct Slot {

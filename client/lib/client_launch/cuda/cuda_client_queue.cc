@@ -14,8 +14,8 @@
 namespace tandem::client {
 namespace {
 
+using cuda::AbortReason;
 using cuda::CudaDriver;
-using cuda::GaveUp;
 
 // A replay may be the last call, so that only a thread of the library notices that it fails.
 constexpr std::chrono::milliseconds kFailurePollInterval{5};
@@ -80,27 +80,29 @@ Result<std::shared_ptr<ClientWork>> CudaClientQueue::Prepare(const plan::RankPro
                      plan::kSignalAreaBytes;
   }
   std::lock_guard lock(mutex_);
-  frame_.own_words = reinterpret_cast<const uint64_t*>(memory.signals[static_cast<size_t>(program.rank)]);
-  frame_.words_per_peer = plan::kSignalsPerWriter;
+  group_state_.own_words =
+      reinterpret_cast<const uint64_t*>(memory.signals[static_cast<size_t>(program.rank)]);
+  group_state_.words_per_peer = plan::kSignalsPerWriter;
   return std::shared_ptr<ClientWork>(std::move(work));
 }
 
 Status CudaClientQueue::Failed() const {
   TANDEM_RETURN_IF_ERROR(group_.Refusal());
   // A rank that has left was met by all launches that this rank has made. A new one would wait for it.
-  return pages_->verdict().AbortFrom() != 0 ? pages_->verdict().Reason() : Status::Ok();
+  return pages_->verdict().FirstAbortedLaunch() != 0 ? pages_->verdict().Reason() : Status::Ok();
 }
 
 Status CudaClientQueue::Launch(LaunchStream& stream, ClientWork& work, ClientCall call) {
   auto& cuda_stream = static_cast<CudaLaunchStream&>(stream);
   std::lock_guard lock(mutex_);
   auto& client_work = static_cast<CudaClientWork&>(work);
-  Result<std::span<CudaClientStep>> steps = client_work.For(call.bindings.slots, pages_->device().driver());
+  Result<std::span<CudaClientStep>> steps =
+      client_work.PreparedFor(call.bindings.slots, pages_->device().driver());
   Status launched = steps.status();
   if (launched.ok()) {
-    frame_.timeout_ns = static_cast<uint64_t>(std::max<int64_t>(call.deadline.count(), 1));
-    frame_.tag = call.bindings.tag;
-    frame_.plan = call.plan_id;
+    group_state_.timeout_ns = static_cast<uint64_t>(std::max<int64_t>(call.deadline.count(), 1));
+    group_state_.tag = call.bindings.tag;
+    group_state_.plan = call.plan_id;
     launched = call.capturing ? LaunchCaptured(cuda_stream, client_work, *steps, call)
                               : LaunchEager(cuda_stream, client_work, *steps, call);
   }
@@ -117,7 +119,7 @@ Status CudaClientQueue::LaunchEager(CudaLaunchStream& stream, CudaClientWork& wo
   if (ever_captured_ || call.stream_id != last_stream_) {
     TANDEM_RETURN_IF_ERROR(driver.StreamWaitEvent(stream.stream(), pages_->order()));
   }
-  TANDEM_RETURN_IF_ERROR(work.Enqueue(steps, frame_, stream.stream()));
+  TANDEM_RETURN_IF_ERROR(work.Enqueue(steps, group_state_, stream.stream()));
   last_stream_ = call.stream_id;
   call.state->Began();
   auto known = std::find_if(in_flight_.begin(), in_flight_.end(), [&](const InFlight& each) {
@@ -159,7 +161,7 @@ Status CudaClientQueue::LaunchCaptured(CudaLaunchStream& stream, CudaClientWork&
   } else if (captured != capture_.stream) {
     TANDEM_RETURN_IF_ERROR(driver.StreamAddCaptureDependency(captured, capture_.last));
   }
-  TANDEM_RETURN_IF_ERROR(work.Enqueue(steps, frame_, captured));
+  TANDEM_RETURN_IF_ERROR(work.Enqueue(steps, group_state_, captured));
   TANDEM_ASSIGN_OR_RETURN(info, driver.StreamGetCaptureInfo(captured));
   if (info.dependencies.size() != 1) return Internal("a captured launch is not its stream's last work");
   const CUgraphNode last = info.dependencies.front();
@@ -183,7 +185,7 @@ Status CudaClientQueue::LaunchCaptured(CudaLaunchStream& stream, CudaClientWork&
 
 Status CudaClientQueue::ReportedFailure() const {
   const cuda::LaunchReport& report = *pages_->report();
-  const auto kind = static_cast<GaveUp>(LoadShared(report.kind));
+  const auto kind = static_cast<AbortReason>(LoadShared(report.kind));
   const std::string launch = "launch " + std::to_string(LoadShared(report.number));
   const auto peer = static_cast<uint32_t>(LoadShared(report.peer));
   const std::string rank = "rank " + std::to_string(peer);
@@ -191,16 +193,16 @@ Status CudaClientQueue::ReportedFailure() const {
     return StatusDetail{.reason = reason, .who = rank, .ranks = {peer}};
   };
   switch (kind) {
-    case GaveUp::kNot: return Status::Ok();
-    case GaveUp::kCutOff: return Unavailable(launch + " was ended by tandemd");
-    case GaveUp::kLate:
+    case AbortReason::kNone: return Status::Ok();
+    case AbortReason::kCutOff: return Unavailable(launch + " was ended by tandemd");
+    case AbortReason::kLate:
       return DeadlineExceeded(launch + " ended by its deadline: it waited for " + rank)
           .WithDetail(awaiting("RANK_LATE"));
-    case GaveUp::kMismatch:
+    case AbortReason::kMismatch:
       return InvalidArgument(launch + ": " + rank +
                              " launched another plan, or its tag or symmetric operands differ")
           .WithDetail(awaiting("LAUNCH_MISMATCH"));
-    case GaveUp::kDesync: break;
+    case AbortReason::kDesync: break;
   }
   return FailedPrecondition(launch + ": " + rank + " is more than one launch ahead")
       .WithDetail(awaiting("DESYNC"));

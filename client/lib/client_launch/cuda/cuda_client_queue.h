@@ -85,7 +85,7 @@ class CudaClientQueue final : public ClientQueue {
   ClientGroup& group_;
   const std::unique_ptr<ClientPages> pages_;
   const std::shared_ptr<ClientProducts> products_;
-  cuda::LaunchFrame frame_ = pages_->frame();
+  cuda::GroupDeviceState group_state_ = pages_->group_state();
 
   std::mutex prepare_mutex_;  // of the members up to `dense_packets_`
   // Shared by all plans, because their launches follow one another. Null before the first plan.

@@ -13,7 +13,7 @@ namespace tandem::client {
 namespace {
 
 // Sets of operands that parameters are kept for: some kilobytes each.
-constexpr size_t kMaxKept = 64;
+constexpr size_t kMaxCachedArguments = 64;
 
 // A family tries some hundred numbers of rows. The first trials load kernels, which takes a part of the time.
 cuda::TrialEffort Effort(Trials trials) {
@@ -114,11 +114,12 @@ Result<std::vector<CudaClientStep>> CudaClientWork::BuildStaged(std::span<const 
     MergeNorm(&steps);
     return steps;
   }
-  TANDEM_ASSIGN_OR_RETURN(const ClientStaging::Staged staged,
-                          staging_->For(slots, [this](size_t bytes) -> Result<std::shared_ptr<std::byte>> {
-                            if (fused_ == nullptr) return FailedPrecondition("the work has not been loaded");
-                            return fused_->Allocate(bytes);
-                          }));
+  TANDEM_ASSIGN_OR_RETURN(
+      const ClientStaging::Staged staged,
+      staging_->PreparedFor(slots, [this](size_t bytes) -> Result<std::shared_ptr<std::byte>> {
+        if (fused_ == nullptr) return FailedPrecondition("the work has not been loaded");
+        return fused_->Allocate(bytes);
+      }));
   TANDEM_ASSIGN_OR_RETURN(const std::vector<CudaClientStep> kernels, Build(staged.slots));
   std::vector<CudaClientStep> steps(staged.before.begin(), staged.before.end());
   steps.insert(steps.end(), kernels.begin(), kernels.end());
@@ -141,7 +142,7 @@ cuda::ClientFusedPlaces CudaClientWork::FusedPlaces() const {
   if (!is_fused_) return places;
   const auto words = FusedWords();
   for (size_t rank = 0; rank < words.size(); ++rank) {
-    places.words.meeting[rank] = reinterpret_cast<uint64_t*>(memory_.signals[rank]);
+    places.words.handshake[rank] = reinterpret_cast<uint64_t*>(memory_.signals[rank]);
     places.words.fused[rank] = reinterpret_cast<uint64_t*>(words[rank]);
   }
   places.words.per_writer = plan::kSignalsPerWriter;
@@ -187,13 +188,13 @@ Status CudaClientWork::Load(const GetLocalWork& local, const GetFusedState& fuse
   return LoadKernels(steps);
 }
 
-Status CudaClientWork::Enqueue(std::span<CudaClientStep> steps, const cuda::LaunchFrame& frame,
+Status CudaClientWork::Enqueue(std::span<CudaClientStep> steps, const cuda::GroupDeviceState& group_state,
                                CUstream stream) {
   for (CudaClientStep& step : steps) {
     TANDEM_RETURN_IF_ERROR(std::visit(
         [&](auto& work) -> Status {
           if constexpr (std::is_same_v<std::decay_t<decltype(work)>, cuda::ClientKernelLaunch>) {
-            cuda::SetFrame(work, frame);
+            cuda::SetGroupState(work, group_state);
             return cuda::Enqueue(work, stream);
           } else if constexpr (std::is_same_v<std::decay_t<decltype(work)>, StagingCopy>) {
             return fused_->Copy(work, stream);
@@ -221,12 +222,12 @@ Status CudaClientWork::CheckReachable(std::span<const runtime::SlotAddress> slot
   return Status::Ok();
 }
 
-Result<std::span<CudaClientStep>> CudaClientWork::For(std::span<const runtime::SlotAddress> slots,
-                                                      cuda::CudaDriver& driver) {
-  auto kept = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& each) {
+Result<std::span<CudaClientStep>> CudaClientWork::PreparedFor(std::span<const runtime::SlotAddress> slots,
+                                                              cuda::CudaDriver& driver) {
+  auto found = std::find_if(argument_cache_.begin(), argument_cache_.end(), [&](const CachedArguments& each) {
     return std::equal(each.slots.begin(), each.slots.end(), slots.begin(), slots.end());
   });
-  if (kept == kept_.end()) {
+  if (found == argument_cache_.end()) {
     TANDEM_RETURN_IF_ERROR(CheckReachable(slots, driver));
     TANDEM_ASSIGN_OR_RETURN(std::vector<CudaClientStep> steps, BuildStaged(slots));
     if (loads_at_launch_) {
@@ -234,17 +235,18 @@ Result<std::span<CudaClientStep>> CudaClientWork::For(std::span<const runtime::S
       TANDEM_RETURN_IF_ERROR(LoadKernels(steps));
       loads_at_launch_ = false;
     }
-    if (kept_.size() < kMaxKept) {
-      kept = kept_.emplace(kept_.end());
+    if (argument_cache_.size() < kMaxCachedArguments) {
+      found = argument_cache_.emplace(argument_cache_.end());
     } else {
-      kept = std::min_element(kept_.begin(), kept_.end(),
-                              [](const Kept& a, const Kept& b) { return a.used < b.used; });
+      found = std::min_element(
+          argument_cache_.begin(), argument_cache_.end(),
+          [](const CachedArguments& a, const CachedArguments& b) { return a.used < b.used; });
     }
-    kept->slots.assign(slots.begin(), slots.end());
-    kept->steps = std::move(steps);
+    found->slots.assign(slots.begin(), slots.end());
+    found->steps = std::move(steps);
   }
-  kept->used = ++uses_;
-  return std::span<CudaClientStep>(kept->steps);
+  found->used = ++uses_;
+  return std::span<CudaClientStep>(found->steps);
 }
 
 }  // namespace tandem::client

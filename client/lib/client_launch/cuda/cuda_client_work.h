@@ -42,13 +42,13 @@ class CudaClientWork final : public ClientWork {
   // `fused`: asked for if the kernel is a fused matmul of many rows.
   using GetFusedState = std::function<Result<std::shared_ptr<ClientFusedState>>()>;
   Status Load(const GetLocalWork& local, const GetFusedState& fused, Trials trials);
-  // The parameters for these operands, without the kernel's frame; good until the next call.
+  // The parameters for these operands, without the state of the group; good until the next call.
   // INVALID_ARGUMENT: an operand is no memory that the GPU reaches. `driver`: asked once for each new set of
   // operands.
-  Result<std::span<CudaClientStep>> For(std::span<const runtime::SlotAddress> slots,
-                                        cuda::CudaDriver& driver);
+  Result<std::span<CudaClientStep>> PreparedFor(std::span<const runtime::SlotAddress> slots,
+                                                cuda::CudaDriver& driver);
   // Puts a launch onto `stream`, whose context is current. On an error a part of the local work may be there.
-  Status Enqueue(std::span<CudaClientStep> steps, const cuda::LaunchFrame& frame, CUstream stream);
+  Status Enqueue(std::span<CudaClientStep> steps, const cuda::GroupDeviceState& group_state, CUstream stream);
 
  private:
   CudaClientWork() = default;
@@ -60,7 +60,7 @@ class CudaClientWork final : public ClientWork {
   Status CheckReachable(std::span<const runtime::SlotAddress> slots, cuda::CudaDriver& driver) const;
 
   // Operands that a launch was made with, and its parameters. A model's layers may share one plan.
-  struct Kept {
+  struct CachedArguments {
     std::vector<runtime::SlotAddress> slots;
     uint64_t used = 0;
     std::vector<CudaClientStep> steps;
@@ -74,7 +74,7 @@ class CudaClientWork final : public ClientWork {
   bool is_fused_ = false;
   std::unique_ptr<ClientStaging> staging_;   // null: not of a fused matmul
   std::shared_ptr<ClientFusedState> fused_;  // null until Load, or not of a fused matmul
-  std::vector<Kept> kept_;
+  std::vector<CachedArguments> argument_cache_;
   uint64_t uses_ = 0;
 };
 

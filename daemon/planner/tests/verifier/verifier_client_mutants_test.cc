@@ -79,7 +79,7 @@ TEST(ClientMutants, WordsThatNobodyAwaits) {
       signal.work = SignalStep{static_cast<uint8_t>((rank + 1) % mutant.size()), index};
       kernel->expansion.push_back(signal);
       ++mutants;
-      EXPECT_TRUE(VerifyPrograms(mutant, p.context).ok()) << p.from.name << ": epochs allow it";
+      EXPECT_TRUE(VerifyPrograms(mutant, p.context).ok()) << p.from.name << ": launch numbers allow it";
       EXPECT_EQ(VerifyPrograms(mutant, p.context, kClient).detail().reason, "UNAWAITED") << p.from.name;
     }
   }

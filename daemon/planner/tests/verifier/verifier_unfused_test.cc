@@ -100,13 +100,13 @@ TEST_P(Unfused, IsProvenAndRightInTheClient) {
 #else
   constexpr int kEvery = 1;
 #endif
-  struct Kept {
+  struct CheckedPlan {
     std::vector<RankProgram> programs;
     VerifyContext context;
   };
   const int world = GetParam();
   constexpr VerifyOptions kClient{.in_client = true};
-  std::vector<Kept> kept;  // one of each operation and collective, to alternate with
+  std::vector<CheckedPlan> kept;  // one of each operation and collective, to alternate with
   int ran = 0, seen = 0, pairs = 0;
   for (const Case& c : CasesOf(world)) {
     const OpRequest& request = c.requests[0];
@@ -131,7 +131,7 @@ TEST_P(Unfused, IsProvenAndRightInTheClient) {
       const Status form = CheckOneKernel(plan->programs);
       EXPECT_TRUE(form.ok()) << form.ToString() << "\n" << name;
       ++ran;
-      for (const Kept& other : kept) {
+      for (const CheckedPlan& other : kept) {
         if (ran % 7 != 0) break;
         const Status pair = VerifyPair(plan->programs, *context, other.programs, other.context, kClient);
         ASSERT_TRUE(pair.ok()) << pair.ToString() << "\n" << name;

@@ -260,12 +260,12 @@ TEST(ClientPlan, SkinnyProductsHaveAKernel) {
       const CollectiveArgs args = SkinnyProduct(kind, type, 256);
       auto made = MakeClientLaunch(args, Halves());
       ASSERT_TRUE(made.ok()) << made.status().ToString();
-      LaunchFrame frame = {};
-      frame.tag = 9;
-      SetFrame(*made, frame);
+      GroupDeviceState group_state = {};
+      group_state.tag = 9;
+      SetGroupState(*made, group_state);
       const auto& kernel = std::get<ClientSkinnyKernel>(*made);
       EXPECT_EQ(kernel.ctas, args.As<SkinnyArgs>()->layout.ctas());
-      EXPECT_EQ(kernel.launch.frame.tag, 9u);
+      EXPECT_EQ(kernel.launch.group_state.tag, 9u);
       EXPECT_EQ(kernel.launch.half_bytes, static_cast<int64_t>(kHalf));
       EXPECT_EQ(kernel.launch.area[1], At(0x20100)) << "of even launches";
       EXPECT_EQ(kernel.variant->type, static_cast<uint8_t>(type));
@@ -353,11 +353,11 @@ TEST(ClientPlan, EveryBlockOfPacketsHasOne) {
 TEST(ClientPlan, TheFrameIsSetLast) {
   auto launch = MakeClientLaunch(Copy(0x90000, 0x91000), Halves());
   ASSERT_TRUE(launch.ok());
-  LaunchFrame frame = {};
-  frame.tag = 9;
-  frame.timeout_ns = 5;
-  SetFrame(*launch, frame);
-  EXPECT_EQ(std::get<ClientPhasesLaunch>(*launch).frame.tag, 9u);
+  GroupDeviceState group_state = {};
+  group_state.tag = 9;
+  group_state.timeout_ns = 5;
+  SetGroupState(*launch, group_state);
+  EXPECT_EQ(std::get<ClientPhasesLaunch>(*launch).group_state.tag, 9u);
 }
 
 }  // namespace

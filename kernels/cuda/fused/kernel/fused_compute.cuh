@@ -87,7 +87,7 @@ class ComputeThread {
 };
 
 // The use of a tile's sums, or of a part's.
-template <class T, class Probe>
+template <class T, class TestHooks>
 class TileEnd {
  public:
   bool sums = false;  // peers' sums are added, which come through the ring of stages
@@ -111,13 +111,13 @@ class TileEnd {
   template <int kFirstBox, int kCount>
   __device__ __forceinline__ void Leave(const float (&values)[kCount]) {
     left_ = part_.Segment();
-    if constexpr (Probe::kFlagBeforeData && kFirstBox == 0) partials_.TellEarly(left_);
+    if constexpr (TestHooks::kFlagBeforeData && kFirstBox == 0) partials_.TellEarly(left_);
     partials_.template Leave<kFirstBox * BoxLane<T>::kValues>(left_, values);
   }
   // Says what has been left, if it has not been said.
   __device__ __forceinline__ void TellLeft() {
     if (left_ < 0) return;
-    if constexpr (!Probe::kFlagBeforeData) partials_.Tell(left_);
+    if constexpr (!TestHooks::kFlagBeforeData) partials_.Tell(left_);
     left_ = -1;
   }
 
@@ -226,16 +226,16 @@ class TileEnd {
   TilePart part_ = {0};
   int left_ = -1;  // the segment whose sums have been left and not announced; -1: none
   Epilogue<T> epilogue_;
-  PartialSums<T, Probe> partials_;
+  PartialSums<T, TestHooks> partials_;
 };
 
 // For sums that leave no registers for rounded results: a tile's are staged at its end, before the next
 // tile's products.
-template <class T, class Probe>
+template <class T, class TestHooks>
 __device__ __forceinline__ void ComputeAtOnce(const FusedMatmulParams& params, const FusedShared<T>& shared,
                                               int group, int cta) {
   ComputeThread<T> thread(params, shared, group);
-  TileEnd<T, Probe> end(params, shared, group, cta);
+  TileEnd<T, TestHooks> end(params, shared, group, cta);
   BoxStager<T> stager(shared, group, threadIdx.x & 127);
   const auto release = [&](int stage) __attribute__((always_inline)) { thread.Release(stage); };
   float d[T::kTileN / 2];
@@ -275,7 +275,7 @@ __device__ __forceinline__ void ComputeAtOnce(const FusedMatmulParams& params, c
 
 // A tile's results wait in registers, and are staged beside the next tile's products; one half's are rounded
 // while the other one, or the next tile's first half, is multiplied.
-template <class T, class Probe>
+template <class T, class TestHooks>
 __device__ __forceinline__ void ComputeByHalves(const FusedMatmulParams& params, const FusedShared<T>& shared,
                                                 int group, int cta) {
   // Stages between two boxes of the tile before. One a stage gained less: the box before has not left yet.
@@ -285,7 +285,7 @@ __device__ __forceinline__ void ComputeByHalves(const FusedMatmulParams& params,
   // tiles paid for that (0.3 %).
   constexpr bool kLeavesBeside = !Epilogue<T>::kScales;
   ComputeThread<T> thread(params, shared, group);
-  TileEnd<T, Probe> end(params, shared, group, cta);
+  TileEnd<T, TestHooks> end(params, shared, group, cta);
   BoxStager<T> stager(shared, group, threadIdx.x & 127);
   HalvedProducts<T> products(shared, group);
   HeldTile<T> held;
@@ -395,13 +395,13 @@ __device__ __forceinline__ void ComputeByHalves(const FusedMatmulParams& params,
 }
 
 // Warpgroup `group` of those that compute: rows [64 group, +64) of every tile.
-template <class T, class Probe>
+template <class T, class TestHooks>
 __device__ __forceinline__ void Compute(const FusedMatmulParams& params, const FusedShared<T>& shared,
                                         int group, int cta) {
   if constexpr (T::kHolds) {
-    ComputeByHalves<T, Probe>(params, shared, group, cta);
+    ComputeByHalves<T, TestHooks>(params, shared, group, cta);
   } else {
-    ComputeAtOnce<T, Probe>(params, shared, group, cta);
+    ComputeAtOnce<T, TestHooks>(params, shared, group, cta);
   }
 }
 

@@ -28,9 +28,9 @@
 
 namespace tandem::cuda {
 
-template <class T, class Probe = NoFusedProbe>
+template <class T, class TestHooks = NoFusedTestHooks>
 __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
-    FusedMatmul(const __grid_constant__ typename Probe::Params params) {
+    FusedMatmul(const __grid_constant__ typename TestHooks::Params params) {
   extern __shared__ uint8_t raw[];
   // The first work index is requested before anything else is done. A CTA that finds the launch cancelled
   // returns it.
@@ -89,15 +89,15 @@ __global__ void __cluster_dims__(T::kCluster, 1, 1) __launch_bounds__(384, 1)
   if (warpgroup == 0) {
     ptx::GiveRegisters<40>();
     if (warp == 3) {
-      if constexpr (Probe::kClient) PushShard(params.pushes);
-      StoreHandoffs<T, Probe>(params, shared, cta);
+      if constexpr (TestHooks::kClient) PushShard(params.pushes);
+      StoreHandoffs<T, TestHooks>(params, shared, cta);
     } else if (ptx::ElectOne()) {
-      if (warp == 0) Produce<T, Probe>(params, shared, cta, work);
-      if (warp == 1 || warp == 2) StoreTiles<T, Probe>(params, shared, warp - 1, cta);
+      if (warp == 0) Produce<T, TestHooks>(params, shared, cta, work);
+      if (warp == 1 || warp == 2) StoreTiles<T, TestHooks>(params, shared, warp - 1, cta);
     }
   } else {
     ptx::TakeRegisters<232>();
-    Compute<T, Probe>(params, shared, warpgroup - 1, cta);
+    Compute<T, TestHooks>(params, shared, warpgroup - 1, cta);
   }
   __syncwarp();
   // No CTA may end while the other still arrives on its barriers or loads for it.

@@ -35,7 +35,7 @@ struct PartialPlace {
 };
 
 // One thread of warpgroup `group` of those that compute. All threads of a warpgroup call alike.
-template <class T, class Probe>
+template <class T, class TestHooks>
 class PartialSums {
  public:
   __device__ __forceinline__ PartialSums(const FusedMatmulParams& params, int group, int cta)
@@ -56,9 +56,9 @@ class PartialSums {
   }
   // Some stages later: the fence waits for the stores, and with it the warp for its next products.
   __device__ __forceinline__ void Tell(int segment) const {
-    Meet();
+    Handshake();
     if (thread_ == 0) {
-      Probe::BeforeFlag(place_.params.epoch);
+      TestHooks::BeforeFlag(place_.params.launch_number);
       ptx::StoreReleaseGpu(place_.Word(segment, group_), 1);
     }
     __syncwarp();
@@ -66,7 +66,7 @@ class PartialSums {
   // As a planted fault has it, before the data.
   __device__ __forceinline__ void TellEarly(int segment) const {
     if (thread_ == 0) ptx::StoreReleaseGpu(place_.Word(segment, group_), 1);
-    Probe::AfterEarlyFlag(place_.params.epoch);
+    TestHooks::AfterEarlyFlag(place_.params.launch_number);
   }
 
   // Adds to a box's `own` sums those of `peer_ctas` others, which come through the ring, in the order of K:
@@ -92,7 +92,7 @@ class PartialSums {
         total[i + 2] += four.z;
         total[i + 3] += four.w;
       }
-      Meet();
+      Handshake();
       thread.Release(thread.place.stage);
       thread.place.Next();
     }
@@ -101,7 +101,7 @@ class PartialSums {
   }
 
  private:
-  __device__ __forceinline__ void Meet() const {
+  __device__ __forceinline__ void Handshake() const {
     asm volatile("bar.sync %0, 128;" ::"r"(group_ + 1) : "memory");
   }
 
@@ -112,18 +112,18 @@ class PartialSums {
 // The thread that feeds the stages of the CTA that finishes a tile: waits for the sums of the tile's other
 // parts. They are on their way: their clusters wait for nobody meanwhile but for operands, and for these
 // within the launch's bounds. It has one waiter, which leaves the words zero.
-template <class T, class Probe>
+template <class T, class TestHooks>
 __device__ __forceinline__ void AwaitPartials(const FusedMatmulParams& params, int cta, TilePart part) {
   const PartialPlace<T> place{params, cta};
   for (int segment = part.Segment() - part.PeerCtas(); segment < part.Segment(); ++segment) {
     for (int group = 0; group < 2; ++group) {
       uint32_t* word = place.Word(segment, group);
-      while (!Probe::HasReached(ptx::LoadAcquireGpu(word), 1)) {
+      while (!TestHooks::HasReached(ptx::LoadAcquireGpu(word), 1)) {
       }
       *word = 0;
     }
   }
-  Probe::AfterWait(params.epoch);
+  TestHooks::AfterWait(params.launch_number);
   ptx::ProxyFence();
 }
 

@@ -16,9 +16,9 @@
 namespace tandem::cuda {
 
 // Waits until what all other GPUs have computed of a tile's columns is there. `awaited`: see Produce.
-template <class T, class Probe>
+template <class T, class TestHooks>
 __device__ __forceinline__ void AwaitSums(const FusedMatmulParams& params, const ScheduledTile& tile,
-                                          WordWaiter<Probe>& waiter, uint32_t& awaited) {
+                                          WordWaiter<TestHooks>& waiter, uint32_t& awaited) {
   const bool banded = params.band_units_n > 0;
   const int band = banded ? tile.column / (T::kTileN * T::kClusterN) / params.band_units_n : 0;
   const uint32_t bit = 1u << (kMaxPieces + band);
@@ -29,17 +29,17 @@ __device__ __forceinline__ void AwaitSums(const FusedMatmulParams& params, const
       waiter.Wait(params.arrived[source] + word * params.word_step);
     }
   }
-  Probe::AfterWait(params.epoch);
+  TestHooks::AfterWait(params.launch_number);
   ptx::ProxyFence();
 }
 
 // One thread of each CTA. `work`: the first work index, of a cluster's first CTA.
-template <class T, class Probe>
+template <class T, class TestHooks>
 __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const FusedShared<T>& shared,
                                         int cta, uint32_t work) {
   constexpr uint16_t kBoth = 3;
   RingPlace<T::kStages> place;
-  WordWaiter<Probe> waiter{params};
+  WordWaiter<TestHooks> waiter{params};
   TileScheduler<T> draw(params, shared, cta);
   // Bits of pieces, and of word bands behind them, whose words have been awaited: looking again takes a
   // microsecond.
@@ -59,7 +59,7 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
     if (piece.ready != nullptr && (awaited >> tile.piece & 1) == 0) {
       awaited |= 1u << tile.piece;
       waiter.Wait(piece.ready);
-      Probe::AfterWait(params.epoch);
+      TestHooks::AfterWait(params.launch_number);
       ptx::ProxyFence();  // TMA must not read from before the word
     }
     const CUtensorMap* a_map = &params.a[piece.a_map];
@@ -103,7 +103,7 @@ __device__ __forceinline__ void Produce(const FusedMatmulParams& params, const F
     }
     const bool has_peers = T::kSplits && tile.part.PeerCtas() > 0;
     const bool sums = T::kSums && piece.first_slot >= 0 && !tile.part.Leaves();
-    if (has_peers) AwaitPartials<T, Probe>(params, cta, tile.part);
+    if (has_peers) AwaitPartials<T, TestHooks>(params, cta, tile.part);
     if (sums) AwaitSums<T>(params, tile, waiter, awaited);
     for (int sub = 0; (has_peers || sums) && sub < T::kSubTiles; ++sub) {
       if constexpr (T::kSplits) {

@@ -31,10 +31,10 @@ __device__ __forceinline__ void HandOver(const FusedShared<T>& shared, int unit,
 }
 
 // One thread a warpgroup `group` of those that compute.
-template <class T, class Probe>
+template <class T, class TestHooks>
 __device__ __forceinline__ void StoreTiles(const FusedMatmulParams& params, const FusedShared<T>& shared,
                                            int group, int cta) {
-  WordWaiter<Probe> waiter{params};
+  WordWaiter<TestHooks> waiter{params};
   bool entered = params.entered == nullptr;
   HandoffPlace handoff;
   RingPlace<T::kStagingPlaces> box;
@@ -49,10 +49,10 @@ __device__ __forceinline__ void StoreTiles(const FusedMatmulParams& params, cons
     const MatmulPiece& piece = params.piece[index];
     const bool carried = piece.copies > 0 && !IsDirect(unit);
     const bool last = sub == T::kSubTiles - 1 && (piece.done != nullptr || piece.copies > 0);
-    if constexpr (Probe::kFlagBeforeData) {
+    if constexpr (TestHooks::kFlagBeforeData) {
       if (last && !carried) {
-        CountStored<T, Probe>(params, index, tile.n, 1);
-        Probe::AfterEarlyFlag(params.epoch);
+        CountStored<T, TestHooks>(params, index, tile.n, 1);
+        TestHooks::AfterEarlyFlag(params.launch_number);
       }
     }
     const int column = tile.n * T::kTileN + sub * T::kBoxColumns;
@@ -77,11 +77,11 @@ __device__ __forceinline__ void StoreTiles(const FusedMatmulParams& params, cons
       ptx::WaitStoresComplete();
       ptx::ProxyFence();
       HandOver(shared, unit, &handoff);
-    } else if (!Probe::kFlagBeforeData) {
+    } else if (!TestHooks::kFlagBeforeData) {
       ptx::WaitStoresComplete();
       ptx::ProxyFence();
       ptx::SystemFence();
-      CountStored<T, Probe>(params, index, tile.n, 1);
+      CountStored<T, TestHooks>(params, index, tile.n, 1);
     }
   }
   ptx::WaitStoresRead<0>();  // stores without a word are complete when the kernel is
@@ -118,12 +118,12 @@ __device__ __forceinline__ void StoreColumn(const FusedMatmulParams& params, con
 }
 
 // Warp 3, the store warp: copies tiles from this GPU's memory to the other places of their pieces.
-template <class T, class Probe>
+template <class T, class TestHooks>
 __device__ __forceinline__ void StoreHandoffs(const FusedMatmulParams& params, const FusedShared<T>& shared,
                                               int cta) {
   constexpr int kElements = 16 / static_cast<int>(sizeof(typename T::Out));  // of a chunk, one lane's
   const int lane = threadIdx.x & 31;
-  WordWaiter<Probe> waiter{params};
+  WordWaiter<TestHooks> waiter{params};
   bool entered = params.entered == nullptr;
   HandoffPlace handoff;
   for (;; handoff.Next()) {
@@ -133,10 +133,10 @@ __device__ __forceinline__ void StoreHandoffs(const FusedMatmulParams& params, c
     TilePlace<T> tile(unit, cta);
     const int index = tile.m / params.tiles_m;
     const MatmulPiece& piece = params.piece[index];
-    if constexpr (Probe::kFlagBeforeData) {
+    if constexpr (TestHooks::kFlagBeforeData) {
       if (lane == 0) {
-        CountStored<T, Probe>(params, index, tile.n, 2);
-        Probe::AfterEarlyFlag(params.epoch);
+        CountStored<T, TestHooks>(params, index, tile.n, 2);
+        TestHooks::AfterEarlyFlag(params.launch_number);
       }
       __syncwarp();
     }
@@ -154,7 +154,7 @@ __device__ __forceinline__ void StoreHandoffs(const FusedMatmulParams& params, c
     ptx::SystemFence();
     __syncwarp();
     if (lane != 0) continue;
-    if constexpr (!Probe::kFlagBeforeData) CountStored<T, Probe>(params, index, tile.n, 2);
+    if constexpr (!TestHooks::kFlagBeforeData) CountStored<T, TestHooks>(params, index, tile.n, 2);
     ptx::Arrive(shared.HandoffTaken(handoff.stage));
   }
   // One CTA ends last, so that no lane need wait for what the peers deliver.

@@ -39,7 +39,7 @@ __device__ __forceinline__ void TouchForDraw(const FusedMatmulParams& params) {
   const MatmulPiece& piece = params.piece[0];
   asm volatile("" ::"r"(params.band[0].first_unit), "r"(params.band[1].first_unit), "r"(params.bands),
                "r"(params.k_blocks), "r"(params.split.from), "l"(piece.ready), "h"(piece.a_slice),
-               "h"(piece.first_slot), "l"(params.epoch)
+               "h"(piece.first_slot), "l"(params.launch_number)
                : "memory");
 }
 

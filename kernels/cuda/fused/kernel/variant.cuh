@@ -17,7 +17,7 @@ constexpr uint8_t DTypeOf() {
   if constexpr (std::is_same_v<T, __nv_fp8_e5m2>) return static_cast<uint8_t>(DType::kF8E5M2);
 }
 
-template <class Traits, class Probe = NoFusedProbe>
+template <class Traits, class TestHooks = NoFusedTestHooks>
 FusedVariant MakeFusedVariant() {
   FusedVariant variant = {};
   variant.type = DTypeOf<typename Traits::A>();
@@ -34,7 +34,7 @@ FusedVariant MakeFusedVariant() {
   variant.k_block = Traits::kKBlock;
   variant.box_columns = Traits::kBoxColumns;
   variant.shared_bytes = Traits::kSharedBytes;
-  variant.kernel = reinterpret_cast<const void*>(&FusedMatmul<Traits, Probe>);
+  variant.kernel = reinterpret_cast<const void*>(&FusedMatmul<Traits, TestHooks>);
   return variant;
 }
 

@@ -30,7 +30,7 @@ class FusedPlanTest : public testing::Test {
   // arrival.
   CollectiveArgs Gather() {
     CollectiveArgs args;
-    args.epoch = 7;
+    args.launch_number = 7;
     for (int i = 0; i < 3; ++i) {
       const int source = (1 + i) % 3;
       FusedPart part;
@@ -91,7 +91,7 @@ class FusedPlanTest : public testing::Test {
         if (owner != 1 && rank != owner) continue;
         const auto area = 0x10000000 * static_cast<uintptr_t>(rank + 1) + (part.sums ? 0x4000000 : 0);
         part.deliveries.push_back({rank, Dense(At(area), DType::kBf16, {kRows, kN}),
-                                   &told_[static_cast<size_t>(4 * owner + rank)], part.sums ? 1 : 2});
+                                   &reported_[static_cast<size_t>(4 * owner + rank)], part.sums ? 1 : 2});
       }
       Fused(args).parts.push_back(part);
     }
@@ -102,7 +102,7 @@ class FusedPlanTest : public testing::Test {
 
   std::array<Word, 8> words_{};
   std::array<Word, 1024> arrived_{};  // of two writers
-  std::array<Word, 16> told_{};
+  std::array<Word, 16> reported_{};
 };
 
 const uint64_t* Plain(const Word& word) { return reinterpret_cast<const uint64_t*>(&word); }
@@ -149,14 +149,14 @@ TEST_F(FusedPlanTest, AllReduceDeliversToPeers) {
   const MatmulCopy& sent = fused->copies[static_cast<size_t>(remote.first_copy)];
   EXPECT_EQ(sent.map, 3);
   EXPECT_EQ(sent.slice, 0);
-  EXPECT_EQ(sent.done, Plain(told_[0]));
+  EXPECT_EQ(sent.done, Plain(reported_[0]));
   EXPECT_EQ(own.out_map, 0);
   EXPECT_EQ(own.on_the_way, 0);
   EXPECT_EQ(own.words, 1);
   EXPECT_EQ(own.first_slot, 0);
   ASSERT_EQ(own.copies, 2);
   EXPECT_EQ(fused->copies[static_cast<size_t>(own.first_copy) + 1].map, 5);
-  EXPECT_EQ(fused->copies[static_cast<size_t>(own.first_copy) + 1].done, Plain(told_[4]));
+  EXPECT_EQ(fused->copies[static_cast<size_t>(own.first_copy) + 1].done, Plain(reported_[4]));
   EXPECT_EQ(fused->position, 1);
   EXPECT_EQ(fused->word_bands, 2);
   EXPECT_EQ(fused->arrived, (std::vector<const uint64_t*>{Plain(arrived_[0]), Plain(arrived_[512])}));
@@ -240,7 +240,7 @@ TEST_F(FusedPlanTest, GatherReadsTheOwnShardInPlaceAndWaitsForTheOthers) {
   EXPECT_EQ(fused->k, kK);
   EXPECT_EQ(fused->n, kN);
   EXPECT_TRUE(fused->b_along_n);
-  EXPECT_EQ(fused->epoch, 7u);
+  EXPECT_EQ(fused->launch_number, 7u);
   EXPECT_EQ(fused->timeout_ns, kUnabortedLimitNs) << "nothing else ends its waits";
   EXPECT_EQ(fused->a[0].data, At(0x1000000));
   EXPECT_EQ(fused->a[0].slices, 1);

@@ -15,7 +15,7 @@ namespace {
 std::vector<FusedMatmulParams> launched;
 CUstream_st* const kStream = reinterpret_cast<CUstream_st*>(64);
 
-TEST(FusedPreparedTest, LaunchesDifferInEpochAbortWordAndGuard) {
+TEST(FusedPreparedTest, LaunchesDifferInLaunchNumberAbortWordAndGuard) {
   launched.clear();
   const auto launch = [](const FusedMatmulParams& params, const FusedVariant& variant, int ctas,
                          CUstream_st* stream) {
@@ -35,12 +35,12 @@ TEST(FusedPreparedTest, LaunchesDifferInEpochAbortWordAndGuard) {
   CollectiveArgs args;  // no product: what was made is not made again
   args.prepared = &prepared;
   Word guard{0}, abort{0};
-  args.epoch = 3;
+  args.launch_number = 3;
   args.abort_word = &abort;
   ASSERT_TRUE(EnqueueFused(args, {}, kStream, launch).ok());
   args.guard = {.word = &guard, .value = 3};
   ASSERT_TRUE(EnqueueFused(args, {}, kStream, launch).ok());
-  args.epoch = 5;
+  args.launch_number = 5;
   args.guard = {};
   args.abort_word = nullptr;
   ASSERT_TRUE(EnqueueFused(args, {}, kStream, launch).ok());
@@ -50,15 +50,15 @@ TEST(FusedPreparedTest, LaunchesDifferInEpochAbortWordAndGuard) {
     EXPECT_EQ(each.units, 77);
     EXPECT_EQ(each.piece[3].a_slice, 5);
   }
-  EXPECT_EQ(launched[0].epoch, 3u);
+  EXPECT_EQ(launched[0].launch_number, 3u);
   EXPECT_EQ(launched[0].guard_word, nullptr);
   EXPECT_EQ(launched[0].abort_word, reinterpret_cast<const uint64_t*>(&abort));
   EXPECT_EQ(launched[0].timeout_ns, kNoTimeLimit) << "the abort word ends its waits, or nothing";
   EXPECT_EQ(launched[2].timeout_ns, kUnabortedLimitNs) << "it has none";
-  EXPECT_EQ(launched[1].epoch, 3u);
+  EXPECT_EQ(launched[1].launch_number, 3u);
   EXPECT_EQ(launched[1].guard_word, reinterpret_cast<const uint64_t*>(&guard));
   EXPECT_EQ(launched[1].guard_value, 3u);
-  EXPECT_EQ(launched[2].epoch, 5u);
+  EXPECT_EQ(launched[2].launch_number, 5u);
   EXPECT_EQ(launched[2].guard_word, nullptr);
   EXPECT_EQ(launched[2].abort_word, nullptr);
   EXPECT_EQ(EnqueueFused(args, {}, kStream, launch).code(), Code::kInternal);

@@ -144,7 +144,7 @@ TEST_F(FusedShort, OthersRunStepByStep) {
 TEST_F(FusedShort, DeliversAmongEightRanks) {
   for (int rank : {0, 7}) {
     CollectiveArgs args;
-    std::array<Word, 32> told{};
+    std::array<Word, 32> reported{};
     for (int i = 0; i < 8; ++i) {
       const int owner = (rank + 1 + i) % 8;
       const int64_t rows = owner == 7 ? kShort : kRows;
@@ -160,14 +160,14 @@ TEST_F(FusedShort, DeliversAmongEightRanks) {
           const auto slot = static_cast<uintptr_t>((source - rank + 7) % 8);
           part.sum.sources.push_back(source == rank ? part.matmul.c
                                                     : Dense(At(0x7000000 + 0x100000 * slot), {rows, kN}));
-          if (source != rank) part.sum_waits.push_back(&told[static_cast<size_t>(source)]);
+          if (source != rank) part.sum_waits.push_back(&reported[static_cast<size_t>(source)]);
         }
       }
       for (int peer = 0; peer < 8; ++peer) {
         if (peer == rank || (!part.sums && peer != owner)) continue;
         const auto area = 0x100000000 * static_cast<uintptr_t>(peer + 1) + (part.sums ? 0x1000000 : 0);
-        part.deliveries.push_back(
-            {peer, Dense(At(area), {rows, kN}), &told[8 + static_cast<size_t>(peer) + (part.sums ? 8 : 0)]});
+        part.deliveries.push_back({peer, Dense(At(area), {rows, kN}),
+                                   &reported[8 + static_cast<size_t>(peer) + (part.sums ? 8 : 0)]});
       }
       Fused(args).parts.push_back(part);
     }

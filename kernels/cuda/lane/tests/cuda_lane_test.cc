@@ -142,7 +142,7 @@ TEST(CollectivePlanTest, TheGuardReachesTheKernels) {
   args.dtype = DType::kF32;
   args.world_size = 2;
   args.blocks = 1;
-  args.epoch = 9;
+  args.launch_number = 9;
   args.guard = {.word = kWord, .value = 9};
   CollectiveItem& item = args.work.emplace<PhasesArgs>().phases.emplace_back().items.emplace_back();
   item.sources = {view(in)};

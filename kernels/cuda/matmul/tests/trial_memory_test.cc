@@ -52,7 +52,7 @@ TEST_F(TrialMemoryTest, PartsLieApartInOneMappingThatIsKept) {
 
 TEST_F(TrialMemoryTest, WhatIsLargeIsUnmappedBehindTheStreamsWork) {
   TrialMemory memory(device_);
-  ASSERT_TRUE(memory.Take(std::array<size_t, 1>{TrialMemory::kMaxKept + 1}).ok());
+  ASSERT_TRUE(memory.Take(std::array<size_t, 1>{TrialMemory::kMaxBytes + 1}).ok());
   InSequence order;
   EXPECT_CALL(driver_, StreamSynchronize(stream_));
   EXPECT_CALL(driver_, MemUnmap(_, _));
@@ -61,7 +61,7 @@ TEST_F(TrialMemoryTest, WhatIsLargeIsUnmappedBehindTheStreamsWork) {
 
 TEST_F(TrialMemoryTest, OfALostContextNothingIsUnmapped) {
   TrialMemory memory(device_);
-  ASSERT_TRUE(memory.Take(std::array<size_t, 1>{TrialMemory::kMaxKept + 1}).ok());
+  ASSERT_TRUE(memory.Take(std::array<size_t, 1>{TrialMemory::kMaxBytes + 1}).ok());
   EXPECT_CALL(driver_, StreamSynchronize(stream_)).WillOnce(Return(Aborted("lost")));
   EXPECT_CALL(driver_, MemUnmap(_, _)).Times(0);
   EXPECT_EQ(memory.Release(stream_).code(), Code::kAborted);

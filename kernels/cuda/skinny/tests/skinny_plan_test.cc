@@ -44,7 +44,7 @@ class SkinnyPlanTest : public testing::Test {
     CollectiveArgs args;
     args.rank = kRank;
     args.world_size = kWorld;
-    args.epoch = 7;
+    args.launch_number = 7;
     SkinnyArgs& few = args.work.emplace<SkinnyArgs>();
     few.layout = *MakeSkinnyLayout(kind, kWorld, all, kN, kK, static_cast<int>(DTypeBytes(type)), 2, !float8);
     few.matmul.a = Dense(At(0x1000002), type, {kind == SkinnyKind::kGather ? rows : all, kK});
@@ -212,7 +212,7 @@ TEST_F(SkinnyPlanTest, ScalesThatTravelAreOneForEachRow) {
   EXPECT_TRUE(few->row_scales && few->row_scales_travel);
 }
 
-// Launches with the same addresses differ in their epoch, their abort word and their guard only.
+// Launches with the same addresses differ in their launch number, their abort word and their guard only.
 TEST_F(SkinnyPlanTest, KeepsItsParameters) {
   CollectiveArgs args = Args(SkinnyKind::kScatter);
   std::unique_ptr<PreparedWork> prepared;
@@ -220,7 +220,7 @@ TEST_F(SkinnyPlanTest, KeepsItsParameters) {
   ASSERT_TRUE(EnqueueSkinny(args, state_.data(), nullptr, &Launch).ok());
   ASSERT_NE(prepared, nullptr);
   const PreparedWork* kept = prepared.get();
-  args.epoch = 9;
+  args.launch_number = 9;
   args.abort_word = &words_[3];
   args.guard = {.word = &words_[0], .value = 9};
   std::get<SkinnyArgs>(args.work).matmul.a.data = nullptr;  // not looked at again
@@ -238,8 +238,8 @@ TEST_F(SkinnyPlanTest, KeepsItsParameters) {
     EXPECT_EQ(each.params.c_vectors, 0);
     EXPECT_EQ(each.params.rows, kRows);
   }
-  EXPECT_EQ(launched[0].params.epoch, 7u);
-  EXPECT_EQ(launched[1].params.epoch, 9u);
+  EXPECT_EQ(launched[0].params.launch_number, 7u);
+  EXPECT_EQ(launched[1].params.launch_number, 9u);
   EXPECT_EQ(launched[0].params.abort_word, nullptr);
   EXPECT_EQ(launched[0].params.timeout_ns, kUnabortedLimitNs) << "nothing else ends its waits";
   EXPECT_EQ(launched[1].params.timeout_ns, kNoTimeLimit) << "the abort word ends its waits, or nothing";
@@ -253,7 +253,7 @@ TEST_F(SkinnyPlanTest, KeepsItsParameters) {
   EXPECT_EQ(launched[2].params.guard_word, nullptr);
   launched[1].params.guard_word = nullptr;
   launched[1].params.guard_value = 0;
-  launched[1].params.epoch = launched[0].params.epoch;
+  launched[1].params.launch_number = launched[0].params.launch_number;
   launched[1].params.abort_word = nullptr;
   launched[1].params.timeout_ns = kUnabortedLimitNs;
   EXPECT_EQ(std::memcmp(&launched[0].params, &launched[1].params, sizeof(SkinnyParams)), 0);

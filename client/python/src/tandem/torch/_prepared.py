@@ -86,7 +86,7 @@ class Staging:
         self.bytes = torch.frombuffer(whole, dtype=torch.uint8)
 
 
-class _Kept:
+class _PreparedMemory:
     """Memory that a launch still has, of a call that was broken off."""
 
     def __init__(self, memory: Any) -> None:
@@ -129,7 +129,7 @@ class Prepared:
                 size = size * family.most // family.rows
             self.staging_bytes += -(-size // _ALIGNMENT) * _ALIGNMENT
         self._captured = False
-        self._kept: list[_Kept] = []
+        self._kept: list[_PreparedMemory] = []
         self._staged: Memory | None = None
         self._views: list[torch.Tensor] = []
         self._bindings: Any = None
@@ -140,7 +140,7 @@ class Prepared:
 
     def keep(self, memory: Any) -> None:
         """A call of the plan was broken off: its launch has this memory until it has ended."""
-        self._kept.append(_Kept(memory))
+        self._kept.append(_PreparedMemory(memory))
 
     def _stage(self, staging: Staging) -> None:
         memory = staging.memory

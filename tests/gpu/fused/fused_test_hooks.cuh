@@ -1,4 +1,4 @@
-// File: fused_probes.cuh
+// File: fused_test_hooks.cuh
 //
 // One source file compiles one fault, so that they compile in parallel.
 #pragma once
@@ -9,16 +9,16 @@
 namespace tandem::cuda {
 
 template <bool kFlagFirst, bool kNoWait, bool kStale>
-struct FusedDelayProbe {
+struct FusedDelayHooks {
   using Params = FusedMatmulParams;
   static constexpr bool kFlagBeforeData = kFlagFirst;
   static constexpr bool kClient = false;
   static constexpr uint64_t kMaxDelayNs = 20'000, kEarlyFlagNs = 200'000;
-  __device__ static bool HasReached(uint64_t word, uint64_t epoch) {
-    return kNoWait || NoFusedProbe::HasReached(word, epoch - (kStale ? 1 : 0));
+  __device__ static bool HasReached(uint64_t word, uint64_t launch_number) {
+    return kNoWait || NoFusedTestHooks::HasReached(word, launch_number - (kStale ? 1 : 0));
   }
-  __device__ static void AfterWait(uint64_t epoch) { Sometimes(epoch * 2); }
-  __device__ static void BeforeFlag(uint64_t epoch) { Sometimes(epoch * 2 + 1); }
+  __device__ static void AfterWait(uint64_t launch_number) { Sometimes(launch_number * 2); }
+  __device__ static void BeforeFlag(uint64_t launch_number) { Sometimes(launch_number * 2 + 1); }
   // Long enough for who has seen the flag to read what lay there before.
   __device__ static void AfterEarlyFlag(uint64_t) { Pause(ptx::GlobalTimer(), kEarlyFlagNs); }
   // One CTA in four, for a random time.
@@ -35,15 +35,15 @@ struct FusedDelayProbe {
 };
 
 template <bool kFlagFirst, bool kNoWait, bool kStale>
-FusedVariant MakeProbedVariant() {
+FusedVariant MakeHookedVariant() {
   using Traits = FusedTraits<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16, false, 256, 1, 1, true>;
-  return MakeFusedVariant<Traits, FusedDelayProbe<kFlagFirst, kNoWait, kStale>>();
+  return MakeFusedVariant<Traits, FusedDelayHooks<kFlagFirst, kNoWait, kStale>>();
 }
 
 template <bool kFlagFirst, bool kNoWait, bool kStale>
-SkinnyVariant MakeProbedSkinny() {
+SkinnyVariant MakeHookedSkinny() {
   using Traits = SkinnyTraits<__nv_bfloat16, __nv_bfloat16, __nv_bfloat16, false, 64, 1, 2>;
-  return MakeSkinnyVariant<Traits, FusedDelayProbe<kFlagFirst, kNoWait, kStale>>();
+  return MakeSkinnyVariant<Traits, FusedDelayHooks<kFlagFirst, kNoWait, kStale>>();
 }
 
 }  // namespace tandem::cuda

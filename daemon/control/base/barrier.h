@@ -1,6 +1,6 @@
-// File: rendezvous.h
+// File: barrier.h
 //
-// `Rendezvous`: the ranks of a group meet for one thing, a join, a plan or a symmetric tensor. Each rank
+// `Barrier`: the ranks of a group meet for one thing, a join, a plan or a symmetric tensor. Each rank
 // takes its slot. The call that takes the last slot works for all. All ranks get one verdict, with the first
 // cause.
 //
@@ -22,7 +22,7 @@
 
 namespace tandem::daemon {
 
-class Rendezvous {
+class Barrier {
  public:
   enum class Phase { kGathering, kWorking, kOver };
   // How a call ends whose deadline passes while another one works for all: by itself, since a repeated call
@@ -31,8 +31,8 @@ class Rendezvous {
 
   // For `world` ranks. `what` and `verb` make the text of a late rank: "<what>: rank 2 did not <verb> within
   // 2 s".
-  Rendezvous(size_t world, std::string what, std::string verb,
-             WhileWorking while_working = WhileWorking::kEndsByItself);
+  Barrier(size_t world, std::string what, std::string verb,
+          WhileWorking while_working = WhileWorking::kEndsByItself);
 
   size_t world() const { return slots_.size(); }
   Phase phase() const TANDEM_REQUIRES(registry_mutex) { return phase_; }
@@ -44,12 +44,12 @@ class Rendezvous {
   void Take(size_t rank, Waiter::Clock::time_point deadline) TANDEM_REQUIRES(registry_mutex);
   bool Taken(size_t rank) const TANDEM_REQUIRES(registry_mutex) { return slots_[rank].taken; }
   // The rank's call was cancelled, and the rank has not come again.
-  bool GaveUp(size_t rank) const TANDEM_REQUIRES(registry_mutex) { return slots_[rank].gave_up; }
+  bool Withdrew(size_t rank) const TANDEM_REQUIRES(registry_mutex) { return slots_[rank].withdrew; }
   // Gives up the slots whose calls have been cancelled and do not know it yet. Call it before slots are
   // looked at, so that a caller that cancels can rely on it.
   void DropCancelled() TANDEM_REQUIRES(registry_mutex);
   // A rank that gave its slot up is of no concern to the others any more.
-  void Forget(size_t rank) TANDEM_REQUIRES(registry_mutex) { slots_[rank].gave_up = false; }
+  void Forget(size_t rank) TANDEM_REQUIRES(registry_mutex) { slots_[rank].withdrew = false; }
   bool Complete() const TANDEM_REQUIRES(registry_mutex);  // all slots are taken
   bool Empty() const TANDEM_REQUIRES(registry_mutex);     // no slot is taken
   std::vector<uint32_t> Missing() const TANDEM_REQUIRES(registry_mutex);
@@ -73,7 +73,7 @@ class Rendezvous {
   // caller has gone.
   bool AwaitEnd(RegistryLock& lock, size_t rank, const Waiter& waiter) TANDEM_REQUIRES(registry_mutex);
 
-  // The rank has the verdict. A late rank gets the verdict of a failed rendezvous once, and may then open
+  // The rank has the verdict. A late rank gets the verdict of a failed barrier once, and may then open
   // another.
   void Acknowledge(size_t rank) TANDEM_REQUIRES(registry_mutex) { slots_[rank].acknowledged = true; }
   bool Acknowledged(size_t rank) const TANDEM_REQUIRES(registry_mutex) { return slots_[rank].acknowledged; }
@@ -83,11 +83,11 @@ class Rendezvous {
   struct Slot {
     bool taken = false;
     bool acknowledged = false;
-    bool gave_up = false;
+    bool withdrew = false;
     std::vector<const Waiter*> waiting;  // calls in Await: a retry may come while the first call waits
     Waiter::Clock::time_point since, deadline;
   };
-  void GiveUp(Slot& slot) TANDEM_REQUIRES(registry_mutex);
+  void Withdraw(Slot& slot) TANDEM_REQUIRES(registry_mutex);
   Status LateStatus(size_t rank) const TANDEM_REQUIRES(registry_mutex);
 
   const std::string what_, verb_;

@@ -1,4 +1,4 @@
-#include "daemon/control/base/placement.h"
+#include "daemon/control/base/gpu_sharing.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,21 +15,21 @@ MpsEndpoint At(const std::string& directory, uint64_t inode, bool answers = true
 
 TEST(PlacementTest, OneServerForAllIsFast) {
   // A container may know the directory by another name.
-  Placement placement = DescribePlacement(true, {{"rank 0", At("/run/mps", 7), At("/run/mps", 7)},
-                                                 {"rank 1", At("/mnt/mps", 7), At("/run/mps", 7)}});
+  GpuSharing placement = DescribeGpuSharing(true, {{"rank 0", At("/run/mps", 7), At("/run/mps", 7)},
+                                                   {"rank 1", At("/mnt/mps", 7), At("/run/mps", 7)}});
   EXPECT_FALSE(placement.slow);
   EXPECT_THAT(placement.text, HasSubstr("share an MPS server"));
   EXPECT_THAT(placement.text, HasSubstr("12 us where it was measured (H200, two ranks)"));
-  const Placement alone = DescribePlacement(true, {{"rank 0", At("/run/mps", 7), At("/run/mps", 7)}});
+  const GpuSharing alone = DescribeGpuSharing(true, {{"rank 0", At("/run/mps", 7), At("/run/mps", 7)}});
   EXPECT_THAT(alone.text, HasSubstr("8 us where it was measured (H200, one rank)"));
-  EXPECT_TRUE(CheckPlacement(placement, OnSlowPlacement::kError).ok());
+  EXPECT_TRUE(CheckGpuSharing(placement, OnSlowPlacement::kError).ok());
 }
 
 TEST(PlacementTest, NamesTheRanksThatTakeTurnsAndWhatItCosts) {
-  Placement placement =
-      DescribePlacement(true, {{"rank 0", At("/run/mps", 7), At("/run/mps", 7)},
-                               {"rank 1", At("/tmp/nvidia-mps", 0, false), At("/run/mps", 7)},
-                               {"rank 2", At("/run/other", 8), At("/run/mps", 7)}});
+  GpuSharing placement =
+      DescribeGpuSharing(true, {{"rank 0", At("/run/mps", 7), At("/run/mps", 7)},
+                                {"rank 1", At("/tmp/nvidia-mps", 0, false), At("/run/mps", 7)},
+                                {"rank 2", At("/run/other", 8), At("/run/mps", 7)}});
   EXPECT_TRUE(placement.slow);
   EXPECT_THAT(placement.text, Not(HasSubstr("rank 0")));
   EXPECT_THAT(placement.text,
@@ -37,21 +37,21 @@ TEST(PlacementTest, NamesTheRanksThatTakeTurnsAndWhatItCosts) {
   EXPECT_THAT(placement.text,
               HasSubstr("rank 2's client runs under MPS at /run/other, its engine under MPS at /run/mps"));
   EXPECT_THAT(placement.text, HasSubstr("290 us"));
-  EXPECT_TRUE(CheckPlacement(placement, OnSlowPlacement::kAllow).ok());
-  EXPECT_TRUE(CheckPlacement(placement, OnSlowPlacement::kWarn).ok());
-  Status refused = CheckPlacement(placement, OnSlowPlacement::kError);
+  EXPECT_TRUE(CheckGpuSharing(placement, OnSlowPlacement::kAllow).ok());
+  EXPECT_TRUE(CheckGpuSharing(placement, OnSlowPlacement::kWarn).ok());
+  Status refused = CheckGpuSharing(placement, OnSlowPlacement::kError);
   EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
   EXPECT_EQ(refused.detail().reason, "SLOW_PLACEMENT");
 }
 
 TEST(PlacementTest, WithoutAnyMpsItIsSlowToo) {
-  Placement placement =
-      DescribePlacement(true, {{"rank 0", At("/tmp/nvidia-mps", 3, false), At("/tmp/nvidia-mps", 3, false)}});
+  GpuSharing placement = DescribeGpuSharing(
+      true, {{"rank 0", At("/tmp/nvidia-mps", 3, false), At("/tmp/nvidia-mps", 3, false)}});
   EXPECT_TRUE(placement.slow);
 }
 
 TEST(PlacementTest, TheHostBackendKnowsNoMps) {
-  Placement placement = DescribePlacement(false, {{"rank 0", {}, {}}});
+  GpuSharing placement = DescribeGpuSharing(false, {{"rank 0", {}, {}}});
   EXPECT_FALSE(placement.slow);
   EXPECT_EQ(placement.text, "daemon");
 }

@@ -1,17 +1,18 @@
 // The kernel before a client-placed fused matmul: see client_fused.h.
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/collectives/rendezvous.cuh"
+#include "kernels/cuda/collectives/launch_context.cuh"
 #include "kernels/cuda/device/dependent.cuh"
 #include "kernels/cuda/fused/client_fused.h"
 
 namespace tandem::cuda {
 namespace {
 
-__global__ void __launch_bounds__(kEntryThreads) MeetPeers(const __grid_constant__ MeetingLaunch launch) {
-  AwaitEarlierWork();
-  const ClientRendezvous rendezvous(launch.frame);
-  bool given_up = __syncthreads_or(rendezvous.HasFailed()) != 0;
+__global__ void __launch_bounds__(kEntryThreads)
+    HandshakeWithPeers(const __grid_constant__ HandshakeLaunch launch) {
+  WaitForPrimary();
+  const ClientLaunchContext context(launch.group_state);
+  bool given_up = __syncthreads_or(context.HasFailed()) != 0;
   if (!given_up) {
     // Peers write these words only behind this rank's word. In earlier launches their kernels wrote none that
     // this rank's kernel did not await.
@@ -20,17 +21,17 @@ __global__ void __launch_bounds__(kEntryThreads) MeetPeers(const __grid_constant
     const int peer = static_cast<int>(threadIdx.x);
     bool alone = false;
     if (peer < launch.world && peer != launch.rank) {
-      StoreRelease(launch.told[peer], rendezvous.value());
-      alone = !rendezvous.Await<NoProbe>(launch.awaited[peer]);
+      StoreRelease(launch.reported[peer], context.value());
+      alone = !context.Await<NoTestHooks>(launch.awaited[peer]);
     }
     given_up = __syncthreads_or(alone) != 0;
   }
-  if (!given_up) rendezvous.Count();
+  if (!given_up) context.ReportProgress();
   if (threadIdx.x == 0) *launch.cancelled = given_up ? 1 : 0;
 }
 
 }  // namespace
 
-const void* MeetingKernel() { return reinterpret_cast<const void*>(&MeetPeers); }
+const void* HandshakeKernel() { return reinterpret_cast<const void*>(&HandshakeWithPeers); }
 
 }  // namespace tandem::cuda

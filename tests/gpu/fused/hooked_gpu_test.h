@@ -1,6 +1,6 @@
-// File: probed_gpu_test.h
+// File: hooked_gpu_test.h
 //
-// The common fixture of tests of fused kernels with pauses and planted faults: one GPU with the probes
+// The common fixture of tests of fused kernels with pauses and planted faults: one GPU with the test hooks
 // loaded, and its memory. Words of the host that kernels see, a lane for a squatter, and a stream for copies
 // that are waited for.
 #pragma once
@@ -17,11 +17,11 @@
 #include "drivers/cuda/cuda_driver.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/lane/cuda_lane.h"
-#include "tests/gpu/fused/fused_probes.h"
+#include "tests/gpu/fused/fused_test_hooks.h"
 
 namespace tandem::cuda {
 
-class ProbedGpuTest : public testing::Test {
+class HookedGpuTest : public testing::Test {
  protected:
   using Clock = std::chrono::steady_clock;
   static constexpr size_t kPage = 4096;
@@ -46,7 +46,7 @@ class ProbedGpuTest : public testing::Test {
     ASSERT_TRUE(backend_->RegisterHostMemory(page_, kPage).ok());
     squatter_ = std::move(*backend_->MakeLane(0));
     service_ = *driver_->StreamCreateWithPriority(CU_STREAM_NON_BLOCKING, 0);
-    ASSERT_TRUE(LoadFusedProbes().ok());
+    ASSERT_TRUE(LoadFusedTestHooks().ok());
   }
   void TearDown() override {
     if (driver_ == nullptr) return;

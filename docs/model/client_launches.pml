@@ -9,10 +9,10 @@
  *   LOCAL   touches no peer and does not count
  *
  *   block   e = own counter + 1 · failed: end · phases in half e & 1 · store e for all grids · end
- *   wait    a word of e or e + 1. Or give up: 0 < abort_from <= e, failed, another call's tag, the deadline
+ *   wait    a word of e or e + 1. Or give up: 0 < first_aborted_launch <= e, failed, another call's tag, the deadline
  *
- * tandemd sets abort_from of all ranks to 1 after a report, a death or a refused launch. After a clean leave it sets
- * abort_from of the others to the leaver's last number + 1.
+ * tandemd sets first_aborted_launch of all ranks to 1 after a report, a death or a refused launch. After a clean leave
+ * it sets first_aborted_launch of the others to the leaver's last number + 1.
  *
  * Checked:
  *   numbers    all blocks of all ranks give a call the same number (assert in Block)
@@ -59,7 +59,7 @@ byte partial[N * B];           /* private: the call whose partial result block b
 bool rotten[N * B];            /* history: a block that had given up computed it */
 byte word[N * N * 2 * B];      /* shared, one writer each */
 byte data[N * N * 2 * B * 2];  /* shared, two halves */
-byte abort_from[N];            /* verdict page */
+byte first_aborted_launch[N];            /* verdict page */
 bool dead[N];
 byte left_at = 255;            /* history: the leaver's last number */
 bool reported = false;         /* tandemd must break the group */
@@ -84,7 +84,7 @@ inline Await(i) {
        fi
      }
   :: d_step {
-       abort_from[me] != 0 && abort_from[me] <= e ->
+       first_aborted_launch[me] != 0 && first_aborted_launch[me] <= e ->
        gave_up = true;
        assert(odd || faulty || e > left_at)
      }
@@ -243,7 +243,7 @@ end_serving:
      broken = true;
      p = 0;
      do
-     :: p < N -> abort_from[p] = 1; p++
+     :: p < N -> first_aborted_launch[p] = 1; p++
      :: p == N -> break
      od
 #ifdef LEAVES
@@ -253,9 +253,9 @@ end_serving:
      do
      :: p < LAST ->
 #ifdef MUTANT_UNBOUNDED_LEAVE
-        abort_from[p] = 1;
+        first_aborted_launch[p] = 1;
 #else
-        abort_from[p] = left_at + 1;
+        first_aborted_launch[p] = left_at + 1;
 #endif
         p++
      :: p == LAST -> break

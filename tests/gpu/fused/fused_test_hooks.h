@@ -1,4 +1,4 @@
-// File: fused_probes.h
+// File: fused_test_hooks.h
 //
 // The fused matmul kernel with pauses at random places, and with faults planted in its order; a kernel that
 // holds SMs.
@@ -15,16 +15,16 @@ struct CUstream_st;
 
 namespace tandem::cuda {
 
-enum class FusedFault { kNone, kFlagBeforeData, kMissingWait, kStaleEpoch };
+enum class FusedFault { kNone, kFlagBeforeData, kMissingWait, kStaleLaunchNumber };
 
 // bf16, B by columns, tiles of 128×256, no cluster, with sums: the product's kernel, with pauses before it
 // writes a word and after it has waited for one.
-FusedVariant ProbedVariant(FusedFault fault);
+FusedVariant HookedVariant(FusedFault fault);
 // The same of the skinny kernel: bf16, B by columns, tiles of 64 columns.
-SkinnyVariant ProbedSkinny(FusedFault fault);
-// The same for the kernel's form in client placement (client_skinny_probes.cu). Not loaded by
-// LoadFusedProbes.
-SkinnyVariant ProbedClientSkinny(FusedFault fault);
+SkinnyVariant HookedSkinny(FusedFault fault);
+// The same for the kernel's form in client placement (client_skinny_test_hooks.cu). Not loaded by
+// LoadFusedTestHooks.
+SkinnyVariant HookedClientSkinny(FusedFault fault);
 
 // Holds `blocks` SMs until *release is not 0; adds 1 to *holding for each that it has. Both words in memory
 // of the host.
@@ -36,6 +36,6 @@ Status LaunchCountDifferent(const void* have, const void* wanted, size_t bytes, 
 Status LoadCountDifferent();
 
 // Loads all of them into the current context.
-Status LoadFusedProbes();
+Status LoadFusedTestHooks();
 
 }  // namespace tandem::cuda

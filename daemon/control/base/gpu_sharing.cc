@@ -1,4 +1,4 @@
-#include "daemon/control/base/placement.h"
+#include "daemon/control/base/gpu_sharing.h"
 
 namespace tandem::daemon {
 namespace {
@@ -20,11 +20,11 @@ std::string MpsText(const MpsEndpoint& endpoint) {
 
 }  // namespace
 
-Placement DescribePlacement(bool on_gpu, const std::vector<RankPlacement>& ranks) {
-  Placement placement;
+GpuSharing DescribeGpuSharing(bool on_gpu, const std::vector<RankSharing>& ranks) {
+  GpuSharing placement;
   if (!on_gpu) return placement;
   std::string apart;
-  for (const RankPlacement& rank : ranks) {
+  for (const RankSharing& rank : ranks) {
     if (ShareMpsServer(rank.client, rank.engine)) continue;
     placement.slow = true;
     apart += (apart.empty() ? "" : "; ") + rank.name + "'s client runs " + MpsText(rank.client) +
@@ -36,7 +36,7 @@ Placement DescribePlacement(bool on_gpu, const std::vector<RankPlacement>& ranks
   return placement;
 }
 
-Status CheckPlacement(const Placement& placement, OnSlowPlacement strictness) {
+Status CheckGpuSharing(const GpuSharing& placement, OnSlowPlacement strictness) {
   if (!placement.slow || strictness != OnSlowPlacement::kError) return Status::Ok();
   return Status(Code::kFailedPrecondition, "on_slow_placement = error: " + placement.text,
                 {.reason = "SLOW_PLACEMENT", .who = {}, .field = "on_slow_placement"});
