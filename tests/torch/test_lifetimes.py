@@ -25,7 +25,12 @@ class PythonsKernels(TwoRanks):
     env = {"TANDEM_TORCH_KERNELS": "python"}
 
 
-add_tests(TwoRanks, OnTheirStreams, PythonsKernels)
+@unittest.skipUnless(CUDA, "of GPUs, on which launches go on behind their calls")
+class OnGpus(Checks, unittest.TestCase):
+    program = "rank_gpu_lifetimes.py"
+
+
+add_tests(TwoRanks, OnTheirStreams, PythonsKernels, OnGpus)
 
 if __name__ == "__main__":
     unittest.main()
