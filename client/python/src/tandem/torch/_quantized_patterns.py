@@ -58,9 +58,9 @@ def quantization_behind(normed: Node, rounded: torch.dtype, reduce: Node) -> Qua
     value, scale = quotient.args[:2]
     if value not in forms or not isinstance(scale, Node) or tensor(scale).dtype != torch.float32:
         raise NoQuantization("the norm is divided by what is no scale in fp32")
-    if tensor(quotient).dtype != torch.float32 or not _same(shape(quotient), shape(value)):
-        raise NoQuantization("the norm is not divided in fp32, or with other extents")
     ending = _converted(quotient)
+    if any(tensor(one).dtype != torch.float32 for one in ending[:-1]) or not _same(shape(quotient), shape(value)):
+        raise NoQuantization("the norm is not divided in fp32, or with other extents")
     nodes = [*reversed(ending), *reversed(forms[1:])]
     if not depends(scale, reduce):
         _check_given(scale, others, normed)
@@ -110,7 +110,7 @@ def _converted(node: Node) -> list[Node]:
     while not _converts(nodes[-1], (FP8,)):
         user = only_user(nodes[-1])
         clamps = calls(user, aten.clamp_min.default, aten.clamp_max.default, aten.clamp.default)
-        if user is None or not (clamps or calls(user, *_VIEWS) or _converts(user, (FP8,))):
+        if user is None or not (clamps or calls(user, *_VIEWS, CONVERT)):
             return []
         nodes.append(user)
     return nodes

@@ -333,8 +333,6 @@ class Rewrite(Lone):
         like = tensor(norm.total)
         try:
             found = quantization_behind(norm.normed, like.dtype, reduce)
-            if found is not None and found.count and not static(like.shape):
-                raise NoQuantization("it makes scales of a number of rows that the graph does not have")
         except NoQuantization as reason:
             return None, f"follows, and a quantisation behind it: {reason}"
         return found, "follows" if found is None else "in fp8 follows"
@@ -363,20 +361,32 @@ class Rewrite(Lone):
         """Writes the op in the place of a norm and its quantisation. Returns the residual with the sum. first: with the residual and
         the weight; like: the sum."""
         extents, scale, residual = list(like.shape), quantized.scale, first[-2]
-        if not static(extents):
-            results = self._fill(op.noted, (*first, scale, *last), {"residual": residual}, like.new_empty(extents, dtype=FP8))
-        else:
-            outs = {"residual": residual}
-            if quantized.count:
-                scale = outs["scales"] = self._buffer(like.new_empty(0, dtype=torch.float32), [*extents[:-1], quantized.count])
-            outs["out"] = self._buffer(like.new_empty(0, dtype=FP8), extents)
+        outs, result = {"residual": residual}, like.new_empty(extents, dtype=FP8)
+        if quantized.count:
+            scale = outs["scales"] = self._scales(residual, quantized.count)
+        if static(extents):
+            outs["out"] = self._buffer(result, extents)
             results = self._fill(op.noted_out, (*first, scale, *last), outs)
+        else:
+            results = self._fill(op.noted, (*first, scale, *last), outs, result)
         if quantized.count:
             shape = graphs.shape(quantized.scale) or []
             quantized.scale.replace_all_uses_with(graphs.reshaped(self.graph, results[1], shape))
         shape = graphs.shape(quantized.result) or []
         quantized.result.replace_all_uses_with(graphs.reshaped(self.graph, results[-1], shape))
         return results[0]  # type: ignore[no-any-return]
+
+    def _scales(self, residual: Node, count: int) -> Node:
+        """A buffer for so many scales of each row."""
+        extents = list(tensor(residual).shape[:-1])
+        nodes: list[Any] = []
+        for dim, extent in enumerate(extents):
+            nodes.append(extent if static([extent]) else self.graph.call_function(aten.sym_size.int, (residual, dim)))
+            if isinstance(nodes[-1], Node):
+                nodes[-1].meta["val"] = extent
+        buffer = self._buffer(tensor(residual).new_empty(0, dtype=torch.float32), [*extents, count])
+        buffer.args = ([*nodes, count],)
+        return buffer
 
     def _plain(self, reduce: Node, wait: Node, source: Node, how: tuple[str, str], most: int | None, why: str) -> tuple[str, str]:
         value = tensor(source)
