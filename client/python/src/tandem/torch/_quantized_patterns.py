@@ -18,7 +18,7 @@ from torch.fx import Node
 from ._graphs import CONVERT, RESHAPES, aten, calls, depends, equal, named_arguments, only_user, shape
 from ._writer import tensor
 
-__all__ = ["FP8", "NoQuantization", "Quantization", "is_quantized", "quantization_behind"]
+__all__ = ["FP8", "NoQuantization", "Quantization", "forms_of", "is_quantized", "quantization_behind", "users_of"]
 
 FP8 = torch.float8_e4m3fn
 _MAX, _LEAST_AMAX, _BLOCK = 448.0, 1 / 512, 128
@@ -42,20 +42,19 @@ class Quantization:
     nodes: list[Node]
 
 
-def quantization_behind(normed: Node, rounded: torch.dtype, reduce: Node) -> Quantization | None:
+def quantization_behind(normed: Node, rounded: torch.dtype, reduce: Node, multiplies: bool = False) -> Quantization | None:
     """The quantisation that has all uses of the norm behind the collective `reduce`; None if nothing quantises it. Raises
-    NoQuantization where one does otherwise than the ops, or beside other uses. rounded: the norm's type, also where it is in fp32."""
-    forms = list(_forms(normed, (torch.float32, rounded)))
-    users = _users(forms)
+    NoQuantization where one does otherwise than the ops, or beside other uses. rounded: the norm's type, also where it is in fp32.
+    multiplies: whether a product with a scale's reciprocal will do, too, which the ops round otherwise."""
+    forms = forms_of(normed, rounded)
+    users = users_of(forms)
     quotients = [user for user in users if _converted(user)]
     if not quotients:
         return None
     if len(quotients) > 1:
         raise NoQuantization("the norm is quantised more than once")
     quotient, others = quotients[0], [user for user in users if user is not quotients[0]]
-    if not calls(quotient, aten.div.Tensor):
-        raise NoQuantization("the norm is multiplied, by a reciprocal of its scale, and the op divides by the scale")
-    value, scale = quotient.args[:2]
+    value, scale = quotient.args[:2] if calls(quotient, aten.div.Tensor) else _by_reciprocal(quotient, multiplies)
     if value not in forms or not isinstance(scale, Node) or tensor(scale).dtype != torch.float32:
         raise NoQuantization("the norm is divided by what is no scale in fp32")
     ending = _converted(quotient)
@@ -77,9 +76,23 @@ def quantization_behind(normed: Node, rounded: torch.dtype, reduce: Node) -> Qua
 def is_quantized(wide: Node, rounded: torch.dtype) -> bool:
     """Whether values in fp32 have no use but their rounding to this type and their quantisation to fp8. Inductor leaves the rounding
     out before the quantisation of a norm that the program has rounded."""
-    users = [user for user in _users(list(_forms(wide, (torch.float32,)))) if not _converts(user, (rounded,))]
+    users = [user for user in users_of(list(_forms(wide, (torch.float32,)))) if not _converts(user, (rounded,))]
     others = [user for user in users if not _converted(user)]
     return len(others) < len(users) and all(calls(one, aten.abs.default) and _has_greatest(one) for one in others)
+
+
+def forms_of(normed: Node, rounded: torch.dtype) -> list[Node]:
+    """The norm first, views of it with its elements in their order, and the same converted to its type or fp32."""
+    return list(_forms(normed, (torch.float32, rounded)))
+
+
+def _by_reciprocal(product: Node, taken: bool) -> tuple[Any, Any]:
+    """What is multiplied by the reciprocal of a scale, and the scale."""
+    left, right = product.args[:2]
+    value, factor = (right, left) if calls(left, aten.reciprocal.default) else (left, right)
+    if not taken or not calls(factor, aten.reciprocal.default):
+        raise NoQuantization("the norm is multiplied, by a reciprocal of its scale, and the op divides by the scale")
+    return value, factor.args[0]  # type: ignore[union-attr]
 
 
 def _converts(node: Any, types: tuple[torch.dtype, ...]) -> bool:
@@ -98,7 +111,8 @@ def _forms(node: Node, types: tuple[torch.dtype, ...]) -> Iterator[Node]:
             yield from _forms(user, types)
 
 
-def _users(forms: list[Node]) -> list[Node]:
+def users_of(forms: list[Node]) -> list[Node]:
+    """What uses one of these, and is none of them."""
     return [user for user in dict.fromkeys(user for one in forms for user in one.users) if user not in forms]
 
 
