@@ -91,7 +91,7 @@ def check_values(norm, quantizations, shape, dtype, name):
     x, a, b, residual, weight, scale = with_scale(*shape, dtype=dtype)
     calls = [(PLAIN, one) for one in quantizations] + [(PRODUCT, one) for one in quantizations[::2]]
 
-    # Each call has a tensor of its own: equal ones would be one.
+    # The compiler would merge equal calls, so each has another tensor.
     def distinct(x, a, b, residual, weight, scale):
         results = []
         for i, (op, quantize) in enumerate(calls):
@@ -301,7 +301,9 @@ def test_by_inductor(name):
         return results
 
     results, code, records = by_inductor(function, x, a, b, residual, weight, scale)
-    assert sorted(one.fused_into for one in records) == sorted(f"{op}_{end}".rstrip("_") for op, _, _, end in calls), records
+    assert sorted(one.fused_into for one in records) == sorted(f"{op}_{end}".rstrip("_") for op, _, _, end in calls), (
+        records
+    )
     at = 0
     for i, (op, _, quantize, suffix) in enumerate(calls):
         assert f"tandem.{op}_{suffix}".rstrip("_") in code, code

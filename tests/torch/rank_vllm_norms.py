@@ -32,7 +32,9 @@ for kernel in (
     _kernels.define(f"{kernel}(Tensor x) -> Tensor")
 # These run; as in vLLM's kernels but for the order of operations.
 _kernels.define("static_scaled_fp8_quant(Tensor! result, Tensor input, Tensor scale, int[]? group_shape=None) -> ()")
-_kernels.define("dynamic_per_token_scaled_fp8_quant(Tensor! result, Tensor input, Tensor! scale, Tensor? scale_ub) -> ()")
+_kernels.define(
+    "dynamic_per_token_scaled_fp8_quant(Tensor! result, Tensor input, Tensor! scale, Tensor? scale_ub) -> ()"
+)
 
 
 def leave_out(name):

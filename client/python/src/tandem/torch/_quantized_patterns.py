@@ -1,8 +1,8 @@
-"""How a graph writes the quantisation of a norm to fp8 (e4m3), in the forms that have the values of the ops with `fp8` in their name.
+"""How a graph writes the quantisation of a norm to fp8 (e4m3), in forms with the values of the ops with `fp8` in their name.
 
-The norm, rounded to its rows' type, is divided by a scale in fp32, clamped to ±448 and converted. A scale is given, of one element; or
-it is made for each row, or each 128 columns of it, as max(greatest magnitude, 1/512) / 448. A multiplication by a scale's reciprocal
-rounds otherwise, and stays behind the norm.
+The norm, rounded to its rows' type, is divided by a scale in fp32, clamped to ±448 and converted. One scale is given, or each row,
+or each 128 columns of it, has one: max(greatest magnitude, 1/512) / 448. A multiplication by the scale's reciprocal rounds
+otherwise, and stays behind the norm.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def quantization_behind(normed: Node, rounded: torch.dtype, reduce: Node, multip
     if len(quotients) > 1:
         raise NoQuantization("the norm is quantised more than once")
     quotient, others = quotients[0], [user for user in users if user is not quotients[0]]
-    value, scale = quotient.args[:2] if calls(quotient, aten.div.Tensor) else _by_reciprocal(quotient, multiplies)
+    value, scale = _divided(quotient, multiplies)
     if value not in forms or not isinstance(scale, Node) or tensor(scale).dtype != torch.float32:
         raise NoQuantization("the norm is divided by what is no scale in fp32")
     ending = _converted(quotient)
     if any(tensor(one).dtype != torch.float32 for one in ending[:-1]) or not _same(shape(quotient), shape(value)):
         raise NoQuantization("the norm is not divided in fp32, or with other extents")
-    nodes = [*reversed(ending), *reversed(forms[1:])]
+    nodes = [*reversed(ending), *quotient.all_input_nodes, *reversed(forms[1:])]
     if not depends(scale, reduce):
         _check_given(scale, others, normed)
         _check_clamped(ending, (-_MAX,), (_MAX,))
@@ -74,8 +74,8 @@ def quantization_behind(normed: Node, rounded: torch.dtype, reduce: Node, multip
 
 
 def is_quantized(wide: Node, rounded: torch.dtype) -> bool:
-    """Whether values in fp32 have no use but their rounding to this type and their quantisation to fp8. Inductor leaves the rounding
-    out before the quantisation of a norm that the program has rounded."""
+    """Whether a norm in fp32 has no use but its rounding to this type and its quantisation to fp8. Inductor leaves out the
+    program's rounding before the quantisation."""
     users = [user for user in users_of(list(_forms(wide, (torch.float32,)))) if not _converts(user, (rounded,))]
     others = [user for user in users if not _converted(user)]
     return len(others) < len(users) and all(calls(one, aten.abs.default) and _has_greatest(one) for one in others)
@@ -86,13 +86,17 @@ def forms_of(normed: Node, rounded: torch.dtype) -> list[Node]:
     return list(_forms(normed, (torch.float32, rounded)))
 
 
-def _by_reciprocal(product: Node, taken: bool) -> tuple[Any, Any]:
-    """What is multiplied by the reciprocal of a scale, and the scale."""
-    left, right = product.args[:2]
+def _divided(quotient: Node, multiplies: bool) -> tuple[Any, Any]:
+    """What is divided by a scale, or multiplied by its reciprocal where that will do, and the scale."""
+    left: Any
+    right: Any
+    left, right = quotient.args[:2]
+    if calls(quotient, aten.div.Tensor):
+        return left, right
     value, factor = (right, left) if calls(left, aten.reciprocal.default) else (left, right)
-    if not taken or not calls(factor, aten.reciprocal.default):
+    if not multiplies or not calls(factor, aten.reciprocal.default):
         raise NoQuantization("the norm is multiplied, by a reciprocal of its scale, and the op divides by the scale")
-    return value, factor.args[0]  # type: ignore[union-attr]
+    return value, factor.args[0]
 
 
 def _converts(node: Any, types: tuple[torch.dtype, ...]) -> bool:

@@ -310,6 +310,7 @@ class Rewrite(Lone):
             if not is_solid(residual) or shares_memory(residual, *inputs, norm.weight, bias, scale):
                 given = {"memory_format": torch.contiguous_format}
                 residual = self._emit(aten.clone.default, (residual,), given, like, extents)
+            last: tuple[Any, ...]
             if product is None:
                 name, inputs, last = "all_reduce_rms_norm", (graphs.reshaped(self.graph, source, extents),), (how[1],)
             else:
@@ -358,7 +359,7 @@ class Rewrite(Lone):
     def _write_quantized(
         self, op: Any, first: tuple[Any, ...], last: tuple[Any, ...], quantized: Quantization, like: torch.Tensor
     ) -> Node:
-        """Writes the op in the place of a norm and its quantisation. Returns the residual with the sum. first: with the residual and
+        """Writes the op in the place of a norm and its quantisation. Returns the residual with the sum. first: its arguments up to
         the weight; like: the sum."""
         extents, scale, residual = list(like.shape), quantized.scale, first[-2]
         outs, result = {"residual": residual}, like.new_empty(extents, dtype=FP8)

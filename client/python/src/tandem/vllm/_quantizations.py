@@ -1,7 +1,7 @@
 """The quantisation of a norm to fp8 in vLLM's compiled models: written by aten's operations, or one call of a kernel of vLLM's.
 
-Tandem's ops divide by the scale. vLLM multiplies by its reciprocal, but for scales by groups and for the kernel with a scale for each
-token, and so an element may differ by one step of fp8. vLLM's own kernels that fuse the norm differ so as well.
+Tandem's ops divide by the scale. So do vLLM's groups, and its kernel with a scale for each token. The others multiply by the
+reciprocal, and an element may differ by a step of fp8. vLLM's own kernels that fuse the norm differ so as well.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def _by_kernel(patterns: Any, normed: Any, dtype: Any) -> Any:
     functionalize: Any = importlib.import_module("torch._higher_order_ops.auto_functionalize")
     forms = patterns.forms_of(normed, dtype)
     users = patterns.users_of(forms)
-    call = users[0] if users else None
-    if len(users) != 1 or call.target is not functionalize.auto_functionalized or str(call.args[0]) not in (_STATIC, _BY_TOKENS):
+    call: Any = users[0] if len(users) == 1 else None
+    if call is None or call.target is not functionalize.auto_functionalized or str(call.args[0]) not in (_STATIC, _BY_TOKENS):
         return None
     given, result = call.kwargs, item(call, 1)
     rows, quantized = given["input"], given["result"].meta["val"]
