@@ -32,7 +32,7 @@ class PassNorms(Checks, unittest.TestCase):
 
 class PassQuantized(Checks, unittest.TestCase):
     program = "rank_pass_quantized.py"
-    timeout = 300
+    timeout = 400
     env = {"TANDEM_TEST_PATIENCE": "60"}
 
 

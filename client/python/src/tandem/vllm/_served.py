@@ -229,7 +229,7 @@ def _quantized_sum(
                 residual.copy_(summed)
             return quantized  # type: ignore[no-any-return]
     normed = _own_normed_sum(input, residual, weight, epsilon, is_gemma, group_name)
-    out = torch.empty_like(normed, dtype=torch.float8_e4m3fn)
+    out = _shape_of_static(normed)
     _fallback.quantize(normed, scale, out, makes)
     return out
 
@@ -249,7 +249,7 @@ def _dynamic_fp8(
 
 
 def _shape_of_static(input: Tensor, *_: Any) -> Tensor:
-    return torch.empty_like(input, dtype=torch.float8_e4m3fn)
+    return input.new_empty(input.shape, dtype=torch.float8_e4m3fn)
 
 
 def _shape_of_dynamic(input: Tensor, residual: Tensor, weight: Tensor, count: int, *_: Any) -> tuple[Tensor, Tensor]:
