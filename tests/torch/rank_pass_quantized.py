@@ -128,7 +128,7 @@ def test_forms_of_quantisations(name):
 
 @check
 def test_forms_of_norms(name):
-    # GPUs add a row's squares of fp32 in another order where the norm is a kernel of its own.
+    # In fp32 GPUs add a row's squares in another order where the norm is a separate kernel.
     last = torch.float32 if DEVICE == "cpu" else torch.float16
     for dtype, norm in ((torch.bfloat16, by_hugging_face), (torch.bfloat16, by_meta), (last, weighed_in_fp32)):
         check_values(norm, (given, by_rows, by_blocks), (1, 384), dtype, name)
