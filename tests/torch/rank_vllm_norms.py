@@ -20,16 +20,21 @@ BEFORE = __version__.startswith("0.25")
 _kernels = torch.library.Library("_C", "FRAGMENT")
 for kernel in (
     *("cutlass_scaled_mm", "fused_qk_norm_rope", "silu_and_mul_per_block_quant", "per_token_group_fp8_quant"),
-    *("dynamic_per_token_scaled_fp8_quant", "dynamic_scaled_fp8_quant", "fused_add_rms_norm", "rotary_embedding"),
+    *("dynamic_scaled_fp8_quant", "fused_add_rms_norm", "rotary_embedding"),
     *(
         "fused_add_rms_norm_static_fp8_quant",
         "rms_norm",
         "rms_norm_dynamic_per_token_quant",
         "rms_norm_per_block_quant",
     ),
-    *("rms_norm_static_fp8_quant", "silu_and_mul", "silu_and_mul_quant", "static_scaled_fp8_quant"),
+    *("rms_norm_static_fp8_quant", "silu_and_mul", "silu_and_mul_quant"),
 ):
     _kernels.define(f"{kernel}(Tensor x) -> Tensor")
+# These run; as in vLLM's kernels but for the order of operations.
+_kernels.define("static_scaled_fp8_quant(Tensor! result, Tensor input, Tensor scale, int[]? group_shape=None) -> ()")
+_kernels.define(
+    "dynamic_per_token_scaled_fp8_quant(Tensor! result, Tensor input, Tensor! scale, Tensor? scale_ub) -> ()"
+)
 
 
 def leave_out(name):

@@ -30,6 +30,12 @@ class PassNorms(Checks, unittest.TestCase):
     env = {"TANDEM_TEST_PATIENCE": "60"}
 
 
+class PassQuantized(Checks, unittest.TestCase):
+    program = "rank_pass_quantized.py"
+    timeout = 400
+    env = {"TANDEM_TEST_PATIENCE": "60"}
+
+
 class PassBiases(Checks, unittest.TestCase):
     program = "rank_pass_biases.py"
     timeout = 240
@@ -98,6 +104,7 @@ add_tests(
     Patterns,
     PassLayouts,
     PassNorms,
+    PassQuantized,
     PassBiases,
     PassLone,
     PassLoneOfFour,

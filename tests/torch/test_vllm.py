@@ -128,6 +128,21 @@ class CompiledOfFourRanks033(Vllm, unittest.TestCase):
     world = 4
 
 
+class QuantizedOfFourRanks025(Vllm, unittest.TestCase):
+    program = "rank_vllm_quantized.py"
+    timeout = 400
+    version = "0.25.1"
+    more = {"TANDEM_TEST_PATIENCE": "240"}
+    world = 4
+
+
+class QuantizedOf033(Vllm, unittest.TestCase):
+    program = "rank_vllm_quantized.py"
+    timeout = 400
+    version = "0.33.0"
+    more = {"TANDEM_TEST_PATIENCE": "240"}
+
+
 class NormsOfFourRanks025(Vllm, unittest.TestCase):
     """By families, which the ranks' own streams run."""
 
@@ -207,6 +222,8 @@ add_tests(
     NormsOfFourRanks025,
     CompiledOf025,
     CompiledOfFourRanks033,
+    QuantizedOfFourRanks025,
+    QuantizedOf033,
     InvariantOf025,
     InvariantOfFourRanks033,
 )

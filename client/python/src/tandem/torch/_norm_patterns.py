@@ -14,6 +14,7 @@ import torch
 from torch.fx import Node
 
 from ._graphs import CONVERT, RESHAPES, aten, calls, depends, equal, only_user, rows_of, same_last, shape
+from ._quantized_patterns import is_quantized
 from ._writer import tensor
 
 _ADDS = (aten.add.Tensor, aten.add.Scalar)
@@ -28,7 +29,8 @@ class NoNorm(Exception):
 
 @dataclass
 class Norm:
-    """residual + sum = `total`, and `normed`, its RMSNorm. `nodes`: all that computes both."""
+    """residual + sum = `total`, and `normed`, its RMSNorm; in fp32 where that is not rounded before its quantisation. `nodes`: all
+    that computes both."""
 
     total: Node
     residual: Node
@@ -174,9 +176,10 @@ def _norm_by(mean: Node, square: Node, total: Node, residual: Node, wide: list[N
     weight = _weight(other_operand(weighed, value), total, nodes)
     nodes.append(weighed)
     normed = weighed
-    if tensor(normed).dtype != tensor(total).dtype:
+    kind = tensor(total).dtype
+    if tensor(weighed).dtype != kind and not is_quantized(weighed, kind):
         normed = _within(weighed)
-        if not calls(normed, CONVERT) or tensor(normed).dtype != tensor(total).dtype:
+        if not calls(normed, CONVERT) or tensor(normed).dtype != kind:
             raise NoNorm("the norm's result is of another type")
         nodes.append(normed)
     return Norm(total, residual, weight, epsilon, normed, nodes)

@@ -14,8 +14,9 @@ from ._biases import Sum, with_bias
 from ._gathers import UNEQUAL, Declined, arguments
 from ._graphs import aten, c10d
 from ._lone import SMALL_BYTES, Lone, check_reduces, check_reduces_products, check_sums
-from ._norm_patterns import NoNorm, is_solid, norm_behind, shares_memory
+from ._norm_patterns import NoNorm, Norm, is_solid, norm_behind, shares_memory
 from ._private import group_size
+from ._quantized_patterns import FP8, NoQuantization, Quantization, quantization_behind
 from ._reports import GraphRecord
 from ._writer import static, tensor
 
@@ -304,27 +305,89 @@ class Rewrite(Lone):
             # The residual is each rank's own. A batch's sum is rounded before its bias.
             if bias is not None and product is not None and (summed.alone is not None or batch.in_force()):
                 residual, bias = self._emit(aten.add.Tensor, (residual, bias), {}, like, extents), None
-            if not is_solid(residual) or shares_memory(residual, *inputs, norm.weight, bias):
+            quantized, told = self._quantization(norm, reduce)
+            scale = quantized.scale if quantized is not None and not quantized.count else None
+            if not is_solid(residual) or shares_memory(residual, *inputs, norm.weight, bias, scale):
                 given = {"memory_format": torch.contiguous_format}
                 residual = self._emit(aten.clone.default, (residual,), given, like, extents)
-            behind = (residual, norm.weight, norm.epsilon, how[1])
+            last: tuple[Any, ...]
             if product is None:
-                op: Any = _ops.all_reduce_rms_norm
-                args: tuple[Any, ...] = (graphs.reshaped(self.graph, source, extents), *behind)
+                name, inputs, last = "all_reduce_rms_norm", (graphs.reshaped(self.graph, source, extents),), (how[1],)
             else:
                 rows = graphs.reshaped(self.graph, product.a, [*extents[:-1], tensor(product.a).shape[-1]])
-                op, args = _ops.matmul_all_reduce_rms_norm, (rows, product.b, *behind, bias)
-            if static(extents):
-                out = self._buffer(like, extents)
-                total, normed = self._fill(op.noted_out, args, {"residual": residual, "out": out})
+                name, inputs, last = "matmul_all_reduce_rms_norm", (rows, product.b), (how[1], bias)
+            behind = (residual, norm.weight)
+            if quantized is None:
+                total = self._write_norm(getattr(_ops, name), (*inputs, *behind, norm.epsilon, *last), norm, residual)
             else:
-                total, normed = self._fill(op.noted, args, {"residual": residual}, like.new_empty(extents))
-            result = graphs.reshaped(self.graph, normed, graphs.shape(norm.normed) or [])
-        norm.normed.replace_all_uses_with(result)
+                name += "_dynamic_fp8" if quantized.count else "_static_fp8"
+                total = self._write_quantized(getattr(_ops, name), (*inputs, *behind), (norm.epsilon, *last), quantized, like)
         norm.total.replace_all_uses_with(total)
-        graphs.erase_dead([*norm.nodes, *summed.nodes, *([] if product is None else chain)])
+        also = [] if quantized is None else quantized.nodes
+        graphs.erase_dead([*also, *norm.nodes, *summed.nodes, *([] if product is None else chain)])
         what = "its result" if product is None else "a product"
-        return op.__name__, f"adds {what} to a residual, whose norm follows{summed.told()}"
+        return name, f"adds {what} to a residual, whose norm {told}{summed.told()}"
+
+    @staticmethod
+    def _quantization(norm: Norm, reduce: Node) -> tuple[Quantization | None, str]:
+        """What the op makes of the norm, and that as text."""
+        like = tensor(norm.total)
+        try:
+            found = quantization_behind(norm.normed, like.dtype, reduce)
+        except NoQuantization as reason:
+            return None, f"follows, and a quantisation behind it: {reason}"
+        return found, "follows" if found is None else "in fp8 follows"
+
+    def _write_norm(self, op: Any, args: tuple[Any, ...], norm: Norm, residual: Node) -> Node:
+        """Writes the op in the place of a norm. Returns the residual with the sum."""
+        like, extents = tensor(norm.total), graphs.shape(norm.total) or []
+        if static(extents):
+            out = self._buffer(like, extents)
+            total, normed = self._fill(op.noted_out, args, {"residual": residual, "out": out})
+        else:
+            total, normed = self._fill(op.noted, args, {"residual": residual}, like.new_empty(extents))
+        result = graphs.reshaped(self.graph, normed, graphs.shape(norm.normed) or [])
+        if tensor(norm.normed).dtype != like.dtype:
+            for user in list(norm.normed.users):
+                if graphs.calls(user, graphs.CONVERT) and user.args[1] is like.dtype:
+                    user.replace_all_uses_with(result)
+                    self.graph.erase_node(user)
+            result = self._emit(graphs.CONVERT, (result, torch.float32), {}, tensor(norm.normed), tensor(norm.normed).shape)
+        norm.normed.replace_all_uses_with(result)
+        return total  # type: ignore[no-any-return]
+
+    def _write_quantized(
+        self, op: Any, first: tuple[Any, ...], last: tuple[Any, ...], quantized: Quantization, like: torch.Tensor
+    ) -> Node:
+        """Writes the op in the place of a norm and its quantisation. Returns the residual with the sum. first: its arguments up to
+        the weight; like: the sum."""
+        extents, scale, residual = list(like.shape), quantized.scale, first[-2]
+        outs, result = {"residual": residual}, like.new_empty(extents, dtype=FP8)
+        if quantized.count:
+            scale = outs["scales"] = self._scales(residual, quantized.count)
+        if static(extents):
+            outs["out"] = self._buffer(result, extents)
+            results = self._fill(op.noted_out, (*first, scale, *last), outs)
+        else:
+            results = self._fill(op.noted, (*first, scale, *last), outs, result)
+        if quantized.count:
+            shape = graphs.shape(quantized.scale) or []
+            quantized.scale.replace_all_uses_with(graphs.reshaped(self.graph, results[1], shape))
+        shape = graphs.shape(quantized.result) or []
+        quantized.result.replace_all_uses_with(graphs.reshaped(self.graph, results[-1], shape))
+        return results[0]  # type: ignore[no-any-return]
+
+    def _scales(self, residual: Node, count: int) -> Node:
+        """A buffer for so many scales of each row."""
+        extents = list(tensor(residual).shape[:-1])
+        nodes: list[Any] = []
+        for dim, extent in enumerate(extents):
+            nodes.append(extent if static([extent]) else self.graph.call_function(aten.sym_size.int, (residual, dim)))
+            if isinstance(nodes[-1], Node):
+                nodes[-1].meta["val"] = extent
+        buffer = self._buffer(tensor(residual).new_empty(0, dtype=torch.float32), [*extents, count])
+        buffer.args = ([*nodes, count],)
+        return buffer
 
     def _plain(self, reduce: Node, wait: Node, source: Node, how: tuple[str, str], most: int | None, why: str) -> tuple[str, str]:
         value = tensor(source)

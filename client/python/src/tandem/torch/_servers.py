@@ -15,7 +15,7 @@ from ._ops import solid
 from ._plans import NoPlanYet
 from ._serving import CallDeclined, offer, theirs_keep_it
 
-__all__ = ["Server", "all_reduce_rms_norm"]
+__all__ = ["Server", "all_reduce_rms_norm", "all_reduce_rms_norm_fp8"]
 
 Tensor = torch.Tensor
 _tandem: Any = torch.ops.tandem
@@ -136,6 +136,19 @@ def all_reduce_rms_norm(
         raise CallDeclined(reason)
     total = residual.clone() if keeps_residual or solid(residual) is not residual else residual
     return _tandem.all_reduce_rms_norm(x, total, weight, epsilon, group_name), total
+
+
+def all_reduce_rms_norm_fp8(
+    x: Tensor, residual: Tensor, weight: Tensor, scale: Tensor, makes: bool, epsilon: float, group_name: str
+) -> tuple[Tensor, Tensor]:
+    """The same norm in fp8, by the scale, or makes: with scales that are made and written there. The residual is written if its
+    elements share no memory."""
+    reason = _misfit(x, residual, weight)
+    if reason:
+        raise CallDeclined(reason)
+    total = residual if solid(residual) is residual else residual.clone()
+    op = _tandem.all_reduce_rms_norm_dynamic_fp8 if makes else _tandem.all_reduce_rms_norm_static_fp8
+    return op(x, total, weight, scale, epsilon, group_name), total
 
 
 def _misfit(x: Tensor, residual: Tensor, weight: Tensor | None) -> str:

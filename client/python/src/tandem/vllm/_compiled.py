@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from .. import _imports
+from . import _quantizations
 from ._signatures import function_difference
 
 __all__ = ["take"]
@@ -24,7 +25,8 @@ __all__ = ["take"]
 _log = logging.getLogger("tandem.vllm")
 _CONFIGURE = "compilation.passes.pass_manager.PostGradPassManager.configure"
 # An entry of vLLM's additional configuration, which decides vLLM's cache key.
-_KEY, _OWN = "tandem", hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
+_KEY, _SOURCES = "tandem", ("vllm/_compiled.py", "vllm/_quantizations.py", "torch/_quantized_patterns.py")
+_OWN = hashlib.sha256(b"".join((Path(__file__).parents[1] / name).read_bytes() for name in _SOURCES)).hexdigest()[:16]
 
 
 def take(platform: Any) -> None:
@@ -91,7 +93,7 @@ def _pass_of(module: ModuleType) -> type:
             _log.debug("%d sums with a norm run by Tandem", count)
 
         def uuid(self) -> str:
-            """Covers this module, and which groups Tandem serves."""
+            """Covers these modules, and which groups Tandem serves."""
             served: Any = importlib.import_module("tandem.vllm._served")
             return base.hash_source(_OWN, " ".join(served.groups()))  # type: ignore[no-any-return]
 
@@ -151,12 +153,45 @@ def _replace(graph: Any, norm: Any, total: Any, weight: Any, is_gemma: bool, nam
         "is_gemma": is_gemma,
         "group_name": name,
     }
-    target = torch.ops.tandem_vllm.all_reduce_rms_norm.default
+    target, value = torch.ops.tandem_vllm.all_reduce_rms_norm.default, norm.meta["val"]
+    quantized = _quantizations.find(norm, total)
+    if quantized is not None:
+        target, given, value = _quantized(quantized, given, value)
     with graph.inserting_before(norm):
         fused = graph.call_function(functionalize.auto_functionalized, (target,), given)
-        fused.meta["val"] = norm.meta["val"]
+        fused.meta["val"] = value
+        if quantized is not None:
+            items = [graph.call_function(operator.getitem, (fused, index)) for index in range(len(value))]
+            for item, one in zip(items, value, strict=True):
+                item.meta["val"] = one
+            _quantizations.write(graph, quantized, items[:-1])
+    if quantized is not None:
+        _replace_residual(graph, norm, quantized, items)
+        graph.erase_node(total)
+        return
     for user in list(norm.users):
         assert user.target is operator.getitem, user
         user.replace_input_with(norm, fused)
     graph.erase_node(norm)
     graph.erase_node(total)
+
+
+def _quantized(quantized: Any, given: dict[str, Any], value: Any) -> tuple[Any, dict[str, Any], Any]:
+    """The op that quantises as well, its arguments, and what it gives: the norm in fp8, the scales that it makes, the residual."""
+    torch: Any = importlib.import_module("torch")
+    ops, (normed, residual) = torch.ops.tandem_vllm, value
+    result = normed.new_empty(normed.shape, dtype=torch.float8_e4m3fn)
+    if not quantized.count:
+        return ops.all_reduce_rms_norm_static_fp8.default, given | {"scale": quantized.scale}, (result, residual)
+    scales = normed.new_empty([*normed.shape[:-1], quantized.count], dtype=torch.float32)
+    return ops.all_reduce_rms_norm_dynamic_fp8.default, given | {"count": quantized.count}, (result, scales, residual)
+
+
+def _replace_residual(graph: Any, norm: Any, quantized: Any, items: list[Any]) -> None:
+    """Lets the users of the norm's residual have the op's, and erases what nobody uses any more."""
+    graphs: Any = importlib.import_module("tandem.torch._graphs")
+    users = list(norm.users)
+    for user in users:
+        if user.args[1] == 1:
+            user.replace_all_uses_with(items[-1])
+    graphs.erase_dead([*quantized.nodes, *users, norm, *items])

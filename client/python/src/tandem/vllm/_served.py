@@ -10,9 +10,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..torch import _config, _groups
+from ..torch import _config, _fallback, _groups
 from ..torch._private import new_library, process_groups
-from ..torch._servers import Server, all_reduce_rms_norm
+from ..torch._servers import Server, all_reduce_rms_norm, all_reduce_rms_norm_fp8
 from ._counts import count
 
 __all__ = ["groups", "is_batch_invariant", "normed_sum", "subclass"]
@@ -188,6 +188,11 @@ def _compiled_sum(input: Tensor, residual: Tensor, weight: Tensor, epsilon: floa
             if summed is not residual:  # whose elements share memory
                 residual.copy_(summed)
             return normed  # type: ignore[no-any-return]
+    return _own_normed_sum(input, residual, weight, epsilon, is_gemma, group_name)
+
+
+def _own_normed_sum(input: Tensor, residual: Tensor, weight: Tensor, epsilon: float, is_gemma: bool, group_name: str) -> Tensor:
+    """The norm, and the new residual in the place of the old one, by vLLM's own collective and norm."""
     total = _parallel_state.all_reduce(input, group_name)
     factors = weight.float() + 1 if is_gemma else weight
     normed, summed = torch.ops.vllm_ir.fused_add_rms_norm(total, residual, factors, epsilon)
@@ -201,6 +206,62 @@ def _shape_of_sum(input: Tensor, *_: Any) -> Tensor:
 
 _LIB.impl("all_reduce_rms_norm", _compiled_sum, "CompositeExplicitAutograd")
 torch.library.register_fake("tandem_vllm::all_reduce_rms_norm", _shape_of_sum, lib=_LIB)
+
+
+_QUANTIZED = "Tensor input, Tensor(a!) residual, Tensor weight, {}, float epsilon, bool is_gemma, str group_name"
+_LIB.define(f"all_reduce_rms_norm_static_fp8({_QUANTIZED.format('Tensor scale')}) -> Tensor")
+_LIB.define(f"all_reduce_rms_norm_dynamic_fp8({_QUANTIZED.format('int count')}) -> (Tensor, Tensor)")
+
+
+def _quantized_sum(
+    input: Tensor, residual: Tensor, weight: Tensor, scale: Tensor, makes: bool, epsilon: float, is_gemma: bool, group_name: str
+) -> Tensor:
+    """The norm in fp8, by a scale that is given, or made. As _compiled_sum()."""
+    group = _communicator(group_name)
+    if getattr(group, "_tandem_group", ""):
+        factors = weight + 1 if is_gemma else weight
+        with torch.no_grad():
+            given = (input, residual, factors, scale, makes, epsilon, group._tandem_group)
+            result, is_run = _server.offer(group_name, "all_reduce_norm_fp8", all_reduce_rms_norm_fp8, *given)
+        if is_run:
+            quantized, summed = result
+            if summed is not residual:
+                residual.copy_(summed)
+            return quantized  # type: ignore[no-any-return]
+    normed = _own_normed_sum(input, residual, weight, epsilon, is_gemma, group_name)
+    out = _shape_of_static(normed)
+    _fallback.quantize(normed, scale, out, makes)
+    return out
+
+
+def _static_fp8(
+    input: Tensor, residual: Tensor, weight: Tensor, scale: Tensor, epsilon: float, is_gemma: bool, group_name: str
+) -> Tensor:
+    return _quantized_sum(input, residual, weight, scale, False, epsilon, is_gemma, group_name)
+
+
+def _dynamic_fp8(
+    input: Tensor, residual: Tensor, weight: Tensor, count: int, epsilon: float, is_gemma: bool, group_name: str
+) -> tuple[Tensor, Tensor]:
+    """count: of the scales of a row."""
+    scales = input.new_empty((*input.shape[:-1], count), dtype=torch.float32)
+    return _quantized_sum(input, residual, weight, scales, True, epsilon, is_gemma, group_name), scales
+
+
+def _shape_of_static(input: Tensor, *_: Any) -> Tensor:
+    return input.new_empty(input.shape, dtype=torch.float8_e4m3fn)
+
+
+def _shape_of_dynamic(input: Tensor, residual: Tensor, weight: Tensor, count: int, *_: Any) -> tuple[Tensor, Tensor]:
+    return _shape_of_static(input), input.new_empty((*input.shape[:-1], count), dtype=torch.float32)
+
+
+for _name, _kernel, _fake in (
+    ("static", _static_fp8, _shape_of_static),
+    ("dynamic", _dynamic_fp8, _shape_of_dynamic),
+):
+    _LIB.impl(f"all_reduce_rms_norm_{_name}_fp8", _kernel, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"tandem_vllm::all_reduce_rms_norm_{_name}_fp8", _fake, lib=_LIB)
 
 
 class _Gathers(_Served):

@@ -22,6 +22,8 @@ _GEMMA_NORM = "model_executor.layers.fused_allreduce_gemma_rms_norm.fused_allred
 _NORM = "models.common.ops.fused_allreduce_rms_norm.fused_allreduce_rms_norm"
 _NORM_BEFORE = "models.deepseek_v32.nvidia.fused_ops.fused_allreduce_rms_norm"
 
+_QUANT = "model_executor.layers.quantization.input_quant_fp8.QuantFP8."
+
 _INIT = "self, cpu_group, device=None, device_group=None, unique_name=''"
 _ANY_INIT = _INIT + ", global_ranks=None, global_world_size=None"
 _DIM = "self, input_, dim=-1"
@@ -51,6 +53,10 @@ _IN_ALL = {
     "compilation.passes.pass_manager.PostGradPassManager.configure": "self, config",
     "compilation.passes.vllm_inductor_pass.VllmInductorPass.__init__": "self, config",
     "distributed.parallel_state.all_reduce": "tensor, group_name",
+    "_custom_ops.scaled_fp8_quant": "input, scale=None, num_token_padding=None, scale_ub=None, use_per_token_if_dynamic=False, "
+    "output=None, group_shape=None",
+    _QUANT + "forward_cuda": "self, x, scale=None, scale_ub=None, use_triton=False",
+    _QUANT + "forward_native": "self, x, scale=None, scale_ub=None, use_triton=False",
     "ir.ops.layernorm.fused_add_rms_norm": "x, x_residual, weight, epsilon, variance_size=None",
     "platforms.cpu.CpuPlatform.check_and_update_config": "cls, vllm_config",
     "platforms.cuda.CudaPlatformBase.check_and_update_config": "cls, vllm_config",
