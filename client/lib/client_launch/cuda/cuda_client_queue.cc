@@ -100,13 +100,13 @@ Status CudaClientQueue::Launch(LaunchStream& stream, ClientWork& work, ClientCal
   if (launched.ok()) {
     frame_.timeout_ns = static_cast<uint64_t>(std::max<int64_t>(call.deadline.count(), 1));
     frame_.tag = call.bindings.tag;
-    frame_.plan = call.plan_id;
+    frame_.plan = call.plan.Word();
     launched = call.capturing ? LaunchCaptured(cuda_stream, client_work, *steps, call)
                               : LaunchEager(cuda_stream, client_work, *steps, call);
   }
   // No kernel that meets peers was captured: no replay will be missing. An eager launch is missing from now
   // on.
-  if (!launched.ok() && !call.capturing) group_.Refuse(call.plan_id, launched);
+  if (!launched.ok() && !call.capturing) group_.Refuse(call.plan, launched);
   return launched;
 }
 
@@ -198,7 +198,7 @@ Status CudaClientQueue::ReportedFailure() const {
           .WithDetail(awaiting("RANK_LATE"));
     case GaveUp::kMismatch:
       return InvalidArgument(launch + ": " + rank +
-                             " launched another plan, or its tag or symmetric operands differ")
+                             " launched another plan, or its rows, tag or symmetric operands differ")
           .WithDetail(awaiting("LAUNCH_MISMATCH"));
     case GaveUp::kDesync: break;
   }
@@ -210,7 +210,7 @@ std::optional<Status> CudaClientQueue::CheckFailure() {
   const Status reported = ReportedFailure();
   if (reported.ok()) return group_.Failure();
   const cuda::LaunchReport& report = *pages_->report();
-  return group_.Judge(LoadShared(report.number), LoadShared(report.plan), reported);
+  return group_.Judge(LoadShared(report.number), LaunchedPlan::OfWord(LoadShared(report.plan)), reported);
 }
 
 bool CudaClientQueue::PollOrder() {
