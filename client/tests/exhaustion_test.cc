@@ -28,7 +28,7 @@ namespace {
 
 thread_local tandem::Allowance threads, mappings, descriptors;
 
-// What a thread runs.
+// The function and the argument of a new thread.
 struct ThreadStart {
   void* (*start)(void*);
   void* argument;
@@ -224,7 +224,7 @@ TEST_F(ExhaustionTest, MemoryRunsOutInTheBackground) {
     BackgroundAllocations::Allow(-1);
     EXPECT_TRUE(status.ok() || status.code() == Code::kResourceExhausted) << status.ToString();
     if (!met) break;
-    // What has failed is made up for: nothing stays stuck.
+    // A failed allocation leaves nothing stuck.
     for (const Status& next : {UseAll(), UseInBackground()}) EXPECT_TRUE(next.ok()) << next.ToString();
   }
   EXPECT_GE(place, 20) << "the library's threads need no memory";

@@ -34,7 +34,7 @@ MARKUP = "<img src=x onerror=document.title='pwned'><script>document.title='pwne
 
 
 TELEPHONE = 400  # pixels
-# Runs in the page, in a frame: tells the frame's page what is too wide, and how small texts in pictures are.
+# Runs in the page, in a frame. Gives the outer page the elements that are too wide, and the size of texts in pictures.
 MEASURE = """
 setInterval(() => {
   if (document.documentElement.dataset.drawn !== "yes") return;

@@ -210,7 +210,7 @@ def test_families_are_bounded_as_other_plans(name):
         for columns in (1, 19):
             reduce(7, columns)
         assert plans._made == count, "a family that was used has gone"
-        reduce(7, 2)  # is made anew
+        reduce(7, 2)  # its family is prepared again
         assert plans._made == count + 1
         # A family that grows leaves smaller ones, which go with it, or where no other can go.
         for rows in (300, 600, 1200, 2400, 2500):

@@ -25,7 +25,7 @@ struct UnlikeRows {
   int rank = 0, other = 0;  // `other` launched what most ranks did
   int64_t rows = 0, other_rows = 0;
 };
-// Nothing where no two reports tell unlike rows. Pure.
+// Returns nothing where no two reports have unlike rows. Pure.
 std::optional<UnlikeRows> FindUnlikeRows(const std::map<int, GroupRecord::FailureReport>& reports);
 
 // Thread-safe. The others outlive it.
