@@ -21,15 +21,36 @@ void WriteText(std::atomic<uint64_t> (&words)[kWords], std::string_view text) {
   }
 }
 
-// Reads such a text; ends at the last byte whatever is there.
+// The bytes of such a text and what is behind its zero, up to the last word's.
 template <size_t kWords>
-std::string ReadText(const std::atomic<uint64_t> (&words)[kWords]) {
+std::string ReadBytes(const std::atomic<uint64_t> (&words)[kWords]) {
   char buffer[8 * kWords + 1] = {};
   for (size_t i = 0; i < kWords; ++i) {
     const uint64_t word = words[i].load(std::memory_order_acquire);
     std::memcpy(buffer + 8 * i, &word, 8);
   }
-  return buffer;
+  return std::string(buffer, 8 * kWords);
+}
+
+// Reads such a text; ends at the last byte whatever is there.
+template <size_t kWords>
+std::string ReadText(const std::atomic<uint64_t> (&words)[kWords]) {
+  return ReadBytes(words).c_str();
+}
+
+// The reason, and behind its zero the field's name where both fit.
+std::string PackReason(const StatusDetail& detail) {
+  if (detail.reason.size() >= kStatusReasonBytes) return {};
+  std::string packed = detail.reason;
+  if (!detail.field.empty() && packed.size() + 1 + detail.field.size() < kStatusReasonBytes)
+    packed += '\0' + detail.field;
+  return packed;
+}
+
+void UnpackReason(const std::string& packed, StatusDetail* detail) {
+  detail->reason = packed.c_str();
+  const size_t field = std::min(detail->reason.size() + 1, packed.size());
+  detail->field = packed.substr(field).c_str();
 }
 
 // A status's numbers in one word: bits 0-7 the code, 8-15 the ranks that caused it, 16-23 the GPU + 1 (0:
@@ -75,8 +96,7 @@ void WriteStatusRecord(StatusRecord* record, uint64_t sequence, const Status& st
   record->cause.store(PackCause(status, who_rank), std::memory_order_release);
   record->generation.store(generation, std::memory_order_release);
   if (!status.ok()) {
-    const std::string& reason = status.detail().reason;
-    WriteText(record->reason, reason.size() < kStatusReasonBytes ? std::string_view(reason) : "");
+    WriteText(record->reason, PackReason(status.detail()));
     WriteText(record->text, status.message());
   }
   record->version.store(version + 1, std::memory_order_release);
@@ -93,7 +113,7 @@ StatusRecordContents ReadStatusRecord(const StatusRecord* record) {
     cause = record->cause.load(std::memory_order_acquire);
     result.generation = record->generation.load(std::memory_order_acquire);
     if ((cause & 0xff) != 0) {
-      detail.reason = ReadText(record->reason);
+      UnpackReason(ReadBytes(record->reason), &detail);
       text = ReadText(record->text);
     }
     if ((before & 1) == 0 && record->version.load(std::memory_order_relaxed) == before) break;

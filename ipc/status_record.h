@@ -20,8 +20,9 @@ struct StatusRecordContents {
   Status status;
 };
 
-// The reason, ranks, GPU, process and `started` of the status's detail cross. A reason that is too long is
-// left out, a message that is too long is cut. `who_rank` -1: none beside the detail's.
+// The reason, field, ranks, GPU, process and `started` of the detail cross. A reason that is too long
+// is left out, and so is a field that has no room behind the reason. A message that is too long is cut.
+// `who_rank` -1: none beside the detail's.
 void WriteStatusRecord(StatusRecord* record, uint64_t sequence, const Status& status, uint64_t generation,
                        int who_rank = -1);
 

@@ -322,6 +322,7 @@ Status GrpcControl::ReportFailure(const FailureReport& report) {
   request.set_launch(report.launch);
   request.set_awaited_rank(report.awaited_rank);
   request.set_renewals(report.renewals);
+  request.set_counted_rows(report.rows + 1);
   ToProto(report.status, request.mutable_status());
   // Nobody else makes it: not even without a daemon is it given up.
   return calls_.CallAgain(&v1::Tandem::StubInterface::ReportFailure, request, &reply,

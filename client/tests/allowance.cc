@@ -1,5 +1,6 @@
 #include "client/tests/allowance.h"
 
+#include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <new>
@@ -9,9 +10,25 @@ namespace {
 
 thread_local bool in_call = false;
 thread_local Allowance allocations;
+thread_local bool in_background = false;
+std::atomic<long> background_left{-1};
+std::atomic<bool> background_met{false};
+
+bool SpendInBackground() {
+  if (!in_call) return true;
+  long left = background_left.load();
+  while (left >= 0) {
+    if (!background_left.compare_exchange_weak(left, left - 1)) continue;
+    if (left > 0) return true;
+    background_met = true;  // the next ones succeed
+    return false;
+  }
+  return true;
+}
 
 void* AllocateOrNull(size_t bytes) {
-  return allocations.Spend() ? std::malloc(bytes == 0 ? 1 : bytes) : nullptr;
+  const bool spent = in_background ? SpendInBackground() : allocations.Spend();
+  return spent ? std::malloc(bytes == 0 ? 1 : bytes) : nullptr;
 }
 void* AllocateOrThrow(size_t bytes) {
   void* memory = AllocateOrNull(bytes);
@@ -33,6 +50,13 @@ bool Allowance::Spend() {
 }
 
 Allowance& Allocations() { return allocations; }
+
+void BackgroundAllocations::JoinBackground() { in_background = in_call = true; }
+void BackgroundAllocations::Allow(long left) {
+  background_met = false;
+  background_left = left;
+}
+bool BackgroundAllocations::Met() { return background_met; }
 
 InCall::InCall(bool on) : before_(in_call) { in_call = on; }
 InCall::~InCall() { in_call = before_; }

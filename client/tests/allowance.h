@@ -20,6 +20,17 @@ struct Allowance {
 // The calling thread's allowance of memory.
 Allowance& Allocations();
 
+// Memory of all threads together that have called JoinBackground. Thread-safe.
+class BackgroundAllocations {
+ public:
+  // From now on the calling thread's requests of memory, but for the test's own, are of these.
+  static void JoinBackground();
+  // `left` more requests succeed before one fails; negative: all succeed.
+  static void Allow(long left);
+  // Whether a request has failed since Allow.
+  static bool Met();
+};
+
 // Says, for as long as it lives, whether this thread is in a tested call. The test's own allocations succeed.
 class InCall {
  public:

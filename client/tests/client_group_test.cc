@@ -34,6 +34,19 @@ class ClientGroupTest : public ::testing::Test {
   std::unique_ptr<ClientGroup> group;
 };
 
+TEST_F(ClientGroupTest, AReportHasTheRowsOfTheLaunch) {
+  const int64_t most = (int64_t{1} << 32) - 2;
+  for (const int64_t rows : {int64_t{-1}, int64_t{0}, int64_t{17}, most, most + 1}) {
+    reports.clear();
+    SetUp();
+    // As a kernel hands it back.
+    EXPECT_FALSE(group->Judge(3, LaunchedPlan::OfWord(LaunchedPlan(7, rows).Word()), late).has_value());
+    ASSERT_EQ(reports.size(), 1u);
+    EXPECT_EQ(reports[0].plan_id, 7u);
+    EXPECT_EQ(reports[0].rows, rows > most ? -1 : rows) << "more rows than a word holds are left out";
+  }
+}
+
 TEST_F(ClientGroupTest, AFailureIsReportedOnceAndItsVerdictIsAwaited) {
   std::chrono::steady_clock::time_point begin;
   bool is_awaited = false;

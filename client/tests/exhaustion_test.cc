@@ -1,16 +1,19 @@
 // Calls of the library where memory, threads, mappings or descriptors run out: each ends in a status.
 //
 // This program's allocator, pthread_create, mmap and memfd_create fail at a place that a test chooses, on the
-// test's thread. A test chooses one place after the other until a run meets none.
+// test's thread. The allocator fails on the library's own threads, too. A test chooses one place after the
+// other until a run meets none.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <functional>
 #include <optional>
 
@@ -18,11 +21,25 @@
 #include "client/tests/allowance.h"
 #include "client/tests/fake_control.h"
 #include "tandem/host_stream.h"
+#include "tandem/pending.h"
 #include "tandem/tandem.h"
 
 namespace {
 
 thread_local tandem::Allowance threads, mappings, descriptors;
+
+// The function and the argument of a new thread.
+struct ThreadStart {
+  void* (*start)(void*);
+  void* argument;
+};
+
+void* RunInBackground(void* data) {
+  const ThreadStart run = *static_cast<ThreadStart*>(data);
+  std::free(data);
+  tandem::BackgroundAllocations::JoinBackground();
+  return run.start(run.argument);
+}
 
 }  // namespace
 
@@ -31,7 +48,12 @@ int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*
                    void* argument) {
   if (!threads.Spend()) return EAGAIN;
   static const auto real = reinterpret_cast<decltype(&pthread_create)>(::dlsym(RTLD_NEXT, "pthread_create"));
-  return real(thread, attributes, start, argument);
+  auto* run = static_cast<ThreadStart*>(std::malloc(sizeof(ThreadStart)));
+  if (run == nullptr) return EAGAIN;
+  *run = {start, argument};
+  const int failed = real(thread, attributes, &RunInBackground, run);
+  if (failed != 0) std::free(run);
+  return failed;
 }
 void* mmap(void* address, size_t bytes, int protection, int flags, int fd, off_t offset) noexcept {
   if (fd >= 0 && !mappings.Spend()) {
@@ -162,6 +184,52 @@ TEST_F(ExhaustionTest, MappingsRunOut) { EXPECT_GE(FailEverywhere(&mappings), 3)
 TEST_F(ExhaustionTest, DescriptorsRunOut) { EXPECT_GE(FailEverywhere(&descriptors), 3); }
 
 TEST_F(ExhaustionTest, MemoryRunsOut) { EXPECT_GE(FailEverywhere(&Allocations()), 50); }
+
+// A join and a prepare on threads of the library. The first failure; OK if there is none.
+Status UseInBackground() {
+  const auto daemon = std::make_shared<FakeDaemon>();
+  daemon->lease = UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  JoinOptions join;
+  join.job_key = "0123456789abcdef";
+  join.name = "a group whose name is too long to lie in a string itself";
+  join.world_size = 2;
+  OpRequest request;
+  request.op = Op::kAllReduce;
+  request.operands = {{Role::kInput, {DType::kF32, {64}, {}}}, {Role::kOutput, {DType::kF32, {64}, {}}}};
+  const auto result_of = [](auto& call) {
+    pollfd ended = {.fd = call.fd(), .events = POLLIN, .revents = 0};
+    (void)::poll(&ended, 1, -1);
+    return call.Take();
+  };
+  TANDEM_ASSIGN_OR_RETURN(auto client, ConnectThrough(std::make_unique<FakeControl>(daemon), {}));
+  TANDEM_ASSIGN_OR_RETURN(auto joining, StartJoin(client, join));
+  TANDEM_ASSIGN_OR_RETURN(auto group, result_of(joining));
+  TANDEM_ASSIGN_OR_RETURN(auto preparing, StartPrepare(group, "a key that is no short one", request));
+  TANDEM_ASSIGN_OR_RETURN(auto plan, result_of(preparing));
+  TANDEM_RETURN_IF_ERROR(plan->Release());
+  return client->Detach();
+}
+
+// On the threads of the library: the watchdog, the queues of streams, calls in the background. An exception of
+// one of them would end this program.
+TEST_F(ExhaustionTest, MemoryRunsOutInTheBackground) {
+  constexpr int kMost = 5000;
+  int place = 0;
+  for (; place < kMost && !HasFailure(); ++place) {
+    SCOPED_TRACE(place);
+    BackgroundAllocations::Allow(place);
+    Status status = UseAll();
+    if (status.ok()) status = UseInBackground();
+    const bool met = BackgroundAllocations::Met();
+    BackgroundAllocations::Allow(-1);
+    EXPECT_TRUE(status.ok() || status.code() == Code::kResourceExhausted) << status.ToString();
+    if (!met) break;
+    // A failed allocation leaves nothing stuck.
+    for (const Status& next : {UseAll(), UseInBackground()}) EXPECT_TRUE(next.ok()) << next.ToString();
+  }
+  EXPECT_GE(place, 20) << "the library's threads need no memory";
+  EXPECT_LT(place, kMost);
+}
 
 // The C functions, whose statuses need memory themselves.
 TEST_F(ExhaustionTest, AStatusOfCNeedsNoMemory) {

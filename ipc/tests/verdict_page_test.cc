@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
 namespace tandem {
 namespace {
 
@@ -41,6 +43,29 @@ TEST(VerdictPage, EndsMoreLaunchesAndNeverFewer) {
   EXPECT_EQ(page->Reason().message(), "broken");
   page->SetFinished(7);
   EXPECT_EQ(page->Finished(), 7u);
+}
+
+TEST(VerdictPage, AFieldCrossesWhereItHasRoomBehindTheReason) {
+  auto fd = VerdictPage::Create();
+  ASSERT_TRUE(fd.ok());
+  auto page = VerdictPage::Map(fd->get());
+  ASSERT_TRUE(page.ok());
+  const auto crossed = [&](const std::string& reason, const std::string& field) {
+    page->Clear();
+    page->Abort(1, InvalidArgument("unlike").WithDetail({.reason = reason, .field = field}));
+    return page->Reason().detail();
+  };
+  EXPECT_EQ(crossed("LAUNCH_MISMATCH", "rows").field, "rows");
+  const std::string reason(kStatusReasonBytes - 6, 'R');
+  EXPECT_EQ(crossed(reason, "rows").field, "rows");
+  for (const std::string& field : {std::string("longer"), std::string()}) {
+    const StatusDetail detail = crossed(reason, field);
+    EXPECT_EQ(detail.reason, reason);
+    EXPECT_EQ(detail.field, "");
+  }
+  const StatusDetail longest = crossed(std::string(kStatusReasonBytes - 1, 'R'), "");
+  EXPECT_EQ(longest.reason, std::string(kStatusReasonBytes - 1, 'R'));
+  EXPECT_EQ(longest.field, "");
 }
 
 TEST(VerdictPage, RefusesOtherMemory) {

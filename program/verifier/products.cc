@@ -120,6 +120,8 @@ class ProductTracer {
         continue;
       }
       if (order_.sums && write.product != nullptr) continue;  // on its way to the sum, or nobody adds it
+      if (order_.sums && IsReadByEndInPlace(write, output.ref.rank))
+        continue;  // the check of the end sees it
       written += Elements(*write.target);
       if (!order_.sums) {
         if (write.product == nullptr) return Found(write, "an output that is no product");
@@ -140,6 +142,16 @@ class ProductTracer {
     return verify::Refuse("SUM_ORDER",
                           "rank " + std::to_string(output.ref.rank) + ": " + std::to_string(written) +
                               " elements are written of an output of " + std::to_string(Elements(output)));
+  }
+
+  // Whether a later step of `rank` adds what follows the sum to all that `write` wrote, in place.
+  bool IsReadByEndInPlace(const TracedWrite& write, int rank) const {
+    return std::any_of(writes_.begin(), writes_.end(), [&](const TracedWrite& end) {
+      if (end.rank != rank || end.sum == nullptr || end.sum->sources.size() != 1 ||
+          !AreAlike(end.sum->sources[0], *end.target) || !verify::LiesWithin(*write.target, *end.target))
+        return false;
+      return write.rank == rank ? write.at < end.at : IsTold(write, end);
+    });
   }
 
   Status CheckWhole(const TracedWrite& write) const {

@@ -19,13 +19,17 @@ MOST = max(ROWS)
 BYTES = {"bf16": 2, "f16": 2, "f32": 4, "f8e4m3": 1}
 RESULT = {"bf16": "bf16", "f16": "f16", "f32": "f32", "f8e4m3": "bf16"}
 NORM = ("norm_weight", "residual", "residual_output")
+BEHIND = {"norm": NORM, "biased": ("bias",)}  # operands behind those of a matmul_all_reduce
 # By engines, and by clients.
 ALGORITHMS = {
     "all_gather_matmul": (("auto", "fused", "unfused", "pipeline", "ring", "nccl"), ("auto", "fused", "unfused")),
     "matmul_reduce_scatter": (("auto", "fused", "unfused", "pipeline", "ring"), ("auto", "fused", "unfused")),
     "matmul_all_reduce": (("auto", "fused", "unfused", "tiled_two_shot"), ("auto", "fused", "unfused")),
     "norm": (("auto", "fused", "tiled_two_shot"), ("auto", "fused")),
+    "biased": (("auto", "fused", "tiled_two_shot"), ("auto", "fused")),
 }
+# Where nothing is rounded before the bias it can be added behind the sum, which alone has families.
+BIASED_IN_F32 = (("auto", "unfused", "tiled_two_shot"), ("auto", "unfused"))
 
 
 def drawn(name, dtype, count):
@@ -55,9 +59,10 @@ class Products:
         self.residual = drawn("residual", self.out, POOL * N)
         shapes = {"a": ((MOST, K), dtype), "b": ((K, N), dtype), "c": ((MOST, N), self.out)}
         shapes |= {"residual": ((MOST, N), self.out), "residual_output": ((MOST, N), self.out)}
-        shapes["norm_weight"] = ((N,), self.out)
+        shapes["norm_weight"] = shapes["bias"] = ((N,), self.out)
         self.memory = {slot: group.registered(shape, kind) for slot, (shape, kind) in shapes.items()}
         self.put("norm_weight", drawn("weight", self.out, N))
+        self.put("bias", drawn("bias", self.out, N))
 
     def put(self, slot, data):
         ctypes.memmove(self.memory[slot].data, data, len(data))
@@ -80,7 +85,9 @@ class Products:
                 tandem.Operand(slot, self.out, (N,) if slot == "norm_weight" else (c_rows, N)) for slot in NORM
             ]
             options["norm_epsilon"] = 1e-5
-        name = "matmul_all_reduce" if op == "norm" else op
+        if op == "biased":
+            operands.append(tandem.Operand("bias", self.out, (N,)))
+        name = "matmul_all_reduce" if op in BEHIND else op
         return self.group.prepare(
             f"{self.dtype} {key}", name, operands, determinism="batch", on_unfused="allow", deadline=PATIENCE, **options
         )
@@ -94,7 +101,7 @@ class Products:
         self.put("b", self.weights[gathers])
         out_bytes = N * BYTES[self.out]
         self.put("residual", self.rows_of(self.residual, out_bytes, chosen))
-        bound = [self.memory[slot] for slot in ("a", "b", "c", *(NORM if op == "norm" else ()))]
+        bound = [self.memory[slot] for slot in ("a", "b", "c", *BEHIND.get(op, ()))]
         if captured:
             stream = tandem.Stream()
             stream.begin_capture()
@@ -109,7 +116,7 @@ class Products:
         plan.wait(PATIENCE)
         self.launches += 1
         got = mine if op == "matmul_reduce_scatter" else chosen
-        kind = {"all_gather_matmul": "product", "norm": "norm"}.get(op, "sum")
+        kind = {"all_gather_matmul": "product", "norm": "norm", "biased": "biased"}.get(op, "sum")
         self.check(f"{self.dtype} {kind}", "c", out_bytes, got, what)
         if op == "norm":
             self.check(f"{self.dtype} residual", "residual_output", out_bytes, got, what)
@@ -162,12 +169,15 @@ def main():
         for op, (in_engine, in_client) in ALGORITHMS.items():
             # No fused kernel takes fp32.
             possible = [name for name in in_engine if (name, dtype) != ("fused", "f32")]
-            for algorithm in possible if dtype == "bf16" else possible[:2]:
+            possible = possible if dtype == "bf16" else possible[:2]
+            if (op, dtype) == ("biased", "f32"):
+                possible, in_client = BIASED_IN_F32
+            for algorithm in possible:
                 run_shapes(products, op, algorithm, "engine")
                 if algorithm in in_client:
                     run_shapes(products, op, algorithm, "client")
                 # No rows are no fused product, and a family has them too.
-                if algorithm in in_client and algorithm != "fused":
+                if algorithm in in_client and algorithm != "fused" and (op != "biased" or dtype == "f32"):
                     run_family(products, op, algorithm)
         launches += products.launches
         for kind, rows in products.known.items():

@@ -70,7 +70,9 @@ class BitsOfProducts(ComparedBits):
 
     def check_products(self, world):
         kinds = [
-            f"{t} {kind}" for t in ("bf16", "f16", "f32", "f8e4m3") for kind in ("product", "sum", "norm", "residual")
+            f"{t} {kind}"
+            for t in ("bf16", "f16", "f32", "f8e4m3")
+            for kind in ("product", "sum", "norm", "residual", "biased")
         ]
         self.check(world, "determinism_products_rank.py", kinds)
 

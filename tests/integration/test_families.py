@@ -155,6 +155,8 @@ class Families(TandemTest):
         for client in clients:
             failure = self.assertFails("INVALID_ARGUMENT", client.call, "wait", plan="ar")
             self.assertEqual(failure.detail["reason"], "LAUNCH_MISMATCH", failure.message)
+            self.assertEqual((failure.detail["ranks"], failure.detail["field"]), ([1], "rows"), failure.message)
+            self.assertIn("rank 1 launched rows 8, rank 0 rows 7", failure.message)
         everybody(clients, "renew")
         self.check_all_reduce(clients, 8)
 

@@ -2,8 +2,11 @@
 there is one (TANDEM_TEST_BROWSER, else chromium, chrome or Playwright's headless shell). TANDEM_TEST_SCREENSHOT: a file for a picture.
 """
 
+import contextlib
 import glob
+import html
 import http.client
+import http.server
 import json
 import os
 import re
@@ -11,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 import unittest
 
@@ -27,6 +31,49 @@ ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)),
 SCHEMA = os.path.join(ROOT, "deploy/monitoring/page-state.schema.json")
 BINDINGS = [["ar.in", 0], ["ar.out", 0]]
 MARKUP = "<img src=x onerror=document.title='pwned'><script>document.title='pwned'</script>"
+
+
+TELEPHONE = 400  # pixels
+# Runs in the page, in a frame. Gives the outer page the elements that are too wide, and the size of texts in pictures.
+MEASURE = """
+setInterval(() => {
+  if (document.documentElement.dataset.drawn !== "yes") return;
+  const elements = [...document.body.querySelectorAll("*")];
+  const wide = elements.filter((each) => each.getBoundingClientRect().right > innerWidth + 1);
+  const names = wide.map((each) => `${each.tagName} of ${each.closest("[id]")?.id}`);
+  if (document.documentElement.scrollWidth > innerWidth) names.push("the page");
+  const sizes = ["timeline", "pools", "topology"].flatMap((id) => [...document.querySelectorAll(`#${id} svg`)]).map((picture) =>
+    12 * picture.getBoundingClientRect().width / picture.viewBox.baseVal.width);
+  parent.document.documentElement.dataset.measured = JSON.stringify([names, Math.min(...sizes), innerWidth]);
+}, 100);
+"""
+
+
+@contextlib.contextmanager
+def serve(pages):
+    """Serves texts by their path on a port of the loopback."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            kind, text = pages.get(self.path, ("text/plain", ""))
+            body = text.encode()
+            self.send_response(200 if text else 404)
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def find_browser():
@@ -177,6 +224,20 @@ class Page(WebTest):
         self.assertEqual(headers["Cache-Control"], "no-store")
         self.assertIsNone(headers["Access-Control-Allow-Origin"])
 
+    def test_nothing_has_the_width_of_a_desk(self):
+        """What holds without a browser: the page takes the screen's width, tables lie in boxes that scroll, and no style asks for more
+        than a telephone has. Browser measures the page."""
+        body = self.ask("/")[2]
+        self.assertIn('<meta name="viewport" content="width=device-width, initial-scale=1">', body)
+        style, script = re.search(r"<style[^>]*>(.*?)</style>.*<script[^>]*>(.*?)</script>", body, re.S).groups()
+        (narrow,) = re.findall(r"@media \(max-width: 40rem\) \{(.*?)\n\}", style, re.S)
+        self.assertRegex(narrow, r"table, tbody, tr, td \{ display: block; \}")
+        for container in set(re.findall(r'show\("(\w+)", table\(', script)):
+            self.assertRegex(body, rf'<div id="{container}" class="scroll">')
+        self.assertRegex(style, r"\.scroll \{[^}]*overflow: auto")
+        for number, unit in re.findall(r"[^-]width: (\d+)(px|rem)", re.sub(r"@media \([^)]*\)", "", style)):
+            self.assertLessEqual(int(number) * {"px": 1, "rem": 16}[unit], 400)
+
     def test_names_are_text(self):
         clients = [self.daemon.client(MARKUP) for _ in range(2)]
         for client in clients:
@@ -221,7 +282,7 @@ class Listening(unittest.TestCase):
 class Browser(WebTest):
     gpus = 4
 
-    def browse(self, *arguments):
+    def browse(self, *arguments, port=None):
         with tempfile.TemporaryDirectory() as profile:
             return subprocess.run(
                 [
@@ -233,7 +294,7 @@ class Browser(WebTest):
                     f"--user-data-dir={profile}",
                     "--virtual-time-budget=6000",
                     *arguments,
-                    f"http://127.0.0.1:{self.daemon.page_port()}/",
+                    f"http://127.0.0.1:{port or self.daemon.page_port()}/",
                 ],
                 capture_output=True,
                 text=True,
@@ -280,6 +341,32 @@ class Browser(WebTest):
             client.close()
             self.browse(f"--screenshot={picture}", "--window-size=1280,1010")
             self.assertTrue(os.path.exists(picture))
+
+    def test_nothing_is_wider_than_a_telephone(self):
+        """In a frame of 400 pixels no element passes the right edge, and texts of pictures keep their size."""
+        client = self.daemon.client("n" * 128)
+        client.connect()
+        self.join([client], name="g" * 128, group="x")
+        self.all_reduce_plan([client], group="x")
+        for _ in range(20):
+            client.call("launch", plan="ar", bindings=BINDINGS)
+        client.call("wait", plan="ar")
+        wait_until(lambda: len(self.state()["timeline"]) >= 8, 60, "the job launches nothing")
+        page, state = self.ask("/")[2], self.ask("/state.json")[2]
+        self.assertIn("</body>", page)
+        pages = {
+            "/": ("text/html", f"<iframe src=/page width={TELEPHONE} height=4000 style='border: 0'></iframe>"),
+            "/page": ("text/html", page.replace("</body>", f"<script>{MEASURE}</script></body>")),
+            "/state.json": ("application/json", state),
+        }
+        with serve(pages) as port:
+            drawn = self.browse("--dump-dom", "--window-size=800,4000", port=port).stdout
+        measured = re.search(r'data-measured="([^"]*)"', drawn)
+        self.assertTrue(measured, drawn)
+        wide, smallest, width = json.loads(html.unescape(measured.group(1)))
+        self.assertEqual(width, TELEPHONE)
+        self.assertEqual(wide, [], "wider than the screen")
+        self.assertGreaterEqual(smallest, 10, "pixels of the smallest text of a picture")
 
 
 if __name__ == "__main__":

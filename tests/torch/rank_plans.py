@@ -189,6 +189,40 @@ def test_a_family_of_wide_rows_begins_with_few(name):
 
 
 @check
+def test_families_are_bounded_as_other_plans(name):
+    """Calls of ever new widths make ever new families: the least recently used ones go first, on all ranks alike."""
+
+    def reduce(rows, columns):
+        x = rand(rows, columns, seed=columns)
+        near(OPS.all_reduce(x, "sum", name), reference.all_reduce(x, "sum", name))
+
+    with configured(name, placement="client", families="all", max_plans=4, max_rows=4096):
+        plans = tandem.torch.attach(name).plans
+        made = []
+        for columns in range(2, 20):
+            reduce(3, columns)
+            made += [one.plan for one in plans.prepared() if one.plan not in made]
+            reduce(5, 1)  # used all the time, by other calls than the first
+            assert len(plans._families) <= 4, len(plans._families)
+        live = [plan for plan in made if plan._handle.value]
+        assert len(made) == 18 + 1 and len(live) <= 4, (len(made), len(live))
+        count = plans._made
+        for columns in (1, 19):
+            reduce(7, columns)
+        assert plans._made == count, "a family that was used has gone"
+        reduce(7, 2)  # its family is prepared again
+        assert plans._made == count + 1
+        # A family that grows leaves smaller ones, which go with it, or where no other can go.
+        for rows in (300, 600, 1200, 2400, 2500):
+            reduce(rows, 1)
+            assert len(plans._families) <= 4, len(plans._families)
+        count = plans._made
+        for columns in (3, 4, 5, 6):
+            reduce(2, columns)
+        assert plans._made == count + 4 and len(plans._families) <= 4
+
+
+@check
 def test_plans_run_where_they_are_told(name):
     x, a, b = rand(4, 6), rand(2 * world(), 6), rand(6, 4, seed=1)
     for placement in ("engine", "client", "auto"):

@@ -115,6 +115,7 @@ struct PreparedPlan {
 struct FailureReport {
   uint64_t group_id = 0, plan_id = 0;
   uint64_t launch = 0;    // its number in the group
+  int64_t rows = -1;      // of a family's launch; -1: the plan is of one shape
   int awaited_rank = -1;  // that it waited for; -1: none
   uint64_t renewals = 0;  // of the group, before the launch
   Status status;

@@ -36,10 +36,11 @@ Status ClientGroup::Refusal() const {
   return failure.ok() && state() == ClientLaunchState::kRenewing ? Renewing() : failure;
 }
 
-void ClientGroup::Report(uint64_t launch, uint64_t plan_id, const Status& why) {
+void ClientGroup::Report(uint64_t launch, const LaunchedPlan& plan, const Status& why) {
   FailureReport report;
   report.group_id = group_id_;
-  report.plan_id = plan_id;
+  report.plan_id = plan.id;
+  report.rows = plan.rows;
   report.launch = launch;
   report.awaited_rank = why.detail().ranks.empty() ? -1 : static_cast<int>(why.detail().ranks.front());
   report.renewals = renewals_.load(std::memory_order_acquire);
@@ -53,7 +54,7 @@ void ClientGroup::ShowWaiting(bool is_under_way, uint64_t plan_id) {
   page_.SetWaitsSince(is_under_way ? static_cast<uint64_t>(now.count()) : 0);
 }
 
-Status ClientGroup::Run(ClientProgram& program, uint64_t plan_id, uint16_t tag,
+Status ClientGroup::Run(ClientProgram& program, const LaunchedPlan& plan, uint16_t tag,
                         std::chrono::nanoseconds deadline, std::span<const runtime::SlotAddress> slots) {
   std::lock_guard lock(run_mutex_);
   TANDEM_RETURN_IF_ERROR(queue_->Failed());
@@ -63,7 +64,7 @@ Status ClientGroup::Run(ClientProgram& program, uint64_t plan_id, uint16_t tag,
   launch.rank = rank_;
   launch.deadline = Clock::now() + Bounded(deadline);
   launch.page = &page_;
-  ShowWaiting(true, plan_id);
+  ShowWaiting(true, plan.id);
   Status status = program.Run(launch, slots);
   ShowWaiting(false);
   if (status.ok()) {
@@ -73,19 +74,19 @@ Status ClientGroup::Run(ClientProgram& program, uint64_t plan_id, uint16_t tag,
     return status;
   }
   host::Backoff backoff;
-  std::optional<Status> failure = Judge(launch.number, plan_id, status);
-  for (; !failure.has_value(); failure = Judge(launch.number, plan_id, status)) backoff.Pause();
+  std::optional<Status> failure = Judge(launch.number, plan, status);
+  for (; !failure.has_value(); failure = Judge(launch.number, plan, status)) backoff.Pause();
   return *failure;
 }
 
-std::optional<Status> ClientGroup::Judge(uint64_t launch, uint64_t plan_id, const Status& why) {
+std::optional<Status> ClientGroup::Judge(uint64_t launch, const LaunchedPlan& plan, const Status& why) {
   std::lock_guard lock(verdict_mutex_);
   if (Status kept = Failure(); !kept.ok()) return kept;
   const bool is_judged = page_.Aborts(launch);
   if (lifecycle_.Apply(ClientLaunchEvent::kLaunchFailed) && !is_judged &&
       lifecycle_.Apply(ClientLaunchEvent::kReported)) {
     reported_at_ = Clock::now();
-    Report(launch, plan_id, why);
+    Report(launch, plan, why);
   }
   if (is_judged) {
     (void)lifecycle_.Apply(ClientLaunchEvent::kVerdict, page_.Reason());
@@ -98,11 +99,11 @@ std::optional<Status> ClientGroup::Judge(uint64_t launch, uint64_t plan_id, cons
   return is_judged ? page_.Reason() : why;
 }
 
-void ClientGroup::Refuse(uint64_t plan_id, const Status& why) {
+void ClientGroup::Refuse(const LaunchedPlan& plan, const Status& why) {
   const Status refused(Code::kFailedPrecondition, "a launch was refused on this rank: " + why.message(),
                        {.reason = "LAUNCH_REFUSED", .field = why.detail().field, .started = false});
   if (lifecycle_.Apply(ClientLaunchEvent::kLaunchRefused, refused))
-    Report(queue_->NextLaunch(), plan_id, refused);
+    Report(queue_->NextLaunch(), plan, refused);
 }
 
 void ClientGroup::EndRenewal(uint64_t renewals) {

@@ -18,6 +18,7 @@
 #include "client/lib/base/usage_ledger.h"
 #include "client/lib/client_launch/client_program.h"
 #include "client/lib/client_launch/client_queue.h"
+#include "client/lib/client_launch/launched_plan.h"
 #include "ipc/verdict_page.h"
 #include "runtime/client_launch_state.h"
 #include "tandem/status.h"
@@ -58,14 +59,14 @@ class ClientGroup {
 
   // Runs the group's next launch, on the thread of a stream. OK: all data is right, and the counter has
   // grown. An error stalls the group: until a renewal, launches return it and touch nothing.
-  Status Run(ClientProgram& program, uint64_t plan_id, uint16_t tag, std::chrono::nanoseconds deadline,
-             std::span<const runtime::SlotAddress> slots);
+  Status Run(ClientProgram& program, const LaunchedPlan& plan, uint16_t tag,
+             std::chrono::nanoseconds deadline, std::span<const runtime::SlotAddress> slots);
   // Takes note of launch number `launch`, which has given up for `why`. The first call reports it. Returns
   // the failure that launches under way end with. Nothing while the verdict may still come: call again.
-  std::optional<Status> Judge(uint64_t launch, uint64_t plan_id, const Status& why);
+  std::optional<Status> Judge(uint64_t launch, const LaunchedPlan& plan, const Status& why);
   // A launch that this rank's library has refused: the peers would pair their launches wrongly from then on.
   // Stalls the group.
-  void Refuse(uint64_t plan_id, const Status& why);
+  void Refuse(const LaunchedPlan& plan, const Status& why);
 
   // This rank has stopped its launches: it makes none before the renewal ends. False while a failure awaits
   // its verdict.
@@ -100,7 +101,7 @@ class ClientGroup {
 
  private:
   // Posts the report of a launch that has failed here.
-  void Report(uint64_t launch, uint64_t plan_id, const Status& why);
+  void Report(uint64_t launch, const LaunchedPlan& plan, const Status& why);
   Status Renewing() const;
 
   const uint64_t group_id_;

@@ -50,7 +50,7 @@ Status ClientLane::WaitWord(const Word* word, uint64_t number) {
     if (ahead >= 0) {
       if ((value & (kOneLaunch - 1)) == launch_.tag) return Status::Ok();
       return InvalidArgument(context() + ": " + rank() +
-                             " launched another plan, or its tag or symmetric operands differ")
+                             " launched another plan, or its rows, tag or symmetric operands differ")
           .WithDetail(Awaiting("LAUNCH_MISMATCH", peer));
     }
     if (launch_.page->Aborts(number)) return launch_.page->Reason();

@@ -12,6 +12,7 @@
 #include "client/lib/base/client_device.h"
 #include "client/lib/base/launch_state.h"
 #include "client/lib/client_launch/client_program.h"
+#include "client/lib/client_launch/launched_plan.h"
 #include "program/program.h"
 #include "runtime/executor/executor.h"
 #include "tandem/status.h"
@@ -28,7 +29,7 @@ struct ClientBindings {
 struct ClientCall {
   ClientBindings bindings;
   std::chrono::nanoseconds deadline{0};  // of the launch, at least 1 ns
-  uint64_t plan_id = 0;
+  LaunchedPlan plan = 0;
   uint64_t stream_id = 0;  // LaunchStream::Id(), or kReplays
   bool capturing = false;
   std::shared_ptr<ClientPlanState> state;

@@ -96,7 +96,7 @@ Status MappedPlan::Launch(LaunchStream& stream, bool capturing, uint64_t stream_
   ClientCall call;
   call.bindings = std::move(bindings);
   call.deadline = deadline.count() > 0 ? Bounded(deadline) : Bounded(deadline_);
-  call.plan_id = plan_id_;
+  call.plan = {plan_id_, member->rows};
   call.stream_id = stream_id;
   call.capturing = capturing;
   call.state = state;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -35,6 +36,28 @@ int RootOfDelay(const std::map<int, GroupRecord::FailureReport>& reports) {
   return rank;
 }
 
+std::optional<UnlikeRows> FindUnlikeRows(const std::map<int, GroupRecord::FailureReport>& reports) {
+  // The launch that most ranks made stands; of as many the lowest rank's.
+  const auto of_it = [&](const GroupRecord::FailureReport& wanted) {
+    return std::count_if(reports.begin(), reports.end(), [&](const auto& other) {
+      const GroupRecord::FailureReport& report = other.second;
+      return report.launch == wanted.launch && report.plan_id == wanted.plan_id && report.rows == wanted.rows;
+    });
+  };
+  auto usual = reports.end();
+  for (auto each = reports.begin(); each != reports.end(); ++each) {
+    if (each->second.rows >= 0 && (usual == reports.end() || of_it(each->second) > of_it(usual->second)))
+      usual = each;
+  }
+  if (usual == reports.end()) return std::nullopt;
+  for (const auto& [rank, report] : reports) {
+    if (report.launch == usual->second.launch && report.plan_id == usual->second.plan_id &&
+        report.rows >= 0 && report.rows != usual->second.rows)
+      return UnlikeRows{rank, usual->first, report.rows, usual->second.rows};
+  }
+  return std::nullopt;
+}
+
 Status FailureService::Verdict(const GroupRecord& group) const {
   const std::string context = "group '" + group.name + "'";
   // A refusal or a mismatch explains the delays of the others.
@@ -50,8 +73,18 @@ Status FailureService::Verdict(const GroupRecord& group) const {
                 std::to_string(other->first) + " plan '" + their_plan->second.key + "'";
       }
     }
-    StatusDetail detail = BlameRank(report.status.detail().reason, rank, report.status.detail().field,
-                                    group.members[static_cast<size_t>(rank)].pid);
+    int blamed = rank;
+    std::string field = report.status.detail().field;
+    const bool is_mismatch = report.status.detail().reason == "LAUNCH_MISMATCH";
+    if (const auto unlike = FindUnlikeRows(group.failures); is_mismatch && unlike) {
+      blamed = unlike->rank;
+      field = "rows";
+      text = context + ", launch " + std::to_string(report.launch) + ": rank " +
+             std::to_string(unlike->rank) + " launched rows " + std::to_string(unlike->rows) + ", rank " +
+             std::to_string(unlike->other) + " rows " + std::to_string(unlike->other_rows);
+    }
+    StatusDetail detail = BlameRank(report.status.detail().reason, blamed, std::move(field),
+                                    group.members[static_cast<size_t>(blamed)].pid);
     return Status(report.status.code(), std::move(text), std::move(detail));
   }
   const int root = RootOfDelay(group.failures);
@@ -84,9 +117,13 @@ Status FailureService::Report(const SessionRef& session, const v1::ReportFailure
     return FailedPrecondition("the group has no plan that is placed in the client");
   }
   if (request.renewals() < group->client.renewals) return Status::Ok();
+  if (request.counted_rows() < 0) {
+    return InvalidArgument("counted_rows is negative").WithDetail({.field = "counted_rows"});
+  }
   const bool first = group->failures.empty();
   group->failures.try_emplace(
-      rank, GroupRecord::FailureReport{request.launch(), request.plan_id(), awaited, std::move(status)});
+      rank, GroupRecord::FailureReport{request.launch(), request.plan_id(), awaited, std::move(status),
+                                       request.counted_rows() - 1});
   registry.engines_changed.notify_all();
   const auto over = [&]() TANDEM_REQUIRES(registry_mutex) {
     const GroupState state = group->state();

@@ -5,6 +5,10 @@
 // failure is named and not the rank that noticed it first.
 #pragma once
 
+#include <cstdint>
+#include <map>
+#include <optional>
+
 #include "daemon/control/groups/group_service.h"
 #include "daemon/control/records/control_core.h"
 #include "tandem/status.h"
@@ -15,6 +19,14 @@ namespace tandem::daemon {
 // The rank that caused the failure of a launch: reports of a deadline are followed from rank to awaited rank,
 // up to a rank that waits for nobody. -1 without reports. Pure.
 int RootOfDelay(const std::map<int, GroupRecord::FailureReport>& reports);
+
+// Two ranks whose launches of one number and family have unlike rows.
+struct UnlikeRows {
+  int rank = 0, other = 0;  // `other` launched what most ranks did
+  int64_t rows = 0, other_rows = 0;
+};
+// Returns nothing where no two reports have unlike rows. Pure.
+std::optional<UnlikeRows> FindUnlikeRows(const std::map<int, GroupRecord::FailureReport>& reports);
 
 // Thread-safe. The others outlive it.
 class FailureService {

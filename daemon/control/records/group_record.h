@@ -124,6 +124,7 @@ struct GroupRecord {
     uint64_t launch = 0, plan_id = 0;
     int awaited_rank = -1;
     Status status;
+    int64_t rows = -1;  // of a family's launch; -1: not known
   };
   std::map<int, FailureReport> failures TANDEM_GUARDED_BY(registry_mutex);  // by rank, the first of each
 

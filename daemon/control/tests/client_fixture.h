@@ -77,13 +77,14 @@ class ClientPlacementTest : public ControlTest {
     return std::move(*page);
   }
   Status Report(int rank, uint64_t launch, int awaited, const Status& status, uint64_t plan = 0,
-                uint64_t renewals = 0) {
+                uint64_t renewals = 0, int64_t rows = -1) {
     v1::ReportFailureRequest request;
     request.set_group_id(group);
     request.set_plan_id(plan);
     request.set_launch(launch);
     request.set_awaited_rank(awaited);
     request.set_renewals(renewals);
+    request.set_counted_rows(rows + 1);
     FillStatusDetail(status, request.mutable_status());
     return control->ReportFailure(sessions[static_cast<size_t>(rank)], request);
   }

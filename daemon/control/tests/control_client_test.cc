@@ -293,6 +293,46 @@ TEST_F(ClientPlacementTest, AMismatchNamesBothPlans) {
   EXPECT_THAT(reason.message(), HasSubstr("rank 0 launched plan 'a', rank 1 plan 'b'"));
 }
 
+TEST_F(ClientPlacementTest, AMismatchNamesTheRowsOfBothRanks) {
+  Begin();
+  const uint64_t plan = PlanAll("ar");
+  const Status mismatch = InvalidArgument("another launch").WithDetail({.reason = "LAUNCH_MISMATCH"});
+  Together(kWorld, [&](int rank) { return Report(rank, 3, 1 - rank, mismatch, plan, 0, 16 + rank); });
+  const Status reason = PageOf(0).Reason();
+  EXPECT_EQ(reason.detail().reason, "LAUNCH_MISMATCH");
+  EXPECT_EQ(reason.detail().field, "rows");
+  EXPECT_THAT(reason.detail().ranks, ElementsAre(1));
+  EXPECT_THAT(reason.message(), HasSubstr("rank 1 launched rows 17, rank 0 rows 16"));
+}
+
+TEST_F(ClientPlacementTest, AMismatchOfTheSameRowsNamesNone) {
+  Begin();
+  const uint64_t plan = PlanAll("ar");
+  const Status mismatch = InvalidArgument("another tag").WithDetail({.reason = "LAUNCH_MISMATCH"});
+  Together(kWorld, [&](int rank) { return Report(rank, 3, 1 - rank, mismatch, plan, 0, 16); });
+  const Status reason = PageOf(0).Reason();
+  EXPECT_EQ(reason.detail().field, "");
+  EXPECT_THAT(reason.message(), Not(HasSubstr("launched rows")));
+}
+
+TEST(UnlikeRowsTest, NamesTheRankThatDiffersFromMost) {
+  using Report = GroupRecord::FailureReport;
+  const auto of = [](uint64_t launch, uint64_t plan, int64_t rows) {
+    return Report{launch, plan, 0, InvalidArgument("another launch"), rows};
+  };
+  const auto found = FindUnlikeRows({{0, of(4, 1, 7)}, {1, of(4, 1, 8)}, {2, of(4, 1, 8)}});
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->rank, 0);
+  EXPECT_EQ(found->other, 1);
+  EXPECT_EQ(found->rows, 7);
+  EXPECT_EQ(found->other_rows, 8);
+  // Other launches and plans have rows of their own, and a plan of one shape has none.
+  EXPECT_FALSE(FindUnlikeRows({{0, of(4, 1, 7)}, {1, of(5, 1, 8)}}).has_value());
+  EXPECT_FALSE(FindUnlikeRows({{0, of(4, 1, 7)}, {1, of(4, 2, 8)}}).has_value());
+  EXPECT_FALSE(FindUnlikeRows({{0, of(4, 1, -1)}, {1, of(4, 1, 8)}}).has_value());
+  EXPECT_FALSE(FindUnlikeRows({}).has_value());
+}
+
 TEST_F(ClientPlacementTest, NonsenseReportsAreRefused) {
   Begin();
   const Status late = DeadlineExceeded("late");
@@ -302,6 +342,7 @@ TEST_F(ClientPlacementTest, NonsenseReportsAreRefused) {
   EXPECT_EQ(Report(0, 1, 0, late).code(), Code::kInvalidArgument);
   EXPECT_EQ(Report(0, 1, -1, late).code(), Code::kInvalidArgument);
   EXPECT_EQ(Report(0, 1, 1, Status::Ok()).code(), Code::kInvalidArgument);
+  EXPECT_EQ(Report(0, 1, 1, late, 0, 0, -2).code(), Code::kInvalidArgument);
   EXPECT_EQ(PageOf(0).FirstAbortedLaunch(), 0u);
 }
 

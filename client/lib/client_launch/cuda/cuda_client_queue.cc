@@ -102,13 +102,13 @@ Status CudaClientQueue::Launch(LaunchStream& stream, ClientWork& work, ClientCal
   if (launched.ok()) {
     group_state_.timeout_ns = static_cast<uint64_t>(std::max<int64_t>(call.deadline.count(), 1));
     group_state_.tag = call.bindings.tag;
-    group_state_.plan = call.plan_id;
+    group_state_.plan = call.plan.Word();
     launched = call.capturing ? LaunchCaptured(cuda_stream, client_work, *steps, call)
                               : LaunchEager(cuda_stream, client_work, *steps, call);
   }
   // No kernel that meets peers was captured: no replay will be missing. An eager launch is missing from now
   // on.
-  if (!launched.ok() && !call.capturing) group_.Refuse(call.plan_id, launched);
+  if (!launched.ok() && !call.capturing) group_.Refuse(call.plan, launched);
   return launched;
 }
 
@@ -200,7 +200,7 @@ Status CudaClientQueue::ReportedFailure() const {
           .WithDetail(awaiting("RANK_LATE"));
     case AbortReason::kMismatch:
       return InvalidArgument(launch + ": " + rank +
-                             " launched another plan, or its tag or symmetric operands differ")
+                             " launched another plan, or its rows, tag or symmetric operands differ")
           .WithDetail(awaiting("LAUNCH_MISMATCH"));
     case AbortReason::kDesync: break;
   }
@@ -212,7 +212,7 @@ std::optional<Status> CudaClientQueue::CheckFailure() {
   const Status reported = ReportedFailure();
   if (reported.ok()) return group_.Failure();
   const cuda::LaunchReport& report = *pages_->report();
-  return group_.Judge(LoadShared(report.number), LoadShared(report.plan), reported);
+  return group_.Judge(LoadShared(report.number), LaunchedPlan::OfWord(LoadShared(report.plan)), reported);
 }
 
 bool CudaClientQueue::PollOrder() {

@@ -41,7 +41,7 @@ Status HostClientQueue::Launch(LaunchStream& stream, ClientWork& work, ClientCal
   Status enqueued = stream.RunInOrder(order_, [this, &program, call = std::move(call)] {
     if (call.capturing) call.state->Began();
     const Status status =
-        group_.Run(program, call.plan_id, call.bindings.tag, call.deadline, call.bindings.slots);
+        group_.Run(program, call.plan, call.bindings.tag, call.deadline, call.bindings.slots);
     if (!status.ok()) call.state->Fail(call.stream_id, 0, status, call.capturing);
     call.state->Ended();
   });

@@ -150,6 +150,48 @@ TEST(ProductOrder, HoldsWithBiasInOtherTypesAlongColumnsAndInSymmetricOutputs) {
   EXPECT_GE(plans, 20);
 }
 
+// Bias, result scale and norm follow the sum in place where the output has the wire's type.
+TEST(ProductOrder, HoldsWithAllThatFollowsTheSum) {
+  int plans = 0, in_place = 0;
+  for (const int world : {2, 4}) {
+    for (const auto& [inputs, output] : {std::pair{DType::kF32, DType::kF32},
+                                         {DType::kF16, DType::kF16},
+                                         {DType::kBf16, DType::kBf16},
+                                         {DType::kF16, DType::kF32},
+                                         {DType::kBf16, DType::kF32}}) {
+      for (const Op op : {Op::kMatmulReduceScatter, Op::kMatmulAllReduce}) {
+        for (const bool symmetric : {false, true}) {
+          for (const bool norm : {false, true}) {
+            if (norm && op != Op::kMatmulAllReduce) continue;
+            OpRequest request = ProductOf(op, world, 64, inputs);
+            request.operands[2].spec.dtype = output;
+            request.operands[2].symmetric = symmetric;
+            request.operands.push_back(Tensor(Role::kBias, output, {kN}));
+            if (norm) {
+              const std::vector<int64_t> shape = request.operands[2].spec.shape;
+              request.operands.push_back(Tensor(Role::kNormWeight, output, {kN}));
+              request.operands.push_back(Tensor(Role::kResidual, output, shape));
+              request.operands.push_back(Tensor(Role::kResidualOutput, output, shape));
+            }
+            for (const Algorithm algorithm : AlgorithmsOf(op)) {
+              request.algorithm = algorithm;
+              const Result<OperationPlan> plan = PlanOf(request, OnHost(world));
+              EXPECT_TRUE(plan.ok() || plan.status().code() != Code::kInternal)
+                  << OpName(op) << " by " << AlgorithmName(algorithm) << " of " << DTypeName(inputs) << " to "
+                  << DTypeName(output) << (symmetric ? ", symmetric" : "") << (norm ? ", with a norm" : "")
+                  << ": " << plan.status().ToString();
+              plans += plan.ok();
+              in_place += plan.ok() && !Overlaps(algorithm) && op == Op::kMatmulAllReduce;
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(plans, 100);
+  EXPECT_GE(in_place, 24);
+}
+
 TEST(ProductOrder, HoldsOnOneRankWithWhatFollowsTheProduct) {
   const GroupContext group = OnHost(1);
   for (const Op op : {Op::kAllGatherMatmul, Op::kMatmulReduceScatter, Op::kMatmulAllReduce}) {
@@ -249,6 +291,36 @@ TEST(ProductOrder, FindsAnOutputWithoutASum) {
     request.algorithm = Algorithm::kFused;
     ExpectFound(request, OnHost(4), text, leave_out);
   }
+}
+
+// A bias behind a sum in fp32 is added in the output itself, which is no second write.
+TEST(ProductOrder, FindsASecondWriteBesideABiasInPlace) {
+  OpRequest request = ProductOf(Op::kMatmulAllReduce, 4, 256, DType::kF32);
+  request.operands.push_back(Tensor(Role::kBias, DType::kF32, {kN}));
+  request.algorithm = Algorithm::kUnfused;
+  const auto add_behind = [](OperationPlan* plan, const auto& work) {
+    Step step = plan->programs[1].steps.back();
+    ASSERT_TRUE(std::holds_alternative<ReduceStep>(step.work));
+    step.work = work;
+    plan->programs[1].steps.push_back(step);
+  };
+  ExpectFound(request, OnHost(4), "an output without a sum", [&](OperationPlan* plan) {
+    add_behind(plan, *WorkOf<ReduceStep>(&plan->programs[1]).back());  // the bias twice
+  });
+  ExpectFound(request, OnHost(4), "adds what has been rounded before", [&](OperationPlan* plan) {
+    ReduceStep again = *WorkOf<ReduceStep>(&plan->programs[1]).front();
+    again.dst = again.sources[0] = WorkOf<ReduceStep>(&plan->programs[1]).back()->dst;
+    add_behind(plan, again);  // the sum again, over the bias
+  });
+  ExpectFound(request, OnHost(4), "an output without a sum", [](OperationPlan* plan) {
+    std::vector<Step>& steps = plan->programs[1].steps;
+    const auto product = std::find_if(steps.begin(), steps.end(), [](const Step& step) {
+      return std::holds_alternative<MatmulStep>(step.work);
+    });
+    ASSERT_NE(product, steps.end());
+    const Step again = *product;
+    steps.insert(steps.end() - 1, again);  // the bias is added to one rank's product
+  });
 }
 
 // As with parts of A that come back before they have been sent.

@@ -23,10 +23,11 @@ RoundingOption = Literal["once", "model"]
 class Config:
     """on_unavailable: the answer where Tandem cannot serve an op: torch's own collectives and products, or an exception.
     rendezvous_timeout: seconds in which all ranks must come to attach() and to the first call of an op with new shapes.
-    launch_deadline: seconds of a launch from its first rank's arrival; None: the daemon's default. max_plans: live plans a group;
-    the least recently used one is released first, on all ranks alike. write_in_place: peers write outputs in symmetric memory in
-    place, so that these must lie alike on all ranks; False: as other outputs. placement: where plans run: on the node's engines
-    ("engine"), on torch's current stream ("client": a call that this cannot serve is declined), or as the daemon chooses ("auto").
+    launch_deadline: seconds of a launch from its first rank's arrival; None: the daemon's default. max_plans: live plans a group,
+    and live families alike; the least recently used one is released first, on all ranks alike. write_in_place: peers write
+    outputs in symmetric memory in place, so that these must lie alike on all ranks; False: as other outputs. placement: where plans
+    run: on the node's engines ("engine"), on torch's current stream ("client": a call that this cannot serve is declined), or as
+    the daemon chooses ("auto").
     autotune: a call that prepares a plan measures it first where no table of the node has a time, some 50 ms on idle GPUs; such
     plans are of one shape. families: calls that differ in their rows alone share a plan, where ranks' own streams run it ("all";
     "collectives": not those with products; "eager": those of torch.distributed behind install(); "none"): ranks meet for it, and

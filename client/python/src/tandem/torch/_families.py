@@ -148,13 +148,18 @@ def _as_matrix(operand: Operand) -> Operand | None:
 class Families:
     """Not thread-safe: the plan cache's turn guards it."""
 
-    def __init__(self, max_rows: int, world: int) -> None:
-        self._max_rows, self._world = max_rows, world
+    def __init__(self, max_rows: int, world: int, max_plans: int) -> None:
+        self._max_rows, self._world, self._max_plans = max_rows, world, max_plans
         self._plans: dict[Any, Family] = {}  # by key: that of the most rows
-        self._smaller: list[Plan] = []  # graphs may hold their launches
+        self._smaller: dict[Any, list[Plan]] = {}  # by key; graphs may hold their launches
+        self._used: dict[Plan, int] = {}  # the group's count at the last call of those whose calls are known no more
         self._refused: set[Any] = set()
         self._asked = 0
         self._barred: dict[Any, int] = {}  # by key: rows above which another's collectives are faster
+
+    def __len__(self) -> int:
+        """The live plans."""
+        return len(self._plans) + sum(len(plans) for plans in self._smaller.values())
 
     def find(self, shape: Shape) -> Family | None:
         """The family for so many rows, where there is one."""
@@ -185,16 +190,44 @@ class Families:
         family = self._plans[shape.key] = Family(most, plan)
         if smaller is None:
             return family, None
-        self._smaller.append(smaller.plan)
+        self._smaller.setdefault(shape.key, []).append(smaller.plan)
         return family, smaller.plan
 
+    def note_use(self, plan: Plan, count: int) -> None:
+        """A call of a family goes, whose last use was the group's call of that number."""
+        self._used[plan] = max(count, self._used.get(plan, 0))
+
+    def take_oldest(self, newest: Shape, last_use: Callable[[Plan], int]) -> list[Plan]:
+        """Forgets families where there are more plans than may be, some at once: the least recently used ones, with their smaller
+        ones, and of the newest family those. Returns their plans. last_use: the group's count at the last of a family's known
+        calls. Alike on all ranks, which make the same calls."""
+        going: list[Plan] = []
+        if len(self) <= self._max_plans:
+            return going
+        keys = [key for key in self._plans if key != newest.key]
+        keys.sort(key=lambda key: max(last_use(self._plans[key].plan), self._used.get(self._plans[key].plan, 0)))
+        left = self._max_plans - self._max_plans // 8
+        for key in keys:
+            if len(self) <= left:
+                break
+            going += [*self._smaller.pop(key, ()), self._plans.pop(key).plan]
+        if len(self) > self._max_plans:
+            going += self._smaller.pop(newest.key, ())
+        for plan in going:
+            self._used.pop(plan, None)
+        return going
+
     def refuse(self, shape: Shape) -> None:
-        """Such calls have plans of one shape from now on; alike on all ranks."""
+        """Such calls have plans of one shape from now on; alike on all ranks, which forget at the same call."""
+        if len(self._refused) >= self._max_plans:
+            self._refused.clear()
         self._refused.add(shape.key)
 
     def bar(self, shape: Shape, most: int) -> None:
         """A family of that bound would be slower than another's collective. The bound before, of half as many rows, may not be.
-        Alike on all ranks."""
+        Alike on all ranks, which forget at the same call."""
+        if len(self._barred) >= self._max_plans:
+            self._barred.clear()
         self._barred[shape.key] = most // 2
 
     def barred(self, shape: Shape) -> bool:
@@ -203,7 +236,8 @@ class Families:
 
     def close(self, close: Callable[[Plan], None]) -> None:
         """Hands all plans over."""
-        for plan in (*self._smaller, *(family.plan for family in self._plans.values())):
+        for plan in (*itertools.chain(*self._smaller.values()), *(family.plan for family in self._plans.values())):
             close(plan)
         self._smaller.clear()
         self._plans.clear()
+        self._used.clear()

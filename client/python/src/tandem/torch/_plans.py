@@ -58,7 +58,7 @@ class PlanCache:
         # Of the kernels, which copy while Python runs another call. By the handles; all but the last are about to go.
         self._kernels_staging: dict[int, Staging] = {}
         self._made = 0
-        self._families = Families(config.max_rows, group.world_size if group is not None else 1)
+        self._families = Families(config.max_rows, group.world_size if group is not None else 1, config.max_plans)
         self._left: set[Any] = set()  # keys of torch.distributed's calls of one shape that another's collectives do faster
         self._offers = True  # whether the kernels get plans
         self._calls = 0  # counted here where there is no table
@@ -269,16 +269,30 @@ class PlanCache:
             return self._keep(key, Prepared(plan, call, symmetric, self.broken_off))
         made, smaller = self._families.add(family, bound, plan)
         if smaller is not None:  # all ranks take the larger one from here on
-            for other in [other for other, kept in self._plans.items() if isinstance(kept, Prepared) and kept.plan is smaller]:
-                self._close(self._plans.pop(other))
+            self._close_calls(smaller)
+        for oldest in self._families.take_oldest(family, self._last_use_of_family):
+            self._close_calls(oldest)
+            self._close_family(oldest)
         return self._keep(key, Prepared(plan, call, symmetric, self.broken_off, made.rows_of(family)))
+
+    def _close_calls(self, family: Plan) -> None:
+        for other in [other for other, kept in self._plans.items() if isinstance(kept, Prepared) and kept.plan is family]:
+            self._close(self._plans.pop(other))
+
+    def _last_use_of_family(self, family: Plan) -> int:
+        """That of its calls that are known; 0 without one."""
+        calls = (kept for kept in self._plans.values() if isinstance(kept, Prepared) and kept.plan is family)
+        return max(map(self._last_use, calls), default=0)
 
     def _keep(self, key: Any, value: Prepared | Refusal) -> Prepared | Refusal:
         most = self._config.max_plans
         if len(self._plans) >= most:  # some at once, since all are asked for their last use
             going = len(self._plans) - most + max(1, most // 8)
             for oldest in heapq.nsmallest(going, self._plans, key=lambda other: self._last_use(self._plans[other])):
-                self._close(self._plans.pop(oldest))
+                gone = self._plans.pop(oldest)
+                if isinstance(gone, Prepared) and gone.family is not None:
+                    self._families.note_use(gone.plan, self._last_use(gone))
+                self._close(gone)
         self._plans[key] = value
         return value
 
