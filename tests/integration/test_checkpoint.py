@@ -1,15 +1,25 @@
 """Processes that leave their sessions to restored ones: without a connection they may be checkpointed, and who shows the secret goes
 on with the same session, groups, addresses, plans and graphs. Nobody else does, and a rank that never comes back is named."""
 
+import glob
+import json
 import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
 import unittest
 
-from harness import everybody, host_only, wait_until
+from harness import BIN, TandemTest, everybody, host_only, wait_until
 from test_client_placement import AR
 from test_restart import RestartTest
 from test_suspend import SuspendTest
 
 MOST_RANKS = 2
+HERE = os.path.dirname(os.path.abspath(__file__))
+LIBRARY = os.path.join(BIN, "../lib/libtandem.so")
+PACKAGE = os.path.join(HERE, "../../client/python/src")
 
 
 def connections(pid):
@@ -135,6 +145,157 @@ class Restarts(RestartTest, CheckpointTest):
         self.next_daemon()
         self.resume(clients)
         self.check_all(clients)
+
+
+def why_no_criu():
+    """Why no process can be checkpointed here; empty: it can. TANDEM_TEST_CRIU names the program."""
+    if shutil.which(CRIU) is None:
+        return f"there is no {CRIU}"
+    if os.getuid() != 0:
+        return "CRIU needs root"
+    check = subprocess.run([CRIU, "check"], capture_output=True, text=True, check=False)
+    return "" if check.returncode == 0 else f"CRIU does not work here: {check.stderr.strip().splitlines()[-1:]}"
+
+
+CRIU = os.environ.get("TANDEM_TEST_CRIU", "criu")
+NO_CRIU = why_no_criu()
+
+
+@unittest.skipIf(NO_CRIU, NO_CRIU)
+@host_only("CRIU takes no GPU's memory")
+class RestoredByCriu(TandemTest):
+    """Whole processes: their checkpoints are files, they end, and CRIU makes them again."""
+
+    gpus = 2
+
+    def setUp(self):
+        super().setUp()
+        self.folder = tempfile.mkdtemp(prefix="tandem-checkpoint-")
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.pids = []
+        self.addCleanup(self.end_ranks)
+
+    def end_ranks(self):
+        for pid in self.pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def tell(self, name):
+        with open(self.path(name), "w"):
+            pass
+
+    def hear(self, name, ranks=(0, 1)):
+        def told():
+            for failure in glob.glob(self.path("failed*")):
+                with open(failure) as file:
+                    self.fail(file.read())
+            return all(os.path.exists(self.path(f"{name}{rank}")) for rank in ranks)
+
+        wait_until(told, 120, f"ranks do not say {name}")
+        told = []
+        for rank in ranks:
+            with open(self.path(f"{name}{rank}")) as file:
+                told.append(json.load(file))
+            os.remove(self.path(f"{name}{rank}"))
+        return told
+
+    def start(self):
+        environment = {**os.environ, "PYTHONPATH": PACKAGE, "TANDEM_LIBRARY": LIBRARY}
+        environment["TANDEM_RUNTIME_DIR"] = self.daemon.runtime_dir
+        program = os.path.join(HERE, "checkpoint_rank.py")
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, "-B", program, str(rank), self.folder],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            for rank in range(2)
+        ]
+        self.pids += [rank.pid for rank in ranks]
+        self.hear("ready")
+        self.tell("leave")
+        self.hear("left")
+        return ranks
+
+    def criu(self, verb, rank, *arguments, wrapper=()):
+        images = self.path(f"images{rank}")
+        os.makedirs(images, exist_ok=True)
+        command = [*wrapper, CRIU, verb, "--images-dir", images, "--log-file", f"{verb}.log", "-v2", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        with open(os.path.join(images, f"{verb}.log"), errors="replace") as log:
+            self.assertEqual(done.returncode, 0, log.read()[-2000:] + done.stderr)
+
+    def dump(self, ranks):
+        for rank, process in enumerate(ranks):
+            self.criu("dump", rank, "--tree", str(process.pid))
+            process.wait(60)  # it has ended
+
+    def restore(self, rank):
+        pidfile = self.path(f"pid{rank}")
+        if os.path.exists(pidfile):
+            os.remove(pidfile)
+        self.criu("restore", rank, "--restore-detached", "--pidfile", pidfile)
+        with open(pidfile) as file:
+            self.pids.append(int(file.read()))
+
+    def sessions(self):
+        return [one["id"] for one in self.daemon.ctl_json("sessions")["sessions"]]
+
+    def test_restored_processes_go_on(self):
+        self.dump(self.start())
+        sessions = self.sessions()
+        self.assertEqual(len(sessions), 2)
+        self.tell("restored")
+        for rank in range(2):
+            self.restore(rank)
+        self.hear("done")
+        self.assertEqual(self.sessions(), sessions)
+        self.tell("end")
+        wait_until(lambda: self.sessions() == [], 60)
+
+    def test_a_checkpoint_serves_once(self):
+        self.dump(self.start())
+        for rank in range(2):
+            self.restore(rank)
+        self.tell("restored")
+        self.hear("done")
+        first = self.pids[-2]
+        os.kill(first, signal.SIGSTOP)  # its pid is taken, and a second process from its checkpoint gets another
+        self.restore_elsewhere(0)
+        (told,) = self.hear("refused", ranks=(0,))
+        self.assertEqual(told["reason"], "RESTORED")
+        os.kill(first, signal.SIGCONT)
+        self.tell("end")
+        wait_until(lambda: self.sessions() == [], 60)
+
+    def test_a_restored_process_that_is_killed_is_named(self):
+        self.dump(self.start())
+        for rank in range(2):
+            self.restore(rank)
+        os.kill(self.pids[-1], signal.SIGKILL)
+        self.tell("restored")
+        listed = self.daemon.ctl_json("sessions")["sessions"]
+        (lost,) = [one["id"] for one in listed if one["pid"] == self.pids[-1]]
+        self.daemon.ctl("evict", str(lost))
+        (told,) = self.hear("refused", ranks=(0,))
+        self.assertEqual(told["reason"], "RANK_LOST")
+
+    def restore_elsewhere(self, rank):
+        """Under another pid, as seen from here: in a pid namespace, where the process has its own."""
+        images = self.path(f"images{rank}")
+        command = ["unshare", "--pid", "--fork", "--mount-proc", CRIU, "restore", "--images-dir", images]
+        command += ["--log-file", "elsewhere.log", "-v2"]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
 
 
 if __name__ == "__main__":
