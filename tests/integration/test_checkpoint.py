@@ -9,10 +9,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 from harness import BIN, TandemTest, everybody, host_only, wait_until
-from test_client_placement import AR
 from test_restart import RestartTest
 from test_suspend import SuspendTest
 
@@ -107,6 +107,48 @@ class InOneProcess(CheckpointTest):
         everybody([clients[0]], "drop", memory="t")
         wait_until(lambda: self.daemon.ctl_json("groups")["groups"] == [], 60)
         self.assertEqual(self.segment_bytes(), 0)
+
+
+class Killed(CheckpointTest):
+    """kill -9 at every step: the session ends with its process, or waits, and the other rank hears which rank is missing."""
+
+    def setUp(self):
+        super().setUp()
+        self.clients = self.sleeper()
+
+    def check_lost(self, waits):
+        """Rank 1 is killed. `waits`: the other rank's call of resume_group; None: it makes it afterwards."""
+        victim = self.clients[1]
+        victim.kill()
+        mine = [one for one in self.listed() if one["pid"] == victim.pid]
+        if mine and mine[0].get("checkpointed_seconds"):  # nobody knows that no process comes
+            self.daemon.ctl("evict", str(mine[0]["id"]), check=False)
+        reply = {"ok": True} if waits is None else self.clients[0].reply(waits, check=False)
+        if reply["ok"]:  # or all was done before
+            wait_until(lambda: self.shown()[0] == "broken", 60)
+            command = "resume_group" if waits is None else "suspend_group"
+            reply = self.clients[0].call(command, check=False, deadline_ms=50000)
+        self.assertEqual((reply["detail"]["reason"], reply["detail"]["ranks"]), ("RANK_LOST", [1]), reply)
+        everybody([self.clients[0]], "leave")
+        self.daemon.close_clients()
+        wait_until(lambda: self.daemon.ctl_json("groups")["groups"] == [] and self.listed() == [], 60)
+        self.assertEqual(self.segment_bytes(), 0)
+        self.clients = self.sleeper()
+
+    def test_as_it_leaves(self):
+        for delay in (0, 1, 2, 3, 5, 8, 13):
+            self.suspend(self.clients)
+            self.clients[1].send("begin_checkpoint")
+            time.sleep(delay / 1000)
+            self.check_lost(None)
+
+    def test_as_it_comes_back(self):
+        for delay in (0, 1, 2, 3, 5, 8, 13):
+            self.leave(self.clients)
+            call = self.clients[0].send("resume_group", deadline_ms=50000)
+            self.clients[1].send("resume_group", deadline_ms=50000)
+            time.sleep(delay / 1000)
+            self.check_lost(call)
 
 
 class Limited(CheckpointTest):

@@ -1,21 +1,22 @@
 // Sessions that outlive their processes, in the control plane (docs/suspend.md): who may have them, and how often.
 #include <gmock/gmock.h>
 
+#include <utility>
+
+#include "daemon/control/records/session_record.h"
 #include "daemon/control/tests/client_fixture.h"
 
 namespace tandem::daemon {
 namespace {
 
-using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 class CheckpointTest : public ClientPlacementTest {
  protected:
-  static constexpr PeerIdentity kRestored{.uid = 7, .gid = 7, .pid = 5000, .start_ticks = 50};
 
   // Two ranks whose group sleeps; rank 0 has a secret.
-  void BeginAsleep(ControlOptions options = {}) {
-    Begin(std::move(options));
+  void BeginAsleep(const ControlOptions& options = {}) {
+    Begin(options);
     PlanAll("ar");
     Sleep();
     Result<v1::BeginCheckpointReply> begun = control->BeginCheckpoint(sessions[0]);
@@ -50,6 +51,7 @@ class CheckpointTest : public ClientPlacementTest {
     return status.ok() ? "OK" : status.detail().reason;
   }
 
+  const PeerIdentity restored_process = {.uid = 7, .gid = 7, .pid = 5000, .start_ticks = 50};
   std::string secret, token;
 };
 
@@ -58,45 +60,45 @@ TEST_F(CheckpointTest, AnotherProcessTakesTheSessionUnderANewToken) {
   ASSERT_TRUE(LetGo().ok());
   EXPECT_EQ(control->Authenticate(token).status().detail().reason, "CHECKPOINTED");
   EXPECT_GT(control->SnapshotSessions().at(0).checkpointed_seconds, 0);
-  const Result<v1::AttachReply> restored = Restore(kRestored, secret);
+  const Result<v1::AttachReply> restored = Restore(restored_process, secret);
   ASSERT_TRUE(restored.ok()) << restored.status().ToString();
   EXPECT_EQ(restored->session_id(), sessions[0]->id);
   EXPECT_NE(restored->token(), token);
   EXPECT_EQ(control->Authenticate(token).status().detail().reason, "SESSION_LOST");
   ASSERT_TRUE(control->Authenticate(restored->token()).ok());
-  EXPECT_EQ(control->SnapshotSessions().at(0).pid, kRestored.pid);
-  EXPECT_EQ(control->SnapshotGroups().at(0).members.at(0).pid, kRestored.pid);
+  EXPECT_EQ(control->SnapshotSessions().at(0).pid, restored_process.pid);
+  EXPECT_EQ(control->SnapshotGroups().at(0).members.at(0).pid, restored_process.pid);
   StepAll(v1::SuspendGroupRequest::RESUMING);
   StepAll(v1::SuspendGroupRequest::MAPPED);
 }
 
 TEST_F(CheckpointTest, NobodyElseGetsItAndNothingIsLost) {
   BeginAsleep();
-  EXPECT_EQ(ReasonOf(kRestored, secret), "NOT_CHECKPOINTED");
+  EXPECT_EQ(ReasonOf(restored_process, secret), "NOT_CHECKPOINTED");
   ASSERT_TRUE(LetGo().ok());
-  PeerIdentity other_user = kRestored;
+  PeerIdentity other_user = restored_process;
   other_user.uid = 8;
   EXPECT_EQ(ReasonOf(other_user, secret), "OTHER_USER");
   std::string wrong = secret;
   wrong.back() ^= 1;
   for (const std::string& shown : {wrong, secret.substr(1), std::string()})
-    EXPECT_EQ(ReasonOf(kRestored, shown), "WRONG_SECRET");
+    EXPECT_EQ(ReasonOf(restored_process, shown), "WRONG_SECRET");
   const std::string own = std::exchange(token, std::string(kTokenBytes, 'x'));
-  EXPECT_EQ(ReasonOf(kRestored, secret), "SESSION_LOST");
+  EXPECT_EQ(ReasonOf(restored_process, secret), "SESSION_LOST");
   token = own;
-  EXPECT_EQ(ReasonOf(kRestored, secret), "OK");
+  EXPECT_EQ(ReasonOf(restored_process, secret), "OK");
 }
 
 TEST_F(CheckpointTest, ASecretServesOneProcess) {
   BeginAsleep();
   ASSERT_TRUE(LetGo().ok());
-  const Result<v1::AttachReply> restored = Restore(kRestored, secret);
+  const Result<v1::AttachReply> restored = Restore(restored_process, secret);
   ASSERT_TRUE(restored.ok()) << restored.status().ToString();
   // Its answer was lost.
-  const Result<v1::AttachReply> again = Restore(kRestored, secret);
+  const Result<v1::AttachReply> again = Restore(restored_process, secret);
   ASSERT_TRUE(again.ok()) << again.status().ToString();
   EXPECT_EQ(again->token(), restored->token());
-  PeerIdentity second = kRestored;
+  PeerIdentity second = restored_process;
   second.start_ticks = 51;
   EXPECT_EQ(ReasonOf(second, secret), "RESTORED");
   second.pid = 5001;
@@ -115,7 +117,7 @@ TEST_F(CheckpointTest, BeforeItsLastMessageASessionEndsWithItsProcess) {
   BeginAsleep();
   EXPECT_EQ(control->LetGo(sessions[0]->id, "guess").detail().reason, "WRONG_SECRET");
   control->SessionLost(sessions[0]->id, "its process has ended");
-  EXPECT_EQ(ReasonOf(kRestored, secret), "SESSION_LOST");
+  EXPECT_EQ(ReasonOf(restored_process, secret), "SESSION_LOST");
   EXPECT_EQ(control->SnapshotGroups().at(0).state, "broken");
 }
 
@@ -144,7 +146,7 @@ TEST_F(CheckpointTest, ItEndsAtTheBoundOfTime) {
          std::chrono::steady_clock::now() - begun < kPatience)
     control->EndLongSuspensions();
   EXPECT_THAT(control->SnapshotSessions(), SizeIs(1));
-  EXPECT_EQ(ReasonOf(kRestored, secret), "SUSPENSION_LIMIT");
+  EXPECT_EQ(ReasonOf(restored_process, secret), "SUSPENSION_LIMIT");
 }
 
 TEST_F(CheckpointTest, SharedMemoryIsSentAgain) {
