@@ -14,7 +14,7 @@ import unittest
 
 from harness import BIN, TandemTest, everybody, host_only, wait_until
 from test_restart import RestartTest
-from test_suspend import SuspendTest
+from test_suspend import CYCLES, Held, SuspendTest
 
 MOST_RANKS = 2
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -107,6 +107,32 @@ class InOneProcess(CheckpointTest):
         everybody([clients[0]], "drop", memory="t")
         wait_until(lambda: self.daemon.ctl_json("groups")["groups"] == [], 60)
         self.assertEqual(self.segment_bytes(), 0)
+
+
+class Cycles(CheckpointTest):
+    def test_checkpoints_leave_nothing_behind(self):
+        clients = self.sleeper()
+        self.cycle(clients, CYCLES)
+
+    def cycle(self, clients, count):
+        processes = [self.daemon.process.pid, *(client.pid for client in clients)]
+        first = []
+        for cycle in range(count):
+            self.leave(clients)
+            self.resume(clients)
+            if cycle < count // 3:
+                first.append([Held.of(pid) for pid in processes])
+        self.check_all(clients)
+        most = [Held(*map(max, zip(*held, strict=True))) for held in zip(*first, strict=True)]
+
+        def grown():
+            pairs = zip(processes, most, strict=True)
+            return [(pid, bound, Held.of(pid)) for pid, bound in pairs if Held.of(pid).exceeds(bound)]
+
+        try:
+            wait_until(lambda: not grown(), 60)
+        except TimeoutError:
+            self.fail(f"after {count} checkpoints more is held: {grown()}")
 
 
 class Killed(CheckpointTest):
