@@ -329,6 +329,19 @@ class RestoredByCriu(TandemTest):
         self.tell("end")
         wait_until(lambda: self.sessions() == [], 60)
 
+    def test_they_go_on_under_other_pids(self):
+        ranks = self.start()
+        self.dump(ranks)
+        self.tell("restored")
+        for rank in range(2):
+            self.restore_elsewhere(rank)
+        self.hear("done")
+        pids = {one["pid"] for one in self.daemon.ctl_json("sessions")["sessions"]}
+        self.assertEqual(len(pids), 2)
+        self.assertFalse(pids & {rank.pid for rank in ranks})
+        self.tell("end")
+        wait_until(lambda: self.sessions() == [], 60)
+
     def test_a_checkpoint_serves_once(self):
         self.dump(self.start())
         for rank in range(2):
@@ -359,7 +372,7 @@ class RestoredByCriu(TandemTest):
     def restore_elsewhere(self, rank):
         """Under another pid, as seen from here: in a pid namespace, where the process has its own."""
         images = self.path(f"images{rank}")
-        command = ["unshare", "--pid", "--fork", "--mount-proc", CRIU, "restore", "--images-dir", images]
+        command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", CRIU, "restore", "--images-dir", images]
         command += ["--log-file", "elsewhere.log", "-v2"]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.addCleanup(process.wait)
