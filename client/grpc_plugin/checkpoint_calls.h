@@ -1,6 +1,7 @@
 // File: checkpoint_calls.h
 //
-// `CheckpointCalls`: a session without connections, for a checkpoint of its process, and the way back (docs/suspend.md).
+// `CheckpointCalls`: takes a session's connections away before its process is checkpointed, and makes them again
+// (docs/suspend.md).
 #pragma once
 
 #include <cstdint>

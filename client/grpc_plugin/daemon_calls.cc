@@ -59,7 +59,7 @@ Status DaemonCalls::Disconnect(Clock::time_point deadline) {
     open_ = false;
     stub_ = nullptr;
   }
-  // gRPC closes a connection on a thread of its own.
+  // gRPC closes a connection on another thread.
   while (before > 0 && ConnectionsTo(grpc_socket_) >= before) {
     if (Clock::now() >= deadline) return DeadlineExceeded("gRPC keeps its connection to " + grpc_socket_);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -7,11 +7,10 @@
 #include <fstream>
 #include <mutex>
 #include <set>
-#include <thread>
 #include <tuple>
 
-#include "client/grpc_plugin/convert.h"
 #include "client/grpc_plugin/checkpoint_calls.h"
+#include "client/grpc_plugin/convert.h"
 #include "client/grpc_plugin/daemon_calls.h"
 #include "client/grpc_plugin/event_stream.h"
 #include "client/grpc_plugin/family.h"
@@ -19,7 +18,6 @@
 #include "client/grpc_plugin/library_lines.h"
 #include "client/grpc_plugin/suspension_calls.h"
 #include "client/lib/base/control_api.h"
-#include "common/exceptions.h"
 #include "common/fd_socket.h"
 #include "common/utf8.h"
 #include "tandem/v1/tandem.grpc.pb.h"

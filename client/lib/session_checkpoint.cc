@@ -19,8 +19,7 @@ Status ShareAgain(std::byte* data, size_t bytes, int fd, bool keep) {
     TANDEM_ASSIGN_OR_RETURN(const Mapping file, Mapping::Map(fd, 0, bytes, true));
     std::memmove(file.data(), data, bytes);
   }
-  void* const mapped =
-      ::mmap(data, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);  // NOLINT(misc-include-cleaner)
+  void* const mapped = ::mmap(data, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
   if (mapped == MAP_FAILED) return SystemError("mmap", errno);
   if (::madvise(data, bytes, MADV_DONTFORK) != 0) return SystemError("madvise", errno);
   return Status::Ok();

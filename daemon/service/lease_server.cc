@@ -345,7 +345,7 @@ Status LeaseServer::LetGo(Connection& connection, const v1::CheckpointRequest& r
   std::shared_ptr<Connection> over;
   std::lock_guard lock(mutex_);
   (void)SendLocked(connection, {answer.SerializeAsString(), {}});
-  // Nobody watches its process from here on. Who restores the session makes another lease.
+  // Nobody watches its process from here on. A restored process makes another lease.
   by_session_.erase(connection.session_id);
   connection.session_id = 0;
   if (const auto found = connections_.find(connection.id); found != connections_.end()) over = Forget(found);

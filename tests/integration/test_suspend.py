@@ -14,7 +14,7 @@ MOST_RANKS = 3
 COUNT = 1024
 CYCLES = int(os.environ.get("TANDEM_TEST_CYCLES", "60"))
 WARM_UP = 20
-# Of allocators' and logs' own growth, in KiB; not for each cycle.
+# Allocators and logs grow by so many KiB in a process's life, and not with each cycle.
 SLACK_KIB = 1024
 
 

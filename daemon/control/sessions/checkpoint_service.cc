@@ -43,8 +43,9 @@ Status NotCheckpointed(uint64_t session_id) {
 
 Result<v1::BeginCheckpointReply> CheckpointService::Begin(const SessionRef& session) {
   if (core_.options.backend != "host") {
-    return Status(Code::kUnimplemented,
-                  "sessions with GPUs outlive no process: use cuCheckpointProcess* between suspend and resume")
+    return Status(
+               Code::kUnimplemented,
+               "sessions with GPUs outlive no process: use cuCheckpointProcess* between suspend and resume")
         .WithDetail({.reason = "BACKEND"});
   }
   std::string secret(kCheckpointSecretBytes, '\0');
@@ -78,7 +79,8 @@ Status CheckpointService::LetGo(uint64_t session_id, const std::string& secret) 
   if (found == core_.registry.sessions.end()) return NotFound("no such session");
   SessionRecord& session = *found->second;
   if (!Same(session.checkpoint.secret, secret))
-    return FailedPrecondition("this is not the secret of BeginCheckpoint").WithDetail({.reason = "WRONG_SECRET"});
+    return FailedPrecondition("this is not the secret of BeginCheckpoint")
+        .WithDetail({.reason = "WRONG_SECRET"});
   session.checkpoint.since = Waiter::Clock::now();
   core_.registry.Touch(session);
   core_.LogOf(session.peer.uid, LogSeverity::kInfo,
@@ -89,8 +91,7 @@ Status CheckpointService::LetGo(uint64_t session_id, const std::string& secret) 
 Status CheckpointService::CheckShown(const SessionRecord& session, const PeerIdentity& peer,
                                      const std::string& secret) const {
   if (peer.uid != session.peer.uid) {
-    return Status(Code::kPermissionDenied,
-                  "session " + std::to_string(session.id) + " is another user's")
+    return Status(Code::kPermissionDenied, "session " + std::to_string(session.id) + " is another user's")
         .WithDetail({.reason = "OTHER_USER"});
   }
   const bool waits = session.checkpoint.since.has_value();
@@ -99,21 +100,22 @@ Status CheckpointService::CheckShown(const SessionRecord& session, const PeerIde
   const bool same = peer.pid == session.peer.pid && peer.start_ticks == session.peer.start_ticks;
   if (!waits && session.checkpoint.token.empty()) return NotCheckpointed(session.id);
   if (!waits && !same) {
-    return FailedPrecondition("session " + std::to_string(session.id) + " has been restored already, by pid " +
-                              std::to_string(session.peer.pid))
+    return FailedPrecondition("session " + std::to_string(session.id) +
+                              " has been restored already, by pid " + std::to_string(session.peer.pid))
         .WithDetail({.reason = "RESTORED", .pid = session.peer.pid});
   }
   return Status::Ok();
 }
 
-Status CheckpointService::CheckGpus(const SessionRecord& session, const std::optional<std::set<int>>& gpus) const {
+Status CheckpointService::CheckGpus(const SessionRecord& session,
+                                    const std::optional<std::set<int>>& gpus) const {
   for (const uint64_t id : session.groups) {
     const auto found = core_.registry.groups.find(id);
     if (found == core_.registry.groups.end() || !gpus.has_value()) continue;
     for (const MemberRecord& member : found->second->members) {
       if (member.session_id != session.id || member.left || gpus->contains(member.gpu)) continue;
-      return Status(Code::kPermissionDenied, "this process may not use the GPU of group '" +
-                                                 found->second->name + "' (allow)")
+      return Status(Code::kPermissionDenied,
+                    "this process may not use the GPU of group '" + found->second->name + "' (allow)")
           .WithDetail({.reason = "OTHER_GPUS", .gpu = member.gpu});
     }
   }
@@ -134,8 +136,8 @@ Result<SessionRef> CheckpointService::Restore(const PeerIdentity& peer, const v1
       if (ended->id == request.session_id()) session = ended;
     }
     // A process that was restored before has the token of then.
-    if (session == nullptr || !(Same(Bytes(session->token), request.token()) ||
-                                Same(session->checkpoint.token, request.token()))) {
+    if (session == nullptr ||
+        !(Same(Bytes(session->token), request.token()) || Same(session->checkpoint.token, request.token()))) {
       return Unauthenticated("there is no session " + std::to_string(request.session_id()) +
                              " to restore: it has ended, or belongs to an earlier daemon")
           .WithDetail({.reason = "SESSION_LOST"});

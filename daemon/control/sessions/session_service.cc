@@ -385,10 +385,9 @@ void SessionService::EndSession(uint64_t session_id, End end, const std::string&
     const char* reason = end == End::kEvicted   ? "EVICTED"
                          : end == End::kExpired ? "SUSPENSION_LIMIT"
                                                 : "SESSION_LOST";
-    session->end = Unauthenticated("the session " + how)
-                       .WithDetail({.reason = reason,
-                                    .who = "session " + std::to_string(session_id),
-                                    .field = {}});
+    session->end =
+        Unauthenticated("the session " + how)
+            .WithDetail({.reason = reason, .who = "session " + std::to_string(session_id), .field = {}});
     if (end == End::kLost || end == End::kExpired) ++registry.counters.sessions_lost_total;
     if (end == End::kEvicted) ++registry.counters.sessions_evicted_total;
     if (end == End::kEvicted || end == End::kExpired) {

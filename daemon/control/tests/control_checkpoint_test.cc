@@ -13,7 +13,6 @@ using ::testing::SizeIs;
 
 class CheckpointTest : public ClientPlacementTest {
  protected:
-
   // Two ranks whose group sleeps; rank 0 has a secret.
   void BeginAsleep(const ControlOptions& options = {}) {
     Begin(options);
@@ -30,7 +29,8 @@ class CheckpointTest : public ClientPlacementTest {
       v1::SuspendGroupRequest request;
       request.set_group_id(group);
       request.set_step(step);
-      return control->SuspendGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience)).status();
+      return control->SuspendGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience))
+          .status();
     });
     for (const Status& status : stepped) ASSERT_TRUE(status.ok()) << status.ToString();
   }

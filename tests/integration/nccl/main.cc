@@ -409,15 +409,10 @@ int main(int count, char** arguments) {
   const std::string scenario = count > 1 ? arguments[1] : "";
   if (scenario == "threads") return RunThreads(), 0;
   const World world;
-  const std::map<std::string, void (*)(const World&)> scenarios = {{"groups", RunGroups},
-                                                                   {"once", RunOnce},
-                                                                   {"killed", RunKilled},
-                                                                   {"aborted", RunAborted},
-                                                                   {"many_lives", RunManyLives},
-                                                                   {"captured", RunCaptured},
-                                                                   {"late", RunLate},
-                                                                   {"revoked", RunRevoked},
-                                                                   {"suspended", RunSuspended}};
+  const std::map<std::string, void (*)(const World&)> scenarios = {
+      {"groups", RunGroups},        {"once", RunOnce},         {"killed", RunKilled}, {"aborted", RunAborted},
+      {"many_lives", RunManyLives}, {"captured", RunCaptured}, {"late", RunLate},     {"revoked", RunRevoked},
+      {"suspended", RunSuspended}};
   if (scenario == "random") {
     RunRandom(world, std::atoi(std::getenv("CALLS")));
   } else if (const auto found = scenarios.find(scenario); found != scenarios.end()) {
