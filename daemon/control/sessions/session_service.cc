@@ -150,6 +150,11 @@ Result<v1::AttachReply> SessionService::Reattach(const PeerIdentity& peer,
     // A session that is back already may not have got the answer.
     if (peer.uid != known.uid || peer.pid != known.pid || peer.start_ticks != known.start_ticks) return lost;
     session->away = false;
+    // It has not heard that its session waits: the session is not left to another process.
+    if (session->checkpoint.since.has_value()) {
+      session->checkpoint = {};
+      core_.registry.Touch(*session);
+    }
   }
   core_.LogOf(peer.uid, LogSeverity::kInfo,
               "session=" + std::to_string(session->id) + " resumed pid=" + std::to_string(peer.pid));

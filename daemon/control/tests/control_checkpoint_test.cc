@@ -121,6 +121,20 @@ TEST_F(CheckpointTest, BeforeItsLastMessageASessionEndsWithItsProcess) {
   EXPECT_EQ(control->SnapshotGroups().at(0).state, "broken");
 }
 
+TEST_F(CheckpointTest, AProcessThatHasNotHeardTheAnswerGoesOn) {
+  ControlOptions options;
+  options.restart_grace = std::chrono::seconds(10);
+  BeginAsleep(options);
+  ASSERT_TRUE(LetGo().ok());
+  v1::ReattachRequest request;
+  request.set_session_id(sessions[0]->id);
+  request.set_token(token);
+  EXPECT_FALSE(control->Reattach(restored_process, request).ok());
+  ASSERT_TRUE(control->Reattach(sessions[0]->peer, request).ok());
+  EXPECT_TRUE(control->Authenticate(token).ok());
+  EXPECT_EQ(ReasonOf(restored_process, secret), "NOT_CHECKPOINTED");
+}
+
 TEST_F(CheckpointTest, WhatIsAwakeIsNamed) {
   Begin();
   PlanAll("ar");
