@@ -231,7 +231,9 @@ class _Scatters(_Served):
 
 class _Suspends(_Served):
     def suspend(self) -> None:
-        """Gives up the Tandem group's memory, and then what vLLM's own communicator can. All ranks call it."""
+        """Gives up the Tandem group's memory, and then what vLLM's own communicator can. All ranks call it.
+
+        vLLM's sleep mode does where its configuration has enable_nccl_comm_suspend."""
         vllms: Any = super()
         self._sleep(vllms.suspend)
 
