@@ -1,5 +1,13 @@
 #include "client/grpc_plugin/daemon_calls.h"
 
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
 namespace tandem::client {
 namespace {
 
@@ -16,14 +24,53 @@ std::string Hex(const std::string& bytes) {
   return text;
 }
 
+// Sockets of this process whose other end has that file's name: a daemon may know its folder by another path.
+size_t ConnectionsTo(const std::string& path) {
+  const std::string name = std::filesystem::path(path).filename().string();
+  std::error_code failed;
+  size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", failed)) {
+    sockaddr_un peer{};
+    socklen_t length = sizeof(peer) - 1;
+    const int fd = std::atoi(entry.path().filename().c_str());
+    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0 || peer.sun_family != AF_UNIX)
+      continue;
+    if (std::filesystem::path(peer.sun_path).filename().string() == name) ++count;
+  }
+  return count;
+}
+
 }  // namespace
 
 void DaemonCalls::Open(const std::string& token, const std::string& address, const std::string& grpc_socket) {
-  token_ = Hex(token);
   address_ = address;
   grpc_socket_ = grpc_socket;
   std::lock_guard lock(stub_mutex_);
+  token_ = Hex(token);
+  open_ = true;
   stub_ = MakeStub();
+}
+
+Status DaemonCalls::Disconnect(Clock::time_point deadline) {
+  // Other sessions of the process have connections of their own.
+  const size_t before = ConnectionsTo(grpc_socket_);
+  {
+    std::lock_guard lock(stub_mutex_);
+    open_ = false;
+    stub_ = nullptr;
+  }
+  // gRPC closes a connection on another thread.
+  while (before > 0 && ConnectionsTo(grpc_socket_) >= before) {
+    if (Clock::now() >= deadline) return DeadlineExceeded("gRPC keeps its connection to " + grpc_socket_);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return Status::Ok();
+}
+
+void DaemonCalls::Reconnect(const std::string& token) {
+  std::lock_guard lock(stub_mutex_);
+  token_ = Hex(token);
+  open_ = true;
 }
 
 std::shared_ptr<DaemonCalls::Stub> DaemonCalls::MakeStub() const {
@@ -44,9 +91,9 @@ std::shared_ptr<DaemonCalls::Stub> DaemonCalls::MakeStub() const {
   return v1::Tandem::NewStub(channel);
 }
 
-void DaemonCalls::AwaitAnswer(Stub& stub) const {
+void DaemonCalls::AwaitAnswer(Stub& stub) {
   grpc::ClientContext context;
-  context.AddMetadata("tandem-token", token_);
+  context.AddMetadata("tandem-token", token());
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(1));
   v1::CloseChannelRequest nobodys;  // id 0: an answer about it is an answer
   v1::CloseChannelReply reply;
@@ -55,7 +102,7 @@ void DaemonCalls::AwaitAnswer(Stub& stub) const {
 
 std::shared_ptr<DaemonCalls::Stub> DaemonCalls::StubOf(uint64_t daemon) {
   std::lock_guard lock(stub_mutex_);
-  if (stub_ != nullptr && daemon != stub_daemon_) {
+  if (open_ && (stub_ == nullptr || daemon != stub_daemon_)) {
     stub_ = MakeStub();
     stub_daemon_ = daemon;
   }

@@ -44,7 +44,14 @@ class DaemonCalls {
     cancellation_ = std::move(cancellation);
   }
   // In hexadecimal digits, as calls carry it.
-  const std::string& token() const { return token_; }
+  std::string token() {
+    std::lock_guard lock(stub_mutex_);
+    return token_;
+  }
+  // Before a checkpoint: ends the connection for calls. DEADLINE_EXCEEDED: gRPC keeps it. No call is under way.
+  Status Disconnect(Clock::time_point deadline);
+  // Calls are made again, with the token of a restored session.
+  void Reconnect(const std::string& token);
   // The stub for a daemon by its number; null before Open. Each daemon gets a new channel: an old channel may
   // not have noticed that its daemon has ended.
   std::shared_ptr<Stub> StubOf(uint64_t daemon);
@@ -79,7 +86,7 @@ class DaemonCalls {
     if (stub == nullptr) return FailedPrecondition("the client is not attached");
     const auto left = std::chrono::duration_cast<Milliseconds>(attempt.end - Clock::now());
     grpc::ClientContext context;
-    context.AddMetadata("tandem-token", token_);
+    context.AddMetadata("tandem-token", token());
     context.set_deadline(std::chrono::system_clock::now() + left);
     const CancelScope scope(kWaitsForRanks<Request> && cancellation_ ? cancellation_() : nullptr,
                             [&context] { context.TryCancel(); });
@@ -123,7 +130,7 @@ class DaemonCalls {
   }
   std::shared_ptr<Stub> MakeStub() const;
   // Returns once the daemon has taken note of what was sent before, a cancellation too, or does not answer.
-  void AwaitAnswer(Stub& stub) const;
+  void AwaitAnswer(Stub& stub);
 
   // Requests whose calls can be cancelled: what they have begun is taken up again, but a session ends.
   template <typename Request>
@@ -135,8 +142,10 @@ class DaemonCalls {
 
   Lease& lease_;
   std::function<std::shared_ptr<Cancellation>()> cancellation_;
-  std::string token_, address_, grpc_socket_;
+  std::string address_, grpc_socket_;
   std::mutex stub_mutex_;
+  std::string token_;           // guarded
+  bool open_ = false;           // guarded
   std::shared_ptr<Stub> stub_;  // guarded; null before Open
   uint64_t stub_daemon_ = 0;    // guarded: whose it is
 };

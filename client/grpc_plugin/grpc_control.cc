@@ -7,17 +7,17 @@
 #include <fstream>
 #include <mutex>
 #include <set>
-#include <thread>
 #include <tuple>
 
+#include "client/grpc_plugin/checkpoint_calls.h"
 #include "client/grpc_plugin/convert.h"
 #include "client/grpc_plugin/daemon_calls.h"
+#include "client/grpc_plugin/event_stream.h"
 #include "client/grpc_plugin/family.h"
 #include "client/grpc_plugin/lease.h"
 #include "client/grpc_plugin/library_lines.h"
 #include "client/grpc_plugin/suspension_calls.h"
 #include "client/lib/base/control_api.h"
-#include "common/exceptions.h"
 #include "common/fd_socket.h"
 #include "common/utf8.h"
 #include "tandem/v1/tandem.grpc.pb.h"
@@ -74,6 +74,12 @@ class GrpcControl final : public ClientControl {
   Result<uint64_t> ServeSuspension(ServePhase phase, uint64_t request, uint64_t step) override {
     return CallServeSuspension(calls_, phase, request, step);
   }
+  Status BeginCheckpoint(Milliseconds deadline) override { return checkpoints_.Begin(deadline); }
+  Status EndCheckpoint(Milliseconds deadline) override { return checkpoints_.End(deadline); }
+  Result<std::vector<UniqueFd>> TakeShared(const std::vector<uint64_t>& registration_ids,
+                                           const std::vector<uint64_t>& group_ids) override {
+    return checkpoints_.TakeShared(registration_ids, group_ids, kCallDeadline);
+  }
   Status ReleasePlan(uint64_t plan_id) override;
   Result<ChannelInfo> OpenChannel(const std::string& gpu_uuid, uint32_t entries) override;
   Status CloseChannel(uint64_t channel_id) override;
@@ -90,14 +96,12 @@ class GrpcControl final : public ClientControl {
   Result<RenewalInfo> Renew(v1::RenewGroupRequest request, Milliseconds deadline);
   // A client-placed plan's program and descriptors.
   Result<ClientPlacementInfo> TakePlacement(const v1::ClientPlacement& reply, const Attempt& attempt);
-  void ReadEvents();
 
   Lease lease_;
   DaemonCalls calls_{lease_};
   ControlCallbacks callbacks_;
-  std::mutex events_mutex_;
-  grpc::ClientContext* events_context_ = nullptr;  // guarded: of the stream that is read
-  std::thread events_;
+  EventStream events_{lease_, calls_};
+  CheckpointCalls checkpoints_{lease_, calls_, events_};
   std::mutex cancelled_mutex_;
   std::set<std::tuple<std::string, std::string, int>> cancelled_joins_;  // guarded: job key, name, rank
   std::atomic<bool> stopping_{false};
@@ -119,7 +123,7 @@ Result<AttachInfo> GrpcControl::Attach(const ConnectOptions& options, const std:
   callbacks_ = std::move(callbacks);
   calls_.CancelBy(callbacks_.cancellation);
   TANDEM_RETURN_IF_ERROR(lease_.Start(callbacks_.on_lost));
-  TANDEM_ASSIGN_OR_RETURN(events_, StartThread("the daemon's events", [this] { ReadEvents(); }));
+  TANDEM_RETURN_IF_ERROR(events_.Start(callbacks_.on_event));
 
   AttachInfo info;
   info.session_id = reply.session_id();
@@ -133,39 +137,11 @@ Result<AttachInfo> GrpcControl::Attach(const ConnectOptions& options, const std:
   return info;
 }
 
-void GrpcControl::ReadEvents() {
-  constexpr auto kForEver = std::chrono::hours(24 * 365);
-  uint64_t daemon = 0;
-  do {
-    daemon = lease_.AwaitAttached(Clock::now() + kForEver);
-    grpc::ClientContext context;
-    context.AddMetadata("tandem-token", calls_.token());
-    {
-      std::lock_guard lock(events_mutex_);
-      if (stopping_.load()) return;
-      events_context_ = &context;
-    }
-    const auto stub = calls_.StubOf(daemon);
-    auto reader = stub->Events(&context, v1::EventsRequest());
-    v1::Event event;
-    while (reader->Read(&event)) {
-      if (!stopping_.load()) callbacks_.on_event(FromProto(event));
-    }
-    // Why it ended does not matter: the lease says whether the daemon is gone.
-    reader->Finish();
-    std::lock_guard lock(events_mutex_);
-    events_context_ = nullptr;
-  } while (lease_.AwaitNext(daemon, Clock::now() + kForEver));
-}
-
 void GrpcControl::Shutdown() {
   if (stopping_.exchange(true)) return;
-  {
-    std::lock_guard lock(events_mutex_);
-    if (events_context_ != nullptr) events_context_->TryCancel();
-  }
+  events_.Silence();
   lease_.Stop();
-  if (events_.joinable()) events_.join();
+  events_.Stop();
 }
 
 Result<JoinInfo> GrpcControl::JoinGroup(const JoinOptions& options, const std::string& gpu_uuid,

@@ -22,6 +22,7 @@ namespace tandem::client {
 namespace {
 
 constexpr size_t kMaxTransfer = 4096;
+constexpr char kLetGo[] = "LET_GO";
 constexpr auto kOrphanAge = std::chrono::seconds(60);
 constexpr size_t kMaxLeaseMessage = 1 << 20;
 // Between two tries to go back to a daemon.
@@ -142,6 +143,7 @@ Status Lease::ReadToEnd() try {
       Status refused = FromProto(parsed.refused());
       return refused.ok() ? DaemonLost(path_) : refused;
     }
+    if (filed.ok() && parsed.has_checkpointed()) return Unavailable("").WithDetail({.reason = kLetGo});
     if (filed.ok() && parsed.has_transfer()) filed = File(parsed.transfer(), std::move(message->fds));
     if (!filed.ok())
       return Unavailable("the daemon at " + path_ + " sent a malformed message: " + filed.message());
@@ -153,7 +155,8 @@ void Lease::Read() {
   Status end;
   do {
     end = ReadToEnd();
-  } while (end.detail().reason == "DAEMON_LOST" && Reattach().ok());
+    if (end.detail().reason == kLetGo) end = AwaitRestored();
+  } while (end.ok() || (end.detail().reason == "DAEMON_LOST" && Reattach().ok()));
   bool stopping;
   {
     std::lock_guard lock(mutex_);
@@ -214,8 +217,8 @@ uint64_t Lease::AwaitAttached(Clock::time_point deadline) {
 }
 
 bool Lease::AwaitNext(uint64_t daemon, Clock::time_point deadline, bool announced) {
-  if (!WaitsForDaemons()) return false;
   std::unique_lock lock(mutex_);
+  if (!WaitsForDaemons() && !paused_) return false;
   // The end of a lease and that of a call come by two sockets.
   const auto noticed = announced ? deadline : std::min(deadline, Clock::now() + kNoticeTime);
   const auto over = [this] { return !lost_.ok() || stopping_; };
@@ -223,6 +226,90 @@ bool Lease::AwaitNext(uint64_t daemon, Clock::time_point deadline, bool announce
   if (attached_ && daemon_ == daemon) return false;
   changed_.wait_until(lock, deadline, [&] { return over() || (attached_ && daemon_ != daemon); });
   return !over() && attached_ && daemon_ != daemon;
+}
+
+void Lease::Pause() {
+  std::lock_guard lock(mutex_);
+  paused_ = true;
+  attached_ = false;
+  changed_.notify_all();
+}
+
+void Lease::Resume() {
+  std::lock_guard lock(mutex_);
+  paused_ = false;
+  attached_ = true;
+  ++daemon_;
+  changed_.notify_all();
+}
+
+bool Lease::paused() {
+  std::lock_guard lock(mutex_);
+  return paused_;
+}
+
+std::string Lease::token() {
+  std::lock_guard lock(mutex_);
+  return token_;
+}
+
+Status Lease::LetGo(const std::string& secret, Clock::time_point deadline) {
+  v1::LeaseMessage message;
+  message.mutable_checkpoint()->set_secret(secret);
+  uint64_t daemon = 0;
+  {
+    std::lock_guard lock(mutex_);
+    daemon = daemon_;
+  }
+  {
+    std::lock_guard lock(send_mutex_);
+    TANDEM_RETURN_IF_ERROR(SendMessage(socket_.get(), message.SerializeAsString()));
+  }
+  std::unique_lock lock(mutex_);
+  changed_.wait_until(lock, deadline,
+                      [&] { return let_go_ || !lost_.ok() || stopping_ || daemon_ != daemon; });
+  if (let_go_) return Status::Ok();
+  return lost_.ok() ? Restarting() : lost_;
+}
+
+Status Lease::AwaitRestored() {
+  // A checkpoint takes no socket whose other end is elsewhere. A forked child closes this number, which stays taken.
+  const UniqueFd nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!nothing.valid()) return SystemError("open(/dev/null)", errno);
+  {
+    std::scoped_lock both(send_mutex_, mutex_);
+    if (stopping_ || ::dup3(nothing.get(), socket_.get(), O_CLOEXEC) < 0) return DaemonLost(path_);
+    let_go_ = true;
+    changed_.notify_all();
+  }
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return stopping_ || !let_go_; });
+  return stopping_ ? Unavailable("the client has ended") : Status::Ok();
+}
+
+Status Lease::Restore(const std::string& secret, Clock::time_point deadline,
+                      const std::function<void(const v1::AttachReply&)>& on_attached) {
+  Result<UniqueFd> socket = ConnectSeqpacket(path_);
+  if (!socket.ok()) return NoDaemon(socket.status().message());
+  v1::LeaseMessage message;
+  message.mutable_restore()->set_token(token_);
+  message.mutable_restore()->set_session_id(session_id_);
+  message.mutable_restore()->set_secret(secret);
+  TANDEM_ASSIGN_OR_RETURN(const v1::AttachReply reply,
+                          Ask(socket->get(), message.SerializeAsString(), deadline));
+  on_attached(reply);
+  std::scoped_lock both(send_mutex_, mutex_);
+  if (stopping_ || ::dup3(socket->get(), socket_.get(), O_CLOEXEC) < 0)
+    return Unavailable("the session's socket cannot be made");
+  token_ = reply.token();
+  grace_ = Milliseconds(reply.restart_grace_ms());
+  transfers_.clear();
+  let_go_ = false;
+  paused_ = false;
+  attached_ = true;
+  ++daemon_;
+  changed_.notify_all();
+  return Status::Ok();
 }
 
 Status Lease::File(const v1::FdTransfer& part, std::vector<UniqueFd> fds) {

@@ -49,6 +49,19 @@ class Lease {
   // or the lease of daemon number `daemon` has not ended. `announced`: that daemon itself
   // has announced its end, however long it takes.
   bool AwaitNext(uint64_t daemon, std::chrono::steady_clock::time_point deadline, bool announced = false);
+  // Before a checkpoint: calls wait from here on, as for a daemon that restarts. Resume takes it back.
+  void Pause();
+  void Resume();
+  bool paused();
+  // The session's token, as bytes.
+  std::string token();
+  // Leaves the session to a process that shows `secret`, and closes the socket, whose number stays taken. UNAVAILABLE: the
+  // daemon has ended before it has taken note. After Pause.
+  Status LetGo(const std::string& secret, std::chrono::steady_clock::time_point deadline);
+  // Takes the session back with `secret`, in this process or in a restored one. `on_attached` gets the answer before
+  // calls go on. An error changes nothing. UNAVAILABLE, reason NO_DAEMON. Else why the daemon refuses it.
+  Status Restore(const std::string& secret, std::chrono::steady_clock::time_point deadline,
+                 const std::function<void(const v1::AttachReply&)>& on_attached);
   // Ends the reader; no callback comes after it.
   void Stop();
   int fd() const { return socket_.get(); }
@@ -63,6 +76,8 @@ class Lease {
   void Read();
   // Files what comes, up to the lease's end: why it ended.
   Status ReadToEnd();
+  // The session waits for a restored process: returns once this is it. UNAVAILABLE: the reader ends.
+  Status AwaitRestored();
   // Goes back to the next daemon. OK once the session goes on there.
   Status Reattach();
   Result<UniqueFd> TryReattach(Clock::time_point end);
@@ -86,6 +101,8 @@ class Lease {
   std::map<uint64_t, FdBatch> transfers_;
   Status lost_;
   bool attached_ = true;
+  bool paused_ = false;
+  bool let_go_ = false;  // the daemon has taken note of it
   uint64_t daemon_ = 0;
   bool stopping_ = false;
 };

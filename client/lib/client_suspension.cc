@@ -6,6 +6,7 @@
 #include "client/lib/base/log_hook.h"
 #include "client/lib/handles.h"
 #include "client/lib/suspend_requests.h"
+#include "common/deadline.h"
 #include "common/exceptions.h"
 
 namespace tandem::client {
@@ -28,6 +29,16 @@ std::vector<std::shared_ptr<GroupHandle>> ClientHandle::LiveGroups() {
   std::sort(groups.begin(), groups.end(), [](const auto& a, const auto& b) { return a->id() < b->id(); });
   return groups;
 }
+
+Status ClientHandle::BeginCheckpoint(Milliseconds deadline) try {
+  return session_->BeginCheckpoint(Bounded(deadline));
+}
+TANDEM_CATCH_TO_STATUS
+
+Status ClientHandle::EndCheckpoint(Milliseconds deadline) try {
+  return session_->EndCheckpoint(Bounded(deadline));
+}
+TANDEM_CATCH_TO_STATUS
 
 bool ClientHandle::IsAskedToSuspend(int64_t step) try {
   return session_->CheckLaunchable().ok() && session_->suspend_requests().BeginStep(step);

@@ -65,6 +65,7 @@ Status GroupHandle::Suspend(bool keep, Milliseconds deadline) try {
 TANDEM_CATCH_TO_STATUS
 
 Status GroupHandle::Resume(Milliseconds deadline) try {
+  TANDEM_RETURN_IF_ERROR(session_->EndCheckpoint(Bounded(deadline)));
   TANDEM_RETURN_IF_ERROR(session_->CheckLaunchable());
   std::lock_guard lock(suspension_mutex_);
   if (!state_->suspended()) return state_->Broken();

@@ -243,6 +243,8 @@ class ClientHandle : public Client {
   Result<MemoryUsage> UsedMemory() const override { return session_->UsedMemory(); }
   bool IsAskedToSuspend(int64_t step) override;
   Result<bool> SuspendAsAsked(bool keep) override;
+  Status BeginCheckpoint(Milliseconds deadline) override;
+  Status EndCheckpoint(Milliseconds deadline) override;
   Status Check() override;
   Status Detach() override;
 

@@ -85,6 +85,7 @@ ClientSession::~ClientSession() {
 
 Status ClientSession::CheckUsable() const {
   TANDEM_RETURN_IF_ERROR(fork_guard_.Check());
+  if (is_checkpointed_.load(std::memory_order_acquire)) return CheckpointedError();
   if (!is_closed_.load(std::memory_order_acquire)) return Status::Ok();
   std::lock_guard lock(state_mutex_);
   return lost_;
@@ -92,6 +93,7 @@ Status ClientSession::CheckUsable() const {
 
 Status ClientSession::CheckLaunchable() const {
   TANDEM_RETURN_IF_ERROR(fork_guard_.Check());
+  if (is_checkpointed_.load(std::memory_order_acquire)) return CheckpointedError();
   if (!is_lost_.load(std::memory_order_acquire)) return Status::Ok();
   std::lock_guard lock(state_mutex_);
   return lost_;

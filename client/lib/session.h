@@ -85,6 +85,12 @@ class ClientSession : public std::enable_shared_from_this<ClientSession> {
   // The callback before is not called any more after this, and has returned, unless it is it that calls.
   void OnEvent(std::function<void(const ClientEvent&)> callback);
 
+  // Leaves the session to a restored process, which may be this one: the groups sleep, no connection and no channel is left,
+  // and calls fail with reason CHECKPOINTED. Idempotent. After an error the session goes on.
+  Status BeginCheckpoint(Milliseconds deadline);
+  // Takes it back, and maps again what this process shares with the daemon. Idempotent, also after an error.
+  Status EndCheckpoint(Milliseconds deadline);
+
   // The user ends the session: that the daemon lets it go from here on is no news. False takes it back.
   void SetDetaching(bool detaching);
   // Closes the session from this side; later calls say `why`. Idempotent.
@@ -115,6 +121,9 @@ class ClientSession : public std::enable_shared_from_this<ClientSession> {
   void Tell(const ClientEvent& event);
   void HandleEvent(const ControlEvent& event);
   void HandleLost(const Status& why);
+  static Status CheckpointedError();
+  // Maps the user's registered memory and the groups' verdict pages, of which a restored process has copies.
+  Status ShareMemoryAgain();
   // The watchdog's thread.
   void Watch();
   void WatchUntilStopped();
@@ -168,6 +177,8 @@ class ClientSession : public std::enable_shared_from_this<ClientSession> {
   Status lost_;
   std::atomic<bool> is_lost_{false};
   std::atomic<bool> is_closed_{false};
+  std::mutex checkpoint_mutex_;  // one call of BeginCheckpoint or EndCheckpoint at a time
+  std::atomic<bool> is_checkpointed_{false};
   bool detaching_ = false;
   bool stopping_ = false;
   std::chrono::steady_clock::time_point swept_;  // the watchdog's

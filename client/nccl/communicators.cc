@@ -80,6 +80,17 @@ CommunicatorState::Outcome CommunicatorState::Run(const NcclCall& call) {
   return {.result = Failed()};
 }
 
+ncclResult_t CommunicatorState::SetAsleep(bool asleep) {
+  const std::lock_guard lock(mutex_);
+  if (group_ == nullptr) return ncclSuccess;
+  const CancellableWaits cancellable(*this);
+  if (const ncclResult_t failed = Failed(); failed != ncclSuccess) return failed;
+  const Status status = asleep ? group_->Suspend() : group_->Resume();
+  if (status.ok()) return ncclSuccess;
+  SetLastError("Tandem: " + tandem::nccl::Describe(status));
+  return CodeOf(status);
+}
+
 CommunicatorState::Outcome CommunicatorState::Decline(std::string reason) {
   if (rank_ == 0) SayOnce("NCCL runs a communicator's collectives, since " + reason);
   standing_ = Standing::kDeclined;

@@ -40,6 +40,14 @@ class CommunicatorState {
   // The failure in words; "" before one. Good until the thread's next call of this function.
   const char* FailureText();
 
+  // Gives up Tandem's memory for it, and then NCCL's with `suspend`, NCCL's own. All ranks call it. An error of Tandem's
+  // leaves both awake.
+  template <typename NcclSuspend>
+  ncclResult_t Suspend(const NcclSuspend& suspend);
+  // Brings both back, NCCL's first. May be called again after an error.
+  template <typename NcclResume>
+  ncclResult_t Resume(const NcclResume& resume);
+
   // Ends what Tandem has for it, after its launches. Later calls are NCCL's.
   void Close();
   // The same at the process's end, if no thread is in a call.
@@ -60,6 +68,8 @@ class CommunicatorState {
     CancellableWaits& operator=(const CancellableWaits&) = delete;
   };
 
+  // Suspends or resumes Tandem's group, if there is one.
+  ncclResult_t SetAsleep(bool asleep);
   Outcome Decline(std::string reason);
   Status Agree();
   Status Exchange(const Offer& own, std::vector<Offer>* all);
@@ -99,6 +109,18 @@ ncclResult_t CommunicatorState::Abort(const NcclAbort& abort) {
   GiveUp();
   // Else NCCL comes last: it waits for the device, on which launches of Tandem may wait for ranks.
   return result ? *result : abort();
+}
+
+template <typename NcclSuspend>
+ncclResult_t CommunicatorState::Suspend(const NcclSuspend& suspend) {
+  const ncclResult_t result = SetAsleep(true);
+  return result == ncclSuccess ? suspend() : result;
+}
+
+template <typename NcclResume>
+ncclResult_t CommunicatorState::Resume(const NcclResume& resume) {
+  const ncclResult_t result = resume();
+  return result == ncclSuccess ? SetAsleep(false) : result;
 }
 
 // The state of a communicator, made on first use; null before NCCL has completed it. Thread-safe.

@@ -145,6 +145,26 @@ TANDEM_NCCL_EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int* excluded, i
   });
 }
 
+TANDEM_NCCL_EXPORT ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags) {
+  return Guarded([=] {
+    ThisGroup().HandOver();
+    const auto suspend = [=] { return Real().CommSuspend(comm, flags); };
+    // An NCCL without it says so, and nothing sleeps.
+    const bool sleeps = (flags & kSuspendMemory) != 0 && FindInNccl("ncclCommSuspend") != nullptr;
+    const auto known = sleeps ? KnownCommunicator(comm) : nullptr;
+    return known == nullptr ? suspend() : known->Suspend(suspend);
+  });
+}
+
+TANDEM_NCCL_EXPORT ncclResult_t ncclCommResume(ncclComm_t comm) {
+  return Guarded([=] {
+    ThisGroup().HandOver();
+    const auto resume = [=] { return Real().CommResume(comm); };
+    const auto known = KnownCommunicator(comm);
+    return known == nullptr ? resume() : known->Resume(resume);
+  });
+}
+
 TANDEM_NCCL_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* async_error) {
   return Guarded([=] {
     const auto known = KnownCommunicator(comm);

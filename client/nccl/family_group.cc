@@ -70,6 +70,14 @@ Status FamilyGroup::TakeFailure() {
   return library_.Take(library_.tandem_collectives_query(group_.get(), &ended));
 }
 
+Status FamilyGroup::Suspend() {
+  return library_.Take(library_.tandem_group_suspend(group_.get(), 0, DeadlineMs()));
+}
+
+Status FamilyGroup::Resume() {
+  return library_.Take(library_.tandem_group_resume(group_.get(), DeadlineMs()));
+}
+
 void FamilyGroup::Leave(int64_t deadline_ms) {
   (void)library_.Take(library_.tandem_group_leave(group_.get(), deadline_ms));
   Detach();

@@ -30,6 +30,9 @@ class FamilyGroup {
   Result<std::string> Run(const NcclCall& call, NcclDevice& device);
   // The failure of a launch that no call has returned.
   Status TakeFailure();
+  // Gives up the group's memory and brings it back, with all ranks. Idempotent.
+  Status Suspend();
+  Status Resume();
   // Leaves, after this rank's launches, for which it waits so long. Nothing is called after it.
   void Leave(int64_t deadline_ms);
   // Ends the session, and with it launches that wait for other ranks. Nothing is called after it.

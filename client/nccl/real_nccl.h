@@ -7,7 +7,14 @@
 
 #include <type_traits>
 
+// NCCL 2.29.7 has them, and earlier headers do not.
+extern "C" ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags);
+extern "C" ncclResult_t ncclCommResume(ncclComm_t comm);
+
 namespace tandem::nccl {
+
+// The flag of ncclCommSuspend that releases memory.
+inline constexpr int kSuspendMemory = 1;
 
 // Keeps a text for ncclGetLastError, and returns ncclInvalidUsage: NCCL has no function of this name.
 ncclResult_t Missing(const char* name);
@@ -40,7 +47,7 @@ class NcclFunction<R (*)(Arguments...)> {
 #define TANDEM_NCCL_CALLED(X) \
   X(AllReduce) X(AllGather) X(ReduceScatter) X(AlltoAll) X(Broadcast) X(Reduce) \
   X(GroupStart) X(GroupEnd) X(GroupSimulateEnd) \
-  X(CommFinalize) X(CommDestroy) X(CommAbort) X(CommRevoke) X(CommShrink) X(CommGetAsyncError) \
+  X(CommFinalize) X(CommDestroy) X(CommAbort) X(CommRevoke) X(CommShrink) X(CommGetAsyncError) X(CommSuspend) X(CommResume) \
   X(CommCount) X(CommUserRank) X(CommCuDevice) X(GetLastError) X(GetErrorString)
 // clang-format on
 

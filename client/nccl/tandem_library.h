@@ -17,7 +17,7 @@ namespace tandem::nccl {
   X(tandem_status_free) \
   X(tandem_connect) X(tandem_client_backend) X(tandem_client_gpu_count) X(tandem_client_gpu_uuid) \
   X(tandem_client_detach) X(tandem_client_free) X(tandem_cuda_device_uuid) \
-  X(tandem_join_options_init) X(tandem_join_group) X(tandem_group_leave) X(tandem_group_free) \
+  X(tandem_join_options_init) X(tandem_join_group) X(tandem_group_leave) X(tandem_group_free) X(tandem_group_suspend) X(tandem_group_resume) \
   X(tandem_collective_init) X(tandem_collective_prepare) X(tandem_collective_launch) X(tandem_collectives_query) \
   X(tandem_stream_synchronize) \
   X(tandem_capture_hold_begin) X(tandem_capture_hold_free) \

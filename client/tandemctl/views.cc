@@ -126,7 +126,10 @@ std::string SessionsText(const admin::v1::ListSessionsReply& reply) {
     table.Add({std::to_string(s.id()), std::to_string(s.pid()), std::to_string(s.uid()), s.name(),
                s.command(), Age(s.age_seconds()), std::to_string(s.groups()), std::to_string(s.tensors()),
                std::to_string(s.registrations()), std::to_string(s.channels()), Bytes(s.bytes()),
-               s.suspends() ? "yes" : "-", s.owner()});
+               s.checkpointed_seconds() > 0 ? "checkpointed"
+               : s.suspends()               ? "yes"
+                                            : "-",
+               s.owner()});
   }
   return OrNone(table, "no sessions") + HiddenNote(reply, "sessions") + CutNote(reply);
 }

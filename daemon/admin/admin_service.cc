@@ -131,6 +131,7 @@ grpc::Status AdminService::ListSessions(grpc::ServerContext* context, const admi
     out.set_owner(session.owner);
     out.set_command(session.command);
     out.set_suspends(session.suspends);
+    out.set_checkpointed_seconds(session.checkpointed_seconds);
     if (session.mps.answers) out.set_mps(session.mps.directory);
     if (!AddWithin(budget, reply->mutable_sessions(), std::move(out))) break;
   }

@@ -29,6 +29,7 @@
 #include "daemon/control/records/pending_suspension.h"
 #include "daemon/control/restart/adoption.h"
 #include "daemon/control/restart/state_writer.h"
+#include "daemon/control/sessions/checkpoint_service.h"
 #include "daemon/control/sessions/event_service.h"
 #include "daemon/control/sessions/session_service.h"
 #include "daemon/control/tensors/tensor_service.h"
@@ -97,6 +98,7 @@ struct Control::Services {
   LaunchService launches{core, installer};
   EngineService engines{
       core, {segments, registrations, installer, groups, restorer, channels, launches, client_memory}};
+  CheckpointService checkpoints{core};
   SessionService sessions;
 };
 
@@ -261,7 +263,25 @@ Result<v1::ServeSuspensionReply> Control::ServeSuspension(const SessionRef& sess
   return services_->asked.Serve(session, request, waiter);
 }
 
-void Control::EndLongSuspensions() { services_->groups.EndLongSuspensions(); }
+void Control::EndLongSuspensions() {
+  services_->groups.EndLongSuspensions();
+  services_->sessions.EndLongCheckpoints();
+}
+
+Result<v1::BeginCheckpointReply> Control::BeginCheckpoint(const SessionRef& session) {
+  return services_->checkpoints.Begin(session);
+}
+Status Control::LetGo(uint64_t session_id, const std::string& secret) {
+  return services_->checkpoints.LetGo(session_id, secret);
+}
+Result<v1::AttachReply> Control::Restore(const PeerIdentity& peer, const v1::RestoreRequest& request) {
+  TANDEM_ASSIGN_OR_RETURN(const SessionRef session, services_->checkpoints.Restore(peer, request));
+  return services_->sessions.ReplyTo(*session);
+}
+Result<v1::TakeSharedReply> Control::TakeShared(const SessionRef& session,
+                                                const v1::TakeSharedRequest& request) {
+  return services_->checkpoints.TakeShared(session, request);
+}
 
 Result<AskedJob> Control::SuspendJob(uint64_t session_id, const std::function<bool(uint32_t uid)>& may,
                                      const Waiter& waiter) {

@@ -150,6 +150,11 @@ class Control final : public EngineListener {
   Result<v1::ServeSuspensionReply> ServeSuspension(const SessionRef& session,
                                                    const v1::ServeSuspensionRequest& request,
                                                    const Waiter& waiter);
+  // CheckpointService: Begin, LetGo, Restore and TakeShared.
+  Result<v1::BeginCheckpointReply> BeginCheckpoint(const SessionRef& session);
+  Status LetGo(uint64_t session_id, const std::string& secret);
+  Result<v1::AttachReply> Restore(const PeerIdentity& peer, const v1::RestoreRequest& request);
+  Result<v1::TakeSharedReply> TakeShared(const SessionRef& session, const v1::TakeSharedRequest& request);
   Status ReleasePlan(const SessionRef& session, uint64_t plan_id);
 
   // --- channels and launches
@@ -170,7 +175,7 @@ class Control final : public EngineListener {
   void SetAllow(std::vector<AllowRule> rules);
   // Waits until no group is left, or draining ends; the numbers of sessions and groups.
   std::pair<uint64_t, uint64_t> WaitDrained(const Waiter& waiter);
-  // GroupService::EndLongSuspensions. To be called at intervals.
+  // GroupService::EndLongSuspensions, SessionService::EndLongCheckpoints. To be called at intervals.
   void EndLongSuspensions();
   // AskedSuspension::Suspend and Resume. `may`: whether the operator may ask sessions of a uid.
   Result<AskedJob> SuspendJob(uint64_t session_id, const std::function<bool(uint32_t uid)>& may,

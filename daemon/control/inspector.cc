@@ -79,6 +79,8 @@ std::vector<SessionSnapshot> Inspector::SnapshotSessions() {
     snapshot.registrations = static_cast<uint32_t>(session->registrations.size());
     snapshot.channels = static_cast<uint32_t>(session->channels.size());
     snapshot.suspends = session->suspends;
+    if (session->checkpoint.since.has_value())
+      snapshot.checkpointed_seconds = std::max(SecondsSince(*session->checkpoint.since), 1e-3);
     for (const auto& [tensor_id, tensor] : session->tensors) snapshot.bytes += tensor->bytes;
     snapshot.descriptors =
         static_cast<uint32_t>(1 + session->channels.size() + session->transfers.descriptors());

@@ -318,6 +318,12 @@ Status LeaseServer::Handle(Connection& connection, const std::string& body, Fore
     TANDEM_ASSIGN_OR_RETURN(v1::AttachReply reply, control_.Reattach(connection.peer, message.reattach()));
     return Attach(connection, std::move(reply));
   }
+  if (message.has_restore()) {
+    if (connection.session_id != 0) return InvalidArgument("this lease is attached already");
+    TANDEM_ASSIGN_OR_RETURN(v1::AttachReply reply, control_.Restore(connection.peer, message.restore()));
+    return Attach(connection, std::move(reply));
+  }
+  if (message.has_checkpoint()) return LetGo(connection, message.checkpoint());
   if (message.has_transfer()) {
     if (connection.session_id == 0) return FailedPrecondition("descriptors before attach");
     {
@@ -329,6 +335,22 @@ Status LeaseServer::Handle(Connection& connection, const std::string& body, Fore
     return added.code() == Code::kUnavailable || added.code() == Code::kNotFound ? added : Status::Ok();
   }
   return InvalidArgument("the lease message has no known content");
+}
+
+Status LeaseServer::LetGo(Connection& connection, const v1::CheckpointRequest& request) {
+  if (connection.session_id == 0) return FailedPrecondition("a checkpoint before attach");
+  TANDEM_RETURN_IF_ERROR(control_.LetGo(connection.session_id, request.secret()));
+  v1::LeaseMessage answer;
+  answer.mutable_checkpointed();
+  std::shared_ptr<Connection> over;
+  std::lock_guard lock(mutex_);
+  (void)SendLocked(connection, {answer.SerializeAsString(), {}});
+  // Nobody watches its process from here on. A restored process makes another lease.
+  by_session_.erase(connection.session_id);
+  connection.session_id = 0;
+  if (const auto found = connections_.find(connection.id); found != connections_.end()) over = Forget(found);
+  ::shutdown(connection.socket.get(), SHUT_WR);
+  return Status::Ok();
 }
 
 Status LeaseServer::SendLocked(Connection& connection, Packet packet) {

@@ -97,6 +97,8 @@ class LeaseServer final : public LeasePort {
   Status Handle(Connection& connection, const std::string& body, ForeignFds fds);
   // Gives the connection the session of `reply`, and answers.
   Status Attach(Connection& connection, v1::AttachReply reply);
+  // The session waits for a restored process, and the connection ends.
+  Status LetGo(Connection& connection, const v1::CheckpointRequest& request);
   // Takes a connection out of all tables but by_session_. With mutex_ held.
   std::shared_ptr<Connection> Forget(Connections::iterator found);
   // Watches the process of a session that has not come back. Before the thread starts.

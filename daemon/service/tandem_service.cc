@@ -173,6 +173,19 @@ grpc::Status TandemService::ServeSuspension(grpc::ServerContext* context,
   });
 }
 
+grpc::Status TandemService::BeginCheckpoint(grpc::ServerContext* context, const v1::BeginCheckpointRequest*,
+                                            v1::BeginCheckpointReply* reply) {
+  return Answer(context, 0, reply,
+                [&](const SessionRef& session, const Waiter&) { return control_.BeginCheckpoint(session); });
+}
+
+grpc::Status TandemService::TakeShared(grpc::ServerContext* context, const v1::TakeSharedRequest* request,
+                                       v1::TakeSharedReply* reply) {
+  return Answer(context, 0, reply, [&](const SessionRef& session, const Waiter&) {
+    return control_.TakeShared(session, *request);
+  });
+}
+
 grpc::Status TandemService::ReleasePlan(grpc::ServerContext* context, const v1::ReleasePlanRequest* request,
                                         v1::ReleasePlanReply* reply) {
   return Answer(context, 0, reply, [&](const SessionRef& session, const Waiter&) {

@@ -57,6 +57,10 @@ class TandemService final : public v1::Tandem::Service {
                             v1::SuspendGroupReply* reply) override;
   grpc::Status ServeSuspension(grpc::ServerContext* context, const v1::ServeSuspensionRequest* request,
                                v1::ServeSuspensionReply* reply) override;
+  grpc::Status BeginCheckpoint(grpc::ServerContext* context, const v1::BeginCheckpointRequest* request,
+                               v1::BeginCheckpointReply* reply) override;
+  grpc::Status TakeShared(grpc::ServerContext* context, const v1::TakeSharedRequest* request,
+                          v1::TakeSharedReply* reply) override;
   grpc::Status ReleasePlan(grpc::ServerContext* context, const v1::ReleasePlanRequest* request,
                            v1::ReleasePlanReply* reply) override;
   grpc::Status OpenChannel(grpc::ServerContext* context, const v1::OpenChannelRequest* request,

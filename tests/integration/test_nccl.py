@@ -178,6 +178,21 @@ class Nccl(TandemTest):
             self.assertEqual(out.splitlines(), revoked)
             self.assertEqual(self.taken(error), (2, 3))
 
+    def test_a_suspended_communicator_has_no_memory_of_tandems(self):
+        ranks = self.start(2, "suspended")
+        for _ in range(3):
+            for rank in ranks:
+                self.assertEqual(rank.stdout.readline(), "asleep\n")
+            (group,) = self.daemon.ctl_json("groups")["groups"]
+            self.assertEqual(group["state"], "asleep")
+            self.assertEqual(int(self.daemon.ctl_json("stats")["segment_bytes"]), 0)
+            for rank in ranks:
+                rank.stdin.write("go on\n")
+                rank.stdin.flush()
+        for out, error in self.outputs(ranks):
+            self.assertEqual(out.splitlines(), ["CommSuspend flags=1", "CommResume"] * 3 + ["CommDestroy"])
+            self.assertEqual(self.taken(error), (4, 4))
+
     def test_threads_of_one_process_are_left_to_nccl(self):
         ((_, error),) = self.outputs(self.start(1, "threads", LOCAL_RANK=0))
         self.assertEqual(self.taken(error), (0, 2))

@@ -1,8 +1,10 @@
 """Groups that sleep: without memory in the ranks and on the engines, and awake again with the same addresses, plans and graphs. A
 rank that does not come is named, and one that dies at any step ends the group with its name."""
 
+import os
 import time
 import unittest
+from typing import NamedTuple
 
 from harness import everybody, host_only, needs_gpus, wait_until
 from test_client_placement import AR, AT_ONCE, InClient
@@ -10,12 +12,39 @@ from test_restart import RestartTest
 
 MOST_RANKS = 3
 COUNT = 1024
+CYCLES = int(os.environ.get("TANDEM_TEST_CYCLES", "60"))
+WARM_UP = 20
+# Allocators and logs grow by so many KiB in a process's life, and not with each cycle.
+SLACK_KIB = 1024
 
 
 def pool_mappings(pid):
     """The places of a process's mappings that are memory of a GPU's pool."""
     with open(f"/proc/{pid}/maps") as maps:
         return [line.split()[0] for line in maps if "memfd:tandem-gpu" in line]
+
+
+class Held(NamedTuple):
+    """What a process holds."""
+
+    descriptors: int
+    mappings: int
+    resident_kib: int
+
+    @classmethod
+    def of(cls, pid):
+        with open(f"/proc/{pid}/maps") as maps:
+            mappings = sum(1 for _ in maps)
+        with open(f"/proc/{pid}/status") as status:
+            (resident,) = [int(line.split()[1]) for line in status if line.startswith("VmRSS:")]
+        return cls(len(os.listdir(f"/proc/{pid}/fd")), mappings, resident)
+
+    def exceeds(self, most):
+        return (
+            self.descriptors > most.descriptors
+            or self.mappings > most.mappings + 8
+            or self.resident_kib > most.resident_kib + SLACK_KIB
+        )
 
 
 class SuspendTest(InClient):
@@ -150,20 +179,30 @@ class Suspend(SuspendTest):
         self.check_all(clients)
 
     def test_cycles_leave_nothing_behind(self):
+        """TANDEM_TEST_CYCLES suspensions: no descriptor, mapping or memory more in any process than after the first ones."""
         clients = self.sleeper()
-        counts = []
-        for _ in range(60):
-            self.suspend(clients)
+        processes = {"tandemd": self.daemon.process.pid, **{f"rank {rank}": one.pid for rank, one in enumerate(clients)}}
+        processes |= {f"engine {gpu}": pid for gpu, pid in enumerate(self.daemon.engine_pids())}
+
+        def held():
+            return {name: Held.of(pid) for name, pid in processes.items()}
+
+        first = []
+        for cycle in range(CYCLES):
+            self.suspend(clients, keep=cycle % 2 == 1)
             self.resume(clients)
-            counts.append(self.daemon.descriptors() + sum(self.daemon.descriptors_of(client.pid) for client in clients))
+            if cycle < WARM_UP:
+                first.append(held())
         self.check_all(clients)
-        baseline = max(counts[:5])
-        wait_until(
-            lambda: self.daemon.descriptors() + sum(self.daemon.descriptors_of(client.pid) for client in clients)
-            <= baseline,
-            60,
-            f"descriptors stay: {counts}",
-        )
+        most = {name: Held(*map(max, zip(*(one[name] for one in first), strict=True))) for name in processes}
+
+        def grown():
+            return {name: (most[name], now) for name, now in held().items() if now.exceeds(most[name])}
+
+        try:  # memory that ends on threads of their own
+            wait_until(lambda: not grown(), 60)
+        except TimeoutError:
+            self.fail(f"after {CYCLES} cycles more is held: {grown()}")
 
 
 @needs_gpus(3)

@@ -180,6 +180,39 @@ def test_every_number_of_rows_shares_a_plan(name):
 
 
 @check
+def test_groups_sleep_by_vllms_names(name):
+    if not hasattr(parallel_state, "suspend_device_comms"):  # of later versions
+        return
+    with vllm_groups(world()) as group:
+        own = tandem.torch.attach(group.device_group).group
+        all_three(group, 4, 0)
+
+        def hook(name):
+            parallel_state._apply_to_device_comms(lambda communicator: getattr(communicator, name)())
+
+        for sleep, wake in (
+            (parallel_state.suspend_device_comms, parallel_state.resume_device_comms),
+            (lambda: hook("checkpoint_prepare"), lambda: hook("checkpoint_restore")),
+        ):
+            for seed in range(2):
+                sleep()
+                sleep()  # nothing
+                try:
+                    group.all_reduce(torch.ones(4, 24))
+                except tandem.TandemError as error:
+                    assert error.reason == "SUSPENDED", error
+                else:
+                    raise AssertionError("a group that sleeps has run a collective")
+                wake()
+                wake()
+                before = launches()
+                with Own("all_reduce") as reduce:
+                    all_three(group, 4, seed)
+                assert reduce.calls == 0 and launches() > before
+        assert own is tandem.torch.attach(group.device_group).group
+
+
+@check
 def test_what_tandem_declines_is_vllms_own(name):
     with vllm_groups(world()) as group:
         own = group.rank_in_group

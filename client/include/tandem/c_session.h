@@ -147,6 +147,16 @@ TANDEM_C_API tandem_status* tandem_client_suspend_asked(tandem_client* client, i
  * daemon is lost. CANCELLED: the groups may sleep on; the call may be made again. */
 TANDEM_C_API tandem_status* tandem_client_suspend_as_asked(tandem_client* client, int keep, int* slept);
 
+/* Before a checkpoint of the process's memory, on the host backend: all groups sleep, and the process gives up its
+ * connections to the daemon. A process that is restored from the checkpoint, or this one, takes the session back by
+ * tandem_client_end_checkpoint, or tandem_group_resume. In between, no handle of the client is used or dropped, and its end
+ * ends no session (docs/suspend.md). Idempotent. Default deadline: TANDEM_DEFAULT_DEADLINE_MS. FAILED_PRECONDITION: reason
+ * NOT_SUSPENDED, or HAS_CHANNELS for graphs with launches that engines run. UNIMPLEMENTED: the CUDA backend. */
+TANDEM_C_API tandem_status* tandem_client_begin_checkpoint(tandem_client* client, int64_t deadline_ms);
+/* Default deadline: TANDEM_DEFAULT_DEADLINE_MS. UNAVAILABLE: no daemon answers. UNAUTHENTICATED, FAILED_PRECONDITION: the
+ * session has ended, or another process has restored it. Idempotent, also after an error. */
+TANDEM_C_API tandem_status* tandem_client_end_checkpoint(tandem_client* client, int64_t deadline_ms);
+
 #ifdef __cplusplus
 }
 #endif

@@ -472,6 +472,15 @@ class TANDEM_API Client : public std::enable_shared_from_this<Client> {
   // UNAVAILABLE: a group has broken meanwhile, or the daemon is lost. CANCELLED: the groups may sleep on; the call may
   // be made again.
   virtual Result<bool> SuspendAsAsked(bool keep = true) = 0;
+  // Before a checkpoint of the process's memory, on the host backend: all groups sleep, and the process gives up its
+  // connections to the daemon. A process that is restored from the checkpoint, or this one, takes the session back by
+  // EndCheckpoint, or Group::Resume. In between, no handle of the client is used or dropped, and its end ends no session
+  // (docs/suspend.md). Idempotent. FAILED_PRECONDITION: reason NOT_SUSPENDED, or HAS_CHANNELS for graphs with launches
+  // that engines run. UNIMPLEMENTED: the CUDA backend.
+  virtual Status BeginCheckpoint(Milliseconds deadline = kDefaultDeadline) = 0;
+  // UNAVAILABLE: no daemon answers. UNAUTHENTICATED, FAILED_PRECONDITION: the session has ended, or another process has
+  // restored it. Idempotent, also after an error.
+  virtual Status EndCheckpoint(Milliseconds deadline = kDefaultDeadline) = 0;
   // OK if the daemon is reachable and the session lives.
   virtual Status Check() = 0;
   // Ends the session cleanly. Handles fail with UNAVAILABLE afterwards.

@@ -27,7 +27,7 @@
 namespace tandem::client {
 
 // Grows with every change of this header: core and gRPC plugin must be of one build.
-inline constexpr int kControlApiVersion = 10;
+inline constexpr int kControlApiVersion = 11;
 
 struct AttachInfo {
   uint64_t session_id = 0;
@@ -215,6 +215,16 @@ class ClientControl {
   // kArrived: the program is at that step. Waits for the job's other sessions.
   // ABORTED: nobody asks any more.
   virtual Result<uint64_t> ServeSuspension(ServePhase phase, uint64_t request, uint64_t step) = 0;
+  // No call is under way, and none is made before EndCheckpoint: the session is left to a restored process, and this
+  // one keeps no connection. FAILED_PRECONDITION: reason NOT_SUSPENDED, HAS_CHANNELS. After an error it goes on.
+  virtual Status BeginCheckpoint(Milliseconds) { return NoCheckpoints(); }
+  // The process takes its session back; nothing where it has it. After an error the call may be made again.
+  virtual Status EndCheckpoint(Milliseconds) { return NoCheckpoints(); }
+  // The memory that the daemon shares with this process: of registrations, and verdict pages of groups.
+  virtual Result<std::vector<UniqueFd>> TakeShared(const std::vector<uint64_t>& /*registration_ids*/,
+                                                   const std::vector<uint64_t>& /*group_ids*/) {
+    return NoCheckpoints();
+  }
   virtual Status ReleasePlan(uint64_t plan_id) = 0;
   virtual Result<ChannelInfo> OpenChannel(const std::string& gpu_uuid, uint32_t entries) = 0;
   virtual Status CloseChannel(uint64_t channel_id) = 0;
@@ -229,6 +239,9 @@ class ClientControl {
   virtual void Shutdown() = 0;
   // The lease socket, for a forked child to close; -1 before Attach.
   virtual int LeaseFd() const = 0;
+
+ private:
+  static Status NoCheckpoints() { return Status(Code::kUnimplemented, "this control has no checkpoints"); }
 };
 
 }  // namespace tandem::client

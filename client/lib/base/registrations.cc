@@ -31,6 +31,16 @@ void Registrations::Add(const std::byte* data, size_t bytes, const std::string& 
                Own{bytes, gpu_uuid, group_id, registration_id, group_name});
 }
 
+std::vector<Registrations::Memory> Registrations::OwnMemories() const {
+  std::vector<Memory> memories;
+  std::shared_lock lock(mutex_);
+  for (const auto& [begin, own] : own_) {
+    if (own.group_id != 0) continue;
+    memories.push_back({reinterpret_cast<std::byte*>(begin), own.bytes, own.registration_id});
+  }
+  return memories;
+}
+
 std::optional<std::string> Registrations::OtherGroup(const std::byte* address, uint64_t group_id) const {
   const auto at = reinterpret_cast<uintptr_t>(address);
   std::shared_lock lock(mutex_);

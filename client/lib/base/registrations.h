@@ -93,6 +93,13 @@ class Registrations {
   // any group takes.
   void Add(const std::byte* data, size_t bytes, const std::string& gpu_uuid, uint64_t group_id,
            uint64_t registration_id, const std::string& group_name = {});
+  // The memories that any group takes.
+  struct Memory {
+    std::byte* data = nullptr;
+    size_t bytes = 0;
+    uint64_t registration_id = 0;
+  };
+  std::vector<Memory> OwnMemories() const;
   // The name of another group than `group_id`, if the address lies in a symmetric tensor of that one.
   std::optional<std::string> OtherGroup(const std::byte* address, uint64_t group_id) const;
   // Does nothing in a forked child.

@@ -138,5 +138,15 @@ tandem_status* tandem_client_suspend_as_asked(tandem_client* client, int keep, i
   return ToC(has_slept.status());
 }
 TANDEM_C_CATCH
+tandem_status* tandem_client_begin_checkpoint(tandem_client* client, int64_t deadline_ms) try {
+  TANDEM_C_RETURN_IF_NULL({"client", client});
+  return ToC(client->client->BeginCheckpoint(ToDeadline(deadline_ms, kDefaultDeadline)));
+}
+TANDEM_C_CATCH
+tandem_status* tandem_client_end_checkpoint(tandem_client* client, int64_t deadline_ms) try {
+  TANDEM_C_RETURN_IF_NULL({"client", client});
+  return ToC(client->client->EndCheckpoint(ToDeadline(deadline_ms, kDefaultDeadline)));
+}
+TANDEM_C_CATCH
 
 }  // extern "C"

@@ -50,8 +50,9 @@ struct SessionSnapshot {
   uint32_t channels = 0;
   uint64_t bytes = 0;  // of its symmetric tensors
   uint64_t registered_bytes = 0;
-  uint32_t descriptors = 0;  // that tandemd holds for it
-  bool suspends = false;     // it takes operators' requests to suspend
+  uint32_t descriptors = 0;         // that tandemd holds for it
+  bool suspends = false;            // it takes operators' requests to suspend
+  double checkpointed_seconds = 0;  // since it waits for a restored process; 0: its process has it
 };
 
 struct MemberSnapshot {

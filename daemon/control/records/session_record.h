@@ -28,10 +28,18 @@ namespace tandem::daemon {
 
 struct PendingSuspension;
 
+// A session's last checkpoint (CheckpointService).
+struct Checkpoint {
+  std::string secret = {};  // for the next restoration; empty: there was no checkpoint
+  // Since when the session waits for a restored process; none: its process has it.
+  std::optional<Waiter::Clock::time_point> since = {};
+  std::string token = {};  // the session's before it was restored; empty: it was not
+};
+
 struct SessionRecord {
   explicit SessionRecord(size_t max_transfers) : transfers(max_transfers) {}
 
-  // Set before other threads see the record.
+  // Set before other threads see the record. A restoration changes token, process and GPUs while no call is served.
   uint64_t id = 0;
   std::array<uint8_t, kTokenBytes> token{};
   uint32_t protocol = kProtocol;  // that both sides speak
@@ -45,6 +53,7 @@ struct SessionRecord {
 
   TransferTable transfers;  // has its own mutex
 
+  Checkpoint checkpoint TANDEM_GUARDED_BY(registry_mutex);
   // Taken over from an earlier tandemd, and its lease has not come back yet.
   bool away TANDEM_GUARDED_BY(registry_mutex) = false;
   bool ended TANDEM_GUARDED_BY(registry_mutex) = false;
@@ -71,6 +80,8 @@ struct SessionRecord {
   void PostEvent(v1::Event event, uint64_t most) TANDEM_REQUIRES(registry_mutex);
 };
 using SessionRef = std::shared_ptr<SessionRecord>;
+
+inline constexpr size_t kCheckpointSecretBytes = 32;
 
 inline void SessionRecord::PostEvent(v1::Event event, uint64_t most) {
   if (events.size() >= most) {

@@ -82,7 +82,7 @@ std::vector<std::pair<uint64_t, std::string>> Adoption::LostSessions() const {
   std::vector<std::pair<uint64_t, std::string>> lost;
   for (const auto& [id, session] : core_.registry.sessions) {
     const ProcessIdentity process{.pid = session->peer.pid, .start_ticks = session->peer.start_ticks};
-    if (process.Gone()) {
+    if (process.Gone() && !session->checkpoint.since.has_value()) {
       lost.emplace_back(id, std::string("its process ended ") + kNoDaemon);
       continue;
     }

@@ -123,7 +123,9 @@ void RegistryRestorer::RestoreSessions() {
                     .inode = from.mps_inode()};
     session->device_max_connections = from.device_max_connections();
     session->since = TimeOf(from.since_ns());
-    session->away = true;
+    session->checkpoint = {.secret = from.checkpoint_secret(), .token = from.checkpoint_token()};
+    if (from.checkpointed_ns() != 0) session->checkpoint.since = TimeOf(from.checkpointed_ns());
+    session->away = !session->checkpoint.since.has_value();
     for (const state::v1::Tensor& saved : from.tensors()) {
       const std::shared_ptr<TensorRecord> tensor = TensorOf(saved);
       tensor->freed = false;

@@ -123,6 +123,9 @@ state::v1::Session StateOf(const SessionRecord& session) {
   to.set_token(session.token.data(), session.token.size());
   to.set_protocol(session.protocol);
   to.set_suspends(session.suspends);
+  to.set_checkpoint_secret(session.checkpoint.secret);
+  to.set_checkpoint_token(session.checkpoint.token);
+  if (session.checkpoint.since.has_value()) to.set_checkpointed_ns(Nanoseconds(*session.checkpoint.since));
   to.set_uid(session.peer.uid);
   to.set_gid(session.peer.gid);
   to.set_pid(session.peer.pid);

@@ -150,6 +150,11 @@ Result<v1::AttachReply> SessionService::Reattach(const PeerIdentity& peer,
     // A session that is back already may not have got the answer.
     if (peer.uid != known.uid || peer.pid != known.pid || peer.start_ticks != known.start_ticks) return lost;
     session->away = false;
+    // It has not heard that its session waits: the session is not left to another process.
+    if (session->checkpoint.since.has_value()) {
+      session->checkpoint = {};
+      core_.registry.Touch(*session);
+    }
   }
   core_.LogOf(peer.uid, LogSeverity::kInfo,
               "session=" + std::to_string(session->id) + " resumed pid=" + std::to_string(peer.pid));
@@ -179,6 +184,10 @@ Result<SessionRef> SessionService::Authenticate(std::string_view token) {
   // Every session is compared in full, so that the time says nothing about a token's prefix.
   for (const auto& [id, session] : core_.registry.sessions) {
     if (SameToken(*session, token)) found = session;
+  }
+  if (found && found->checkpoint.since.has_value()) {
+    return Unauthenticated("session " + std::to_string(found->id) + " waits for a restored process")
+        .WithDetail({.reason = "CHECKPOINTED"});
   }
   if (found && found->away) {
     return Unavailable("tandemd has restarted, and the session's lease is not back yet")
@@ -311,6 +320,24 @@ Status SessionService::Evict(uint64_t session_id, const std::string& by) {
   return Status::Ok();
 }
 
+void SessionService::EndLongCheckpoints() {
+  const std::chrono::milliseconds limit = core_.options.suspension_limit;
+  if (limit.count() == 0) return;
+  std::vector<uint64_t> late;
+  {
+    RegistryLock lock(core_.registry);
+    for (const auto& [id, session] : core_.registry.sessions) {
+      const auto since = session->checkpoint.since;
+      if (since.has_value() && Waiter::Clock::now() - *since >= limit) late.push_back(id);
+    }
+  }
+  for (const uint64_t id : late) {
+    EndSession(id, End::kExpired,
+               "was lost: no process restored it within " + std::to_string(limit.count()) +
+                   " ms (suspension_limit_ms)");
+  }
+}
+
 void SessionService::FreeAllOf(SessionRecord& session) {
   Ledger& ledger = core_.registry.ledger;
   ledger.Refund(session.payer(), Resource::kDescriptors, DescriptorsOf(session));
@@ -360,13 +387,15 @@ void SessionService::EndSession(uint64_t session_id, End end, const std::string&
     registry.sessions.erase(it);
     registry.Touch(*session);
     session->ended = true;
-    session->end = Unauthenticated("the session " + how)
-                       .WithDetail({.reason = end == End::kEvicted ? "EVICTED" : "SESSION_LOST",
-                                    .who = "session " + std::to_string(session_id),
-                                    .field = {}});
-    if (end == End::kLost) ++registry.counters.sessions_lost_total;
-    if (end == End::kEvicted) {
-      ++registry.counters.sessions_evicted_total;
+    const char* reason = end == End::kEvicted   ? "EVICTED"
+                         : end == End::kExpired ? "SUSPENSION_LIMIT"
+                                                : "SESSION_LOST";
+    session->end =
+        Unauthenticated("the session " + how)
+            .WithDetail({.reason = reason, .who = "session " + std::to_string(session_id), .field = {}});
+    if (end == End::kLost || end == End::kExpired) ++registry.counters.sessions_lost_total;
+    if (end == End::kEvicted) ++registry.counters.sessions_evicted_total;
+    if (end == End::kEvicted || end == End::kExpired) {
       registry.evicted.push_back(session);
       if (registry.evicted.size() > kMaxEvicted) registry.evicted.pop_front();
       reported = Unavailable(session->end.message()).WithDetail(session->end.detail());

@@ -45,6 +45,10 @@ class SessionService {
   // SESSION_LOST, if there is none, or the peer is another process.
   Result<v1::AttachReply> Reattach(const PeerIdentity& peer, const v1::ReattachRequest& request)
       TANDEM_EXCLUDES(registry_mutex);
+  // The answer to a lease that has the session from now on.
+  v1::AttachReply ReplyTo(const SessionRecord& session) const TANDEM_EXCLUDES(registry_mutex);
+  // Sessions that have waited for a restored process longer than ControlOptions::suspension_limit are lost.
+  void EndLongCheckpoints() TANDEM_EXCLUDES(registry_mutex);
   // The sessions that have not got their lease back.
   std::vector<std::pair<uint64_t, PeerIdentity>> AwaySessions() TANDEM_EXCLUDES(registry_mutex);
   // The session of a token, compared in constant time. UNAUTHENTICATED: reason NO_TOKEN, BAD_TOKEN, EVICTED
@@ -77,14 +81,13 @@ class SessionService {
   void EndDepartures() { departures_.End(); }
 
  private:
-  enum class End { kDetached, kClosed, kLost, kEvicted };
+  enum class End { kDetached, kClosed, kLost, kEvicted, kExpired };
   Status LeaveGroups(const SessionRef& session, const Waiter& waiter) TANDEM_EXCLUDES(registry_mutex);
   // `how`: "was lost: ...", "was evicted by ...", "has left".
   void EndSession(uint64_t session_id, End end, const std::string& how) TANDEM_EXCLUDES(registry_mutex);
   void EndMemberships(SessionRecord& session, End end, const std::string& how)
       TANDEM_REQUIRES(registry_mutex);
   void FreeAllOf(SessionRecord& session) TANDEM_REQUIRES(registry_mutex);
-  v1::AttachReply ReplyTo(const SessionRecord& session) const TANDEM_EXCLUDES(registry_mutex);
 
   ControlCore& core_;
   Services of_;

@@ -205,6 +205,14 @@ FAKE_NCCL ncclResult_t ncclCommShrink(ncclComm_t, int*, int, ncclComm_t*, ncclCo
   Log("CommShrink");
   return ncclSuccess;
 }
+FAKE_NCCL ncclResult_t ncclCommSuspend(ncclComm_t, int flags) {
+  Log("CommSuspend flags=" + std::to_string(flags));
+  return ncclSuccess;
+}
+FAKE_NCCL ncclResult_t ncclCommResume(ncclComm_t) {
+  Log("CommResume");
+  return ncclSuccess;
+}
 FAKE_NCCL ncclResult_t ncclGroupStart() {
   Log("GroupStart");
   return ncclSuccess;

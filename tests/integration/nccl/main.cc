@@ -23,6 +23,10 @@ using namespace tandem::nccl_test;  // NOLINT: this file is all glue
 
 extern "C" ncclResult_t ncclPutSignal(long, double, long, long, long, long, long, long);
 
+// NCCL 2.29.7 has them, and earlier headers do not.
+extern "C" ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags);
+extern "C" ncclResult_t ncclCommResume(ncclComm_t comm);
+
 namespace {
 
 constexpr int64_t kWaitBudgetMs = 60'000;
@@ -368,6 +372,23 @@ void RunRevoked(const World& world) {
   std::cout << FakeLog();
 }
 
+// Tandem's group sleeps and wakes up with the communicator, and its graphs are valid afterwards.
+void RunSuspended(const World& world) {
+  const Stream stream;
+  SumOnes(world, world.comm, stream);
+  (void)FakeLog();
+  std::string line;
+  for (int cycle = 0; cycle < 3; ++cycle) {
+    CHECK_CALL(ncclCommSuspend(world.comm, 1));
+    std::cout << "asleep" << std::endl;
+    std::getline(std::cin, line);
+    CHECK_CALL(ncclCommResume(world.comm));
+    SumOnes(world, world.comm, stream);
+  }
+  CHECK_CALL(ncclCommDestroy(world.comm));
+  std::cout << FakeLog();
+}
+
 // Both ranks are threads of this process.
 void RunThreads() {
   std::vector<std::thread> ranks;
@@ -388,14 +409,10 @@ int main(int count, char** arguments) {
   const std::string scenario = count > 1 ? arguments[1] : "";
   if (scenario == "threads") return RunThreads(), 0;
   const World world;
-  const std::map<std::string, void (*)(const World&)> scenarios = {{"groups", RunGroups},
-                                                                   {"once", RunOnce},
-                                                                   {"killed", RunKilled},
-                                                                   {"aborted", RunAborted},
-                                                                   {"many_lives", RunManyLives},
-                                                                   {"captured", RunCaptured},
-                                                                   {"late", RunLate},
-                                                                   {"revoked", RunRevoked}};
+  const std::map<std::string, void (*)(const World&)> scenarios = {
+      {"groups", RunGroups},        {"once", RunOnce},         {"killed", RunKilled}, {"aborted", RunAborted},
+      {"many_lives", RunManyLives}, {"captured", RunCaptured}, {"late", RunLate},     {"revoked", RunRevoked},
+      {"suspended", RunSuspended}};
   if (scenario == "random") {
     RunRandom(world, std::atoi(std::getenv("CALLS")));
   } else if (const auto found = scenarios.find(scenario); found != scenarios.end()) {

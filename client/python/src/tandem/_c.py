@@ -164,6 +164,8 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "group_resume": (STATUS, [Pointer, _i64]),
     "client_suspend_asked": (STATUS, [Pointer, _i64, ctypes.POINTER(_int)]),
     "client_suspend_as_asked": (STATUS, [Pointer, _int, ctypes.POINTER(_int)]),
+    "client_begin_checkpoint": (STATUS, [Pointer, _i64]),
+    "client_end_checkpoint": (STATUS, [Pointer, _i64]),
     "allocate": (STATUS, [Pointer, _extents, _size, _int, _text, _i64, _out]),
     "empty": (STATUS, [Pointer, _extents, _size, _int, _text, _text, ctypes.POINTER(_u64)]),
     "rendezvous": (STATUS, [Pointer, _u64, Pointer, _i64, _out]),

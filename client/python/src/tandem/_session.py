@@ -106,6 +106,25 @@ class Session:
         """suspend_asked(), and then suspend_as_asked(): one line between two steps. Returns whether the groups have slept."""
         return self.suspend_asked(step) and self.suspend_as_asked(keep)
 
+    def begin_checkpoint(self, deadline: float = 120.0) -> None:
+        """Before a checkpoint of the process's memory, on the host backend: gives up the connections to the daemon.
+
+        All groups sleep. A process that is restored from the checkpoint, or this one, takes the session back by end_checkpoint() or
+        Group.resume(). In between, no handle of the client is used or dropped. Nothing the second time. FailedPrecondition: reason
+        NOT_SUSPENDED, or HAS_CHANNELS for graphs with launches that engines run. Unimplemented: the CUDA backend.
+        """
+        library = _c.library()
+        library.raise_status(library.client_begin_checkpoint(self._open(), _c.milliseconds(deadline)))
+
+    def end_checkpoint(self, deadline: float = 120.0) -> None:
+        """Takes the session back. Nothing where the process has it; may be called again after an error.
+
+        Unavailable: no daemon answers. Unauthenticated, FailedPrecondition: the session has ended, or another process has restored
+        it.
+        """
+        library = _c.library()
+        library.raise_status(library.client_end_checkpoint(self._open(), _c.milliseconds(deadline)))
+
     def host_stream(self, stream: Stream | int | None = None) -> Stream:
         """`stream` if it is a host stream; for None the client's own stream. TypeError for a cudaStream_t."""
         if isinstance(stream, Stream):

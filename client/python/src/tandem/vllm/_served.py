@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..torch import _config, _fallback, _groups
+from ..torch import _config, _fallback, _groups, _suspension
 from ..torch._private import new_library, process_groups
 from ..torch._servers import Server, all_reduce_rms_norm, all_reduce_rms_norm_fp8
 from ._counts import count
@@ -117,6 +117,16 @@ class _Served:
         vllms: Any = super()
         given = (input_, dim, self._tandem_group, self.world_size)
         return self._run("reduce_scatter", _reduce_scatter, given, lambda: vllms.reduce_scatter(input_, dim))  # type: ignore[no-any-return]
+
+    def _sleep(self, theirs: Callable[[], None]) -> None:
+        if self._tandem_group:
+            _suspension.suspend(self._tandem_group, keep=True)
+        theirs()
+
+    def _awake(self, theirs: Callable[[], None]) -> None:
+        theirs()
+        if self._tandem_group:
+            _suspension.resume(self._tandem_group)
 
     def destroy(self) -> None:
         """Leaves the Tandem group, and ends vLLM's own communicator."""
@@ -280,5 +290,36 @@ class _Scatters(_Served):
         return self._run("reduce_scatter", _reduce_scatter, given, lambda: vllms.custom_reduce_scatter(input_))  # type: ignore[no-any-return]
 
 
+class _Suspends(_Served):
+    def suspend(self) -> None:
+        """Gives up the Tandem group's memory, and then what vLLM's own communicator can. All ranks call it.
+
+        vLLM's sleep mode does where its configuration has enable_nccl_comm_suspend."""
+        vllms: Any = super()
+        self._sleep(vllms.suspend)
+
+    def resume(self) -> None:
+        """Brings both back. All ranks call it."""
+        vllms: Any = super()
+        self._awake(vllms.resume)
+
+
+class _Checkpoints(_Served):
+    def checkpoint_prepare(self) -> None:
+        """The same before a checkpoint of the process: Tandem has no memory in it that others map. All ranks call it."""
+        vllms: Any = super()
+        self._sleep(vllms.checkpoint_prepare)
+
+    def checkpoint_restore(self) -> None:
+        """Brings both back in the process that goes on. All ranks call it."""
+        vllms: Any = super()
+        self._awake(vllms.checkpoint_restore)
+
+
 # Methods that only some versions have.
-_OPTIONAL: dict[str, type] = {"custom_all_gather": _Gathers, "custom_reduce_scatter": _Scatters}
+_OPTIONAL: dict[str, type] = {
+    "custom_all_gather": _Gathers,
+    "custom_reduce_scatter": _Scatters,
+    "suspend": _Suspends,
+    "checkpoint_prepare": _Checkpoints,
+}

@@ -28,6 +28,7 @@ _INIT = "self, cpu_group, device=None, device_group=None, unique_name=''"
 _ANY_INIT = _INIT + ", global_ranks=None, global_world_size=None"
 _DIM = "self, input_, dim=-1"
 _NORMED = "hidden_states, residual, norm"
+_SLEEPING = ("suspend", "resume", "checkpoint_prepare", "checkpoint_restore")
 
 _IN_ALL = {
     _BASE + "all_reduce": "self, input_",
@@ -77,12 +78,16 @@ RECORDED: _recorded.Table = {
         _CUDA + "__init__": _ANY_INIT + ", tcp_store_group=None, use_all2all=False",
         _CUDA + "custom_all_gather": "self, input_",
         _CUDA + "custom_reduce_scatter": "self, input_",
+        **{kind + name: "self" for kind in (_BASE, _CUDA) for name in _SLEEPING},
+        _STATE + "suspend_device_comms": "",
+        _STATE + "resume_device_comms": "",
+        _STATE + "_apply_to_device_comms": "action",
         _NORM: _NORMED,
     },
 }
 
 _OVERRIDDEN = ("all_reduce", "all_gather", "reduce_scatter", "destroy")
-_OPTIONAL = ("custom_all_gather", "custom_reduce_scatter")
+_OPTIONAL = ("custom_all_gather", "custom_reduce_scatter", *_SLEEPING)
 
 
 def _known(name: str) -> set[str]:
