@@ -29,7 +29,7 @@ class CheckpointTest : public ClientPlacementTest {
       v1::SuspendGroupRequest request;
       request.set_group_id(group);
       request.set_step(step);
-      return control->SuspendGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(kPatience))
+      return control->SuspendGroup(sessions[static_cast<size_t>(rank)], request, Waiter::For(kWaitBudget))
           .status();
     });
     for (const Status& status : stepped) ASSERT_TRUE(status.ok()) << status.ToString();
@@ -145,7 +145,7 @@ TEST_F(CheckpointTest, WhatIsAwakeIsNamed) {
   v1::OpenChannelRequest request;
   request.set_gpu_uuid(control->options().topology.gpus[0].uuid);
   request.set_entries(16);
-  const auto opened = control->OpenChannel(sessions[0], request, Waiter::For(kPatience));
+  const auto opened = control->OpenChannel(sessions[0], request, Waiter::For(kWaitBudget));
   ASSERT_TRUE(opened.ok()) << opened.status().ToString();
   EXPECT_EQ(control->BeginCheckpoint(sessions[0]).status().detail().reason, "HAS_CHANNELS");
 }
@@ -157,7 +157,7 @@ TEST_F(CheckpointTest, ItEndsAtTheBoundOfTime) {
   ASSERT_TRUE(LetGo().ok());
   const auto begun = std::chrono::steady_clock::now();
   while (!control->SnapshotSessions().empty() && control->SnapshotSessions().size() == kWorld &&
-         std::chrono::steady_clock::now() - begun < kPatience)
+         std::chrono::steady_clock::now() - begun < kWaitBudget)
     control->EndLongSuspensions();
   EXPECT_THAT(control->SnapshotSessions(), SizeIs(1));
   EXPECT_EQ(ReasonOf(restored_process, secret), "SUSPENSION_LIMIT");
