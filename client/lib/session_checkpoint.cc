@@ -41,7 +41,7 @@ Status ClientSession::BeginCheckpoint(Milliseconds deadline) {
   CloseIdleChannels();
   SweepRegistrations();
   is_checkpointed_.store(true, std::memory_order_release);
-  const Status begun = control_->BeginCheckpoint(deadline);
+  Status begun = control_->BeginCheckpoint(deadline);
   if (!begun.ok()) is_checkpointed_.store(false, std::memory_order_release);
   return begun;
 }
@@ -49,6 +49,7 @@ Status ClientSession::BeginCheckpoint(Milliseconds deadline) {
 Status ClientSession::ShareMemoryAgain() {
   const std::vector<Registrations::Memory> memories = registrations_.OwnMemories();
   std::vector<uint64_t> ids;
+  ids.reserve(memories.size());
   for (const auto& memory : memories) ids.push_back(memory.registration_id);
   if (!ids.empty()) {
     TANDEM_ASSIGN_OR_RETURN(const std::vector<UniqueFd> fds, control_->TakeShared(ids, {}));
