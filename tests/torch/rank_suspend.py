@@ -7,7 +7,7 @@ import threading
 import tandem.torch
 import torch
 import torch.distributed as dist
-from checks import CUDA, DEVICE, check, main
+from checks import CUDA, DEVICE, check, configured, main
 from node import BIN
 from reference_ops import OPS, near, rand, rank, reference, world
 
@@ -95,6 +95,80 @@ def test_graphs_are_valid_afterwards(name):
         dist.barrier()
         sleep(name)
     del graph
+
+
+@check
+def test_a_thousand_replays_give_the_same_bytes(name):
+    """Of a captured sum, product and gather, whose outputs lie in symmetric memory, in torch's, and in the pool."""
+    if not CUDA:
+        return
+    pool = tandem.torch.mem_pool(16 << 20)
+    x, b = rand(8, 64), rand(64, 32, seed=1)
+    with torch.cuda.use_mem_pool(pool):
+        summed = torch.empty(8, 64, device=DEVICE)
+    product, gathered = torch.empty(8, 32, device=DEVICE), tandem.torch.empty(8 * world(), 64)
+    tandem.torch.rendezvous(gathered)
+
+    def step():
+        OPS.all_reduce.out(x, "sum", name, out=summed)
+        OPS.matmul_all_reduce.out(summed, b, "sum", name, out=product)
+        OPS.all_gather.out(x, 0, name, out=gathered)
+
+    def outputs():
+        torch.cuda.synchronize()
+        return [one.clone() for one in (summed, product, gathered)]
+
+    step()
+    torch.cuda.synchronize()
+    dist.barrier()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        step()
+    graph.replay()
+    wanted = outputs()
+    near(wanted[0], reference.all_reduce(x, "sum", name))
+    dist.barrier()
+    places = summed.data_ptr(), gathered.data_ptr()
+    sleep(name)
+    assert (summed.data_ptr(), gathered.data_ptr()) == places
+    for replay in range(1000):
+        graph.replay()
+        if replay % 250 == 249:
+            assert all(map(torch.equal, outputs(), wanted)), replay
+            for one in (summed, product, gathered):
+                one.zero_()
+            torch.cuda.synchronize()
+            dist.barrier()  # no rank zeroes what a peer's replay has written
+    del graph
+
+
+@check
+def test_a_family_has_new_rows_afterwards(name):
+    """Numbers of rows that no launch had before, also in a capture."""
+    with configured(name, placement="client"):  # engines have no families
+        used(name)
+        sleep(name)
+        plans = tandem.torch.attach(name).plans
+        made = plans._made
+        for rows in (2, 5, 7):
+            x = rand(rows, 16)
+            near(OPS.all_reduce(x, "sum", name), reference.all_reduce(x, "sum", name))
+        if CUDA:
+            check_capture(name)
+        assert plans._made == made, "a plan was made anew"
+
+
+def check_capture(name):
+    x, y = rand(6, 16), torch.empty(6, 16, device=DEVICE)
+    torch.cuda.synchronize()
+    dist.barrier()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        OPS.all_reduce.out(x, "sum", name, out=y)
+    graph.replay()
+    torch.cuda.synchronize()
+    near(y, reference.all_reduce(x, "sum", name))
+    dist.barrier()
 
 
 def operate(session, outcomes):
