@@ -128,6 +128,17 @@ class Determinism(Checks, unittest.TestCase):
     env = {"TANDEM_TEST_PATIENCE": "60"}
 
 
+class DeterminismOfFourRanks(Checks, unittest.TestCase):
+    """Of calls: what compiled programs add does not depend on the number of ranks."""
+
+    program = "rank_determinism.py"
+    world = 4
+
+    @classmethod
+    def names(cls):
+        return [name for name in super().names() if "same_bits" in name and "compiled" not in name]
+
+
 class Overlapped(Checks, unittest.TestCase):
     program = "rank_overlapped.py"
 
@@ -203,6 +214,7 @@ add_tests(
     LittleMemory,
     Rounding,
     Determinism,
+    DeterminismOfFourRanks,
     Overlapped,
     Installed,
     Memory,
