@@ -23,6 +23,12 @@ WORDS = {
     r"\bLaunchDirect\b|\blaunch_direct\b": "LaunchWithoutStream",
     r"\bWeightier\b|\bEngineSeats?\b|\b\w*Graveyard\b": "MoreSevere, EngineSlot, DeferredRelease",
     r"\b\w*Placed[A-Z]\w*|\b(?:\w*_)?placed_\w*|\w/placed\b": "Client…, client_…, in_client",
+    r"\bLaunchFrame\b|\bDenseFit\b|\bGaveUp\b": "GroupDeviceState, Alignment, AbortReason",
+    r"\bLetNextBegin\b|\bAwaitEarlierWork\b": "TriggerDependents, WaitForPrimary",
+    r"\babort_from\b|\bAbortFrom\b": "first_aborted_launch",
+    r"\bkMeetingThreads\b|\bHasCome\b": "kHandshakeThreads, HasArrived",
+    r"\bNo(?:Fused)?Probe\b": "NoTestHooks, NoFusedTestHooks",
+    r"\b\w*Patience(?:Ms|Ns|Turns)?\b": "WaitBudget",
     r"\bparked\b|\b[Pp]arking\b|\bheld arrivals?\b": "nothing: it has been taken out",
 }
 # Where a name of an earlier version is read, reserved, or named to those who used it.

@@ -61,7 +61,7 @@ INSIDE = {
         "c_api": "the C API over the handles",
     },
     "daemon/control": {
-        "base": "parts without records: `Rendezvous`, `Ledger`, `TransferTable`",
+        "base": "parts without records: `Barrier`, `Ledger`, `TransferTable`",
         "records": "`Registry`, `ControlCore`, `GroupLifecycle`: records, states of a group",
         "memory": "segments, clients' memory, memory of client plans",
         "groups": "`GroupInstaller`, `GroupService`: installation on engines, end",
