@@ -323,14 +323,14 @@ class Backend {
     word->store(value, std::memory_order_release);
     return Status::Ok();
   }
-  // Two words in this order: who sees the second one's value finds the first one's, on the device too. May
-  // return before either is there.
+  // Two words in this order: a reader of the second one's value sees the first one's, on the device too. May
+  // return before the writes are visible.
   virtual Status StoreWordsInOrder(Word* first, uint64_t first_value, Word* second, uint64_t second_value) {
     TANDEM_RETURN_IF_ERROR(StoreWord(first, first_value));
     return StoreWord(second, second_value);
   }
-  // `value` into `count` words from `words` on, as StoreWord. Words that others write meanwhile have either
-  // value afterwards.
+  // Writes `value` into `count` words from `words` on, as StoreWord does. A concurrent write may win or
+  // lose.
   virtual Status FillWords(Word* words, uint64_t value, size_t count) {
     for (size_t i = 0; i < count; ++i) TANDEM_RETURN_IF_ERROR(StoreWord(words + i, value));
     return Status::Ok();

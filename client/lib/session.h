@@ -82,7 +82,7 @@ class ClientSession : public std::enable_shared_from_this<ClientSession> {
   // Where groups report failures to; any thread, also after the session's end.
   // RESOURCE_EXHAUSTED: the thread that reports cannot be started.
   Result<std::function<void(FailureReport)>> FailureReports();
-  // The callback before is not called any more after this, and has returned, unless it is it that calls.
+  // Replaces the callback. The old one will not run again, and has returned unless this is called in it.
   void OnEvent(std::function<void(const ClientEvent&)> callback);
 
   // Leaves the session to a restored process, which may be this one: the groups sleep, no connection and no channel is left,

@@ -131,7 +131,7 @@ class CompiledProgram {
   };
 
   CompiledProgram();
-  // From each of the words that it is told on: how many words a kernel waits for, and how far apart they lie.
+  // Number and stride of the words that a kernel waits for.
   struct KernelWords {
     int count = 1, stride = 1;
   };

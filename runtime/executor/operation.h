@@ -35,7 +35,7 @@ struct CompiledProgram::Operation {
     struct WordPatch : SignalWord {
       Word** target;  // inside `args`
     };
-    // Of a product, by the launch number's parity: sets of addresses that it was launched with lately, and
+    // A product has sets of addresses that it was launched with lately, by the launch number's parity, and
     // what the backend keeps for each. A model's layers may share one plan, each with its own operands.
     struct PreparedSet {
       std::vector<const void*> bound;

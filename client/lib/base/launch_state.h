@@ -53,7 +53,7 @@ class ClientGroupState {
     return latest_.load(std::memory_order_acquire) > generation() &&
            !awaiting_.load(std::memory_order_acquire);
   }
-  // A call reports that launches of generation `told` were ended, and later launches carry a newer
+  // A call reports that launches of generation `reported` ended, and later launches carry a newer
   // generation. False if another call has reported it already.
   bool MoveOn(uint64_t reported);
   // The generation for a new launch. Waits up to `deadline` if a restart was reported and the engines are not

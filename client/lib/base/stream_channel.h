@@ -37,7 +37,7 @@ class StreamChannel : public std::enable_shared_from_this<StreamChannel> {
   uint64_t stream_id() const { return stream_id_; }
 
   // Pushes `entry` and enqueues its arrival and its wait. If the plan's launch before was made on another
-  // channel, the stream arrives when that one is done. `told`: the caller returns a failure of this launch
+  // channel, the stream arrives when that one is done. `reported`: the caller returns a failure of this launch
   // itself, so its outcome is not returned twice. `bound` is taken over once it is pushed. RESOURCE_EXHAUSTED
   // with reason RING_FULL when there is no room now, UNAVAILABLE once released; nothing was enqueued then.
   Status Launch(LaunchEntry* entry, const std::shared_ptr<ClientPlanState>& plan, LaunchStream* stream,

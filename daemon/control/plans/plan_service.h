@@ -79,7 +79,7 @@ class PlanService {
   static Result<OpRequest> ReadRequest(const GroupRecord& group, const v1::OpRequest& request);
   // Proves a plan that has to be proven.
   Status Verify(const Draft& draft) const;
-  // What the hand-over between client and engines costs the draft's launches. SLOW_PLACEMENT, as the group
+  // Finds the cost of the draft's hand-over between client and engines. SLOW_PLACEMENT, as the group
   // asks.
   Status Place(const GroupRecord& group, Draft& draft) TANDEM_REQUIRES(registry_mutex);
   // The explanation of a draft that has been placed, without the plan's id.

@@ -51,9 +51,9 @@ std::atomic<unsigned>* LargestCluster() {
   return &by_gpu[static_cast<size_t>(device)];
 }
 
-// The blocks that share a row: as many as the launch has for each. A warp of each has words. Two gain
-// nothing: 64 rows of 8192 bf16 took 7.3 us on two H100s, and 7.2 by one block each. With eight blocks 8 rows
-// took 4.3 and 4.8.
+// Cluster size of a row: blocks / rows, with at least one warp of data each. Clusters of two gain nothing:
+// 64 rows of 8192 bf16 take 7.3 us on two H100s, and 7.2 with one block each. With eight blocks 8 rows take
+// 4.3 us, and 4.8 with one each.
 unsigned BlocksOfRow(const ClientNormLaunch& launch) {
   constexpr unsigned kLeast = 4;
   if (launch.manner.fixed_order) return 1;

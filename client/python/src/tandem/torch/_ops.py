@@ -356,8 +356,8 @@ def _noted(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def register_kernel(name: str, overload: str, kernel: Callable[..., Any], nothing: Callable[[], Any] | None = None) -> None:
-    """The kernel of an overload for CPU and CUDA tensors; `nothing`: of one that has a kernel in C++, too, the result of a failed
-    call. That kernel comes before this one, which gets the calls that it cannot serve."""
+    """The kernel of an overload for CPU and CUDA tensors; `nothing`: result to return on failure, for ops with a C++
+    kernel. That kernel comes before this one, which gets the calls that it cannot serve."""
     full = name if overload == "default" else f"{name}.{overload}"
     if overload == "default":
         PYTHON_KERNELS[name] = kernel
