@@ -30,7 +30,8 @@ LANGUAGES = {
     "c": (C, ["cc", "-std=c11", "-x", "c"]),
     "cpp": (CPP, ["c++", "-std=c++20", "-x", "c++"]),
 }
-WARNINGS = ["-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-Wno-unused-variable", "-Wno-unused-result"]
+UNUSED = ("parameter", "variable", "but-set-variable", "result")
+WARNINGS = ["-Wall", "-Wextra", "-Werror", *(f"-Wno-unused-{what}" for what in UNUSED)]
 
 
 def snippets(text):
@@ -66,6 +67,9 @@ class Snippets(unittest.TestCase):
 
     def test_integrators(self):
         self.check("docs/integrators.md", 5)
+
+    def test_first_program(self):
+        self.check("docs/first-program.md", 1)
 
     def test_planted_faults(self):
         self.assertIn("tandem_no_such", faults("c", "tandem_no_such(group);\n"))
