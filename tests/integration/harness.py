@@ -422,8 +422,8 @@ class TandemTest(unittest.TestCase):
         self.assertEqual(len(told), 1, told)
         client.call("wait", plan=key)
 
-    def run_ranks(self, program, world):
-        """What each rank of a Python program of this folder prints. Its arguments are rank and world; all must end well."""
+    def run_ranks(self, program, world, *words):
+        """What each rank of a Python program of this folder prints. Its arguments are rank, world and the words; all must end well."""
         here = os.path.dirname(os.path.abspath(__file__))
         environment = {
             **os.environ,
@@ -433,7 +433,9 @@ class TandemTest(unittest.TestCase):
         }
         command = [sys.executable, "-B", os.path.join(here, program)]
         ranks = [
-            subprocess.Popen([*command, str(rank), str(world)], stdout=subprocess.PIPE, text=True, env=environment)
+            subprocess.Popen(
+                [*command, str(rank), str(world), *words], stdout=subprocess.PIPE, text=True, env=environment
+            )
             for rank in range(world)
         ]
         try:

@@ -89,6 +89,39 @@ class BitsOfProducts(ComparedBits):
         self.check_products(4)
 
 
+@host_only("its ranks read memory of the host backend")
+class Runs(TandemTest):
+    """determinism = run: two jobs with other delays and streams give the same bits (determinism_run_rank.py)."""
+
+    gpus = 4
+    extra = ("--testing-emulated-fused",)
+
+    def check(self, world):
+        runs = [
+            [json.loads(text) for text in self.run_ranks("determinism_run_rank.py", world, seed)]
+            for seed in ("one", "two")
+        ]
+        self.assertEqual(runs[0], runs[1])
+        ranks = runs[0]
+        self.assertEqual([rank["refused"] for rank in ranks], [ranks[0]["refused"]] * world)
+        ways = ranks[0]["digests"]
+        for op in ("all_reduce", "norm", "reduce_scatter", "all_gather", "matmul_all_reduce", "matmul_reduce_scatter"):
+            for placement in ("engine", "client"):
+                of_op = {way for way in ways if way.startswith(f"{op} by ") and way.endswith(f" {placement}")}
+                self.assertTrue(of_op, f"{op} in the {placement}")
+        for rank in ranks:
+            alike = {way: digest for way, digest in rank["digests"].items() if "scatter" not in way}
+            self.assertEqual(alike, {way: ways[way] for way in alike})
+
+    @needs_gpus(2)
+    def test_two_runs_of_two_ranks_give_the_same_bits(self):
+        self.check(2)
+
+    @needs_gpus(4)
+    def test_two_runs_of_four_ranks_give_the_same_bits(self):
+        self.check(4)
+
+
 class Promise(TandemTest):
     def prepare(self, clients, key, request=None, **arguments):
         if request is not None:
