@@ -36,7 +36,9 @@ class Job:
     """Plans of both placements, a graph, and memory of the group's and of this process's own."""
 
     def __init__(self, client):
-        self.group = client.join("tp", world_size=WORLD, rank=RANK, job_key="0123456789abcdef-checkpoint", deadline=PATIENCE)
+        self.group = client.join(
+            "tp", world_size=WORLD, rank=RANK, job_key="0123456789abcdef-checkpoint", deadline=PATIENCE
+        )
         self.mine, self.total = (self.group.registered((COUNT,)) for _ in range(2))
         self.kept = self.group.empty((COUNT,))
         operands = [("input", self.mine), ("output", self.total)]

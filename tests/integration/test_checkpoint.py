@@ -85,7 +85,12 @@ class InOneProcess(CheckpointTest):
 
     def test_graphs_with_launches_of_engines_keep_a_process_where_it_is(self):
         clients = self.sleeper()
-        everybody(clients, "capture", graph="e", launches=[{"plan": "engine", "bindings": [["engine.in", 0], ["engine.out", 0]]}])
+        everybody(
+            clients,
+            "capture",
+            graph="e",
+            launches=[{"plan": "engine", "bindings": [["engine.in", 0], ["engine.out", 0]]}],
+        )
         self.suspend(clients)
         for client in clients:
             failure = self.assertFails("FAILED_PRECONDITION", client.call, "begin_checkpoint")
@@ -372,9 +377,21 @@ class RestoredByCriu(TandemTest):
     def restore_elsewhere(self, rank):
         """Under another pid, as seen from here: in a pid namespace, where the process has its own."""
         images = self.path(f"images{rank}")
-        command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", CRIU, "restore", "--images-dir", images]
+        command = [
+            "unshare",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            CRIU,
+            "restore",
+            "--images-dir",
+            images,
+        ]
         command += ["--log-file", "elsewhere.log", "-v2"]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
 

@@ -181,7 +181,10 @@ class Suspend(SuspendTest):
     def test_cycles_leave_nothing_behind(self):
         """TANDEM_TEST_CYCLES suspensions: no descriptor, mapping or memory more in any process than after the first ones."""
         clients = self.sleeper()
-        processes = {"tandemd": self.daemon.process.pid, **{f"rank {rank}": one.pid for rank, one in enumerate(clients)}}
+        processes = {
+            "tandemd": self.daemon.process.pid,
+            **{f"rank {rank}": one.pid for rank, one in enumerate(clients)},
+        }
         processes |= {f"engine {gpu}": pid for gpu, pid in enumerate(self.daemon.engine_pids())}
 
         def held():
