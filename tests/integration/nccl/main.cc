@@ -1,6 +1,6 @@
 // One rank of a program of NCCL on the host backend, for test_nccl.py: libtandem-nccl.so is preloaded, and
 // the fake NCCL is behind it. `tandem-test-nccl SCENARIO`, with RANK, WORLD and NCCL_ID in the environment.
-// What a scenario finds is in lines on standard output; status 1 and a line on standard error: it has failed.
+// A scenario prints its findings to standard output. It fails with status 1 and a line on standard error.
 #include <dlfcn.h>
 #include <nccl.h>
 #include <signal.h>
