@@ -86,6 +86,11 @@ class Engine : private LaunchListener {
   Status AddRegistration(const v1::Command& command, std::vector<UniqueFd> fds);
   Status AllocateSegment(const v1::Command& command);
   Status Launch(const v1::Command& command);
+  Status BreakGroup(const v1::BreakGroup& from);
+  // These answer later, and set *deferred, while launches are under way.
+  Status LeaveGroup(const v1::Command& command, bool* deferred);
+  Status RemoveGroup(const v1::Command& command, bool* deferred);
+  Status RemovePlan(const v1::Command& command, bool* deferred);
   Status FailLaunch(const v1::FailLaunch& from);
   Status RenewGroup(const v1::Command& command, bool* deferred);
   void SendQueueSnapshot();

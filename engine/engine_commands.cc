@@ -65,50 +65,9 @@ Status Engine::Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, b
     case Case::kRemoveSegment: return memory_->RemoveSegment(command.remove_segment().segment_id());
     case Case::kAddGroup: return AddGroup(command, fds);
     case Case::kSetWorkspace: return SetWorkspace(command);
-    case Case::kBreakGroup: {
-      const v1::BreakGroup& from = command.break_group();
-      EngineGroup* group = queue_->FindGroup(from.group_id());
-      if (group == nullptr) return NoGroup(from.group_id());
-      if (from.code() == 0) return InvalidArgument("a group does not break with OK");
-      StatusDetail detail;
-      detail.reason = from.reason();
-      detail.who = from.who();
-      detail.ranks.assign(from.ranks().begin(), from.ranks().end());
-      detail.pid = from.pid();
-      if (from.has_gpu()) detail.gpu = from.gpu();
-      const int rank = detail.ranks.empty() ? -1 : static_cast<int>(detail.ranks.front());
-      queue_->Break(group, {Status(static_cast<Code>(from.code()), from.message(), std::move(detail)), rank});
-      return Status::Ok();
-    }
-    case Case::kLeaveGroup: {
-      EngineGroup* group = queue_->FindGroup(command.leave_group().group_id());
-      if (group == nullptr) return NoGroup(command.leave_group().group_id());
-      int rank = command.leave_group().rank();
-      if (rank < 0 || rank >= group->world_size) return OutOfRange("no rank " + std::to_string(rank));
-      queue_->MarkLeft(group, rank);
-      if (rank != group->rank) return Status::Ok();
-      *deferred = true;
-      uint64_t id = group->id;
-      Defer(command.id(), [this, id] {
-        EngineGroup* leaving = queue_->FindGroup(id);
-        return leaving == nullptr || queue_->Idle(*leaving);
-      });
-      return Status::Ok();
-    }
-    case Case::kRemoveGroup: {
-      uint64_t id = command.remove_group().group_id();
-      EngineGroup* group = queue_->FindGroup(id);
-      if (group == nullptr) return NoGroup(id);
-      queue_->Break(group, {Aborted("the group was removed"), -1});
-      *deferred = true;
-      Defer(command.id(), [this, id] {
-        EngineGroup* leaving = queue_->FindGroup(id);
-        if (leaving != nullptr && !(queue_->Idle(*leaving) && queue_->SpeculationPassed())) return false;
-        if (leaving != nullptr) queue_->RemoveGroup(id);
-        return true;
-      });
-      return Status::Ok();
-    }
+    case Case::kBreakGroup: return BreakGroup(command.break_group());
+    case Case::kLeaveGroup: return LeaveGroup(command, deferred);
+    case Case::kRemoveGroup: return RemoveGroup(command, deferred);
     case Case::kAddChunks: return memory_->AddChunks(command.add_chunks().registration_id(), std::move(fds));
     case Case::kAddRegistration: return AddRegistration(command, std::move(fds));
     case Case::kRemoveRegistration:
@@ -127,14 +86,7 @@ Status Engine::Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, b
                               memory_->Locate(clear.segment_id(), clear.offset(), clear.bytes(), &pins));
       return backend_->ClearMemory(begin, clear.bytes());
     }
-    case Case::kRemovePlan: {
-      uint64_t id = command.remove_plan().plan_id();
-      if (queue_->FindPlan(id) == nullptr) return NotFound("no plan " + std::to_string(id));
-      if (queue_->RemovePlan(id)) return Status::Ok();
-      *deferred = true;
-      Defer(command.id(), [this, id] { return queue_->RemovePlan(id); });
-      return Status::Ok();
-    }
+    case Case::kRemovePlan: return RemovePlan(command, deferred);
     case Case::kOpenChannel: {
       if (fds.size() != 2) return InvalidArgument("OpenChannel carries two descriptors");
       const v1::OpenChannel& open = command.open_channel();
@@ -162,6 +114,61 @@ Status Engine::Dispatch(const v1::Command& command, std::vector<UniqueFd> fds, b
     case Case::kKeepPages: return Status::Ok();  // Holdings has them
     default: return Unimplemented("an unknown command");
   }
+}
+
+Status Engine::BreakGroup(const v1::BreakGroup& from) {
+  EngineGroup* group = queue_->FindGroup(from.group_id());
+  if (group == nullptr) return NoGroup(from.group_id());
+  if (from.code() == 0) return InvalidArgument("a group does not break with OK");
+  StatusDetail detail;
+  detail.reason = from.reason();
+  detail.who = from.who();
+  detail.ranks.assign(from.ranks().begin(), from.ranks().end());
+  detail.pid = from.pid();
+  if (from.has_gpu()) detail.gpu = from.gpu();
+  const int rank = detail.ranks.empty() ? -1 : static_cast<int>(detail.ranks.front());
+  queue_->Break(group, {Status(static_cast<Code>(from.code()), from.message(), std::move(detail)), rank});
+  return Status::Ok();
+}
+
+Status Engine::LeaveGroup(const v1::Command& command, bool* deferred) {
+  EngineGroup* group = queue_->FindGroup(command.leave_group().group_id());
+  if (group == nullptr) return NoGroup(command.leave_group().group_id());
+  int rank = command.leave_group().rank();
+  if (rank < 0 || rank >= group->world_size) return OutOfRange("no rank " + std::to_string(rank));
+  queue_->MarkLeft(group, rank);
+  if (rank != group->rank) return Status::Ok();
+  *deferred = true;
+  uint64_t id = group->id;
+  Defer(command.id(), [this, id] {
+    EngineGroup* leaving = queue_->FindGroup(id);
+    return leaving == nullptr || queue_->Idle(*leaving);
+  });
+  return Status::Ok();
+}
+
+Status Engine::RemoveGroup(const v1::Command& command, bool* deferred) {
+  uint64_t id = command.remove_group().group_id();
+  EngineGroup* group = queue_->FindGroup(id);
+  if (group == nullptr) return NoGroup(id);
+  queue_->Break(group, {Aborted("the group was removed"), -1});
+  *deferred = true;
+  Defer(command.id(), [this, id] {
+    EngineGroup* leaving = queue_->FindGroup(id);
+    if (leaving != nullptr && !(queue_->Idle(*leaving) && queue_->SpeculationPassed())) return false;
+    if (leaving != nullptr) queue_->RemoveGroup(id);
+    return true;
+  });
+  return Status::Ok();
+}
+
+Status Engine::RemovePlan(const v1::Command& command, bool* deferred) {
+  uint64_t id = command.remove_plan().plan_id();
+  if (queue_->FindPlan(id) == nullptr) return NotFound("no plan " + std::to_string(id));
+  if (queue_->RemovePlan(id)) return Status::Ok();
+  *deferred = true;
+  Defer(command.id(), [this, id] { return queue_->RemovePlan(id); });
+  return Status::Ok();
 }
 
 Status Engine::FailLaunch(const v1::FailLaunch& from) {

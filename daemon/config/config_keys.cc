@@ -73,8 +73,9 @@ constexpr KeySpec WithOldName(std::string_view old_name, KeySpec key) {
   return key;
 }
 
-const std::vector<KeySpec>& Table() {
-  static const std::vector<KeySpec> table = {
+// Sockets, files and who may use them.
+std::vector<KeySpec> PlaceKeys() {
+  return {
       Text("runtime_dir", TANDEM_FIELD(runtime_dir),
            "Directory of the clients' sockets lease.sock and client.sock. Absolute. Containers mount it."),
       Text("admin_dir", TANDEM_FIELD(admin_dir),
@@ -95,6 +96,12 @@ const std::vector<KeySpec>& Table() {
                 "Group whose members see all users' sessions: a name or a gid. Empty: none.")),
       Text("engine_path", TANDEM_FIELD(engine_path),
            "The tandem-engine program. Empty: the one beside tandemd."),
+  };
+}
+
+// GPUs, groups and plans.
+std::vector<KeySpec> PlanKeys() {
+  return {
       Choice("backend", TANDEM_FIELD(backend), kBackends,
              "host emulates GPUs on the CPU; auto takes cuda where there is a GPU, else host."),
       Text("topology_file", TANDEM_FIELD(topology_file),
@@ -130,6 +137,12 @@ const std::vector<KeySpec>& Table() {
                   Bool("speculative_launch", TANDEM_FIELD(speculative_launch),
                        "The first kernel of the expected next launch waits on its lane for the start, "
                        "which saves some microseconds. It is cancelled when another launch comes first.")),
+  };
+}
+
+// What an operator sees and sets on a running node.
+std::vector<KeySpec> OperatingKeys() {
+  return {
       Integer("trace_records", TANDEM_FIELD(trace_records), 0, 1048576,
               "Launches kept for `tandemctl trace`. 0: none."),
       Live(Text(
@@ -179,6 +192,12 @@ const std::vector<KeySpec>& Table() {
       Live(Bool("http.allow_plain", TANDEM_FIELD(http.allow_plain),
                 "Serve addresses other than the loopback without TLS or a password too: for a node where "
                 "something else protects them.")),
+  };
+}
+
+// Bounds of one user and of one cgroup.
+std::vector<KeySpec> QuotaKeys() {
+  return {
       Integer("quotas.sessions", TANDEM_FIELD(quotas.sessions), 1, 65536, "Sessions of the whole node."),
       Live(Integer("quotas.sessions_per_uid", TANDEM_FIELD(quotas.sessions_per_uid), 1, 65536,
                    "Sessions of one uid.")),
@@ -217,6 +236,12 @@ const std::vector<KeySpec>& Table() {
       Live(Integer("quotas.cgroup_calls", TANDEM_FIELD(quotas.cgroup_calls), 0, 65536,
                    "Calls of one cgroup at a time, beyond the two that each session always has. 0: as many "
                    "as of one uid.")),
+  };
+}
+
+// Engines, MPS and tests.
+std::vector<KeySpec> ProcessKeys() {
+  return {
       Integer("supervisor.backoff_initial_ms", TANDEM_FIELD(supervisor.backoff_initial_ms), 1, kDayMs,
               "Wait before an engine's first restart; doubles with each further crash."),
       Integer("supervisor.backoff_max_ms", TANDEM_FIELD(supervisor.backoff_max_ms), 1, kDayMs,
@@ -254,6 +279,16 @@ const std::vector<KeySpec>& Table() {
       Bool("testing.emulated_fused", TANDEM_FIELD(testing.emulated_fused),
            "Host backend: engines claim the fused kernels, and run these programs step by step."),
   };
+}
+
+// In the order of the documentation.
+const std::vector<KeySpec>& Table() {
+  static const std::vector<KeySpec> table = [] {
+    std::vector<KeySpec> all;
+    for (const auto& part : {PlaceKeys(), PlanKeys(), OperatingKeys(), QuotaKeys(), ProcessKeys()})
+      all.insert(all.end(), part.begin(), part.end());
+    return all;
+  }();
   return table;
 }
 

@@ -342,74 +342,81 @@ def test_opcheck(name):
         every = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
         # torch compares no fp8 tensors on the CPU, which torch's first test does.
         torch.library.opcheck(getattr(OPS, op).default, arguments, named, test_utils=every["scaled" in op :])
-    with torch.no_grad():
-        for op, arguments, out in (
-            ("all_reduce", (x.detach(), "sum", name), torch.empty_like(x)),
-            ("all_gather", (x.detach(), 0, name), torch.empty(2 * world() ** 2, 3 * world(), device=DEVICE)),
-            ("reduce_scatter", (x.detach(), "avg", 0, name), torch.empty(2, 3 * world(), device=DEVICE)),
-            ("all_to_all", (x.detach(), 0, name), torch.empty_like(x)),
-            ("broadcast", (x.detach(), 0, name), torch.empty_like(x)),
-            (
-                "matmul_reduce_scatter",
-                (a.detach(), b.detach(), "sum", 0, name),
-                torch.empty(2, 2 * world(), device=DEVICE),
-            ),
-            (
-                "matmul_all_reduce",
-                (a.detach(), b.detach(), "sum", name),
-                torch.empty(2 * world(), 2 * world(), device=DEVICE),
-            ),
-        ):
-            noted = {"graph": "opcheck"}
-            for overload, named in (("out", {"out": out}), ("noted", noted), ("noted_out", noted | {"out": out})):
-                torch.library.opcheck(
-                    getattr(getattr(OPS, op), overload),
-                    arguments,
-                    named,
-                    test_utils=("test_schema", "test_faketensor"),
-                )
-        whole, shard = (2 * world(), 2 * world()), (2, 2 * world())
-        reduced = (eight, eight.t(), one, one, "sum", name, None, None, torch.bfloat16)
-        scattered = (eight, eight.t(), one, one, "sum", 0, 0, name, None, None, None, torch.bfloat16)
-        for op, arguments, shape in (
-            ("scaled_matmul_all_reduce", reduced, whole),
-            ("scaled_matmul_reduce_scatter", scattered, shard),
-        ):
-            out = torch.empty(shape, dtype=torch.bfloat16, device=DEVICE)
-            for overload, named in (("out", {"out": out}), ("noted", noted), ("noted_out", noted | {"out": out})):
-                torch.library.opcheck(
-                    getattr(getattr(OPS, op), overload), arguments, named, test_utils=("test_faketensor",)
-                )
-        rows = 2 * world() ** 2
-        eights = torch.empty(rows, 16, dtype=torch.float8_e4m3fn, device=DEVICE)
-        products = [torch.empty(rows, 2 * world(), dtype=torch.bfloat16, device=DEVICE)]
-        for overload, named in (("out", {}), ("noted_out", noted)):
+
+
+@check
+@torch.no_grad()
+def test_opcheck_of_overloads(name):
+    x, a, b = rand(2 * world(), 3 * world()), rand(2 * world(), 6), rand(6, 2 * world(), seed=1)
+    bias = rand(2 * world())
+    eight, one = rand(2 * world(), 16).to(torch.float8_e4m3fn), torch.tensor(0.5, device=DEVICE)
+    for op, arguments, out in (
+        ("all_reduce", (x, "sum", name), torch.empty_like(x)),
+        ("all_gather", (x, 0, name), torch.empty(2 * world() ** 2, 3 * world(), device=DEVICE)),
+        ("reduce_scatter", (x, "avg", 0, name), torch.empty(2, 3 * world(), device=DEVICE)),
+        ("all_to_all", (x, 0, name), torch.empty_like(x)),
+        ("broadcast", (x, 0, name), torch.empty_like(x)),
+        (
+            "matmul_reduce_scatter",
+            (a, b, "sum", 0, name),
+            torch.empty(2, 2 * world(), device=DEVICE),
+        ),
+        (
+            "matmul_all_reduce",
+            (a, b, "sum", name),
+            torch.empty(2 * world(), 2 * world(), device=DEVICE),
+        ),
+    ):
+        noted = {"graph": "opcheck"}
+        for overload, named in (("out", {"out": out}), ("noted", noted), ("noted_out", noted | {"out": out})):
             torch.library.opcheck(
-                getattr(OPS.all_gather_scaled_matmul, overload),
-                (eight, [eight.t()], one, [one], 0, name, [None], [None], [torch.bfloat16], [True]),
-                named | {"gathered": eights, "outs": products},
-                test_utils=("test_faketensor",),
+                getattr(getattr(OPS, op), overload),
+                arguments,
+                named,
+                test_utils=("test_schema", "test_faketensor"),
             )
-        low = x.detach()
-        for op, arguments, out in (
-            ("low_contention_all_gather", (low, name), torch.empty(rows, 3 * world(), device=DEVICE)),
-            ("low_contention_reduce_scatter", (low, "sum", name), torch.empty(2, 3 * world(), device=DEVICE)),
-        ):
-            for overload, named in (("default", {}), ("out", {"out": out})):
-                torch.library.opcheck(
-                    getattr(getattr(OPS, op), overload),
-                    arguments,
-                    named,
-                    test_utils=("test_schema", "test_faketensor"),
-                )
-        outs = [torch.empty(2 * world() ** 2, 2 * world(), device=DEVICE) for _ in range(2)]
-        gathered = [torch.empty(2 * world() ** 2, 6, device=DEVICE)]
+    whole, shard = (2 * world(), 2 * world()), (2, 2 * world())
+    reduced = (eight, eight.t(), one, one, "sum", name, None, None, torch.bfloat16)
+    scattered = (eight, eight.t(), one, one, "sum", 0, 0, name, None, None, None, torch.bfloat16)
+    for op, arguments, shape in (
+        ("scaled_matmul_all_reduce", reduced, whole),
+        ("scaled_matmul_reduce_scatter", scattered, shard),
+    ):
+        out = torch.empty(shape, dtype=torch.bfloat16, device=DEVICE)
+        for overload, named in (("out", {"out": out}), ("noted", noted), ("noted_out", noted | {"out": out})):
+            torch.library.opcheck(
+                getattr(getattr(OPS, op), overload), arguments, named, test_utils=("test_faketensor",)
+            )
+    rows = 2 * world() ** 2
+    eights = torch.empty(rows, 16, dtype=torch.float8_e4m3fn, device=DEVICE)
+    products = [torch.empty(rows, 2 * world(), dtype=torch.bfloat16, device=DEVICE)]
+    for overload, named in (("out", {}), ("noted_out", noted)):
         torch.library.opcheck(
-            OPS.all_gather_matmul.out,
-            (a.detach(), [b.detach(), b.detach().clone()], 0, name, [bias.detach(), bias.detach().clone()]),
-            {"gathered": gathered, "outs": outs},
-            test_utils=("test_schema", "test_faketensor"),
+            getattr(OPS.all_gather_scaled_matmul, overload),
+            (eight, [eight.t()], one, [one], 0, name, [None], [None], [torch.bfloat16], [True]),
+            named | {"gathered": eights, "outs": products},
+            test_utils=("test_faketensor",),
         )
+    low = x
+    for op, arguments, out in (
+        ("low_contention_all_gather", (low, name), torch.empty(rows, 3 * world(), device=DEVICE)),
+        ("low_contention_reduce_scatter", (low, "sum", name), torch.empty(2, 3 * world(), device=DEVICE)),
+    ):
+        for overload, named in (("default", {}), ("out", {"out": out})):
+            torch.library.opcheck(
+                getattr(getattr(OPS, op), overload),
+                arguments,
+                named,
+                test_utils=("test_schema", "test_faketensor"),
+            )
+    outs = [torch.empty(2 * world() ** 2, 2 * world(), device=DEVICE) for _ in range(2)]
+    gathered = [torch.empty(2 * world() ** 2, 6, device=DEVICE)]
+    torch.library.opcheck(
+        OPS.all_gather_matmul.out,
+        (a, [b, b.clone()], 0, name, [bias, bias.clone()]),
+        {"gathered": gathered, "outs": outs},
+        test_utils=("test_schema", "test_faketensor"),
+    )
 
 
 @check

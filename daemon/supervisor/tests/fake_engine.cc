@@ -59,6 +59,49 @@ bool HoldAtTheEnd(const char* path) {
   return ::read(reported[0], &held, 1) == 1 && held != 0;
 }
 
+constexpr int kGoOn = -1;
+
+// Answers Start, which came with so many descriptors, as `mode` says. The exit code, or kGoOn.
+int Start(int socket, const Command& command, const std::string& mode, size_t descriptors) {
+  if (descriptors != 2) return 67;
+  if (mode == "crash_at_start") return 3;
+  if (mode == "crash_first_time" && command.start().generation() == 1) return 3;
+  if (mode == "abort_at_start") std::abort();
+  if (mode == "blocked" || (mode == "blocked_at_first" && command.start().generation() <= 4) ||
+      (mode == "needs_spare" && !EndsWith(std::getenv("CUDA_MPS_PIPE_DIRECTORY"), "/spare"))) {
+    Acknowledge(socket, command.id(), 14, "cuInit: the MPS server is not ready",
+                "CUDA_ERROR_MPS_SERVER_NOT_READY");
+    return kGoOn;
+  }
+  if (mode == "environment") {  // what it was given stands beside what it has inherited
+    const char* given = std::getenv("TANDEM_FAKE_GIVEN");
+    const char* inherited = std::getenv("TANDEM_FAKE_INHERITED");
+    if (given == nullptr || std::strcmp(given, "new") != 0 || inherited == nullptr) return 69;
+  }
+  if (mode == "never_ready") return kGoOn;
+  if (mode == "held_at_the_end" && !HoldAtTheEnd(std::getenv("TANDEM_FAKE_HELD_BY"))) return 70;
+  if (mode == "garbage") {
+    (void)tandem::SendMessage(socket, "\xff\xff\xff garbage");
+    return kGoOn;
+  }
+  if (mode == "refuse") {
+    Acknowledge(socket, command.id(), 8, "no room for memory");
+    return kGoOn;
+  }
+  Message ready;
+  ready.mutable_ready()->set_pid(::getpid());
+  auto* phase = ready.mutable_ready()->add_start_phases();
+  phase->set_name("driver");
+  phase->set_microseconds(2500);
+  if (mode == "announces") {
+    ready.mutable_ready()->mutable_capabilities()->set_packet_kernels(true);
+    ready.mutable_ready()->mutable_capabilities()->set_on_gpu(true);
+  }
+  Send(socket, ready);
+  Acknowledge(socket, command.id());
+  return kGoOn;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -81,42 +124,7 @@ int main(int argc, char** argv) {
     switch (command.command_case()) {
       case Command::kStart: {
         mode = command.start().gpu_uuid();
-        if (packet->fds.size() != 2) return 67;
-        if (mode == "crash_at_start") return 3;
-        if (mode == "crash_first_time" && command.start().generation() == 1) return 3;
-        if (mode == "abort_at_start") std::abort();
-        if (mode == "blocked" || (mode == "blocked_at_first" && command.start().generation() <= 4) ||
-            (mode == "needs_spare" && !EndsWith(std::getenv("CUDA_MPS_PIPE_DIRECTORY"), "/spare"))) {
-          Acknowledge(socket, command.id(), 14, "cuInit: the MPS server is not ready",
-                      "CUDA_ERROR_MPS_SERVER_NOT_READY");
-          break;
-        }
-        if (mode == "environment") {  // what it was given stands beside what it has inherited
-          const char* given = std::getenv("TANDEM_FAKE_GIVEN");
-          const char* inherited = std::getenv("TANDEM_FAKE_INHERITED");
-          if (given == nullptr || std::strcmp(given, "new") != 0 || inherited == nullptr) return 69;
-        }
-        if (mode == "never_ready") break;
-        if (mode == "held_at_the_end" && !HoldAtTheEnd(std::getenv("TANDEM_FAKE_HELD_BY"))) return 70;
-        if (mode == "garbage") {
-          (void)tandem::SendMessage(socket, "\xff\xff\xff garbage");
-          break;
-        }
-        if (mode == "refuse") {
-          Acknowledge(socket, command.id(), 8, "no room for memory");
-          break;
-        }
-        Message ready;
-        ready.mutable_ready()->set_pid(::getpid());
-        auto* phase = ready.mutable_ready()->add_start_phases();
-        phase->set_name("driver");
-        phase->set_microseconds(2500);
-        if (mode == "announces") {
-          ready.mutable_ready()->mutable_capabilities()->set_packet_kernels(true);
-          ready.mutable_ready()->mutable_capabilities()->set_on_gpu(true);
-        }
-        Send(socket, ready);
-        Acknowledge(socket, command.id());
+        if (const int code = Start(socket, command, mode, packet->fds.size()); code != kGoOn) return code;
         break;
       }
       case Command::kAllocateSegment: {

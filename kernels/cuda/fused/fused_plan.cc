@@ -195,6 +195,74 @@ Status PlaceSum(const FusedPart& part, const Slices& slots, MatmulPiece* piece, 
   return Status::Ok();
 }
 
+// Where the piece's result goes: its own place, and copies of it.
+Status SetOutputs(const FusedPart& part, OutputMaps* out, MatmulPiece* piece, FusedMatmul* fused) {
+  piece->first_copy = static_cast<int16_t>(fused->copies.size());
+  const std::vector<Output> outputs = OutputsOf(part);
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    const auto [map, slice] = out->Place(outputs[o], piece->rows);
+    auto* done = reinterpret_cast<uint64_t*>(outputs[o].done);
+    if (o > 0) {
+      MatmulCopy copy = {};
+      copy.done = done;
+      copy.map = map;
+      copy.slice = slice;
+      fused->copies.push_back(copy);
+      continue;
+    }
+    piece->out_map = map;
+    piece->out_slice = slice;
+    piece->done = done;
+  }
+  piece->copies = static_cast<int16_t>(fused->copies.size() - static_cast<size_t>(piece->first_copy));
+  piece->words = 1;
+  for (const FusedDelivery& delivery : part.deliveries) {
+    TANDEM_RETURN_IF_ERROR(SetWords(static_cast<size_t>(delivery.words), fused));
+    if (delivery.words != part.deliveries.front().words)
+      return Unimplemented("deliveries of a part signalled in different words");
+    piece->words = static_cast<int16_t>(delivery.words);
+  }
+  piece->on_the_way = !part.sums && piece->copies > 0 ? 1 : 0;
+  return Status::Ok();
+}
+
+// The factors and the bias of the piece's epilogue.
+Status SetFactors(const FusedPart& part, MatmulPiece* piece, FusedMatmul* fused) {
+  if (part.matmul.has_scale_a) {
+    piece->row_scale = reinterpret_cast<const float*>(part.matmul.scale_a.data);
+    // A single row's factor is also one for all.
+    fused->row_scales = fused->row_scales || (!fused->blocks && *StepOf(part.matmul.scale_a) == 1);
+  }
+  const bool in_sum = part.sums;
+  const bool has_bias = in_sum ? part.sum.has_bias : part.matmul.has_bias;
+  const bool has_scale = in_sum ? part.sum.has_result_scale : part.matmul.has_result_scale;
+  const DeviceView& bias = in_sum ? part.sum.bias : part.matmul.bias;
+  if (has_bias) {
+    if (fused->n > 1 && *StepOf(bias) == 0) return Unimplemented("a bias of one element");
+    fused->bias = bias.data;
+    fused->bias_is_float = bias.dtype == DType::kF32;
+  }
+  if (has_scale) {
+    fused->result_scale =
+        reinterpret_cast<const float*>((in_sum ? part.sum.result_scale : part.matmul.result_scale).data);
+  }
+  piece->finish = has_bias || has_scale ? 1 : 0;
+  return Status::Ok();
+}
+
+void SetScaleSteps(const MatmulArgs& matmul, FusedMatmul* fused) {
+  if (matmul.has_scale_b) {
+    fused->column_scale = reinterpret_cast<const float*>(matmul.scale_b.data);
+    fused->column_scales = !fused->blocks && *StepOf(matmul.scale_b) == 1;
+  }
+  if (fused->blocks) {
+    fused->row_scale_step = static_cast<int32_t>(matmul.scale_a.stride[0]);
+    fused->row_scale_block_step = static_cast<int32_t>(matmul.scale_a.stride[1]);
+    fused->column_scale_block_step = static_cast<int32_t>(matmul.scale_b.stride[0]);
+    fused->column_scale_step = static_cast<int32_t>(matmul.scale_b.stride[1]);
+  }
+}
+
 }  // namespace
 
 Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, const FusedMemory& memory,
@@ -245,55 +313,12 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, const FusedMemor
       return Unimplemented("parts of different pitch");
     a_pitch[piece.a_map] = pitch;
     piece.a_slice = a[piece.a_map].IndexOf(part.matmul.a.data);
-    piece.first_copy = static_cast<int16_t>(fused.copies.size());
-    const std::vector<Output> outputs = OutputsOf(part);
-    for (size_t o = 0; o < outputs.size(); ++o) {
-      const auto [map, slice] = out.Place(outputs[o], piece.rows);
-      auto* done = reinterpret_cast<uint64_t*>(outputs[o].done);
-      if (o > 0) {
-        MatmulCopy copy = {};
-        copy.done = done;
-        copy.map = map;
-        copy.slice = slice;
-        fused.copies.push_back(copy);
-        continue;
-      }
-      piece.out_map = map;
-      piece.out_slice = slice;
-      piece.done = done;
-    }
-    piece.copies = static_cast<int16_t>(fused.copies.size() - static_cast<size_t>(piece.first_copy));
-    piece.words = 1;
-    for (const FusedDelivery& delivery : part.deliveries) {
-      TANDEM_RETURN_IF_ERROR(SetWords(static_cast<size_t>(delivery.words), &fused));
-      if (delivery.words != part.deliveries.front().words)
-        return Unimplemented("deliveries of a part signalled in different words");
-      piece.words = static_cast<int16_t>(delivery.words);
-    }
-    piece.on_the_way = !part.sums && piece.copies > 0 ? 1 : 0;
+    TANDEM_RETURN_IF_ERROR(SetOutputs(part, &out, &piece, &fused));
     if (part.waits.size() > 1) return Unimplemented("a part that waits for several words");
     if (!part.waits.empty()) piece.ready = reinterpret_cast<const uint64_t*>(part.waits[0]);
     piece.first_slot = -1;
-    if (part.matmul.has_scale_a) {
-      piece.row_scale = reinterpret_cast<const float*>(part.matmul.scale_a.data);
-      // A single row's factor is also one for all.
-      fused.row_scales = fused.row_scales || (!fused.blocks && *StepOf(part.matmul.scale_a) == 1);
-    }
-    const bool in_sum = part.sums;
-    const bool has_bias = in_sum ? part.sum.has_bias : part.matmul.has_bias;
-    const bool has_scale = in_sum ? part.sum.has_result_scale : part.matmul.has_result_scale;
-    const DeviceView& bias = in_sum ? part.sum.bias : part.matmul.bias;
-    if (has_bias) {
-      if (fused.n > 1 && *StepOf(bias) == 0) return Unimplemented("a bias of one element");
-      fused.bias = bias.data;
-      fused.bias_is_float = bias.dtype == DType::kF32;
-    }
-    if (has_scale) {
-      fused.result_scale =
-          reinterpret_cast<const float*>((in_sum ? part.sum.result_scale : part.matmul.result_scale).data);
-    }
-    piece.finish = has_bias || has_scale ? 1 : 0;
-    if (in_sum) {
+    TANDEM_RETURN_IF_ERROR(SetFactors(part, &piece, &fused));
+    if (part.sums) {
       TANDEM_RETURN_IF_ERROR(PlaceSum(part, slots, &piece, &fused));
       fused.slots = slots.Matrix(FoldRows(part.sum.sources[part.own == 0 ? 1 : 0])->pitch, out_element);
       fused.slots.rows = piece.rows;
@@ -304,16 +329,7 @@ Result<FusedMatmul> MakeFusedMatmul(const CollectiveArgs& args, const FusedMemor
     if (a[i].base != nullptr) fused.a[i] = a[i].Matrix(a_pitch[i], element);
   }
   if (heights.low > 0) fused.a[1].rows = heights.low;
-  if (matmul.has_scale_b) {
-    fused.column_scale = reinterpret_cast<const float*>(matmul.scale_b.data);
-    fused.column_scales = !fused.blocks && *StepOf(matmul.scale_b) == 1;
-  }
-  if (fused.blocks) {
-    fused.row_scale_step = static_cast<int32_t>(matmul.scale_a.stride[0]);
-    fused.row_scale_block_step = static_cast<int32_t>(matmul.scale_a.stride[1]);
-    fused.column_scale_block_step = static_cast<int32_t>(matmul.scale_b.stride[0]);
-    fused.column_scale_step = static_cast<int32_t>(matmul.scale_b.stride[1]);
-  }
+  SetScaleSteps(matmul, &fused);
   fused.alpha = matmul.alpha;
   fused.memory = memory;
   fused.tiling = ChooseTiling(fused, sms);
