@@ -1,15 +1,19 @@
 # What `cmake --install` puts where: libraries, headers, programs, and the packages that find_package(Tandem) and
-# `pkg-config tandem` find. Clients link the target Tandem::tandem.
+# `pkg-config tandem` find. Clients link the target Tandem::tandem, and those of the C headers alone Tandem::c.
 include(GNUInstallDirs)
 set(CMAKE_INSTALL_DOCDIR "${CMAKE_INSTALL_DATAROOTDIR}/doc/tandem")
 include(CMakePackageConfigHelpers)
 
 target_include_directories(tandem INTERFACE "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
-set_target_properties(tandem PROPERTIES EXPORT_NAME tandem)
-target_compile_features(tandem INTERFACE cxx_std_20)
+# The library asks for no C++ standard: a C++ program may use the C headers with its own.
+set_target_properties(tandem PROPERTIES EXPORT_NAME c)
+add_library(tandem_cxx INTERFACE)
+target_link_libraries(tandem_cxx INTERFACE tandem)
+target_compile_features(tandem_cxx INTERFACE cxx_std_20)
+set_target_properties(tandem_cxx PROPERTIES EXPORT_NAME tandem)
 
 # The gRPC plugin lies beside libtandem.so, where it is looked for.
-install(TARGETS tandem EXPORT TandemTargets LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT client
+install(TARGETS tandem tandem_cxx EXPORT TandemTargets LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT client
   NAMELINK_COMPONENT client_dev)
 if(TANDEM_BUNDLE_GRPC)
   include(TandemBundle)

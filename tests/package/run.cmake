@@ -62,6 +62,16 @@ run(${CMAKE_COMMAND} -E env ${path} ${CMAKE_COMMAND} -S "${SOURCE}" -B "${WORK}/
 run(${CMAKE_COMMAND} --build "${WORK}/build")
 run("${WORK}/build/consumer")
 run("${WORK}/build/c_consumer")
+run("${WORK}/build/cxx17_consumer")
+# With its own library a program of other headers runs; with this one it does not load.
+run(${CMAKE_COMMAND} -E env "LD_LIBRARY_PATH=${WORK}/build/other" "${WORK}/build/other_headers")
+file(GLOB_RECURSE library "${WORK}/prefix/*/libtandem.so.0")
+get_filename_component(directory "${library}" DIRECTORY)
+execute_process(COMMAND ${CMAKE_COMMAND} -E env "LD_LIBRARY_PATH=${directory}" "${WORK}/build/other_headers"
+  RESULT_VARIABLE code ERROR_VARIABLE said)
+if(code EQUAL 0 OR NOT said MATCHES "kInterface_of_another_build")
+  message(FATAL_ERROR "a program of other headers: ${code}, ${said}")
+endif()
 
 # In a prefix that was moved, pkg-config still says where everything is.
 file(RENAME "${WORK}/prefix" "${WORK}/moved")

@@ -10,9 +10,9 @@
 //   (*plan)->Launch(stream, bindings);            // stream-ordered: no CPU waits
 //   stream.Synchronize(...);  (*plan)->Wait();    // the status of the launches
 //
-// Stability: this interface needs C++20 and is not ABI-stable; a program and the library must be of one
-// build. The C interface (tandem/tandem.h) is ABI-stable. No type of gRPC, protobuf or abseil appears here or
-// in the library's symbols.
+// Stability: this interface needs C++20 and is not ABI-stable. A program and the library must have the same
+// headers, or the program does not load (tandem/interface_guard.h). The C interface (tandem/tandem.h) is
+// ABI-stable. No type of gRPC, protobuf or abseil appears here or in the library's symbols.
 //
 // Threads: Client, Group, Plan and Memory may be used from any thread at the same time.
 //
@@ -41,6 +41,7 @@
 
 #include "tandem/deadlines.h"
 #include "tandem/dtype.h"
+#include "tandem/interface_guard.h"
 #include "tandem/op_request.h"
 #include "tandem/status.h"
 
@@ -127,6 +128,7 @@ struct PlanInfo {
   bool deterministic = true;
   Determinism determinism = Determinism::kOff;  // what the plan keeps
   std::string rounding;  // "once" or "model", of the norm behind a sum with a residual; "": no such norm
+  std::string norm;      // which kernel norms, and why; "": no norm
   uint64_t workspace_bytes = 0, bulk_bytes = 0, bytes_moved = 0, gathered_a_bytes = 0;
   uint64_t group_workspace_bytes = 0;     // what the group's plans need together, sharing both halves
   uint64_t unshared_workspace_bytes = 0;  // what they would take without sharing

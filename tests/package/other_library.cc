@@ -1,0 +1,6 @@
+// Stands for the library of another build, with the guard of its headers.
+namespace tandem {
+
+__attribute__((visibility("default"))) extern const char kInterface_of_another_build = 0;
+
+}  // namespace tandem
