@@ -70,6 +70,7 @@ std::string WorkText(const NormStep& norm) {
   if (norm.has_quantized) text += Text(" -> ", ViewText(norm.quantized));
   if (norm.has_static_scale) text += Text(" /", RefText(norm.static_scale.ref));
   if (norm.has_scales) text += Text(", scales ", ViewText(norm.scales));
+  if (norm.row_blocks > 0) text += Text(", in the sum's kernel, blocks a row: ", norm.row_blocks);
   return text;
 }
 std::string WorkText(const TransferGroupStep& group) {

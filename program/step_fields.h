@@ -62,6 +62,7 @@
   F(VALUE, epsilon)                                           \
   F(VALUE, fixed_order)                                       \
   F(VALUE, unrounded)                                         \
+  F(VALUE, row_blocks)                                        \
   F(FLAG, has_quantized)                                      \
   F(FLAG, has_static_scale)                                   \
   F(FLAG, has_scales)                                         \

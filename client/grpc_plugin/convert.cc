@@ -162,6 +162,7 @@ PlanInfo FromProto(const v1::PlanInfo& proto) {
   info.deterministic = proto.deterministic();
   info.determinism = static_cast<Determinism>(proto.determinism());
   info.rounding = proto.rounding();
+  info.norm = proto.norm();
   info.workspace_bytes = proto.workspace_bytes();
   info.bulk_bytes = proto.bulk_bytes();
   info.bytes_moved = proto.bytes_moved();

@@ -40,6 +40,7 @@ std::string PlanJson(const PlanInfo& info) {
                  {"deterministic", info.deterministic},
                  {"determinism", NameOf(info.determinism)},
                  {"rounding", info.rounding},
+                 {"norm", info.norm},
                  {"workspace_bytes", info.workspace_bytes},
                  {"bulk_bytes", info.bulk_bytes},
                  {"bytes_moved", info.bytes_moved},

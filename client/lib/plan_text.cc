@@ -43,6 +43,7 @@ std::string Explain(const PlanInfo& info) try {
                        (info.deterministic ? "deterministic" : "not deterministic"));
   line("determinism", std::string(NameOf(info.determinism)));
   line("rounding", info.rounding);
+  line("norm", info.norm);
   line("workspace",
        Bytes(info.workspace_bytes) + " a half; the group's plans share " + Bytes(info.group_workspace_bytes));
   line("moved", Bytes(info.bytes_moved) + " a launch");

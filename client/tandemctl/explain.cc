@@ -284,6 +284,7 @@ std::string ExplanationText(const Explanation& explanation, const ExplainOptions
   line("deterministic", plan.deterministic ? "yes" : "no");
   line("determinism", std::string(NameOf(plan.determinism)));
   line("rounding", plan.rounding);
+  line("norm", plan.norm);
   line("workspace", Bytes(plan.workspace_bytes) + " a half" +
                         (plan.bulk_bytes != 0 ? ", " + Bytes(plan.bulk_bytes) + " bulk" : ""));
   line("moved", Bytes(plan.bytes_moved) + " a rank");
@@ -328,6 +329,7 @@ std::string ExplanationJson(const Explanation& explanation, const ExplainOptions
                               {"deterministic", plan.deterministic},
                               {"determinism", std::string(NameOf(plan.determinism))},
                               {"rounding", plan.rounding},
+                              {"norm", plan.norm},
                               {"workspace_bytes", plan.workspace_bytes},
                               {"bulk_bytes", plan.bulk_bytes},
                               {"bytes_moved", plan.bytes_moved},

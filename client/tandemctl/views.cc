@@ -212,6 +212,7 @@ std::string PlanText(const admin::v1::PlanEntry& plan, const std::string& predic
   line("deterministic", info.deterministic() ? "yes" : "no");
   line("determinism", std::string(NameOf(static_cast<Determinism>(info.determinism()))));
   line("rounding", info.rounding());
+  line("norm", info.norm());
   line("workspace", Bytes(info.workspace_bytes()) + " a half; the group's plans share " +
                         Bytes(info.group_workspace_bytes()) + " instead of " +
                         Bytes(info.unshared_workspace_bytes()));

@@ -23,7 +23,7 @@ struct Structure {
   Algorithm algorithm = Algorithm::kAuto, collective = Algorithm::kAuto;
   size_t steps = 0;
   int shots = 0;
-  bool dense = false, skinny = false, in_bulk = false;
+  bool dense = false, skinny = false, in_bulk = false, norm_in_sum = false;
   bool operator==(const Structure&) const = default;
 };
 
@@ -35,6 +35,7 @@ Structure StructureOf(const OperationPlan& plan) {
   const RankProgram& program = plan.programs[0];
   structure.steps = program.steps.size();
   for (const Step& step : program.steps) {
+    if (const auto* norm = std::get_if<NormStep>(&step.work)) structure.norm_in_sum = norm->row_blocks > 0;
     const auto* collective = std::get_if<CollectiveStep>(&step.work);
     if (collective == nullptr) continue;
     structure.shots = collective->shots;
@@ -77,10 +78,17 @@ class RangeFinder {
 
   Status Plan(int64_t rows) {
     if (plans_.contains(rows)) return Status::Ok();
-    TANDEM_ASSIGN_OR_RETURN(const std::vector<OpRequest> requests, requests_.At(rows));
+    TANDEM_ASSIGN_OR_RETURN(std::vector<OpRequest> requests, requests_.At(rows));
+    // A kernel that a request names may have nothing to do with no rows at all.
+    for (OpRequest& request : requests) {
+      if (rows > 0) break;
+      request.algorithm = Algorithm::kAuto;
+      request.on_unfused = OnUnfused::kAllow;
+    }
     TANDEM_ASSIGN_OR_RETURN(const OperationPlan plan, MakePlan(requests, group_));
+    std::string reason = plan.norm.empty() ? plan.reason : Text(plan.reason, "; norm: ", plan.norm);
     plans_[rows] = {StructureOf(plan),
-                    {rows, plan.algorithm, plan.collective, plan.predicted_us, plan.reason}};
+                    {rows, plan.algorithm, plan.collective, plan.predicted_us, std::move(reason)}};
     return Status::Ok();
   }
 

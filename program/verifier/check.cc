@@ -1,9 +1,12 @@
 // The checks that need no order: shapes, lanes, dependencies, ranks, signal indexes.
 #include <algorithm>
+#include <bit>
 #include <string>
 
+#include "program/norm_layout.h"
 #include "program/norm_scales.h"
 #include "program/step_fields.h"
+#include "program/text.h"
 #include "program/verifier/graph.h"
 
 namespace tandem::plan::verify {
@@ -158,6 +161,9 @@ class ProgramChecker {
     if (n.out.extent.empty() || n.weight.extent != std::vector<int64_t>{n.out.extent.back()})
       return InvalidArgument("the norm's weight does not fit");
     if (const char* why = WhyNotQuantized(n); why != nullptr) return InvalidArgument(why);
+    const auto shared = static_cast<unsigned>(n.row_blocks);
+    if (shared != 0 && (!std::has_single_bit(shared) || shared > kMaxNormRowBlocks))
+      return InvalidArgument(Text("no kernel norms a row by ", n.row_blocks, " blocks"));
     return ForEachView(
         [&n](const char*, ViewUse, const View& view) -> Status {
           if (&view == &n.quantized || &view == &n.static_scale || &view == &n.scales) return {};

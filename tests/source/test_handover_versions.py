@@ -22,6 +22,7 @@ FILES = {
     "program": (
         "proto/tandem/program/v1/program.proto",
         "program/kernel_phases.h",
+        "program/norm_layout.h",
         "program/packet_layout.h",
         "program/program.h",
         "program/skinny_layout.h",
@@ -48,6 +49,7 @@ FILES["members"] = (
     *sources("daemon/planner/problem"),
     *sources("daemon/planner/forms"),
     *sources("daemon/planner/families"),
+    "daemon/planner/cost/norm_cost.cc",
     *sources("daemon/planner/members"),
     "daemon/planner/types/row_table.cc",
     "common/row_requests.cc",

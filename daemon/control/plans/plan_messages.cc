@@ -76,6 +76,7 @@ void FillPlanInfo(const plan::OperationPlan& from, v1::PlanInfo* info) {
   info->set_deterministic(from.deterministic);
   info->set_determinism(static_cast<uint32_t>(from.determinism));
   info->set_rounding(from.rounding);
+  info->set_norm(from.norm);
   info->set_workspace_bytes(from.workspace_bytes);
   info->set_bulk_bytes(from.bulk_bytes);
   info->set_bytes_moved(from.bytes_moved);

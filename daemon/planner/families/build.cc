@@ -33,7 +33,9 @@ Status BuildPrograms(const Problem& problem, Algorithm algorithm, Algorithm coll
   TANDEM_RETURN_IF_ERROR(BuildSteps(problem, algorithm, collective, plan));
   AppendNorm(problem, plan);
   PlanKernels(&plan->programs, problem.group->kernel_sms);
-  return KeepDeterminism(problem, plan);
+  TANDEM_RETURN_IF_ERROR(KeepDeterminism(problem, plan));
+  ChooseNormKernel(plan);
+  return Status::Ok();
 }
 
 }  // namespace tandem::plan

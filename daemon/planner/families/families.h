@@ -116,6 +116,8 @@ Status BuildFusedMatmulAllReduce(const Problem& problem, OperationPlan* plan);
 
 // Adds the norm of a problem that has one, after the programs of the sum.
 void AppendNorm(const Problem& problem, OperationPlan* plan);
+// Chooses the norm's kernel, by the kernels of the sums.
+void ChooseNormKernel(OperationPlan* plan);
 
 // Sets the numbers of a sum of `dtype` elements in `order` ("rank order"), with `roundings` where it is in
 // fp32. Integers are summed in their own type, modulo its width, and never rounded.

@@ -1,8 +1,13 @@
 // The RMSNorm behind a sum, alike for every algorithm.
+#include <string>
 #include <utility>
+#include <variant>
 
 #include "common/op_tables.h"
+#include "daemon/planner/cost/norm_cost.h"
 #include "daemon/planner/families/families.h"
+#include "daemon/planner/forms/norm_form.h"
+#include "program/text.h"
 
 namespace tandem::plan {
 namespace {
@@ -15,6 +20,16 @@ void AddQuantization(const Problem& problem, int rank, NormStep* norm) {
   if (norm->has_static_scale) norm->static_scale = problem.Slot(rank, slots.static_scale);
   norm->has_scales = slots.scale_output >= 0;
   if (norm->has_scales) norm->scales = problem.Slot(rank, slots.scale_output);
+}
+
+// Chooses the kernel of `norm`, which follows `before`; returns the choice in words.
+std::string ChooseKernel(const Step& before, int world_size, NormStep* norm) {
+  std::string why = WhyNormedApart(before, *norm, world_size);
+  if (why.empty()) why = WhyNormedApartFaster(RowsOf(*norm), world_size);
+  if (!why.empty()) return Text("a kernel of its own: ", why);
+  norm->row_blocks = FastestRowBlocks(*norm, std::get<CollectiveStep>(before.work).blocks, world_size);
+  return Text("in the sum's kernel, ", norm->row_blocks, norm->row_blocks == 1 ? " block" : " blocks",
+              " a row");
 }
 
 }  // namespace
@@ -46,6 +61,15 @@ void AppendNorm(const Problem& problem, OperationPlan* plan) {
     step.work = std::move(norm);
     step.label = "RMSNorm";
     program.steps.push_back(std::move(step));
+  }
+}
+
+void ChooseNormKernel(OperationPlan* plan) {
+  for (RankProgram& program : plan->programs) {
+    for (size_t s = 1; s < program.steps.size(); ++s) {
+      auto* norm = std::get_if<NormStep>(&program.steps[s].work);
+      if (norm != nullptr) plan->norm = ChooseKernel(program.steps[s - 1], program.world_size, norm);
+    }
   }
 }
 

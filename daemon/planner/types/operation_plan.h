@@ -100,6 +100,7 @@ struct OperationPlan {
   bool deterministic = true;
   Determinism determinism = Determinism::kOff;  // what the plan keeps
   std::string rounding;                         // of a norm behind a sum with a residual; "": none
+  std::string norm;                             // which kernel norms, and why; "": no norm
   uint64_t workspace_bytes = 0;                 // one half, one rank
   uint64_t bulk_bytes = 0;
   uint64_t bytes_moved = 0;       // over links, sent by one rank

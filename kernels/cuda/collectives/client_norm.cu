@@ -12,16 +12,14 @@
 #include "kernels/cuda/collectives/dense_split_norm.cuh"
 #include "kernels/cuda/device/dependent_launch.h"
 #include "kernels/cuda/device/launch_status.h"
+#include "program/norm_layout.h"
 
 namespace tandem::cuda {
 namespace {
 
-constexpr int kMaxWords = 4;
 // A block of RunClientNorm adds a row's squares in the order of the norm kernel, which has as many threads.
-static_assert(kCollectiveThreads == kFixedNormThreads);
-// A block that has a whole row sends it to each peer. With three peers two kernels were faster for few rows:
-// 8 of 8192 bf16 took 6.5 us on four H200s. One kernel took 7.6 us on four H100s.
-constexpr int64_t kLeastRowsOfSeveral = 64;
+static_assert(kCollectiveThreads == kFixedNormThreads && kCollectiveThreads == plan::kNormThreads);
+static_assert(kMaxNormCluster == plan::kMaxNormRowBlocks);
 
 int64_t RowWords(const NormLaunch& norm) {
   return norm.columns * static_cast<int64_t>(DTypeBytes(static_cast<DType>(norm.type))) / 16;
@@ -51,22 +49,15 @@ std::atomic<unsigned>* LargestCluster() {
   return &by_gpu[static_cast<size_t>(device)];
 }
 
-// Cluster size of a row: blocks / rows, with at least one warp of data each. Clusters of two gain nothing:
-// 64 rows of 8192 bf16 take 7.3 us on two H100s, and 7.2 with one block each. With eight blocks 8 rows take
-// 4.3 us, and 4.8 with one each.
-unsigned BlocksOfRow(const ClientNormLaunch& launch) {
-  constexpr unsigned kLeast = 4;
-  if (launch.manner.fixed_order) return 1;
-  const int64_t words = RowWords(launch.norm), blocks = launch.sum.packets.blocks;
-  if (launch.norm.rows * kLeast > blocks || SplitKernelOf(launch) == nullptr) return 1;
+// The cluster of a row: what the planner chose, where the rows fit and this GPU has such clusters.
+unsigned ClusterOfRow(const ClientNormLaunch& launch) {
+  if (launch.row_blocks <= 1 || SplitKernelOf(launch) == nullptr) return 1;
+  if (launch.norm.rows * launch.row_blocks > launch.sum.packets.blocks ||
+      RowWords(launch.norm) > int64_t{kCollectiveThreads} * launch.row_blocks)
+    return 1;
   const std::atomic<unsigned>* largest = LargestCluster();
-  if (largest == nullptr) return 1;
-  unsigned cluster = largest->load(std::memory_order_relaxed);
-  while (cluster > 1 && (launch.norm.rows * cluster > blocks || words < int64_t{32} * cluster)) cluster /= 2;
-  // Blocks of columns with a scale each lie within a thread block.
-  const int64_t part = (words + cluster - 1) / cluster, in_scale = kScaleBlock * words / launch.norm.columns;
-  if (launch.quantization.by_blocks && part % in_scale != 0) return 1;
-  return cluster >= kLeast && words <= int64_t{kCollectiveThreads} * cluster ? cluster : 1;
+  const auto asked = static_cast<unsigned>(launch.row_blocks);
+  return largest != nullptr && asked <= largest->load(std::memory_order_relaxed) ? asked : 1;
 }
 
 unsigned WholeWarps(int64_t threads) { return static_cast<unsigned>((threads + 31) / 32 * 32); }
@@ -80,12 +71,10 @@ bool MakeClientNorm(const ClientPacketsLaunch& sum, const NormLaunch& norm,
   const PacketsLaunch& packets = sum.packets;
   const int rank = packets.rank;
   if (!sum.dense || packets.shape != PacketShape::kSum || packets.type != norm.type) return false;
-  if (packets.world > 2 && norm.rows < kLeastRowsOfSeveral) return false;
   if (norm.sum != packets.destination[rank] || norm.rows * norm.columns != packets.count[rank]) return false;
   const int64_t words = RowWords(norm);
   const auto in_word = static_cast<int64_t>(16 / DTypeBytes(static_cast<DType>(norm.type)));
-  if (norm.columns % in_word != 0 || words == 0 || words > int64_t{kCollectiveThreads} * kMaxWords)
-    return false;
+  if (norm.columns % in_word != 0 || words == 0 || words > plan::MaxNormWords(packets.world)) return false;
   const void* const addresses[] = {packets.source[rank], norm.weight, norm.residual,
                                    norm.residual_out,    norm.out,    quantization.out};
   if (!std::all_of(std::begin(addresses), std::end(addresses), IsAligned)) return false;
@@ -98,7 +87,7 @@ bool MakeClientNorm(const ClientPacketsLaunch& sum, const NormLaunch& norm,
 }
 
 Status LaunchClientNorm(const ClientNormLaunch& launch, CUstream_st* stream) {
-  if (const unsigned cluster = BlocksOfRow(launch); cluster > 1) {
+  if (const unsigned cluster = ClusterOfRow(launch); cluster > 1) {
     const auto blocks = static_cast<unsigned>(launch.norm.rows) * cluster;
     const unsigned movers = WholeWarps((RowWords(launch.norm) + cluster - 1) / cluster);
     return LaunchDependent("RunClientSplitNorm", SplitKernelOf(launch), blocks, movers + kHandshakeThreads, 0,

@@ -16,6 +16,7 @@ struct ClientNormLaunch {
   ClientPacketsLaunch sum;  // `destination` is not read
   NormLaunch norm;          // its `sum` is not read; all addresses are multiples of 16
   int words = 1;            // of 16 bytes, that a thread has of a row: 1, 2 or 4
+  int row_blocks = 1;       // a power of two: thread blocks of a cluster that share a row
   NormManner manner;        // in a fixed order no cluster shares a row
   NormQuantization quantization;
 };

@@ -59,6 +59,7 @@ class PlanInfo(TypedDict):
     deterministic: bool
     determinism: str
     rounding: str
+    norm: str
     workspace_bytes: int
     bulk_bytes: int
     bytes_moved: int

@@ -42,6 +42,8 @@ TEST(Norms, MistakesAreFound) {
   EXPECT_EQ(ReasonAgainst(planned, [](NormStep* n) { n->residual.extent = {7}; }), "MALFORMED");
   EXPECT_EQ(ReasonAgainst(planned, [](NormStep* n) { n->weight.dtype = DType::kBf16; }), "MALFORMED");
   EXPECT_EQ(ReasonAgainst(planned, [](NormStep* n) { n->sum.stride = {2}; }), "MALFORMED");
+  for (const int row_blocks : {-1, 3, 16})
+    EXPECT_EQ(ReasonAgainst(planned, [&](NormStep* n) { n->row_blocks = row_blocks; }), "MALFORMED");
   EXPECT_EQ(ReasonAgainst(planned, [](NormStep* n) { n->out = n->residual_out; }), "RACE");
   EXPECT_EQ(ReasonAgainst(planned, [](NormStep* n) { n->out = n->residual; }), "RACE");
   EXPECT_EQ(ReasonAgainst(planned, [](NormStep* n) { n->residual_out = n->sum; }), "RACE");

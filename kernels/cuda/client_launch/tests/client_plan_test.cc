@@ -126,6 +126,7 @@ NormedSum MakeNormedSum(uintptr_t residual = 0x92000) {
   made.norm.has_residual = true;
   made.norm.residual = made.norm.residual_out = rows(residual);
   made.norm.epsilon = 0.5f;
+  made.norm.row_blocks = 1;
   return made;
 }
 
@@ -145,6 +146,12 @@ TEST(ClientPlan, ANormIsMergedIntoTheKernelOfItsSum) {
   EXPECT_FALSE(launch.manner.fixed_order);
   EXPECT_FALSE(launch.manner.unrounded);
   EXPECT_EQ(launch.sum.packets.blocks, 4);
+  EXPECT_EQ(launch.row_blocks, 1);
+  NormedSum shared = MakeNormedSum();
+  shared.norm.row_blocks = 4;
+  const auto both_shared = merged(shared);
+  ASSERT_TRUE(both_shared.has_value());
+  EXPECT_EQ(std::get<ClientNormLaunch>(*both_shared).row_blocks, 4);
   NormedSum fixed = MakeNormedSum();
   fixed.norm.fixed_order = true;
   const auto both_fixed = merged(fixed);
@@ -155,7 +162,10 @@ TEST(ClientPlan, ANormIsMergedIntoTheKernelOfItsSum) {
   const auto both_once = merged(once);
   ASSERT_TRUE(both_once.has_value());
   EXPECT_TRUE(std::get<ClientNormLaunch>(*both_once).manner.unrounded);
-  // Other launches stay two kernels: other addresses, another sum's norm, other packets.
+  // Other launches stay two kernels: the planner's, other addresses, another sum's norm, other packets.
+  NormedSum apart = MakeNormedSum();
+  apart.norm.row_blocks = 0;
+  EXPECT_FALSE(merged(apart).has_value());
   EXPECT_FALSE(merged(MakeNormedSum(0x92004)).has_value());
   NormedSum other = MakeNormedSum();
   other.norm.sum.data = At(0x91010);
@@ -209,25 +219,6 @@ TEST(ClientPlan, AMergedNormIsQuantisedInRowsOf16BitsOnly) {
   }
   EXPECT_FALSE(merged(DType::kF32, 0x94000, false).has_value());
   EXPECT_FALSE(merged(DType::kBf16, 0x94004, false).has_value()) << "its words are stored whole";
-}
-
-TEST(ClientPlan, ManyRowsAloneAreNormedByTheSumsOfSeveralRanks) {
-  for (const int64_t rows : {int64_t{2}, int64_t{64}}) {
-    NormedSum made = MakeNormedSum();
-    CollectiveArgs& args = made.sum;
-    args.world_size = 4;
-    auto& packets = std::get<PacketsArgs>(args.work);
-    packets.pieces.assign(4, 32 * rows);
-    packets.source.assign(4, Floats(0x90000, 32 * rows));
-    packets.destination.assign(4, Floats(0xA0000, 32 * rows));
-    packets.packets = {At(0x40000), At(0x50000), At(0x60000), At(0x70000)};
-    for (DeviceView* view : {&made.norm.sum, &made.norm.out, &made.norm.residual, &made.norm.residual_out})
-      view->extent = {rows, 32};
-    made.norm.sum.data = made.norm.out.data = At(0xA0000);
-    const auto launch = MakeClientLaunch(args, Halves());
-    ASSERT_TRUE(launch.ok()) << launch.status().ToString();
-    EXPECT_EQ(WithNorm(*launch, made.norm).has_value(), rows == 64);
-  }
 }
 
 // A product of few rows of two ranks, its exchange areas `area` bytes into each half. Operands lie an element
