@@ -36,6 +36,8 @@ int main(int argc, char** argv) {
   app.add_option("--placement", options.placement,
                  "Placement of the plans. client refuses plans that need an engine")
       ->check(CLI::IsMember({"auto", "engine", "client"}));
+  app.add_flag("--families", options.families,
+               "Launch families that have more rows than each case, by --placement client");
   app.add_option("--stress", options.stress, "Instead of cases: so many mixed launches with late ranks");
   app.add_option("--renew-every", options.renew_every,
                  "With --placement client: behind each so many waits of the stress a launch fails, and the "
@@ -59,5 +61,6 @@ int main(int argc, char** argv) {
   app.add_option("--own-bytes", options.own_bytes)->group("");
   app.add_option("--symmetric-bytes", options.symmetric_bytes)->group("");
   CLI11_PARSE(app, argc, argv);
+  if (options.families) options.placement = "client";
   return options.worker ? RunWorker(options) : RunLauncher(options);
 }

@@ -24,6 +24,7 @@ struct Options {
   bool captures = true;              // some launches in graphs
   std::string placement = "engine";  // the groups' option: auto, engine, client
   bool in_client() const { return placement == "client"; }
+  bool families = false;                    // launches of families, each of the case's own rows
   int stress = 0;                           // launches of the stress instead of cases
   int renew_every = 0;                      // waits of the stress for each launch that fails; 0: none does
   std::string runtime_dir;                  // of a running daemon; empty: one is started and ended

@@ -132,30 +132,45 @@ Status Rank::JudgeChoice(const OpRequest& request, const PlanInfo& info) const {
                   std::string(AlgorithmName(expected)) + ": " + info.reason);
 }
 
+Status Rank::JudgePlan(const Case& test, const OpRequest& request, const PlanInfo& info) const {
+  // A family has more rows, for which a refusal may not hold.
+  if (!test.refusal.empty() && !options_.families)
+    return Internal("should have been refused: " + test.refusal);
+  if (!OnOffer(request.op, request.algorithm)) return Internal("not on offer, and planned all the same");
+  if (request.algorithm != Algorithm::kAuto && info.algorithm != request.algorithm) {
+    return Internal("runs by " + std::string(AlgorithmName(info.algorithm)) + ", which nobody asked for");
+  }
+  return test.judge_choice ? JudgeChoice(request, info) : Status::Ok();
+}
+
 Status Rank::RunPlan(const Case& test, size_t index, bool spoil, json* report) {
   const auto rank = static_cast<size_t>(options_.rank);
   const OpRequest& request = test.requests[rank];
   const int number = prepared_++;
   const uint64_t seed = Mix(options_.seed, index);
+  const auto refuse = [&](const Status& status) {
+    (*report)["status"] = "refused";
+    (*report)["message"] = status.message();
+    return Status::Ok();
+  };
+  FamilyCase family{request, LaunchOptions::kBoundRows, 1};
+  if (options_.families) {
+    Result<FamilyCase> made = FamilyOf(test, options_.rank, seed);
+    if (!made.ok()) return refuse(made.status().WithContext("no family"));
+    family = *std::move(made);
+  }
   Result<std::shared_ptr<Plan>> prepared =
-      group_->Prepare("case" + std::to_string(number), request, options_.deadline);
+      group_->Prepare("case" + std::to_string(number), family.request, options_.deadline);
   if (!prepared.ok()) {
     TANDEM_RETURN_IF_ERROR(JudgeRefusal(test, prepared.status(), report));
-    (*report)["status"] = "refused";
-    (*report)["message"] = prepared.status().message();
-    return Status::Ok();
+    return refuse(prepared.status());
   }
   Plan& plan = **prepared;
   const PlanInfo& info = plan.info();
   (*report)["algorithm"] = AlgorithmName(info.algorithm);
   (*report)["deterministic"] = info.deterministic;
   (*report)["judged"] = true;  // from here to the first launch
-  if (!test.refusal.empty()) return Internal("should have been refused: " + test.refusal);
-  if (!OnOffer(request.op, request.algorithm)) return Internal("not on offer, and planned all the same");
-  if (request.algorithm != Algorithm::kAuto && info.algorithm != request.algorithm) {
-    return Internal("runs by " + std::string(AlgorithmName(info.algorithm)) + ", which nobody asked for");
-  }
-  if (test.judge_choice) TANDEM_RETURN_IF_ERROR(JudgeChoice(request, info));
+  TANDEM_RETURN_IF_ERROR(JudgePlan(test, request, info));
 
   // Peers write to symmetric outputs by TMA where a client runs the fused kernel (docs/client-placement.md).
   const bool by_tma = options_.in_client() && info.algorithm == Algorithm::kFused;
@@ -176,7 +191,7 @@ Status Rank::RunPlan(const Case& test, size_t index, bool spoil, json* report) {
   for (size_t launch = 0; launch < std::size(ways); ++launch) {
     std::memcpy(own_.mirror->data(), image.own.data(), image.own.size());
     std::memcpy(symmetric_.mirror->data(), image.symmetric.data(), image.symmetric.size());
-    TANDEM_RETURN_IF_ERROR(Launch(plan, layout, bindings, ways[launch]));
+    TANDEM_RETURN_IF_ERROR(Launch(plan, layout, bindings, ways[launch], family.rows));
     // A rank with a wrong result launches again all the same: the others would wait for it until the
     // deadline.
     std::vector<std::vector<std::byte>> outputs(request.operands.size());
@@ -231,7 +246,8 @@ Status Rank::Download(const Layout& layout) {
   return symmetric_.mirror->ToHost(*stream_, 0, layout.symmetric_bytes);
 }
 
-Status Rank::Launch(Plan& plan, const Layout& layout, const std::vector<Binding>& bindings, Way way) {
+Status Rank::Launch(Plan& plan, const Layout& layout, const std::vector<Binding>& bindings, Way way,
+                    int64_t rows) {
   std::unique_ptr<RankGraph> graph;
   if (way == Way::kCaptured) TANDEM_RETURN_IF_ERROR(stream_->BeginCapture());
   Status status = Upload(layout);
@@ -241,7 +257,7 @@ Status Rank::Launch(Plan& plan, const Layout& layout, const std::vector<Binding>
     TANDEM_ASSIGN_OR_RETURN(uint64_t launch, plan.LaunchWithoutStream(bindings));
     TANDEM_RETURN_IF_ERROR(plan.WaitLaunch(launch, options_.deadline).WithContext("direct launch"));
   } else if (status.ok()) {
-    status = plan.Launch(stream_->ref(), bindings).WithContext("launch");
+    status = plan.Launch(stream_->ref(), bindings, {.rows = rows}).WithContext("launch");
   }
   if (status.ok()) status = Download(layout);
   if (way == Way::kCaptured) {

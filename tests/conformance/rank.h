@@ -12,6 +12,7 @@
 #include "client/device/rank_device.h"
 #include "tandem/client.h"
 #include "tests/conformance/compare.h"
+#include "tests/conformance/family.h"
 #include "tests/conformance/layout.h"
 
 namespace tandem::conformance {
@@ -24,6 +25,7 @@ struct RankOptions {
   int renew_every = 0;    // see Options
   std::string placement;  // the group's option; empty: not set
   bool in_client() const { return placement == "client"; }
+  bool families = false;                      // cases run as launches of families
   size_t own_bytes = 0, symmetric_bytes = 0;  // of the arenas
   Milliseconds deadline{30000};               // for each step of a case
 };
@@ -54,7 +56,8 @@ class Rank {
   bool OnOffer(Op op, Algorithm algorithm) const;
   // The way in which a plan computes its outputs.
   Execution ExecutionOf(const PlanInfo& info) const {
-    return {info.roundings, info.algorithm, client_->backend() == "cuda"};
+    const int more = info.max_rows > 0 ? kMoreRoundings : 0;
+    return {info.roundings + more, info.algorithm, client_->backend() == "cuda"};
   }
 
  private:
@@ -70,7 +73,11 @@ class Rank {
   Status JudgeRefusal(const Case& test, const Status& refusal, nlohmann::json* report) const;
   // Whether `auto` has chosen what the planner's bounds say.
   Status JudgeChoice(const OpRequest& request, const PlanInfo& info) const;
-  Status Launch(Plan& plan, const Layout& layout, const std::vector<Binding>& bindings, Way way);
+  // Whether a prepared plan is what the case asked for.
+  Status JudgePlan(const Case& test, const OpRequest& request, const PlanInfo& info) const;
+  // `rows`: of a family; kBoundRows for other plans.
+  Status Launch(Plan& plan, const Layout& layout, const std::vector<Binding>& bindings, Way way,
+                int64_t rows);
   Status Upload(const Layout& layout);
   Status Download(const Layout& layout);
   // Checks that only outputs have changed; fills `outputs` by slot.

@@ -27,6 +27,7 @@ std::vector<std::string> Arguments(const Options& options, int world, int rank) 
                                         "--own-bytes=" + std::to_string(options.own_bytes),
                                         "--symmetric-bytes=" + std::to_string(options.symmetric_bytes)};
   if (!options.placement.empty()) arguments.push_back("--placement=" + options.placement);
+  if (options.families) arguments.emplace_back("--families");
   if (!options.captures) arguments.push_back("--no-captures");
   if (options.renew_every > 0) arguments.push_back("--renew-every=" + std::to_string(options.renew_every));
   return arguments;

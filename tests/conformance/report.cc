@@ -78,7 +78,8 @@ json Report::TellBefore(int world, size_t place) const {
   const std::string filter = options_.filter.empty() ? "" : " --filter '" + options_.filter + "'";
   const std::string again = "--world " + std::to_string(world) + " --seed " + std::to_string(options_.seed) +
                             filter + (options_.heavy ? "" : " --no-heavy") +
-                            (options_.captures ? "" : " --no-captures") + " --skip " + std::to_string(first) +
+                            (options_.captures ? "" : " --no-captures") +
+                            (options_.families ? " --families" : "") + " --skip " + std::to_string(first) +
                             " --sample " + std::to_string(place - first + 1);
   std::printf("#   again with these: %s\n", again.c_str());
   return {{"cases", std::move(reported)}, {"again", again}};
@@ -105,7 +106,8 @@ void Report::Add(int world, const Case& test, const Verdict& verdict, double mil
   ++row.wrong;
   ++failed_;
   const std::string again = "--world " + std::to_string(world) + " --seed " + std::to_string(options_.seed) +
-                            " --filter '" + EscapedName(test.name) + "'";
+                            (options_.families ? " --families" : "") + " --filter '" +
+                            EscapedName(test.name) + "'";
   std::printf("not ok %d - %s\n#   %s\n#   again: %s\n", run_, name.c_str(), verdict.wrong.c_str(),
               again.c_str());
   json before;
@@ -143,9 +145,10 @@ void Report::AddStress(int world, const json& first) {
   const double seconds = first["seconds"];
   std::printf(
       "ok %d - W%d stress: %d launches in %.1f s (%.0f a second), %d delays, %d checks, %d fused plans, "
-      "%d renewals\n",
+      "%d families, %d renewals\n",
       run_, world, launches, seconds, launches / seconds, first["delays"].get<int>(),
-      first["checks"].get<int>(), first["fused"].get<int>(), first["renewals"].get<int>());
+      first["checks"].get<int>(), first["fused"].get<int>(), first["families"].get<int>(),
+      first["renewals"].get<int>());
 }
 
 void Report::AddCut(int world) {

@@ -24,6 +24,8 @@ constexpr Milliseconds kFailsWithin(4000);  // a launch that a rank leaves out
 
 // A plan with one set of operands.
 struct OperandSet {
+  Case test;                                 // the plan's, in a family with rows of its own
+  int64_t rows = LaunchOptions::kBoundRows;  // of a family
   Layout layout;
   AllInputs inputs;
   std::vector<Binding> bindings;
@@ -68,8 +70,8 @@ class Stress {
     }
     TANDEM_RETURN_IF_ERROR(Check());
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    *report = {{"status", "ok"},    {"launches", made_}, {"seconds", seconds},   {"delays", delays_},
-               {"checks", checks_}, {"fused", fused_},   {"renewals", renewals_}};
+    *report = {{"status", "ok"},    {"launches", made_}, {"seconds", seconds},    {"delays", delays_},
+               {"checks", checks_}, {"fused", fused_},   {"renewals", renewals_}, {"families", families_}};
     graph_.reset();
     for (StressPlan& plan : plans_) TANDEM_RETURN_IF_ERROR(plan.plan->Release());
     return Status::Ok();
@@ -87,18 +89,23 @@ class Stress {
       // The last two are launched by the graph only.
       own.stream = i + 2 >= cases_.size() ? kStreams : static_cast<int>(i) % kStreams;
       OpRequest request = own.test->requests[static_cast<size_t>(rank())];
+      const Result<FamilyCase> family = FamilyFor(*own.test, i);
+      if (family.ok()) request = family->request;
       if (!rank_.OnOffer(request.op, request.algorithm)) request.algorithm = Algorithm::kAuto;
       Result<std::shared_ptr<Plan>> plan =
           rank_.group().Prepare("stress" + std::to_string(i), request, deadline());
       if (!plan.ok()) return plan.status().WithContext(own.test->name);
       own.plan = *plan;
       fused_ += own.plan->info().algorithm == Algorithm::kFused ? 1 : 0;
+      families_ += family.ok() ? 1 : 0;
       for (int variant = 0; variant < kVariants; ++variant) {
         OperandSet& set = own.sets.emplace_back();
+        set.test = *own.test;
+        if (family.ok()) TANDEM_RETURN_IF_ERROR(TakeRows(*family, variant, &set));
         set.inputs =
-            MakeInputs(*own.test, Mix(rank_.options().seed, i * kVariants + static_cast<size_t>(variant)));
-        TANDEM_ASSIGN_OR_RETURN(set.layout, MakeLayout(*own.test, rank()));
-        Image image = MakeImage(*own.test, set.layout, set.inputs, rank());
+            MakeInputs(set.test, Mix(rank_.options().seed, i * kVariants + static_cast<size_t>(variant)));
+        TANDEM_ASSIGN_OR_RETURN(set.layout, MakeLayout(set.test, rank()));
+        Image image = MakeImage(set.test, set.layout, set.inputs, rank());
         set.begin = used;
         MoveBehind(&set.layout, &used);
         set.end = used;
@@ -126,6 +133,19 @@ class Stress {
     return Capture();
   }
 
+  // The family of every other plan that has one.
+  Result<FamilyCase> FamilyFor(const Case& test, size_t number) const {
+    if (!rank_.options().families || number % 2 != 0) return NotFound("a plan of one shape");
+    return FamilyOf(test, rank(), Mix(rank_.options().seed, 9000 + number));
+  }
+  // The first operands have all rows of the case, the others fewer.
+  Status TakeRows(const FamilyCase& family, int variant, OperandSet* set) {
+    const int64_t units = family.rows / family.unit;
+    set->rows = variant == 0 ? family.rows : (1 + common_.Below(static_cast<int>(units))) * family.unit;
+    TANDEM_ASSIGN_OR_RETURN(set->test, WithRows(set->test, set->rows));
+    return Status::Ok();
+  }
+
   // Three launches of the last two plans, the first of them with two operand sets.
   Status Capture() {
     RankStream& stream = *streams_[kStreams];
@@ -140,9 +160,13 @@ class Stress {
     return Status::Ok();
   }
   static Status LaunchThree(RankStream& stream, StressPlan& first, StressPlan& second) {
-    TANDEM_RETURN_IF_ERROR(first.plan->Launch(stream.ref(), first.sets[0].bindings));
-    TANDEM_RETURN_IF_ERROR(second.plan->Launch(stream.ref(), second.sets[1].bindings));
-    return first.plan->Launch(stream.ref(), first.sets[2].bindings);
+    TANDEM_RETURN_IF_ERROR(LaunchSet(stream, first, first.sets[0]));
+    TANDEM_RETURN_IF_ERROR(LaunchSet(stream, second, second.sets[1]));
+    return LaunchSet(stream, first, first.sets[2]);
+  }
+  static Status LaunchSet(RankStream& stream, StressPlan& plan, const OperandSet& set,
+                          Milliseconds deadline = Milliseconds(0)) {
+    return plan.plan->Launch(stream.ref(), set.bindings, {.deadline = deadline, .rows = set.rows});
   }
 
   // The launches of every stream in this block, alike on all ranks; then the streams' turns, each rank's own.
@@ -175,7 +199,7 @@ class Stress {
     RankStream& stream = *streams_[0];
     if (rank() != late) {
       // The late rank is late, or has begun the renewal already, perhaps before this launch is made.
-      Status ended = plan.plan->Launch(stream.ref(), set.bindings, {.deadline = kFailsWithin});
+      Status ended = LaunchSet(stream, plan, set, kFailsWithin);
       if (ended.ok()) {
         TANDEM_RETURN_IF_ERROR(stream.Synchronize(deadline()));
         ended = plan.plan->Wait(deadline());
@@ -219,7 +243,7 @@ class Stress {
     if (anew) TANDEM_RETURN_IF_ERROR(WriteAnew(own, set));
     set.launched = true;
     ++made_;
-    return plan.plan->Launch(own.ref(), set.bindings).WithContext(plan.test->name);
+    return LaunchSet(own, plan, set).WithContext(plan.test->name);
   }
 
   // The operand set as it was at the start, outputs poisoned, in stream order.
@@ -252,7 +276,7 @@ class Stress {
     for (StressPlan& plan : plans_) {
       for (OperandSet& set : plan.sets) {
         if (!set.launched) continue;
-        const OpRequest& request = plan.test->requests[static_cast<size_t>(rank())];
+        const OpRequest& request = set.test.requests[static_cast<size_t>(rank())];
         for (int slot = 0; slot < static_cast<int>(request.operands.size()); ++slot) {
           if (!IsOutput(request, slot, rank())) continue;
           const Place& place = set.layout.places[static_cast<size_t>(slot)];
@@ -260,8 +284,8 @@ class Stress {
           const TensorSpec spec = SpecOf(request, slot);
           const std::vector<std::byte> have = Gather(spec, arena.mirror->data() + place.tensor());
           const std::string wrong =
-              CompareOutput(*plan.test, rank(), slot, rank_.ExecutionOf(plan.plan->info()),
-                            ComputeExpected(*plan.test, set.inputs, rank(), slot), have);
+              CompareOutput(set.test, rank(), slot, rank_.ExecutionOf(plan.plan->info()),
+                            ComputeExpected(set.test, set.inputs, rank(), slot), have);
           if (!wrong.empty()) {
             return Internal(plan.test->name + ": slot " + std::to_string(slot) + " after " +
                             std::to_string(made_) + " launches: " + wrong);
@@ -286,7 +310,7 @@ class Stress {
   std::unique_ptr<RankGraph> graph_;
   Image image_;
   Draw common_, own_;
-  int made_ = 0, delays_ = 0, checks_ = 0, fused_ = 0, renewals_ = 0;
+  int made_ = 0, delays_ = 0, checks_ = 0, fused_ = 0, renewals_ = 0, families_ = 0;
 };
 
 }  // namespace

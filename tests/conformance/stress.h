@@ -12,7 +12,7 @@
 namespace tandem::conformance {
 
 // Makes `launches` launches with all other ranks. {"status", "message", "launches", "seconds", "delays",
-// "checks", "fused": how many of the plans are fused}. An algorithm that is not on offer is replaced
+// "checks", "fused": how many of the plans are fused, "families": how many are families}. An algorithm that is not on offer is replaced
 // by the daemon's choice.
 nlohmann::json RunStress(Rank& rank, int launches);
 

@@ -33,6 +33,7 @@ int RunWorker(const Options& options) {
   own.captures = options.captures;
   own.renew_every = options.renew_every;
   own.placement = options.placement;
+  own.families = options.families;
   own.own_bytes = options.own_bytes;
   own.symmetric_bytes = options.symmetric_bytes;
   own.deadline = Milliseconds(options.deadline * 1000);

@@ -227,5 +227,20 @@ TEST(RowTable, RangesJoin) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Rows, testing::Values(2, 4));
 
+TEST(RowFamilies, AlgorithmsThatAreNamedHoldForAllRowsButNone) {
+  for (OpRequest request : {GatherMatmul(2, 64, kColumns, kK, 0, DType::kBf16),
+                            MatmulScatter(2, 64, kColumns, kK, 0, DType::kBf16),
+                            MatmulAllReduce(64, kColumns, kK, DType::kBf16)}) {
+    request.max_rows = 4096;
+    request.algorithm = Algorithm::kFused;
+    request.on_unfused = OnUnfused::kError;
+    const OperationPlan plan = MustPlan(request, CudaClients(2));
+    for (const RowRange& range : plan.rows.ranges) {
+      EXPECT_TRUE(range.last == 0 || range.algorithm == Algorithm::kFused) << range.last;
+    }
+    EXPECT_EQ(plan.rows.ranges.front().last, 0);
+  }
+}
+
 }  // namespace
 }  // namespace tandem::plan
