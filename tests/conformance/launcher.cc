@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -19,7 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using nlohmann::json;
 
-constexpr int kStressMs = 600000;
+constexpr int kStressMs = 600000, kStressLaunchMs = 2;  // and for each launch
 constexpr int kStepsPerCase = 4;  // deadlines that a case may take: prepare, two launches, release
 constexpr size_t kArenaGranule = 2 << 20;
 
@@ -205,7 +206,9 @@ class Launcher {
   }
 
   Status RunStressOf(int world) {
-    const std::vector<Result<json>> replies = group_.Ask({{"stress", options_.stress}}, kStressMs);
+    const int64_t limit_ms = kStressMs + int64_t{kStressLaunchMs} * options_.stress;
+    const std::vector<Result<json>> replies =
+        group_.Ask({{"stress", options_.stress}}, static_cast<int>(std::min<int64_t>(limit_ms, INT_MAX)));
     std::string wrong;
     for (size_t rank = 0; rank < replies.size(); ++rank) {
       if (replies[rank].ok() && (*replies[rank])["status"] == "ok") continue;
