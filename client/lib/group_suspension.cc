@@ -60,6 +60,7 @@ Status GroupHandle::Suspend(bool keep, Milliseconds deadline) try {
     TANDEM_RETURN_IF_ERROR(status);
   }
   TANDEM_RETURN_IF_ERROR(session_->segments().Unmap(suspended_segments_));
+  if (const auto group = client_group()) TANDEM_RETURN_IF_ERROR(group->queue().Vacate());
   return session_->control().Suspend(id(), SuspendStep::kUnmapped, 0, TimeLeft(end)).status();
 }
 TANDEM_CATCH_TO_STATUS
@@ -76,7 +77,10 @@ Status GroupHandle::Resume(Milliseconds deadline) try {
   if (!info.awake) {
     TANDEM_RETURN_IF_ERROR(session_->segments().Remap(info.segment_ids, info.segments));
     for (const auto& tensor : Tensors()) TANDEM_RETURN_IF_ERROR(tensor->RestoreContents());
-    if (group != nullptr) TANDEM_RETURN_IF_ERROR(group->queue().Restart(info.number));
+    if (group != nullptr) {
+      TANDEM_RETURN_IF_ERROR(group->queue().Refill());
+      TANDEM_RETURN_IF_ERROR(group->queue().Restart(info.number));
+    }
     TANDEM_ASSIGN_OR_RETURN(info, session_->control().Suspend(id(), SuspendStep::kMapped, 0, TimeLeft(end)));
   }
   for (const auto& tensor : Tensors()) tensor->DropContents();

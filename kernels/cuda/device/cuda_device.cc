@@ -237,6 +237,17 @@ Status VmmAllocation::Vacate() {
 Status VmmAllocation::Refill(int fd) {
   TANDEM_RETURN_IF_ERROR(Vacate());
   TANDEM_ASSIGN_OR_RETURN(const CUmemGenericAllocationHandle handle, device_->driver().MemImportFromFd(fd));
+  return Replace(handle);
+}
+
+Status VmmAllocation::RefillAnew() {
+  TANDEM_RETURN_IF_ERROR(Vacate());
+  TANDEM_ASSIGN_OR_RETURN(const CUmemGenericAllocationHandle handle,
+                          device_->driver().MemCreate(bytes_, device_->AllocationProperties()));
+  return Replace(handle);
+}
+
+Status VmmAllocation::Replace(CUmemGenericAllocationHandle handle) {
   chunks_.assign(1, {.handle = handle, .bytes = bytes_});
   return MapChunks().WithContext("mapping " + std::to_string(bytes_) + " bytes again");
 }

@@ -302,4 +302,22 @@ Status CudaClientQueue::Restart(uint64_t number) {
   return pages_->Restart(number);  // behind all of it on the service stream
 }
 
+Status CudaClientQueue::Vacate() {
+  SlowCallScope scope(pages_->device().driver());
+  TANDEM_RETURN_IF_ERROR(pages_->device().Enter());
+  std::lock_guard lock(prepare_mutex_);
+  if (local_ != nullptr) TANDEM_RETURN_IF_ERROR(local_->Vacate());
+  if (fused_ != nullptr) TANDEM_RETURN_IF_ERROR(fused_->Vacate());
+  return pages_->Vacate();
+}
+
+Status CudaClientQueue::Refill() {
+  SlowCallScope scope(pages_->device().driver());
+  TANDEM_RETURN_IF_ERROR(pages_->device().Enter());
+  std::lock_guard lock(prepare_mutex_);
+  if (local_ != nullptr) TANDEM_RETURN_IF_ERROR(local_->Refill());
+  if (fused_ != nullptr) TANDEM_RETURN_IF_ERROR(fused_->Refill());
+  return pages_->Refill();
+}
+
 }  // namespace tandem::client
