@@ -75,6 +75,9 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
   Result<RenewalInfo> MeetForRenewal(ClientGroup* group, std::chrono::steady_clock::time_point end);
   // The first step of a suspension, behind this rank's launches. Launches go on after an error.
   Status StopForSuspension(std::chrono::steady_clock::time_point end);
+  // Maps the memory that has been made for the group, and sets its counters, while no rank launches. `group`: as
+  // MeetForRenewal's. May be called again.
+  Status TakeMemory(ClientGroup* group, const SuspensionInfo& info);
   // The symmetric tensors that are alive.
   std::vector<std::shared_ptr<TensorHandle>> Tensors();
   // Waits until no launch of this rank's is in flight. DEADLINE_EXCEEDED.
