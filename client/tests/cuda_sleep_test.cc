@@ -1,5 +1,5 @@
-// What a CUDA client's queue gives up of the GPU's memory while its group sleeps, without a GPU: memory of the driver's is
-// memory of this process, so that a read of what is not mapped ends the test.
+// A CUDA client's queue gives up its memory on the GPU while its group sleeps, without a GPU. The driver's memory is memory
+// of this process: a read where nothing is mapped ends the test.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 

@@ -136,8 +136,8 @@ TANDEM_C_API tandem_status* tandem_group_resume(tandem_group* group, int64_t dea
 /* Suspends all groups of the client, as tandem_group_suspend each. All ranks of all groups call it, whatever groups each of
  * them has, and it waits for them; `deadline_ms` is for all groups together. Nothing where all sleep. An error is that of
  * the first group that does not sleep, and names it. The groups that this call has put to sleep are woken up, which
- * takes as long as the deadline again at most; one sleeps on, and is named, where a rank of it has suspended all of its
- * own groups. Then all ranks call tandem_client_resume. CANCELLED: groups may sleep on; either call may be made. Default
+ * takes as long as the deadline again at most; a group of a rank that has suspended all its groups by
+ * then sleeps on, and is named: all ranks call tandem_client_resume. CANCELLED: groups may sleep on; either call may be made. Default
  * deadline: TANDEM_DEFAULT_DEADLINE_MS. */
 TANDEM_C_API tandem_status* tandem_client_suspend(tandem_client* client, int keep, int64_t deadline_ms);
 /* Resumes all groups of the client, as tandem_group_resume each. All ranks call it. Nothing where all are awake. An error is

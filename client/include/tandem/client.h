@@ -463,9 +463,9 @@ class TANDEM_API Client : public std::enable_shared_from_this<Client> {
   // groups that have been left do not count. Nothing where all sleep.
   //
   // An error is that of the first group that does not sleep, and names it: those of Group::Suspend. The groups that
-  // this call has put to sleep are woken up, which takes as long as `deadline` again at most. A group sleeps on, and
-  // is named, where one of its ranks has suspended all its groups already. Then all ranks call Resume. CANCELLED: groups may
-  // sleep on; either call may be made.
+  // this call has put to sleep are woken up, which takes as long as `deadline` again at most. A group of a rank that
+  // has suspended all its groups by then sleeps on, and is named: all ranks call Resume. CANCELLED: groups may sleep on;
+  // either call may be made.
   virtual Status Suspend(bool keep = false, Milliseconds deadline = kDefaultDeadline) = 0;
   // Resumes all groups of the client, as Group::Resume each. All ranks call it, as Suspend. Nothing where all are awake.
   // An error is that of the first group that does not wake up, and names all groups that sleep on: those of

@@ -259,7 +259,7 @@ Status SuspensionService::Make(const std::shared_ptr<GroupRecord>& group, const 
     const bool same_engines = installer_.SameEngines(*group);
     installs = group->control == nullptr || !same_engines;
     if (!same_engines) ++group->generation;
-    // Those that have not ended hold it still.
+    // The engines that live on hold it still.
     if (!same_engines && group->control != nullptr) installer_.Uninstall(*group, -1);
     registry.Touch(*group);
   }

@@ -207,10 +207,8 @@ TEST_F(SuspensionTest, WithoutASuccessorTheGroupSleepsOn) {
   engines->Kill(1);
   const auto mapped =
       Together(kWorld, [&](int rank) { return Step(rank, Request::MAPPED, 0, milliseconds(300)); });
-  for (const auto& reply : mapped) {
+  for (const auto& reply : mapped)
     EXPECT_EQ(reply.status().code(), Code::kDeadlineExceeded) << reply.status().ToString();
-    EXPECT_THAT(reply.status().message(), HasSubstr("stays asleep"));
-  }
   EXPECT_EQ(Shown().state, "asleep");
   EXPECT_EQ(SegmentBytes(), 0u);
   engines->Restart(1);

@@ -40,7 +40,7 @@ class ClientFusedState {
  private:
   ClientFusedState() = default;
 
-  // What is alive of the memory.
+  // The memory that is in use.
   std::vector<std::shared_ptr<DeferredMemory>> Alive();
 
   std::shared_ptr<cuda::CudaDevice> device_;
