@@ -68,9 +68,7 @@ TANDEM_CATCH_TO_STATUS
 Status GroupHandle::TakeMemory(ClientGroup* group, const SuspensionInfo& info) {
   TANDEM_RETURN_IF_ERROR(session_->segments().Remap(info.segment_ids, info.segments));
   for (const auto& tensor : Tensors()) TANDEM_RETURN_IF_ERROR(tensor->RestoreContents());
-  if (group == nullptr) return Status::Ok();
-  TANDEM_RETURN_IF_ERROR(group->queue().Refill());
-  return group->queue().Restart(info.number);
+  return group == nullptr ? Status::Ok() : group->queue().Restart(info.number);
 }
 
 Status GroupHandle::Resume(Milliseconds deadline) try {
@@ -80,10 +78,17 @@ Status GroupHandle::Resume(Milliseconds deadline) try {
   if (!state_->suspended()) return state_->Broken();
   const auto end = std::chrono::steady_clock::now() + Bounded(deadline);
   const std::shared_ptr<ClientGroup> group = client_group();
+  // Before the engines make memory: where this rank lacks some, they need none.
+  if (group != nullptr) TANDEM_RETURN_IF_ERROR(group->queue().Refill());
   SuspensionInfo info;
   while (true) {
-    TANDEM_ASSIGN_OR_RETURN(info,
-                            session_->control().Suspend(id(), SuspendStep::kResuming, 0, TimeLeft(end)));
+    Result<SuspensionInfo> resuming =
+        session_->control().Suspend(id(), SuspendStep::kResuming, 0, TimeLeft(end));
+    if (!resuming.ok()) {
+      if (group != nullptr) (void)group->queue().Vacate();
+      return resuming.status();
+    }
+    info = *std::move(resuming);
     if (info.awake) break;
     TANDEM_RETURN_IF_ERROR(TakeMemory(group.get(), info));
     Result<SuspensionInfo> mapped = session_->control().Suspend(id(), SuspendStep::kMapped, 0, TimeLeft(end));

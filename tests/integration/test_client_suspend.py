@@ -91,7 +91,7 @@ class Refused(ClientSuspendTest):
         self.groups = {"low": (0, 1), "ends": (0, 2), "world": (0, 1, 2)}
         clients = self.several()
         clients[0].call("launch", plan="world", bindings=[["world.in", 0], ["world.out", 0]])
-        replies = everybody(clients, "suspend_client", check=False, deadline_ms=2000)
+        replies = everybody(clients, "suspend_client", check=False, deadline_ms=4000)
         for reply in replies:
             self.assertEqual(reply.get("code"), "DEADLINE_EXCEEDED", reply)
             self.assertIn("group 'world' does not sleep", reply["message"])
@@ -110,7 +110,7 @@ class Refused(ClientSuspendTest):
         self.groups = {"ends": (0, 2), "low": (0, 1)}
         clients = self.several()
         clients[0].call("launch", plan="low", bindings=[["low.in", 0], ["low.out", 0]])
-        replies = everybody(clients, "suspend_client", check=False, deadline_ms=1500)
+        replies = everybody(clients, "suspend_client", check=False, deadline_ms=3000)
         for reply in replies[:2]:
             self.assertEqual(reply.get("code"), "DEADLINE_EXCEEDED", reply)
             self.assertIn("group 'low' does not sleep", reply["message"])

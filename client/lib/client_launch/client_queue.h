@@ -84,7 +84,7 @@ class ClientQueue {
   virtual Status Restart(uint64_t number) = 0;
   // Behind Stop, for a suspension: gives up the memory of the device that only this process has, and keeps its
   // addresses. No launch, replay or Prepare follows before Refill, which makes the memory again; Restart comes then.
-  // Both are idempotent, also after an error. RESOURCE_EXHAUSTED.
+  // Both are idempotent. RESOURCE_EXHAUSTED: Refill has made nothing.
   virtual Status Vacate() { return Status::Ok(); }
   virtual Status Refill() { return Status::Ok(); }
 };

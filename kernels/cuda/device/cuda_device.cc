@@ -241,6 +241,8 @@ Status VmmAllocation::Refill(int fd) {
 }
 
 Status VmmAllocation::RefillAnew() {
+  if (std::all_of(chunks_.begin(), chunks_.end(), [](const Chunk& chunk) { return chunk.mapped; }))
+    return Status::Ok();
   TANDEM_RETURN_IF_ERROR(Vacate());
   TANDEM_ASSIGN_OR_RETURN(const CUmemGenericAllocationHandle handle,
                           device_->driver().MemCreate(bytes_, device_->AllocationProperties()));
@@ -249,7 +251,9 @@ Status VmmAllocation::RefillAnew() {
 
 Status VmmAllocation::Replace(CUmemGenericAllocationHandle handle) {
   chunks_.assign(1, {.handle = handle, .bytes = bytes_});
-  return MapChunks().WithContext("mapping " + std::to_string(bytes_) + " bytes again");
+  Status mapped = MapChunks().WithContext("mapping " + std::to_string(bytes_) + " bytes again");
+  if (!mapped.ok()) (void)Vacate();
+  return mapped;
 }
 
 Result<UniqueFd> VmmAllocation::Export() const {

@@ -92,7 +92,7 @@ class VmmAllocation {
   Status Vacate();
   // Maps the memory behind `fd`, of bytes(), at the same addresses, in place of what is mapped there.
   Status Refill(int fd);
-  // The same with memory that is created here, as Create's.
+  // Behind Vacate, maps memory that is created here, as Create's. Nothing where memory is mapped.
   Status RefillAnew();
   // INVALID_ARGUMENT unless all of it is memory of `device` itself.
   Status CheckOwnDevice() const;

@@ -61,7 +61,7 @@ Status ClientFusedState::Vacate() {
 
 Status ClientFusedState::Refill() {
   for (const auto& memory : Alive()) TANDEM_RETURN_IF_ERROR(memory->Refill());
-  return Status::Ok();
+  return Reset();
 }
 
 Status ClientFusedState::Copy(const StagingCopy& copy, CUstream stream) const {

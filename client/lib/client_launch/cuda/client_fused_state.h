@@ -32,7 +32,7 @@ class ClientFusedState {
   // Gives up all of the memory, that of Allocate too, while no launch is under way. Its addresses stay. In between, no
   // launch is made. Both with the device's context current, and idempotent.
   Status Vacate();
-  // Makes it again; Reset follows.
+  // Makes it again, as after Make.
   Status Refill();
   // Puts a copy onto `stream`, whose context is current.
   Status Copy(const StagingCopy& copy, CUstream stream) const;

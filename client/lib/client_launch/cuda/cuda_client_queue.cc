@@ -314,10 +314,16 @@ Status CudaClientQueue::Vacate() {
 Status CudaClientQueue::Refill() {
   SlowCallScope scope(pages_->device().driver());
   TANDEM_RETURN_IF_ERROR(pages_->device().Enter());
-  std::lock_guard lock(prepare_mutex_);
-  if (local_ != nullptr) TANDEM_RETURN_IF_ERROR(local_->Refill());
-  if (fused_ != nullptr) TANDEM_RETURN_IF_ERROR(fused_->Refill());
-  return pages_->Refill();
+  Status filled;
+  {
+    std::lock_guard lock(prepare_mutex_);
+    if (local_ != nullptr) filled = local_->Refill();
+    if (filled.ok() && fused_ != nullptr) filled = fused_->Refill();
+    if (filled.ok()) filled = pages_->Refill();
+  }
+  // Others want the memory that is of no use without the rest.
+  if (!filled.ok()) (void)Vacate();
+  return filled;
 }
 
 }  // namespace tandem::client
