@@ -5,11 +5,12 @@
 A compiled Llama of plain torch (decoder.py), whose sums the pass has fused, decodes a chain of steps: each step's result is the next
 one's input. On GPUs the step is one CUDA graph. The group sleeps and wakes up several times: without symmetric tensors, and with
 one of --mib MiB, whose contents are dropped and kept. Printed are milliseconds of each call, the slowest rank's, median and worst;
-and on GPUs the memory that is free asleep and awake. --checkpoint lets the driver checkpoint and restore all ranks in between
+and on GPUs the memory that is free asleep and awake. Asleep, no rank has memory of the pool mapped, and on GPUs all ranks' segments
+are free. --checkpoint lets the driver checkpoint and restore all ranks in between
 (checkpoint.py). --cycles counts further turns, behind which no memory and no descriptor may be lost.
 
 The chain is decoded anew behind each kind of turn. The exit status is 1 where a byte differs, a tensor has another address, kept
-contents are lost, or a checkpoint fails. The process group is gloo's: the driver restores no process that has NCCL's mappings.
+contents are lost, memory stays asleep, or a checkpoint fails. The process group is gloo's: the driver restores no process that has NCCL's mappings.
 """
 
 import argparse
@@ -70,18 +71,40 @@ def free_mib():
     return torch.cuda.mem_get_info()[0] >> 20 if torch.cuda.is_initialized() else None
 
 
+def pool_mappings():
+    """How many mappings of the pools' memory this process has. The kernel knows those of the host backend."""
+    with open("/proc/self/maps") as maps:
+        return sum("memfd:tandem-gpu" in line for line in maps)
+
+
+def segments_mib(name):
+    """MiB of the group's segments on this rank's GPU: all ranks' that share it."""
+    group = tandem.torch.attach(name).group
+    ranks = [None] * dist.get_world_size()
+    dist.all_gather_object(ranks, (group.gpu_uuid.partition("#")[0], group.used_memory().segment_bytes))
+    return sum(size for gpu, size in ranks if gpu == ranks[dist.get_rank()][0]) >> 20
+
+
 def descriptors():
     return len(os.listdir("/proc/self/fd"))
 
 
 def turns(name, count, keep=False):
-    """Milliseconds of each suspend() and resume(), and free MiB of the GPU asleep and awake."""
-    suspended, resumed = [], []
+    """Milliseconds of each suspend() and resume(), and what is free and mapped asleep and awake."""
+    suspended, resumed, stays = [], [], 0
     for _ in range(count):
         suspended.append(slowest(lambda: tandem.torch.suspend(name, keep=keep)))
-        asleep = free_mib()
+        asleep, stays = free_mib(), max(stays, pool_mappings())
         resumed.append(slowest(lambda: tandem.torch.resume(name)))
-    return {"suspend_ms": suspended, "resume_ms": resumed, "free_asleep": asleep, "free_awake": free_mib()}
+    return {
+        "suspend_ms": suspended,
+        "resume_ms": resumed,
+        "free_asleep": asleep,
+        "free_awake": free_mib(),
+        "mapped_asleep": stays,
+        "mapped_awake": pool_mappings(),
+        "segments_mib": segments_mib(name),
+    }
 
 
 def checkpointed(name):
@@ -108,6 +131,11 @@ class Measured:
 
     def add(self, what, **figures):
         self.check(f"{what}: other bytes", torch.equal(self.chain.decoded(), self.wanted))
+        if "mapped_asleep" in figures:
+            self.check(f"{what}: {figures['mapped_asleep']} mappings of the pool stay", figures["mapped_asleep"] == 0)
+        if figures.get("free_awake") is not None:
+            risen = figures["free_asleep"] - figures["free_awake"]
+            self.check(f"{what}: {risen} MiB more are free asleep", risen >= figures["segments_mib"])
         self.rows.append({"what": what, **figures})
         words = [
             f"{key.removesuffix('_ms')} {statistics.median(figures[key]):.1f}, worst {max(figures[key]):.1f} ms"
@@ -115,7 +143,9 @@ class Measured:
             if key in figures
         ]
         if figures.get("free_awake") is not None:
-            words.append(f"free {figures['free_asleep']} MiB asleep, {figures['free_awake']} awake")
+            words.append(
+                f"free {figures['free_asleep']} MiB asleep, {figures['free_awake']} awake, segments {figures['segments_mib']}"
+            )
         say(f"{what}:", "; ".join([*words, *figures.get("lines", [])]) or "done")
 
 

@@ -1,5 +1,6 @@
-// Client: the answer to operators' requests to suspend.
+// Client: suspending and resuming all groups, by itself and when an operator asks for it.
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,18 +18,68 @@ void ClientHandle::AddGroup(const std::shared_ptr<GroupHandle>& group) {
   groups_.push_back(group);
 }
 
-// In the order of their ids: all sessions of a job suspend the groups that they share in one order.
-std::vector<std::shared_ptr<GroupHandle>> ClientHandle::LiveGroups() {
-  std::vector<std::shared_ptr<GroupHandle>> groups;
+// All sessions of a job suspend the groups that they share in one order, whatever others they have: so no two of them
+// wait for each other.
+ClientHandle::Groups ClientHandle::JoinedGroups() {
+  Groups groups;
   std::lock_guard lock(groups_mutex_);
   for (const auto& known : groups_) {
     std::shared_ptr<GroupHandle> group = known.lock();
-    if (group != nullptr && !group->left() && group->state()->Ended().ok())
-      groups.push_back(std::move(group));
+    if (group != nullptr && !group->left()) groups.push_back(std::move(group));
   }
   std::sort(groups.begin(), groups.end(), [](const auto& a, const auto& b) { return a->id() < b->id(); });
   return groups;
 }
+
+ClientHandle::Groups ClientHandle::LiveGroups() {
+  Groups groups = JoinedGroups();
+  std::erase_if(groups, [](const auto& group) { return !group->state()->Ended().ok(); });
+  return groups;
+}
+
+Status ClientHandle::Suspend(bool keep, Milliseconds given) try {
+  TANDEM_RETURN_IF_ERROR(session_->CheckLaunchable());
+  const Milliseconds deadline = Bounded(given);
+  const auto end = std::chrono::steady_clock::now() + deadline;
+  Groups slept;
+  for (const auto& group : JoinedGroups()) {
+    const bool was_asleep = group->state()->suspended();
+    const Status status = group->Suspend(keep, TimeLeft(end));
+    if (!was_asleep && group->state()->suspended()) slept.push_back(group);
+    if (status.ok()) continue;
+    const Status named = status.WithContext("group '" + group->name() + "' does not sleep");
+    if (status.code() == Code::kCancelled) return named;
+    // Ranks that wait for this one in a later group hear by their deadline that it does not come. They wake up, too.
+    const Status woken = ResumeAll(slept, end + deadline);
+    if (woken.ok()) return named;
+    return Status(named.code(), named.message() + "; and " + woken.message(), named.detail());
+  }
+  return Status::Ok();
+}
+TANDEM_CATCH_TO_STATUS
+
+Status ClientHandle::ResumeAll(const Groups& groups, std::chrono::steady_clock::time_point end) {
+  Status first;
+  std::string asleep;
+  for (const auto& group : groups) {
+    if (!group->state()->suspended()) continue;
+    const Status status = group->Resume(TimeLeft(end));
+    if (status.ok()) continue;
+    asleep += (asleep.empty() ? "'" : ", '") + group->name() + "'";
+    if (first.ok()) first = status.WithContext("group '" + group->name() + "' does not wake up");
+    if (status.code() == Code::kCancelled) break;
+  }
+  if (first.ok()) return first;
+  return Status(first.code(), first.message() + " (asleep: " + asleep + ")", first.detail());
+}
+
+Status ClientHandle::Resume(Milliseconds given) try {
+  const auto end = std::chrono::steady_clock::now() + Bounded(given);
+  TANDEM_RETURN_IF_ERROR(session_->EndCheckpoint(TimeLeft(end)));
+  TANDEM_RETURN_IF_ERROR(session_->CheckLaunchable());
+  return ResumeAll(JoinedGroups(), end);
+}
+TANDEM_CATCH_TO_STATUS
 
 Status ClientHandle::BeginCheckpoint(Milliseconds deadline) try {
   return session_->BeginCheckpoint(Bounded(deadline));
@@ -51,7 +102,7 @@ Result<bool> ClientHandle::SuspendAsAsked(bool keep) try {
   SuspendRequests& requests = session_->suspend_requests();
   TANDEM_ASSIGN_OR_RETURN(const bool met, requests.Handshake());
   if (!met) return false;
-  std::vector<std::shared_ptr<GroupHandle>> groups = LiveGroups();
+  Groups groups = LiveGroups();
   for (const auto& group : groups) {
     const Status status = group->Suspend(keep, kDefaultDeadline);
     if (status.code() == Code::kCancelled) return status;

@@ -60,9 +60,16 @@ Status GroupHandle::Suspend(bool keep, Milliseconds deadline) try {
     TANDEM_RETURN_IF_ERROR(status);
   }
   TANDEM_RETURN_IF_ERROR(session_->segments().Unmap(suspended_segments_));
+  if (const auto group = client_group()) TANDEM_RETURN_IF_ERROR(group->queue().Vacate());
   return session_->control().Suspend(id(), SuspendStep::kUnmapped, 0, TimeLeft(end)).status();
 }
 TANDEM_CATCH_TO_STATUS
+
+Status GroupHandle::TakeMemory(ClientGroup* group, const SuspensionInfo& info) {
+  TANDEM_RETURN_IF_ERROR(session_->segments().Remap(info.segment_ids, info.segments));
+  for (const auto& tensor : Tensors()) TANDEM_RETURN_IF_ERROR(tensor->RestoreContents());
+  return group == nullptr ? Status::Ok() : group->queue().Restart(info.number);
+}
 
 Status GroupHandle::Resume(Milliseconds deadline) try {
   TANDEM_RETURN_IF_ERROR(session_->EndCheckpoint(Bounded(deadline)));
@@ -71,13 +78,27 @@ Status GroupHandle::Resume(Milliseconds deadline) try {
   if (!state_->suspended()) return state_->Broken();
   const auto end = std::chrono::steady_clock::now() + Bounded(deadline);
   const std::shared_ptr<ClientGroup> group = client_group();
-  TANDEM_ASSIGN_OR_RETURN(SuspensionInfo info,
-                          session_->control().Suspend(id(), SuspendStep::kResuming, 0, TimeLeft(end)));
-  if (!info.awake) {
-    TANDEM_RETURN_IF_ERROR(session_->segments().Remap(info.segment_ids, info.segments));
-    for (const auto& tensor : Tensors()) TANDEM_RETURN_IF_ERROR(tensor->RestoreContents());
-    if (group != nullptr) TANDEM_RETURN_IF_ERROR(group->queue().Restart(info.number));
-    TANDEM_ASSIGN_OR_RETURN(info, session_->control().Suspend(id(), SuspendStep::kMapped, 0, TimeLeft(end)));
+  // Before the engines make memory: where this rank lacks some, they need none.
+  if (group != nullptr) TANDEM_RETURN_IF_ERROR(group->queue().Refill());
+  SuspensionInfo info;
+  while (true) {
+    Result<SuspensionInfo> resuming =
+        session_->control().Suspend(id(), SuspendStep::kResuming, 0, TimeLeft(end));
+    if (!resuming.ok()) {
+      if (group != nullptr) (void)group->queue().Vacate();
+      return resuming.status();
+    }
+    info = *std::move(resuming);
+    if (info.awake) break;
+    TANDEM_RETURN_IF_ERROR(TakeMemory(group.get(), info));
+    Result<SuspensionInfo> mapped = session_->control().Suspend(id(), SuspendStep::kMapped, 0, TimeLeft(end));
+    if (mapped.ok()) {
+      info = *std::move(mapped);
+      break;
+    }
+    // A tandemd that was restarted meanwhile has the group sleep still: all ranks ask it for the memory again.
+    const bool again = mapped.status().detail().reason == "WRONG_STEP";
+    if (!again || std::chrono::steady_clock::now() >= end) return mapped.status();
   }
   for (const auto& tensor : Tensors()) tensor->DropContents();
   if (group != nullptr) group->EndRenewal(info.renewals);

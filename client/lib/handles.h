@@ -75,6 +75,9 @@ class GroupHandle : public Group, public std::enable_shared_from_this<GroupHandl
   Result<RenewalInfo> MeetForRenewal(ClientGroup* group, std::chrono::steady_clock::time_point end);
   // The first step of a suspension, behind this rank's launches. Launches go on after an error.
   Status StopForSuspension(std::chrono::steady_clock::time_point end);
+  // Maps the memory that has been made for the group, and sets its counters, while no rank launches. `group`: as
+  // MeetForRenewal's. May be called again.
+  Status TakeMemory(ClientGroup* group, const SuspensionInfo& info);
   // The symmetric tensors that are alive.
   std::vector<std::shared_ptr<TensorHandle>> Tensors();
   // Waits until no launch of this rank's is in flight. DEADLINE_EXCEEDED.
@@ -243,15 +246,22 @@ class ClientHandle : public Client {
   Result<MemoryUsage> UsedMemory() const override { return session_->UsedMemory(); }
   bool IsAskedToSuspend(int64_t step) override;
   Result<bool> SuspendAsAsked(bool keep) override;
+  Status Suspend(bool keep, Milliseconds deadline) override;
+  Status Resume(Milliseconds deadline) override;
   Status BeginCheckpoint(Milliseconds deadline) override;
   Status EndCheckpoint(Milliseconds deadline) override;
   Status Check() override;
   Status Detach() override;
 
  private:
+  using Groups = std::vector<std::shared_ptr<GroupHandle>>;
   void AddGroup(const std::shared_ptr<GroupHandle>& group);
-  // The groups that are neither left nor broken.
-  std::vector<std::shared_ptr<GroupHandle>> LiveGroups();
+  // The groups that have not been left, in the order of their ids.
+  Groups JoinedGroups();
+  // Those of them that are not broken.
+  Groups LiveGroups();
+  // Resumes these groups, whatever becomes of the others. The first failure, with the names of those that sleep on.
+  static Status ResumeAll(const Groups& groups, std::chrono::steady_clock::time_point end);
 
   const std::shared_ptr<ClientSession> session_;
   std::mutex groups_mutex_;

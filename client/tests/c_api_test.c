@@ -98,6 +98,10 @@ static int NullSessions(void) {
   CHECK(strcmp(tandem_group_topology_class(NULL), "") == 0 && tandem_group_links(NULL, 0, 0) == 0);
   REFUSES("group", tandem_group_leave(NULL, 1));
   REFUSES("group", tandem_group_renew(NULL, 1));
+  REFUSES("group", tandem_group_suspend(NULL, 0, 1));
+  REFUSES("group", tandem_group_resume(NULL, 1));
+  REFUSES("client", tandem_client_suspend(NULL, 0, 1));
+  REFUSES("client", tandem_client_resume(NULL, 1));
   return 0;
 }
 

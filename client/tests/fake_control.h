@@ -35,6 +35,8 @@ struct FakeDaemon {
   std::function<Result<UniqueFd>(size_t bytes)> make_segment = [](size_t bytes) {
     return CreateSealedMemfd("fake-segment", bytes);
   };
+  // How the steps of suspensions end; null: well.
+  std::function<Status(uint64_t group, SuspendStep step)> suspend;
   Milliseconds prepare_deadline{};  // of the last Prepare
   std::function<void()> at_detach;  // while the call is under way
   // How launches by gRPC end; null: well.
@@ -142,7 +144,8 @@ class FakeControl final : public ClientControl {
   Status ReportFailure(const FailureReport&) override { return Answer(); }
   Result<RenewalInfo> StopForRenewal(uint64_t, uint64_t, Milliseconds) override { return RenewalInfo{}; }
   Result<RenewalInfo> EndRenewal(uint64_t, Milliseconds) override { return RenewalInfo{}; }
-  Result<SuspensionInfo> Suspend(uint64_t, SuspendStep, uint64_t, Milliseconds) override {
+  Result<SuspensionInfo> Suspend(uint64_t group, SuspendStep step, uint64_t, Milliseconds) override {
+    if (daemon_->suspend != nullptr) TANDEM_RETURN_IF_ERROR(daemon_->suspend(group, step));
     return SuspensionInfo{};
   }
   Result<uint64_t> ServeSuspension(ServePhase, uint64_t, uint64_t) override { return uint64_t{0}; }

@@ -98,3 +98,11 @@ check asked_suspension asked_three_ranks none -DN=3 -DLAST=1 -DWITHDRAWS -DDIES
 for mutant in LARGEST PROGRAM_ANSWERS NO_FREEZE NO_ARRIVED; do
   check asked_suspension "asked_$mutant" some -DWITHDRAWS -DMUTANT_$mutant
 done
+
+# A session outlives its process.
+check checkpoint checkpoint_two none
+check checkpoint checkpoint_restart none -DRESTARTS=1 -DEXPIRES
+check checkpoint checkpoint_three none -DCOPIES=3 -DROUNDS=1 -DEXPIRES
+for mutant in SAME_TOKEN ANYBODY FORGETS_TOKEN OLD_SECRET WAITS_AT_ONCE UNSAVED; do
+  check checkpoint "checkpoint_$mutant" some -DRESTARTS=1 -DMUTANT_$mutant
+done

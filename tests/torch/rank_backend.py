@@ -45,6 +45,80 @@ def test_its_groups_are_taken(name):
     dist.destroy_process_group(again)
 
 
+class Sleeps:
+    """What torch 2.12 has for NCCL: methods of the class of all backends. They are put where torch has none."""
+
+    def __init__(self):
+        self.owner, self.calls = torch._C._distributed_c10d.Backend, []
+        self.lacks = not hasattr(self.owner, "suspend")
+
+    def __enter__(self):
+        if self.lacks:
+            self.owner.suspend = lambda backend: self.calls.append("suspend")
+            self.owner.resume = lambda backend: self.calls.append("resume")
+        return self
+
+    def __exit__(self, *_):
+        if self.lacks:
+            del self.owner.suspend, self.owner.resume
+
+
+@check
+def test_c10ds_names_let_tandems_group_sleep(name):
+    if CUDA:  # NCCL's own need a communicator of 2.29.7
+        return
+    with Sleeps() as theirs:
+        groups = [dist.new_group(backend=one) for one in (BACKEND, BACKEND, "gloo")]
+        backends = [group._get_backend(torch.device("cpu")) for group in groups]
+        for group in groups:
+            summed(group)
+        for _turn in range(2):
+            for backend in (backends[0], backends[2]):
+                backend.suspend()
+            assert theirs.calls == ["suspend"] * 2, theirs.calls
+            for group in groups[1:]:  # another group of the backend, and one of another backend
+                summed(group)
+            try:
+                summed(groups[0])
+                raise AssertionError("it ran")
+            except RuntimeError as error:
+                assert "suspended" in str(error), error
+            dist.barrier()
+            for backend in (backends[0], backends[2]):
+                backend.resume()
+            assert theirs.calls == ["suspend"] * 2 + ["resume"] * 2, theirs.calls
+            theirs.calls.clear()
+            summed(groups[0])
+        for group in groups:
+            dist.destroy_process_group(group)
+
+
+@check
+def test_where_tandems_group_does_not_sleep_the_backend_is_awake(name):
+    """Its tensor is of two groups."""
+    if CUDA:
+        return
+    with Sleeps() as theirs:
+        groups = [dist.new_group(backend=BACKEND) for _ in range(2)]
+        for group in groups:
+            summed(group)
+        tandems = [tandem.torch.attach(group).group for group in groups]
+        held = tandems[0].client.empty((64,), gpu_uuid=tandems[0].gpu_uuid)
+        memories = [held.rendezvous(one) for one in tandems]
+        backend = groups[0]._get_backend(torch.device("cpu"))
+        try:
+            backend.suspend()
+            raise AssertionError("it slept")
+        except tandem.FailedPrecondition as error:
+            assert error.reason == "TENSOR_SHARED", error
+        assert theirs.calls == ["suspend", "resume"], theirs.calls
+        summed(groups[0])
+        dist.barrier()
+        del memories, held
+        for group in groups:
+            dist.destroy_process_group(group)
+
+
 @check
 def test_groups_of_other_backends_are_left_alone(name):
     other = dist.new_group(backend="gloo")

@@ -1,4 +1,5 @@
-"""bench/torch/suspend.py where rank 1's model is another one behind each sleep, and rank 0 keeps no contents."""
+"""bench/torch/suspend.py where rank 1's model is another one behind each sleep, and rank 0 keeps no contents. With --sleepless no
+rank sleeps at all."""
 
 import os
 import sys
@@ -10,6 +11,7 @@ import tandem.torch
 import torch.distributed as dist
 
 asleep, awake, chains = tandem.torch.suspend, tandem.torch.resume, []
+SLEEPLESS = "--sleepless" in sys.argv
 
 
 class Known(suspend.Chain):
@@ -28,5 +30,9 @@ def changed(name):
         chains[0].rows.add_(1)
 
 
-suspend.Chain, tandem.torch.suspend, tandem.torch.resume = Known, forgetful, changed
+if SLEEPLESS:
+    sys.argv.remove("--sleepless")
+    tandem.torch.suspend = lambda name, keep=False: None
+else:
+    suspend.Chain, tandem.torch.suspend, tandem.torch.resume = Known, forgetful, changed
 suspend.main()

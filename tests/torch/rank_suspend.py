@@ -40,6 +40,54 @@ def test_ops_go_on_without_a_new_plan(name):
 
 
 @check
+def test_all_groups_sleep_by_one_call(name):
+    """Another group has the ranks in the opposite order."""
+    other = dist.new_group(list(reversed(range(world()))))
+    names = [name, other.group_name]
+    tandem.torch.attach(other)
+    x = tandem.torch.empty(64)
+    memory = tandem.torch.rendezvous(x)
+    for keep in (True, False):
+        used(name)
+        OPS.all_reduce(rand(3, 16), "sum", other.group_name)
+        x.fill_(rank() + 1.0)
+        if CUDA:
+            torch.cuda.synchronize()
+        dist.barrier()
+        tandem.torch.suspend(keep=keep)
+        tandem.torch.suspend(keep=keep)  # nothing
+        for one in names:
+            try:
+                OPS.all_reduce(rand(3, 16), "sum", one)
+                raise AssertionError("it ran")
+            except RuntimeError as error:
+                assert "suspended" in str(error), error
+        dist.barrier()
+        tandem.torch.resume()
+        tandem.torch.resume()  # nothing
+        peer = memory.get_buffer((rank() + 1) % world(), (64,), torch.float32)
+        assert (peer == ((rank() + 1) % world() + 1.0 if keep else 0.0)).all(), (keep, peer[0].item())
+        dist.barrier()
+    used(name)
+    dist.destroy_process_group(other)
+
+
+@check
+def test_a_group_that_does_not_sleep_is_named(name):
+    """With the process of the rank that does not come."""
+    used(name)
+    dist.barrier()
+    if rank() == 0:
+        try:
+            tandem.torch.suspend(timeout=0.3)
+            raise AssertionError("it slept alone")
+        except tandem.RankLate as error:
+            assert "does not sleep" in str(error) and "rank 1 is global rank 1, pid" in str(error), error
+    dist.barrier()
+    used(name)
+
+
+@check
 def test_ops_of_a_sleeping_group_say_so(name):
     used(name)
     tandem.torch.suspend(name)

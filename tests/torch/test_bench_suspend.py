@@ -30,8 +30,10 @@ class BenchSuspend(unittest.TestCase):
         self.assertEqual(wrong, [])
         kinds = {"no symmetric tensor": 2, "1 MiB, dropped": 2, "1 MiB, kept": 2, "3 cycles": 3}
         self.assertEqual({what: len(row["suspend_ms"]) for what, row in rows.items()}, kinds)
-        for row in rows.values():
+        for what, row in rows.items():
             self.assertTrue(all(ms > 0 for ms in row["suspend_ms"] + row["resume_ms"]), row)
+            self.assertEqual(row["mapped_asleep"], 0)
+            self.assertEqual(row["mapped_awake"] > 0, what.startswith("1 MiB"), row)
 
     @unittest.skipIf(CUDA, "measures there")
     def test_what_is_lost_is_found(self):
@@ -46,6 +48,12 @@ class BenchSuspend(unittest.TestCase):
                 "rank 0: 3 cycles: other bytes",
             ],
         )
+
+    @unittest.skipIf(CUDA, "measures there")
+    def test_memory_that_stays_is_found(self):
+        _, wrong = self.measured("rank_bench_suspend.py", *TRIAL, "--sleepless")
+        stays = [f"rank 0: 1 MiB, {kind}: 2 mappings of the pool stay" for kind in ("dropped", "kept")]
+        self.assertEqual(wrong, [stays[0], "rank 0: contents with keep=False", stays[1]])
 
     @unittest.skipUnless(CUDA and GPUS > 1, "measures on GPUs")
     def test_measures_on_gpus(self):

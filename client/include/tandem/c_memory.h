@@ -65,7 +65,7 @@ TANDEM_C_API size_t tandem_memory_bytes(const tandem_memory* memory);
 /* Returns the registration's number; 0 for NULL. */
 TANDEM_C_API uint64_t tandem_memory_registration_id(const tandem_memory* memory);
 
-/* Bytes of Tandem's memory that this process holds, by use; tandem::MemoryUsage (tandem/client.h) says what counts.
+/* Bytes of Tandem's memory that this process holds, by use; tandem::MemoryUsage (tandem/memory_usage.h) says what counts.
  * Set up by tandem_memory_usage_init, and filled by the two functions below. */
 typedef struct tandem_memory_usage {
   size_t struct_size;       /* set by tandem_memory_usage_init */

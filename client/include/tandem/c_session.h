@@ -133,6 +133,18 @@ TANDEM_C_API tandem_status* tandem_group_suspend(tandem_group* group, int keep, 
  * is named. After an error the group is suspended still, and the call may be made again. */
 TANDEM_C_API tandem_status* tandem_group_resume(tandem_group* group, int64_t deadline_ms);
 
+/* Suspends all groups of the client, as tandem_group_suspend each. All ranks of all groups call it, whatever groups each of
+ * them has, and it waits for them; `deadline_ms` is for all groups together. Nothing where all sleep. An error is that of
+ * the first group that does not sleep, and names it. The groups that this call has put to sleep are woken up, which
+ * takes as long as the deadline again at most; a group of a rank that has suspended all its groups by
+ * then sleeps on, and is named: all ranks call tandem_client_resume. CANCELLED: groups may sleep on; either call may be made. Default
+ * deadline: TANDEM_DEFAULT_DEADLINE_MS. */
+TANDEM_C_API tandem_status* tandem_client_suspend(tandem_client* client, int keep, int64_t deadline_ms);
+/* Resumes all groups of the client, as tandem_group_resume each. All ranks call it. Nothing where all are awake. An error is
+ * that of the first group that does not wake up, and names all that sleep on; the others are awake. The call may be made
+ * again. Default deadline: TANDEM_DEFAULT_DEADLINE_MS. */
+TANDEM_C_API tandem_status* tandem_client_resume(tandem_client* client, int64_t deadline_ms);
+
 /* Called between two steps of the program, on every rank: a step is a part of the work that all ranks of the job begin
  * and end alike. *asked is 1 where an operator asks the job to give up its GPU memory: then call
  * tandem_client_suspend_as_asked before the step. The job takes such requests once all its processes have made the first

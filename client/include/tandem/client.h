@@ -42,6 +42,7 @@
 #include "tandem/deadlines.h"
 #include "tandem/dtype.h"
 #include "tandem/interface_guard.h"
+#include "tandem/memory_usage.h"
 #include "tandem/op_request.h"
 #include "tandem/status.h"
 
@@ -150,21 +151,6 @@ struct PlanInfo {
 
 // The explanation as text for people, in lines. Empty where memory is out.
 TANDEM_API std::string Explain(const PlanInfo& info);
-
-// Bytes of Tandem's memory that a client's process holds, by use. Memory counts until the last handle, launch and
-// graph that uses it is gone; memory with several handles counts once. A segment is the memory of one rank that
-// tensors, scratch memory or signals lie in. Memory of engines, and scratch memory of the GPU's libraries, does not
-// count.
-struct MemoryUsage {
-  uint64_t symmetric_bytes = 0;  // this rank's parts of symmetric tensors, as they were asked for
-  uint64_t workspace_bytes = 0;  // this rank's scratch memory for client-placed plans
-  uint64_t signal_bytes = 0;     // this rank's signals and packets of client-placed plans
-  uint64_t segment_bytes = 0;    // this rank's segments, whole: those of the three fields above
-  uint64_t peer_bytes = 0;  // peers' segments that are mapped here: addresses, no memory of this rank's GPU
-  uint64_t registered_bytes = 0;  // of RegisterFd and AllocateRegistered, as asked for; 0 for a group
-  uint64_t imported_bytes = 0;    // the user's own GPU memory, registered by its address; 0 for a group
-  uint64_t host_bytes = 0;  // shared with tandemd and engines: verdict pages, and of a client its channels
-};
 
 // Something that happened to the session, its groups or the daemon. `rank` and `status` name the cause.
 struct ClientEvent {
@@ -474,6 +460,19 @@ class TANDEM_API Client : public std::enable_shared_from_this<Client> {
   // UNAVAILABLE: a group has broken meanwhile, or the daemon is lost. CANCELLED: the groups may sleep on; the call may
   // be made again.
   virtual Result<bool> SuspendAsAsked(bool keep = true) = 0;
+  // Suspends all groups of the client, as Group::Suspend each. All ranks of all groups call it, whatever groups each of
+  // them has, and it waits for them. `deadline`: for all groups together. Groups that sleep already sleep on, and
+  // groups that have been left do not count. Nothing where all sleep.
+  //
+  // An error is that of the first group that does not sleep, and names it: those of Group::Suspend. The groups that
+  // this call has put to sleep are woken up, which takes as long as `deadline` again at most. A group of a rank that
+  // has suspended all its groups by then sleeps on, and is named: all ranks call Resume. CANCELLED: groups may sleep on;
+  // either call may be made.
+  virtual Status Suspend(bool keep = false, Milliseconds deadline = kDefaultDeadline) = 0;
+  // Resumes all groups of the client, as Group::Resume each. All ranks call it, as Suspend. Nothing where all are awake.
+  // An error is that of the first group that does not wake up, and names all groups that sleep on: those of
+  // Group::Resume. The other groups are awake. The call may be made again, for those that sleep.
+  virtual Status Resume(Milliseconds deadline = kDefaultDeadline) = 0;
   // Before a checkpoint of the process's memory, on the host backend: all groups sleep, and the process gives up its
   // connections to the daemon. A process that is restored from the checkpoint, or this one, takes the session back by
   // EndCheckpoint, or Group::Resume. In between, no handle of the client is used or dropped, and its end ends no session

@@ -5,7 +5,7 @@
 #pragma once
 
 // The digest of the C++ headers without comments and spaces: tests/source/test_interface_guard.py.
-#define TANDEM_INTERFACE kInterface_abbecaa4a282
+#define TANDEM_INTERFACE kInterface_edefc5f9adcb
 
 #ifndef TANDEM_NO_INTERFACE_GUARD  // for the library's own plugin, which is of its build
 

@@ -125,6 +125,16 @@ tandem_status* tandem_group_resume(tandem_group* group, int64_t deadline_ms) try
   return ToC(group->group->Resume(ToDeadline(deadline_ms, kDefaultDeadline)));
 }
 TANDEM_C_CATCH
+tandem_status* tandem_client_suspend(tandem_client* client, int keep, int64_t deadline_ms) try {
+  TANDEM_C_RETURN_IF_NULL({"client", client});
+  return ToC(client->client->Suspend(keep != 0, ToDeadline(deadline_ms, kDefaultDeadline)));
+}
+TANDEM_C_CATCH
+tandem_status* tandem_client_resume(tandem_client* client, int64_t deadline_ms) try {
+  TANDEM_C_RETURN_IF_NULL({"client", client});
+  return ToC(client->client->Resume(ToDeadline(deadline_ms, kDefaultDeadline)));
+}
+TANDEM_C_CATCH
 tandem_status* tandem_client_suspend_asked(tandem_client* client, int64_t step, int* asked) try {
   TANDEM_C_RETURN_IF_NULL({"client", client}, {"asked", asked});
   *asked = client->client->IsAskedToSuspend(step) ? 1 : 0;

@@ -82,6 +82,11 @@ class ClientQueue {
   // Behind Stop, while no rank launches: the next launch is `number` + 1, and nothing is left of launches
   // that have failed.
   virtual Status Restart(uint64_t number) = 0;
+  // Behind Stop, for a suspension: gives up the memory of the device that only this process has, and keeps its
+  // addresses. No launch, replay or Prepare follows before Refill, which makes the memory again; Restart comes then.
+  // Both are idempotent. RESOURCE_EXHAUSTED: Refill has made nothing.
+  virtual Status Vacate() { return Status::Ok(); }
+  virtual Status Refill() { return Status::Ok(); }
 };
 
 }  // namespace tandem::client

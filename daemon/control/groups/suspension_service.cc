@@ -191,20 +191,33 @@ Status SuspensionService::Map(RegistryLock& lock, const Call& call) {
   const std::shared_ptr<Barrier> meeting = suspension->Meeting(SuspensionStep::kMapped);
   if (meeting->phase() == Barrier::Phase::kGathering) meeting->Take(call.rank, call.waiter.deadline);
   if (meeting->phase() == Barrier::Phase::kGathering && meeting->Complete()) {
-    // No rank launches before its answer, so that no kernel looks at the pages now.
-    for (VerdictPage& page : group.client.pages) page.Clear();
-    group.failures.clear();
-    // As a renewal, it leaves numbers out, and later reports carry the count.
-    if (!group.client.pages.empty()) ++group.client.renewals;
-    group.lifecycle.Apply(GroupEvent::kWoken);
-    core_.registry.Touch(group);
-    (void)suspension->Apply(SuspensionEvent::kAllMapped);
-    meeting->End(Status::Ok());
+    meeting->BeginWork();
+    // The end of an engine passes over a group that sleeps. The memory is there still, for the next engine.
+    const Waiter for_all = GroupInstaller::ForAllRanks(call.group, meeting->FirstDeadline());
+    Status status;
+    while (status.ok() && !installer_.SameEngines(group)) {
+      status = lock.Outside([&] { return Make(call.group, for_all); });
+      if (!group.lifecycle.why().ok()) status = group.lifecycle.why();
+    }
+    if (status.ok()) Wake(group);
+    (void)suspension->Apply(status.ok() ? SuspensionEvent::kAllMapped : SuspensionEvent::kFailed);
+    suspension->hindered = status;
+    meeting->End(status);
     core_.registry.engines_changed.notify_all();
-    core_.LogOf(group.payer.uid, LogSeverity::kInfo, "group=" + std::to_string(group.id) + " awakes");
   }
   TANDEM_RETURN_IF_ERROR(meeting->Await(lock, call.rank, call.waiter));
   return meeting->verdict();
+}
+
+void SuspensionService::Wake(GroupRecord& group) {
+  // No rank launches before its answer, so that no kernel looks at the pages now.
+  for (VerdictPage& page : group.client.pages) page.Clear();
+  group.failures.clear();
+  // As a renewal, it leaves numbers out, and later reports carry the count.
+  if (!group.client.pages.empty()) ++group.client.renewals;
+  group.lifecycle.Apply(GroupEvent::kWoken);
+  core_.registry.Touch(group);
+  core_.LogOf(group.payer.uid, LogSeverity::kInfo, "group=" + std::to_string(group.id) + " awakes");
 }
 
 Status SuspensionService::Drop(const std::shared_ptr<GroupRecord>& group, const Waiter& waiter) {
@@ -246,6 +259,8 @@ Status SuspensionService::Make(const std::shared_ptr<GroupRecord>& group, const 
     const bool same_engines = installer_.SameEngines(*group);
     installs = group->control == nullptr || !same_engines;
     if (!same_engines) ++group->generation;
+    // The engines that live on hold it still.
+    if (!same_engines && group->control != nullptr) installer_.Uninstall(*group, -1);
     registry.Touch(*group);
   }
   if (installs) status = installer_.Install(*group, waiter);

@@ -44,6 +44,8 @@ class SuspensionService {
   Status Unmap(RegistryLock& lock, const Call& call) TANDEM_REQUIRES(registry_mutex);
   Status Resume(RegistryLock& lock, const Call& call) TANDEM_REQUIRES(registry_mutex);
   Status Map(RegistryLock& lock, const Call& call) TANDEM_REQUIRES(registry_mutex);
+  // All ranks have mapped the memory, and the engines hold the group.
+  void Wake(GroupRecord& group) TANDEM_REQUIRES(registry_mutex);
 
   // The group does not sleep, for `why`: nor does the job of an operator's request.
   void FailRequests(const GroupRecord& group, const Status& why) TANDEM_REQUIRES(registry_mutex);

@@ -59,6 +59,8 @@ inline constexpr auto kSuspensionTransitions = [] {
       // others.
       {S::kMaking, E::kFailed, S::kAsleep},
       {S::kMapping, E::kAllMapped, S::kAwake},
+      // An engine has ended meanwhile, and its successor cannot have the group.
+      {S::kMapping, E::kFailed, S::kAsleep},
       // Ranks that could not map the memory go to sleep again.
       {S::kMapping, E::kAllUnmapped, S::kAsleep},
   });

@@ -182,6 +182,39 @@ TEST_F(SuspensionTest, RanksThatCannotMapGoToSleepAgain) {
   EXPECT_EQ(Shown().state, "ready");
 }
 
+TEST_F(SuspensionTest, AnEngineThatEndsAsRanksMapHasASuccessorWithTheGroup) {
+  BeginWithMemory();
+  const uint64_t bytes = SegmentBytes();
+  ASSERT_NO_FATAL_FAILURE(Sleep());
+  MustAll(Request::RESUMING);
+  engines->Kill(1);
+  EXPECT_EQ(Step(0, Request::MAPPED, 0, milliseconds(50)).status().code(), Code::kDeadlineExceeded);
+  engines->Restart(1);
+  const auto mapped = StepAll(Request::MAPPED);
+  for (const auto& reply : mapped) {
+    ASSERT_TRUE(reply.ok()) << reply.status().ToString();
+    EXPECT_EQ(reply->generation(), 2u);
+  }
+  EXPECT_TRUE(engines->Look(1).groups.contains(group));
+  EXPECT_EQ(SegmentBytes(), bytes) << "ranks have it mapped";
+  EXPECT_EQ(Shown().state, "ready");
+}
+
+TEST_F(SuspensionTest, WithoutASuccessorTheGroupSleepsOn) {
+  BeginWithMemory();
+  ASSERT_NO_FATAL_FAILURE(Sleep());
+  MustAll(Request::RESUMING);
+  engines->Kill(1);
+  const auto mapped =
+      Together(kWorld, [&](int rank) { return Step(rank, Request::MAPPED, 0, milliseconds(300)); });
+  for (const auto& reply : mapped)
+    EXPECT_EQ(reply.status().code(), Code::kDeadlineExceeded) << reply.status().ToString();
+  EXPECT_EQ(Shown().state, "asleep");
+  EXPECT_EQ(SegmentBytes(), 0u);
+  engines->Restart(1);
+  ASSERT_NO_FATAL_FAILURE(WakeUp());
+}
+
 TEST_F(SuspensionTest, WhatOthersTookMeanwhileIsNamed) {
   ControlOptions options;
   options.limits.segment_bytes = uint64_t{1} << 30;

@@ -33,6 +33,11 @@ class LocalWork {
   // Behind what makes the sum; see LaunchNorm.
   Status Enqueue(const NormArgs& norm, CUstream stream);
 
+  // Gives up the scratch memory while no work is under way, and makes it again at the same addresses. In between,
+  // nothing is enqueued, and no capture replayed. Both are idempotent.
+  Status Vacate() { return scratch_.Vacate(); }
+  Status Refill() { return scratch_.RefillAnew(); }
+
  private:
   LocalWork(std::shared_ptr<CudaDevice> device, std::shared_ptr<MatmulChooser> chooser)
       : device_(std::move(device)), chooser_(std::move(chooser)) {}

@@ -237,8 +237,23 @@ Status VmmAllocation::Vacate() {
 Status VmmAllocation::Refill(int fd) {
   TANDEM_RETURN_IF_ERROR(Vacate());
   TANDEM_ASSIGN_OR_RETURN(const CUmemGenericAllocationHandle handle, device_->driver().MemImportFromFd(fd));
+  return Replace(handle);
+}
+
+Status VmmAllocation::RefillAnew() {
+  if (std::all_of(chunks_.begin(), chunks_.end(), [](const Chunk& chunk) { return chunk.mapped; }))
+    return Status::Ok();
+  TANDEM_RETURN_IF_ERROR(Vacate());
+  TANDEM_ASSIGN_OR_RETURN(const CUmemGenericAllocationHandle handle,
+                          device_->driver().MemCreate(bytes_, device_->AllocationProperties()));
+  return Replace(handle);
+}
+
+Status VmmAllocation::Replace(CUmemGenericAllocationHandle handle) {
   chunks_.assign(1, {.handle = handle, .bytes = bytes_});
-  return MapChunks().WithContext("mapping " + std::to_string(bytes_) + " bytes again");
+  Status mapped = MapChunks().WithContext("mapping " + std::to_string(bytes_) + " bytes again");
+  if (!mapped.ok()) (void)Vacate();
+  return mapped;
 }
 
 Result<UniqueFd> VmmAllocation::Export() const {

@@ -92,6 +92,8 @@ class VmmAllocation {
   Status Vacate();
   // Maps the memory behind `fd`, of bytes(), at the same addresses, in place of what is mapped there.
   Status Refill(int fd);
+  // Behind Vacate, maps memory that is created here, as Create's. Nothing where memory is mapped.
+  Status RefillAnew();
   // INVALID_ARGUMENT unless all of it is memory of `device` itself.
   Status CheckOwnDevice() const;
   // A descriptor of memory that was created here; other processes can import it, and it keeps the memory
@@ -105,6 +107,8 @@ class VmmAllocation {
     bool mapped = false;
   };
   Status Map();
+  // Maps one allocation of bytes() in place of the chunks, and owns it.
+  Status Replace(CUmemGenericAllocationHandle handle);
   // Maps the chunks at `address_`, which is reserved.
   Status MapChunks();
   void Release();

@@ -340,6 +340,22 @@ static void Leave(void) {
   tandem_stream_free(stream);
 }
 
+static void Suspend(void) {
+  float* const values = tandem_memory_data(tensor);
+  for (int keep = 1; keep >= 0; --keep) {
+    values[0] = 7;
+    OK(tandem_client_suspend(client, keep, kWaitBudget));
+    OK(tandem_client_suspend(client, keep, 0));
+    FAILS(TANDEM_FAILED_PRECONDITION, "SUSPENDED", tandem_group_renew(group, kWaitBudget));
+    OK(tandem_client_resume(client, kWaitBudget));
+    OK(tandem_client_resume(client, 0));
+    CHECK(tandem_memory_data(tensor) == values && values[0] == (keep != 0 ? 7 : 0));
+    OK(tandem_group_suspend(group, keep, kWaitBudget));
+    OK(tandem_group_resume(group, kWaitBudget));
+    BarrierOn(3);
+  }
+}
+
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
   my_rank = atoi(argv[2]);
@@ -349,6 +365,7 @@ int main(int argc, char** argv) {
   Registrations();
   Prepare();
   Launch();
+  Suspend();
   Leave();
   return 0;
 }

@@ -369,6 +369,8 @@ Status Session::Execute(const json& command, json* reply) {
     TANDEM_ASSIGN_OR_RETURN(auto group, FindGroup(command));
     return group->Resume(Deadline(command));
   }
+  if (name == "suspend_client") return client_->Suspend(command.value("keep", false), Deadline(command));
+  if (name == "resume_client") return client_->Resume(Deadline(command));
   if (name == "begin_checkpoint") return client_->BeginCheckpoint(Deadline(command));
   if (name == "end_checkpoint") return client_->EndCheckpoint(Deadline(command));
   if (name == "steps") return RunSteps(command, reply);

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <utility>
 
-#include "client/lib/client_launch/cuda/deferred_memory.h"
 #include "client/lib/cuda/context_scope.h"
 #include "client/lib/cuda/service_stream.h"
 
@@ -20,24 +19,49 @@ static_assert(kPushedOffset + (1 + cuda::kMaxPushes) * sizeof(uint32_t) <= kPart
 
 Result<std::shared_ptr<ClientFusedState>> ClientFusedState::Make(std::shared_ptr<cuda::CudaDevice> device) {
   std::shared_ptr<ClientFusedState> made(new ClientFusedState);
-  TANDEM_ASSIGN_OR_RETURN(made->memory_, AllocateDeferred(device, kPartialsOffset + cuda::kPartialBytes));
+  TANDEM_ASSIGN_OR_RETURN(made->memory_,
+                          DeferredMemory::Create(device, kPartialsOffset + cuda::kPartialBytes));
   made->device_ = std::move(device);
   TANDEM_RETURN_IF_ERROR(made->Reset());
   return made;
 }
 
 Status ClientFusedState::Reset() {
-  TANDEM_RETURN_IF_ERROR(device_->driver().MemsetD8Async(reinterpret_cast<CUdeviceptr>(memory_.get()), 0,
+  TANDEM_RETURN_IF_ERROR(device_->driver().MemsetD8Async(reinterpret_cast<CUdeviceptr>(memory_->data()), 0,
                                                          kPartialsOffset, device_->service_stream()));
   TANDEM_ASSIGN_OR_RETURN(const bool done,
                           AwaitServiceStream(*device_, std::chrono::steady_clock::now() + kZeroedWithin));
   return done ? Status::Ok() : DeadlineExceeded("the GPU does not answer");
 }
 
-Result<std::shared_ptr<std::byte>> ClientFusedState::Allocate(size_t bytes) const {
+Result<std::shared_ptr<std::byte>> ClientFusedState::Allocate(size_t bytes) {
   SlowCallScope scope(device_->driver());
   TANDEM_RETURN_IF_ERROR(device_->Enter());
-  return AllocateDeferred(device_, bytes);
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<DeferredMemory> memory, DeferredMemory::Create(device_, bytes));
+  std::lock_guard lock(mutex_);
+  std::erase_if(more_, [](const auto& known) { return known.expired(); });
+  more_.push_back(memory);
+  std::byte* const data = memory->data();
+  return std::shared_ptr<std::byte>(std::move(memory), data);
+}
+
+std::vector<std::shared_ptr<DeferredMemory>> ClientFusedState::Alive() {
+  std::vector<std::shared_ptr<DeferredMemory>> alive = {memory_};
+  std::lock_guard lock(mutex_);
+  for (const auto& known : more_) {
+    if (std::shared_ptr<DeferredMemory> memory = known.lock()) alive.push_back(std::move(memory));
+  }
+  return alive;
+}
+
+Status ClientFusedState::Vacate() {
+  for (const auto& memory : Alive()) TANDEM_RETURN_IF_ERROR(memory->Vacate());
+  return Status::Ok();
+}
+
+Status ClientFusedState::Refill() {
+  for (const auto& memory : Alive()) TANDEM_RETURN_IF_ERROR(memory->Refill());
+  return Reset();
 }
 
 Status ClientFusedState::Copy(const StagingCopy& copy, CUstream stream) const {
@@ -46,7 +70,7 @@ Status ClientFusedState::Copy(const StagingCopy& copy, CUstream stream) const {
 }
 
 cuda::ClientFusedMemory ClientFusedState::memory() const {
-  std::byte* const base = memory_.get();
+  std::byte* const base = memory_->data();
   cuda::ClientFusedMemory memory;
   memory.fused = {base, base + kPartialsOffset};
   memory.cancelled = reinterpret_cast<uint64_t*>(base + kCancelledOffset);

@@ -85,6 +85,12 @@ Status ClientPages::AwaitService() const {
 }
 
 Status ClientPages::StartCount() {
+  std::lock_guard lock(mutex_);
+  return StartCountLocked();
+}
+
+Status ClientPages::StartCountLocked() {
+  if (kept_ != nullptr) return Status::Ok();  // the last count stands
   SlowCallScope scope(device_->driver());
   TANDEM_RETURN_IF_ERROR(device_->Enter());
   const auto to = reinterpret_cast<CUdeviceptr>(&host()->count);
@@ -119,6 +125,33 @@ Status ClientPages::Restart(uint64_t count) {
                                                          sizeof(page.failed), device_->service_stream()));
   TANDEM_RETURN_IF_ERROR(AwaitService());
   std::atomic_ref<uint64_t>(host()->report.kind).store(0, std::memory_order_release);
+  return Status::Ok();
+}
+
+Status ClientPages::Vacate() {
+  std::lock_guard lock(mutex_);
+  if (kept_ == nullptr) {
+    // The count of a poll that comes later.
+    TANDEM_RETURN_IF_ERROR(StartCountLocked());
+    auto kept = std::make_unique<DevicePage>();
+    TANDEM_RETURN_IF_ERROR(device_->driver().MemcpyAsync(reinterpret_cast<CUdeviceptr>(kept.get()),
+                                                         reinterpret_cast<CUdeviceptr>(counters()),
+                                                         sizeof(DevicePage), device_->service_stream()));
+    TANDEM_RETURN_IF_ERROR(AwaitService());
+    kept_ = std::move(kept);
+  }
+  return memory_->Vacate();
+}
+
+Status ClientPages::Refill() {
+  std::lock_guard lock(mutex_);
+  if (kept_ == nullptr) return Status::Ok();
+  TANDEM_RETURN_IF_ERROR(memory_->RefillAnew());
+  TANDEM_RETURN_IF_ERROR(device_->driver().MemcpyAsync(reinterpret_cast<CUdeviceptr>(counters()),
+                                                       reinterpret_cast<CUdeviceptr>(kept_.get()),
+                                                       sizeof(DevicePage), device_->service_stream()));
+  TANDEM_RETURN_IF_ERROR(AwaitService());
+  kept_.reset();
   return Status::Ok();
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "client/lib/base/client_device.h"
@@ -44,6 +45,11 @@ class ClientPages {
   Result<uint64_t> ReadHighestCount();
   // Sets all counters to `count`, and forgets the failure. No launch is under way. DEADLINE_EXCEEDED.
   Status Restart(uint64_t count);
+  // Gives up the counters' memory, and keeps its addresses and what it holds, while no launch is under way. Counts are
+  // those of before, until Refill; Restart is not called. Both wait for the GPU, with the device's context current,
+  // and are idempotent.
+  Status Vacate();
+  Status Refill();
 
  private:
   struct HostPage {
@@ -61,6 +67,7 @@ class ClientPages {
   HostPage* host() const { return host_->As<HostPage>(); }
   DevicePage* counters() const { return reinterpret_cast<DevicePage*>(memory_->data()); }
   Status AwaitService() const;
+  Status StartCountLocked();
 
   std::shared_ptr<cuda::CudaDevice> device_;
   std::shared_ptr<cuda::VmmAllocation> memory_;
@@ -68,6 +75,8 @@ class ClientPages {
   VerdictPage verdict_;
   std::shared_ptr<void> host_pin_, verdict_pin_;
   CUevent order_ = nullptr;
+  std::mutex mutex_;                  // of reads of the counters, and of what follows
+  std::unique_ptr<DevicePage> kept_;  // while the memory is given up: what it held
 };
 
 }  // namespace tandem::client

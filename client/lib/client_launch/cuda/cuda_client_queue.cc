@@ -302,4 +302,28 @@ Status CudaClientQueue::Restart(uint64_t number) {
   return pages_->Restart(number);  // behind all of it on the service stream
 }
 
+Status CudaClientQueue::Vacate() {
+  SlowCallScope scope(pages_->device().driver());
+  TANDEM_RETURN_IF_ERROR(pages_->device().Enter());
+  std::lock_guard lock(prepare_mutex_);
+  if (local_ != nullptr) TANDEM_RETURN_IF_ERROR(local_->Vacate());
+  if (fused_ != nullptr) TANDEM_RETURN_IF_ERROR(fused_->Vacate());
+  return pages_->Vacate();
+}
+
+Status CudaClientQueue::Refill() {
+  SlowCallScope scope(pages_->device().driver());
+  TANDEM_RETURN_IF_ERROR(pages_->device().Enter());
+  Status filled;
+  {
+    std::lock_guard lock(prepare_mutex_);
+    if (local_ != nullptr) filled = local_->Refill();
+    if (filled.ok() && fused_ != nullptr) filled = fused_->Refill();
+    if (filled.ok()) filled = pages_->Refill();
+  }
+  // Others want the memory that is of no use without the rest.
+  if (!filled.ok()) (void)Vacate();
+  return filled;
+}
+
 }  // namespace tandem::client

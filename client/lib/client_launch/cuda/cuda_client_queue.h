@@ -48,6 +48,8 @@ class CudaClientQueue final : public ClientQueue {
   Status ReportFinal() override;
   Result<uint64_t> Stop(Clock::time_point deadline) override;
   Status Restart(uint64_t number) override;
+  Status Vacate() override;
+  Status Refill() override;
 
   // True if no launch or replay of the group is under way on the GPU, or the GPU is lost. From any thread.
   bool HaveLaunchesEnded();

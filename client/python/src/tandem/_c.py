@@ -162,6 +162,8 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "group_renew": (STATUS, [Pointer, _i64]),
     "group_suspend": (STATUS, [Pointer, _int, _i64]),
     "group_resume": (STATUS, [Pointer, _i64]),
+    "client_suspend": (STATUS, [Pointer, _int, _i64]),
+    "client_resume": (STATUS, [Pointer, _i64]),
     "client_suspend_asked": (STATUS, [Pointer, _i64, ctypes.POINTER(_int)]),
     "client_suspend_as_asked": (STATUS, [Pointer, _int, ctypes.POINTER(_int)]),
     "client_begin_checkpoint": (STATUS, [Pointer, _i64]),

@@ -79,6 +79,26 @@ class Session:
         if callback is not None:
             _listening[self] = os.getpid()
 
+    def suspend(self, keep: bool = False, deadline: float | None = 30) -> None:
+        """Suspends all groups of the client, as Group.suspend() each. Nothing where all sleep.
+
+        All ranks of all groups call it, whatever groups each of them has, and it waits for them. deadline: seconds for all groups
+        together. An error is that of the first group that does not sleep, and names it. The groups that this call has put to sleep
+        are woken up, which takes as long as the deadline again at most; one sleeps on, and is named, where a rank of it has
+        suspended all of its own groups. Then all ranks call resume().
+        """
+        library = _c.library()
+        library.wait(library.client_suspend, self._open(), int(keep), _c.milliseconds(deadline))
+
+    def resume(self, deadline: float | None = 30) -> None:
+        """Resumes all groups of the client, as Group.resume() each. Nothing where all are awake.
+
+        All ranks call it, as suspend(). An error is that of the first group that does not wake up, and names all that sleep on; the
+        others are awake. The call may be made again.
+        """
+        library = _c.library()
+        library.wait(library.client_resume, self._open(), _c.milliseconds(deadline))
+
     def suspend_asked(self, step: int | None = None) -> bool:
         """Whether an operator asks the job to give up its GPU memory; then call suspend_as_asked() before the step.
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from . import _distributed
+from . import _backend_sleep, _distributed
 from ._private import backends_of, resolve, set_default_backend, split_source
 
 NAME = "tandem"
@@ -39,6 +39,7 @@ def create(given: Any, options: Any) -> Any:
     backend = _create_nccl(given, chosen.options) if inner == "nccl" else _create_gloo(given)
     backend._set_sequence_number_for_group()
     _distributed.take_backend(takes)
+    _backend_sleep.follow(backend, NAME)
     return backend
 
 

@@ -389,6 +389,12 @@ def declined(name: str) -> str:
     return found.reason if found is not None and found.group is None else ""
 
 
+def attached() -> list[Attachment]:
+    """This process's attachments."""
+    with _state.lock:
+        return list(_state.attachments.values())
+
+
 def detach(group: Any = None) -> None:
     """Leaves the Tandem group of a process group; its plans end. The next op attaches anew. After RankLost, call it before new
     process groups are made. Does nothing if the group is not attached. A call that a signal's handler breaks off can be
@@ -424,10 +430,7 @@ def naming_ranks(found: Attachment) -> Iterator[None]:
 
 def synchronize(group: Any = None) -> None:
     """Waits for all launches of a group, or of all groups for None, and raises the first failure that no op has raised yet."""
-    with _state.lock:
-        chosen = list(_state.attachments.values())
-    if group is not None:
-        chosen = [attachment(str(resolve(group).group_name))]
+    chosen = attached() if group is None else [attachment(str(resolve(group).group_name))]
     for one in chosen:
         with naming_ranks(one):
             one.plans.wait()
