@@ -29,7 +29,7 @@ PATIENCE = 30.0
 _SHORTEST, _LONGEST = 0.001, 0.05
 # Seconds for the other ranks once one has another graph.
 _GRACE = 2.0
-# Of a rank in a group; the oldest are forgotten.
+# Outlines that a rank keeps of one group; it forgets the oldest.
 _MOST = 512
 _TOLD = 3  # collectives of a graph, in an error
 
