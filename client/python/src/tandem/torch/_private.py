@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -154,6 +155,24 @@ def around_coalescing(tell: Callable[[int], None]) -> None:
 
     begin_and_tell.of_tandem = True  # type: ignore[attr-defined]
     group._start_coalescing, group._end_coalescing = begin_and_tell, end_and_tell
+
+
+def around_failures(tell: Callable[[BaseException | None], None]) -> None:
+    """Calls tell(error) when one of dist.*'s collectives has raised; what it raises itself takes the error's place. A second call
+    does nothing."""
+    from torch.distributed import c10d_logger
+
+    logger: Any = c10d_logger
+    describe = getattr(logger, "_get_msg_dict", None)
+    if describe is None or hasattr(describe, "of_tandem"):
+        return
+
+    def tell_and_describe(*given: Any, **named: Any) -> Any:
+        tell(sys.exc_info()[1])
+        return describe(*given, **named)
+
+    tell_and_describe.of_tandem = True  # type: ignore[attr-defined]
+    logger._get_msg_dict = tell_and_describe
 
 
 def split_source(global_ranks: list[int]) -> tuple[Any, int] | None:
