@@ -1,11 +1,13 @@
 """The CPU time of an eager op call of torch.ops.tandem above the library's launch.
 
-    TANDEM_RUNTIME_DIR=DIR torchrun --nproc-per-node 1 bench/torch/overhead.py [--device cuda] [--json FILE]
+    TANDEM_RUNTIME_DIR=DIR torchrun --nproc-per-node 1 bench/torch/overhead.py [--device cuda] [--families all] [--json FILE]
 
 One rank, so that nobody waits for another. Printed are medians in microseconds: of the whole op; of the time in the library's
 functions in the same calls, launch and on the host backend wait; and of their difference. The difference has the copies to and
 from registered memory that CPU tensors need. On CUDA both only enqueue, and the GPU is waited for between the rounds. "Recorded" is
-a forward whose gradient is wanted, with autograd's part.
+a forward whose gradient is wanted, with autograd's part. --families says which calls a plan of any number of rows serves: those of
+configure(families=). "Other rows" are such calls whose number of rows is another than in the call before. They stand there where the
+ranks' own streams run the plans, which --families asks for.
 
 TANDEM_TORCH_KERNELS=python measures the kernels in Python. They do not measure the library's time: "library" is then a launch
 of the same plan by ctypes, in separate calls.
@@ -16,6 +18,7 @@ whose functions return at once, so that no other process disturbs the caches.
 
 import argparse
 import ctypes
+import itertools
 import json
 import os
 import statistics
@@ -106,15 +109,32 @@ def measured(calls, attached, operands):
     return figures
 
 
+def other_rows(a, cases):
+    """Calls of 1 to all rows of `a` in turn, by the families' plans."""
+    made = {}
+    for case in ("all_reduce", "all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce"):
+        calls = [cases(a[:rows])[case] for rows in range(1, a.shape[0] + 1)]
+        for call in calls:
+            call()  # prepares
+        turn = itertools.cycle(calls)
+        made[f"{case}, other rows"] = (torch.no_grad, lambda turn=turn: next(turn)())
+    return made
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument(
+        "--families", choices=("none", "collectives", "all"), help="the ops that families serve, in clients"
+    )
     parser.add_argument("--json", help="a file that gets a line of JSON for each case")
     args = parser.parse_args()
     if args.device == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_process_group("gloo")
     group = dist.group.WORLD
+    if args.families is not None:
+        tandem.torch.configure(families=args.families, placement="client")
     attached = tandem.torch.attach(group, on_unavailable="error")
     print(f"{attached.group}, torch {torch.__version__}; medians of {ROUNDS} rounds of {CALLS} calls, us")
     a, b = torch.randn(16, 64, device=args.device), torch.randn(64, 64, device=args.device)
@@ -136,6 +156,8 @@ def main():
     recorded = {case + ", recorded": (torch.enable_grad, call) for case, call in cases(leaf).items()}
     del recorded["all_reduce.out, recorded"]  # it has no gradients
     calls = plain | inference | recorded
+    if args.families == "all" and _native.kernels is not None:
+        calls |= other_rows(a, cases)
     rows = []
     if _native.kernels is not None:
         _native.kernels.measure(1)

@@ -327,8 +327,8 @@ def test_sizes_at_which_nccl_is_faster(name):
         _plans.nccl_is_faster = whole
         counted.before = (tandem.torch.report().seen, tandem.torch.report().taken)
     refused = [{"algorithm": "sm", "predicted_us": 1.0}, {"algorithm": "nccl", "predicted_us": 60.0}]
-    assert whole({"predicted_us": 76.0, "refused": refused}) and not whole({"predicted_us": 74.0, "refused": refused})
-    assert not whole({"predicted_us": 76.0, "refused": [{"algorithm": "nccl", "predicted_us": 0.0}]})
+    assert whole({"predicted_us": 91.0, "refused": refused}) and not whole({"predicted_us": 89.0, "refused": refused})
+    assert not whole({"predicted_us": 91.0, "refused": [{"algorithm": "nccl", "predicted_us": 0.0}]})
 
 
 @check

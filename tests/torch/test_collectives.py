@@ -3,7 +3,7 @@
 import unittest
 
 from check_programs import Checks, add_tests
-from node import Daemon, Ranks
+from node import CUDA, Daemon, Ranks
 
 
 class Collectives(Checks, unittest.TestCase):
@@ -18,6 +18,24 @@ class CollectivesOnTheirStreams(Collectives):
     """By families, which the ranks' own streams run."""
 
     env = {"TANDEM_TEST_CLIENT": "1"}
+
+
+class Orders(Checks, unittest.TestCase):
+    """Three groups of the same processes, used in other orders by the ranks."""
+
+    program = "rank_orders.py"
+
+
+@unittest.skipIf(CUDA, "of the host backend, whose calls wait for their launches")
+class Interrupts(Checks, unittest.TestCase):
+    program = "rank_interrupts.py"
+
+
+@unittest.skipIf(CUDA, "of the host backend, whose calls wait for their launches")
+class InterruptsOnTheirStreams(Interrupts):
+    """The same where the ranks' own streams run the launches."""
+
+    extra = ("--placement", "client")
 
 
 class Failures(unittest.TestCase):
@@ -68,7 +86,7 @@ class Failures(unittest.TestCase):
             self.assertTrue(told["right_again"], told)
 
 
-add_tests(Collectives, CollectivesOfFourRanks, CollectivesOnTheirStreams)
+add_tests(Collectives, CollectivesOfFourRanks, CollectivesOnTheirStreams, Orders, Interrupts, InterruptsOnTheirStreams)
 
 if __name__ == "__main__":
     unittest.main()

@@ -68,6 +68,12 @@ class PassRanks(Checks, unittest.TestCase):
     env = {"TANDEM_TEST_PATIENCE": "60"}
 
 
+class PassUnlike(Checks, unittest.TestCase):
+    program = "rank_pass_unlike.py"
+    timeout = 300
+    env = {"TANDEM_TEST_PATIENCE": "60"}
+
+
 class Lowered(Checks, unittest.TestCase):
     program = "rank_lowered.py"
     timeout = 300
@@ -109,6 +115,7 @@ add_tests(
     PassLone,
     PassLoneOfFour,
     PassRanks,
+    PassUnlike,
     Lowered,
     LoweredNorms,
     Programs,

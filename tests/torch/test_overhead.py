@@ -28,6 +28,17 @@ class Overhead(unittest.TestCase):
             (figures,) = [line.split(" op ")[1] for line in text.splitlines() if line.split(" op ")[0].strip() == case]
             self.assertGreater(float(figures.split()[0]), 0, case)
 
+    def test_families_have_figures(self):
+        daemon = Daemon(gpus=1)
+        self.addCleanup(daemon.stop)
+        script = os.path.join(HERE, "../../bench/torch/overhead.py")
+        device = "cuda" if CUDA else "cpu"
+        (text,) = Ranks(daemon, 1, script, "--device", device, "--families", "all").outputs(timeout=90)
+        print("\n" + text, flush=True)
+        for case in (*OPS, *(f"{op}, other rows" for op in OPS if not op.endswith(".out"))):
+            (figures,) = [line.split(" op ")[1] for line in text.splitlines() if line.split(" op ")[0].strip() == case]
+            self.assertGreater(float(figures.split()[0]), 0, case)
+
     @unittest.skipUnless(CUDA, "of CUDA graphs")
     def test_every_arm_of_replays_has_a_figure(self):
         daemon = Daemon(gpus=2)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from .. import _embedded, _places, client as core, errors
+from .._version import version
 from ..client import Client
 from . import _config
 from ._meeting import Meeting
@@ -109,6 +110,11 @@ def _is_lost(found: Client) -> bool:
 def _given(config: _config.Config) -> str:
     """The daemon that the program or the user names, "" if neither does."""
     return config.runtime_dir or os.environ.get("TANDEM_RUNTIME_DIR", "")
+
+
+def _release() -> str:
+    """The version of Tandem that this rank has."""
+    return version().library
 
 
 def _node() -> str:
@@ -210,8 +216,15 @@ def agree(meeting: Meeting, process_group: Any, config: _config.Config, daemons:
     """The daemon of this rank. Collective, in the meeting's round; RankLate names ranks that do not come."""
     given, timeout = _given(config), config.rendezvous_timeout
     if not meeting.has_sent("place"):
-        meeting.send("place", {"given": True} if given else _place(process_group, daemons))
+        meeting.send("place", {"version": _release(), **({"given": True} if given else _place(process_group, daemons))})
     places = meeting.receive("place", timeout)
+    versions = [str(place.get("version", "another version")) for place in places]
+    if apart := next((rank for rank, one in enumerate(versions) if one != versions[0]), 0):
+        # By its offer a rank declines for all, also for those of a version that does not compare.
+        choice = Choice("", f"ranks have different versions of Tandem: rank 0 {versions[0]}, rank {apart} {versions[apart]}")
+        if not given and not meeting.has_sent("daemon"):
+            meeting.send("daemon", asdict(choice))
+        return choice
     if given:
         return Choice(given)
     node = places[meeting.rank]["node"]

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from .. import _c
-from ._private import around_coalescing
+from . import _native
+from ._private import around_coalescing, around_failures
 
 _log = logging.getLogger("tandem.torch")
 
@@ -113,6 +114,7 @@ def _take() -> None:
     if not library.install(_Takes() if _all_groups else _takes):
         raise RuntimeError("torch refuses kernels for torch.ops.c10d")
     around_coalescing(library.coalescing)
+    around_failures(_native.raise_interrupt)
 
 
 def take_all(on: bool) -> None:

@@ -25,8 +25,8 @@ _LEAST_ELEMENTS = 1 << 24
 # Elements of a flat tensor, each of which is a row.
 _MOST_ELEMENTS = 1 << 25
 
-# Predictions of both sides err by less than this factor.
-FASTER = 1.25
+# Up to a ratio of 1.33 of the predictions Tandem was measured to be ahead: a gather of 16 MiB on two H200s (test_predictions).
+FASTER = 1.5
 
 
 def nccl_is_faster(info: PlanInfo) -> bool:

@@ -38,6 +38,18 @@ def shape(node: Node) -> list[Any] | None:
     return list(value.shape) if isinstance(value, torch.Tensor) else None
 
 
+def elements_of_calls(graph: Graph) -> dict[Node, str]:
+    """The type and number of the elements of the first tensor that each call of an op takes, "?" for a symbolic number. Other ranks
+    have the same for a collective, however it is viewed."""
+    found: dict[Node, str] = {}
+    for node in graph.nodes:
+        first = next((one.meta.get("val") for one in node.all_input_nodes[:1]), None) if node.op == "call_function" else None
+        if isinstance(first, torch.Tensor):
+            count = first.numel()
+            found[node] = f"{first.dtype} {count if isinstance(count, int) else '?'}".removeprefix("torch.")
+    return found
+
+
 def only_user(node: Node) -> Node | None:
     """The node's user if there is one alone."""
     return next(iter(node.users)) if len(node.users) == 1 else None

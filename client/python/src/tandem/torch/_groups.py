@@ -23,6 +23,7 @@ from ..memory import Reservation
 from . import _config, _graph_holds, _native
 from ._daemon import Choice, Daemons, agree
 from ._meeting import Meeting, rank_late
+from ._outlines import outlines
 from ._plans import PlanCache
 from ._private import backend_of, global_ranks, on_end, process_groups, resolve
 from ._symmetric import Ranges
@@ -79,6 +80,8 @@ class Attachment:
         known = [rank for rank in error.ranks if rank < self.world_size]
         if not known or error.global_ranks:
             return
+        if isinstance(error, errors.RankLate) and (why := outlines.why_late(self.name, known)):
+            error.add(why)
         error.global_ranks = tuple(self.global_ranks[rank] for rank in known)
         told = []
         for rank in known:

@@ -232,6 +232,17 @@ def _raise_meant(error: RuntimeError, given: Iterable[Any]) -> NoReturn:
     raise error
 
 
+def raise_interrupt(error: BaseException | None) -> None:
+    """Raises what a signal's handler has raised in the kernel whose failure `error` is: torch.distributed has made an error of it,
+    which a program may take for a rank's end."""
+    meant = _thread.failure
+    if meant is None or isinstance(meant, Exception):
+        return
+    _thread.failure = None
+    if f"{type(meant).__name__}: {meant}" in str(error):
+        raise meant from None
+
+
 # Arguments that the default overloads do not have.
 _OTHER = frozenset(("out", "outs", "graph"))
 

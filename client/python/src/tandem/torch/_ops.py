@@ -346,9 +346,9 @@ def on_first_run(function: Callable[[str], None]) -> None:
 def _noted(kernel: Callable[..., Any]) -> Callable[..., Any]:
     def run_noted(*given: Any, graph: str, **named: Any) -> Any:
         if graph not in _ran:
-            _ran.add(graph)
-            for function in _on_first_run:
+            for function in _on_first_run:  # which may raise, and so does the next run then
                 function(graph)
+            _ran.add(graph)
         with of_the_pass():
             return kernel(*given, **named)
 

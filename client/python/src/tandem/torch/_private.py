@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import logging
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +14,7 @@ from torch._library import _out_variant
 from torch.distributed import distributed_c10d
 
 _c10d: Any = distributed_c10d
+_log = logging.getLogger("tandem.torch")
 
 
 def group_size(group_name: str) -> int:
@@ -154,6 +157,24 @@ def around_coalescing(tell: Callable[[int], None]) -> None:
     group._start_coalescing, group._end_coalescing = begin_and_tell, end_and_tell
 
 
+def around_failures(tell: Callable[[BaseException | None], None]) -> None:
+    """Calls tell(error) when one of dist.*'s collectives has raised; what it raises itself takes the error's place. A second call
+    does nothing."""
+    from torch.distributed import c10d_logger
+
+    logger: Any = c10d_logger
+    describe = getattr(logger, "_get_msg_dict", None)
+    if describe is None or hasattr(describe, "of_tandem"):
+        return
+
+    def tell_and_describe(*given: Any, **named: Any) -> Any:
+        tell(sys.exc_info()[1])
+        return describe(*given, **named)
+
+    tell_and_describe.of_tandem = True  # type: ignore[attr-defined]
+    logger._get_msg_dict = tell_and_describe
+
+
 def split_source(global_ranks: list[int]) -> tuple[Any, int] | None:
     """The NCCL backend that a new group with these ranks is split from, and the number of its part. None: it is made anew.
 
@@ -225,7 +246,7 @@ def inductor_counters() -> Any:
 
 def on_compile_end(function: Callable[[], None]) -> None:
     """Calls the function at the end of every compilation, also of one that finds its graph in a cache, until torch._dynamo.reset().
-    A second call with the same function does nothing."""
+    What it raises ends the compilation. A second call with the same function does nothing."""
     from torch._dynamo.callback import callback_handler
 
     if not any(getattr(one, "function", None) == function for one in callback_handler.end_callbacks):
@@ -237,7 +258,29 @@ class _AtEnd:
         self.function = function
 
     def __call__(self, compilation: object) -> None:
-        self.function()
+        try:
+            self.function()
+        except Exception as error:
+            from torch._dynamo.callback import callback_handler
+
+            # torch counts the compilations that have not ended, and would count this one for ever.
+            handler: Any = callback_handler
+            count = f"_{type(handler).__name__}__pending_callbacks_counter"
+            if not isinstance(getattr(handler, count, None), int):
+                _log.error("%s", error)
+                return
+            setattr(handler, count, getattr(handler, count) - 1)
+            raise _for_dynamo(error) from None
+
+
+def _for_dynamo(error: Exception) -> Exception:
+    """The error as one that torch.compile hands on as it is, and does not call its own defect."""
+    from torch._dynamo.exc import ShortenTraceback
+
+    passed: Any = error
+    passed.__class__ = type(type(error).__name__, (type(error), ShortenTraceback), {"__module__": type(error).__module__})
+    passed.first_useful_frame = None
+    return error
 
 
 # below_autograd(): while the object lives, ops of this thread go past the Autograd keys; it is a context manager, too.

@@ -4,6 +4,7 @@ collective."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -40,17 +41,19 @@ class Rewrite(Lone):
 
     def __init__(self, graph: Graph, enabled: Any, name: str = "") -> None:
         super().__init__(graph, name, enabled)
+        self._elements: dict[Node, str] = {}
 
     @property
     def records(self) -> list[GraphRecord]:
         """One a collective."""
-        return list(self._outcomes.values())
+        return [replace(record, elements=self._elements.get(node, "")) for node, record in self._outcomes.items()]
 
     def run(self) -> bool:
         """Rewrites what can be; returns whether anything was."""
         graphs.split_waits(self.graph)
         graphs.drop_second_waits(self.graph)
         graphs.drop_copies(self.graph)
+        self._elements = graphs.elements_of_calls(self.graph)
         for node in list(self.graph.nodes):
             for target, name, method in (
                 (c10d.all_gather_into_tensor.default, "all_gather", self._gather),

@@ -39,7 +39,11 @@ class Server:
         alone, and its own collectives keep that as well."""
         self._choices.pop(name, None)
         if group is not None and not reason:
-            reason = _attach(group, most_rows, by_rows_alone)
+            try:
+                reason = _attach(group, most_rows, by_rows_alone)
+            except errors.RankLate as late:
+                late.add(f"{self._name} may run without Tandem there: its plug-in is switched on alike on all ranks")
+                raise
         if by_rows_alone and not reason:
             self._choices[name] = {}
         level = logging.WARNING if reason and is_first else logging.INFO
