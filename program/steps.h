@@ -127,8 +127,8 @@ struct Norm {
   // INVALID_ARGUMENT where addresses do not allow that order.
   bool fixed_order = false;
   bool unrounded = false;  // out comes from sum + residual before that is rounded: Rounding::kOnce
-  // 0: a kernel of its own. Else the kernel of the sum before it norms, where addresses allow that, with so
-  // many thread blocks a row. The sum itself is then stored nowhere.
+  // 0: a separate kernel norms. Else the kernel of the sum before it norms, where addresses allow that, with
+  // so many thread blocks a row. The sum itself is then stored nowhere.
   int row_blocks = 0;
   // With has_quantized, one of the others.
   bool has_quantized = false, has_static_scale = false, has_scales = false;

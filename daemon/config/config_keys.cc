@@ -140,7 +140,7 @@ std::vector<KeySpec> PlanKeys() {
   };
 }
 
-// What an operator sees and sets on a running node.
+// Readiness, log, metrics and web page.
 std::vector<KeySpec> OperatingKeys() {
   return {
       Integer("trace_records", TANDEM_FIELD(trace_records), 0, 1048576,

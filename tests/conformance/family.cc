@@ -8,7 +8,7 @@
 namespace tandem::conformance {
 namespace {
 
-// The rows that `request` was made with: the first extent of its input, or of A.
+// The first extent of the input, or of A.
 int64_t RowsOf(const OpRequest& request) {
   for (const Operand& operand : request.operands) {
     if (operand.role == Role::kInput || operand.role == Role::kA)

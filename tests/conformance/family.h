@@ -19,11 +19,10 @@ struct FamilyCase {
 // more rows would not fit.
 Result<FamilyCase> FamilyOf(const Case& test, int rank, uint64_t draw);
 
-// `test` with `rows` of its family's rows, 1 or more.
+// `test` with another number of rows, 1 or more.
 Result<Case> WithRows(const Case& test, int64_t rows);
 
-// What bounds the error of a launch of this family: a range of its rows may have another algorithm than the
-// bound, which rounds once more.
+// Roundings that a launch may have beyond its plan's: some ranges of rows have another algorithm.
 inline constexpr int kMoreRoundings = 1;
 
 }  // namespace tandem::conformance

@@ -24,7 +24,7 @@ constexpr Milliseconds kFailsWithin(4000);  // a launch that a rank leaves out
 
 // A plan with one set of operands.
 struct OperandSet {
-  Case test;                                 // the plan's, in a family with rows of its own
+  Case test;                                 // the plan's, or with other rows
   int64_t rows = LaunchOptions::kBoundRows;  // of a family
   Layout layout;
   AllInputs inputs;

@@ -7,7 +7,7 @@
 // The digest of the C++ headers without comments and spaces: tests/source/test_interface_guard.py.
 #define TANDEM_INTERFACE kInterface_edefc5f9adcb
 
-#ifndef TANDEM_NO_INTERFACE_GUARD  // for the library's own plugin, which is of its build
+#ifndef TANDEM_NO_INTERFACE_GUARD  // set by the gRPC plugin, which is built with the library
 
 namespace tandem {
 

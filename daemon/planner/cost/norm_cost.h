@@ -1,7 +1,6 @@
 // File: norm_cost.h
 //
-// What is faster for a sum by dense packets and the RMSNorm behind it, where both can run. The thresholds are
-// measured.
+// The faster kernels for a sum by dense packets and the RMSNorm that follows. The thresholds are measured.
 #pragma once
 
 #include <string>

@@ -26,7 +26,7 @@ void AddQuantization(const Problem& problem, int rank, NormStep* norm) {
 std::string ChooseKernel(const Step& before, int world_size, NormStep* norm) {
   std::string why = WhyNormedApart(before, *norm, world_size);
   if (why.empty()) why = WhyNormedApartFaster(RowsOf(*norm), world_size);
-  if (!why.empty()) return Text("a kernel of its own: ", why);
+  if (!why.empty()) return Text("a separate kernel: ", why);
   norm->row_blocks = FastestRowBlocks(*norm, std::get<CollectiveStep>(before.work).blocks, world_size);
   return Text("in the sum's kernel, ", norm->row_blocks, norm->row_blocks == 1 ? " block" : " blocks",
               " a row");

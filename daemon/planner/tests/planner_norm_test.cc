@@ -47,7 +47,7 @@ OperationPlan PlanBy(Algorithm algorithm, OpRequest request, const GroupContext&
   return MustPlan(request, group);
 }
 
-TEST(NormKernel, FewRowsOfTwoRanksAreSharedByClusters) {
+TEST(NormKernel, ClustersShareTheRowsOfSmallSums) {
   const GroupContext group = Clients(2);
   const std::pair<int64_t, int> shared[] = {{1, 8}, {8, 8}, {16, 8}, {17, 4}, {32, 4}, {33, 1}, {64, 1}};
   for (const auto& [rows, blocks] : shared) {
@@ -76,7 +76,7 @@ TEST(NormKernel, WhatTheSumsKernelCannotDoIsNormedApart) {
   const auto why = [](const OpRequest& request, Algorithm algorithm, int world) {
     const OperationPlan plan = PlanBy(algorithm, request, Clients(world));
     EXPECT_EQ(RowBlocksOf(plan), 0);
-    EXPECT_THAT(plan.norm, StartsWith("a kernel of its own: "));
+    EXPECT_THAT(plan.norm, StartsWith("a separate kernel: "));
     return plan.norm;
   };
   EXPECT_THAT(why(Normed(64, 8192), Algorithm::kTwoShot, 2), HasSubstr("dense packets"));
@@ -119,7 +119,7 @@ TEST(NormKernel, AProductsSumIsNormedInItsKernelUnlessABiasComesBetween) {
 TEST(NormKernel, EnginesAndTheHostNormApart) {
   const OperationPlan plan = MustPlan(Normed(8, 1024), SwitchGroup(2));
   EXPECT_EQ(RowBlocksOf(plan), 0);
-  EXPECT_THAT(plan.norm, StartsWith("a kernel of its own"));
+  EXPECT_THAT(plan.norm, StartsWith("a separate kernel"));
   EXPECT_EQ(MustPlan(AllReduce(64), SwitchGroup(2)).norm, "");
 }
 
@@ -133,7 +133,7 @@ TEST(NormKernel, AFamilySaysItForEachRange) {
     EXPECT_TRUE(range.ok());
     return (*range)->reason;
   };
-  EXPECT_THAT(reason(63), HasSubstr("norm: a kernel of its own: faster for fewer than 64 rows"));
+  EXPECT_THAT(reason(63), HasSubstr("norm: a separate kernel: faster for fewer than 64 rows"));
   EXPECT_THAT(reason(64), HasSubstr("norm: in the sum's kernel, 1 block a row"));
   for (const int64_t rows : {63, 64}) {
     const auto member = MakeMember(plan.rows, OnAllRanks(Normed(rows, 1024), 4), group, rows);
