@@ -36,6 +36,10 @@ struct FakeDaemon {
     return CreateSealedMemfd("fake-segment", bytes);
   };
   Milliseconds prepare_deadline{};  // of the last Prepare
+  // Gives the plans of several fakes equal numbers; null: each counts its own.
+  std::function<uint64_t(const std::string& key)> number_plan;
+  // Places plans of a group in the client (placed_plans.h); null: engines run them.
+  std::function<Result<ClientPlacementInfo>(uint64_t group_id, const OpRequest&)> place;
   std::function<void()> at_detach;  // while the call is under way
   // How launches by gRPC end; null: well.
   std::function<Status(uint64_t launch, Milliseconds deadline)> wait_launch;
@@ -117,12 +121,13 @@ class FakeControl final : public ClientControl {
     daemon_->deregistered.push_back(id);
     return Answer();
   }
-  Result<PreparedPlan> Prepare(uint64_t, const std::string& key, const OpRequest& request,
+  Result<PreparedPlan> Prepare(uint64_t group_id, const std::string& key, const OpRequest& request,
                                const PrepareTuning&, Milliseconds deadline) override {
     std::lock_guard lock(daemon_->mutex);
     daemon_->prepare_deadline = deadline;
     PlanInfo info;
-    info.plan_id = plans_.try_emplace(key, 100 + plans_.size()).first->second;
+    info.plan_id = daemon_->number_plan ? daemon_->number_plan(key)
+                                        : plans_.try_emplace(key, 100 + plans_.size()).first->second;
     info.key = key;
     for (int slot = 0; slot < static_cast<int>(request.operands.size()); ++slot) {
       TANDEM_ASSIGN_OR_RETURN(int64_t bytes, BoundBytes(request, slot));
@@ -130,6 +135,9 @@ class FakeControl final : public ClientControl {
     }
     PreparedPlan prepared;
     prepared.info = std::move(info);
+    if (daemon_->place) {
+      TANDEM_ASSIGN_OR_RETURN(prepared.client, daemon_->place(group_id, request));
+    }
     return prepared;
   }
   Result<PlanInfo> Preview(uint64_t, const OpRequest& request) override {
@@ -140,10 +148,19 @@ class FakeControl final : public ClientControl {
   }
   Status ArmPlan(uint64_t, const Status& refusal, Milliseconds) override { return refusal; }
   Status ReportFailure(const FailureReport&) override { return Answer(); }
-  Result<RenewalInfo> StopForRenewal(uint64_t, uint64_t, Milliseconds) override { return RenewalInfo{}; }
+  // Ranks go on behind what this one has finished.
+  Result<RenewalInfo> StopForRenewal(uint64_t, uint64_t finished, Milliseconds) override {
+    return RenewalInfo{.number = finished, .renewals = 0};
+  }
   Result<RenewalInfo> EndRenewal(uint64_t, Milliseconds) override { return RenewalInfo{}; }
-  Result<SuspensionInfo> Suspend(uint64_t, SuspendStep, uint64_t, Milliseconds) override {
-    return SuspensionInfo{};
+  Result<SuspensionInfo> Suspend(uint64_t group_id, SuspendStep step, uint64_t finished,
+                                 Milliseconds) override {
+    std::lock_guard lock(daemon_->mutex);
+    uint64_t& number = stopped_[group_id];
+    if (step == SuspendStep::kStopped) number = finished;
+    SuspensionInfo info;
+    info.number = number;
+    return info;
   }
   Result<uint64_t> ServeSuspension(ServePhase, uint64_t, uint64_t) override { return uint64_t{0}; }
   Status ReleasePlan(uint64_t id) override {
@@ -193,6 +210,7 @@ class FakeControl final : public ClientControl {
 
   const std::shared_ptr<FakeDaemon> daemon_;
   std::map<std::string, uint64_t> plans_;
+  std::map<uint64_t, uint64_t> stopped_;  // by group: the launch behind which it sleeps
 };
 
 }  // namespace tandem::client
