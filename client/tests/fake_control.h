@@ -29,7 +29,7 @@ struct FakeDaemon {
   std::vector<uint64_t> released_plans, closed_channels, deregistered;
   std::vector<RegisterInfo> registered;  // without descriptors
   std::string backend = "host", gpu_uuid = "GPU-0";
-  uint64_t group_id = 11;  // of whatever group is joined
+  std::atomic<uint64_t> group_id{11};  // of whatever group is joined
   // Makes the segments of a rendezvous, of `segment_bytes` each; the pads lie in their second half.
   uint64_t segment_bytes = 8192;
   std::function<Result<UniqueFd>(size_t bytes)> make_segment = [](size_t bytes) {
