@@ -18,6 +18,9 @@
 
 namespace tandem {
 
+// A launch further back has no plan on the page.
+inline constexpr size_t kLaunchedPlans = 16;
+
 struct VerdictPageLayout {
   // Launches from this number on give up; 0: none do. A break, a death and a stall write 1, a clean leave the
   // leaver's last number + 1. It never grows, but a renewal sets it to 0.
@@ -31,6 +34,11 @@ struct VerdictPageLayout {
   StatusRecord reason;
   // Written by the member: the plan of the launch that it waits in; 0: not known.
   Word waits_plan;
+  // Written by the member: the last launch that it has put on a stream; 0: none, or graphs make launches that
+  // nobody counts.
+  alignas(64) Word launched;
+  // Written before `launched`: the plans of the last launches, each at its number modulo kLaunchedPlans.
+  Word launched_plans[kLaunchedPlans];
 };
 inline constexpr size_t kVerdictPageBytes = 4096;
 static_assert(sizeof(VerdictPageLayout) <= kVerdictPageBytes);
@@ -72,6 +80,15 @@ class VerdictPage {
   void SetWaitsPlan(uint64_t plan_id) { layout()->waits_plan.store(plan_id, std::memory_order_relaxed); }
   uint64_t WaitsPlan() const { return layout()->waits_plan.load(std::memory_order_relaxed); }
   uint64_t WaitsSince() const { return layout()->waits_since_ns.load(std::memory_order_relaxed); }
+  // Launch `number`, of plan `plan_id`, is on a stream. 0 and 0: launches are not counted any more.
+  void SetLaunched(uint64_t number, uint64_t plan_id) {
+    layout()->launched_plans[number % kLaunchedPlans].store(plan_id, std::memory_order_relaxed);
+    layout()->launched.store(number, std::memory_order_release);
+  }
+  // The last launch on a stream; 0: none, or not known.
+  uint64_t Launched() const { return layout()->launched.load(std::memory_order_acquire); }
+  // The plan of a launch of the last kLaunchedPlans - 1; 0: not known.
+  uint64_t PlanOfLaunch(uint64_t number) const;
   VerdictPageLayout* layout() const { return mapping_->As<VerdictPageLayout>(); }
 
  private:

@@ -161,8 +161,7 @@ Result<std::shared_ptr<Plan>> GroupHandle::PrepareOnce(const std::string& key, c
                                                        PreparedPlan* reported) {
   PrepareTuning reported_tuning = tuning;
   session_->ReapAll();
-  if (const auto group = client_group(); group != nullptr && !group->in_graphs() && state_->pending == 0)
-    reported_tuning.next_client_launch = group->queue().NextLaunch();
+  if (const auto group = client_group()) reported_tuning.next_client_launch = group->NextLaunch();
   TANDEM_ASSIGN_OR_RETURN(PreparedPlan prepared,
                           session_->control().Prepare(id(), key, request, reported_tuning, deadline));
   PlanInfo& info = prepared.info;

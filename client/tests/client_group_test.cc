@@ -74,6 +74,26 @@ TEST_F(ClientGroupTest, AFailureIsReportedOnceAndItsVerdictIsAwaited) {
   EXPECT_EQ(reports[0].plan_id, 7u);
 }
 
+TEST_F(ClientGroupTest, LaunchesAreCountedAsTheyAreMadeUntilGraphsMakeThem) {
+  EXPECT_EQ(group->NextLaunch(), 1u);
+  group->NoteLaunched(7);
+  group->NoteLaunched(8);
+  EXPECT_EQ(group->NextLaunch(), 3u) << "neither has ended";
+  EXPECT_EQ(page.Launched(), 2u);
+  EXPECT_EQ(page.PlanOfLaunch(1), 7u);
+  EXPECT_EQ(page.PlanOfLaunch(2), 8u);
+  group->Restart(40);
+  EXPECT_EQ(group->NextLaunch(), 41u);
+  EXPECT_EQ(page.Launched(), 40u);
+  group->NoteCaptured();
+  group->NoteLaunched(7);
+  EXPECT_EQ(group->NextLaunch(), 0u);
+  EXPECT_EQ(page.Launched(), 0u);
+  group->Restart(50);
+  EXPECT_EQ(group->NextLaunch(), 0u) << "its graphs outlive a renewal";
+  EXPECT_EQ(page.Launched(), 0u);
+}
+
 TEST_F(ClientGroupTest, AFailureThatIsJudgedAlreadyIsNotReported) {
   page.Abort(1, Unavailable("rank 1 was lost"));
   EXPECT_EQ(group->Judge(3, 7, late)->message(), "rank 1 was lost");

@@ -29,7 +29,7 @@ struct FakeDaemon {
   std::vector<uint64_t> released_plans, closed_channels, deregistered;
   std::vector<RegisterInfo> registered;  // without descriptors
   std::string backend = "host", gpu_uuid = "GPU-0";
-  uint64_t group_id = 11;  // of whatever group is joined
+  std::atomic<uint64_t> group_id{11};  // of whatever group is joined
   // Makes the segments of a rendezvous, of `segment_bytes` each; the pads lie in their second half.
   uint64_t segment_bytes = 8192;
   std::function<Result<UniqueFd>(size_t bytes)> make_segment = [](size_t bytes) {
@@ -38,6 +38,10 @@ struct FakeDaemon {
   // How the steps of suspensions end; null: well.
   std::function<Status(uint64_t group, SuspendStep step)> suspend;
   Milliseconds prepare_deadline{};  // of the last Prepare
+  // Gives the plans of several fakes equal numbers; null: each counts its own.
+  std::function<uint64_t(const std::string& key)> number_plan;
+  // Places plans of a group in the client (placed_plans.h); null: engines run them.
+  std::function<Result<ClientPlacementInfo>(uint64_t group_id, const OpRequest&)> place;
   std::function<void()> at_detach;  // while the call is under way
   // How launches by gRPC end; null: well.
   std::function<Status(uint64_t launch, Milliseconds deadline)> wait_launch;
@@ -119,12 +123,13 @@ class FakeControl final : public ClientControl {
     daemon_->deregistered.push_back(id);
     return Answer();
   }
-  Result<PreparedPlan> Prepare(uint64_t, const std::string& key, const OpRequest& request,
+  Result<PreparedPlan> Prepare(uint64_t group_id, const std::string& key, const OpRequest& request,
                                const PrepareTuning&, Milliseconds deadline) override {
     std::lock_guard lock(daemon_->mutex);
     daemon_->prepare_deadline = deadline;
     PlanInfo info;
-    info.plan_id = plans_.try_emplace(key, 100 + plans_.size()).first->second;
+    info.plan_id = daemon_->number_plan ? daemon_->number_plan(key)
+                                        : plans_.try_emplace(key, 100 + plans_.size()).first->second;
     info.key = key;
     for (int slot = 0; slot < static_cast<int>(request.operands.size()); ++slot) {
       TANDEM_ASSIGN_OR_RETURN(int64_t bytes, BoundBytes(request, slot));
@@ -132,6 +137,9 @@ class FakeControl final : public ClientControl {
     }
     PreparedPlan prepared;
     prepared.info = std::move(info);
+    if (daemon_->place) {
+      TANDEM_ASSIGN_OR_RETURN(prepared.client, daemon_->place(group_id, request));
+    }
     return prepared;
   }
   Result<PlanInfo> Preview(uint64_t, const OpRequest& request) override {
@@ -142,11 +150,20 @@ class FakeControl final : public ClientControl {
   }
   Status ArmPlan(uint64_t, const Status& refusal, Milliseconds) override { return refusal; }
   Status ReportFailure(const FailureReport&) override { return Answer(); }
-  Result<RenewalInfo> StopForRenewal(uint64_t, uint64_t, Milliseconds) override { return RenewalInfo{}; }
+  // Ranks go on behind what this one has finished.
+  Result<RenewalInfo> StopForRenewal(uint64_t, uint64_t finished, Milliseconds) override {
+    return RenewalInfo{.number = finished, .renewals = 0};
+  }
   Result<RenewalInfo> EndRenewal(uint64_t, Milliseconds) override { return RenewalInfo{}; }
-  Result<SuspensionInfo> Suspend(uint64_t group, SuspendStep step, uint64_t, Milliseconds) override {
-    if (daemon_->suspend != nullptr) TANDEM_RETURN_IF_ERROR(daemon_->suspend(group, step));
-    return SuspensionInfo{};
+  Result<SuspensionInfo> Suspend(uint64_t group_id, SuspendStep step, uint64_t finished,
+                                 Milliseconds) override {
+    if (daemon_->suspend != nullptr) TANDEM_RETURN_IF_ERROR(daemon_->suspend(group_id, step));
+    std::lock_guard lock(daemon_->mutex);
+    uint64_t& number = stopped_[group_id];
+    if (step == SuspendStep::kStopped) number = finished;
+    SuspensionInfo info;
+    info.number = number;
+    return info;
   }
   Result<uint64_t> ServeSuspension(ServePhase, uint64_t, uint64_t) override { return uint64_t{0}; }
   Status ReleasePlan(uint64_t id) override {
@@ -196,6 +213,7 @@ class FakeControl final : public ClientControl {
 
   const std::shared_ptr<FakeDaemon> daemon_;
   std::map<std::string, uint64_t> plans_;
+  std::map<uint64_t, uint64_t> stopped_;  // by group: the launch behind which it sleeps
 };
 
 }  // namespace tandem::client

@@ -68,6 +68,26 @@ TEST(VerdictPage, AFieldCrossesWhereItHasRoomBehindTheReason) {
   EXPECT_EQ(longest.field, "");
 }
 
+TEST(VerdictPage, KeepsThePlansOfTheLastLaunches) {
+  auto fd = VerdictPage::Create();
+  ASSERT_TRUE(fd.ok());
+  auto daemon = VerdictPage::Map(fd->get());
+  auto member = VerdictPage::Map(fd->get());
+  ASSERT_TRUE(daemon.ok() && member.ok());
+  EXPECT_EQ(daemon->Launched(), 0u);
+  EXPECT_EQ(daemon->PlanOfLaunch(1), 0u);
+  constexpr uint64_t kLast = 40;
+  for (uint64_t number = 1; number <= kLast; ++number) member->SetLaunched(number, 100 + number);
+  EXPECT_EQ(daemon->Launched(), kLast);
+  EXPECT_EQ(daemon->PlanOfLaunch(kLast), 100 + kLast);
+  const uint64_t first = kLast - kLaunchedPlans + 2;
+  EXPECT_EQ(daemon->PlanOfLaunch(first), 100 + first);
+  EXPECT_EQ(daemon->PlanOfLaunch(first - 1), 0u);
+  EXPECT_EQ(daemon->PlanOfLaunch(kLast + 1), 0u);
+  member->SetLaunched(0, 0);
+  EXPECT_EQ(daemon->PlanOfLaunch(kLast), 0u);
+}
+
 TEST(VerdictPage, RefusesOtherMemory) {
   auto small = CreateSealedMemfd("small", 64);
   ASSERT_TRUE(small.ok());

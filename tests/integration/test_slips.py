@@ -12,6 +12,8 @@ from harness import BIN, TandemTest, everybody, host_only
 
 CALLS = int(os.environ.get("TANDEM_TEST_SLIP_CALLS", "600"))
 DEADLINE_MS = 120000
+# In seconds. Where TANDEM_TEST_IDLE says that nothing else runs, a slip is named within one.
+LONGEST = 1 if os.environ.get("TANDEM_TEST_IDLE") else 30
 AR = [["ar.in", 0], ["ar.out", 0]]
 
 
@@ -27,12 +29,15 @@ class RandomSlips(TandemTest):
                 env={**os.environ, "TANDEM_RUNTIME_DIR": self.daemon.runtime_dir},
                 stdout=subprocess.PIPE,
                 text=True,
-                timeout=250,
+                timeout=250 + CALLS // 20,
             )
             told = json.loads(done.stdout)
             self.assertEqual(told["error"], "", told)
             # The ranks' launches have two minutes: no slip was found by a deadline.
-            self.assertLess(told["slowest"], 30, told)
+            self.assertLess(told["slowest"], LONGEST, told)
+            # An engine names the rank whose launch is unlike its own, which may be the right one.
+            misnamed = {reason for reason in told["misnamed"] if placement == "client" or reason != "DESYNC"}
+            self.assertEqual(misnamed, set(), told)
             self.assertNotIn("RANK_LATE", told["reasons"], told)
             if CALLS >= 600:
                 self.assertGreater(sum(told["reasons"].values()), 0, told)

@@ -1,6 +1,8 @@
 #include "client/lib/base/log_hook.h"
 
+#include <cstddef>
 #include <mutex>
+#include <new>
 #include <string>
 
 namespace tandem::client {
@@ -46,7 +48,9 @@ LogHook::LogHook() {
 }
 
 LogHook& LogHook::Get() {
-  static auto* const hook = new LogHook;
+  // Callers have no way to fail: it needs no memory, and outlives the last thread.
+  alignas(LogHook) static std::byte storage[sizeof(LogHook)];
+  static auto* const hook = new (storage) LogHook;
   return *hook;
 }
 

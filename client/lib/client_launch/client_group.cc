@@ -102,8 +102,28 @@ std::optional<Status> ClientGroup::Judge(uint64_t launch, const LaunchedPlan& pl
 void ClientGroup::Refuse(const LaunchedPlan& plan, const Status& why) {
   const Status refused(Code::kFailedPrecondition, "a launch was refused on this rank: " + why.message(),
                        {.reason = "LAUNCH_REFUSED", .field = why.detail().field, .started = false});
-  if (lifecycle_.Apply(ClientLaunchEvent::kLaunchRefused, refused))
-    Report(queue_->NextLaunch(), plan, refused);
+  if (lifecycle_.Apply(ClientLaunchEvent::kLaunchRefused, refused)) Report(NextLaunch(), plan, refused);
+}
+
+void ClientGroup::NoteLaunched(uint64_t plan_id) {
+  const uint64_t number = launched_.fetch_add(1, std::memory_order_acq_rel) + 1;
+  if (!in_graphs_.load(std::memory_order_acquire)) page_.SetLaunched(number, plan_id);
+}
+
+void ClientGroup::NoteCaptured() {
+  in_graphs_.store(true, std::memory_order_release);
+  page_.SetLaunched(0, 0);
+}
+
+uint64_t ClientGroup::NextLaunch() const {
+  if (in_graphs_.load(std::memory_order_acquire)) return 0;
+  return launched_.load(std::memory_order_acquire) + 1;
+}
+
+void ClientGroup::Restart(uint64_t number) {
+  counter_.store(number, std::memory_order_release);
+  launched_.store(number, std::memory_order_release);
+  if (!in_graphs_.load(std::memory_order_acquire)) page_.SetLaunched(number, 0);
 }
 
 void ClientGroup::EndRenewal(uint64_t renewals) {

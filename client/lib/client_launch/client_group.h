@@ -93,11 +93,14 @@ class ClientGroup {
 
   // Launches that have ended well, on the host backend.
   uint64_t finished() const { return counter_.load(std::memory_order_acquire); }
-  // Graphs may launch plans of the group.
-  void NoteCaptured() { in_graphs_.store(true, std::memory_order_relaxed); }
-  bool in_graphs() const { return in_graphs_.load(std::memory_order_relaxed); }
-  // On the host, for a renewal: the next launch is `number` + 1.
-  void SetFinished(uint64_t number) { counter_.store(number, std::memory_order_release); }
+  // A launch is on its stream, behind all earlier ones. By the queue, in the order of the launches.
+  void NoteLaunched(uint64_t plan_id);
+  // Graphs may launch plans of the group from now on. Nobody counts their launches.
+  void NoteCaptured();
+  // The number of the next launch that is put on a stream; 0: not known, because graphs may launch.
+  uint64_t NextLaunch() const;
+  // For a renewal, while none is under way: the next launch is `number` + 1.
+  void Restart(uint64_t number);
 
  private:
   // Posts the report of a launch that has failed here.
@@ -111,6 +114,7 @@ class ClientGroup {
   const std::function<void(FailureReport)> report_;
   std::mutex run_mutex_;
   std::atomic<uint64_t> counter_{0};
+  std::atomic<uint64_t> launched_{0};  // on streams; of graphs none is counted
   std::atomic<bool> in_graphs_{false};
   std::atomic<uint64_t> renewals_{0};
   std::atomic<bool> suspended_{false};

@@ -65,8 +65,6 @@ class ClientQueue {
   virtual Status Launch(LaunchStream& stream, ClientWork& work, ClientCall call) = 0;
   // Why no launch can be made any more; OK while they can.
   virtual Status Failed() const = 0;
-  // The number of the next launch, for messages; 0: only the device knows it.
-  virtual uint64_t NextLaunch() const = 0;
   // Looks how launches have ended, and keeps their failures in their plans' states. Called by whoever waits,
   // and from a thread of the session every PollInterval().
   virtual void PollFailures() {}

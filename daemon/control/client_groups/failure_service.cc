@@ -6,10 +6,12 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "daemon/control/base/blame.h"
 #include "daemon/control/base/status_proto.h"
 #include "daemon/control/base/waiter.h"
+#include "daemon/planner/planner.h"
 
 namespace tandem::daemon {
 namespace {
@@ -18,6 +20,51 @@ namespace {
 constexpr std::chrono::milliseconds kGatherReports{30};
 
 bool IsDelay(const Status& status) { return status.code() == Code::kDeadlineExceeded; }
+
+// By rank, as it reports them or as its page has them; 0: not known.
+std::vector<uint64_t> PlansOfLaunch(const GroupRecord& group, uint64_t launch)
+    TANDEM_REQUIRES(registry_mutex) {
+  std::vector<uint64_t> plan_ids(group.world());
+  for (size_t rank = 0; rank < plan_ids.size(); ++rank) {
+    const auto report = group.failures.find(static_cast<int>(rank));
+    const bool has_reported = report != group.failures.end() && report->second.launch == launch;
+    plan_ids[rank] = has_reported ? report->second.plan_id : group.client.pages[rank].PlanOfLaunch(launch);
+    if (!group.plans.contains(plan_ids[rank])) plan_ids[rank] = 0;
+  }
+  return plan_ids;
+}
+
+// The failure of a launch whose ranks have launched unlike plans; none where they have not.
+std::optional<Status> OfUnlikePlans(const GroupRecord& group, uint64_t launch)
+    TANDEM_REQUIRES(registry_mutex) {
+  const std::vector<uint64_t> plan_ids = PlansOfLaunch(group, launch);
+  const std::optional<UnlikePlans> unlike = FindUnlikePlans(plan_ids);
+  if (!unlike) return std::nullopt;
+  const auto plan_of = [&](size_t rank) -> const PlanRecord& {
+    return group.plans.at(plan_ids[plan_ids[rank] == 0 ? unlike->other : rank]);
+  };
+  std::vector<OpRequest> requests;
+  for (size_t rank = 0; rank < group.world(); ++rank) {
+    if (const auto& request = plan_of(rank).requests[rank]) requests.push_back(*request);
+  }
+  const Status differs = requests.size() == group.world() ? plan::CompareRequests(requests) : Status::Ok();
+  std::string text = "group '" + group.name + "', launch " + std::to_string(launch) + ": rank " +
+                     std::to_string(unlike->other) + " launched plan '" + plan_of(unlike->other).key +
+                     "', rank " + std::to_string(unlike->rank) + " plan '" + plan_of(unlike->rank).key + "'";
+  if (!differs.ok()) text += "; " + differs.message();
+  return Status(Code::kInvalidArgument, std::move(text),
+                BlameRank("LAUNCH_MISMATCH", static_cast<int>(unlike->rank), differs.detail().field,
+                          group.members[unlike->rank].pid));
+}
+
+// Says which prepare a rank waits in; empty if none.
+std::string Preparing(const GroupRecord& group, size_t rank) TANDEM_REQUIRES(registry_mutex) {
+  for (const auto& [key, barrier] : group.prepares) {
+    if (barrier->phase() == Barrier::Phase::kGathering && barrier->Taken(rank))
+      return "; it prepares '" + key + "'";
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -58,24 +105,32 @@ std::optional<UnlikeRows> FindUnlikeRows(const std::map<int, GroupRecord::Failur
   return std::nullopt;
 }
 
+std::optional<UnlikePlans> FindUnlikePlans(std::span<const uint64_t> plan_ids) {
+  std::optional<size_t> usual;
+  const auto alike = [&](size_t rank) {
+    return std::count(plan_ids.begin(), plan_ids.end(), plan_ids[rank]);
+  };
+  for (size_t rank = 0; rank < plan_ids.size(); ++rank) {
+    if (plan_ids[rank] != 0 && (!usual || alike(rank) > alike(*usual))) usual = rank;
+  }
+  for (size_t rank = 0; usual && rank < plan_ids.size(); ++rank) {
+    if (plan_ids[rank] != 0 && plan_ids[rank] != plan_ids[*usual]) return UnlikePlans{rank, *usual};
+  }
+  return std::nullopt;
+}
+
 Status FailureService::Verdict(const GroupRecord& group) const {
   const std::string context = "group '" + group.name + "'";
   // A refusal or a mismatch explains the delays of the others.
   for (const auto& [rank, report] : group.failures) {
     if (IsDelay(report.status)) continue;
     std::string text = context + ", launch " + std::to_string(report.launch) + ": " + report.status.message();
-    const auto other = group.failures.find(report.awaited_rank);
-    const auto own_plan = group.plans.find(report.plan_id);
-    if (other != group.failures.end() && own_plan != group.plans.end()) {
-      const auto their_plan = group.plans.find(other->second.plan_id);
-      if (their_plan != group.plans.end() && their_plan != own_plan) {
-        text += "; rank " + std::to_string(rank) + " launched plan '" + own_plan->second.key + "', rank " +
-                std::to_string(other->first) + " plan '" + their_plan->second.key + "'";
-      }
-    }
     int blamed = rank;
     std::string field = report.status.detail().field;
     const bool is_mismatch = report.status.detail().reason == "LAUNCH_MISMATCH";
+    if (is_mismatch) {
+      if (std::optional<Status> unlike = OfUnlikePlans(group, report.launch)) return *std::move(unlike);
+    }
     if (const auto unlike = FindUnlikeRows(group.failures); is_mismatch && unlike) {
       blamed = unlike->rank;
       field = "rows";
@@ -89,11 +144,14 @@ Status FailureService::Verdict(const GroupRecord& group) const {
   }
   const int root = RootOfDelay(group.failures);
   const auto& first = group.failures.begin()->second;
+  // Kernels of unlike kinds do not see each other's words, and wait.
+  if (std::optional<Status> unlike = OfUnlikePlans(group, first.launch)) return *std::move(unlike);
   const auto plan = group.plans.find(first.plan_id);
   return Status(Code::kDeadlineExceeded,
                 context + ", launch " + std::to_string(first.launch) +
                     (plan == group.plans.end() ? std::string() : " of plan '" + plan->second.key + "'") +
-                    " ended by its deadline: rank " + std::to_string(root) + " had not arrived",
+                    " ended by its deadline: rank " + std::to_string(root) + " had not arrived" +
+                    Preparing(group, static_cast<size_t>(root)),
                 BlameRank("RANK_LATE", root, {}, group.members[static_cast<size_t>(root)].pid));
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 
 #include "daemon/control/groups/group_service.h"
 #include "daemon/control/records/control_core.h"
@@ -27,6 +28,13 @@ struct UnlikeRows {
 };
 // Returns nothing where no two reports have unlike rows. Pure.
 std::optional<UnlikeRows> FindUnlikeRows(const std::map<int, GroupRecord::FailureReport>& reports);
+
+// Two ranks whose launches of one number are of unlike plans.
+struct UnlikePlans {
+  size_t rank = 0, other = 0;  // `other` launched what most ranks did
+};
+// `plan_ids`: of a launch, by rank; 0: not known. Returns nothing where no two are unlike. Pure.
+std::optional<UnlikePlans> FindUnlikePlans(std::span<const uint64_t> plan_ids);
 
 // Thread-safe. The others outlive it.
 class FailureService {

@@ -26,9 +26,14 @@ std::optional<DesyncWatch::Found> DesyncWatch::Find(const GroupRecord& group, co
   const uint64_t renewed = group.client.renewal == nullptr ? 0 : group.client.renewal->number;
   for (size_t peer = 0; peer < group.client.pages.size() && next_client_launch != 0; ++peer) {
     const VerdictPage& page = group.client.pages[peer];
+    // A launch ends on no rank before all ranks have made it.
+    const uint64_t next = std::max(next_client_launch, group.client.pages[rank].Launched() + 1);
+    if (waits(peer) && page.Launched() >= next)
+      return Found{.plan_id = page.PlanOfLaunch(next), .launch = next, .peer = peer, .in_client = true};
     // Behind a renewal nobody has finished a launch with the numbers that it has left out.
     const uint64_t launch = std::max(page.Finished(), renewed) + 1;
-    if (waits(peer) && page.WaitsSince() != 0 && next_client_launch <= launch)
+    // Libraries that do not say what they have launched say what they wait in.
+    if (waits(peer) && page.WaitsPlan() != 0 && page.WaitsSince() != 0 && next <= launch)
       return Found{.plan_id = page.WaitsPlan(), .launch = launch, .peer = peer, .in_client = true};
   }
   if (!group.arrivals) return std::nullopt;

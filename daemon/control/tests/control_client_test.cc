@@ -285,12 +285,39 @@ TEST_F(ClientPlacementTest, AReportEndsLaunchesAndNamesTheRankThatWaitsForNobody
 
 TEST_F(ClientPlacementTest, AMismatchNamesBothPlans) {
   Begin();
-  const uint64_t a = PlanAll("a"), b = PlanAll("b");
+  const uint64_t a = PlanAll("a"), b = PlanAll("b", 64);
   const Status mismatch = InvalidArgument("another plan").WithDetail({.reason = "LAUNCH_MISMATCH"});
   Together(kWorld, [&](int rank) { return Report(rank, 3, 1 - rank, mismatch, rank == 0 ? a : b); });
   const Status reason = PageOf(0).Reason();
   EXPECT_EQ(reason.detail().reason, "LAUNCH_MISMATCH");
   EXPECT_THAT(reason.message(), HasSubstr("rank 0 launched plan 'a', rank 1 plan 'b'"));
+  EXPECT_THAT(reason.detail().ranks, ElementsAre(1));
+  EXPECT_THAT(reason.message(), HasSubstr("operands[0]"));
+  EXPECT_NE(reason.detail().pid, 0);
+}
+
+TEST_F(ClientPlacementTest, ADelayBetweenUnlikePlansIsAMismatch) {
+  Begin();
+  const uint64_t a = PlanAll("a"), b = PlanAll("b");
+  PageOf(0).SetLaunched(3, a);
+  VerdictPage page = PageOf(1);
+  page.SetLaunched(3, b);
+  page.SetLaunched(4, a);
+  EXPECT_TRUE(Report(0, 3, 1, DeadlineExceeded("it waited for rank 1"), a).ok());
+  EXPECT_EQ(page.Reason().detail().reason, "LAUNCH_MISMATCH");
+  EXPECT_THAT(page.Reason().detail().ranks, ElementsAre(1));
+  EXPECT_THAT(page.Reason().message(), HasSubstr("launch 3: rank 0 launched plan 'a', rank 1 plan 'b'"));
+}
+
+TEST(UnlikePlansTest, NamesTheRankThatDiffersFromMost) {
+  const auto of = [](std::vector<uint64_t> plan_ids) { return FindUnlikePlans(plan_ids); };
+  const auto found = of({7, 0, 8, 8});
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->rank, 0u);
+  EXPECT_EQ(found->other, 2u);
+  EXPECT_EQ(of({0, 7, 8})->rank, 2u) << "the lowest rank's of as many stands";
+  EXPECT_FALSE(of({7, 0, 7}).has_value());
+  EXPECT_FALSE(of({0, 0}).has_value());
 }
 
 TEST_F(ClientPlacementTest, AMismatchNamesTheRowsOfBothRanks) {

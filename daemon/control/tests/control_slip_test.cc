@@ -2,6 +2,8 @@
 // engines run, and prepares beside launches.
 #include <gmock/gmock.h>
 
+#include <atomic>
+#include <future>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -142,6 +144,92 @@ TEST_F(SlipTest, APrepareGoesOnBesideALaunchThatItsRankHasMade) {
   ASSERT_TRUE(refused());
   EXPECT_TRUE(Prepare(0, AllReduce(group, "another", 64)).ok());
   EXPECT_TRUE(waits.get().ok());
+}
+
+// Groups whose launches the clients make, with the count of each rank's launches on its page.
+class ClientSlipTest : public SlipTest {
+ protected:
+  // An ordered group, and a plan of it.
+  void BeginOrdered() {
+    ControlOptions options;
+    options.placement = plan::PlanPlacement::kClient;
+    Start(kWorld, options);
+    sessions = AttachAll(kWorld);
+    group = JoinAs("slips", [](int, v1::JoinGroupRequest* request) {
+      request->set_renews_engines(true);
+      (*request->mutable_options())["order"] = "same";
+    });
+    plan = PlanAll("sum");
+  }
+  // Rank 1's prepare of a plan that rank 0 does not ask for.
+  Status PrepareAlone(uint64_t next_launch, milliseconds wait_budget) {
+    v1::PrepareRequest request = AllReduce(group, "another", 64);
+    request.set_next_client_launch(next_launch);
+    return control->Prepare(sessions[1], request, Waiter::For(wait_budget)).status();
+  }
+
+  uint64_t plan = 0;
+};
+
+TEST_F(ClientSlipTest, APrepareBesideALaunchThatItsRankHasNotMadeFails) {
+  BeginOrdered();
+  VerdictPage page = PageOf(0);
+  const uint64_t other = PlanAll("other", 32);
+  page.SetLaunched(1, other);
+  page.SetLaunched(2, plan);
+  page.SetLaunched(3, other);  // behind it on the stream
+  const Status reported = PrepareAlone(2, kWaitBudget);
+  EXPECT_EQ(reported.detail().reason, "FIELD_MISMATCH") << reported.ToString();
+  EXPECT_THAT(reported.detail().ranks, ElementsAre(1));
+  EXPECT_NE(reported.detail().pid, 0);
+  EXPECT_THAT(reported.message(),
+              HasSubstr("rank 1 prepares 'another' while rank 0 waits in launch 2 of 'sum'"));
+  // The launches under way hear the same.
+  EXPECT_TRUE(page.Aborts(2));
+  EXPECT_EQ(page.Reason().detail().reason, "FIELD_MISMATCH");
+}
+
+TEST_F(ClientSlipTest, ALaunchOfAnUnknownPlanIsNamedWithoutAField) {
+  BeginOrdered();
+  PageOf(0).SetLaunched(1, 0);
+  const Status reported = PrepareAlone(1, kWaitBudget);
+  EXPECT_EQ(reported.detail().reason, "DESYNC") << reported.ToString();
+  EXPECT_THAT(reported.message(), HasSubstr("rank 0 waits in launch 1"));
+}
+
+TEST_F(ClientSlipTest, APrepareWaitsBesideLaunchesThatAllHaveMadeOrNobodyCounts) {
+  BeginOrdered();
+  constexpr milliseconds kSeveralLooks{500};
+  VerdictPage page = PageOf(0), own = PageOf(1);
+  page.SetLaunched(1, plan);
+  EXPECT_EQ(PrepareAlone(2, kSeveralLooks).detail().reason, "RANK_LATE") << "all have made it";
+  EXPECT_EQ(PrepareAlone(0, kSeveralLooks).detail().reason, "RANK_LATE") << "rank 1 does not know";
+  own.SetLaunched(1, plan);
+  EXPECT_EQ(PrepareAlone(1, kSeveralLooks).detail().reason, "RANK_LATE")
+      << "another thread has made it meanwhile";
+  page.SetLaunched(0, 0);
+  EXPECT_EQ(PrepareAlone(1, kSeveralLooks).detail().reason, "RANK_LATE") << "rank 0 does not know";
+  EXPECT_FALSE(page.Aborts(1));
+}
+
+TEST_F(ClientSlipTest, AVerdictSaysWhatTheLateRankPrepares) {
+  BeginOrdered();
+  std::atomic<bool> waits = false;
+  Waiter waiter = Waiter::For(kWaitBudget);
+  waiter.cancelled = [&] {
+    waits = true;
+    return false;
+  };
+  auto prepare = std::async(std::launch::async, [&] {
+    return control->Prepare(sessions[1], AllReduce(group, "another", 64), waiter).status();
+  });
+  ASSERT_TRUE(Eventually([&] { return waits.load(); }));
+  EXPECT_TRUE(Report(0, 5, 1, DeadlineExceeded("it waited for rank 1"), plan).ok());
+  const Status reason = PageOf(0).Reason();
+  EXPECT_EQ(reason.detail().reason, "RANK_LATE");
+  EXPECT_THAT(reason.message(), HasSubstr("rank 1 had not arrived; it prepares 'another'"));
+  EXPECT_TRUE(Prepare(0, AllReduce(group, "another", 64)).ok());
+  EXPECT_TRUE(prepare.get().ok());
 }
 
 }  // namespace

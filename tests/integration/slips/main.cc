@@ -1,6 +1,6 @@
 // A job whose ranks slip: at random a rank skips a call, makes another one, prepares a plan that nobody else
-// does, or goes to the renewal alone. Each slip must end in a failure on all ranks within the limit, a
-// renewal must mend it, and no sum may be wrong. A rank that signals interrupt in its call makes no slip, and
+// does, or goes to the renewal alone. Each slip must end in a failure on all ranks within the limit, which
+// names a rank that has slipped; a renewal must mend it, and no sum may be wrong. A rank that signals interrupt in its call makes no slip, and
 // one that breaks a prepare off may make one.
 //
 //   tandem-test-slips CALLS PLACEMENT SEED
@@ -22,6 +22,7 @@
 #include <mutex>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -42,6 +43,7 @@ constexpr int64_t kCount = 16;
 constexpr double kSlipRate = 0.01;
 constexpr auto kWaitBudget = 120s;  // of launches: no slip may wait for so long
 constexpr size_t kSlotBytes = 4096;
+constexpr const char* kOwn = "OWN";  // the reason of a rank that raises
 
 enum class Slip { kNone, kSkip, kOtherCall, kPrepare, kRenew, kInterrupted, kBrokenOff };
 
@@ -75,9 +77,12 @@ struct Job {
   std::array<std::atomic<long>, kWorld> step{};  // of each rank, when all meet
   std::atomic<bool> failed{false};
   std::mutex mutex;
+  std::set<int> slipped;  // ranks, since the last renewal
   std::map<std::string, int> reasons;
+  std::map<std::string, int> misnamed;  // failures that name no rank that has slipped, by reason
+  std::string example;                  // the text of such a failure
   std::string error;
-  double slowest = 0;  // seconds from a call to its failure
+  std::vector<double> seconds;  // from each call to its failure
 };
 
 class Rank {
@@ -159,10 +164,14 @@ class Rank {
   Status Act(Slip slip) {
     const int index = static_cast<int>(step_ % kPlans);
     std::optional<Interrupts> interrupts;
+    if (slip != Slip::kNone && slip != Slip::kInterrupted) {
+      std::lock_guard lock(job_.mutex);
+      job_.slipped.insert(rank_);
+    }
     switch (slip) {
       case Slip::kSkip: return Status::Ok();
       case Slip::kOtherCall: return Call((index + 1) % kPlans);
-      case Slip::kRenew: return Unavailable("an exception of the rank's own").WithDetail({.reason = "OWN"});
+      case Slip::kRenew: return Unavailable("an exception of the rank's own").WithDetail({.reason = kOwn});
       case Slip::kPrepare: {
         const auto prepared = group_->Prepare("alone", Sum(DType::kF16, kCount), 2 * kWaitBudget);
         return prepared.ok() ? Internal("a plan that one rank alone prepares was made") : prepared.status();
@@ -183,15 +192,26 @@ class Rank {
 
   // All ranks agree on the first step that some rank has yet to make, behind a renewal.
   Status Recover(const Status& failure, double seconds) {
+    const std::string& reason = failure.detail().reason;
     {
       std::lock_guard lock(job_.mutex);
-      ++job_.reasons[failure.detail().reason];
-      job_.slowest = std::max(job_.slowest, seconds);
+      ++job_.reasons[reason];
+      job_.seconds.push_back(seconds);
     }
     TANDEM_RETURN_IF_ERROR(group_->Renew(2 * kWaitBudget).WithContext("renewal"));
     job_.step[static_cast<size_t>(rank_)] = step_;
     job_.meeting.arrive_and_wait();
     step_ = *std::min_element(job_.step.begin(), job_.step.end());
+    const auto& named = failure.detail().ranks;
+    if (reason != kOwn && std::none_of(named.begin(), named.end(), [&](uint32_t rank) {
+          return job_.slipped.contains(static_cast<int>(rank));  // nobody slips before the meeting below
+        })) {
+      std::lock_guard lock(job_.mutex);
+      ++job_.misnamed[reason];
+      job_.example = failure.message();
+    }
+    job_.meeting.arrive_and_wait();
+    if (rank_ == 0) job_.slipped.clear();
     job_.meeting.arrive_and_wait();
     return Status::Ok();
   }
@@ -230,6 +250,26 @@ class Rank {
   bool wrong_ = false;
 };
 
+// A text of JSON.
+std::string Quoted(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char each : text) {
+    if (each == '"' || each == '\\') quoted += '\\';
+    quoted += each;
+  }
+  return quoted + "\"";
+}
+
+void Print(const char* name, const std::map<std::string, int>& counts) {
+  std::printf(", \"%s\": {", name);
+  const char* comma = "";
+  for (const auto& [reason, times] : counts) {
+    std::printf("%s\"%s\": %d", comma, reason.c_str(), times);
+    comma = ", ";
+  }
+  std::printf("}");
+}
+
 int Main(char** arguments) {
   Job job;
   job.calls = std::atol(arguments[1]);
@@ -241,13 +281,16 @@ int Main(char** arguments) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < kWorld; ++rank) threads.emplace_back([&job, rank] { Rank(job, rank).Run(); });
   for (std::thread& thread : threads) thread.join();
-  std::printf("{\"slowest\": %.3f, \"error\": \"%s\", \"reasons\": {", job.slowest, job.error.c_str());
-  const char* comma = "";
-  for (const auto& [reason, times] : job.reasons) {
-    std::printf("%s\"%s\": %d", comma, reason.c_str(), times);
-    comma = ", ";
-  }
-  std::printf("}}\n");
+  std::sort(job.seconds.begin(), job.seconds.end());
+  const auto at = [&](double part) {
+    const auto last = static_cast<double>(job.seconds.size()) - 1;
+    return last < 0 ? 0 : job.seconds[static_cast<size_t>(part * last)];
+  };
+  std::printf("{\"slowest\": %.3f, \"median\": %.4f, \"p99\": %.4f, \"error\": %s, \"example\": %s", at(1),
+              at(0.5), at(0.99), Quoted(job.error).c_str(), Quoted(job.example).c_str());
+  Print("reasons", job.reasons);
+  Print("misnamed", job.misnamed);
+  std::printf("}\n");
   std::fflush(stdout);
   return job.failed ? 1 : 0;
 }

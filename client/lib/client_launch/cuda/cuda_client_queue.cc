@@ -121,6 +121,7 @@ Status CudaClientQueue::LaunchEager(CudaLaunchStream& stream, CudaClientWork& wo
   }
   TANDEM_RETURN_IF_ERROR(work.Enqueue(steps, group_state_, stream.stream()));
   last_stream_ = call.stream_id;
+  group_.NoteLaunched(call.plan.id);
   call.state->Began();
   auto known = std::find_if(in_flight_.begin(), in_flight_.end(), [&](const InFlight& each) {
     return each.state == call.state && each.stream_id == call.stream_id && each.keep == call.keep;
@@ -299,7 +300,9 @@ Status CudaClientQueue::Restart(uint64_t number) {
     }
     if (fused_ != nullptr) TANDEM_RETURN_IF_ERROR(fused_->Reset());
   }
-  return pages_->Restart(number);  // behind all of it on the service stream
+  TANDEM_RETURN_IF_ERROR(pages_->Restart(number));  // behind all of it on the service stream
+  group_.Restart(number);
+  return Status::Ok();
 }
 
 Status CudaClientQueue::Vacate() {

@@ -2,7 +2,7 @@
 //
 // `CudaClientQueue`: client-placed launches on CUDA (docs/client-placement.md). A launch is one kernel on the
 // caller's stream, with products, copies and sums of the rank's own memory before and behind it. Kernels
-// count themselves in device memory, so neither a launch nor a replay knows its number here.
+// count themselves in device memory, so that a replay of a graph has its number.
 //
 // All launches of a group follow one another, whatever their streams and graphs. One event gives the order:
 // it is recorded behind each eager launch and at the end of each graph. The next launch waits for it.
@@ -41,7 +41,6 @@ class CudaClientQueue final : public ClientQueue {
                                               const ClientLaunchMemory& memory, Trials trials) override;
   Status Launch(LaunchStream& stream, ClientWork& work, ClientCall call) override;
   Status Failed() const override;
-  uint64_t NextLaunch() const override { return 0; }
   void PollFailures() override;
   std::chrono::milliseconds PollInterval() const override;
   void ReportProgress() override;

@@ -26,14 +26,13 @@ Result<std::shared_ptr<ClientWork>> HostClientQueue::Prepare(const plan::RankPro
 
 Status HostClientQueue::Failed() const {
   TANDEM_RETURN_IF_ERROR(group_.Refusal());
-  return group_.page().Aborts(NextLaunch()) ? group_.page().Reason() : Status::Ok();
+  return group_.page().Aborts(group_.finished() + 1) ? group_.page().Reason() : Status::Ok();
 }
-
-uint64_t HostClientQueue::NextLaunch() const { return group_.finished() + 1; }
 
 Status HostClientQueue::Launch(LaunchStream& stream, ClientWork& work, ClientCall call) {
   const std::shared_ptr<ClientPlanState> state = call.state;
   const bool capturing = call.capturing;
+  const uint64_t plan_id = call.plan.id;
   ClientProgram& program = *static_cast<HostClientWork&>(work).program;
   // A replay is counted while it runs, since nobody knows before how many there will be.
   if (!capturing) state->Began();
@@ -45,7 +44,8 @@ Status HostClientQueue::Launch(LaunchStream& stream, ClientWork& work, ClientCal
     if (!status.ok()) call.state->Fail(call.stream_id, 0, status, call.capturing);
     call.state->Ended();
   });
-  if (!enqueued.ok() && !capturing) state->Ended();
+  if (!capturing && enqueued.ok()) group_.NoteLaunched(plan_id);
+  if (!capturing && !enqueued.ok()) state->Ended();
   return enqueued;
 }
 
@@ -57,7 +57,7 @@ Result<uint64_t> HostClientQueue::Stop(std::chrono::steady_clock::time_point dea
 }
 
 Status HostClientQueue::Restart(uint64_t number) {
-  group_.SetFinished(number);
+  group_.Restart(number);
   return Status::Ok();
 }
 

@@ -25,7 +25,6 @@ class HostClientQueue final : public ClientQueue {
                                               const ClientLaunchMemory& memory, Trials trials) override;
   Status Launch(LaunchStream& stream, ClientWork& work, ClientCall call) override;
   Status Failed() const override;
-  uint64_t NextLaunch() const override;
   Result<uint64_t> Stop(std::chrono::steady_clock::time_point deadline) override;
   Status Restart(uint64_t number) override;
 
