@@ -79,7 +79,7 @@ Result<std::shared_ptr<FakeDaemon>> MakePlacingDaemon() {
   const std::shared_ptr<FakeDaemon> daemon = MakeFakeDaemon();
   TANDEM_ASSIGN_OR_RETURN(GroupPlans made, GroupPlans::Make(1));
   daemon->place = [plans = std::make_shared<GroupPlans>(std::move(made))](uint64_t,
-                                                                           const OpRequest& request) {
+                                                                          const OpRequest& request) {
     const InCall in(false);  // the planner is the daemon's
     return plans->Place(0, request);
   };
