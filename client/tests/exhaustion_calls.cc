@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "client/lib/handles.h"
-#include "client/tests/placed_plans.h"
+#include "client/tests/group_plans.h"
 #include "tandem/collectives.h"
 #include "tandem/host_stream.h"
 #include "tandem/pending.h"
@@ -77,9 +77,9 @@ std::shared_ptr<FakeDaemon> MakeFakeDaemon() {
 
 Result<std::shared_ptr<FakeDaemon>> MakePlacingDaemon() {
   const std::shared_ptr<FakeDaemon> daemon = MakeFakeDaemon();
-  TANDEM_ASSIGN_OR_RETURN(PlacedPlans made, PlacedPlans::Make(1));
-  daemon->place = [plans = std::make_shared<PlacedPlans>(std::move(made))](uint64_t,
-                                                                           const OpRequest& request) {
+  TANDEM_ASSIGN_OR_RETURN(GroupPlans made, GroupPlans::Make(1));
+  daemon->place = [plans = std::make_shared<GroupPlans>(std::move(made))](uint64_t,
+                                                                          const OpRequest& request) {
     const InCall in(false);  // the planner is the daemon's
     return plans->Place(0, request);
   };

@@ -40,7 +40,7 @@ struct FakeDaemon {
   Milliseconds prepare_deadline{};  // of the last Prepare
   // Gives the plans of several fakes equal numbers; null: each counts its own.
   std::function<uint64_t(const std::string& key)> number_plan;
-  // Places plans of a group in the client (placed_plans.h); null: engines run them.
+  // Places plans of a group in the client (group_plans.h); null: engines run them.
   std::function<Result<ClientPlacementInfo>(uint64_t group_id, const OpRequest&)> place;
   std::function<void()> at_detach;  // while the call is under way
   // How launches by gRPC end; null: well.

@@ -24,7 +24,7 @@
 
 #include "client/lib/handles.h"
 #include "client/tests/fake_control.h"
-#include "client/tests/placed_plans.h"
+#include "client/tests/group_plans.h"
 #include "tandem/host_stream.h"
 #include "tandem/pending.h"
 
@@ -192,7 +192,7 @@ class Lifetimes {
   GroupPair MakeGroup(ClientPair& pair) {
     GroupPair made;
     made.id = ++last_group_;
-    const auto plans = std::make_shared<PlacedPlans>(PlacedPlans::Make(kWorld).value());
+    const auto plans = std::make_shared<GroupPlans>(GroupPlans::Make(kWorld).value());
     for (size_t rank = 0; rank < kWorld; ++rank) {
       pair.daemons[rank]->group_id = made.id;
       auto& place = pair.daemons[rank]->place;

@@ -1,6 +1,6 @@
-// File: placed_plans.h
+// File: group_plans.h
 //
-// `PlacedPlans`: plans that the clients launch, made by the planner as tandemd makes them, for a FakeDaemon.
+// `GroupPlans`: plans that the clients launch, made by the planner as tandemd makes them, for a FakeDaemon.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 namespace tandem::client {
 
 // The memory of one group's plans on the host backend. Thread-safe.
-class PlacedPlans {
+class GroupPlans {
  public:
   // RESOURCE_EXHAUSTED: no memory or no descriptor.
-  static Result<PlacedPlans> Make(int world_size);
+  static Result<GroupPlans> Make(int world_size);
   // What the daemon sends rank `rank` about the plan of a request that all ranks make. All plans share the
   // words and the workspace.
   Result<ClientPlacementInfo> Place(int rank, const OpRequest& request) const;

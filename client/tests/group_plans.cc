@@ -1,4 +1,4 @@
-#include "client/tests/placed_plans.h"
+#include "client/tests/group_plans.h"
 
 #include <fcntl.h>
 
@@ -62,8 +62,8 @@ Result<plan::OperationPlan> PlanOf(int world_size, const OpRequest& request,
 
 }  // namespace
 
-Result<PlacedPlans> PlacedPlans::Make(int world_size) {
-  PlacedPlans made;
+Result<GroupPlans> GroupPlans::Make(int world_size) {
+  GroupPlans made;
   made.world_size_ = world_size;
   for (int rank = 0; rank < world_size; ++rank) {
     TANDEM_ASSIGN_OR_RETURN(UniqueFd page, VerdictPage::Create());
@@ -78,7 +78,7 @@ Result<PlacedPlans> PlacedPlans::Make(int world_size) {
   return made;
 }
 
-Result<ClientPlacementInfo> PlacedPlans::Place(int rank, const OpRequest& request) const {
+Result<ClientPlacementInfo> GroupPlans::Place(int rank, const OpRequest& request) const {
   plan::GroupContext context;
   context.topology = EmulatedTopology(world_size_);
   context.placement = plan::PlanPlacement::kClient;
