@@ -33,8 +33,8 @@ Status ClientPlan::Launch(StreamRef ref, std::span<const Binding> bindings,
     if (!capturing) mapped_->group().Refuse(info().plan_id, bound.status());
     return bound.status();
   }
-  return mapped_->Launch(*stream, capturing, stream_id, *std::move(bound), *member, options.deadline,
-                         state());
+  return mapped_->Launch(*stream, capturing, stream_id, *std::move(bound), *member, options.deadline, state(),
+                         capturing ? shared_from_this() : nullptr);
 }
 TANDEM_CATCH_TO_STATUS
 

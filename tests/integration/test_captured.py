@@ -200,7 +200,13 @@ class Captured(TandemTest):
         self.check_all_reduce(clients)
 
     def test_a_graph_keeps_its_plan_and_group(self):
-        clients = self.captured()
+        self.check_that_a_graph_keeps_its_plan_and_group("engine")
+
+    def test_a_graph_keeps_its_plan_and_group_on_the_callers_stream(self):
+        self.check_that_a_graph_keeps_its_plan_and_group("client")
+
+    def check_that_a_graph_keeps_its_plan_and_group(self, placement):
+        clients = self.captured(options={"placement": placement})
         everybody(clients, "drop", plan="ar", group="tp")
         for base in (1, 10):
             for rank, client in enumerate(clients):

@@ -20,6 +20,12 @@ struct PlanMemory {
   std::shared_ptr<ClientGroup> group;
 };
 
+// Held by a graph that launches a plan.
+struct CapturedPlan {
+  std::shared_ptr<void> plan;    // its handle, so that neither plan nor group ends
+  std::shared_ptr<void> member;  // dropped first
+};
+
 // Bytes of the signal area that the kernels need.
 uint64_t LeastSignalBytes(const ClientPlacementInfo& info) {
   const plan::RankProgram& program = info.program;
@@ -92,7 +98,7 @@ Result<std::shared_ptr<MappedPlan>> MappedPlan::Make(const ClientPlacementInfo& 
 
 Status MappedPlan::Launch(LaunchStream& stream, bool capturing, uint64_t stream_id, ClientBindings bindings,
                           const std::shared_ptr<const PlanMember>& member, Milliseconds deadline,
-                          const std::shared_ptr<ClientPlanState>& state) {
+                          const std::shared_ptr<ClientPlanState>& state, std::shared_ptr<void> plan) {
   ClientCall call;
   call.bindings = std::move(bindings);
   call.deadline = deadline.count() > 0 ? Bounded(deadline) : Bounded(deadline_);
@@ -101,6 +107,11 @@ Status MappedPlan::Launch(LaunchStream& stream, bool capturing, uint64_t stream_
   call.capturing = capturing;
   call.state = state;
   call.keep = std::const_pointer_cast<PlanMember>(member);
+  if (plan != nullptr) {
+    const auto both = std::make_shared<CapturedPlan>(CapturedPlan{std::move(plan), call.keep});
+    // Queues know the member by its address.
+    call.keep = std::shared_ptr<void>(both, call.keep.get());
+  }
   return group_->queue().Launch(stream, *member->work, std::move(call));
 }
 

@@ -37,10 +37,11 @@ class MappedPlan {
   Result<std::shared_ptr<const PlanMember>> Member(int64_t rows) { return members_->Find(rows); }
 
   // Puts one launch of `member` onto `stream`, behind all earlier ones of the group. `deadline`: of the
-  // launch; 0: the group's. Its failure is kept in `state` under `stream_id`.
+  // launch; 0: the group's. Its failure is kept in `state` under `stream_id`. `plan`: the handle that a graph
+  // holds; null outside of captures.
   Status Launch(LaunchStream& stream, bool capturing, uint64_t stream_id, ClientBindings bindings,
                 const std::shared_ptr<const PlanMember>& member, Milliseconds deadline,
-                const std::shared_ptr<ClientPlanState>& state);
+                const std::shared_ptr<ClientPlanState>& state, std::shared_ptr<void> plan);
 
  private:
   MappedPlan() = default;
