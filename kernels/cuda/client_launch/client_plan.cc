@@ -126,7 +126,8 @@ Result<ClientKernelLaunch> MakeClientLaunch(const CollectiveArgs& args, const Cl
 std::optional<ClientKernelLaunch> WithNorm(const ClientKernelLaunch& kernel, const NormArgs& norm) {
   const auto* sum = std::get_if<ClientPacketsLaunch>(&kernel);
   ClientNormLaunch both;
-  if (norm.row_blocks == 0 || sum == nullptr || !MakeClientNorm(*sum, NormLaunchOf(norm), NormQuantizationOf(norm), &both))
+  if (norm.row_blocks == 0 || sum == nullptr ||
+      !MakeClientNorm(*sum, NormLaunchOf(norm), NormQuantizationOf(norm), &both))
     return std::nullopt;
   both.manner = NormMannerOf(norm);
   both.row_blocks = norm.row_blocks;
