@@ -440,7 +440,9 @@ def test_a_plain_call_serves_what_is_compiled_later_too(name):
 
     x, w = rand(6, 8), rand(8, 16)
     known = len(products())
+    padded = torch._inductor.config.shape_padding
     setting = tandem.torch.compile_config()
+    assert padded and not torch._inductor.config.shape_padding, "each rank would time paddings by itself"
     try:
         with torch.no_grad():
             compiled = torch.compile(function, fullgraph=True, dynamic=False)
@@ -462,6 +464,7 @@ def test_a_plain_call_serves_what_is_compiled_later_too(name):
     assert torch._inductor.config.post_grad_custom_post_pass is not before
     other.disable()
     assert torch._inductor.config.post_grad_custom_post_pass is before
+    assert torch._inductor.config.shape_padding == padded
 
 
 if __name__ == "__main__":

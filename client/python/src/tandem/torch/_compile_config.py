@@ -11,7 +11,10 @@ __all__ = ["CompileConfig", "compile_config"]
 
 
 class CompileConfig:
-    """Inductor's setting that has the pass in it, from its making to disable(), or to the end of a `with` block."""
+    """Inductor's settings that have the pass in them, from their making to disable(), or to the end of a `with` block.
+
+    Inductor pads no matrix products meanwhile: it times that on each rank, and ranks that decide otherwise have other graphs.
+    """
 
     def __init__(self, groups: Sequence[str] | None) -> None:
         from torch._inductor import config
@@ -23,6 +26,8 @@ class CompileConfig:
         else:
             self.made = TandemPass(groups, self._before)
             config.post_grad_custom_post_pass = self.made
+        self._padded: bool = config.shape_padding
+        config.shape_padding = False
         self._enabled = True
 
     def disable(self) -> None:
@@ -31,6 +36,7 @@ class CompileConfig:
 
         if self._enabled:
             config.post_grad_custom_post_pass = self._before
+            config.shape_padding = self._padded
         self._enabled = False
 
     def __enter__(self) -> TandemPass:

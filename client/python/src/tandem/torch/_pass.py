@@ -29,7 +29,7 @@ class TandemPass(CustomGraphPass):
     """Inductor's pass at `post_grad_custom_post_pass`.
 
     groups: names of the process groups whose collectives it takes; None: all. previous: a pass that runs before it. Set it by
-    compile_config(), or by torch.compile(options={"post_grad_custom_post_pass": TandemPass()}).
+    compile_config(), or by torch.compile(options={"post_grad_custom_post_pass": TandemPass(), "shape_padding": False}).
     """
 
     def __init__(self, groups: Sequence[str] | None = None, previous: Any = None) -> None:
