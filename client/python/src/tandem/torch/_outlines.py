@@ -69,11 +69,12 @@ def _parted(one: _Outline, other: _Outline) -> int | None:
 
 
 class Difference(NamedTuple):
-    """The first collective that two ranks' graphs differ in: its number, the other rank's step, and the serial numbers of this
-    rank's outline and of the other's."""
+    """The first collective that two ranks' graphs differ in: its number, the other rank's step and this rank's, and the serial
+    numbers of this rank's outline and of the other's."""
 
     number: int
     step: Step
+    own: Step
     mine: int
     theirs: int
 
@@ -100,7 +101,7 @@ def difference(
         if number is None:
             return True, None
         if serial > told and not any(_same_collectives(one, other) and _parted(one, other) is None for other in own):
-            return False, Difference(number, one[number], 0, serial)
+            return False, Difference(number, one[number], mine[number], 0, serial)
     return False, None
 
 
@@ -127,8 +128,7 @@ def _judge(
     before: the last difference that was raised here."""
     theirs = told.found.get(own)
     if theirs is not None and theirs.theirs == serial:
-        step = next((one[theirs.number] for number, one in told.outlines if number == theirs.mine), theirs.step)
-        return False, Difference(theirs.number, step, serial, theirs.mine)
+        return False, Difference(theirs.number, theirs.own, outline[theirs.number], serial, theirs.mine)
     agrees, other = difference(outline, told.outlines, known, 0 if before is None else before.theirs)
     return agrees, None if other is None else other._replace(mine=serial)
 
@@ -159,7 +159,7 @@ def _read(store: Any, rank: int) -> _Told:
         return _Told([], {})
     return _Told(
         [(serial, tuple(Step(*step) for step in outline)) for serial, outline in outlines],
-        {int(of): Difference(number, Step(*step), mine, theirs) for of, (number, step, mine, theirs) in found.items()},
+        {int(of): Difference(number, Step(*step), Step(*own), *serials) for of, (number, step, own, *serials) in found.items()},
     )
 
 
