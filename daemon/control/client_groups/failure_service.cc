@@ -40,7 +40,7 @@ std::optional<Status> OfUnlikePlans(const GroupRecord& group, uint64_t launch)
   const std::vector<uint64_t> plan_ids = PlansOfLaunch(group, launch);
   const std::optional<UnlikePlans> unlike = FindUnlikePlans(plan_ids);
   if (!unlike) return std::nullopt;
-  const auto plan_of = [&](size_t rank) -> const PlanRecord& {
+  const auto plan_of = [&](size_t rank) TANDEM_REQUIRES(registry_mutex) -> const PlanRecord& {
     return group.plans.at(plan_ids[plan_ids[rank] == 0 ? unlike->other : rank]);
   };
   std::vector<OpRequest> requests;
