@@ -47,7 +47,7 @@ Status ClientHandle::Suspend(bool keep, Milliseconds given) try {
     const Status status = group->Suspend(keep, TimeLeft(end));
     if (!was_asleep && group->state()->suspended()) slept.push_back(group);
     if (status.ok()) continue;
-    const Status named = status.WithContext("group '" + group->name() + "' does not sleep");
+    Status named = status.WithContext("group '" + group->name() + "' does not sleep");
     if (status.code() == Code::kCancelled) return named;
     // Ranks that wait for this one in a later group hear by their deadline that it does not come. They wake up, too.
     const Status woken = ResumeAll(slept, end + deadline);
