@@ -45,7 +45,7 @@ Status UseGraph(HostStream& stream, const std::function<Status()>& launch) {
   return CALL(stream.Synchronize(kWaitBudget));
 }
 
-// Every kind of collective. Of one rank each of them copies.
+// Every kind of collective. In a group of one rank each copies.
 Status UseCollectives(const std::shared_ptr<Group>& group, HostStream& stream) {
   constexpr size_t kCount = 32;
   const std::vector<float> input(kCount, 3.0f);

@@ -36,9 +36,13 @@ JoinOptions SomeJoin(int world_size);
 OpRequest SomeSum();
 
 // Each uses one part of the interface, and returns the first failure; OK if there is none.
-Status UseSession();       // tensors, memory, streams, graphs, plans of engines
-Status UseClientPlans();   // plans on the caller's stream, renewals, sleep, previews, collectives
-Status UseCInterface();    // the same by tandem.h
-Status UseInBackground();  // a join and a prepare on threads of the library; makes no tested call
+// Tensors, memory, streams, graphs and plans of engines.
+Status UseSession();
+// Plans on the caller's stream, renewals, suspensions, previews and collectives.
+Status UseClientPlans();
+// The same parts by tandem.h.
+Status UseCInterface();
+// A join and a prepare on threads of the library. Makes no tested call.
+Status UseInBackground();
 
 }  // namespace tandem::client

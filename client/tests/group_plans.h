@@ -16,8 +16,8 @@ class GroupPlans {
  public:
   // RESOURCE_EXHAUSTED: no memory or no descriptor.
   static Result<GroupPlans> Make(int world_size);
-  // What the daemon sends rank `rank` about the plan of a request that all ranks make. All plans share the
-  // words and the workspace.
+  // The daemon's answer to `rank` about the plan of a request that all ranks make. All plans share the words
+  // and the workspace.
   Result<ClientPlacementInfo> Place(int rank, const OpRequest& request) const;
 
  private:

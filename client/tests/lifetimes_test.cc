@@ -32,7 +32,7 @@ namespace tandem::client {
 namespace {
 
 constexpr int kWorld = 2;
-constexpr int kStreams = 2;  // of each rank, each with a queue of its own: no launch waits behind its peer
+constexpr int kStreams = 2;  // of a rank; their queues are separate, so that no launch waits for its peer's
 constexpr Milliseconds kLong(120'000);
 constexpr int64_t kBound = 256;  // rows of a family
 
@@ -159,7 +159,7 @@ class Lifetimes {
     }
     EXPECT_EQ(wrong_, 0) << "elements";
   }
-  // Whatever is left, in the order in which it was made.
+  // Drops all that is left, the oldest first.
   void DropAll() {
     graphs_.clear();
     for (ClientPair& pair : clients_) pair.Drop();
@@ -385,7 +385,7 @@ class Lifetimes {
   std::atomic<int64_t> wrong_{0};
 };
 
-// Of this process: its descriptors, its mappings of memfds, its resident bytes.
+// Descriptors of this process, mappings of memfds and resident bytes.
 struct Held {
   size_t descriptors = 0, mappings = 0, resident = 0;
 };

@@ -15,7 +15,7 @@ struct MemoryUsage {
   uint64_t symmetric_bytes = 0;  // this rank's parts of symmetric tensors, as they were asked for
   uint64_t workspace_bytes = 0;  // this rank's scratch memory for client-placed plans
   uint64_t signal_bytes = 0;     // this rank's signals and packets of client-placed plans
-  uint64_t segment_bytes = 0;    // this rank's segments, whole: those of the three fields above
+  uint64_t segment_bytes = 0;    // this rank's whole segments, in which the three above lie
   uint64_t peer_bytes = 0;  // peers' segments that are mapped here: addresses, no memory of this rank's GPU
   uint64_t registered_bytes = 0;  // of RegisterFd and AllocateRegistered, as asked for; 0 for a group
   uint64_t imported_bytes = 0;    // the user's own GPU memory, registered by its address; 0 for a group

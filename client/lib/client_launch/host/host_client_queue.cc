@@ -44,8 +44,12 @@ Status HostClientQueue::Launch(LaunchStream& stream, ClientWork& work, ClientCal
     if (!status.ok()) call.state->Fail(call.stream_id, 0, status, call.capturing);
     call.state->Ended();
   });
-  if (!capturing && enqueued.ok()) group_.NoteLaunched(plan_id);
-  if (!capturing && !enqueued.ok()) state->Ended();
+  if (capturing) return enqueued;
+  if (enqueued.ok()) {
+    group_.NoteLaunched(plan_id);
+  } else {
+    state->Ended();
+  }
   return enqueued;
 }
 
